@@ -1,35 +1,40 @@
-//! Carries an approved plan out: launches, waits until Ready, drains, terminates.
+//! Executes an approved plan: launches instances, waits for Ready, drains, terminates.
 //!
-//! This module knows the wire form of a plan and the ports, and nothing of how the plan came to be.
-//! It decides nothing: it does a subset of what was approved, or nothing; what of it is no longer
-//! needed, and what is missing, a [`Replan`] says. Invariants: nothing is
-//! written before every check has passed; each step looks first whether it is done, so that running
-//! the same plan again finishes what is left and launches nothing twice; new capacity is Ready
-//! before anything is drained; every wait has a bound, and every drain ends.
+//! This room knows the wire form of a plan and the ports. It never makes a plan. It executes the
+//! approved changes or a subset of them; a [`Replan`] names the changes that are no longer needed.
 //!
-//! What survives a run that dies is in the world itself: the tag [`tag::CHANGE`] of an instance,
-//! its client token, the annotation [`CORDONED_ANNOTATION`] of a node.
+//! Invariants:
+//! - Nothing is written before every check has passed.
+//! - Each step is idempotent: a second run of the same plan finishes it and launches nothing twice.
+//! - New capacity is Ready before any node is drained.
+//! - Every wait has a timeout.
 //!
-//! [`tag::CHANGE`]: crate::fleet::tag::CHANGE
-//! [`CORDONED_ANNOTATION`]: crate::fleet::CORDONED_ANNOTATION
+//! A crashed run leaves its state in the cluster: the instance tag [`tag::CHANGE`], the client
+//! token, and the node annotation [`CORDONED_ANNOTATION`].
+//!
+//! [`tag::CHANGE`]: crate::model::observed::tag::CHANGE
+//! [`CORDONED_ANNOTATION`]: crate::model::observed::CORDONED_ANNOTATION
 
-mod fence;
-mod give_up;
+pub mod adoption;
+mod concurrent;
+mod drain;
+pub(crate) mod eviction_order;
+mod fallback;
 mod group;
-mod guard;
 mod launch;
-pub(crate) mod leave;
-mod many;
+mod launch_timeout;
+mod lease_guard;
+pub mod observation;
+pub mod ports;
+pub(crate) mod pre_terminate_check;
+mod preconditions;
 mod receipt;
-pub(crate) mod rest;
-mod retire;
-mod stand_in;
 mod uncordon;
-mod work;
+mod wave_work;
 
-pub use fence::Fenced;
-pub use guard::{ApplyError, FailedCondition};
-pub use receipt::{ChangeOutcome, Event, Outcome, Receipt, Step, Verdict};
+pub use lease_guard::LeaseGuard;
+pub use preconditions::{ApplyError, FailedCondition};
+pub use receipt::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,16 +43,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::apply::observation::observe;
+use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::catalog::Catalog;
-use crate::fleet::{ClusterIdentity, Observed};
-use crate::ids::{Address, ChangeId, Digest, InstanceId};
-use crate::observe::observe;
+use crate::model::ids::{Address, ChangeId, Digest, InstanceId};
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::wire::WaveStep;
-use crate::plan::{Pinned, Plan};
-use crate::port::{Clock, Cloud, Cluster};
-use work::WaveWork;
+use crate::plan::{PinnedPlan, Plan};
+use wave_work::WaveWork;
 
-/// The outside, as apply needs it.
+/// The ports that an apply uses.
 #[derive(Debug)]
 pub struct Ports<'a, C, K, T> {
     /// EC2.
@@ -58,7 +63,7 @@ pub struct Ports<'a, C, K, T> {
     pub clock: &'a T,
 }
 
-/// How one plan is to be applied.
+/// Settings of one apply.
 #[derive(Debug, Clone)]
 pub struct ApplySettings<'a> {
     /// The cluster that the ports reach.
@@ -67,59 +72,59 @@ pub struct ApplySettings<'a> {
     pub approved: Option<Digest>,
     /// Plans again over what is observed before the first write.
     pub replan: &'a dyn Replan,
-    /// Tells the labels of stand-in offerings; without it none is taken.
+    /// Labels of fallback offerings; without it, no fallback is launched.
     pub catalog: Option<&'a Catalog>,
-    /// Set where the run is to end soon: drains are undone, nothing new begins.
+    /// When set, drains are reverted and no new change starts.
     pub interrupted: Option<&'a AtomicBool>,
-    /// How long each wait may take.
+    /// Timeouts of each wait.
     pub bounds: Bounds,
-    /// What a launch is waited for.
-    pub waits: Waits,
-    /// Changes as which launches of the plan were asked for before, for another plan that decided the same of
-    /// them: they are asked for as these again, so that each is launched once.
-    pub begun: BTreeMap<Address, Before>,
-    /// Keeps which offering of a launch is asked for next; without it nothing is kept.
-    pub turns: Option<&'a dyn Turns>,
-    /// Whether nothing else is carried out: a node that stands cordoned for a drain is of one that is over then.
-    pub alone: bool,
+    /// How far each launch is awaited.
+    pub launch_wait: LaunchWait,
+    /// Change ids of launches that an earlier, equal plan already requested. Reusing the ids keeps
+    /// the client tokens, so that each instance is launched once.
+    pub earlier_launches: BTreeMap<Address, EarlierLaunch>,
+    /// Persists the offering that is requested next; without it, nothing is persisted.
+    pub offering_attempts: Option<&'a dyn OfferingAttempts>,
+    /// Whether no other apply is running. Then a node cordoned for a drain belongs to a drain that
+    /// has ended.
+    pub is_exclusive: bool,
 }
 
-/// How a launch was asked for before.
+/// A launch that was requested before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Before {
-    /// The change as which.
+pub struct EarlierLaunch {
+    /// Change id of that request.
     pub change: ChangeId,
-    /// Which of its offerings was asked for last, counted from 0: those before had no capacity.
-    pub turn: u32,
+    /// Index of the offering that was requested last; earlier ones had no capacity.
+    pub offering_index: u32,
 }
 
-/// Keeps which offering of a launch is asked for, before it is: whoever comes after a process that died goes on
-/// with that one, and not with one before it.
-pub trait Turns: std::fmt::Debug {
-    /// Returns once it is kept that the offering `turn` of the launch at `address` is about to be asked for;
-    /// fails where it cannot be kept, and the offering is not asked for then.
-    fn keep<'t>(
+/// Persists the offering index of a launch before the call. After a crash, the next process
+/// continues with that offering.
+pub trait OfferingAttempts: std::fmt::Debug {
+    /// Persists that offering `turn` of the launch at `address` is requested next. On failure, the
+    /// offering is not requested.
+    fn record<'t>(
         &'t self,
         address: &'t Address,
-        turn: u32,
+        offering_index: u32,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + 't>>;
 }
 
-/// What a launch is waited for.
+/// How far a launch is awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Waits {
-    /// Until its node is Ready; one that takes too long is given up.
+pub enum LaunchWait {
+    /// Until its node is Ready, within a timeout.
     #[default]
     UntilReady,
-    /// Until it is launched: whoever asks watches over it from then on. For plans that remove nothing.
+    /// Until EC2 has launched it; the caller tracks it afterwards. Only for plans without removals.
     UntilLaunched,
 }
 
 impl<'a> ApplySettings<'a> {
-    /// Returns those of an apply beside which nothing else goes on, which waits for what it does, and which nobody
-    /// interrupts.
+    /// Returns the settings of an exclusive apply that waits for Ready and is never interrupted.
     #[must_use]
-    pub fn of(cluster: ClusterIdentity, replan: &'a dyn Replan) -> Self {
+    pub fn new(cluster: ClusterIdentity, replan: &'a dyn Replan) -> Self {
         Self {
             cluster,
             approved: None,
@@ -127,10 +132,10 @@ impl<'a> ApplySettings<'a> {
             catalog: None,
             interrupted: None,
             bounds: Bounds::default(),
-            waits: Waits::UntilReady,
-            begun: BTreeMap::new(),
-            turns: None,
-            alone: true,
+            launch_wait: LaunchWait::UntilReady,
+            earlier_launches: BTreeMap::new(),
+            offering_attempts: None,
+            is_exclusive: true,
         }
     }
 
@@ -139,33 +144,33 @@ impl<'a> ApplySettings<'a> {
     }
 }
 
-/// Plans again before anything is written: apply itself knows of no planner.
+/// Plans again before the first write; apply itself has no planner.
 pub trait Replan: std::fmt::Debug {
-    /// Returns what planning again over `observed`, pinned to `plan`, makes of it. That takes seconds where the
-    /// fleet is large, so that whoever has something else to do meanwhile does it on another thread.
+    /// Plans again over `observed`, pinned to `plan`. With a large fleet this takes seconds, so an
+    /// implementation may use another thread.
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
 }
 
-/// A plan that is made again.
-pub type Replanned<'r> = Pin<Box<dyn Future<Output = Pinned> + 'r>>;
+/// The future of a pinned plan.
+pub type Replanned<'r> = Pin<Box<dyn Future<Output = PinnedPlan> + 'r>>;
 
-/// How long each wait of an apply may take.
+/// Timeouts of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Between two looks at the world.
+    /// Interval between two observations.
     pub poll: SignedDuration,
-    /// From an instance's launch until its node is Ready; then it is given up.
+    /// From launch until the node is Ready; then the instance is terminated.
     pub ready: SignedDuration,
-    /// Until live replicas are down to the planned ones; then the node is left.
+    /// Until live replicas are down to the planned number; then the node is kept.
     pub replicas: SignedDuration,
-    /// From cordoning until a node is drained; then it is uncordoned and left.
+    /// From cordoning until a node is drained; then it is uncordoned and kept.
     pub drain: SignedDuration,
-    /// From the last pod's end until its volumes are detached; then the instance is ended all the same,
-    /// which detaches them too.
+    /// From the last pod's end until its volumes are detached; then the instance is terminated
+    /// anyway, which detaches them.
     pub detach: SignedDuration,
-    /// From terminating an instance until EC2 says that it is gone.
+    /// From terminating an instance until EC2 reports it as terminated.
     pub gone: SignedDuration,
-    /// How often a call is made that fails for a reason that may pass.
+    /// Attempts of a call that fails with a transient error.
     pub tries: u32,
 }
 
@@ -173,11 +178,11 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             poll: SignedDuration::from_secs(5),
-            // Karpenter gives a machine as long to register.
+            // Karpenter's registration timeout.
             ready: SignedDuration::from_mins(15),
             replicas: SignedDuration::from_mins(10),
             drain: SignedDuration::from_mins(15),
-            // As long as Kubernetes waits before it detaches by force.
+            // Kubernetes force-detaches after the same time.
             detach: SignedDuration::from_mins(6),
             gone: SignedDuration::from_mins(10),
             tries: 5,
@@ -185,10 +190,9 @@ impl Default for Bounds {
     }
 }
 
-/// Carries `plan` out, or refuses before the first write.
+/// Executes `plan`, or refuses it before the first write.
 ///
-/// What could not be done is an outcome of its change in the receipt, not an error; then the
-/// verdict is [`Verdict::Partly`], and the same plan may be applied again.
+/// A change that failed is an outcome in the receipt, not an error. Then the status is [`ApplyStatus::Partly`], and the same plan may be applied again.
 ///
 /// # Errors
 /// When the plan may not be applied to this cluster, now, as it is; nothing was written then.
@@ -199,30 +203,30 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     report: &mut dyn FnMut(&Event),
 ) -> Result<Receipt, ApplyError> {
     let started_at = ports.clock.now();
-    let mut waves = guard::check_plan(plan, settings, started_at)?;
+    let mut waves = preconditions::check_plan(plan, settings, started_at)?;
     for wave in &mut waves {
-        wave.begun_as(&settings.begun);
+        wave.reuse_change_ids(&settings.earlier_launches);
     }
-    let groups = work::groups(plan);
+    let groups = wave_work::groups(plan);
     let (outcomes, dropped) = (RefCell::default(), BTreeMap::new());
     let report = RefCell::new(report);
     let seen = None;
     let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, seen };
-    let seen = run.look().await;
-    run.dropped = guard::check_world(plan, &waves, settings, &seen).await?;
-    // Where nothing comes in between, that is the look before the first launch, too.
+    let seen = run.observe().await;
+    run.dropped = preconditions::check_world(plan, &waves, settings, &seen).await?;
+    // Without a write in between, the launch wave reuses this observation.
     run.seen = Some(seen);
-    // Planning again takes long, and holding the lock may have become uncertain meanwhile.
-    run.ports.clock.breathe().await;
-    run.say(None, Step::Checked { dropped: run.dropped.len() });
+    // Planning again takes long; the lease may have expired meanwhile.
+    run.ports.clock.yield_now().await;
+    run.emit(None, Step::Checked { dropped: run.dropped.len() });
     run.uncordon_stale(&waves).await;
     for wave in &waves {
         let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));
-        run.say(None, Step::Wave { step: wave.step(), changes: changes.count() });
+        run.emit(None, Step::Wave { step: wave.step(), changes: changes.count() });
         match wave {
             WaveWork::Launch(launches) => run.launch_wave(launches).await,
             WaveWork::Retire(retires) => {
-                let outgrown = run.outgrown().await;
+                let outgrown = run.removal_blocker().await;
                 run.retire_wave(retires, outgrown.as_deref()).await;
             }
         }
@@ -231,26 +235,26 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     Ok(run.into_receipt(started_at))
 }
 
-/// Checks what can be checked without a look at the world; [`apply`] does so too.
+/// Runs the checks that need no observation; [`apply`] runs them too.
 ///
 /// # Errors
 /// When the plan may not be applied to this cluster, now, as it is.
 pub fn verify(plan: &Plan, settings: &ApplySettings<'_>, now: Timestamp) -> Result<(), ApplyError> {
-    guard::check_plan(plan, settings, now).map(|_| ())
+    preconditions::check_plan(plan, settings, now).map(|_| ())
 }
 
-/// One apply, under way.
+/// One apply in progress.
 struct Run<'a, C, K, T> {
     plan: &'a Plan,
     ports: &'a Ports<'a, C, K, T>,
     settings: &'a ApplySettings<'a>,
     report: RefCell<&'a mut dyn FnMut(&Event)>,
-    /// The group of rows that replace each other, by row.
+    /// Replacement group of each row.
     groups: BTreeMap<&'a Address, &'a str>,
-    /// Changes that are no longer needed, with the reason; they are left out.
+    /// Changes that are no longer needed, with the reason; they are skipped.
     dropped: BTreeMap<Address, String>,
     outcomes: RefCell<Vec<ChangeOutcome>>,
-    /// The look that everything was checked by, until something is done.
+    /// The checked observation, until the first write.
     seen: Option<Observed>,
 }
 
@@ -259,42 +263,41 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.ports.clock.now()
     }
 
-    async fn look(&self) -> Observed {
+    async fn observe(&self) -> Observed {
         let Ports { cloud, cluster, clock } = self.ports;
         observe(*cloud, *cluster, *clock, self.settings.cluster.clone()).await
     }
 
-    /// Looks at the world; `None` where not all of it could be read: then nothing is concluded.
-    async fn look_whole(&self) -> Option<Observed> {
-        Some(self.look().await).filter(Observed::is_complete)
+    /// Observes the cluster; `None` when any source could not be read in full.
+    async fn observe_complete(&self) -> Option<Observed> {
+        Some(self.observe().await).filter(Observed::is_complete)
     }
 
-    /// Plans again once something was done: what came meanwhile to a node that goes may have no other
-    /// place by now, as a pod whose volume was made there. Returns what the nodes that go are needed
-    /// for, or what is not known.
-    async fn outgrown(&mut self) -> Option<String> {
+    /// Plans again after the first write: a pod that arrived on a node to be removed may fit
+    /// nowhere else. Returns why the nodes must stay, if they must.
+    async fn removal_blocker(&mut self) -> Option<String> {
         if self.seen.is_some() || self.settings.is_interrupted() {
             return None;
         }
-        let Some(observed) = self.look_again().await else {
+        let Some(observed) = self.observe_with_retries().await else {
             return Some("the live state cannot be read".to_owned());
         };
         let replanned = self.settings.replan.replan(self.plan, &observed).await;
-        let Pinned { held, frozen, .. } = replanned;
-        self.ports.clock.breathe().await;
+        let PinnedPlan { blocked_removal: held, frozen, .. } = replanned;
+        self.ports.clock.yield_now().await;
         held.or(frozen)
     }
 
-    /// Looks at the world until all of it can be read, a bounded number of times.
-    async fn look_again(&self) -> Option<Observed> {
+    /// Observes the cluster with a bounded number of retries.
+    async fn observe_with_retries(&self) -> Option<Observed> {
         for _ in 1..self.settings.bounds.tries {
-            if let Some(observed) = self.look_whole().await {
+            if let Some(observed) = self.observe_complete().await {
                 return Some(observed);
             }
-            self.say(None, Step::Unreadable);
+            self.emit(None, Step::Unreadable);
             self.pause().await;
         }
-        self.look_whole().await
+        self.observe_complete().await
     }
 
     async fn pause(&self) {
@@ -303,10 +306,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Returns the moment `bound` from now.
     fn deadline(&self, bound: SignedDuration) -> Timestamp {
-        later(self.now(), bound)
+        deadline_after(self.now(), bound)
     }
 
-    fn say(&self, address: Option<&Address>, step: Step) {
+    fn emit(&self, address: Option<&Address>, step: Step) {
         let event = Event { at: self.now(), address: address.cloned(), step };
         (self.report.borrow_mut())(&event);
     }
@@ -318,7 +321,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         instance_id: Option<&InstanceId>,
         outcome: Outcome,
     ) {
-        self.say(Some(address), Step::Finished { step, outcome: outcome.clone() });
+        self.emit(Some(address), Step::Finished { step, outcome: outcome.clone() });
         let instance_id = instance_id.cloned();
         let address = address.clone();
         let outcome = ChangeOutcome { address, step, instance_id, outcome };
@@ -331,9 +334,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         outcomes.sort_by(|a, b| (&a.address, a.step).cmp(&(&b.address, b.step)));
         let unfinished = outcomes.iter().any(|change| !change.outcome.is_settled());
         let verdict = match (unfinished, self.settings.is_interrupted()) {
-            (false, _) => Verdict::Applied,
-            (true, true) => Verdict::Interrupted,
-            (true, false) => Verdict::Partly,
+            (false, _) => ApplyStatus::Applied,
+            (true, true) => ApplyStatus::Interrupted,
+            (true, false) => ApplyStatus::Partly,
         };
         Receipt {
             plan_id: self.plan.capacity.plan_id.clone(),
@@ -347,7 +350,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 }
 
 /// Returns the moment `bound` after `at`, or the last one there is.
-fn later(at: Timestamp, bound: SignedDuration) -> Timestamp {
+fn deadline_after(at: Timestamp, bound: SignedDuration) -> Timestamp {
     at.checked_add(bound).unwrap_or(Timestamp::MAX)
 }
 

@@ -1,8 +1,8 @@
-//! Instance types, what a node of each offers, where it is offered, and at what price.
+//! Instance types with their allocatable resources, offerings and prices.
 //!
-//! This module knows EC2's facts (embedded as a snapshot) and the arithmetic from capacity to
-//! allocatable. It knows nothing of pods, plans or live state. Invariant: the same region and zones
-//! give the same catalogue; everything is ordered by name.
+//! This module contains the facts of EC2 (embedded as a snapshot) and the arithmetic from capacity
+//! to allocatable. It knows nothing of pods, plans or live state. Invariant: the same region and
+//! zones give the same catalog, ordered by name.
 //!
 //! ```
 //! use fleetwright::catalog::{Catalog, NodeSettings, allocation};
@@ -14,36 +14,33 @@
 //! ```
 #![doc = include_str!("adr/0002-catalogue.md")]
 
-mod allocation;
-mod attachment;
-mod described;
-mod facts;
-mod formula;
-mod load;
+mod allocatable;
+mod allocatable_step;
+mod described_types;
+mod instance_type;
+mod live_market;
+mod loader;
 mod lookup;
-mod market;
-mod measured;
-mod model;
-mod near;
-mod overlay;
-mod quota;
+mod measured_nodes;
+mod node_overlay;
+mod node_resource;
+mod node_settings;
+mod pool_warnings;
 mod snapshot;
-mod step;
+mod suggestions;
 mod synthetic;
-mod unknown;
+mod types;
+mod volume_limits;
 
-pub use allocation::{allocation, explain};
-pub use attachment::{ebs_volumes, ebs_volumes_of};
-pub use described::{DeviceFacts, TypeFacts};
-pub use formula::{Formula, PodCount};
-pub use lookup::Absent;
-pub use market::{Listed, Market, Places, unfamiliar};
-pub use measured::Measured;
-pub use model::{
-    Allocation, CapacityType, Catalog, CatalogError, InstanceType, NodeSettings, Offering,
-    PriceSource, Zone, ZoneSetting,
-};
-pub use overlay::{Overlaid, Overlays};
-pub use quota::{Quota, QuotaClass, Quotas};
-pub use step::{AllocationStep, NodeResource, Part};
+pub use allocatable::{allocation, explain};
+pub use allocatable_step::{AllocationStep, Formula, PodCount};
+pub use instance_type::{InstanceType, Offering};
+pub use live_market::types_missing_from_snapshot;
+pub use lookup::MissingType;
+pub use measured_nodes::MeasuredNodes;
+pub use node_overlay::{OverlaidOffering, Overlays};
+pub use node_resource::{Allocation, AllocationPart, NodeResource};
+pub use node_settings::NodeSettings;
 pub use synthetic::SyntheticType;
+pub use types::{Catalog, CatalogError, PriceSource, Zone};
+pub use volume_limits::{ebs_volumes, ebs_volumes_by_name};

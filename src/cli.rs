@@ -1,11 +1,10 @@
-//! The command line: from arguments to settings, from settings to one command, from its end to an
+//! The command line: arguments become settings, settings run one command, and its result becomes an
 //! exit code.
 //!
-//! Arguments are read in two stages, as ripgrep does: `args` is what was typed, `settings` is
-//! what it means. Each command is a file with one `run`. This is the only module that wires others
-//! together, reads the clock, and talks to the terminal. Invariants: results go to stdout and
-//! nothing else does; nothing asks a question without a terminal; every end has a documented code,
-//! see [`Exit`].
+//! Arguments are read in two stages, as in ripgrep: `args` holds the typed text, `settings` its
+//! meaning. Each command is a file with one `run`. This is the only module that wires others
+//! together, reads the clock and uses the terminal. Invariants: stdout carries results alone; no
+//! question is asked without a terminal; each exit has a documented code, see [`Exit`].
 
 mod adopt;
 mod apply;
@@ -43,7 +42,7 @@ mod run;
 mod sandbox;
 mod settings;
 mod show;
-mod signers;
+mod signature_check;
 mod validate;
 mod world;
 
@@ -55,34 +54,36 @@ use clap::{CommandFactory, Parser};
 pub use console::Console;
 pub use exit::Exit;
 
-use crate::telemetry::{self, Loudness, Setup, Telemetry};
-use args::Typed;
+use crate::telemetry::{self, LogLevel, TelemetryConfig, TelemetryGuard};
+use args::CliArgs;
 use error::CliError;
-use settings::{Common, Task};
+use settings::{CommandSettings, GlobalSettings};
 
-/// Runs the command that `arguments` (the program's name first) ask for, on the real terminal.
+/// Runs the command of `arguments` (program name first) on the real terminal.
 #[must_use]
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    run(arguments, &mut Console::real()).into()
+    run(arguments, &mut Console::from_process()).into()
 }
 
-/// Runs the command that `arguments` (the program's name first) ask for.
+/// Runs the command of `arguments` (program name first).
 pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console) -> Exit {
-    let typed = match Typed::try_parse_from(arguments) {
+    let typed = match CliArgs::try_parse_from(arguments) {
         Ok(typed) => typed,
-        Err(error) => return usage(&error, console),
+        Err(error) => return report_usage(&error, console),
     };
-    let end = settings::meaning(typed).and_then(|(common, task)| start(common, task, console));
+    let end =
+        settings::resolve(typed).and_then(|(global, command)| dispatch(global, command, console));
     end.unwrap_or_else(|error| {
         error.write(console);
         error.kind
     })
 }
 
-/// Shows help and version as results, and usage errors as errors: with code 1, as 2 means changes.
-fn usage(error: &clap::Error, console: &mut Console) -> Exit {
+/// Prints help and version as results, and usage errors as errors. They exit with 1, because 2
+/// means changes.
+fn report_usage(error: &clap::Error, console: &mut Console) -> Exit {
     if error.use_stderr() {
-        console.say_styled(&error.render());
+        console.report_styled(&error.render());
         return Exit::Failed;
     }
     match console.print_styled(&error.render()) {
@@ -94,14 +95,19 @@ fn usage(error: &clap::Error, console: &mut Console) -> Exit {
     }
 }
 
-/// Sets up logs, and traces of the loop, until what is returned is dropped.
-fn logs(loudness: Loudness, task: &Task, console: &Console) -> Result<Option<Telemetry>, CliError> {
+/// Sets up logs, and traces of the controller, until the returned value is dropped.
+fn init_telemetry(
+    loudness: LogLevel,
+    command: &CommandSettings,
+    console: &Console,
+) -> Result<Option<TelemetryGuard>, CliError> {
     if !console.is_real() {
         return Ok(None);
     }
-    let format = if let Task::Run(settings) = task { Some(settings.log_format) } else { None };
-    let setup = Setup {
-        loudness,
+    let format =
+        if let CommandSettings::Run(settings) = command { Some(settings.log_format) } else { None };
+    let setup = TelemetryConfig {
+        level: loudness,
         format: format.unwrap_or_default(),
         terminal: console.is_terminal(),
         color: console.colors_messages(),
@@ -110,34 +116,40 @@ fn logs(loudness: Loudness, task: &Task, console: &Console) -> Result<Option<Tel
     Ok(Some(telemetry::init(setup)?))
 }
 
-fn start(common: Common, task: Task, console: &mut Console) -> Result<Exit, CliError> {
-    if common.no_color {
-        console.without_color();
+fn dispatch(
+    global: GlobalSettings,
+    command: CommandSettings,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    if global.no_color {
+        console.disable_color();
     }
-    let _telemetry = logs(common.loudness, &task, console)?;
-    match task {
-        Task::Plan(settings) => plan::run(&settings, console),
-        Task::Show(settings) => show::run(&settings, console),
-        Task::Apply(settings) => apply::run(&settings, console),
-        Task::Adopt(settings) => adopt::run(&settings, console),
-        Task::Diff(settings) => diff::run(&settings, console),
-        Task::Drift(settings) => drift::run(&settings, console),
-        Task::Approve(settings) => approval::run(&settings, console),
+    let _telemetry = init_telemetry(global.loudness, &command, console)?;
+    match command {
+        CommandSettings::Plan(settings) => plan::run(&settings, console),
+        CommandSettings::Show(settings) => show::run(&settings, console),
+        CommandSettings::Apply(settings) => apply::run(&settings, console),
+        CommandSettings::Adopt(settings) => adopt::run(&settings, console),
+        CommandSettings::Diff(settings) => diff::run(&settings, console),
+        CommandSettings::Drift(settings) => drift::run(&settings, console),
+        CommandSettings::Approve(settings) => approval::run(&settings, console),
         #[cfg(feature = "live")]
-        Task::Comment(settings) => comment::run(&settings, console),
-        Task::PolicyTest(settings) => policy::test(&settings, console),
-        Task::Observe(settings) => observe::run(&settings, console),
+        CommandSettings::Comment(settings) => comment::run(&settings, console),
+        CommandSettings::PolicyTest(settings) => policy::test(&settings, console),
+        CommandSettings::Observe(settings) => observe::run(&settings, console),
         #[cfg(feature = "cluster")]
-        Task::Preflight(source) => preflight::run(&source, console),
+        CommandSettings::Preflight(source) => preflight::run(&source, console),
         #[cfg(feature = "sandbox")]
-        Task::Sandbox(settings) => sandbox::run(&settings, console),
-        Task::Run(settings) => run::run(&settings, console),
-        Task::Validate(settings) => validate::run(&settings, console),
-        Task::CatalogList(settings) => catalog::list(&settings, console),
-        Task::CatalogExplain(settings) => catalog::explain(&settings, console),
-        Task::Forecast(settings) => forecast::run(&settings, console),
-        Task::Explain(settings) => explain::run(&settings, console),
-        Task::Completions(shell) => completions::run(shell, &mut Typed::command(), console),
+        CommandSettings::Sandbox(settings) => sandbox::run(&settings, console),
+        CommandSettings::Run(settings) => run::run(&settings, console),
+        CommandSettings::Validate(settings) => validate::run(&settings, console),
+        CommandSettings::CatalogList(settings) => catalog::list(&settings, console),
+        CommandSettings::CatalogExplain(settings) => catalog::explain(&settings, console),
+        CommandSettings::Forecast(settings) => forecast::run(&settings, console),
+        CommandSettings::Explain(settings) => explain::run(&settings, console),
+        CommandSettings::Completions(shell) => {
+            completions::run(shell, &mut CliArgs::command(), console)
+        }
     }
 }
 

@@ -6,35 +6,35 @@
 //! room is in the result exactly once, as a group, as a daemon, on Fargate, or as unresolved.
 
 mod admission;
-mod buffer;
 mod build;
+mod capacity_buffer;
 mod claims;
-mod decide;
-mod event;
+mod do_not_disrupt;
+mod event_driven;
 mod fargate;
 mod horizontal;
 mod jobs;
-mod live;
-mod moments;
-mod mount;
-mod parts;
-mod pin;
+mod live_pods;
+mod pod_volume;
 mod proportional;
+mod replica_partitions;
 mod requests;
+mod scaling_decision;
+mod scheduled_changes;
 mod shape;
 mod vertical;
 
 pub use claims::Claims;
-pub(crate) use event::holds;
-pub use fargate::{FargatePods, Misfit, fargate_size};
-pub use moments::{Tick, moments};
-pub use mount::{Cause, Mount, Sharing, Wait};
-pub use pin::{Pin, is_pinned_at};
+pub use do_not_disrupt::{DoNotDisrupt, is_do_not_disrupt_at};
+pub(crate) use event_driven::is_active_at;
+pub use fargate::{FargatePods, FargateRejection, fargate_size};
+pub use pod_volume::{PodVolume, Sharing, TopologySource, VolumeProblem};
 pub use proportional::{ClusterSize, SizedNode};
 pub use requests::to_resources;
+pub use scheduled_changes::{ScheduledChange, scheduled_changes};
 pub use shape::{
-    NodeChoice, PodShape, ShapeContext, Unsupported, is_of_claim, label_set, live_requests,
-    shape_of,
+    NodeChoice, PodShape, ShapeContext, Unsupported, is_claim_affinity, label_set, live_requests,
+    pod_shape,
 };
 pub use vertical::sized_template;
 
@@ -45,8 +45,8 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{NodeName, Origin, WorkloadId};
-use crate::manifest::{Problem, Unresolved};
+use crate::model::desired::{Problem, Unresolved};
+use crate::model::ids::{NodeName, Origin, WorkloadId};
 
 /// Which of a workload's counts a plan is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -63,7 +63,7 @@ pub enum DemandMode {
 
 /// What demand is asked for.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct DemandQuery {
     /// Which of a workload's counts to plan for.
     pub mode: DemandMode,
     /// The moment to plan for.
@@ -133,12 +133,12 @@ pub struct PodGroup {
     pub running: BTreeMap<NodeName, u32>,
     /// Pods that may run on other nodes than the rest, because volumes of their own bind them:
     /// their counts add up to the planned one. Empty where all pods are alike.
-    pub parts: Vec<Part>,
+    pub partitions: Vec<ReplicaPartition>,
 }
 
 /// Some of the pods of one workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct ReplicaPartition {
     /// What each of these pods asks for; it differs from the workload's shape in its volumes, and in
     /// its nodes as far as they follow from them.
     pub shape: Arc<PodShape>,
@@ -164,7 +164,7 @@ pub struct Counts {
 impl Counts {
     /// Returns the count that `mode` plans for.
     #[must_use]
-    pub fn of(&self, mode: DemandMode) -> u32 {
+    pub fn for_mode(&self, mode: DemandMode) -> u32 {
         match mode {
             DemandMode::Floor => self.floor,
             DemandMode::Live => self.live,
@@ -174,7 +174,7 @@ impl Counts {
 
     /// Returns the counts with `done` pods taken off each.
     #[must_use]
-    pub fn less(self, done: u32) -> Self {
+    pub fn minus(self, done: u32) -> Self {
         Self {
             floor: self.floor.saturating_sub(done),
             live: self.live.saturating_sub(done),

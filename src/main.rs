@@ -1,4 +1,4 @@
-//! The `fleetwright` binary: hands its arguments to the library's command line.
+//! The `fleetwright` binary: passes its arguments to the command line of the library.
 
 use std::process::ExitCode;
 

@@ -1,17 +1,16 @@
-//! The plan: what changes, in which order, with which reasons, under which conditions.
+//! The plan: changes, their order, their reasons and their preconditions.
 //!
-//! The JSON is the plan; [`wire`] is its form, and every view and policy works on that alone. This
-//! module knows targets and worlds, and nothing of how the solver works or how anything is carried
-//! out. Invariants: equal decisions have equal digests; rows are sorted; nothing here reads a clock.
+//! The JSON is the plan. [`wire`] defines its form, and every view and policy reads only that. This
+//! module knows targets and observations; it does not know how the solver works or how a plan is
+//! applied. Invariants: equal decisions have equal digests, rows are sorted, and no code here reads
+//! a clock.
 
 mod approval;
 mod breakdown;
 pub mod canonical;
-pub mod check;
 mod checksum;
 mod compare;
 mod cordons;
-mod diff;
 mod digest;
 mod drift;
 #[cfg(test)]
@@ -21,6 +20,7 @@ mod identity;
 mod pinned;
 mod saved;
 mod schema;
+pub mod verify;
 pub mod wire;
 
 #[cfg(doc)]
@@ -29,14 +29,13 @@ pub mod adr_0004 {}
 
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;
-pub use check::{Facts, Violation, check};
-pub use compare::{Difference, DifferenceRow, Side, compare, difference};
-pub use cordons::{StaleCordon, is_managed_member, left_to_others, stale_cordons};
-pub use diff::{Parts, diff};
-pub use digest::{digest, is_whole};
-pub use drift::{BEHIND, drift, has_drift};
-pub use identity::{Source, change_id, client_token, plan_id, seal, totals};
-pub use pinned::Pinned;
+pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};
+pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
+pub use digest::{digest, has_complete_digest};
+pub use drift::{drift, has_drift};
+pub use identity::{PlanSource, change_id, client_token, plan_id, seal, totals};
+pub use pinned::PinnedPlan;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
+pub use verify::{Facts, Violation, check};
 pub use wire::Plan;

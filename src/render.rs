@@ -1,10 +1,10 @@
-//! Views of the wire form of a plan: text, Markdown, HTML, a stream of messages, annotations;
-//! and of the catalogue and of problems.
+//! Views of the wire form of a plan: text, Markdown, HTML, a stream of messages, annotations; also
+//! views of the catalog and of problems.
 //!
-//! This module knows how a plan reads to a person. It knows nothing of worlds, ports or how a plan
-//! was found: [`text`] takes [`Plan`] alone, so that a saved plan reads exactly as it did when it
-//! was made. Invariants: the same plan gives the same text; every text that comes from outside is
-//! escaped; the last line of a plan is the one that tools for Terraform look for.
+//! This module knows the presentation of a plan. It knows nothing of worlds, ports or planning:
+//! [`text`] takes [`Plan`] alone, so a saved plan always reads the same. Invariants: the same plan
+//! gives the same text; text from outside is escaped; the last line of a plan is the one that
+//! Terraform tools look for.
 //!
 //! ```
 //! use fleetwright::render::escape;
@@ -22,19 +22,20 @@ mod findings;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod forecast;
-mod github;
-mod head;
+mod header;
 mod html;
+pub mod html_fragments;
 mod markdown;
-mod page;
 mod problems;
+pub mod pull_request;
 mod reason;
 mod row;
 mod stream;
 mod table;
 #[cfg(test)]
 mod tests;
-pub mod web;
+mod text_page;
+mod workflow_annotations;
 
 pub use catalog::{
     OfferingRow, TypeRow, allocatable_text, allocation_json, allocation_text, types_json,
@@ -43,25 +44,26 @@ pub use catalog::{
 pub use difference::{difference_text, drift_text};
 pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
 pub use forecast::forecast_text;
-pub use github::github;
 pub use html::html;
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
-pub use page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
-pub use problems::{Tally, problems_json, problems_text};
+pub use problems::{RepositoryCounts, problems_json, problems_text};
 pub use stream::{
-    Counts, Hook, Level, Line, Message, Operation, Planned, Problem, Resource, STREAM_VERSION,
-    stream, stream_schema,
+    STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
+    StreamLine, StreamMessage, StreamOperation, StreamResource, stream, stream_schema,
 };
+pub use text_page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
+pub use workflow_annotations::github;
 
 use crate::plan::Plan;
-use page::Page;
+use crate::plan::wire::DiagnosticSeverity;
+use text_page::TextPage;
 
-/// Returns the plan as a person reads it, with a final line feed.
+/// Returns the plan as text, with a final line feed.
 #[must_use]
 pub fn text(plan: &Plan, style: &TextStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TextPage::new(style);
     let rows = row::rows(plan);
-    head::write(&mut page, plan, &rows);
+    header::write(&mut page, plan, &rows);
     if let Some(found) = &plan.capacity.comparison {
         comparison::write(&mut page, found, style.verbosity);
     }
@@ -74,14 +76,13 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
     findings::write(&mut page, plan, style.verbosity);
     page.gap();
     if let Some(line) = unfinished(plan, style.verbosity) {
-        page.line([page::Span::new(&line, page::Tone::Warning)]);
+        page.line([text_page::StyledText::new(&line, text_page::Tone::Warning)]);
     }
-    page.line([page::Span::new(&last_line(plan), page::Tone::Strong)]);
+    page.line([text_page::StyledText::new(&last_line(plan), text_page::Tone::Strong)]);
     page.finish()
 }
 
-/// Returns what a plan without changes leaves open, so that its last line is not taken for more than
-/// it says.
+/// Returns the open points of a plan without changes, so that its last line is not misread.
 fn unfinished(plan: &Plan, verbosity: Verbosity) -> Option<String> {
     let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
     if (add, change, destroy) != (0, 0, 0) || plan.errored {
@@ -91,7 +92,11 @@ fn unfinished(plan: &Plan, verbosity: Verbosity) -> Option<String> {
     let mut open = Vec::new();
     let pods = plan.capacity.pods.unschedulable;
     if pods > 0 {
-        open.push(format!("{} {} no place", amount::count(pods, "pod"), verb(pods, "has", "have")));
+        open.push(format!(
+            "{} {} unschedulable",
+            amount::count(pods, "pod"),
+            verb(pods, "is", "are")
+        ));
     }
     let sources = u32::try_from(plan.capacity.unresolved.len()).unwrap_or(u32::MAX);
     if sources > 0 {
@@ -102,20 +107,23 @@ fn unfinished(plan: &Plan, verbosity: Verbosity) -> Option<String> {
     (!open.is_empty()).then(|| format!("{}{seen}.", open.join(" and ")))
 }
 
-/// Returns whether a plan is errored by nothing but rules that it breaks itself: its inputs are
-/// fine.
+/// Returns whether all errors of a plan are broken plan rules. Its inputs are then fine.
 #[must_use]
 pub fn is_errored_by_rules(plan: &Plan) -> bool {
-    let mut errors = plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").peekable();
+    let mut errors = plan
+        .capacity
+        .diagnostics
+        .iter()
+        .filter(|d| d.severity == DiagnosticSeverity::Error)
+        .peekable();
     plan.errored
         && errors.peek().is_some()
         && errors.all(|error| error.message.starts_with("the plan breaks rule"))
 }
 
-/// Returns the line that tools look for, worded as Terraform words it.
+/// Returns the last line in the words of Terraform.
 ///
-/// A plan with errors never claims that everything matches: it may have nothing to change only
-/// because it does not know better.
+/// A plan with errors never claims that everything matches, because errors may hide changes.
 fn last_line(plan: &Plan) -> String {
     let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
     if (add, change, destroy) == (0, 0, 0) && !plan.errored {

@@ -1,11 +1,12 @@
 //! Logs: to stderr, so that results on stdout are never mixed with them.
 //!
-//! This module knows how loud to be and how lines look. Results, progress and errors of a command
-//! are no logs; the command line writes those. `FLEETWRIGHT_LOG` overrides the level with filter
-//! directives such as `fleetwright::solve=debug`. Where the environment names a collector of
-//! OpenTelemetry, spans of the target [`TRACE`] are sent to it, and are in no log.
+//! This module knows log levels and formats. Results, progress and errors of a command are not
+//! logs; the command line writes those. `FLEETWRIGHT_LOG` overrides the level with filter
+//! directives such as `fleetwright::solver=debug`. If the environment names an OpenTelemetry
+//! collector, spans of the target [`TRACE_TARGET`] are exported to it and never logged.
 
-mod lines;
+pub mod histogram;
+mod json_lines;
 #[cfg(feature = "live")]
 mod traces;
 
@@ -17,33 +18,33 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-pub(crate) use lines::line;
+pub(crate) use json_lines::json_line;
 
 /// The target of spans that are traces.
-pub const TRACE: &str = "fleetwright::trace";
+pub const TRACE_TARGET: &str = "fleetwright::trace";
 
 /// The environment variable that overrides the level.
 pub const LOG_VARIABLE: &str = "FLEETWRIGHT_LOG";
 
 /// How much to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Loudness {
-    /// Errors alone.
+pub enum LogLevel {
+    /// Errors only.
     Quiet,
-    /// Warnings too.
+    /// Warnings and errors.
     #[default]
     Normal,
-    /// Each step too.
+    /// Also each step.
     Verbose,
-    /// Everything that helps to find a fault.
+    /// Also details for debugging.
     Debug,
 }
 
-impl Loudness {
+impl LogLevel {
     fn directives(self) -> &'static str {
         match self {
             Self::Quiet => "error,kube_client=off",
-            // What the client of Kubernetes finds is told once, as our error.
+            // Errors of the Kubernetes client are reported once, as ours.
             Self::Normal => "warn,kube_client=off",
             Self::Verbose => "warn,kube_client=off,fleetwright=info",
             Self::Debug => "info,fleetwright=debug",
@@ -51,39 +52,39 @@ impl Loudness {
     }
 }
 
-/// How lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// An object each.
+    /// One JSON object a line.
     Json,
 }
 
-/// How logs and traces are set up.
+/// Configuration of logs and traces.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Setup {
+pub struct TelemetryConfig {
     /// How much to log.
-    pub loudness: Loudness,
-    /// How lines look.
+    pub level: LogLevel,
+    /// Format of log lines.
     pub format: LogFormat,
-    /// Whether stderr is a terminal: then lines are short.
+    /// Whether stderr is a terminal, so that lines are short.
     pub terminal: bool,
-    /// Whether lines have colours.
+    /// Whether lines are colored.
     pub color: bool,
-    /// Whether traces are sent where the environment names a collector.
+    /// Whether to export traces if the environment names a collector.
     pub traces: bool,
 }
 
-/// What goes on until it is dropped; traces that wait are sent then.
+/// Keeps the export of traces running; dropping it flushes queued spans.
 #[derive(Debug, Default)]
-pub struct Telemetry {
+pub struct TelemetryGuard {
     #[cfg(feature = "live")]
-    _sending: Option<traces::Sending>,
+    _sending: Option<traces::ExporterThread>,
 }
 
-/// Why logging cannot be set up.
+/// An invalid log filter.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{directives}` in {LOG_VARIABLE} is not a log filter: {reason}")]
 pub struct TelemetryError {
@@ -93,46 +94,46 @@ pub struct TelemetryError {
     pub reason: String,
 }
 
-/// Sends logs to stderr from now on, and traces for as long as what is returned lives; a second call changes
-/// nothing.
+/// Starts logging to stderr, and exporting traces while the returned guard lives. A second call has no
+/// effect.
 ///
-/// On a terminal lines are short; elsewhere each has its time, for logs of CI.
+/// Lines are short on a terminal; elsewhere, as in CI, each has a timestamp.
 ///
 /// # Errors
-/// When `FLEETWRIGHT_LOG` is set to something that is no filter.
-pub fn init(setup: Setup) -> Result<Telemetry, TelemetryError> {
-    let filter = filter(setup.loudness, std::env::var(LOG_VARIABLE))?;
-    let filter = filter.and(filter_fn(|metadata| metadata.target() != TRACE));
+/// When `FLEETWRIGHT_LOG` is not a valid filter.
+pub fn init(setup: TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
+    let filter = filter(setup.level, std::env::var(LOG_VARIABLE))?;
+    let filter = filter.and(filter_fn(|metadata| metadata.target() != TRACE_TARGET));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(setup.color)
         .with_target(false);
     let lines = match (setup.format, setup.terminal) {
-        (LogFormat::Json, _) => lines.event_format(lines::Lines).boxed(),
+        (LogFormat::Json, _) => lines.event_format(json_lines::JsonLines).boxed(),
         (LogFormat::Text, true) => lines.compact().without_time().boxed(),
         (LogFormat::Text, false) => lines.compact().boxed(),
     };
     let logs = tracing_subscriber::registry().with(lines.with_filter(filter));
     #[cfg(feature = "live")]
     {
-        let collector = traces::Collector::named(|name| std::env::var(name).ok());
+        let collector = traces::Collector::from_env(|name| std::env::var(name).ok());
         let collector = collector.filter(|_| setup.traces);
-        // A process that can start no thread has worse problems than traces.
-        let (traces, sending) = collector.and_then(|to| traces::Traces::to(to).ok()).unzip();
-        let only = filter_fn(|metadata| metadata.is_span() && metadata.target() == TRACE);
+        // Ignore the error: a process that cannot start a thread has worse problems than traces.
+        let (traces, sending) = collector.and_then(|to| traces::SpanExporter::new(to).ok()).unzip();
+        let only = filter_fn(|metadata| metadata.is_span() && metadata.target() == TRACE_TARGET);
         let done = logs.with(traces.map(|traces| traces.with_filter(only))).try_init();
-        // Whoever embeds the library may have set up logs of their own, and those stay.
-        Ok(Telemetry { _sending: sending.filter(|_| done.is_ok()) })
+        // An embedding program may have set up its own logging, which stays in place.
+        Ok(TelemetryGuard { _sending: sending.filter(|_| done.is_ok()) })
     }
     #[cfg(not(feature = "live"))]
     {
         drop(logs.try_init());
-        Ok(Telemetry::default())
+        Ok(TelemetryGuard::default())
     }
 }
 
 fn filter(
-    loudness: Loudness,
+    loudness: LogLevel,
     variable: Result<String, VarError>,
 ) -> Result<EnvFilter, TelemetryError> {
     let directives = match variable {
@@ -149,11 +150,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_wins_over_the_options_unless_it_is_empty() {
-        let shown = |variable| filter(Loudness::Verbose, variable).map(|f| f.to_string());
+    fn variable_overrides_options_unless_empty() {
+        let shown = |variable| filter(LogLevel::Verbose, variable).map(|f| f.to_string());
         assert_eq!(
-            shown(Ok("fleetwright::solve=trace".into())),
-            Ok("fleetwright::solve=trace".into())
+            shown(Ok("fleetwright::solver=trace".into())),
+            Ok("fleetwright::solver=trace".into())
         );
         for unset in [Err(VarError::NotPresent), Ok(String::new())] {
             assert_eq!(shown(unset), Ok("kube_client=off,fleetwright=info,warn".into()));
@@ -161,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_no_filter_is_an_error_that_names_it() {
-        let error = filter(Loudness::Normal, Ok("fleetwright=loud".into())).expect_err("no level");
+    fn invalid_filter_error_names_the_variable() {
+        let error = filter(LogLevel::Normal, Ok("fleetwright=loud".into())).expect_err("no level");
         assert!(error.to_string().starts_with("`fleetwright=loud` in FLEETWRIGHT_LOG"));
     }
 }

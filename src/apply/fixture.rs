@@ -1,4 +1,4 @@
-//! A small fleet, a plan over it that launches, replaces and retires, and ports that fail.
+//! A small fleet, a plan that launches, replaces and retires, and failing ports.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -6,30 +6,32 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Replanned, apply};
-use crate::catalog::{CapacityType, PriceSource};
+use crate::apply::observation::observe;
+use crate::apply::ports::{
+    CallEffect, Clock, Cloud, CloudInventory, Cluster, ClusterObjects, CordonOutcome, EvictOutcome,
+    LaunchOutcome, LaunchRequest, NodeAndPods, PortError,
+};
+use crate::catalog::PriceSource;
 use crate::demand::DemandMode;
-use crate::fleet::{CordonedFor, Instance, KEY_LABEL, Node, Observed, Pod, tag};
-use crate::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
-use crate::observe::observe;
+use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
+use crate::model::market::CapacityType;
+use crate::model::observed::{CordonReason, Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::model::requirement::{key, label};
+use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, FORMAT_VERSION, NodeState,
-    Placement, PodTotals, Precondition, ResourceChange, ResourceKind, Summary, Wave, WaveStep,
+    Placement, PlacementMode, PodTotals, Precondition, ResourceChange, ResourceKind, Summary, Wave,
+    WaveStep,
 };
-use crate::plan::{Pinned, Plan, change_id};
-use crate::port::{
-    Clock, Cloud, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, Fate, Holdings,
-    LaunchOutcome, LaunchRequest, NodeNow, PortError,
-};
-use crate::requirement::{key, label};
-use crate::sim::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
-use crate::sim::{Delivery, World};
-use crate::units::MicroUsd;
+use crate::plan::{PinnedPlan, Plan, change_id};
+use crate::simulator::fixture::{cluster, genesis, id, launch, request, resources, run, shapes};
+use crate::simulator::{Delivery, World};
 
 pub(super) fn address(key: &str) -> Address {
     format!("ec2_instance.web[\"{key}\"]").into()
 }
 
-/// Launches an instance of ours with this key, as an earlier plan would have.
+/// Launches a managed instance with this key, as an earlier plan would have.
 fn running(world: &World, key: &str) -> InstanceId {
     let mut request = request(&format!("earlier-{key}"));
     request.tags.insert(tag::KEY.into(), key.into());
@@ -38,8 +40,8 @@ fn running(world: &World, key: &str) -> InstanceId {
     launch(world, &request)
 }
 
-/// Nodes `0` and `1` of ours and one that is not, all Ready; six pods of half a core, and a daemon
-/// on each.
+/// Managed nodes `0` and `1` and one unmanaged node, all Ready; six pods of half a core, and a
+/// daemon on each.
 pub(super) fn fleet() -> World {
     let world = World::in_memory(&genesis(), shapes());
     for key in ["0", "1"] {
@@ -96,7 +98,7 @@ pub(super) fn new_node(zone: &str) -> NodeState {
 fn old_node(observed: &Observed, key: &str) -> NodeState {
     let has_key = |i: &&Instance| i.tags.get(tag::KEY).is_some_and(|found| found == key);
     let instance = observed.instances.values().find(has_key).expect("a node of the fleet");
-    let node = observed.node_of(&instance.id).expect("registered");
+    let node = observed.node_for_instance(&instance.id).expect("registered");
     NodeState {
         instance_type: Some(instance.instance_type.clone()),
         zone: Some(instance.zone.clone()),
@@ -120,7 +122,7 @@ pub(super) fn row(key: &str, actions: &[Action], states: [Option<NodeState>; 2])
     }
 }
 
-/// Launches `2` and `3`, replaces `1`, retires `0`, over the world as it is.
+/// Launches `2` and `3`, replaces `1`, retires `0`, over the current world.
 pub(super) fn plan(world: &World) -> Plan {
     use Action::{Create, Delete};
     let observed = run(observe(world, world, world, cluster()));
@@ -186,7 +188,7 @@ pub(super) fn capacity(observed: &Observed, waves: Vec<Wave>) -> Capacity {
         waves,
         pods: PodTotals::default(),
         placement: Placement {
-            mode: "unsteered".into(),
+            mode: PlacementMode::Unsteered,
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
             unsteered: None,
@@ -229,34 +231,35 @@ fn cost() -> Cost {
     }
 }
 
-/// Plans again what was approved.
+/// Replans without any change.
 #[derive(Debug)]
-pub(super) struct AsApproved;
+pub(super) struct UnchangedReplan;
 
-impl Replan for AsApproved {
+impl Replan for UnchangedReplan {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
-        Box::pin(std::future::ready(Pinned::as_approved(plan.clone())))
+        Box::pin(std::future::ready(PinnedPlan::as_approved(plan.clone())))
     }
 }
 
-/// Plans again with another result.
+/// Replans with a fixed result.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Otherwise {
+pub(super) struct FixedReplan {
     pub(super) dropped: BTreeMap<Address, String>,
     pub(super) missing: Vec<String>,
     pub(super) frozen: Option<String>,
 }
 
-impl Replan for Otherwise {
+impl Replan for FixedReplan {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
         let Self { dropped, missing, frozen } = self.clone();
-        let pinned = Pinned { dropped, missing, frozen, ..Pinned::as_approved(plan.clone()) };
+        let pinned =
+            PinnedPlan { dropped, missing, frozen, ..PinnedPlan::as_approved(plan.clone()) };
         Box::pin(std::future::ready(pinned))
     }
 }
 
 pub(super) fn settings() -> ApplySettings<'static> {
-    ApplySettings::of(cluster(), &AsApproved)
+    ApplySettings::new(cluster(), &UnchangedReplan)
 }
 
 /// Applies over ports that may differ from the world; returns the events as well.
@@ -274,7 +277,7 @@ pub(super) fn apply_over<P: Cloud + Cluster + Clock>(
     (result, events)
 }
 
-/// Returns who the active instances are: key and change tag, in order.
+/// Returns key and change tag of the active instances, sorted.
 pub(super) fn active(world: &World) -> Vec<(String, String)> {
     let tag_of = |i: &Instance, tag: &str| i.tags.get(tag).cloned().unwrap_or_default();
     let observed = world.observed();
@@ -285,16 +288,16 @@ pub(super) fn active(world: &World) -> Vec<(String, String)> {
     found
 }
 
-/// Returns what [`active`] is once the plan is applied.
+/// Returns the expected result of [`active`] after the plan is applied.
 pub(super) fn planned_fleet(plan: &Plan) -> Vec<(String, String)> {
     let change = |key: &str| change_id(&plan.capacity.plan_id, &address(key)).to_string();
     let mut fleet: Vec<_> = ["1", "2", "3"].map(|key| (key.to_owned(), change(key))).into();
-    // The node that is not ours has no tags of ours, and stays.
+    // The unmanaged node has no tags of ours, and stays.
     fleet.insert(0, (String::new(), String::new()));
     fleet
 }
 
-/// How a port fails at one effect.
+/// How a port fails at one writing call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The process dies before the call is made.
@@ -305,9 +308,9 @@ pub(super) enum Fault {
     FailBefore,
     /// The call has its effect, and the reply is an error.
     FailAfter,
-    /// As `FailBefore`, for a reason that may pass.
+    /// As `FailBefore`, with a transient error.
     TurnAway,
-    /// As `FailAfter`, for a reason that may pass.
+    /// As `FailAfter`, with a transient error.
     LoseReply,
 }
 
@@ -322,29 +325,29 @@ impl Fault {
     ];
 }
 
-/// Ports of a world that fail once, at the `at`-th writing call; a read may lag.
-pub(super) struct Faulty<'w> {
+/// Ports that fail once, at the `at`-th writing call; reads may lag.
+pub(super) struct FaultyPorts<'w> {
     pub(super) world: &'w World,
     pub(super) at: usize,
     pub(super) fault: Fault,
     pub(super) calls: Cell<usize>,
     /// Instances younger than this are not listed.
     pub(super) lag: SignedDuration,
-    /// Until when every node has a volume attached.
+    /// Every node has a volume attached until this time.
     pub(super) attached: Timestamp,
-    /// Whether somebody has taken all tags off all instances.
+    /// Whether all tags were removed from all instances.
     pub(super) untagged: Cell<bool>,
-    /// What is made of all that Kubernetes lists.
+    /// Change applied to each list of Kubernetes objects.
     pub(super) shown: Cell<fn(&mut ClusterObjects)>,
     /// How often Kubernetes was read.
     pub(super) reads: Cell<usize>,
-    /// What somebody else does just before a node is cordoned or uncordoned.
+    /// Called just before a node is cordoned or uncordoned.
     pub(super) meddles: Option<&'w dyn Fn(&Node)>,
-    /// What happens just before a node is read by itself.
+    /// Called just before a single node is read.
     pub(super) comes: Option<&'w dyn Fn(&NodeName)>,
 }
 
-impl<'w> Faulty<'w> {
+impl<'w> FaultyPorts<'w> {
     pub(super) fn new(world: &'w World, at: usize, fault: Fault) -> Self {
         Self {
             world,
@@ -370,25 +373,25 @@ impl<'w> Faulty<'w> {
             return verb.await;
         }
         let error =
-            |fate| PortError { verb: "write".into(), reason: "fault of the test".into(), fate };
+            |effect| PortError { verb: "write".into(), reason: "fault of the test".into(), effect };
         match self.fault {
             Fault::DieBefore => std::future::pending().await,
             Fault::DieAfter => {
                 let _ = verb.await;
                 std::future::pending().await
             }
-            Fault::FailBefore => Err(error(Fate::Refused)),
-            Fault::TurnAway => Err(error(Fate::TurnedAway)),
+            Fault::FailBefore => Err(error(CallEffect::Refused)),
+            Fault::TurnAway => Err(error(CallEffect::NotApplied)),
             Fault::FailAfter | Fault::LoseReply => {
                 let _ = verb.await;
-                Err(error(Fate::of(self.fault == Fault::LoseReply)))
+                Err(error(CallEffect::from_transience(self.fault == Fault::LoseReply)))
             }
         }
     }
 }
 
-impl Cloud for Faulty<'_> {
-    async fn holdings(&self) -> Result<Holdings, PortError> {
+impl Cloud for FaultyPorts<'_> {
+    async fn holdings(&self) -> Result<CloudInventory, PortError> {
         let mut holdings = self.world.holdings().await?;
         holdings.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
         if self.untagged.get() {
@@ -409,12 +412,12 @@ impl Cloud for Faulty<'_> {
         self.write(self.world.raise_group(group, desired)).await
     }
 
-    async fn end_member(&self, id: &InstanceId) -> Result<(), PortError> {
-        self.write(self.world.end_member(id)).await
+    async fn terminate_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.write(self.world.terminate_member(id)).await
     }
 }
 
-impl Cluster for Faulty<'_> {
+impl Cluster for FaultyPorts<'_> {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
         self.reads.set(self.reads.get() + 1);
         let mut objects = self.world.objects().await?;
@@ -427,7 +430,7 @@ impl Cluster for Faulty<'_> {
         Ok(objects)
     }
 
-    async fn node(&self, name: &NodeName) -> Result<NodeNow, PortError> {
+    async fn node(&self, name: &NodeName) -> Result<NodeAndPods, PortError> {
         if let Some(comes) = self.comes {
             comes(name);
         }
@@ -437,7 +440,7 @@ impl Cluster for Faulty<'_> {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonedFor>,
+        mark: Option<CordonReason>,
     ) -> Result<CordonOutcome, PortError> {
         if let Some(meddles) = self.meddles {
             meddles(node);
@@ -454,7 +457,7 @@ impl Cluster for Faulty<'_> {
     }
 }
 
-impl Clock for Faulty<'_> {
+impl Clock for FaultyPorts<'_> {
     fn now(&self) -> Timestamp {
         self.world.now()
     }

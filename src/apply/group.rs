@@ -1,32 +1,32 @@
-//! Groups: raised by number, once for all of their new members, and never lowered but by a name.
+//! Auto Scaling groups: scale up by desired size, once per group; scale down by named instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::launch::Booting;
 use super::receipt::{Outcome, Step};
-use super::work::{GroupWork, LaunchWork, RetireWork};
-use super::{Run, later};
-use crate::fleet::{Instance, Observed};
-use crate::ids::{Address, GroupName, InstanceId};
+use super::wave_work::{GroupWork, LaunchWork, RetireWork};
+use super::{Run, deadline_after};
+use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
+use crate::model::ids::{Address, GroupName, InstanceId};
+use crate::model::observed::{Instance, Observed};
 use crate::plan::wire::WaveStep;
-use crate::port::{Clock, Cloud, Cluster, PortError};
 
-/// Members of a group that no row has go, under the address of the group.
-pub(super) struct Others<'p> {
+/// Members of a group that the plan keeps, under the address of the group.
+pub(super) struct RemainingMembers<'p> {
     address: &'p Address,
     group: &'p GroupName,
     /// `None` where they could not be read.
     members: Option<BTreeSet<InstanceId>>,
 }
 
-/// Returns whether the group has begun to let a member go, which its machine may not show yet.
-fn is_ending(member: &Instance) -> bool {
+/// Returns whether the group is terminating a member; its instance state may lag behind.
+fn is_terminating(member: &Instance) -> bool {
     member.group.as_ref().is_some_and(|of| of.lifecycle.starts_with("Terminating"))
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Raises each group that is to have new members, and finds those that appear.
-    pub(super) async fn grow<'w, 'p>(
+    /// Raises each group that gets new members, and assigns the new instances to rows.
+    pub(super) async fn raise_groups<'w, 'p>(
         &mut self,
         launches: &'w [LaunchWork<'p>],
         observed: Option<&Observed>,
@@ -45,7 +45,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let mut booting = Vec::new();
         for (group, works) in groups.into_values() {
             match self.raise(group, works.len(), observed).await {
-                Ok(success) => booting.extend(self.find(group, works, &success).await),
+                Ok(success) => {
+                    booting.extend(self.assign_new_members(group, works, &success).await);
+                }
                 Err(outcome) => {
                     for work in works {
                         self.finish(work.address, WaveStep::Launch, None, outcome.clone());
@@ -56,7 +58,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         booting
     }
 
-    /// Raises a group to the size in the plan; one that is as large was raised before.
+    /// Raises a group to the planned size; a group of that size was raised before.
     async fn raise(
         &mut self,
         group: &GroupWork<'_>,
@@ -71,9 +73,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let live = world.groups.get(group.name);
         let live = live.ok_or_else(|| failed(format!("there is no group {}", group.name)))?;
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        // An earlier run may have ended members already, which lowered the group: to raise it from
-        // where the plan began would make as many members too many.
-        let stays = |member: &&Instance| group.known.contains(&member.id) && !is_ending(member);
+        // An earlier run may have terminated members, which lowered the group. Raising it from
+        // the planned size would launch too many members.
+        let stays =
+            |member: &&Instance| group.known.contains(&member.id) && !is_terminating(member);
         let known = world.members(group.name).filter(stays).count();
         let from = group.from.min(u32::try_from(known).unwrap_or(u32::MAX));
         let to = from.saturating_add(more).min(group.to);
@@ -85,11 +88,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             match self.ports.cloud.raise_group(group.name, to).await {
                 Ok(()) => {
                     let step = Step::Raised { group: group.name.clone(), from: live.desired, to };
-                    self.say(Some(group.address), step);
+                    self.emit(Some(group.address), step);
                     return Ok(Outcome::Done);
                 }
                 Err(error) if error.is_transient() && tries < self.settings.bounds.tries => {
-                    self.say(Some(group.address), Step::Retrying { why: error.to_string() });
+                    self.emit(Some(group.address), Step::Retrying { why: error.to_string() });
                     tries += 1;
                     self.pause().await;
                 }
@@ -100,8 +103,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Waits until a new member is there for each row, and gives them to the rows in order.
-    async fn find<'w, 'p>(
+    /// Waits for one new member per row, and assigns them to the rows in order.
+    async fn assign_new_members<'w, 'p>(
         &mut self,
         group: &GroupWork<'p>,
         works: Vec<&'w LaunchWork<'p>>,
@@ -109,7 +112,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ) -> Vec<Booting<'w, 'p>> {
         let found = self.new_members(group, works.len()).await;
         if found.len() > works.len() {
-            // More than were approved: somebody else raises the group, and must be found.
+            // More members than approved: another actor raised the group.
             let (there, planned) = (found.len(), works.len());
             let why =
                 format!("group {} got {there} members, and {planned} are planned", group.name);
@@ -120,8 +123,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let mut found = found.into_iter();
         for work in works {
             if let Some(instance) = found.next() {
-                self.say(Some(work.address), Step::Joined { instance_id: instance.clone() });
-                let deadline = later(self.now(), self.settings.bounds.ready);
+                self.emit(Some(work.address), Step::Joined { instance_id: instance.clone() });
+                let deadline = deadline_after(self.now(), self.settings.bounds.ready);
                 let success = success.clone();
                 booting.push(Booting::new(work, instance, success, deadline));
             } else {
@@ -137,12 +140,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         booting
     }
 
-    /// Waits for `wanted` members that the plan does not know; returns those that came, oldest first.
+    /// Waits for `wanted` members that the plan does not list; returns them, oldest first.
     async fn new_members(&mut self, group: &GroupWork<'_>, wanted: usize) -> Vec<InstanceId> {
         let deadline = self.deadline(self.settings.bounds.ready);
         loop {
             let mut found = Vec::new();
-            if let Some(observed) = self.look_whole().await {
+            if let Some(observed) = self.observe_complete().await {
                 let new = observed.members(group.name).filter(|i| !group.known.contains(&i.id));
                 let mut new: Vec<&Instance> = new.collect();
                 new.sort_by_key(|instance| (instance.launched_at, instance.id.clone()));
@@ -156,36 +159,39 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the members that are to stay of each group that loses some.
-    pub(super) async fn others<'p>(&mut self, retires: &[RetireWork<'p>]) -> Vec<Others<'p>> {
+    /// Returns the members to keep of each group that loses some.
+    pub(super) async fn remaining_members<'p>(
+        &mut self,
+        retires: &[RetireWork<'p>],
+    ) -> Vec<RemainingMembers<'p>> {
         let groups: BTreeMap<&'p GroupName, &'p Address> =
             retires.iter().filter_map(|work| Some((work.member_of?, work.of_group?))).collect();
         if groups.is_empty() {
             return Vec::new();
         }
-        let observed = self.look_again().await;
+        let observed = self.observe_with_retries().await;
         let goes: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
         let others = |(group, address): (&'p GroupName, &'p Address)| {
             let members = observed.as_ref().map(|observed| {
                 let stay = observed.members(group).filter(|member| !goes.contains(&member.id));
                 stay.map(|member| member.id.clone()).collect()
             });
-            Others { address, group, members }
+            RemainingMembers { address, group, members }
         };
         groups.into_iter().map(others).collect()
     }
 
-    /// Looks whether anyone else vanished while members went: then whoever resizes the group beside
-    /// us must be found.
-    pub(super) async fn check_others(&mut self, others: &[Others<'_>]) {
+    /// Reports members that vanished without being in the plan: another actor resized the group.
+    pub(super) async fn check_remaining_members(&mut self, others: &[RemainingMembers<'_>]) {
         if others.is_empty() {
             return;
         }
-        let observed = self.look_again().await;
-        for Others { address, group, members: stay } in others {
+        let observed = self.observe_with_retries().await;
+        for RemainingMembers { address, group, members: stay } in others {
             let (Some(stay), Some(observed)) = (stay, &observed) else {
-                let why =
-                    format!("whether group {group} lost others is not known: it was not read");
+                let why = format!(
+                    "cannot verify the remaining members of group {group}: it could not be read"
+                );
                 self.finish(address, WaveStep::Retire, None, Outcome::GivenUp { why });
                 continue;
             };

@@ -1,34 +1,36 @@
-//! A launch wave: every instance is asked for first, then all are waited for.
+//! A launch wave: requests every instance, then waits until all are Ready.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use jiff::Timestamp;
 
-use super::guard::{carries, is_gone};
-use super::many::at_once;
+use super::concurrent::run_concurrently;
+use super::fallback::{Offering, fallback_node};
+use super::preconditions::{has_ended, is_launched_by};
 use super::receipt::{Outcome, Step};
-use super::stand_in::{Offering, stand_in};
-use super::work::LaunchWork;
-use super::{Run, Waits, later};
-use crate::fleet::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
-use crate::ids::InstanceId;
+use super::wave_work::LaunchWork;
+use super::{LaunchWait, Run, deadline_after};
+use crate::apply::ports::{
+    CallEffect, Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError,
+};
+use crate::model::ids::InstanceId;
+use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
-use crate::port::{Clock, Cloud, Cluster, Fate, LaunchOutcome, LaunchRequest, PortError};
 
-/// Most launches that are asked for at the same time: about as many as EC2 lets anybody ask for in a row.
-const LAUNCHES_AT_ONCE: usize = 8;
+/// Concurrent launch requests; about EC2's burst limit.
+const CONCURRENT_LAUNCHES_MAX: usize = 8;
 
-/// An instance that is booting.
 pub(super) struct Booting<'w, 'p> {
     pub(super) work: &'w LaunchWork<'p>,
     pub(super) instance: InstanceId,
-    /// What the change counts as once the node is Ready.
+    /// Outcome of the change once the node is Ready.
     pub(super) success: Outcome,
     pub(super) deadline: Timestamp,
-    /// Whether this apply may have cordoned its node, and how often it was tried in vain to end it.
+    /// Whether this apply may have cordoned its node.
     pub(super) cordoned: bool,
+    /// Failed attempts to terminate it.
     pub(super) tries: u32,
 }
 
@@ -43,39 +45,39 @@ impl<'w, 'p> Booting<'w, 'p> {
     }
 }
 
-/// What a look at a booting instance says.
-enum Verdict {
+enum BootState {
     Ready,
     Ended,
     Booting,
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Launches every instance of the wave that is not there yet, and waits until all are Ready.
+    /// Launches every missing instance of the wave, and waits until all are Ready.
     pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>]) {
         let observed = match self.seen.take().filter(Observed::is_complete) {
             Some(seen) => Some(seen),
-            None => self.look_again().await,
+            None => self.observe_with_retries().await,
         };
         let own = launches.iter().filter(|work| work.group.is_none());
         let (run, seen) = (&*self, observed.as_ref());
-        let works =
-            own.map(|work| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(run.begin(work, seen)) });
-        let begun = at_once(works, LAUNCHES_AT_ONCE).await;
+        let works = own.map(|work| -> Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(run.find_or_launch(work, seen))
+        });
+        let begun = run_concurrently(works, CONCURRENT_LAUNCHES_MAX).await;
         let mut booting: Vec<Booting<'_, '_>> = begun.into_iter().flatten().collect();
-        booting.extend(self.grow(launches, observed.as_ref()).await);
-        match self.settings.waits {
-            Waits::UntilReady => self.await_ready(booting).await,
-            Waits::UntilLaunched => {
+        booting.extend(self.raise_groups(launches, observed.as_ref()).await);
+        match self.settings.launch_wait {
+            LaunchWait::UntilReady => self.await_ready(booting).await,
+            LaunchWait::UntilLaunched => {
                 for item in &booting {
-                    self.booted(item, item.success.clone());
+                    self.finish_launch(item, item.success.clone());
                 }
             }
         }
     }
 
-    /// Finds the instance of a change, or launches it; `None` where the change has ended with that.
-    async fn begin<'w, 'p>(
+    /// Finds the instance of a change, or launches it; `None` when the change has ended.
+    async fn find_or_launch<'w, 'p>(
         &self,
         work: &'w LaunchWork<'p>,
         observed: Option<&Observed>,
@@ -88,13 +90,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 Outcome::Skipped { why: "interrupted".to_owned() }
             }
             (None, Some(observed)) => {
-                let ours = |i: &&Instance| carries(i, &work.change_id);
+                let ours = |i: &&Instance| is_launched_by(i, &work.change_id);
                 let (gone, there): (Vec<_>, Vec<_>) =
-                    observed.instances.values().filter(ours).partition(|i| is_gone(i));
+                    observed.instances.values().filter(ours).partition(|i| has_ended(i));
                 if let Some(found) = there.first() {
                     let instance = found.id.clone();
-                    self.say(Some(work.address), Step::Found { instance_id: instance.clone() });
-                    let deadline = later(found.launched_at, bound);
+                    self.emit(Some(work.address), Step::Found { instance_id: instance.clone() });
+                    let deadline = deadline_after(found.launched_at, bound);
                     return Some(Booting::new(work, instance, Outcome::AlreadyDone, deadline));
                 }
                 match self.launch(work, gone.len()).await {
@@ -110,17 +112,17 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         None
     }
 
-    /// Launches the first offering that has capacity. `ended` instances of the change were seen:
-    /// each was the terminal outcome of a round of attempts.
+    /// Launches the first offering that has capacity. Each of the `ended` instances of the change
+    /// ended one round of attempts.
     ///
-    /// The attempt numbers the offerings of each round, so that a run that died and comes again
-    /// asks with the same token for the same thing.
+    /// The attempt number counts the offerings of each round. After a crash, the next run requests
+    /// the same offering with the same token.
     async fn launch(&self, work: &LaunchWork<'_>, ended: usize) -> Result<InstanceId, String> {
         let mut none_left = "no offering is approved".to_owned();
-        for (turn, offering) in work.offerings.iter().enumerate().skip(work.turn) {
+        for (turn, offering) in work.offerings.iter().enumerate().skip(work.offering_index) {
             let Some(node) = self.node_of(work, offering, turn) else { continue };
-            if turn > work.turn {
-                self.keep_turn(work, turn).await?;
+            if turn > work.offering_index {
+                self.record_offering(work, turn).await?;
             }
             let attempt = ended.saturating_mul(work.offerings.len()).saturating_add(turn);
             let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
@@ -131,12 +133,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 LaunchOutcome::Launched(instance_id) => {
                     let id = instance_id.clone();
                     let step = Step::Launched { instance_id, instance_type, zone, capacity_type };
-                    self.say(Some(work.address), step);
+                    self.emit(Some(work.address), step);
                     return Ok(id);
                 }
                 LaunchOutcome::InsufficientCapacity { reason } => {
                     let step = Step::NoCapacity { instance_type, zone, capacity_type };
-                    self.say(Some(work.address), step);
+                    self.emit(Some(work.address), step);
                     none_left = format!("no approved offering has capacity; the last: {reason}");
                 }
             }
@@ -144,16 +146,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         Err(none_left)
     }
 
-    /// Keeps that the offering `turn` is about to be asked for.
-    async fn keep_turn(&self, work: &LaunchWork<'_>, turn: usize) -> Result<(), String> {
-        let Some(turns) = self.settings.turns else { return Ok(()) };
+    async fn record_offering(&self, work: &LaunchWork<'_>, turn: usize) -> Result<(), String> {
+        let Some(attempts) = self.settings.offering_attempts else { return Ok(()) };
         if self.settings.is_interrupted() {
-            return Err("interrupted before the next offering was asked for".to_owned());
+            return Err("interrupted before the next offering was requested".to_owned());
         }
-        turns.keep(work.address, u32::try_from(turn).unwrap_or(u32::MAX)).await
+        attempts.record(work.address, u32::try_from(turn).unwrap_or(u32::MAX)).await
     }
 
-    /// Returns the node that an offering makes: the planned one, or one that stands in.
+    /// Returns the node of an offering: the planned node, or a fallback.
     fn node_of(
         &self,
         work: &LaunchWork<'_>,
@@ -163,7 +164,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if turn == 0 {
             return Some(work.node.clone());
         }
-        stand_in(work.node, offering, self.settings.catalog?)
+        fallback_node(work.node, offering, self.settings.catalog?)
     }
 
     fn request(
@@ -207,8 +208,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Makes the call again while it fails for a reason that may pass: the token is the same, so
-    /// that a reply that was lost costs nothing.
+    /// Retries transient errors. The token stays the same, so a lost reply launches nothing twice.
     async fn launch_with_retries(
         &self,
         work: &LaunchWork<'_>,
@@ -217,13 +217,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let mut tries = 1;
         loop {
             let outcome = self.ports.cloud.launch(request).await;
-            if outcome.as_ref().is_err_and(|error| error.fate == Fate::Unknown) {
-                self.say(Some(work.address), Step::Unanswered);
+            if outcome.as_ref().is_err_and(|error| error.effect == CallEffect::Unknown) {
+                self.emit(Some(work.address), Step::Unanswered);
             }
             match outcome {
                 Err(error) if error.is_transient() && tries < self.settings.bounds.tries => {
                     let why = error.to_string();
-                    self.say(Some(work.address), Step::Retrying { why });
+                    self.emit(Some(work.address), Step::Retrying { why });
                     tries += 1;
                     self.pause().await;
                 }
@@ -234,81 +234,81 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     async fn await_ready(&mut self, mut booting: Vec<Booting<'_, '_>>) {
         while !booting.is_empty() {
-            let observed = self.look_whole().await;
+            let observed = self.observe_complete().await;
             let (mut waiting, mut overdue, mut left) = (Vec::new(), Vec::new(), Vec::new());
             let mut late = Vec::new();
             for item in booting {
-                let verdict =
-                    observed.as_ref().map_or(Verdict::Booting, |world| judge(&item, world));
-                match verdict {
-                    Verdict::Ready if item.cordoned => late.push(item),
-                    Verdict::Ready => self.ready(&item, observed.as_ref()),
-                    Verdict::Ended => {
+                let state =
+                    observed.as_ref().map_or(BootState::Booting, |world| boot_state(&item, world));
+                match state {
+                    BootState::Ready if item.cordoned => late.push(item),
+                    BootState::Ready => self.ready(&item, observed.as_ref()),
+                    BootState::Ended => {
                         let why = "the instance ended before its node was Ready".to_owned();
-                        self.booted(&item, Outcome::Failed { why });
+                        self.finish_launch(&item, Outcome::Failed { why });
                     }
-                    Verdict::Booting if self.settings.is_interrupted() => {
+                    BootState::Booting if self.settings.is_interrupted() => {
                         left.push((item, "interrupted while the node was booting".to_owned()));
                     }
-                    Verdict::Booting if self.now() >= item.deadline => overdue.push(item),
-                    Verdict::Booting => waiting.push(item),
+                    BootState::Booting if self.now() >= item.deadline => overdue.push(item),
+                    BootState::Booting => waiting.push(item),
                 }
             }
-            self.leave(left).await;
-            self.admit_late(late, observed.as_ref()).await;
+            self.keep_instances(left).await;
+            self.uncordon_late(late, observed.as_ref()).await;
             if !overdue.is_empty() {
-                waiting.extend(self.give_up(overdue, observed).await);
+                waiting.extend(self.handle_launch_timeouts(overdue, observed).await);
             }
             booting = waiting;
             if !booting.is_empty() {
-                self.say(None, Step::Going { left: booting.len() });
+                self.emit(None, Step::Going { left: booting.len() });
                 self.pause().await;
             }
         }
     }
 
-    /// Has machines take pods that became Ready after all when they were being given up.
-    async fn admit_late(&mut self, late: Vec<Booting<'_, '_>>, observed: Option<&Observed>) {
+    /// Uncordons nodes that became Ready after their timeout.
+    async fn uncordon_late(&mut self, late: Vec<Booting<'_, '_>>, observed: Option<&Observed>) {
         let cordoned: Vec<_> =
             late.iter().map(|item| (item.work.address, &item.instance)).collect();
-        let still = self.take_back(&cordoned).await;
+        let still = self.uncordon_instances(&cordoned).await;
         for item in &late {
             match still.get(&item.instance) {
                 None => self.ready(item, observed),
                 Some(problem) => {
-                    self.given_up(item, &format!("its node is still cordoned: {problem}"));
+                    self.finish_given_up(item, &format!("its node is still cordoned: {problem}"));
                 }
             }
         }
     }
 
     fn ready(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
-        if let Some(node) = observed.and_then(|world| world.node_of(&item.instance)) {
-            self.say(Some(item.work.address), Step::Ready { node: node.name.clone() });
+        if let Some(node) = observed.and_then(|world| world.node_for_instance(&item.instance)) {
+            self.emit(Some(item.work.address), Step::Ready { node: node.name.clone() });
         }
-        self.booted(item, item.success.clone());
+        self.finish_launch(item, item.success.clone());
     }
 
-    pub(super) fn booted(&self, item: &Booting<'_, '_>, outcome: Outcome) {
+    pub(super) fn finish_launch(&self, item: &Booting<'_, '_>, outcome: Outcome) {
         self.finish(item.work.address, WaveStep::Launch, Some(&item.instance), outcome);
     }
 }
 
-/// Returns whether the pod is on the node, and has to leave it before it goes.
-pub(super) fn is_movable(pod: &Pod, node: &Node) -> bool {
-    pod.node.as_ref() == Some(&node.name) && pod.has_to_leave()
+/// Returns whether the pod must be evicted from the node before termination.
+pub(super) fn must_be_evicted(pod: &Pod, node: &Node) -> bool {
+    pod.node.as_ref() == Some(&node.name) && pod.needs_eviction()
 }
 
-/// Judges a booting instance. A node counts as Ready once it has lost its startup taints, because
-/// no pod can use it before.
-fn judge(item: &Booting<'_, '_>, observed: &Observed) -> Verdict {
-    // An instance that is not listed is not known to have ended: describe calls lag behind.
-    if observed.instances.get(&item.instance).is_some_and(is_gone) {
-        return Verdict::Ended;
+/// Returns the state of a booting instance. A node is Ready once its startup taints are removed,
+/// because no pod can run on it before.
+fn boot_state(item: &Booting<'_, '_>, observed: &Observed) -> BootState {
+    // A missing instance may still exist: describe calls lag behind.
+    if observed.instances.get(&item.instance).is_some_and(has_ended) {
+        return BootState::Ended;
     }
     let startup_taints = &item.work.node.startup_taints;
     let initialized =
         |node: &Node| node.ready && !node.taints.iter().any(|t| startup_taints.contains(t));
-    let ready = observed.node_of(&item.instance).is_some_and(initialized);
-    if ready { Verdict::Ready } else { Verdict::Booting }
+    let ready = observed.node_for_instance(&item.instance).is_some_and(initialized);
+    if ready { BootState::Ready } else { BootState::Booting }
 }

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::CapacityType;
-use crate::ids::{
+use crate::model::ids::{
     Address, Digest, GroupName, InstanceId, InstanceTypeName, NodeName, PlanId, ZoneName,
 };
+use crate::model::market::CapacityType;
 use crate::plan::wire::WaveStep;
 
 /// How one change ended.
@@ -81,7 +81,7 @@ pub struct ChangeOutcome {
 /// How an apply ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum ApplyStatus {
     /// Everything approved is done, or no longer needed.
     Applied,
     /// Something is left; the same plan may be applied again.
@@ -90,7 +90,7 @@ pub enum Verdict {
     Interrupted,
 }
 
-impl Verdict {
+impl ApplyStatus {
     /// Returns the word for it, as receipts write it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -116,7 +116,7 @@ pub struct Receipt {
     /// When it ended.
     pub finished_at: Timestamp,
     /// How it ended.
-    pub verdict: Verdict,
+    pub verdict: ApplyStatus,
 }
 
 /// Something that happened while a plan was applied.

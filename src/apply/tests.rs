@@ -13,15 +13,16 @@ mod workshop;
 use jiff::SignedDuration;
 
 use super::fixture::{
-    Fault, Faulty, active, address, apply_over, fleet, plan, planned_fleet, settings, workloads,
+    Fault, FaultyPorts, active, address, apply_over, fleet, plan, planned_fleet, settings,
+    workloads,
 };
 use super::*;
-use crate::fleet::{Instance, Node, PodPhase, tag};
-use crate::ids::WorkloadKind;
+use crate::model::ids::WorkloadKind;
+use crate::model::observed::{Instance, Node, PodPhase, tag};
 use crate::plan::change_id;
 use crate::plan::wire::{Action, Condition, NodeState};
-use crate::sim::fixture::{id, launch, pods, request, run};
-use crate::sim::{Call, World};
+use crate::simulator::fixture::{id, launch, pods, request, run};
+use crate::simulator::{PortCall, World};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -35,17 +36,17 @@ fn applied(plan: &Plan, world: &World) -> Receipt {
 }
 
 /// Writing calls that the fixture's own set-up did not make.
-fn writes(world: &World) -> Vec<Call> {
-    let set_up = |call: &Call| match call {
-        Call::Launch { request, .. } => !request.tags.contains_key(tag::SPEC),
-        Call::Terminate { .. }
-        | Call::Cordon { .. }
-        | Call::Evict { .. }
-        | Call::RaiseGroup { .. }
-        | Call::EndMember { .. }
-        | Call::DeleteNode { .. } => false,
+fn writes(world: &World) -> Vec<PortCall> {
+    let set_up = |call: &PortCall| match call {
+        PortCall::Launch { request, .. } => !request.tags.contains_key(tag::SPEC),
+        PortCall::Terminate { .. }
+        | PortCall::Cordon { .. }
+        | PortCall::Evict { .. }
+        | PortCall::RaiseGroup { .. }
+        | PortCall::EndMember { .. }
+        | PortCall::DeleteNode { .. } => false,
     };
-    world.ledger().into_iter().filter(|call| !set_up(call)).collect()
+    world.calls().into_iter().filter(|call| !set_up(call)).collect()
 }
 
 /// Asserts from the ledger that no change launched twice, and that nothing foreign was touched.
@@ -66,17 +67,17 @@ fn assert_lawful(world: &World, plan: &Plan) {
         .collect();
     for call in writes(world) {
         match call {
-            Call::Launch { request, .. } => {
+            PortCall::Launch { request, .. } => {
                 assert!(changes.contains(&request.tags[tag::CHANGE]));
             }
-            Call::Terminate { instance, .. } => {
+            PortCall::Terminate { instance, .. } => {
                 assert!(allowed.iter().any(|(id, _)| id.as_ref() == Some(&instance)));
             }
-            Call::Cordon { node, .. } | Call::DeleteNode { node, .. } => {
+            PortCall::Cordon { node, .. } | PortCall::DeleteNode { node, .. } => {
                 assert!(allowed.iter().any(|(_, name)| name.as_ref() == Some(&node)));
             }
-            Call::Evict { name, .. } => assert!(name.starts_with("api-"), "{name}"),
-            call @ (Call::RaiseGroup { .. } | Call::EndMember { .. }) => {
+            PortCall::Evict { name, .. } => assert!(name.starts_with("api-"), "{name}"),
+            call @ (PortCall::RaiseGroup { .. } | PortCall::EndMember { .. }) => {
                 panic!("the plan has no group: {call:?}");
             }
         }
@@ -89,7 +90,7 @@ fn a_plan_is_carried_out_and_all_pods_run_on() {
     let plan = plan(&world);
     let (receipt, events) = apply_over(&plan, &world, &settings());
     let receipt = receipt.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     assert!(receipt.outcomes.iter().all(|change| change.outcome == Outcome::Done));
     assert_eq!(receipt.outcomes.len(), 5, "a replacement has two halves");
     assert_eq!(active(&world), planned_fleet(&plan));
@@ -122,8 +123,8 @@ fn what_is_launched_carries_what_was_decided() {
     {
         assert_eq!(instance.tags[tag], value);
     }
-    let node = observed.node_of(&instance.id).expect("registered");
-    assert_eq!(node.labels[crate::fleet::KEY_LABEL].as_str(), "2");
+    let node = observed.node_for_instance(&instance.id).expect("registered");
+    assert_eq!(node.labels[crate::model::observed::KEY_LABEL].as_str(), "2");
     assert_eq!(node.labels["team"].as_str(), "web");
 }
 
@@ -132,11 +133,11 @@ fn applied_twice_nothing_happens_the_second_time() {
     let world = fleet();
     let plan = plan(&world);
     applied(&plan, &world);
-    let (calls, now) = (world.ledger().len(), world.now());
+    let (calls, now) = (world.calls().len(), world.now());
     let again = applied(&plan, &world);
-    assert_eq!(again.verdict, Verdict::Applied);
+    assert_eq!(again.verdict, ApplyStatus::Applied);
     assert!(again.outcomes.iter().all(|change| change.outcome == Outcome::AlreadyDone));
-    assert_eq!((world.ledger().len(), world.now()), (calls, now));
+    assert_eq!((world.calls().len(), world.now()), (calls, now));
 }
 
 #[test]
@@ -152,11 +153,10 @@ fn what_is_ending_holds_no_key_and_is_not_drained_again() {
         run(world.terminate(id)).expect("known");
     }
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan));
-    let again =
-        |call: &&Call| matches!(call, Call::Terminate { instance, .. } if *instance == retiring);
-    assert_eq!(world.ledger().iter().filter(again).count(), 1, "only the test ended it");
+    let again = |call: &&PortCall| matches!(call, PortCall::Terminate { instance, .. } if *instance == retiring);
+    assert_eq!(world.calls().iter().filter(again).count(), 1, "only the test ended it");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn an_instance_that_went_by_itself_is_a_change_already_done() {
     run(world.terminate(&gone.expect("an instance"))).expect("known");
     world.settle(MINUTE * 5).expect("kept in memory");
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::AlreadyDone);
     assert_eq!(active(&world), planned_fleet(&plan));
 }

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Run;
+use super::drain::CHANGED;
 use super::receipt::Step;
-use super::retire::CHANGED;
-use super::work::WaveWork;
-use crate::fleet::{CordonedFor, Node};
-use crate::ids::{Address, InstanceId};
+use super::wave_work::WaveWork;
+use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome};
+use crate::model::ids::{Address, InstanceId};
+use crate::model::observed::{CordonReason, Node};
 use crate::plan::{StaleCordon, stale_cordons};
-use crate::port::{Clock, Cloud, Cluster, CordonOutcome};
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Uncordons the nodes of machines that this apply had cordoned and leaves as they were; one whose machine goes by
     /// itself is left to the loop. Returns those of which it could not, each with the reason.
-    pub(super) async fn take_back(
+    pub(super) async fn uncordon_instances(
         &self,
         cordoned: &[(&Address, &InstanceId)],
     ) -> BTreeMap<InstanceId, String> {
@@ -27,11 +27,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             if attempt > 0 {
                 for (address, problem) in left.values().filter(|(_, problem)| problem != CHANGED) {
-                    self.say(Some(address), Step::Retrying { why: problem.clone() });
+                    self.emit(Some(address), Step::Retrying { why: problem.clone() });
                 }
                 self.pause().await;
             }
-            let seen = self.look().await;
+            let seen = self.observe().await;
             for (id, (address, _)) in std::mem::take(&mut left) {
                 // Of several nodes of one machine another may be taken for its node by now.
                 let of_it = |node: &&Node| node.instance.as_ref() == Some(id);
@@ -51,14 +51,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Uncordons a node that is cordoned for a drain of an apply.
     async fn uncordon_drained(&self, address: &Address, node: &Node) -> Result<(), String> {
-        if node.cordoned_for() != Some(CordonedFor::Drain) {
+        if node.cordon_reason() != Some(CordonReason::Drain) {
             return Ok(());
         }
         match self.ports.cluster.cordon(node, None).await {
             Ok(CordonOutcome::Written) => {
                 if node.unschedulable {
                     let step = Step::Uncordoned { node: node.name.clone() };
-                    self.say(Some(address), step);
+                    self.emit(Some(address), step);
                 }
                 Ok(())
             }
@@ -71,7 +71,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// takes our mark off those that somebody else has uncordoned. What fails stays for the next apply: nothing waits
     /// for it.
     pub(super) async fn uncordon_stale(&mut self, waves: &[WaveWork<'_>]) {
-        if !self.settings.alone {
+        if !self.settings.is_exclusive {
             return;
         }
         let goes: BTreeSet<InstanceId> =
@@ -80,7 +80,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             let Some(seen) = self.seen.take() else { return };
             let (mut tried, mut outdated) = (false, false);
             let stale = stale_cordons(self.plan, &seen, &goes);
-            for cordon in stale.iter().filter(|cordon| cordon.is_of_apply()) {
+            for cordon in stale.iter().filter(|cordon| cordon.can_uncordon_in_apply()) {
                 if self.settings.is_interrupted() {
                     break;
                 }
@@ -92,7 +92,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if !outdated {
                 return;
             }
-            self.seen = self.look_again().await;
+            self.seen = self.observe_with_retries().await;
         }
     }
 
@@ -101,14 +101,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         match self.ports.cluster.cordon(node, None).await {
             Ok(outcome) => {
                 if outcome == CordonOutcome::Written && node.unschedulable {
-                    self.say(None, Step::Uncordoned { node: node.name.clone() });
+                    self.emit(None, Step::Uncordoned { node: node.name.clone() });
                 }
                 Some(outcome)
             }
             Err(error) => {
                 let why =
                     format!("the mark of a drain that is over stays on {}: {error}", node.name);
-                self.say(None, Step::Blocked { why });
+                self.emit(None, Step::Blocked { why });
                 None
             }
         }

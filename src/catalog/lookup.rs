@@ -1,33 +1,36 @@
-//! Finding instance types and offerings: by name, by requirement, by price.
+//! Finds instance types and offerings by name, requirement and price.
 
 use std::fmt;
 
-use super::model::{Catalog, CatalogError, InstanceType, Offering};
-use super::near::nearest;
+use super::instance_type::{InstanceType, Offering};
 use super::snapshot;
-use crate::ids::{InstanceTypeName, LabelValue, Region};
-use crate::manifest::{Pool, PoolRequirement};
-use crate::requirement::{LabelSet, Requirements, key};
+use super::suggestions::nearest;
+use super::types::{Catalog, CatalogError};
+use crate::model::desired::{Pool, PoolRequirement};
+use crate::model::ids::{InstanceTypeName, LabelValue, Region};
+use crate::model::requirement::{LabelSet, Requirements, key};
 
-/// Why a catalogue has no instance type of a name.
+/// The reason why a catalog has no instance type of a given name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Absent {
+pub enum MissingType {
     /// No such type is known.
     Unknown {
-        /// Types of the catalogue with a similar name, nearest first.
+        /// Similarly named types of the catalog, nearest first.
         similar: Vec<InstanceTypeName>,
     },
-    /// The type exists, but none of the catalogue's zones offers it.
-    Elsewhere {
+    /// The type exists, but no zone of the catalog offers it.
+    NotOffered {
         /// The region.
         region: Region,
     },
 }
 
-impl fmt::Display for Absent {
+impl fmt::Display for MissingType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Elsewhere { region } => write!(f, "is not offered in the zones used of {region}"),
+            Self::NotOffered { region } => {
+                write!(f, "is not offered in the zones used of {region}")
+            }
             Self::Unknown { similar } => match similar.as_slice() {
                 [] => f.write_str("is not a known instance type"),
                 similar => {
@@ -40,48 +43,50 @@ impl fmt::Display for Absent {
 }
 
 impl Catalog {
-    /// Returns the instance type `name`, if one of the zones offers it.
+    /// Returns the instance type `name`, if a zone offers it.
     #[must_use]
     pub fn get(&self, name: &InstanceTypeName) -> Option<&InstanceType> {
         self.types.get(name)
     }
 
-    /// Returns the types that the requirements of `pool` admit, by what a type alone tells: zone,
-    /// capacity type and labels of the pool are left open.
-    pub fn of_pool(&self, pool: &Pool) -> impl Iterator<Item = &InstanceType> {
+    /// Returns the types that the requirements of `pool` admit by labels of the type alone. Zone,
+    /// capacity type and labels of the pool are not checked.
+    pub fn types_for_pool(&self, pool: &Pool) -> impl Iterator<Item = &InstanceType> {
         let requirement = |r: &PoolRequirement| {
             let values: Vec<&str> = r.values.iter().map(LabelValue::as_str).collect();
-            // What could not be read narrows nothing here: it is an error of its own.
+            // An unreadable requirement is reported elsewhere, and does not narrow the result.
             let set = LabelSet::from_operator(r.operator, &values);
             (r.key.clone(), set.unwrap_or_else(|_| LabelSet::all()))
         };
-        let wanted: Vec<_> = pool.requirements.iter().map(requirement).collect();
+        let required: Vec<_> = pool.requirements.iter().map(requirement).collect();
         self.types.values().filter(move |kind| {
-            let mut told =
-                wanted.iter().filter_map(|(name, set)| Some((set, kind.labels.get(name)?)));
-            told.all(|(set, value)| set.contains(Some(value)))
+            let mut constrained =
+                required.iter().filter_map(|(name, set)| Some((set, kind.labels.get(name)?)));
+            constrained.all(|(set, value)| set.contains(Some(value)))
         })
     }
 
-    /// Returns why [`Catalog::get`] finds no type `name`: for messages, as it reads the snapshot.
+    /// Returns the reason why [`Catalog::get`] finds no type `name`, for messages. Reads the
+    /// snapshot.
     ///
     /// # Errors
-    /// When the snapshot cannot be read.
-    pub fn why_absent(&self, name: &InstanceTypeName) -> Result<Absent, CatalogError> {
+    ///
+    /// Fails if the snapshot cannot be read.
+    pub fn explain_missing(&self, name: &InstanceTypeName) -> Result<MissingType, CatalogError> {
         let text = snapshot::types_text().map_err(CatalogError::Snapshot)?;
         let rows = snapshot::parse_types(&text).map_err(CatalogError::Snapshot)?;
         if rows.iter().any(|row| row.name == name.as_str()) {
-            return Ok(Absent::Elsewhere { region: self.region.clone() });
+            return Ok(MissingType::NotOffered { region: self.region.clone() });
         }
         let names = self.types.keys().map(InstanceTypeName::as_str);
         let similar = nearest(name.as_str(), names).into_iter().map(InstanceTypeName::from);
-        Ok(Absent::Unknown { similar: similar.collect() })
+        Ok(MissingType::Unknown { similar: similar.collect() })
     }
 
     /// Returns the offerings whose labels meet `requirements`, by type, zone and capacity type.
     ///
     /// The labels are those of the type, with zone, zone id, region and capacity type. A key that
-    /// no offering has is absent: `team` then finds nothing, and `!team` everything.
+    /// no offering has is absent: `team` then matches nothing, and `!team` everything.
     pub fn matching<'a>(
         &'a self,
         requirements: &'a Requirements,
@@ -93,14 +98,15 @@ impl Catalog {
             .filter(move |(kind, offering)| meets(requirements, kind, offering, &region))
     }
 
-    /// Returns what [`Catalog::matching`] finds, cheapest first; what has no price comes last.
+    /// Returns the result of [`Catalog::matching`], cheapest first and offerings without a price
+    /// last.
     #[must_use]
     pub fn cheapest<'a>(
         &'a self,
         requirements: &'a Requirements,
     ) -> Vec<(&'a InstanceType, &'a Offering)> {
         let mut found: Vec<_> = self.matching(requirements).collect();
-        // Stable, so equal prices stay in the order of type, zone and capacity type.
+        // The sort is stable, so equal prices stay ordered by type, zone and capacity type.
         found.sort_by_key(|(_, offering)| (offering.price.is_none(), offering.price));
         found
     }
@@ -129,8 +135,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::catalog::CapacityType;
-    use crate::units::MicroUsd;
+    use crate::model::market::CapacityType;
+    use crate::model::units::MicroUsd;
 
     fn catalog() -> Catalog {
         Catalog::load(&"us-east-1".into(), &[]).expect("known region")
@@ -180,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cheapest_come_first_and_the_unpriced_last() {
+    fn cheapest_offerings_come_first_and_unpriced_last() {
         let catalog = catalog();
         let all = Requirements::default();
         let found = catalog.cheapest(&all);
@@ -193,16 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_type_is_unknown_or_elsewhere() {
+    fn a_missing_type_is_unknown_or_not_offered() {
         let catalog = Catalog::load(&"af-south-1".into(), &[]).expect("known region");
-        let why = |name: &str| catalog.why_absent(&name.into()).expect("snapshot");
+        let why = |name: &str| catalog.explain_missing(&name.into()).expect("snapshot");
         assert!(catalog.get(&"m5.large".into()).is_some());
         assert!(catalog.get(&"p5.48xlarge".into()).is_none());
-        assert_eq!(why("p5.48xlarge"), Absent::Elsewhere { region: "af-south-1".into() });
-        assert_eq!(why("p3.2xlarge"), Absent::Elsewhere { region: "af-south-1".into() });
-        let Absent::Unknown { similar } = why("m5.lrage") else { panic!("unknown") };
+        assert_eq!(why("p5.48xlarge"), MissingType::NotOffered { region: "af-south-1".into() });
+        assert_eq!(why("p3.2xlarge"), MissingType::NotOffered { region: "af-south-1".into() });
+        let MissingType::Unknown { similar } = why("m5.lrage") else { panic!("unknown") };
         assert_eq!(similar[0].as_str(), "m5.large");
-        assert_eq!(why("nonsense"), Absent::Unknown { similar: vec![] });
+        assert_eq!(why("nonsense"), MissingType::Unknown { similar: vec![] });
         assert_eq!(why("nonsense").to_string(), "is not a known instance type");
     }
 }

@@ -1,31 +1,30 @@
-//! The embedded facts: inflated, and parsed into rows that borrow from the text.
+//! The embedded facts, decompressed and parsed into rows that borrow from the text.
 //!
-//! This module knows how the facts are stored, and nothing of what follows from them. Where they
-//! come from, and how they are brought up to date, is in `snapshot/README.md`.
+//! This module knows the storage format only. `snapshot/README.md` describes the sources and how to
+//! update them.
 
 use std::collections::BTreeMap;
 
 use miniz_oxide::inflate::decompress_to_vec_zlib;
 use serde::Deserialize;
 
-use crate::units::MicroUsd;
+use crate::model::units::MicroUsd;
 
 include!(concat!(env!("OUT_DIR"), "/snapshot.rs"));
 
-/// The day the list prices were made, by region.
+/// The date of the list prices.
 const PRICE_DATE: &str = "2026-07-20";
 
-/// The region whose prices stand in where a region has no list of its own.
+/// The region whose prices stand in for regions without a list of their own.
 pub(super) const STAND_IN_REGION: &str = "us-east-1";
 
 /// The facts of one instance type, as the snapshot states them.
 ///
-/// A field that is absent means false, none or not known; `partial` marks the rows where it is
-/// "not known".
+/// An absent field means false, none or unknown; `partial` marks the rows where it means unknown.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "the columns of a table of facts")]
-pub(super) struct Row<'a> {
+pub(super) struct InstanceTypeRow<'a> {
     pub(super) name: &'a str,
     pub(super) family: &'a str,
     pub(super) size: &'a str,
@@ -55,20 +54,20 @@ pub(super) struct Row<'a> {
     pub(super) ebs_attach: Option<i64>,
     pub(super) ebs_attach_kind: &'a str,
     pub(super) nvme_gb: i64,
-    pub(super) gpus: Vec<Device<'a>>,
-    pub(super) neuron: Vec<Device<'a>>,
-    pub(super) accel: Vec<Device<'a>>,
-    pub(super) fpgas: Vec<Device<'a>>,
-    pub(super) media: Vec<Device<'a>>,
+    pub(super) gpus: Vec<DeviceRow<'a>>,
+    pub(super) neuron: Vec<DeviceRow<'a>>,
+    pub(super) accel: Vec<DeviceRow<'a>>,
+    pub(super) fpgas: Vec<DeviceRow<'a>>,
+    pub(super) media: Vec<DeviceRow<'a>>,
 }
 
 /// A model of GPU or accelerator in an instance type.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Device<'a> {
+pub(super) struct DeviceRow<'a> {
     pub(super) name: &'a str,
     pub(super) mfr: &'a str,
-    /// How many; 0 for a part of one, as EC2 states it.
+    /// Number of devices; 0 for a fraction of one, as EC2 states it.
     pub(super) count: i64,
     /// Cores of each.
     pub(super) cores: i64,
@@ -76,12 +75,12 @@ pub(super) struct Device<'a> {
     pub(super) mem_mib: i64,
 }
 
-/// What one region offers.
+/// The offerings of one region.
 #[derive(Debug, Deserialize)]
 pub(super) struct RegionRow<'a> {
-    /// What zone ids begin with; a zone's digit follows.
+    /// Prefix of the zone ids; the digit of a zone follows.
     pub(super) prefix: &'a str,
-    /// Zone names by digit, in the account the facts were taken in; `None`: could not be told.
+    /// Zone names by digit, in the snapshot's account; `None` if the name is unknown.
     #[serde(borrow)]
     pub(super) zones: BTreeMap<char, Option<&'a str>>,
     /// Digits of the zones that offer a type, by type.
@@ -106,17 +105,17 @@ pub(super) fn types_text() -> Result<String, String> {
     TYPES.first().map_or_else(|| Err("no instance types".to_owned()), |(_, packed)| inflate(packed))
 }
 
-/// Reads the rows from what [`types_text`] returned.
-pub(super) fn parse_types(text: &str) -> Result<Vec<Row<'_>>, String> {
+/// Parses the rows from the text that [`types_text`] returns.
+pub(super) fn parse_types(text: &str) -> Result<Vec<InstanceTypeRow<'_>>, String> {
     parse("instance types", text)
 }
 
-/// Returns the text of a region's offerings; `None`: the region is not known.
+/// Returns the text of a region's offerings; `None` if the region is unknown.
 pub(super) fn region_text(region: &str) -> Result<Option<String>, String> {
     find(OFFERINGS, region).map(|(_, packed)| inflate(packed)).transpose()
 }
 
-/// Reads a region's offerings from what [`region_text`] returned.
+/// Parses a region's offerings from the text that [`region_text`] returns.
 pub(super) fn parse_region(text: &str) -> Result<RegionRow<'_>, String> {
     parse("offerings", text)
 }
@@ -175,7 +174,7 @@ mod tests {
         let rows = parse_types(&text).expect("parses");
         assert_eq!(rows.len(), 1421);
         assert_eq!(rows.iter().filter(|row| !row.partial).count(), 1395);
-        let full: BTreeMap<&str, &Row<'_>> =
+        let full: BTreeMap<&str, &InstanceTypeRow<'_>> =
             rows.iter().filter(|row| !row.partial).map(|row| (row.name, row)).collect();
         for region in regions() {
             let text = region_text(region).expect("inflates").expect("is listed");

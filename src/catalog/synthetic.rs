@@ -1,17 +1,18 @@
-//! Catalogues that are not the snapshot: for tests, benchmarks and what-if questions.
+//! Catalogs other than the snapshot, for tests, benchmarks and what-if questions.
 
-use super::facts::{Interner, instance_type};
-use super::measured::Measured;
-use super::model::{CapacityType, Catalog, InstanceType, Offering, PriceSource, Zone};
-use super::snapshot::{Device, Row};
-use crate::ids::{Labels, Region, ZoneName};
-use crate::units::MicroUsd;
+use super::instance_type::{InstanceType, Interner, Offering, instance_type};
+use super::measured_nodes::MeasuredNodes;
+use super::snapshot::{DeviceRow, InstanceTypeRow};
+use super::types::{Catalog, PriceSource, Zone};
+use crate::model::ids::{Labels, Region, ZoneName};
+use crate::model::market::CapacityType;
+use crate::model::units::MicroUsd;
 
-/// A made-up instance type: what most tests care about, with the rest at plausible values.
+/// A synthetic instance type with plausible defaults for the fields that most tests ignore.
 ///
 /// ```
 /// use fleetwright::catalog::{Catalog, SyntheticType};
-/// use fleetwright::units::MicroUsd;
+/// use fleetwright::model::units::MicroUsd;
 /// let small = SyntheticType::new("a1.small", 2, 4096, MicroUsd(50_000));
 /// let arm = SyntheticType { arch: "arm64", ..SyntheticType::new("b1.big", 16, 65_536, MicroUsd(400_000)) };
 /// let catalog = Catalog::synthetic("test-1", &["test-1a", "test-1b"], &[small, arm]);
@@ -35,15 +36,15 @@ pub struct SyntheticType<'a> {
     pub local_nvme_gb: i64,
     /// GPUs of one NVIDIA model.
     pub gpus: i64,
-    /// On-demand price per hour; `None`: not known.
+    /// On-demand price per hour; `None` if unknown.
     pub price: Option<MicroUsd>,
-    /// Spot price per hour; `None`: not sold as spot.
+    /// Spot price per hour; `None` if not sold as spot.
     pub spot_price: Option<MicroUsd>,
-    /// Zones that offer it; `None`: all of the catalogue.
+    /// Zones that offer the type; `None` means all of the catalog.
     pub zones: Option<&'a [&'a str]>,
-    /// Those of them that sell it as spot; `None`: all.
+    /// Zones that sell the type as spot; `None` means all that offer it.
     pub spot_zones: Option<&'a [&'a str]>,
-    /// Labels beyond those that follow from the above, or instead of them.
+    /// Additional labels, which override the derived ones.
     pub labels: Labels,
 }
 
@@ -72,14 +73,14 @@ impl<'a> SyntheticType<'a> {
         let (family, size) = self.name.split_once('.').unwrap_or((self.name, ""));
         let digit = family.find(|c: char| c.is_ascii_digit()).unwrap_or(family.len());
         let generation: String = family[digit..].chars().take_while(char::is_ascii_digit).collect();
-        let gpu = Device {
+        let gpu = DeviceRow {
             name: "Synthetic",
             mfr: "NVIDIA",
             count: self.gpus,
             mem_mib: 16_384,
             cores: 0,
         };
-        let row = Row {
+        let row = InstanceTypeRow {
             name: self.name,
             family,
             size,
@@ -96,7 +97,7 @@ impl<'a> SyntheticType<'a> {
             ips_per_eni: self.ips_per_eni,
             nvme_gb: self.local_nvme_gb,
             gpus: if self.gpus > 0 { vec![gpu] } else { Vec::new() },
-            ..Row::default()
+            ..InstanceTypeRow::default()
         };
         let mut kind = instance_type(&row, interner);
         kind.labels.extend(self.labels.clone());
@@ -125,7 +126,7 @@ impl<'a> SyntheticType<'a> {
 }
 
 impl Catalog {
-    /// Returns a catalogue of made-up types; the id of zone `x` is `id-of-x`.
+    /// Returns a catalog of synthetic types. The id of zone `x` is `id-of-x`.
     #[must_use]
     pub fn synthetic(region: &str, zones: &[&str], types: &[SyntheticType<'_>]) -> Self {
         let region = Region::from(region);
@@ -150,18 +151,18 @@ impl Catalog {
             date: "1970-01-01".to_owned(),
             stand_in: false,
         };
-        let (warnings, measured) = (Vec::new(), Measured::default());
+        let (warnings, measured) = (Vec::new(), MeasuredNodes::default());
         Self { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::resource;
+    use super::super::instance_type::resource;
     use super::*;
 
     #[test]
-    fn a_made_up_type_has_the_labels_of_a_real_one() {
+    fn a_synthetic_type_has_the_labels_of_a_real_one() {
         let real = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
         let real = real.get(&"m5.large".into()).expect("offered");
         let spec =
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_made_up_type_is_sold_where_and_how_it_says() {
+    fn a_synthetic_type_is_sold_as_declared() {
         let spec = SyntheticType {
             spot_price: Some(MicroUsd(3)),
             zones: Some(&["r-b", "r-c"]),

@@ -1,4 +1,4 @@
-//! `adopt`: take over nodes that run already, without replacing them.
+//! `adopt`: take over running nodes without replacing them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,46 +10,46 @@ use super::repository::Repository;
 use super::settings::{AdoptSettings, Format};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit, embedded, planning};
-use crate::adopt::{AdoptRow, Adoption, adopted, adoption};
+use crate::apply::adoption::{AdoptRow, Adoption, adoption, with_adopted_nodes};
+use crate::apply::ports::{PortError, Tagger};
 use crate::catalog::Catalog;
-use crate::engine::{self, Inputs, Scope};
-use crate::fleet::Observed;
-use crate::manifest::Desired;
+use crate::model::desired::Desired;
+use crate::model::observed::Observed;
 use crate::plan::{Plan, breakdown, canonical};
-use crate::port::{PortError, Tagger};
-use crate::render::web::summary;
+use crate::planner::{self, Inputs, Scope};
+use crate::render::html_fragments::summary;
 use crate::render::{Verbosity, escape, text};
 
-const QUESTION: &str = "Take these nodes over? Only `yes` does: ";
+const QUESTION: &str = "Adopt these nodes? Only \"yes\" is accepted.";
 
-/// Most nodes that are listed one by one, and left ones.
+/// Most adopted nodes, and most skipped nodes, that are listed one by one.
 const LISTED_MAX: usize = 200;
 
 pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exit, CliError> {
     let repository = Repository::read(&planning::read(&settings.source)?);
-    let choice = planning::choice(settings.world.as_ref(), &settings.source, &repository)?;
+    let choice = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
     let observed = world::observe(&choice, &repository, None, console)?;
-    let adoption = seen(&repository.desired, &observed)?;
+    let adoption = find_adoption(&repository.desired, &observed)?;
     if settings.format == Format::Json {
         let contested = adoption.is_contested();
-        let listed = Listed { digest: adoption.digest(), contested, adoption: &adoption };
+        let listed = AdoptionReport { digest: adoption.digest(), contested, adoption: &adoption };
         console.print(&canonical::pretty(&listed).map_err(CliError::new)?)?;
         return Ok(Exit::Done);
     }
-    let after = adopted(&observed, &adoption.rows);
-    let plan = planned(settings, (&repository, &choice), &after)?;
-    console.print(&shown(&adoption, &plan))?;
+    let after = with_adopted_nodes(&observed, &adoption.rows);
+    let plan = make_plan(settings, (&repository, &choice), &after)?;
+    console.print(&adoption_text(&adoption, &plan))?;
     if adoption.rows.is_empty() {
         return Ok(Exit::Done);
     }
     if adoption.is_contested() {
-        return Err(contested(&adoption));
+        return Err(contested_error(&adoption));
     }
     approve(&adoption, settings, console)?;
     let done = carry_out(&choice, &repository, &adoption, console)?;
-    console.print(&format!("\nAdopt complete! Nodes: {done} taken over.\n"))?;
+    console.print(&format!("\nAdopt complete! Nodes: {done} adopted.\n"))?;
     let now = world::observe(&choice, &repository, None, console)?;
-    let first = planned(settings, (&repository, &choice), &now)?;
+    let first = make_plan(settings, (&repository, &choice), &now)?;
     let style = crate::render::TextStyle {
         verbosity: Verbosity::Summary,
         ..console.style(Verbosity::Summary)
@@ -58,53 +58,53 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
     Ok(Exit::Done)
 }
 
-/// What `--format json` prints.
+/// The output of `--format json`.
 #[derive(Serialize)]
-struct Listed<'a> {
-    /// What `--approved-digest` takes.
+struct AdoptionReport<'a> {
+    /// The value for `--approved-digest`.
     digest: String,
-    /// Whether it is refused because the controller of the nodes runs still.
+    /// True if adoption is refused because Karpenter still runs.
     contested: bool,
     #[serde(flatten)]
     adoption: &'a Adoption,
 }
 
-/// Returns what would be taken over of what was read, if all was.
-fn seen(desired: &Desired, observed: &Observed) -> Result<Adoption, CliError> {
+/// Returns the possible adoption of a complete observation.
+fn find_adoption(desired: &Desired, observed: &Observed) -> Result<Adoption, CliError> {
     if observed.is_complete() {
         return Ok(adoption(desired, observed));
     }
-    Err(CliError::text("not everything that runs could be read, so nothing is taken over")
-        .hint("`fleetwright observe --differences` says what could not"))
+    Err(CliError::text("the observation is incomplete, so no node is adopted")
+        .hint("`fleetwright observe --differences` lists the incomplete sources"))
 }
 
-/// Checks by a look under the lock that what was approved is what would be taken over still, and that
-/// nobody came to fight for it.
+/// Checks under the lock that the approved adoption is unchanged and not contested.
 ///
 /// # Errors
-/// When it is not (exit code 3), when it is fought for (5), or when the look is not complete.
-pub(super) fn still(
+/// Fails if it has changed (exit code 3), when Karpenter runs (5), or when the observation is
+/// incomplete.
+pub(super) fn check_still_current(
     approved: &Adoption,
     desired: &Desired,
     observed: &Observed,
 ) -> Result<(), CliError> {
-    let now = seen(desired, observed)?;
+    let now = find_adoption(desired, observed)?;
     if now.is_contested() {
-        return Err(contested(&now));
+        return Err(contested_error(&now));
     }
-    same(&approved.digest(), &now)
+    check_digest(&approved.digest(), &now)
 }
 
-fn same(approved: &str, now: &Adoption) -> Result<(), CliError> {
+fn check_digest(approved: &str, now: &Adoption) -> Result<(), CliError> {
     let digest = now.digest();
     if approved == digest {
         return Ok(());
     }
-    let why = format!("what would be taken over now is {digest}, not {approved}");
+    let why = format!("the adoption now has digest {digest}, not {approved}");
     Err(CliError::text(why).kind(Exit::Stale))
 }
 
-fn planned(
+fn make_plan(
     settings: &AdoptSettings,
     (repository, choice): (&Repository, &WorldChoice),
     observed: &Observed,
@@ -112,11 +112,11 @@ fn planned(
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
     let catalog = Catalog::load(&region, &fleet.zones)?;
-    let mut plan = engine::plan(&Inputs {
+    let mut plan = planner::plan(&Inputs {
         desired: &repository.desired,
         observed,
         catalog: &catalog,
-        base: planning::base_of(&settings.source, repository, choice, observed, fleet.demand),
+        base: planning::plan_base(&settings.source, repository, choice, observed, fleet.demand),
         at: observed.taken_at,
         demand: fleet.demand,
         is_forecast: false,
@@ -127,33 +127,30 @@ fn planned(
     Ok(plan)
 }
 
-/// Returns what is taken over and what not, as `plan` words it.
-fn shown(adoption: &Adoption, plan: &Plan) -> String {
-    let Adoption { rows, left, rivals } = adoption;
+/// Returns the adopted and skipped nodes in the words of `plan`.
+fn adoption_text(adoption: &Adoption, plan: &Plan) -> String {
+    let Adoption { rows, skipped: left, competing_autoscalers } = adoption;
     let mut out = String::new();
-    for rival in rivals {
-        let (workload, running) = (escape(&rival.workload), rival.running);
+    for autoscaler in competing_autoscalers {
+        let (workload, running) = (escape(&autoscaler.workload), autoscaler.running);
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "! {} runs: {workload}, {running} replicas", rival.kind);
+        let _ = writeln!(out, "! {} runs: {workload}, {running} replicas", autoscaler.kind);
     }
     for AdoptRow { address, node, instance, .. } in rows.iter().take(LISTED_MAX) {
         let (address, node) = (escape(address.as_str()), escape(node.as_str()));
         let _ = writeln!(out, "  ~ {address}  {node}  {}", escape(instance.as_str()));
     }
-    beyond(&mut out, rows.len());
+    write_truncated(&mut out, rows.len());
     for row in left.iter().take(LISTED_MAX) {
-        let _ = writeln!(out, "  = {}  is left: {}", escape(row.node.as_str()), escape(&row.why));
+        let _ =
+            writeln!(out, "  = {}  is skipped: {}", escape(row.node.as_str()), escape(&row.why));
     }
-    beyond(&mut out, left.len());
+    write_truncated(&mut out, left.len());
     if rows.is_empty() {
-        out.push_str("\nNo changes. There is no node to take over.\n");
+        out.push_str("\nNo changes. There is no node to adopt.\n");
         return out;
     }
-    let _ = writeln!(
-        out,
-        "\nTags are added, and nothing else changes. Then the plan is: {}.",
-        summary(plan)
-    );
+    let _ = writeln!(out, "\nOnly tags are added. The plan after that: {}.", summary(plan));
     let _ = writeln!(
         out,
         "\nPlan: 0 to add, {} to change, 0 to destroy.  {}",
@@ -163,20 +160,23 @@ fn shown(adoption: &Adoption, plan: &Plan) -> String {
     out
 }
 
-fn beyond(out: &mut String, rows: usize) {
+fn write_truncated(out: &mut String, rows: usize) {
     if rows > LISTED_MAX {
         let _ = writeln!(out, "    and {} more: --format json has all of them", rows - LISTED_MAX);
     }
 }
 
-fn contested(adoption: &Adoption) -> CliError {
-    let rivals = adoption.rivals.iter().filter(|rival| rival.kind == crate::rival::KARPENTER);
-    let names: Vec<String> = rivals.map(|rival| rival.workload.clone()).collect();
+fn contested_error(adoption: &Adoption) -> CliError {
+    let autoscalers = adoption
+        .competing_autoscalers
+        .iter()
+        .filter(|found| found.kind == crate::model::competing_autoscaler::KARPENTER);
+    let names: Vec<String> = autoscalers.map(|found| found.workload.clone()).collect();
     let scale = names.first().and_then(|name| name.split_once('/')).map(|(namespace, name)| {
         format!("kubectl --namespace {namespace} scale deployment {name} --replicas=0")
     });
     let error = CliError::text(format!(
-        "Karpenter runs ({}) and would fight for the nodes: nothing was taken over",
+        "Karpenter runs ({}) and would compete for the nodes: nothing was adopted",
         names.join(", ")
     ))
     .kind(Exit::NotApproved);
@@ -192,7 +192,7 @@ fn approve(
     console: &mut Console,
 ) -> Result<(), CliError> {
     if let Some(approved) = &settings.approved_digest {
-        return same(approved.as_str(), adoption);
+        return check_digest(approved.as_str(), adoption);
     }
     if settings.auto_approve {
         return Ok(());
@@ -200,10 +200,12 @@ fn approve(
     match console.ask(QUESTION) {
         Some(answer) if answer == "yes" => Ok(()),
         Some(_) => Err(CliError::text("not approved; nothing was changed").kind(Exit::NotApproved)),
-        None => Err(CliError::text("nobody approved it, and there is no terminal to ask at")
-            .kind(Exit::NotApproved)
-            .hint(format!("pass --approved-digest {}", adoption.digest()))
-            .hint("or --auto-approve, which approves whatever is taken over")),
+        None => {
+            Err(CliError::text("the adoption is not approved, and there is no terminal to ask at")
+                .kind(Exit::NotApproved)
+                .hint(format!("pass --approved-digest {}", adoption.digest()))
+                .hint("or --auto-approve, which approves any adoption"))
+        }
     }
 }
 
@@ -214,43 +216,45 @@ fn carry_out(
     console: &mut Console,
 ) -> Result<usize, CliError> {
     match choice {
-        WorldChoice::Sim(directory) => in_world((choice, directory), repository, adoption, console),
+        WorldChoice::Sim(directory) => {
+            adopt_embedded((choice, directory), repository, adoption, console)
+        }
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => super::live::tag(repository, adoption, console),
+        WorldChoice::Live => super::live::tag_adopted(repository, adoption, console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => {
-            Err(CliError::text("this program was built without what a live world needs")
+            Err(CliError::text("this program was built without support for the live world")
                 .hint("build it with the feature `cluster`"))
         }
         WorldChoice::Empty | WorldChoice::File(_) => {
-            Err(CliError::text(format!("nothing can be taken over in world `{choice}`"))
+            Err(CliError::text(format!("cannot adopt nodes in world `{choice}`"))
                 .kind(Exit::NotApproved)
                 .hint("run against a world that can change: --world live, or sim:DIRECTORY"))
         }
     }
 }
 
-fn in_world(
+fn adopt_embedded(
     (choice, directory): (&WorldChoice, &Path),
     repository: &Repository,
     adoption: &Adoption,
     console: &mut Console,
 ) -> Result<usize, CliError> {
-    let _lock = super::lock::Lock::take(directory, std::time::Duration::ZERO, console)?;
+    let _lock = super::lock::WorldLock::acquire(directory, std::time::Duration::ZERO, console)?;
     let now = world::observe(choice, repository, None, console)?;
-    still(adoption, &repository.desired, &now)?;
-    let world = embedded::world_in(directory, repository, now.taken_at)?;
+    check_still_current(adoption, &repository.desired, &now)?;
+    let world = embedded::open_in(directory, repository, now.taken_at)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(CliError::new)?;
     runtime.block_on(tag_all(&world, &adoption.rows)).map_err(CliError::new)?;
     world.save().map_err(CliError::new)?;
     Ok(adoption.rows.len())
 }
 
-/// Tags every instance; whoever runs it again finds those that were tagged to be ours.
+/// Tags every instance. A repeated run recognizes tagged instances as managed.
 pub(super) async fn tag_all(tagger: &impl Tagger, rows: &[AdoptRow]) -> Result<(), PortError> {
     for row in rows {
         tagger.tag(&row.instance, &row.tags).await?;
-        tracing::info!(instance_id = %row.instance, node = %row.node, "taken over");
+        tracing::info!(instance_id = %row.instance, node = %row.node, "adopted");
     }
     Ok(())
 }
@@ -258,14 +262,14 @@ pub(super) async fn tag_all(tagger: &impl Tagger, rows: &[AdoptRow]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{Completeness, LiveWorkload};
-    use crate::ids::{WorkloadId, WorkloadKind};
-    use crate::rival::rivals;
-    use crate::story::Story;
+    use crate::model::competing_autoscaler::competing_autoscalers;
+    use crate::model::ids::{WorkloadId, WorkloadKind};
+    use crate::model::observed::{Completeness, LiveWorkload};
+    use crate::testing::Story;
 
-    type Change<'a> = &'a dyn Fn(&mut Observed);
+    type Mutation<'a> = &'a dyn Fn(&mut Observed);
 
-    /// Returns a cluster with nodes that nobody has tagged.
+    /// Returns a cluster whose instances have no tags.
     fn untagged() -> Story {
         let mut story = Story::new(&["m5.large"], 1500, 512);
         let _ = story.step(2);
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_under_the_lock_must_be_what_was_approved() {
+    fn adoption_must_be_unchanged_under_the_lock() {
         let karpenter = |observed: &mut Observed| {
             observed.workloads.push(LiveWorkload {
                 id: WorkloadId {
@@ -289,7 +293,7 @@ mod tests {
                 delivered: false,
                 template: None,
             });
-            assert_eq!(rivals(observed, None).len(), 1);
+            assert_eq!(competing_autoscalers(observed, None).len(), 1);
         };
         let one_less = |observed: &mut Observed| drop(observed.nodes.pop_last());
         let made_again = |observed: &mut Observed| {
@@ -300,7 +304,7 @@ mod tests {
             observed.sources.insert("kubernetes".to_owned(), lost);
         };
         let nothing = |_: &mut Observed| {};
-        let cases: [(&str, Change, Option<Exit>); 5] = [
+        let cases: [(&str, Mutation, Option<Exit>); 5] = [
             ("nothing", &nothing, None),
             ("one less", &one_less, Some(Exit::Stale)),
             ("made again", &made_again, Some(Exit::Stale)),
@@ -312,24 +316,24 @@ mod tests {
             let approved = adoption(&story.desired, &story.observed);
             assert_eq!(approved.rows.len(), 2);
             change(&mut story.observed);
-            let found = still(&approved, &story.desired, &story.observed);
+            let found = check_still_current(&approved, &story.desired, &story.observed);
             assert_eq!(found.err().map(|error| error.kind), expected, "{name}");
         }
     }
 
     #[test]
-    fn a_node_of_auto_mode_is_left_and_says_why() {
+    fn auto_mode_node_is_skipped_with_its_reason() {
         let mut story = untagged();
         let node = story.observed.nodes.values_mut().next().expect("a node");
         node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
         let found = adoption(&story.desired, &story.observed);
-        let [left] = &found.left[..] else { panic!("{found:?}") };
+        let [left] = &found.skipped[..] else { panic!("{found:?}") };
         assert!(left.why.contains("EKS Auto Mode"), "{}", left.why);
         assert_eq!(found.rows.len(), 1);
     }
 
     #[test]
-    fn an_instance_that_is_ours_with_other_values_is_disputed() {
+    fn managed_instance_with_other_tag_values_is_disputed() {
         let story = untagged();
         let rows = adoption(&story.desired, &story.observed).rows;
         let instance = &story.observed.instances[&rows[0].instance];
@@ -341,7 +345,7 @@ mod tests {
         ] {
             let mut instance = instance.clone();
             instance.tags.extend(tags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
-            assert_eq!(instance.disputed(&rows[0].tags), expected, "{tags:?}");
+            assert_eq!(instance.conflicting_tag(&rows[0].tags), expected, "{tags:?}");
         }
     }
 }

@@ -1,63 +1,63 @@
-//! `apply`: carry a plan out, once it is approved.
+//! `apply`: execute an approved plan.
 
 use super::error::CliError;
 use super::policy::Judge;
-use super::progress::Form;
-use super::settings::{ApplySettings, Subject, View};
+use super::progress::ProgressFormat;
+use super::settings::{ApplySettings, ApplySubject, PlanView};
 use super::world::WorldChoice;
 use super::{Console, Exit, approval, embedded, files, plan, planning, progress};
-use crate::manifest::{GuardSettings, MergedBy};
-use crate::plan::{Plan, is_whole, verify_approvals};
+use crate::model::desired::{AppliedBy, GuardSettings};
+use crate::plan::{Plan, has_complete_digest, verify_approvals};
 use crate::render::{Verbosity, is_errored_by_rules};
 
-/// What a person must answer; anything else is a no.
+/// The only answer that approves.
 const YES: &str = "yes";
 const QUESTION: &str = "Do you want to apply these changes? Only \"yes\" is accepted.";
 
 pub(super) fn run(settings: &ApplySettings, console: &mut Console) -> Result<Exit, CliError> {
-    let end = applied(settings, console);
-    if let (Form::Stream, Err(error)) = (settings.form, &end) {
-        // Whoever reads the stream alone must not take its end for success.
-        // Where it cannot be written, the exit code is still that of the failure.
+    let end = plan_and_apply(settings, console);
+    if let (ProgressFormat::Stream, Err(error)) = (settings.form, &end) {
+        // A reader of the stream must not take its end for success. If the line cannot be written,
+        // the exit code still reports the failure.
         let _ = console.print(&progress::failure(error, console.now()));
     }
     end
 }
 
-fn applied(settings: &ApplySettings, console: &mut Console) -> Result<Exit, CliError> {
+fn plan_and_apply(settings: &ApplySettings, console: &mut Console) -> Result<Exit, CliError> {
     let plan = match &settings.subject {
-        Subject::Saved { plan, .. } => files::saved_plan(plan, console)?,
-        Subject::Fresh(planning) => planning::plan(planning, console)?,
+        ApplySubject::Saved { plan, .. } => files::saved_plan(plan, console)?,
+        ApplySubject::Fresh(planning) => planning::plan(planning, console)?,
     };
     carry_out(&plan, settings, console)
 }
 
-/// Shows a plan, has it approved, and carries it out.
+/// Shows a plan, has it approved, and applies it.
 pub(super) fn carry_out(
     plan: &Plan,
     settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let view = match settings.form {
-        Form::Lines => View::Text(Verbosity::Full),
-        Form::Stream => View::Stream,
+        ProgressFormat::Lines => PlanView::Text(Verbosity::Full),
+        ProgressFormat::Stream => PlanView::Stream,
     };
-    let world = world_of(plan, settings)?;
-    hold_to_digest(plan, settings)?;
+    let world = planned_world(plan, settings)?;
+    check_digest(plan, settings)?;
     if let Err(refusal) = refuse_unapplyable(plan) {
         plan::show(plan, view, console)?;
         return Err(refusal);
     }
-    let (plan, guard, merged_by) = &guarded(plan, settings)?;
+    let (plan, guard, merged_by) = &judge_again(plan, settings)?;
     plan::show(plan, view, console)?;
     refuse_unapplyable(plan)?;
     if planning::has_changes(plan) {
-        hold_to_window(guard, &world, plan, console)?;
+        check_window(guard, &world, plan, console)?;
         approve(plan, guard, settings, console)?;
     } else if !matches!(world, WorldChoice::Sim(_)) {
-        // An embedded world also plays the tools that deliver workloads, which may have to do
-        // something where nodes have not.
-        told_nothing_to_do(plan, *merged_by, console)?;
+        // An embedded world also plays the delivery tools, which may have work even without node
+        // changes.
+        record_nothing_to_do(plan, *merged_by, console)?;
         return Ok(Exit::Done);
     }
     match world {
@@ -66,50 +66,50 @@ pub(super) fn carry_out(
         WorldChoice::Live | WorldChoice::File(_) => super::live::carry_out(plan, settings, console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
-        WorldChoice::Empty => Err(nothing_to_change(&world)),
+        WorldChoice::Empty => Err(unchangeable_world(&world)),
     }
 }
 
-/// Judges a saved plan again, by the policies that guard now: what a file says of its own checks is
-/// not part of what was approved. Returns the settings that guard it, and who applies what is merged, too.
-fn guarded(
+/// Judges a saved plan again by the current policies: checks in the file are not part of the
+/// approval. Also returns the settings that guard it, and the mode of applying merged changes.
+fn judge_again(
     plan: &Plan,
     settings: &ApplySettings,
-) -> Result<(Plan, GuardSettings, MergedBy), CliError> {
-    let judge = Judge::of_apply(plan, &settings.guard)?;
+) -> Result<(Plan, GuardSettings, AppliedBy), CliError> {
+    let judge = Judge::for_apply(plan, &settings.guard)?;
     let mut judged = plan.clone();
     judge.judge(&mut judged);
-    let merged_by = judge.fleet.controller.merged_by;
+    let merged_by = judge.fleet.controller.applied_by;
     Ok((judged, judge.fleet.guard, merged_by))
 }
 
-/// Tells a loop that waits for CI that there was nothing to apply.
+/// Reports to a controller that waits for CI that there was nothing to apply.
 #[cfg(feature = "cluster")]
-fn told_nothing_to_do(
+fn record_nothing_to_do(
     plan: &Plan,
-    merged_by: MergedBy,
+    merged_by: AppliedBy,
     console: &mut Console,
 ) -> Result<(), CliError> {
     match merged_by {
-        MergedBy::Ci if plan.applyable => super::live::nothing_to_apply(plan, console),
-        MergedBy::Ci | MergedBy::Controller => Ok(()),
+        AppliedBy::Ci if plan.applyable => super::live::record_nothing_to_apply(plan, console),
+        AppliedBy::Ci | AppliedBy::Controller => Ok(()),
     }
 }
 
 #[cfg(not(feature = "cluster"))]
-#[expect(clippy::unnecessary_wraps, reason = "the other one may fail")]
-fn told_nothing_to_do(_: &Plan, _: MergedBy, _: &mut Console) -> Result<(), CliError> {
+#[expect(clippy::unnecessary_wraps, reason = "the variant with a cluster may fail")]
+fn record_nothing_to_do(_: &Plan, _: AppliedBy, _: &mut Console) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses to begin outside the windows in which changes are allowed.
-fn hold_to_window(
+/// Refuses to start outside the windows of `spec.apply.windows`.
+fn check_window(
     guard: &GuardSettings,
     world: &WorldChoice,
     plan: &Plan,
     console: &Console,
 ) -> Result<(), CliError> {
-    // An embedded world has a time of its own.
+    // An embedded world has a clock of its own.
     let now = match world {
         WorldChoice::Sim(directory) => embedded::now(directory, plan)?,
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => console.now(),
@@ -123,19 +123,19 @@ fn hold_to_window(
         .hint(format!("the next one opens {next}; apply the plan then, while it holds")))
 }
 
-/// Returns the world that the plan was made over, which must be the one the caller means.
-fn world_of(plan: &Plan, settings: &ApplySettings) -> Result<WorldChoice, CliError> {
+/// Returns the world of the plan, which must match the world that the user names.
+fn planned_world(plan: &Plan, settings: &ApplySettings) -> Result<WorldChoice, CliError> {
     let recorded = WorldChoice::parse(&plan.capacity.base.world.name)?;
     match &settings.subject {
-        Subject::Saved { world: Some(meant), .. } if *meant != recorded => {
+        ApplySubject::Saved { world: Some(meant), .. } if *meant != recorded => {
             Err(CliError::text(format!("the plan was made over world `{recorded}`, not `{meant}`"))
                 .hint("leave --world out, or plan again over the world you mean"))
         }
-        Subject::Saved { .. } | Subject::Fresh(_) => Ok(recorded),
+        ApplySubject::Saved { .. } | ApplySubject::Fresh(_) => Ok(recorded),
     }
 }
 
-fn hold_to_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError> {
+fn check_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError> {
     let digest = &plan.capacity.digest;
     match &settings.approved_digest {
         Some(approved) if approved != digest => Err(CliError::text(format!(
@@ -147,18 +147,18 @@ fn hold_to_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError>
     }
 }
 
-/// Refuses what may not be applied whoever approves it.
+/// Refuses a plan that no approval makes applicable.
 pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
-    if !is_whole(plan) {
+    if !has_complete_digest(plan) {
         let version = &plan.format_version;
         return Err(CliError::text(format!(
-            "the plan has format {version}, whose digest does not hold all that is done"
+            "the plan has format {version}, whose digest does not cover all of its changes"
         ))
         .kind(Exit::UnreadablePlan)
         .hint("plan again, and have the new plan approved"));
     }
     if plan.errored {
-        return Err(has_errors(plan));
+        return Err(plan_with_errors(plan));
     }
     if planning::is_denied(plan) {
         return Err(CliError::text("the plan is denied by policy").kind(Exit::Denied));
@@ -172,21 +172,20 @@ pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
     Ok(())
 }
 
-fn nothing_to_change(world: &WorldChoice) -> CliError {
-    CliError::text(format!("there is nothing to change in world `{world}`"))
+fn unchangeable_world(world: &WorldChoice) -> CliError {
+    CliError::text(format!("world `{world}` cannot be changed"))
         .kind(Exit::NotApproved)
         .hint("plan against a world that can change: --world live, or sim:DIRECTORY")
 }
 
 #[cfg(not(feature = "cluster"))]
 fn not_built(world: &WorldChoice) -> CliError {
-    CliError::text(format!("this program was built without what applying to world `{world}` needs"))
-        .hint(
-            "build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY",
-        )
+    CliError::text(format!("this program was built without support for world `{world}`")).hint(
+        "build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY",
+    )
 }
 
-fn has_errors(plan: &Plan) -> CliError {
+fn plan_with_errors(plan: &Plan) -> CliError {
     if is_errored_by_rules(plan) {
         return CliError::text(
             "the plan breaks rules that every plan must keep, so it cannot be applied",
@@ -197,14 +196,14 @@ fn has_errors(plan: &Plan) -> CliError {
         .hint("`fleetwright validate` lists them")
 }
 
-/// Has the plan approved: by its digest, by the option, or by somebody at the terminal.
+/// Requires approval: by digest, by option, or by a person at the terminal.
 fn approve(
     plan: &Plan,
     guard: &GuardSettings,
     settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<(), CliError> {
-    // Where keys are listed, nothing but their signatures approves.
+    // If keys are listed, only their signatures approve.
     if !guard.keys.is_empty() || !settings.approvals.is_empty() {
         let approvals = approval::gather(&settings.approvals)?;
         return verify_approvals(plan, &approvals, &guard.keys, guard.approvals)
@@ -216,10 +215,10 @@ fn approve(
     match console.ask(QUESTION) {
         Some(answer) if answer == YES => Ok(()),
         Some(_) => Err(CliError::text("not approved; nothing was changed").kind(Exit::NotApproved)),
-        None => Err(CliError::text("nobody approved the plan, and there is no terminal to ask at")
+        None => Err(CliError::text("the plan is not approved, and there is no terminal to ask at")
             .kind(Exit::NotApproved)
             .hint(format!("pass --approved-digest {}", plan.capacity.digest))
-            .hint("or --auto-approve, which approves whatever the plan holds")),
+            .hint("or --auto-approve, which approves any plan")),
     }
 }
 
@@ -227,25 +226,25 @@ fn approve(
 mod tests {
     use super::*;
     use crate::cli::settings::SourceSettings;
-    use crate::cli::tests::{Ran, sealed, with_console};
-    use crate::plan::wire::Check;
+    use crate::cli::tests::{CommandOutput, sealed, with_console};
+    use crate::plan::wire::{Check, CheckStatus};
     use crate::render::fixture;
 
     fn settings() -> ApplySettings {
-        let subject = Subject::Saved { plan: "p.json".into(), world: None };
+        let subject = ApplySubject::Saved { plan: "p.json".into(), world: None };
         ApplySettings {
             subject,
             auto_approve: false,
             approved_digest: None,
             approvals: Vec::new(),
             receipt: None,
-            form: Form::Lines,
+            form: ProgressFormat::Lines,
             lock_timeout: std::time::Duration::ZERO,
             guard: crate::cli::settings::GuardChoice::default(),
         }
     }
 
-    fn approved(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> Ran {
+    fn run_approve(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> CommandOutput {
         with_console(input, |console| {
             match approve(plan, &GuardSettings::default(), settings, console) {
                 Ok(()) => Exit::Done,
@@ -257,7 +256,7 @@ mod tests {
         })
     }
 
-    fn carried_out(plan: &Plan, settings: &ApplySettings) -> Ran {
+    fn run_carry_out(plan: &Plan, settings: &ApplySettings) -> CommandOutput {
         with_console(None, |console| {
             carry_out(plan, settings, console).unwrap_or_else(|error| {
                 error.write(console);
@@ -278,34 +277,34 @@ mod tests {
             ("\n", Exit::NotApproved),
             ("", Exit::NotApproved),
         ] {
-            let ran = approved(&plan, &settings(), Some(typed));
+            let ran = run_approve(&plan, &settings(), Some(typed));
             assert_eq!(ran.exit, exit, "{typed:?}");
             assert!(ran.err.starts_with(QUESTION) && ran.out.is_empty());
         }
     }
 
     #[test]
-    fn without_a_terminal_approval_comes_from_the_command_line_or_not_at_all() {
+    fn approval_without_terminal_needs_an_option() {
         let plan = sealed(fixture::plan());
-        let refused = approved(&plan, &settings(), None);
+        let refused = run_approve(&plan, &settings(), None);
         assert_eq!((refused.exit, refused.exit.code()), (Exit::NotApproved, 5));
         assert!(refused.err.contains(&format!("--approved-digest {}", plan.capacity.digest)));
         let by_option = ApplySettings { auto_approve: true, ..settings() };
         let digest = Some(plan.capacity.digest.clone());
         let by_digest = ApplySettings { approved_digest: digest, ..settings() };
         for settings in [by_option, by_digest] {
-            let ran = approved(&plan, &settings, None);
-            assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "nothing is asked");
+            let ran = run_approve(&plan, &settings, None);
+            assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "no question is asked");
         }
     }
 
     #[test]
-    fn what_may_not_be_applied_is_refused_before_anything_is_asked_or_done() {
+    fn unapplyable_plan_is_refused_before_any_question() {
         let other = Some(format!("sha256:{}", "0".repeat(64)).into());
-        let deny = Check { name: "p".into(), status: "fail".into(), ..Check::default() };
+        let deny = Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
         let auto = ApplySettings { auto_approve: true, ..settings() };
         let plan = || sealed(fixture::plan());
-        let elsewhere = Subject::Saved {
+        let elsewhere = ApplySubject::Saved {
             plan: "p.json".into(),
             world: Some(WorldChoice::File("other.json".into())),
         };
@@ -337,29 +336,29 @@ mod tests {
                 "inputs with errors",
             ),
         ] {
-            let ran = carried_out(&plan, &settings);
+            let ran = run_carry_out(&plan, &settings);
             assert_eq!(ran.exit, exit, "{}", ran.err);
             assert!(ran.err.contains(says), "{}", ran.err);
         }
     }
 
     #[test]
-    fn what_guards_must_be_there_or_nothing_is_applied() {
-        // The files and the commit of the fixture are nowhere.
-        let ran = carried_out(&sealed(fixture::plan()), &settings());
+    fn missing_guarding_settings_refuse_the_apply() {
+        // The files and the commit of the fixture do not exist.
+        let ran = run_carry_out(&sealed(fixture::plan()), &settings());
         assert_eq!(ran.exit, Exit::Failed, "{}", ran.err);
-        assert!(ran.err.contains("cannot read what guards the plan"), "{}", ran.err);
+        assert!(ran.err.contains("cannot read the settings that guard the plan"), "{}", ran.err);
     }
 
     #[test]
-    fn a_denied_plan_is_denied_even_where_it_changes_nothing() {
-        let deny = Check { name: "p".into(), status: "fail".into(), ..Check::default() };
+    fn denied_plan_without_changes_is_denied() {
+        let deny = Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
         let plan = Plan { checks: vec![deny], applyable: false, ..fixture::nothing() };
-        assert_eq!(carried_out(&plan, &settings()).exit, Exit::Denied);
+        assert_eq!(run_carry_out(&plan, &settings()).exit, Exit::Denied);
     }
 
     #[test]
-    fn where_nothing_changes_nothing_is_asked() {
+    fn plan_without_changes_needs_no_approval() {
         let tree = tempfile::tempdir().expect("a directory");
         std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
         let source = SourceSettings { path: tree.path().to_owned(), revision: None };
@@ -369,7 +368,7 @@ mod tests {
         base.path = tree.path().display().to_string();
         base.tree = planning::read(&source).expect("read").base.tree;
         (base.commit, base.guard) = (None, None);
-        let ran = carried_out(&plan, &settings());
+        let ran = run_carry_out(&plan, &settings());
         assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""));
         assert!(ran.out.ends_with("matches the configuration.\n"));
     }

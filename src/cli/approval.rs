@@ -1,4 +1,4 @@
-//! `approve`: an approval of a saved plan, as data; and what `apply` makes of such files.
+//! `approve`: records an approval of a saved plan; and reads approvals for `apply`.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use super::{Console, Exit, apply, files};
 use crate::plan::{Approval, ApprovalError, Approvals, approve, canonical};
 use crate::render::text;
 
-/// Most bytes of a key, and of a file of approvals.
+/// Most bytes of a key file or an approvals file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<Exit, CliError> {
     if settings.by.trim().is_empty() {
-        return Err(CliError::text("`--by` is empty").hint("name whoever approves"));
+        return Err(CliError::text("`--by` is empty").hint("name the approver"));
     }
     let plan = files::saved_plan(&settings.plan, console)?;
-    // Nobody approves what they have not seen, or what cannot be applied anyway.
-    console.say_raw(&text(&plan, &console.message_style()));
+    // The approver sees the plan first. A plan that cannot be applied is refused.
+    console.report_raw(&text(&plan, &console.message_style()));
     apply::refuse_unapplyable(&plan)?;
     let key = settings.key.as_deref().map(text_of).transpose()?;
     let approval =
@@ -29,7 +29,7 @@ pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<E
     files::write(&settings.out, &canonical::pretty(&all).map_err(CliError::new)?)?;
     let signed = if key.is_some() { ", signed" } else { "" };
     let (digest, out) = (&plan.capacity.digest, settings.out.display());
-    console.say(&format!("Approved {digest}{signed}, in {out}."));
+    console.report(&format!("Approved {digest}{signed}, in {out}."));
     Ok(Exit::Done)
 }
 
@@ -54,12 +54,12 @@ fn read(path: &Path) -> Result<Approvals, CliError> {
 fn text_of(path: &Path) -> Result<String, CliError> {
     let bytes = files::read(path, FILE_BYTES_MAX)?;
     String::from_utf8(bytes).map_err(|_| {
-        // The content may be a key: no part of it is repeated.
-        CliError::text(format!("`{}` is no text", path.display()))
+        // The file may hold a private key: the error repeats no content.
+        CliError::text(format!("`{}` is not a text file", path.display()))
     })
 }
 
-/// Returns the error of approvals that are not enough, as `apply` ends with it.
+/// Returns the error of insufficient approvals, with its exit code.
 pub(super) fn refused(error: ApprovalError) -> CliError {
     let (kind, hint) = match &error {
         ApprovalError::Missing { .. } => (

@@ -1,4 +1,4 @@
-//! What was typed: options as text, with their help. What they mean is decided in `settings`.
+//! Arguments as they are typed, with their help. Their meaning is decided in `settings`.
 
 mod catalog;
 mod planning;
@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   fleetwright plan                                  what this directory needs, from nothing
   fleetwright plan --world sim:world --out p.json   against an embedded cluster, saved
-  fleetwright apply p.json                          carry exactly that plan out
+  fleetwright apply p.json                          apply exactly that plan
   fleetwright explain web/api --plan p.json         why these pods are where they are
 
 Exit codes:
@@ -30,7 +30,7 @@ Exit codes:
 /// repository need.
 #[derive(Debug, Parser)]
 #[command(name = "fleetwright", version, after_help = EXAMPLES)]
-pub(super) struct Typed {
+pub(super) struct CliArgs {
     #[command(flatten)]
     pub(super) global: GlobalArgs,
     #[command(subcommand)]
@@ -39,88 +39,89 @@ pub(super) struct Typed {
 
 #[derive(Debug, Args)]
 pub(super) struct GlobalArgs {
-    /// Log each step to stderr; twice: everything that helps to find a fault
+    /// Log each step to stderr; given twice, log details for debugging
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(super) verbose: u8,
-    /// Log errors alone
+    /// Log errors only
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(super) quiet: bool,
-    /// Write no colours, whatever the terminal can do (as `NO_COLOR` does)
+    /// Write no colors, whatever the terminal supports (as `NO_COLOR` does)
     #[arg(long, global = true)]
     pub(super) no_color: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CommandArgs {
-    /// Compare what the repository asks for with what runs, and show or save the difference
+    /// Compare the repository with the observed world, and show or save the difference
     Plan(PlanArgs),
-    /// Show a saved plan again
+    /// Show a saved plan
     Show(ShowArgs),
-    /// Show what differs between two saved plans
+    /// Show the differences between two saved plans
     Diff(DiffArgs),
-    /// Show what moved outside Git; nothing it shows can be applied
+    /// Show changes made outside Git; the report cannot be applied
     Drift(DriftArgs),
     /// Approve a saved plan, in a file that `apply` reads
     Approve(ApproveArgs),
-    /// Carry a plan out; without a saved one: plan, show, ask
+    /// Apply a saved plan; without one: plan, show and ask
     Apply(ApplyArgs),
-    /// Take over nodes that Karpenter left, without replacing them
+    /// Take over nodes that Karpenter launched, without replacing them
     Adopt(AdoptArgs),
-    /// Save what runs as a world file
+    /// Save the observed world as a file
     Observe(ObserveArgs),
-    /// Check that everything is in place to plan and apply live, and say what to do where not
+    /// Check the requirements of planning and applying live, with a remedy for each missing one
     #[cfg(feature = "cluster")]
     Preflight(PreflightArgs),
-    /// Serve an embedded cluster on this machine, with the repository's workloads, for a first try
+    /// Serve an embedded cluster on this computer, with the workloads of the repository, for a
+    /// first try
     #[cfg(feature = "sandbox")]
     Sandbox(SandboxArgs),
-    /// Keep what runs together with the repository, for as long as it lives
+    /// Run the controller: continuously reconcile the cluster with the repository
     Run(RunArgs),
     /// Read everything and report every problem, with file and line
     Validate(ValidateArgs),
-    /// Keep the one comment of a pull request up to date, and the summary and outputs of a job
+    /// Keep the comment of a pull request up to date, and the summary and outputs of its job
     #[cfg(feature = "live")]
     Comment(CommentArgs),
     /// Work with policies
     #[command(subcommand)]
     Policy(PolicyArgs),
-    /// Look at instance types, what their nodes offer to pods, and prices
+    /// Show instance types, allocatable capacity and prices
     #[command(subcommand)]
     Catalog(CatalogArgs),
-    /// List the moments at which the needed fleet changes by the clock, with nodes and dollars
+    /// List the times at which the needed fleet changes by schedule, with nodes and prices
     Forecast(ForecastArgs),
-    /// Say why a pod or a node of a plan is as it is
+    /// Explain a pod or a node of a plan
     Explain(ExplainArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
 }
 
-/// How a plan is shown.
+/// The view of a plan.
 #[derive(Debug, Args)]
 pub(super) struct ViewArgs {
-    /// How to write the plan
+    /// Format of the plan
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = PlanFormatArg::Text)]
     pub(super) format: PlanFormatArg,
-    /// Write a stream of messages, one JSON object a line, as `terraform plan -json` does
+    /// Write a stream of messages, one JSON object per line, as `terraform plan -json` does
     #[arg(long, conflicts_with = "format")]
     pub(super) json: bool,
-    /// Show head and table alone
+    /// Show header and table only
     #[arg(long, conflicts_with = "summary")]
     pub(super) concise: bool,
-    /// Show the head alone
+    /// Show the header only
     #[arg(long)]
     pub(super) summary: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum PlanFormatArg {
-    /// For people at a terminal
+    /// For a terminal
     Text,
     /// The plan itself; stable
     Json,
     /// For a comment: at most 60,000 characters
     Markdown,
-    /// A page that needs nothing else
+    /// A self-contained page
     Html,
     /// Annotations of a GitHub workflow, at the lines that cause changes
     Github,
@@ -128,14 +129,14 @@ pub(super) enum PlanFormatArg {
 
 #[derive(Debug, Args)]
 pub(super) struct FormatArgs {
-    /// How to write the result
+    /// Format of the result
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = FormatArg::Text)]
     pub(super) format: FormatArg,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum FormatArg {
-    /// For people
+    /// For a terminal
     Text,
     /// For programs; stable
     Json,
@@ -159,10 +160,11 @@ pub(super) struct PlanArgs {
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
     pub(super) view: ViewArgs,
-    /// End with 2 where there are changes, and 0 where there are none
+    /// Exit with 2 if there are changes, and with 0 if there are none
     #[arg(long)]
     pub(super) detailed_exitcode: bool,
-    /// Show the plan as a page that follows the files, until Ctrl-C [default address: 127.0.0.1:8080]
+    /// Serve the plan as a page that follows the files, until Ctrl-C [default address:
+    /// 127.0.0.1:8080]
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "127.0.0.1:8080", conflicts_with_all = ["format", "json"])]
@@ -179,7 +181,7 @@ pub(super) struct DiffArgs {
     pub(super) b: PathBuf,
     #[command(flatten)]
     pub(super) format: FormatArgs,
-    /// End with 2 where the plans do not decide the same
+    /// Exit with 2 if the plans decide differently
     #[arg(long)]
     pub(super) detailed_exitcode: bool,
 }
@@ -193,7 +195,7 @@ pub(super) struct DriftArgs {
     pub(super) planning: PlanningArgs,
     #[command(flatten)]
     pub(super) format: FormatArgs,
-    /// End with 2 where anything moved
+    /// Exit with 2 if anything changed outside Git
     #[arg(long)]
     pub(super) detailed_exitcode: bool,
 }
@@ -208,13 +210,13 @@ pub(super) struct ApproveArgs {
     /// A plan that `plan --out` saved
     #[arg(value_hint = ValueHint::FilePath)]
     pub(super) plan: PathBuf,
-    /// Who approves
+    /// Name of the approver
     #[arg(long, value_name = "NAME")]
     pub(super) by: String,
     /// Sign with this Ed25519 private key (PEM, PKCS #8)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) key: Option<PathBuf>,
-    /// Add the approval to this file, which is made when absent
+    /// Add the approval to this file, which is created if missing
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) out: PathBuf,
 }
@@ -229,25 +231,25 @@ pub(super) struct CommentArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(required_unless_present = "failed")]
     pub(super) plan: Option<PathBuf>,
-    /// What `apply --receipt` wrote: then the comment is the receipt
+    /// Receipt that `apply --receipt` wrote; the comment then shows it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) receipt: Option<PathBuf>,
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,
-    /// Instead of a plan, say what failed: what the comment shows is out of date then
+    /// Report this failure instead of a plan: the existing comment is out of date
     #[arg(long, value_name = "WHY", conflicts_with_all = ["plan", "receipt", "approval", "dry_run"])]
     pub(super) failed: Option<String>,
-    /// Repository [default: that of the workflow]
+    /// Repository [default: the repository of the workflow]
     #[arg(long, value_name = "OWNER/NAME")]
     pub(super) repository: Option<String>,
-    /// Pull request [default: that of the workflow's event]
+    /// Pull request [default: the pull request of the workflow event]
     #[arg(long, value_name = "NUMBER")]
     pub(super) pull: Option<u64>,
-    /// Set the commit status of this commit too
+    /// Set the commit status of this commit as well
     #[arg(long, value_name = "COMMIT")]
     pub(super) status: Option<String>,
-    /// Print the comment, and write it nowhere
+    /// Print the comment, and do not write it
     #[arg(long)]
     pub(super) dry_run: bool,
 }
@@ -260,7 +262,7 @@ pub(super) enum PolicyArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct PolicyTestArgs {
-    /// Directories of Rego
+    /// Directories of Rego files
     #[arg(default_value = "policies", value_hint = ValueHint::DirPath)]
     pub(super) directories: Vec<PathBuf>,
 }
@@ -277,7 +279,7 @@ pub(super) struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  fleetwright apply p.json                                   ask, then carry the saved plan out
+  fleetwright apply p.json                                   ask, then apply the saved plan
   fleetwright apply p.json --approved-digest sha256:9b1e…    in CI: exactly what was approved
   fleetwright apply . --world sim:world --auto-approve       plan and apply at once")]
 pub(super) struct ApplyArgs {
@@ -286,22 +288,23 @@ pub(super) struct ApplyArgs {
     pub(super) subject: PathBuf,
     #[command(flatten)]
     pub(super) planning: PlanningArgs,
-    /// Do not ask
+    /// Apply without asking for approval
     #[arg(long)]
     pub(super) auto_approve: bool,
-    /// Write a stream of messages to stdout, one JSON object a line, as `terraform apply -json` does
+    /// Write a stream of messages to stdout, one JSON object per line, as `terraform apply -json`
+    /// does
     #[arg(long)]
     pub(super) json: bool,
-    /// Write what was done to this file, as JSON
+    /// Write the receipt of the apply to this file, as JSON
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) receipt: Option<PathBuf>,
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,
-    /// Wait so long while another apply holds the lock of the cluster, such as 30s or 10m
+    /// Longest wait while another apply holds the lock of the cluster, such as 30s or 10m
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub(super) lock_timeout: String,
-    /// Apply the plan only if it has this digest, which is then taken as approved
+    /// Apply the plan only if it has this digest, which counts as approval
     #[arg(long, value_name = "DIGEST")]
     pub(super) approved_digest: Option<String>,
 }
@@ -322,13 +325,14 @@ pub(super) struct ObserveArgs {
     /// Write the world file here instead of to stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) out: Option<PathBuf>,
-    /// Show instead where EC2, Auto Scaling and Kubernetes say different things of a machine
+    /// Show instances and nodes on which EC2, Auto Scaling and Kubernetes disagree
     #[arg(long)]
     pub(super) differences: bool,
-    /// Keep what nodes report in fleetwright.learned.json of PATH, which plans read where no such node runs
+    /// Save the capacity that nodes report in fleetwright.learned.json of PATH; plans use it where
+    /// no such node runs
     #[arg(long, conflicts_with_all = ["differences", "revision"])]
     pub(super) learn: bool,
-    /// How differences are shown
+    /// Format of the differences
     #[arg(long, value_enum, value_name = "FORMAT", requires = "differences", default_value_t = FormatArg::Text)]
     pub(super) format: FormatArg,
 }
@@ -336,8 +340,8 @@ pub(super) struct ObserveArgs {
 #[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is changed: launches and terminations are asked for as dry runs. Ends with 5 where anything is
-missing.")]
+Nothing is changed: launches and terminations are requested as dry runs. Exits with 5 if a requirement
+is missing.")]
 pub(super) struct PreflightArgs {
     /// Directory or Git work tree with the pools and node classes
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
@@ -348,21 +352,21 @@ pub(super) struct PreflightArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A node is taken over into the pool that its label names, where the repository declares that pool: its
-instance gets three tags, and nothing else changes. It refuses while Karpenter runs.")]
+A node is adopted into the pool that its label names, if the repository declares that pool: its
+instance gets three tags, and nothing else changes. Adoption is refused while Karpenter runs.")]
 pub(super) struct AdoptArgs {
     /// Directory, Git work tree or URL with the pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// What runs [default: spec.world of fleetwright.yaml]
+    /// World to change [default: spec.world of fleetwright.yaml]
     #[arg(long, value_name = "live|sim:DIR")]
     pub(super) world: Option<String>,
-    /// Do not ask
+    /// Adopt without asking for approval
     #[arg(long)]
     pub(super) auto_approve: bool,
-    /// Take over only what has this digest, which is then taken as approved
+    /// Adopt only if the adoption has this digest, which counts as approval
     #[arg(long, value_name = "DIGEST")]
     pub(super) approved_digest: Option<String>,
     #[command(flatten)]
@@ -372,22 +376,22 @@ pub(super) struct AdoptArgs {
 #[cfg(feature = "sandbox")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until Ctrl-C; nothing is kept. It begins with the embedded world that fleetwright.yaml names, or
-with no node, and delivers the workloads again whenever the files change. It listens on 127.0.0.1
-alone, and lets everybody there do everything.")]
+Runs until Ctrl-C; nothing is saved. It starts with the embedded world that fleetwright.yaml names, or
+without nodes, and delivers the workloads again whenever the files change. It listens on 127.0.0.1
+only, without authentication.")]
 pub(super) struct SandboxArgs {
     /// Directory or Git work tree with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// Serve the Kubernetes API on this port [default: any that is free]
+    /// Serve the Kubernetes API on this port [default: a free port]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(super) port: u16,
-    /// Show the page on this port [default: any that is free]
+    /// Serve the page on this port [default: a free port]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub(super) page: u16,
-    /// Let machines boot and pods start this many times quicker
+    /// Boot instances and start pods this many times faster
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) speed: u32,
 }
@@ -414,17 +418,17 @@ pub(super) struct ForecastArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// What runs: `empty` (nothing), a world FILE that `observe` wrote, or `sim:DIR` [default:
+    /// World to plan over: `empty`, a world FILE that `observe` wrote, or `sim:DIR` [default:
     /// spec.world of fleetwright.yaml, else empty]
     #[arg(long, value_name = "empty|FILE|sim:DIR")]
     pub(super) world: Option<String>,
-    /// When to begin (RFC 3339) [default: now; in sim:DIR the time of that world]
+    /// Start of the forecast (RFC 3339) [default: now; in sim:DIR the time of that world]
     #[arg(long, value_name = "TIME")]
     pub(super) from: Option<String>,
-    /// When to end [default: seven days later]
+    /// End of the forecast [default: seven days after the start]
     #[arg(long, value_name = "TIME")]
     pub(super) to: Option<String>,
-    /// Which count of autoscaled workloads to look at [default: spec.demand.autoscaled of
+    /// Count of autoscaled workloads to plan for [default: spec.demand.autoscaled of
     /// fleetwright.yaml, else live]
     #[arg(long, value_enum, value_name = "COUNT")]
     pub(super) demand: Option<DemandArg>,
@@ -442,7 +446,7 @@ pub(super) struct ExplainArgs {
     /// A workload as NAME, NAMESPACE/NAME or NAMESPACE/KIND/NAME; or a node by its address, name or
     /// instance id
     pub(super) what: String,
-    /// Directory or Git work tree to plan, where no saved plan is named
+    /// Directory or Git work tree to plan, without a saved plan
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,
     /// Explain this saved plan; - reads stdin

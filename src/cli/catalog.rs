@@ -1,4 +1,4 @@
-//! `catalog`: instance types, what their nodes offer to pods, and prices.
+//! `catalog`: instance types, allocatable capacity of their nodes, and prices.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use super::settings::{
 };
 use super::{Console, Exit, planning, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
-use crate::ids::{InstanceTypeName, PoolName};
-use crate::manifest::{AmiFamily, Desired};
+use crate::model::desired::{AmiFamily, Desired};
+use crate::model::ids::{InstanceTypeName, PoolName};
 use crate::plan::canonical;
 use crate::render::{
     OfferingRow, TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text,
     types_json, types_text,
 };
-use crate::solve::measure;
+use crate::solver::measured_resources;
 
 pub(super) fn list(
     settings: &CatalogListSettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let CatalogListSettings { requirements, sort, limit, allocatable, region } = settings;
-    let opened = open(&region.node, console)?;
-    let catalog = &opened.catalog;
+    let view = open(&region.node, console)?;
+    let catalog = &view.catalog;
     let mut found: BTreeMap<&InstanceTypeName, (&InstanceType, Vec<&Offering>)> = BTreeMap::new();
     for (kind, offering) in catalog.matching(requirements) {
         found.entry(&kind.name).or_insert((kind, Vec::new())).1.push(offering);
     }
-    let row = |(kind, offerings)| opened.row(kind, offerings);
+    let row = |(kind, offerings)| view.row(kind, offerings);
     let mut rows: Vec<TypeRow<'_>> = found.into_values().map(row).collect();
     order(&mut rows, *sort);
     rows.truncate(*limit);
@@ -56,13 +56,13 @@ pub(super) fn explain(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let CatalogExplainSettings { name, region } = settings;
-    let opened = open(&region.node, console)?;
-    let catalog = &opened.catalog;
+    let view = open(&region.node, console)?;
+    let catalog = &view.catalog;
     let Some(kind) = catalog.get(name) else {
-        return Err(CliError::text(format!("`{name}` {}", catalog.why_absent(name)?)));
+        return Err(CliError::text(format!("`{name}` {}", catalog.explain_missing(name)?)));
     };
-    let row = opened.row(kind, kind.offerings.iter().collect());
-    let steps = catalog.explain(kind, &opened.node);
+    let row = view.row(kind, kind.offerings.iter().collect());
+    let steps = catalog.explain(kind, &view.node);
     match region.format {
         Format::Json => print_json(&allocation_json(&row, &steps, &catalog.prices), console)?,
         Format::Text => {
@@ -74,41 +74,44 @@ pub(super) fn explain(
     Ok(Exit::Done)
 }
 
-/// The catalogue to look at.
-struct Opened {
+/// A catalog, and the settings of its nodes.
+struct CatalogView {
     catalog: Catalog,
-    /// How its nodes are set up.
+    /// The settings of its nodes.
     node: NodeSettings,
-    /// The pool whose nodes they are, and the repository that declares it.
-    of: Option<(PoolName, Box<Desired>)>,
+    /// The pool of the nodes, and the repository that declares it.
+    pool: Option<(PoolName, Box<Desired>)>,
 }
 
-impl Opened {
+impl CatalogView {
     fn row<'a>(&'a self, kind: &'a InstanceType, offerings: Vec<&'a Offering>) -> TypeRow<'a> {
-        let pool = self.of.as_ref().and_then(|(name, of)| Some((of.pools.get(name)?, of)));
+        let pool = self
+            .pool
+            .as_ref()
+            .and_then(|(name, desired)| Some((desired.pools.get(name)?, desired)));
         let offered = |offering| match pool {
             Some((pool, desired)) => {
-                let overlaid = self.catalog.overlaid(desired, pool, (kind, offering));
+                let overlaid = self.catalog.apply_overlays(desired, pool, (kind, offering));
                 OfferingRow { offering, overlaid }
             }
-            None => OfferingRow::plain(offering),
+            None => OfferingRow::without_overlay(offering),
         };
         TypeRow {
             kind,
             offerings: offerings.into_iter().map(offered).collect(),
             allocation: self.catalog.allocation(kind, &self.node),
             nodes_measured: self.catalog.measured.nodes(&kind.name, &self.node),
-            without_licence: self.node.family == AmiFamily::Windows,
+            without_license: self.node.family == AmiFamily::Windows,
         }
     }
 }
 
-/// Returns the catalogue to look at, and how its nodes are set up.
-fn open(source: &NodeSource, console: &Console) -> Result<Opened, CliError> {
+/// Opens the catalog of `source`, with the settings of its nodes.
+fn open(source: &NodeSource, console: &Console) -> Result<CatalogView, CliError> {
     let (name, source, world) = match source {
-        NodeSource::Typed { region, node } => {
+        NodeSource::Options { region, node } => {
             let catalog = Catalog::load(region, &[])?;
-            return Ok(Opened { catalog, node: (**node).clone(), of: None });
+            return Ok(CatalogView { catalog, node: (**node).clone(), pool: None });
         }
         NodeSource::Pool { name, source, world } => (name, source, world),
     };
@@ -127,23 +130,23 @@ fn open(source: &NodeSource, console: &Console) -> Result<Opened, CliError> {
         return Err(CliError::text(format!("pool `{name}` has no node class that is declared"))
             .hint("`fleetwright validate` names it with file and line"));
     };
-    let world = planning::choice(world.as_ref(), source, &repository)?;
+    let world = planning::world_choice(world.as_ref(), source, &repository)?;
     let observed = world::observe(&world, &repository, None, console)?;
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-    let measured = measure(desired, &observed);
+    let measured = measured_resources(desired, &observed);
     let market = world::market(&world, &repository, &observed);
     let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
     let catalog = Catalog { measured, ..catalog };
-    let node = NodeSettings::of(pool, class);
-    let of = Some((name.clone(), Box::new(repository.desired)));
-    Ok(Opened { catalog, node, of })
+    let node = NodeSettings::new(pool, class);
+    let pool = Some((name.clone(), Box::new(repository.desired)));
+    Ok(CatalogView { catalog, node, pool })
 }
 
-/// Sorts by what was asked for, then by name; what has no price comes after everything that has.
+/// Sorts by `sort`, then by name. Types without a price come last.
 fn order(rows: &mut [TypeRow<'_>], sort: SortArg) {
     match sort {
-        // The rows come by name, and the sort is stable.
+        // Rows arrive sorted by name, and the sort is stable.
         SortArg::Name => {}
         SortArg::Price => rows.sort_by_key(|row| {
             let price = row.cheapest(None);
@@ -158,11 +161,11 @@ fn print_json(value: &Value, console: &mut Console) -> Result<(), CliError> {
     console.print(&canonical::pretty(value).map_err(CliError::new)?)
 }
 
-/// Says on stderr what a reader of the numbers should know; JSON is left to programs.
+/// Writes the warnings of the catalog to stderr, for text output only.
 fn warn(catalog: &Catalog, region: &RegionSettings, console: &mut Console) {
     if region.format == Format::Text {
         for warning in &catalog.warnings {
-            console.say(&format!("warning: {warning}"));
+            console.report(&format!("warning: {warning}"));
         }
     }
 }

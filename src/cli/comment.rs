@@ -1,4 +1,4 @@
-//! `comment`: what a pull request sees of a plan.
+//! `comment`: publishes a plan to its pull request.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -8,21 +8,23 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::error::CliError;
-use super::policy::guard_of;
-use super::settings::{About, CommentSettings};
+use super::policy::apply_guard;
+use super::settings::{CommentSettings, CommentSubject};
 use super::{Console, Exit, approval, files};
+use crate::adapters::github::GitHub;
 use crate::apply::Receipt;
-use crate::github::GitHub;
+use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeError};
 use crate::plan::{Plan, verify_approvals};
-use crate::port::{CommitState, CommitStatus, Forge, ForgeError};
-use crate::render::{MarkdownStyle, markdown};
-use crate::review::{
-    COMMENT_CHARS_MAX, DESCRIPTION_MAX, Posted, comment, fail, keep, outputs, status,
+use crate::render::pull_request::{
+    COMMENT_CHARS_MAX, DESCRIPTION_MAX, Posted, comment, mark_failed, outputs, status,
+    update_comment,
 };
+use crate::render::{MarkdownStyle, markdown};
 
-/// Most bytes of an event, and of a receipt.
+/// Most bytes of a workflow event or a receipt.
 const FILE_BYTES_MAX: u64 = 32 << 20;
-/// Most characters of a job's summary: a step may write a mebibyte, several bytes a character.
+/// Most characters of a job summary: GitHub allows a mebibyte per step, and a character takes
+/// several bytes.
 const SUMMARY_CHARS_MAX: usize = 250_000;
 const API: &str = "https://api.github.com";
 
@@ -32,9 +34,9 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
             .hint("name it by its 40 hex digits, as `git rev-parse HEAD` does"));
     }
     match &settings.about {
-        About::Plan { plan, receipt, approvals } => {
+        CommentSubject::Plan { plan, receipt, approvals } => {
             let plan = files::saved_plan(plan, console)?;
-            let receipt = receipt.as_deref().map(|path| receipt_of(path, &plan)).transpose()?;
+            let receipt = receipt.as_deref().map(|path| read_receipt(path, &plan)).transpose()?;
             let approved = is_approved(&plan, approvals, console)?;
             let body = |most: usize| comment(&plan, receipt.as_ref(), approved, most);
             if settings.dry_run {
@@ -43,37 +45,37 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
             }
             write_job_files(&plan)?;
             let status = status(&plan, receipt.as_ref());
-            post(settings, &status, &|forge, pull| keep(forge, pull, &body), console)
+            post(settings, &status, &|forge, pull| update_comment(forge, pull, &body), console)
         }
-        About::Failure(why) => {
+        CommentSubject::Failure(why) => {
             let description = why.chars().filter(|c| !c.is_control()).take(DESCRIPTION_MAX);
             let status = CommitStatus {
                 context: "fleetwright/plan".to_owned(),
                 state: CommitState::Failure,
                 description: description.collect(),
             };
-            post(settings, &status, &|forge, pull| fail(forge, pull, why), console)
+            post(settings, &status, &|forge, pull| mark_failed(forge, pull, why), console)
         }
     }
 }
 
-/// Returns whether whoever must has approved: where keys count, by those of what guards the plan.
+/// Returns whether the plan is approved by the keys of its guarding settings.
 fn is_approved(plan: &Plan, files: &[PathBuf], console: &mut Console) -> Result<bool, CliError> {
     if files.is_empty() {
         return Ok(false);
     }
     let approvals = approval::gather(files)?;
-    match guard_of(plan) {
+    match apply_guard(plan) {
         Ok(guard) => Ok(verify_approvals(plan, &approvals, &guard.keys, guard.approvals).is_ok()),
         Err(error) => {
-            console.say("The approvals count as none here, where whose count is not known:");
+            console.report("The approvals are ignored, because the settings that guard the plan cannot be read:");
             error.write(console);
             Ok(false)
         }
     }
 }
 
-/// Sets the status and writes the comment.
+/// Sets the commit status and writes the comment.
 fn post(
     settings: &CommentSettings,
     status: &CommitStatus,
@@ -81,7 +83,7 @@ fn post(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let Some(token) = variable("GITHUB_TOKEN") else {
-        console.say("GITHUB_TOKEN is not set: no comment was written.");
+        console.report("GITHUB_TOKEN is not set: no comment was written.");
         return Ok(Exit::Done);
     };
     let missing = |what: &str, hint: &str| CliError::text(what.to_owned()).hint(hint.to_owned());
@@ -96,27 +98,28 @@ fn post(
     let api = variable("GITHUB_API_URL").unwrap_or_else(|| API.to_owned());
     let github = GitHub::new(&api, &repository, token);
     if let Some(commit) = &settings.status {
-        tolerate(github.set_status(commit, status), console)?;
+        tolerate_refusal(github.set_status(commit, status), console)?;
     }
     let posted = write(&github, pull);
     let said = match &posted {
         Ok(Posted::Created) => "The comment was written.",
-        Ok(Posted::Updated) => "The comment was brought up to date.",
+        Ok(Posted::Updated) => "The comment was updated.",
         Ok(Posted::Unchanged) => "The comment is up to date.",
         Err(_) => "",
     };
-    tolerate(posted.map(drop), console)?;
+    tolerate_refusal(posted.map(drop), console)?;
     if !said.is_empty() {
-        console.say(said);
+        console.report(said);
     }
     Ok(Exit::Done)
 }
 
-/// A pull request from a fork gets a token that may only read: then the job's summary has the plan.
-fn tolerate(end: Result<(), ForgeError>, console: &mut Console) -> Result<(), CliError> {
+/// Tolerates a refused write: a pull request from a fork has a read-only token. The job summary
+/// still has the plan.
+fn tolerate_refusal(end: Result<(), ForgeError>, console: &mut Console) -> Result<(), CliError> {
     match end {
         Err(error @ ForgeError::Refused(_)) => {
-            console.say(&format!(
+            console.report(&format!(
                 "{error}; a pull request from a fork has a token that may not write. The summary of \
                  the job has the plan."
             ));
@@ -129,7 +132,7 @@ fn tolerate(end: Result<(), ForgeError>, console: &mut Console) -> Result<(), Cl
     }
 }
 
-/// Writes the summary and the outputs of the job, where it has any.
+/// Writes the summary and the outputs of the job, if the environment names their files.
 fn write_job_files(plan: &Plan) -> Result<(), CliError> {
     if let Some(path) = variable("GITHUB_STEP_SUMMARY") {
         let style = MarkdownStyle { chars_max: SUMMARY_CHARS_MAX };
@@ -151,7 +154,7 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns the number of the pull request that a workflow runs for.
+/// Returns the pull request number of the workflow event.
 fn pull_of_event() -> Option<u64> {
     let path = variable("GITHUB_EVENT_PATH")?;
     let bytes = files::read(Path::new(&path), FILE_BYTES_MAX).ok()?;
@@ -159,7 +162,7 @@ fn pull_of_event() -> Option<u64> {
     event.pointer("/pull_request/number").or_else(|| event.pointer("/number"))?.as_u64()
 }
 
-/// Nothing but an owner and a name: the text becomes part of an address.
+/// Accepts an owner and a name alone, because the text becomes part of a URL.
 fn is_repository(name: &str) -> bool {
     let plain = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -168,13 +171,12 @@ fn is_repository(name: &str) -> bool {
     name.split_once('/').is_some_and(|(owner, name)| plain(owner) && plain(name))
 }
 
-/// The name becomes part of an address, and anything but a commit would be another one.
+/// Accepts a commit alone, because the text becomes part of a URL.
 fn is_commit(name: &str) -> bool {
     (7..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// Reads the receipt of `plan`.
-fn receipt_of(path: &Path, plan: &Plan) -> Result<Receipt, CliError> {
+fn read_receipt(path: &Path, plan: &Plan) -> Result<Receipt, CliError> {
     let bytes = files::read(path, FILE_BYTES_MAX)?;
     let receipt: Receipt = serde_json::from_slice(&bytes).map_err(|error| {
         CliError::new(error)

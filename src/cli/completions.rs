@@ -1,4 +1,4 @@
-//! `completions`: a script that completes the command line in a shell.
+//! `completions`: prints a completion script for a shell.
 
 use clap_complete::Shell;
 

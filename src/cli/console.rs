@@ -1,4 +1,4 @@
-//! The terminal: where results and messages go, and who may be asked.
+//! The terminal: output, messages, and questions.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 
@@ -9,28 +9,27 @@ use jiff::Timestamp;
 use super::error::CliError;
 use crate::render::{DEFAULT_WIDTH, TextStyle, Verbosity};
 
-/// Narrowest terminal that tables are fitted to; on a narrower one, lines wrap.
+/// Minimum width of tables; narrower terminals wrap lines.
 const WIDTH_MIN: usize = 60;
 
-/// Longest answer to a question that is read.
+/// Most bytes of an answer that are read.
 const ANSWER_MAX: u64 = 1024;
 
-/// What a command reads and writes beside files: stdout, stderr, stdin, and the clock.
+/// Streams and clock of a command: stdout, stderr, stdin and the time.
 pub struct Console {
     out: Box<dyn Write>,
     err: Box<dyn Write>,
     input: Box<dyn BufRead>,
     colors: Colors,
     width: usize,
-    /// Whether somebody is there to answer.
+    /// True if a person can answer questions.
     interactive: bool,
     real: bool,
     now: Option<Timestamp>,
-    /// Whether whoever read stdout has gone.
+    /// True if the reader of stdout has closed it.
     closed: bool,
 }
 
-/// Which streams take colours.
 #[derive(Debug, Clone, Copy, Default)]
 struct Colors {
     out: bool,
@@ -46,9 +45,10 @@ impl std::fmt::Debug for Console {
 impl Console {
     /// Returns the console of the process.
     ///
-    /// Colour follows `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`, and whether it is a terminal.
+    /// Color follows `NO_COLOR`, `CLICOLOR` and `CLICOLOR_FORCE`, and whether the stream is a
+    /// terminal.
     #[must_use]
-    pub fn real() -> Self {
+    pub fn from_process() -> Self {
         let (out, err) = (io::stdout(), io::stderr());
         let colors = |choice| choice != anstream::ColorChoice::Never;
         let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
@@ -68,9 +68,9 @@ impl Console {
         }
     }
 
-    /// Returns a console over other streams, without colour, at a fixed moment.
+    /// Returns a console over other streams, without color, at a fixed time.
     #[must_use]
-    pub fn over(
+    pub fn from_streams(
         out: Box<dyn Write>,
         err: Box<dyn Write>,
         input: Option<Box<dyn BufRead>>,
@@ -89,7 +89,7 @@ impl Console {
         }
     }
 
-    pub(super) fn without_color(&mut self) {
+    pub(super) fn disable_color(&mut self) {
         self.colors = Colors::default();
     }
 
@@ -97,7 +97,7 @@ impl Console {
         self.real
     }
 
-    /// Returns whether messages go to a terminal with somebody in front of it.
+    /// Returns whether stdin and stderr are a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.interactive
     }
@@ -106,25 +106,25 @@ impl Console {
         self.colors.err
     }
 
-    /// Returns the current moment, in whole seconds.
+    /// Returns the current time in whole seconds.
     pub(super) fn now(&self) -> Timestamp {
         let now = self.now.unwrap_or_else(Timestamp::now);
         Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 
-    /// Returns how a view is written to stdout.
+    /// Returns the text style of stdout.
     pub(super) fn style(&self, verbosity: Verbosity) -> TextStyle {
         TextStyle { color: self.colors.out, width: self.width, verbosity }
     }
 
-    /// Returns how a view is written to stderr.
+    /// Returns the text style of stderr.
     pub(super) fn message_style(&self) -> TextStyle {
         TextStyle { color: self.colors.err, width: self.width, verbosity: Verbosity::Full }
     }
 
     /// Writes a result to stdout.
     ///
-    /// A reader that has gone (`| head`) is no error: what is left to do is done all the same.
+    /// A closed reader (`| head`) is not an error: the command still finishes its work.
     pub(super) fn print(&mut self, text: &str) -> Result<(), CliError> {
         if self.closed {
             return Ok(());
@@ -144,18 +144,18 @@ impl Console {
         self.print(&text)
     }
 
-    /// Writes a message to stderr; nobody can be told when that fails.
-    pub(super) fn say(&mut self, text: &str) {
-        self.say_raw(&format!("{}\n", crate::render::escape(text)));
+    /// Writes a message to stderr; a failure is ignored.
+    pub(super) fn report(&mut self, text: &str) {
+        self.report_raw(&format!("{}\n", crate::render::escape(text)));
     }
 
-    pub(super) fn say_styled(&mut self, text: &StyledStr) {
+    pub(super) fn report_styled(&mut self, text: &StyledStr) {
         let text = if self.colors.err { text.ansi().to_string() } else { text.to_string() };
-        self.say_raw(&text);
+        self.report_raw(&text);
     }
 
-    /// Writes text to stderr that is escaped already.
-    pub(super) fn say_raw(&mut self, text: &str) {
+    /// Writes escaped text to stderr.
+    pub(super) fn report_raw(&mut self, text: &str) {
         let _ = self.err.write_all(text.as_bytes()).and_then(|()| self.err.flush());
     }
 
@@ -165,19 +165,19 @@ impl Console {
         format!("{style}error:{style:#}")
     }
 
-    /// Reads everything that stdin holds, at most `limit` bytes and one more.
+    /// Reads stdin, up to `limit` bytes and one more.
     pub(super) fn read_input(&mut self, limit: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.input.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Asks a question; `None` where nobody is there to answer.
+    /// Asks a question. Returns `None` without a terminal.
     pub(super) fn ask(&mut self, question: &str) -> Option<String> {
         if !self.interactive {
             return None;
         }
-        self.say_raw(&format!("{question} "));
+        self.report_raw(&format!("{question} "));
         let mut answer = String::new();
         let read = self.input.by_ref().take(ANSWER_MAX).read_line(&mut answer);
         Some(read.map_or_else(|_| String::new(), |_| answer.trim().to_owned()))

@@ -1,4 +1,4 @@
-//! `diff`: what differs between two saved plans.
+//! `diff`: compares two saved plans.
 
 use super::error::CliError;
 use super::settings::{DiffSettings, Format};

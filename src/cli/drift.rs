@@ -1,4 +1,4 @@
-//! `drift`: what moved outside Git.
+//! `drift`: reports changes made outside Git.
 
 use super::error::CliError;
 use super::settings::{DriftSettings, Format};

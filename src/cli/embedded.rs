@@ -1,6 +1,5 @@
-//! The embedded world: what runs in it, and how a plan is carried out there.
+//! The embedded world: how commands observe it, and apply plans to it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,31 +8,28 @@ use std::sync::atomic::AtomicBool;
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
-use super::lock::Lock;
-use super::planning;
-use super::progress::Teller;
-use super::replan::Again;
+use super::lock::WorldLock;
+use super::progress::ProgressReporter;
+use super::replan::Replanner;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{self, SourceSettings};
-use super::{Console, Exit, files};
-use crate::apply::{ApplyError, ApplySettings, Ports, Receipt, Verdict, apply, verify};
+use super::{Console, Exit, files, planning};
+use crate::adapters::git::{RemoteRepository, read_revision, read_tree};
+use crate::apply::{ApplyError, ApplySettings, ApplyStatus, Ports, Receipt, apply, verify};
 use crate::catalog::Catalog;
-use crate::demand::{Asked, ClusterSize, Demand, ShapeContext, shape_of, sized_template};
-use crate::fleet::{ClusterIdentity, Observed};
-use crate::git::{Remote, read_revision, read_tree};
-use crate::ids::WorkloadId;
-use crate::manifest::{Desired, Scale, Workload};
+use crate::demand::{ShapeContext, pod_shape};
+use crate::model::desired::Desired;
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::Plan;
-use crate::sim::{DeliveredWorkload, Delivery, Genesis, ShapeOf, SimError, World, eksctl_groups};
-use crate::storage::Storage;
+use crate::simulator::{Delivery, ShapeFn, SimError, World, WorldInit, eksctl_groups};
 
-/// How long an embedded world may take to come to rest after an apply.
+/// The longest simulated time for an embedded world to settle after an apply.
 const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
 
-/// Decides between equally good nodes in a world that is made now.
+/// Seed of the tie-breaking between equally good nodes in a new world.
 const SEED: u64 = 1;
 
-/// Returns what runs in the embedded world of `directory`; makes an empty one where there is none.
+/// Observes the embedded world of `directory`, which is created if missing.
 pub(super) fn observe(
     directory: &Path,
     repository: &Repository,
@@ -43,112 +39,112 @@ pub(super) fn observe(
     Ok(open(directory, &genesis(&repository.fleet, at), &desired)?.observed())
 }
 
-/// Returns what time it is in the embedded world of `directory`; where there is none yet, when it
-/// will be made.
+/// Returns the simulated time of the world of `directory`; without a world, the time of its
+/// creation.
 pub(super) fn now(directory: &Path, plan: &Plan) -> Result<Timestamp, CliError> {
     let world = &plan.capacity.base.world;
-    if !World::is_kept_in(directory) {
+    if !World::exists_in(directory) {
         return Ok(world.taken_at);
     }
-    let genesis = Genesis { cluster: world.cluster.clone(), now: world.taken_at, seed: SEED };
+    let genesis = WorldInit { cluster: world.cluster.clone(), now: world.taken_at, seed: SEED };
     Ok(open(directory, &genesis, &Rc::new(Desired::default()))?.observed().taken_at)
 }
 
-/// Carries an approved plan out, and tells what happens and what was done.
+/// Applies an approved plan, with progress and a receipt.
 pub(super) fn carry_out(
     plan: &Plan,
     directory: &Path,
-    asked: &settings::ApplySettings,
+    apply_settings: &settings::ApplySettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = same_tree(plan)?;
+    let repository = read_planned_tree(plan)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
     let fleet = &repository.fleet;
     let genesis = genesis(fleet, now);
     let catalog = Catalog::load(&genesis.cluster.region.as_str().into(), &fleet.zones)?;
     let interrupted = interrupt_flag()?;
-    let again = Again::of(&repository, &catalog);
+    let replanner = Replanner::new(&repository, &catalog);
     let mut settings = ApplySettings {
-        approved: asked.approved_digest.clone(),
+        approved: apply_settings.approved_digest.clone(),
         catalog: Some(&catalog),
         interrupted: Some(&interrupted),
-        ..ApplySettings::of(genesis.cluster.clone(), &again)
+        ..ApplySettings::new(genesis.cluster.clone(), &replanner)
     };
-    if !World::is_kept_in(directory) {
-        // What is refused leaves no world behind.
-        verify(plan, &settings, now).map_err(refused)?;
+    if !World::exists_in(directory) {
+        // A refused plan creates no world.
+        verify(plan, &settings, now).map_err(apply_error)?;
     }
-    let _lock = Lock::take(directory, asked.lock_timeout, console)?;
+    let _lock = WorldLock::acquire(directory, apply_settings.lock_timeout, console)?;
     let world = open(directory, &genesis, &desired)?;
     settings.cluster = world.cluster();
-    verify(plan, &settings, world.observed().taken_at).map_err(refused)?;
-    // What cannot be written later must be known before anything is done.
-    asked.receipt.as_deref().map(files::writable).transpose()?;
-    let mut delivered = delivery(&desired, &world.observed());
+    verify(plan, &settings, world.observed().taken_at).map_err(apply_error)?;
+    // A receipt file that cannot be written is an error before the first change.
+    apply_settings.receipt.as_deref().map(files::writable).transpose()?;
+    let mut delivered = Delivery::from_desired(&desired, &world.observed());
     delivered.groups = eksctl_groups(&desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;
-    let mut teller = Teller::new(plan, asked.form, console);
-    let receipt = run(plan, &world, &settings, &mut teller).inspect_err(|error| {
+    let mut reporter = ProgressReporter::new(plan, apply_settings.form, console);
+    let receipt = run_apply(plan, &world, &settings, &mut reporter).inspect_err(|error| {
         if error.kind == Exit::Stale {
-            again.show_beside(plan, teller.console);
+            replanner.show_difference(plan, reporter.console);
         }
     })?;
-    // What was done is told before the world comes to rest: that may fail too.
-    let end = conclude(&receipt, asked.receipt.as_deref(), &mut teller)?;
+    // The receipt comes first, because settling may fail.
+    let end = write_receipt(&receipt, apply_settings.receipt.as_deref(), &mut reporter)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
-    // Autoscalers look again: some of them follow the nodes that have just come or gone.
-    world.deliver(&delivery(&desired, &world.observed())).map_err(CliError::new)?;
+    // Autoscalers react once more: some follow the number of nodes.
+    world.deliver(&Delivery::from_desired(&desired, &world.observed())).map_err(CliError::new)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
     Ok(end)
 }
 
-/// Says what was done, and keeps it where the caller wants it.
-pub(super) fn conclude(
+/// Prints the receipt, and writes it to `file` if given.
+pub(super) fn write_receipt(
     receipt: &Receipt,
     file: Option<&Path>,
-    teller: &mut Teller,
+    reporter: &mut ProgressReporter,
 ) -> Result<Exit, CliError> {
     if let Some(path) = file {
         let json = crate::plan::canonical::pretty(receipt).map_err(CliError::new)?;
-        // Nor is it lost where it cannot be kept.
+        // If the file cannot be written, the receipt is still printed.
         files::write(path, &json).or_else(|error| {
-            teller.receipt(receipt)?;
+            reporter.receipt(receipt)?;
             Err(error)
         })?;
     }
-    teller.receipt(receipt)?;
-    Ok(exit(receipt))
+    reporter.receipt(receipt)?;
+    Ok(receipt_exit(receipt))
 }
 
-fn run(
+fn run_apply(
     plan: &Plan,
     world: &World,
     settings: &ApplySettings,
-    teller: &mut Teller,
+    reporter: &mut ProgressReporter,
 ) -> Result<Receipt, CliError> {
     let ports = Ports { cloud: world, cluster: world, clock: world };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| CliError::new(error).context("cannot start the runtime".to_owned()))?;
-    let mut report = |event: &crate::apply::Event| teller.event(event);
-    runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(refused)
+    let mut report = |event: &crate::apply::Event| reporter.event(event);
+    runtime.block_on(apply(plan, &ports, settings, &mut report)).map_err(apply_error)
 }
 
-fn exit(receipt: &Receipt) -> Exit {
+fn receipt_exit(receipt: &Receipt) -> Exit {
     match receipt.verdict {
-        Verdict::Applied => Exit::Done,
-        Verdict::Partly => Exit::Partly,
-        Verdict::Interrupted => Exit::Interrupted,
+        ApplyStatus::Applied => Exit::Done,
+        ApplyStatus::Partly => Exit::Partly,
+        ApplyStatus::Interrupted => Exit::Interrupted,
     }
 }
 
-pub(super) fn refused(error: ApplyError) -> CliError {
+pub(super) fn apply_error(error: ApplyError) -> CliError {
     let (kind, hint) = match &error {
         ApplyError::OtherCluster { .. } => {
             (Exit::OtherCluster, "name the world that the plan was made over")
         }
-        ApplyError::Unreadable(_) => (Exit::UnreadablePlan, "make the plan again"),
+        ApplyError::InvalidPlan(_) => (Exit::UnreadablePlan, "make the plan again"),
         ApplyError::NotApproved { .. } => {
             (Exit::Stale, "review the plan and have its digest approved")
         }
@@ -157,8 +153,8 @@ pub(super) fn refused(error: ApplyError) -> CliError {
         }
         ApplyError::NotApplyable(_) => (Exit::NotApproved, "plan against a world that can change"),
         ApplyError::Expired { .. } => (Exit::Expired, "make the plan again"),
-        ApplyError::Unknown(_) => (Exit::Failed, "try again once it can be read"),
-        ApplyError::Stale(_) | ApplyError::Outgrown(_) | ApplyError::Frozen(_) => {
+        ApplyError::IncompleteObservation(_) => (Exit::Failed, "try again once it can be read"),
+        ApplyError::Stale(_) | ApplyError::ExceedsApproval(_) | ApplyError::Frozen(_) => {
             (Exit::Stale, "make the plan again, and compare")
         }
         ApplyError::Interrupted => (Exit::Interrupted, "nothing was changed"),
@@ -166,7 +162,7 @@ pub(super) fn refused(error: ApplyError) -> CliError {
     CliError::new(error).kind(kind).hint(hint)
 }
 
-/// Returns a flag that the first Ctrl-C sets; the second ends the process at once.
+/// Returns a flag that the first Ctrl-C sets. A second Ctrl-C ends the process at once.
 pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
     use signal_hook::consts::SIGINT;
     let flag = Arc::new(AtomicBool::new(false));
@@ -177,8 +173,8 @@ pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
     Ok(flag)
 }
 
-/// Opens the world of `directory` for `repository`; makes an empty one where there is none.
-pub(super) fn opened(
+/// Opens the world of `directory` for `repository`; creates an empty world if missing.
+pub(super) fn open_for(
     directory: &Path,
     repository: &Repository,
     desired: &Rc<Desired>,
@@ -187,27 +183,28 @@ pub(super) fn opened(
     open(directory, &genesis(&repository.fleet, now), desired)
 }
 
-fn open(directory: &Path, genesis: &Genesis, desired: &Rc<Desired>) -> Result<World, CliError> {
+fn open(directory: &Path, genesis: &WorldInit, desired: &Rc<Desired>) -> Result<World, CliError> {
     World::open(directory, genesis, shapes(desired)).map_err(|error| cannot_open(directory, error))
 }
 
-/// Returns a copy of the world that is kept in a directory, or an empty one, which is kept nowhere.
+/// Returns an in-memory copy of the world of a directory, or an empty world.
 #[cfg(feature = "sandbox")]
-pub(super) fn copied(
+pub(super) fn copy(
     repository: &Repository,
-    kept: Option<&Path>,
+    directory: Option<&Path>,
     now: Timestamp,
 ) -> Result<World, CliError> {
     let shape = shapes(&Rc::new(repository.desired.clone()));
     let genesis = genesis(&repository.fleet, now);
-    let found = kept.map(|directory| {
-        World::copied(directory, &genesis, &shape).map_err(|error| cannot_open(directory, error))
+    let found = directory.map(|directory| {
+        World::copy_in_memory(directory, &genesis, &shape)
+            .map_err(|error| cannot_open(directory, error))
     });
     Ok(found.transpose()?.flatten().unwrap_or_else(|| World::in_memory(&genesis, shape)))
 }
 
-/// Returns the world that is kept in a directory, for whoever changes it otherwise than by a plan.
-pub(super) fn world_in(
+/// Opens the world of a directory for changes outside a plan.
+pub(super) fn open_in(
     directory: &Path,
     repository: &Repository,
     now: Timestamp,
@@ -216,9 +213,9 @@ pub(super) fn world_in(
     open(directory, &genesis(&repository.fleet, now), &desired)
 }
 
-fn shapes(desired: &Rc<Desired>) -> ShapeOf {
+fn shapes(desired: &Rc<Desired>) -> ShapeFn {
     let context = Rc::clone(desired);
-    Rc::new(move |namespace, template| shape_of(namespace, template, &ShapeContext::of(&context)))
+    Rc::new(move |namespace, template| pod_shape(namespace, template, &ShapeContext::new(&context)))
 }
 
 fn cannot_open(directory: &Path, error: SimError) -> CliError {
@@ -226,76 +223,21 @@ fn cannot_open(directory: &Path, error: SimError) -> CliError {
         .context(format!("cannot open the embedded world in `{}`", directory.display()))
 }
 
-fn genesis(fleet: &FleetSettings, now: Timestamp) -> Genesis {
+fn genesis(fleet: &FleetSettings, now: Timestamp) -> WorldInit {
     let cluster = ClusterIdentity {
         account: "000000000000".to_owned(),
         uid: format!("sim-{}", fleet.cluster),
         ..fleet.identity()
     };
-    Genesis { cluster, now, seed: SEED }
+    WorldInit { cluster, now, seed: SEED }
 }
 
-/// What a delivery tool would bring the world to, and what its autoscalers would do at this moment.
-pub(super) fn delivery(desired: &Desired, observed: &Observed) -> Delivery {
-    let asked = Asked {
-        at: observed.taken_at,
-        size: ClusterSize::of(observed, |_| true),
-        // What windows and schedules say counts, not what is left from before them.
-        is_forecast: true,
-        ..Asked::default()
-    };
-    let demand = Demand::asked(desired, observed, &asked);
-    let mut live: BTreeMap<&WorkloadId, u32> =
-        demand.groups.iter().map(|group| (&group.workload, group.counts.live)).collect();
-    // Pods that need no node are pods all the same.
-    live.extend(demand.fargate.iter().map(|taken| (&taken.workload, taken.counts.live)));
-    let replicas = |workload: &Workload| match &workload.scale {
-        // Jobs that are done stay counted, as their controllers count them.
-        Scale::Job { pods, completions, suspended: false } => {
-            completions.unwrap_or(u32::MAX).min(*pods)
-        }
-        // DaemonSets count nodes; a buffer is no pod.
-        Scale::PerNode | Scale::Job { suspended: true, .. } | Scale::Buffer(_) => 0,
-        Scale::Replicas(_) | Scale::CronJob { .. } | Scale::ScaledJob(_) => {
-            live.get(&workload.id).copied().unwrap_or(0)
-        }
-    };
-    let workloads = desired.workloads.values().map(|workload| {
-        // The webhook of a vertical autoscaler changes pods on their way in.
-        let template = sized_template(desired, observed, workload);
-        let (replicas, first_ordinal) = (replicas(workload), workload.first_ordinal);
-        (workload.id.clone(), DeliveredWorkload { replicas, first_ordinal, template })
-    });
-    Delivery {
-        workloads: workloads.collect(),
-        budgets: desired.disruption_budgets.clone(),
-        namespaces: desired.namespaces.clone(),
-        storage: declared_storage(desired),
-        fargate_profiles: desired.fargate_profiles.clone(),
-        groups: Vec::new(),
-    }
-}
-
-/// Returns the storage objects that the repository declares.
-fn declared_storage(desired: &Desired) -> Storage {
-    let mut storage = Storage {
-        classes: desired.storage_classes.clone(),
-        volumes: desired.volumes.clone(),
-        ..Storage::default()
-    };
-    for ((namespace, name), declared) in &desired.claims {
-        let claims = storage.claims.entry(namespace.clone()).or_default();
-        claims.insert(name.clone(), declared.claim.clone());
-    }
-    storage
-}
-
-/// Reads the tree that the plan was made from: the embedded world also plays the tool that delivers
-/// workloads, and delivers those, not what the files have become since.
-pub(super) fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
+/// Reads the tree of the plan. The embedded world also plays the delivery tool, and must deliver
+/// the planned workloads even if the files have changed.
+pub(super) fn read_planned_tree(plan: &Plan) -> Result<Repository, CliError> {
     let base = &plan.capacity.base;
     let path = Path::new(&base.path);
-    let now = if Remote::parse(&base.path).is_some() {
+    let now = if RemoteRepository::parse(&base.path).is_some() {
         let (path, revision) = (path.to_path_buf(), base.commit.clone());
         planning::read(&SourceSettings { path, revision })?
     } else {
@@ -312,11 +254,11 @@ pub(super) fn same_tree(plan: &Plan) -> Result<Repository, CliError> {
             return Ok(then);
         }
     }
-    Err(other_files(plan, &now.fleet))
+    Err(changed_files_error(plan, &now.fleet))
 }
 
-/// Says why the files that are here now are not the plan's: of another cluster, or changed since.
-pub(super) fn other_files(plan: &Plan, here: &FleetSettings) -> CliError {
+/// Returns the error of files that differ from the plan: another cluster, or changed since.
+pub(super) fn changed_files_error(plan: &Plan, here: &FleetSettings) -> CliError {
     let (path, planned) = (&plan.capacity.base.path, &plan.capacity.base.world.cluster.name);
     if here.cluster != *planned {
         let here = &here.cluster;

@@ -1,32 +1,32 @@
-//! Errors as the user sees them: what failed, why, and what to do.
+//! Errors for users: cause, context, and hint.
 
+use crate::adapters::git::{GitError, GitErrorKind};
 use crate::catalog::CatalogError;
-use crate::git::{GitError, GitErrorKind};
+use crate::model::requirement::ParseRequirementsError;
 use crate::plan::ReadPlanError;
 use crate::render::{ExplainError, escape};
-use crate::requirement::ParseRequirementsError;
 use crate::telemetry::TelemetryError;
 
 use super::{Console, Exit};
 
-/// Why a command could not do what it was asked for.
+/// The error of a command.
 #[derive(Debug)]
 pub(super) struct CliError {
-    /// How the process ends.
+    /// The exit of the process.
     pub(super) kind: Exit,
-    /// What failed, with its causes.
+    /// The error with its causes.
     source: anyhow::Error,
-    /// What to do about it.
+    /// Hints about the remedy.
     hints: Vec<String>,
 }
 
 impl CliError {
-    /// Returns an error that ends with code 1.
+    /// Returns an error that exits with 1.
     pub(super) fn new(source: impl Into<anyhow::Error>) -> Self {
         Self { kind: Exit::Failed, source: source.into(), hints: Vec::new() }
     }
 
-    /// Returns an error of a text that ends with code 1.
+    /// Returns an error with this text that exits with 1.
     pub(super) fn text(text: impl Into<String>) -> Self {
         Self::new(anyhow::Error::msg(text.into()))
     }
@@ -40,23 +40,23 @@ impl CliError {
         self
     }
 
-    /// Returns whether it is that a repository has no such commit.
+    /// Returns whether the cause is a missing commit.
     pub(super) fn is_unknown_revision(&self) -> bool {
         let git = self.source.downcast_ref::<GitError>();
         git.is_some_and(|error| matches!(error.kind, GitErrorKind::UnknownRevision { .. }))
     }
 
-    /// Adds what was being done when the error happened.
+    /// Adds the context of the failed operation.
     pub(super) fn context(self, context: String) -> Self {
         Self { source: self.source.context(context), ..self }
     }
 
-    /// Returns what to do about it, in one text.
+    /// Returns all hints in one text.
     pub(super) fn hint_text(&self) -> Option<String> {
         (!self.hints.is_empty()).then(|| self.hints.join("; "))
     }
 
-    /// Writes the error, its causes and its hints to stderr, once.
+    /// Writes the error, its causes and its hints to stderr.
     pub(super) fn write(&self, console: &mut Console) {
         let mut causes = self.source.chain();
         let mut text = String::new();
@@ -69,11 +69,11 @@ impl CliError {
         for hint in &self.hints {
             text = format!("{text}  hint:  {}\n", escape(hint));
         }
-        console.say_raw(&text);
+        console.report_raw(&text);
     }
 }
 
-/// Error and causes in one line.
+/// Formats the error and its causes on one line.
 impl std::fmt::Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#}", self.source)
@@ -119,6 +119,6 @@ impl From<ExplainError> for CliError {
 
 impl From<TelemetryError> for CliError {
     fn from(error: TelemetryError) -> Self {
-        Self::new(error).hint("write a level such as `debug`, or `fleetwright::solve=trace`")
+        Self::new(error).hint("write a level such as `debug`, or `fleetwright::solver=trace`")
     }
 }

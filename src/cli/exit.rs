@@ -1,19 +1,20 @@
-//! How a command ends.
+//! Exit codes.
 
 use std::process::ExitCode;
 
-/// How a command ends; the codes are a contract with scripts and never change their meaning.
+/// The result of a command. Scripts rely on the codes, so their meaning never changes.
 ///
-/// Where several hold for a plan, the order is 1, then 6, then 2, then 0.
+/// If several apply to a plan, the order is 1, then 6, then 2, then 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Done, or nothing to do (0).
     Done,
-    /// An error, usage errors included (1).
+    /// An error, including usage errors (1).
     Failed,
-    /// `plan --detailed-exitcode`: there are changes (2). Unschedulable pods alone are none.
+    /// `plan --detailed-exitcode`: there are changes (2). Unschedulable pods do not by themselves
+    /// change the exit code.
     Changes,
-    /// A precondition fails, a change is missing, or the digest is not the approved one (3).
+    /// A precondition fails, a change is missing, or the digest differs from the approved one (3).
     Stale,
     /// Another apply holds the lock (4).
     Locked,
@@ -23,7 +24,7 @@ pub enum Exit {
     Denied,
     /// Partly applied; run the same plan again (7).
     Partly,
-    /// Outside the window in which changes are allowed (8).
+    /// Outside the windows for changes (8).
     OutsideWindow,
     /// The plan cannot be read, or was altered (9).
     UnreadablePlan,
@@ -31,12 +32,12 @@ pub enum Exit {
     OtherCluster,
     /// The plan has expired (11).
     Expired,
-    /// Interrupted (130, as shells have it).
+    /// Interrupted (130, as in shells).
     Interrupted,
 }
 
 impl Exit {
-    /// Returns the code that the process ends with.
+    /// Returns the exit code of the process.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {

@@ -1,4 +1,4 @@
-//! `explain`: why a pod or a node of a plan is as it is.
+//! `explain`: the reasons for a pod or a node of a plan.
 
 use super::error::CliError;
 use super::settings::{ExplainSettings, Format, PlanSource};

@@ -1,11 +1,12 @@
-//! Files that the user names: read with a bound, written whole or not at all.
+//! Files that the user names: reads are bounded, writes are atomic.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::path::Path;
 
 use super::error::CliError;
 use super::{Console, Exit};
+use crate::adapters::files::{temporary_path, write_atomically};
 use crate::plan::{PLAN_BYTES_MAX, Plan, read_plan};
 
 /// Most bytes of a world file: ten times a cluster of 5,000 nodes and 100,000 pods.
@@ -29,7 +30,7 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, CliError> {
     Err(CliError::text(format!("cannot read `{path}`: it has more than {limit} bytes")))
 }
 
-/// Reads a saved plan; `-` is stdin.
+/// Reads a saved plan; `-` reads stdin.
 pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, CliError> {
     let limit = u64::try_from(PLAN_BYTES_MAX).unwrap_or(u64::MAX);
     let bytes = if path.as_os_str() == "-" {
@@ -43,7 +44,7 @@ pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, Cli
     read_plan(&bytes).map_err(|error| CliError::from(error).context(context()))
 }
 
-/// Returns an error where a file could not be written; what is there stays as it is.
+/// Returns an error if a file cannot be written. An existing file stays unchanged.
 pub(super) fn writable(path: &Path) -> Result<(), CliError> {
     let failed = |error: io::Error| {
         CliError::new(error).context(format!("cannot write `{}`", path.display()))
@@ -54,34 +55,16 @@ pub(super) fn writable(path: &Path) -> Result<(), CliError> {
     if path.exists() {
         return std::fs::OpenOptions::new().append(true).open(path).map(drop).map_err(failed);
     }
-    let beside = beside(path);
+    let beside = temporary_path(path);
     File::create_new(&beside).and_then(|_| std::fs::remove_file(&beside)).map_err(failed)
 }
 
-/// Writes a file whole or not at all: whoever reads it meanwhile sees the old one or the new one.
+/// Writes a file atomically: a concurrent reader sees the old or the new content.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), CliError> {
     let failed = |error: io::Error| {
         CliError::new(error).context(format!("cannot write `{}`", path.display()))
     };
-    // What is no regular file (`/dev/stdout`, a pipe) cannot be replaced by one.
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
-        return std::fs::write(path, text).map_err(failed);
-    }
-    let beside = beside(path);
-    let written = File::create_new(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&beside, path));
-    if written.is_err() {
-        // The error that matters is the first one.
-        let _ = std::fs::remove_file(&beside);
-    }
-    written.map_err(failed)
-}
-
-/// Returns a name beside `path` that no other run uses.
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
+    write_atomically(path, text).map_err(failed)
 }
 
 #[cfg(test)]
@@ -89,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_stays_beside_it() {
+    fn write_replaces_a_file_and_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("plan.json");
         write(&path, "old, and longer").expect("written");

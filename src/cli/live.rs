@@ -1,15 +1,4 @@
-//! The live world: a real cluster and the account it runs in.
-
-mod kept;
-mod market;
-mod notes;
-mod record;
-mod whose;
-
-pub(super) use kept::Answers;
-use market::market_for;
-pub(super) use market::{market, market_of};
-pub(super) use record::read_kept;
+//! The live world: a real cluster and its AWS account.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,80 +7,68 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use notes::Notes;
+use jiff::Timestamp;
 
-use super::adopt::{still, tag_all};
+use super::adopt::{check_still_current, tag_all};
 use super::error::CliError;
-use super::progress::Teller;
-use super::replan::Again;
+use super::progress::ProgressReporter;
+use super::replan::Replanner;
 use super::repository::Repository;
+use super::settings::SourceSettings;
 use super::{Console, Exit, embedded, files, planning, settings};
-use crate::adopt::Adoption;
-use crate::apply::{ApplySettings, Event, Fenced, Ports, Receipt, Verdict, apply, verify};
-use crate::aws::{Aws, AwsError, Machines, NodeRole, Preflight};
-use crate::fleet::{ClusterIdentity, Observed};
-use crate::ids::Namespace;
-use crate::kube::{ConnectError, Held, Kubernetes, Lease, LeaseError, RENEW_EVERY};
-use crate::manifest::Desired;
+use crate::adapters::aws::{Aws, AwsError, LaunchContext, MarketAnswers, NodeRole, Preflight};
+use crate::adapters::kube::{
+    ApplyEvents, ConnectError, EVENTS_FLUSH_MAX, ExpectedCluster, HeldLease, Kubernetes,
+    LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, RENEW_EVERY,
+};
+use crate::adapters::system_clock::SystemClock;
+use crate::apply::adoption::Adoption;
+use crate::apply::ports::{Clock, Cluster as _, Requirement};
+use crate::apply::{ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, verify};
+use crate::controller::runtime::live::LiveCluster;
+use crate::controller::{LEASE_HOLDER_PREFIX, apply_record};
+use crate::model::competing_autoscaler::{
+    CompetingAutoscaler, detect_autoscalers, partition_by_namespace,
+};
+use crate::model::desired::Desired;
+use crate::model::ids::Namespace;
+use crate::model::market::Market;
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::Plan;
-use crate::port::{Clock, Cluster as _, Requirement};
-use crate::rival::{Rival, parted, rivals_among};
-
-/// Where the lock of applies is kept.
-pub(super) const LEASE_NAMESPACE: &str = "kube-system";
-pub(super) const LEASE_NAME: &str = "fleetwright-apply";
-
-/// By which an apply knows that it may ask a loop for the lock.
-pub(super) use crate::reconcile::LOOP;
 
 /// Instances that are tagged between two renewals of the lock.
-const TAGGED_AT_ONCE: usize = 20;
+const TAG_BATCH: usize = 20;
 
-/// Between two looks at a lock that somebody else holds.
-pub(super) const LOCK_POLL: Duration = Duration::from_secs(2);
-
-/// How long a loop has to give the lock back: as long as it takes to undo drains.
+/// The longest wait for a controller to release the lock: the time to undo its drains.
 const HANDOVER_MAX: Duration = Duration::from_mins(2);
 
-/// The clock on the wall.
-#[derive(Debug)]
-pub(super) struct Wall;
-
-impl Clock for Wall {
-    fn now(&self) -> Timestamp {
-        Timestamp::now()
-    }
-
-    async fn sleep(&self, duration: SignedDuration) {
-        tokio::time::sleep(duration.unsigned_abs()).await;
-    }
-
-    async fn breathe(&self) {
-        tokio::task::yield_now().await;
-    }
+/// Connects to the cluster of the kubeconfig and the account of the environment.
+pub(super) async fn connect(repository: &Repository) -> Result<LiveCluster, CliError> {
+    let kubernetes = Kubernetes::connect().await.map_err(cluster_error)?;
+    let uid = kubernetes.cluster_uid().await.map_err(cluster_error)?;
+    let fleet = &repository.fleet;
+    let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+    let aws = aws.with_reservations(repository.desired.uses_reservations());
+    let account = aws.account_id().await.map_err(account_error)?;
+    let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
+    Ok(LiveCluster { kubernetes, aws, identity })
 }
 
-/// A cluster and its account, reached.
-pub(super) struct Live {
-    pub(super) kubernetes: Kubernetes,
-    pub(super) aws: Aws,
-    pub(super) identity: ClusterIdentity,
+/// Reads the repository and connects, for one attempt of a controller to start.
+pub(super) async fn read_and_connect(source: &SourceSettings) -> Result<LiveCluster, CliError> {
+    let source = source.clone();
+    let read = move || Ok(Repository::read(&planning::read(&source)?));
+    let read: Result<Repository, CliError> = match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read,
+        // A panic continues on the calling thread.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    connect(&read?).await
 }
 
-impl Live {
-    pub(super) async fn connect(repository: &Repository) -> Result<Self, CliError> {
-        let kubernetes = Kubernetes::connect().await.map_err(no_cluster)?;
-        let uid = kubernetes.uid().await.map_err(no_cluster)?;
-        let fleet = &repository.fleet;
-        let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
-        let aws = aws.reserving(reserves(repository));
-        let account = aws.account().await.map_err(no_account)?;
-        let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };
-        Ok(Self { kubernetes, aws, identity })
-    }
-
-    /// Looks up what the node classes of pools come to, which the next look tells; so too what cannot be found out.
+impl LiveCluster {
+    /// Resolves the node classes of all pools for the next observation. Classes that cannot be
+    /// resolved are recorded as well.
     async fn look_up_classes(&self, repository: &Repository) {
         let Desired { pools, node_classes, .. } = &repository.desired;
         let used: BTreeSet<_> =
@@ -100,69 +77,81 @@ impl Live {
         if classes.is_empty() {
             return;
         }
-        let joining = self.aws.joining().await.map_err(|error| error.to_string());
-        let kubernetes = joining.as_ref().map(|joining| joining.kubernetes.as_str());
-        self.aws.resolve(&classes, kubernetes.map_err(String::as_str)).await;
+        let joining = self.aws.cluster_bootstrap().await.map_err(|error| error.to_string());
+        let kubernetes = joining.as_ref().map(|joining| joining.kubernetes_version.as_str());
+        self.aws.resolve_node_classes(&classes, kubernetes.map_err(String::as_str)).await;
     }
 
-    /// Reads what runs, and what was sold out lately.
-    async fn look(&self) -> Observed {
+    /// Observes the cluster and the account, with recently sold-out offerings.
+    async fn observe(&self) -> Observed {
         let Self { kubernetes, aws, identity } = self;
-        let mut observed = crate::observe::observe(aws, kubernetes, &Wall, identity.clone()).await;
-        match kubernetes.memory(LEASE_NAMESPACE, LEASE_NAME).await {
+        let mut observed =
+            crate::apply::observation::observe(aws, kubernetes, &SystemClock, identity.clone())
+                .await;
+        match kubernetes.unavailable_offerings(LEASE_NAMESPACE, LEASE_NAME).await {
             Ok(memory) => observed.exclusions = memory.exclusions(observed.taken_at),
-            // A hint alone: what is sold out is found out again.
-            Err(error) => tracing::warn!(%error, "what was sold out lately is not known"),
+            // Sold-out offerings are a hint: a launch finds them again.
+            Err(error) => tracing::warn!(%error, "cannot read sold-out offerings"),
         }
         observed.canonicalize();
         observed
     }
 }
 
-/// Returns whether a repository launches into capacity reservations.
-pub(super) fn reserves(repository: &Repository) -> bool {
-    let mut classes = repository.desired.node_classes.values();
-    classes.any(|class| !class.reservations.is_empty())
+fn expected_cluster<'c>(repository: &'c Repository, endpoint: &'c str) -> ExpectedCluster<'c> {
+    let fleet = &repository.fleet;
+    ExpectedCluster { name: &fleet.cluster, region: &fleet.region, endpoint }
 }
 
-/// Returns what really runs.
+/// Returns the current or recently cached EC2 offerings of `account`, with spot prices if a pool
+/// allows spot.
+pub(super) fn market(repository: &Repository, account: &str) -> Result<Market, String> {
+    let fleet = &repository.fleet;
+    let market = block_on(async {
+        let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+        Ok(repository.market_query().read(&aws, account).await)
+    });
+    market.unwrap_or_else(|_| Err("the runtime cannot be started".to_owned()))
+}
+
+/// Observes the live cluster and account.
 pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
     block_on(async {
-        let live = Live::connect(repository).await?;
+        let live = connect(repository).await?;
         live.look_up_classes(repository).await;
-        Ok(live.look().await)
+        Ok(live.observe().await)
     })
 }
 
-/// Tags the instances of an approved adoption under the lock of applies, if it is by then what it was;
-/// returns how many.
-pub(super) fn tag(
+/// Tags the instances of an approved adoption under the lock of applies, unless it has changed.
+/// Returns the number of instances.
+pub(super) fn tag_adopted(
     repository: &Repository,
     adoption: &Adoption,
     console: &mut Console,
 ) -> Result<usize, CliError> {
     block_on(async {
-        let live = Live::connect(repository).await?;
-        let holder = format!("adopt/{}/{}", std::process::id(), Wall.now().as_millisecond());
-        let lease = Lease::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
+        let live = connect(repository).await?;
+        let holder = format!("adopt/{}/{}", std::process::id(), SystemClock.now().as_millisecond());
+        let lease = LeaseLock::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
         let locked = |error: LeaseError| CliError::new(error).kind(Exit::Locked);
-        let mut held = acquire(&lease, Duration::ZERO, console).await?;
-        let mut done = still(adoption, &repository.desired, &live.look().await);
-        // As many at a time as are tagged long before the lock runs out.
-        for rows in adoption.rows.chunks(TAGGED_AT_ONCE) {
+        let mut held = acquire_lease(&lease, Duration::ZERO, console).await?;
+        let mut done = check_still_current(adoption, &repository.desired, &live.observe().await);
+        // One batch is tagged long before the lock expires.
+        for rows in adoption.rows.chunks(TAG_BATCH) {
             if done.is_err() {
                 break;
             }
-            held = lease.renew(&held, Wall.now()).await.map_err(locked)?;
+            held = lease.renew(&held, SystemClock.now()).await.map_err(locked)?;
             done = tag_all(&live.aws, rows).await.map_err(CliError::new);
         }
-        // It runs out by itself where it cannot be given back.
-        drop(lease.release(&held, Wall.now()).await);
+        // A lock that is not released expires.
+        drop(lease.release(&held, SystemClock.now()).await);
         done.map(|()| adoption.rows.len())
     })
 }
 
-/// Returns what must be in place, and whether it is.
+/// Returns the requirements of planning and applying live, with their state.
 pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, CliError> {
     let fleet = &repository.fleet;
     block_on(async {
@@ -171,212 +160,240 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         let found = aws.preflight(&repository.desired, queue).await;
         let Preflight { mut requirements, node_roles, endpoint } = found;
         if endpoint.is_some() {
-            requirements.push(offers(&aws, repository).await);
+            requirements.push(market_requirement(&aws, repository).await);
         }
         let kubernetes = match Kubernetes::connect().await {
             Ok(kubernetes) => kubernetes,
             Err(error) => {
                 let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
-                requirements.push(Requirement::of("kubeconfig", Err(error.to_string()), remedy));
+                requirements.push(Requirement::from_result(
+                    "kubeconfig",
+                    Err(error.to_string()),
+                    remedy,
+                ));
                 return Ok(requirements);
             }
         };
-        let leads = endpoint.map(|url| whose::requirement(fleet, kubernetes.server(), &url));
-        requirements.extend(leads);
-        requirements.extend(kubernetes.preflight(|| Wall.now()).await);
+        let server =
+            endpoint.map(|url| expected_cluster(repository, &url).requirement(kubernetes.server()));
+        requirements.extend(server);
+        requirements.extend(kubernetes.preflight(|| SystemClock.now()).await);
         let homes = repository.desired.autoscaler_namespaces.as_ref();
-        requirements.push(alone(&kubernetes, homes).await);
+        requirements.push(autoscaler_requirement(&kubernetes, homes).await);
         for NodeRole { arn, has_entry } in node_roles {
             let mapped = if has_entry {
                 Ok("by an access entry".to_owned())
             } else {
-                match kubernetes.maps_role(&arn).await {
-                    Ok(true) => Ok("by the map aws-auth".to_owned()),
+                match kubernetes.is_role_mapped(&arn).await {
+                    Ok(true) => Ok("by the ConfigMap aws-auth".to_owned()),
                     Ok(false) => Err("neither an access entry nor aws-auth names it".to_owned()),
                     Err(error) => Err(error.to_string()),
                 }
             };
             let remedy =
                 format!("eksctl create accessentry --principal-arn {arn} --type EC2_LINUX");
-            requirements.push(Requirement::of(&format!("{arn} may join"), mapped, &remedy));
+            requirements.push(Requirement::from_result(
+                &format!("{arn} may join"),
+                mapped,
+                &remedy,
+            ));
         }
         Ok(requirements)
     })
 }
 
-/// Returns whether all that EC2 offers can be read: plans go on without, by what is embedded.
-async fn offers(aws: &Aws, repository: &Repository) -> Requirement {
-    // What was read before is no answer here.
-    let found = match market_of(aws, repository, &Answers::default()).await {
+/// Returns whether all EC2 offerings can be read. Without them, plans use embedded data.
+async fn market_requirement(aws: &Aws, repository: &Repository) -> Requirement {
+    // An empty cache: an earlier answer proves nothing here.
+    let found = match repository.market_query().read_cached(aws, &MarketAnswers::default()).await {
         Ok(market) if market.unread.is_empty() => {
             Ok(format!("{} types in {} zones", market.offered.len(), market.zones.len()))
         }
         Ok(market) => Err(market.unread.join("; ")),
         Err(why) => Err(why),
     };
-    let remedy = "attach deploy/aws/plan.json to whoever plans, and let it reach those services";
-    Requirement::of("read what EC2 offers", found, remedy)
+    let remedy =
+        "attach deploy/aws/plan.json to the planning role, and allow it to reach these services";
+    Requirement::from_result("read EC2 offerings", found, remedy)
 }
 
-/// Returns whether nobody else makes and removes nodes, of those that are called so in any namespace, or in the
-/// declared ones.
-async fn alone(kubernetes: &Kubernetes, homes: Option<&BTreeSet<Namespace>>) -> Requirement {
+/// Returns whether a competing autoscaler runs: in the declared namespaces, or without a
+/// declaration in any.
+async fn autoscaler_requirement(
+    kubernetes: &Kubernetes,
+    homes: Option<&BTreeSet<Namespace>>,
+) -> Requirement {
     let found = match kubernetes.objects().await {
         Ok(objects) => {
-            let all = rivals_among(&objects.workloads, &objects.pods, &objects.templates);
-            // Where nobody has said who lives where, whoever is called so is worth a look.
+            let all = detect_autoscalers(&objects.workloads, &objects.pods, &objects.templates);
+            // Without declared namespaces, a workload with the name of an autoscaler is reported.
             let (count, others) = match homes {
-                Some(homes) => parted(all, &objects.nodes, Some(homes)),
+                Some(homes) => partition_by_namespace(all, &objects.nodes, Some(homes)),
                 None => (all, Vec::new()),
             };
-            match (in_words(&count), in_words(&others)) {
+            match (autoscaler_names(&count), autoscaler_names(&others)) {
                 (Some(count), _) => {
-                    Err(format!("{count} would fight for nodes, if that is what it is"))
+                    Err(format!("{count} would compete for nodes, if it is an autoscaler"))
                 }
                 (None, None) => Ok("neither Karpenter nor Cluster Autoscaler runs".to_owned()),
                 (None, Some(others)) => Ok(format!(
-                    "none counts that runs; {others} is not where `spec.autoscalers.namespaces` says"
+                    "none in the namespaces of `spec.autoscalers.namespaces`; ignored: {others}"
                 )),
             }
         }
         Err(error) => Err(error.to_string()),
     };
     let remedy =
-        "deploy/migrate says how to take over from it; groups that only it resizes may stay its";
-    Requirement::of("no other autoscaler", found, remedy)
+        "deploy/migrate describes the migration; groups that only it resizes may stay with it";
+    Requirement::from_result("no competing autoscaler", found, remedy)
 }
 
-/// Returns the names of other autoscalers; `None` where there are none.
-fn in_words(rivals: &[Rival]) -> Option<String> {
+/// Returns the names of competing autoscalers; `None` if there are none.
+fn autoscaler_names(autoscalers: &[CompetingAutoscaler]) -> Option<String> {
     let names: Vec<String> =
-        rivals.iter().map(|rival| format!("{} ({})", rival.kind, rival.workload)).collect();
+        autoscalers.iter().map(|found| format!("{} ({})", found.kind, found.workload)).collect();
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// Carries an approved plan out, with progress on stderr and the receipt on stdout.
+/// Applies an approved plan, with progress on stderr and the receipt on stdout.
 pub(super) fn carry_out(
     plan: &Plan,
-    asked: &settings::ApplySettings,
+    apply_settings: &settings::ApplySettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = embedded::same_tree(plan)?;
+    let repository = embedded::read_planned_tree(plan)?;
     let interrupted = embedded::interrupt_flag()?;
-    // What cannot be written later must be known before anything is done.
-    asked.receipt.as_deref().map(files::writable).transpose()?;
-    let mut teller = Teller::new(plan, asked.form, console);
+    // A receipt file that cannot be written is an error before the first change.
+    apply_settings.receipt.as_deref().map(files::writable).transpose()?;
+    let mut reporter = ProgressReporter::new(plan, apply_settings.form, console);
     let receipt = block_on(async {
-        let live = Live::connect(&repository).await?;
+        let live = connect(&repository).await?;
         let fleet = &repository.fleet;
-        // Kept under the account that really answers, whichever the plan was made for.
-        let market = market_for(&live.aws, &repository, &live.identity.account).await;
+        // Cached for the account that answers, whichever account the plan names.
+        let market = repository.market_query().read(&live.aws, &live.identity.account).await;
         let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
-        let again = Again::of(&repository, &catalog);
+        let replanner = Replanner::new(&repository, &catalog);
         let settings = ApplySettings {
-            approved: asked.approved_digest.clone(),
+            approved: apply_settings.approved_digest.clone(),
             catalog: Some(&catalog),
             interrupted: Some(&interrupted),
-            ..ApplySettings::of(live.identity.clone(), &again)
+            ..ApplySettings::new(live.identity.clone(), &replanner)
         };
-        let done = under_lock(plan, (live, &repository), (&settings, asked), &mut teller).await;
+        let done =
+            apply_under_lock(plan, live, &repository, &settings, apply_settings, &mut reporter)
+                .await;
         done.inspect_err(|error| {
-            teller.clear();
+            reporter.clear();
             if error.kind == Exit::Stale {
-                again.show_beside(plan, teller.console);
+                replanner.show_difference(plan, reporter.console);
             }
         })
     });
-    let receipt = receipt.inspect_err(|_| teller.clear())?;
-    embedded::conclude(&receipt, asked.receipt.as_deref(), &mut teller)
+    let receipt = receipt.inspect_err(|_| reporter.clear())?;
+    embedded::write_receipt(&receipt, apply_settings.receipt.as_deref(), &mut reporter)
 }
 
-/// Checks that the plan may be applied here, takes the lock, and applies under it.
-async fn under_lock(
+/// Verifies the plan, takes the lock, and applies under it.
+async fn apply_under_lock(
     plan: &Plan,
-    (live, repository): (Live, &Repository),
-    (settings, asked): (&ApplySettings<'_>, &settings::ApplySettings),
-    teller: &mut Teller<'_>,
-) -> Result<Receipt, CliError> {
-    verify(plan, settings, Wall.now()).map_err(embedded::refused)?;
-    let Live { kubernetes, aws, .. } = live;
-    let joining = aws.joining().await.map_err(no_account)?;
-    // What is launched joins that cluster, wherever the kubeconfig leads.
-    whose::same_cluster(&repository.fleet, kubernetes.server(), &joining.endpoint.url)?;
-    let machines = Machines::of(&repository.desired, joining.endpoint, &joining.kubernetes);
-    // Launches and the plan that is made again go by the same.
-    aws.look_up(&machines).await;
-    let aws = aws.launching(machines);
-    let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
-    let held = acquire(&lease, asked.lock_timeout, teller.console).await?;
-    let ports = (&kubernetes, &aws);
-    Box::pin(under_lease(plan, ports, settings, (&lease, held), teller)).await
-}
-
-/// Applies while the lease is renewed; what is written stops as soon as holding it is not certain.
-async fn under_lease(
-    plan: &Plan,
-    (kubernetes, aws): (&Kubernetes, &Aws),
+    live: LiveCluster,
+    repository: &Repository,
     settings: &ApplySettings<'_>,
-    (lease, held): (&Lease, Held),
-    teller: &mut Teller<'_>,
+    apply_settings: &settings::ApplySettings,
+    reporter: &mut ProgressReporter<'_>,
+) -> Result<Receipt, CliError> {
+    verify(plan, settings, SystemClock.now()).map_err(embedded::apply_error)?;
+    let LiveCluster { kubernetes, aws, .. } = live;
+    let joining = aws.cluster_bootstrap().await.map_err(account_error)?;
+    // Launched instances join this cluster, so the kubeconfig must name the same one.
+    let expected = expected_cluster(repository, &joining.endpoint.url);
+    expected
+        .check(kubernetes.server())
+        .map_err(|error| CliError::new(error).kind(Exit::OtherCluster).hint(expected.remedy()))?;
+    let context =
+        LaunchContext::new(&repository.desired, joining.endpoint, &joining.kubernetes_version);
+    // Launches and the repeated plan use the same lookup.
+    aws.resolve_launch_context(&context).await;
+    let aws = aws.with_launch_context(context);
+    let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
+    let held = acquire_lease(&lease, apply_settings.lock_timeout, reporter.console).await?;
+    Box::pin(apply_under_lease(plan, &kubernetes, &aws, settings, &lease, held, reporter)).await
+}
+
+/// Applies while the lease is renewed. Writes stop as soon as the lease is not held for certain.
+async fn apply_under_lease(
+    plan: &Plan,
+    kubernetes: &Kubernetes,
+    aws: &Aws,
+    settings: &ApplySettings<'_>,
+    lease: &LeaseLock,
+    held: HeldLease,
+    reporter: &mut ProgressReporter<'_>,
 ) -> Result<Receipt, CliError> {
     let held = Rc::new(RefCell::new(held));
     let is_certain = || held.borrow().is_certain();
-    let (cloud, cluster) = (Fenced::new(aws, &is_certain), Fenced::new(kubernetes, &is_certain));
-    let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
-    let notes = Notes::new(plan, kubernetes);
-    let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+    let (cloud, cluster) =
+        (LeaseGuard::new(aws, &is_certain), LeaseGuard::new(kubernetes, &is_certain));
+    let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &SystemClock };
+    let events = ApplyEvents::new(plan.capacity.plan_id.as_str(), kubernetes);
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     let mut report = |event: &Event| {
-        teller.event(event);
-        notes.remember(event);
-        // Whoever writes events listens for as long as the apply goes on.
+        reporter.event(event);
+        events.remember_sold_out(event);
+        // The receiver lives as long as the apply.
         let _ = sender.send(event.clone());
     };
-    let noting = notes.write(events);
-    tokio::pin!(noting);
+    let recording = events.write(receiver);
+    tokio::pin!(recording);
     let receipt = {
         let tries = Cell::new(0);
-        let renewal = renew(lease, &held, &tries);
-        let beside = async { tokio::join!(renewal, noting.as_mut()) };
+        let renewal = renew_periodically(lease, &held, &tries);
+        let side_work = async { tokio::join!(renewal, recording.as_mut()) };
         let apply = apply(plan, &ports, settings, &mut report);
-        Box::pin(while_held(apply, beside, &is_certain, &tries)).await
+        Box::pin(poll_while_certain(apply, side_work, &is_certain, &tries)).await
     };
     drop(sender);
-    // The last ones are worth a moment, and no more.
-    let _ = tokio::time::timeout(notes::LAST_MAX, noting).await;
+    // The last events may delay the end a little.
+    let _ = tokio::time::timeout(EVENTS_FLUSH_MAX, recording).await;
     let mut last = held.borrow().clone();
-    for sold_out in notes.sold_out() {
-        last.memory.note(sold_out, Wall.now());
+    for sold_out in events.sold_out() {
+        last.unavailable_offerings.record(sold_out, SystemClock.now());
     }
     if let Ok(receipt) = &receipt {
-        let whole = receipt.verdict == Verdict::Applied && plan.complete;
-        last.record = Some(record::applied(last.record.as_deref(), plan, (Wall.now(), whole)));
+        let whole = receipt.verdict == ApplyStatus::Applied && plan.complete;
+        last.controller_state = Some(apply_record::with_applied(
+            last.controller_state.as_deref(),
+            plan,
+            SystemClock.now(),
+            whole,
+        ));
     }
-    // What is not given back runs out by itself.
-    if let Err(error) = lease.release(&last, Wall.now()).await {
-        tracing::warn!(%error, "the lock was not given back");
+    // A lock that is not released expires.
+    if let Err(error) = lease.release(&last, SystemClock.now()).await {
+        tracing::warn!(%error, "cannot release lock");
     }
-    receipt.map_err(embedded::refused)
+    receipt.map_err(embedded::apply_error)
 }
 
-/// Carries `work` on while holding the lock is certain, and `beside` with it; where it has become
-/// uncertain, as after a long computation, only after another of the `tries` to renew it. What the
-/// work may still do after a try that failed, the fence decides.
-async fn while_held<T>(
+/// Polls `work` while the lease is held for certain, together with `beside`. After an uncertain
+/// phase, such as a long computation, `work` continues only after another of the `tries` to renew
+/// the lease. The fence decides about writes after a failed try.
+async fn poll_while_certain<T>(
     work: impl Future<Output = T>,
-    beside: impl Future,
+    side_work: impl Future,
     is_certain: &dyn Fn() -> bool,
     tries: &Cell<u32>,
 ) -> T {
-    tokio::pin!(work, beside);
-    let mut waits_since = None;
-    let mut has_ended = false;
+    tokio::pin!(work, side_work);
+    let mut waiting_since = None;
+    let mut side_work_ended = false;
     std::future::poll_fn(|context| {
         let before = tries.get();
-        // Neither of the others ends before: what counts is the receipt.
-        has_ended = has_ended || beside.as_mut().poll(context).is_ready();
-        if is_certain() || has_ended {
-            waits_since = None;
-        } else if *waits_since.get_or_insert(before) == tries.get() {
+        // The side work does not end the apply: the receipt counts.
+        side_work_ended = side_work_ended || side_work.as_mut().poll(context).is_ready();
+        if is_certain() || side_work_ended {
+            waiting_since = None;
+        } else if *waiting_since.get_or_insert(before) == tries.get() {
             return Poll::Pending;
         }
         work.as_mut().poll(context)
@@ -384,52 +401,54 @@ async fn while_held<T>(
     .await
 }
 
-/// Renews the lease for as long as it is polled, and counts how often it was tried.
-async fn renew(lease: &Lease, held: &RefCell<Held>, tries: &Cell<u32>) {
+/// Renews the lease for as long as it is polled, and counts the attempts.
+async fn renew_periodically(lease: &LeaseLock, held: &RefCell<HeldLease>, tries: &Cell<u32>) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
         let current = held.borrow().clone();
-        let renewed = lease.renew(&current, Wall.now()).await;
+        let renewed = lease.renew(&current, SystemClock.now()).await;
         tries.set(tries.get().wrapping_add(1));
         match renewed {
             Ok(renewed) => *held.borrow_mut() = renewed,
-            // Nobody may take it over yet, and somebody did: what is written from now on is theirs.
+            // Another holder took the lease before it expired: further writes could conflict with
+            // theirs.
             Err(error @ LeaseError::Lost { .. }) => {
-                tracing::error!(%error, "the lock is lost; nothing more is written");
-                *held.borrow_mut() = current.lost();
+                tracing::error!(%error, "lock lost; no further writes");
+                *held.borrow_mut() = current.mark_lost();
                 return std::future::pending().await;
             }
-            Err(error) => tracing::warn!(%error, "the lock was not renewed"),
+            Err(error) => tracing::warn!(%error, "cannot renew lock"),
         }
     }
 }
 
-/// Takes the lock, waiting for as long as `patience` while another apply holds it.
-async fn acquire(
-    lease: &Lease,
+/// Takes the lock, waiting up to `patience` while another apply holds it.
+async fn acquire_lease(
+    lease: &LeaseLock,
     patience: Duration,
     console: &mut Console,
-) -> Result<Held, CliError> {
+) -> Result<HeldLease, CliError> {
     let begun = tokio::time::Instant::now();
     let mut until = begun + patience;
-    let mut said = false;
+    let mut is_reported = false;
     loop {
-        let error = match lease.acquire(Wall.now()).await {
+        let error = match lease.acquire(SystemClock.now()).await {
             Ok(held) => return Ok(held),
             Err(error) => error,
         };
-        let taken = matches!(error, LeaseError::Taken { .. } | LeaseError::Lost { .. });
+        let taken = matches!(error, LeaseError::HeldByOther { .. } | LeaseError::Lost { .. });
         if !taken {
-            return Err(CliError::new(error)
-                .hint("whoever changes something needs to read and write leases"));
+            return Err(
+                CliError::new(error).hint("applying needs permission to read and write leases")
+            );
         }
-        if let LeaseError::Taken { holder, .. } = &error
-            && holder.starts_with(LOOP)
+        if let LeaseError::HeldByOther { holder, .. } = &error
+            && holder.starts_with(LEASE_HOLDER_PREFIX)
         {
-            // No other apply, and not to be waited for but asked.
+            // A controller releases the lock on request.
             until = until.max(begun + HANDOVER_MAX);
-            if let Err(error) = lease.ask().await {
-                tracing::warn!(%error, "the loop was not asked for the lock");
+            if let Err(error) = lease.request().await {
+                tracing::warn!(%error, "cannot request the lock from the controller");
             }
         }
         if tokio::time::Instant::now() >= until {
@@ -437,30 +456,31 @@ async fn acquire(
                 .kind(Exit::Locked)
                 .hint("wait for the other apply, or pass a longer --lock-timeout"));
         }
-        if !said {
-            console.say(&format!("{error}; waiting"));
-            said = true;
+        if !is_reported {
+            console.report(&format!("{error}; waiting"));
+            is_reported = true;
         }
         tokio::time::sleep(LOCK_POLL).await;
     }
 }
 
-/// Returns a name that no other apply has: the plan, and this process.
-fn holder(plan: &Plan) -> String {
+/// Returns a holder name that is unique to this plan and process.
+fn lease_holder(plan: &Plan) -> String {
     let id: String = plan.capacity.plan_id.as_str().chars().take(19).collect();
     format!("{id}/{}/{}", std::process::id(), Timestamp::now().as_nanosecond())
 }
 
-/// Notes that a plan that changes nothing was applied, for a loop that waits for that.
-pub(super) fn nothing_to_apply(plan: &Plan, console: &mut Console) -> Result<(), CliError> {
-    let repository = embedded::same_tree(plan)?;
+/// Records that a plan without changes was applied, for a controller that waits for it.
+pub(super) fn record_nothing_to_apply(plan: &Plan, console: &mut Console) -> Result<(), CliError> {
+    let repository = embedded::read_planned_tree(plan)?;
     block_on(async {
-        let Live { kubernetes, .. } = Live::connect(&repository).await?;
-        let lease = Lease::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder(plan));
-        let mut held = acquire(&lease, Duration::ZERO, console).await?;
-        let end = (Wall.now(), plan.complete);
-        held.record = Some(record::applied(held.record.as_deref(), plan, end));
-        lease.release(&held, Wall.now()).await.map_err(CliError::new)
+        let LiveCluster { kubernetes, .. } = connect(&repository).await?;
+        let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
+        let mut held = acquire_lease(&lease, Duration::ZERO, console).await?;
+        let record = held.controller_state.as_deref();
+        let record = apply_record::with_applied(record, plan, SystemClock.now(), plan.complete);
+        held.controller_state = Some(record);
+        lease.release(&held, SystemClock.now()).await.map_err(CliError::new)
     })
 }
 
@@ -472,7 +492,7 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Re
         .block_on(work)
 }
 
-pub(super) fn no_cluster(error: ConnectError) -> CliError {
+pub(super) fn cluster_error(error: ConnectError) -> CliError {
     let hint = match error {
         ConnectError::NoConfig(_) => "run `aws eks update-kubeconfig --name CLUSTER`",
         ConnectError::NoContext(_) => {
@@ -485,7 +505,7 @@ pub(super) fn no_cluster(error: ConnectError) -> CliError {
     CliError::new(error).context("cannot use the cluster".to_owned()).hint(hint)
 }
 
-pub(super) fn no_account(error: AwsError) -> CliError {
+pub(super) fn account_error(error: AwsError) -> CliError {
     CliError::new(error)
         .context("cannot use the AWS account".to_owned())
         .hint("try `aws sts get-caller-identity` with the same environment")
@@ -495,18 +515,19 @@ pub(super) fn no_account(error: AwsError) -> CliError {
 mod tests {
     use super::*;
 
-    /// Runs work that computes for longer than the lock is certain; returns what it found of it.
+    /// Runs work that computes for longer than the lock is certain. Returns whether the lock was
+    /// certain afterwards.
     fn after_a_long_computation(renews: bool) -> bool {
         let certain = Cell::new(true);
         let tries = Cell::new(0);
         let is_certain = || certain.get();
         let work = async {
             certain.set(false);
-            Wall.breathe().await;
+            SystemClock.yield_now().await;
             is_certain()
         };
-        let beside = async {
-            // Renewing takes a moment, and the work may not go on before.
+        let side_work = async {
+            // The renewal takes a moment, and the work must wait for it.
             for _ in 0..5 {
                 tokio::task::yield_now().await;
             }
@@ -514,35 +535,36 @@ mod tests {
             tries.set(1);
             std::future::pending::<()>().await;
         };
-        block_on(async { Ok(while_held(work, beside, &is_certain, &tries).await) }).expect("ends")
+        block_on(async { Ok(poll_while_certain(work, side_work, &is_certain, &tries).await) })
+            .expect("ends")
     }
 
     #[test]
-    fn a_lock_that_a_try_to_renew_found_lost_leaves_the_rest_to_the_fence() {
+    fn work_continues_after_a_renewal_found_the_lock_lost() {
         let certain = Cell::new(true);
         let tries = Cell::new(0);
         let is_certain = || certain.get();
         let work = async {
             while is_certain() {
-                Wall.breathe().await;
+                SystemClock.yield_now().await;
             }
         };
-        let beside = async {
+        let side_work = async {
             tokio::task::yield_now().await;
             tries.set(1);
             certain.set(false);
             std::future::pending::<()>().await;
         };
         let ends = async {
-            let held = while_held(work, beside, &is_certain, &tries);
+            let held = poll_while_certain(work, side_work, &is_certain, &tries);
             Ok(tokio::time::timeout(Duration::from_secs(10), held).await)
         };
         assert!(block_on(ends).expect("runs").is_ok());
     }
 
     #[test]
-    fn what_takes_longer_than_the_lock_is_certain_goes_on_once_renewing_was_tried() {
+    fn work_waits_for_a_renewal_after_a_long_computation() {
         assert!(after_a_long_computation(true), "renewed");
-        assert!(!after_a_long_computation(false), "the fence has the last word");
+        assert!(!after_a_long_computation(false), "the fence decides");
     }
 }

@@ -1,4 +1,4 @@
-//! The lock of an embedded world: one apply at a time changes it.
+//! The lock of an embedded world: one apply changes it at a time.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -7,52 +7,52 @@ use std::time::{Duration, Instant};
 use super::error::CliError;
 use super::{Console, Exit};
 
-/// Between two looks at a lock that somebody else holds.
+/// Poll interval while the lock is held elsewhere.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Holds the lock of a world's directory until it is dropped, and no longer than the process lives.
+/// The lock of a world's directory, until it is dropped or the process ends.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct WorldLock {
     _directory: File,
 }
 
-impl Lock {
-    /// Takes the lock, waiting for as long as `patience` while another apply holds it.
+impl WorldLock {
+    /// Takes the lock, waiting up to `timeout` while another apply holds it.
     ///
     /// # Errors
-    /// When it is held for longer (exit code 4), or the directory cannot be made or opened.
-    pub(super) fn take(
+    /// Fails if it is held for longer (exit code 4), or the directory cannot be created or opened.
+    pub(super) fn acquire(
         directory: &Path,
-        patience: Duration,
+        timeout: Duration,
         console: &mut Console,
     ) -> Result<Self, CliError> {
         let what = || format!("cannot lock the embedded world in `{}`", directory.display());
         std::fs::create_dir_all(directory).map_err(|e| CliError::new(e).context(what()))?;
-        // The directory itself is locked: no file is left behind, and none is missed.
+        // The lock is on the directory itself, so no lock file is left behind.
         let file = File::open(directory).map_err(|e| CliError::new(e).context(what()))?;
         let began = Instant::now();
-        let mut said = false;
+        let mut is_reported = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _directory: file }),
                 Err(TryLockError::Error(error)) => {
                     return Err(CliError::new(error).context(what()));
                 }
-                Err(TryLockError::WouldBlock) if began.elapsed() >= patience => {
-                    return Err(held(directory));
+                Err(TryLockError::WouldBlock) if began.elapsed() >= timeout => {
+                    return Err(lock_held(directory));
                 }
                 Err(TryLockError::WouldBlock) => {}
             }
-            if !said {
-                console.say(&format!("{}; waiting", held(directory)));
-                said = true;
+            if !is_reported {
+                console.report(&format!("{}; waiting", lock_held(directory)));
+                is_reported = true;
             }
-            std::thread::sleep(POLL.min(patience));
+            std::thread::sleep(POLL.min(timeout));
         }
     }
 }
 
-fn held(directory: &Path) -> CliError {
+fn lock_held(directory: &Path) -> CliError {
     let directory = directory.display();
     CliError::text(format!("another apply holds the embedded world in `{directory}`"))
         .kind(Exit::Locked)
@@ -65,18 +65,18 @@ mod tests {
     use crate::cli::tests::with_console;
 
     #[test]
-    fn whoever_comes_second_waits_for_as_long_as_it_is_patient() {
+    fn second_apply_waits_until_the_timeout() {
         let directory = tempfile::tempdir().expect("a directory");
         let world = directory.path().join("not/there/yet");
         let ran = with_console(None, |console| {
-            let first = Lock::take(&world, Duration::ZERO, console).expect("free");
-            let refused = Lock::take(&world, Duration::ZERO, console).expect_err("held");
+            let first = WorldLock::acquire(&world, Duration::ZERO, console).expect("free");
+            let refused = WorldLock::acquire(&world, Duration::ZERO, console).expect_err("held");
             assert_eq!(refused.kind, Exit::Locked);
             let gives_back = std::thread::spawn(move || {
                 std::thread::sleep(POLL);
                 drop(first);
             });
-            Lock::take(&world, Duration::from_mins(1), console).expect("given back");
+            WorldLock::acquire(&world, Duration::from_mins(1), console).expect("given back");
             gives_back.join().expect("ended");
             Exit::Done
         });

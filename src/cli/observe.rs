@@ -1,4 +1,4 @@
-//! `observe`: save what runs as a world file, or list where its sources disagree.
+//! `observe`: saves the observed world as a file, or lists disagreements of its sources.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,32 +10,32 @@ use super::repository::Repository;
 use super::settings::{Format, ObserveSettings};
 use super::world::{self, WorldChoice};
 use super::{Console, Exit, files, planning};
-use crate::fleet::{Completeness, Difference, Observed, write_world};
-use crate::manifest::{Desired, LEARNED_FILE, Learned, Severity};
+use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, Severity};
+use crate::model::observed::{Completeness, Difference, Observed, write_world};
 use crate::plan::canonical;
 use crate::render::escape;
-use crate::solve::learn;
+use crate::solver::learned_nodes;
 
 pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<Exit, CliError> {
     let ObserveSettings { source, world, out, differences, learn } = settings;
     let repository = Repository::read(&planning::read(source)?);
     let world = match world {
         Some(world) => world.clone(),
-        None => WorldChoice::parse(&repository.fleet.world)?.below(&source.path),
+        None => WorldChoice::parse(&repository.fleet.world)?.relative_to(&source.path),
     };
     let mut observed = world::observe(&world, &repository, None, console)?;
-    let is_kept = out.is_some() || (differences.is_none() && !learn);
-    if world == WorldChoice::Live && is_kept {
-        // Whoever plans over the file later sees what a plan would see now.
+    let is_saved = out.is_some() || (differences.is_none() && !learn);
+    if world == WorldChoice::Live && is_saved {
+        // A later plan over the file uses the market of this moment.
         match world::market(&world, &repository, &observed) {
             Some(Ok(market)) => {
                 for unread in &market.unread {
-                    console.say(&format!("warning: {}", escape(unread)));
+                    console.report(&format!("warning: {}", escape(unread)));
                 }
                 observed.market = Some(market);
             }
-            Some(Err(why)) => console.say(&format!(
-                "warning: what EC2 offers now is not known, and is not in the file: {}",
+            Some(Err(why)) => console.report(&format!(
+                "warning: the current EC2 offerings are not known, and are not in the file: {}",
                 escape(&why)
             )),
             None => {}
@@ -45,11 +45,11 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
         save(&observed, out, console)?;
     }
     if *learn {
-        keep(&repository.desired, &observed, &source.path, console)?;
+        save_learned(&repository.desired, &observed, &source.path, console)?;
     }
     match (differences, out) {
         _ if *learn => {}
-        (Some(format), _) => console.print(&listed(&observed, *format)?)?,
+        (Some(format), _) => console.print(&differences_output(&observed, *format)?)?,
         (None, None) => {
             console.print(&String::from_utf8(write_world(&observed)).map_err(CliError::new)?)?;
         }
@@ -58,8 +58,8 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
     Ok(Exit::Done)
 }
 
-/// Keeps what nodes report in the repository at `path`.
-fn keep(
+/// Saves the capacity that nodes report in the repository at `path`.
+fn save_learned(
     desired: &Desired,
     observed: &Observed,
     path: &Path,
@@ -68,69 +68,72 @@ fn keep(
     if !path.is_dir() {
         let path = path.display();
         return Err(CliError::text(format!(
-            "`{path}` is no directory to keep what nodes report in"
+            "`{path}` is not a directory, so learned capacity cannot be saved"
         )));
     }
     let wrong = desired.problems.iter().find(|problem| &*problem.origin.file == LEARNED_FILE);
     if let Some(problem) = wrong {
-        // What was kept so far would be lost.
+        // Writing would lose the earlier content.
         let error = CliError::text(escape(&format!("{}: {}", problem.origin, problem.message)));
-        return Err(error.hint("remove it to begin anew"));
+        return Err(error.hint("remove it to start over"));
     }
     let broken = desired.problems.iter().any(|problem| problem.severity == Severity::Error);
     if broken || !desired.unresolved.is_empty() {
-        // What is kept of a pool that cannot be read would be lost.
-        let why = "the repository cannot be read whole, and what is kept stays";
-        return Err(CliError::text(why).hint("`fleetwright validate` says what is wrong"));
+        // Writing would lose the entries of pools that cannot be read.
+        let why = "the repository has errors, so learned capacity stays unchanged";
+        return Err(CliError::text(why).hint("`fleetwright validate` lists the problems"));
     }
     if !observed.is_complete() {
-        return Err(CliError::text("not everything could be read, and what is kept stays"));
+        return Err(CliError::text(
+            "the observation is incomplete, so learned capacity stays unchanged",
+        ));
     }
-    let nodes = learn(desired, observed);
+    let nodes = learned_nodes(desired, observed);
     let (count, file) = (nodes.len(), path.join(LEARNED_FILE));
-    files::write(&file, &canonical::pretty(&Learned::of(nodes)).map_err(CliError::new)?)?;
-    console.say(&format!("Kept what {count} kinds of nodes report in {}.", file.display()));
+    files::write(&file, &canonical::pretty(&LearnedNodes::new(nodes)).map_err(CliError::new)?)?;
+    console.report(&format!("Saved the capacity of {count} kinds of nodes in {}.", file.display()));
     Ok(())
 }
 
 fn save(observed: &Observed, out: &Path, console: &mut Console) -> Result<(), CliError> {
     files::write(out, &String::from_utf8(write_world(observed)).map_err(CliError::new)?)?;
     let (nodes, pods) = (observed.nodes.len(), observed.pods.len());
-    console.say(&format!("Saved {nodes} nodes and {pods} pods as {}.", out.display()));
+    console.report(&format!("Saved {nodes} nodes and {pods} pods as {}.", out.display()));
     match observed.differences().len() {
         0 => {}
-        1 => console.say("Its sources disagree on one machine; see --differences."),
-        n => console.say(&format!("Its sources disagree on {n} machines; see --differences.")),
+        1 => console.report("Its sources disagree on 1 instance or node; see --differences."),
+        n => console
+            .report(&format!("Its sources disagree on {n} instances or nodes; see --differences.")),
     }
     Ok(())
 }
 
-/// What sources disagree on, and how far each could be read.
+/// Disagreements of the sources, and how completely each source was read.
 #[derive(Serialize)]
-struct Listed<'o> {
+struct DifferenceReport<'o> {
     sources: &'o std::collections::BTreeMap<String, Completeness>,
     differences: Vec<Difference>,
 }
 
-fn listed(observed: &Observed, format: Format) -> Result<String, CliError> {
+fn differences_output(observed: &Observed, format: Format) -> Result<String, CliError> {
     let differences = observed.differences();
     match format {
         Format::Text => Ok(text(observed, &differences)),
         Format::Json => {
-            let listed = Listed { sources: &observed.sources, differences };
-            canonical::pretty(&listed).map_err(CliError::new)
+            let report = DifferenceReport { sources: &observed.sources, differences };
+            canonical::pretty(&report).map_err(CliError::new)
         }
     }
 }
 
-/// Returns a line for each difference, and one for each source that could not be read whole.
+/// Returns a line for each disagreement, and for each incomplete source.
 fn text(observed: &Observed, differences: &[Difference]) -> String {
     let mut out = String::new();
     for (name, state) in &observed.sources {
         let (Completeness::Partial { reason } | Completeness::Failed { reason }) = state else {
             continue;
         };
-        let _ = writeln!(out, "{name} was not read whole: {}", escape(reason));
+        let _ = writeln!(out, "{name} was not read completely: {}", escape(reason));
     }
     for Difference { disagreement, instance, node, group, since } in differences {
         let or_none = |name: Option<String>| name.unwrap_or_else(|| "-".to_owned());
@@ -138,12 +141,14 @@ fn text(observed: &Observed, differences: &[Difference]) -> String {
         let node = or_none(node.as_ref().map(ToString::to_string));
         let minutes = observed.taken_at.duration_since(*since).as_mins().max(0);
         let group = group.as_ref().map(|name| format!(", group {name}")).unwrap_or_default();
-        let line =
-            format!("{instance:19}  {node}  {} for {minutes} min{group}", disagreement.words());
+        let line = format!(
+            "{instance:19}  {node}  {} for {minutes} min{group}",
+            disagreement.description()
+        );
         let _ = writeln!(out, "{}", escape(&line));
     }
     if differences.is_empty() {
-        out.push_str("EC2, Auto Scaling and Kubernetes agree on every machine.\n");
+        out.push_str("EC2, Auto Scaling and Kubernetes agree on every instance and node.\n");
     }
     out
 }
@@ -151,10 +156,10 @@ fn text(observed: &Observed, differences: &[Difference]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::tests::ran;
+    use crate::cli::tests::run_command;
 
     #[test]
-    fn machines_that_sources_disagree_on_are_listed_as_text_and_json() {
+    fn source_disagreements_are_listed_as_text_and_json() {
         let world = serde_json::json!({
             "format_version": "1.0", "taken_at": "2026-11-21T10:00:00Z",
             "cluster": { "name": "prod", "region": "us-east-1", "account": "1", "uid": "u" },
@@ -171,43 +176,53 @@ mod tests {
         std::fs::write(tree.path().join("a.yaml"), "").expect("written");
         let (tree, path) = (tree.path().to_str(), path.to_str());
         let (tree, path) = (tree.expect("UTF-8"), path.expect("UTF-8"));
-        let asked = ["observe", tree, "--world", path, "--differences"];
-        let shown = ran(&asked).out;
+        let arguments = ["observe", tree, "--world", path, "--differences"];
+        let shown = run_command(&arguments).out;
         assert_eq!(shown, "i-1                  -  instance without a node for 30 min\n");
-        let json = ran(&[&asked[..], &["--format", "json"]].concat()).out;
+        let json = run_command(&[&arguments[..], &["--format", "json"]].concat()).out;
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(json["differences"][0]["disagreement"], "instance-without-node");
-        assert_eq!(ran(&["observe", tree, "--world", path, "--format", "json"]).exit, Exit::Failed);
+        assert_eq!(
+            run_command(&["observe", tree, "--world", path, "--format", "json"]).exit,
+            Exit::Failed
+        );
     }
 
     #[test]
-    fn what_nodes_report_is_kept_in_the_repository_and_counts_where_none_runs() {
+    fn learned_capacity_counts_without_running_nodes() {
         let tree = tempfile::tempdir().expect("a directory");
         let from = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
         let copied = std::process::Command::new("cp").arg("-r").arg(from).arg(tree.path()).status();
         assert!(copied.expect("cp runs").success());
         let shop = tree.path().join("quickstart");
         let path = shop.to_str().expect("UTF-8");
-        // How many types are known by what nodes report, where none runs.
+        // Counts types with measured capacity although no node runs.
         let measured = || {
-            let asked = ["catalog", "list", "--allocatable", "--pool", "general", "--path", path];
-            let json = ran(&[&asked[..], &["--world", "empty", "--format", "json"]].concat()).out;
+            let arguments =
+                ["catalog", "list", "--allocatable", "--pool", "general", "--path", path];
+            let json =
+                run_command(&[&arguments[..], &["--world", "empty", "--format", "json"]].concat())
+                    .out;
             let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
             let types = json["types"].as_array().expect("types").clone();
             types.iter().filter(|kind| kind["nodes_measured"] == 1).count()
         };
         assert_eq!(measured(), 0);
-        let kept = ran(&["observe", path, "--learn"]);
-        assert_eq!((kept.exit, kept.out.as_str()), (Exit::Done, ""), "{}", kept.err);
+        let saved = run_command(&["observe", path, "--learn"]);
+        assert_eq!((saved.exit, saved.out.as_str()), (Exit::Done, ""), "{}", saved.err);
         let file = std::fs::read_to_string(shop.join(LEARNED_FILE)).expect("written");
         assert!(file.contains("\"pool\": \"general\""), "{file}");
-        ran(&["observe", path, "--learn"]);
+        run_command(&["observe", path, "--learn"]);
         let again = std::fs::read_to_string(shop.join(LEARNED_FILE)).expect("written");
         assert_eq!(again, file);
         assert!(measured() > 0);
         std::fs::write(shop.join(LEARNED_FILE), "{").expect("written");
-        let refused = ran(&["observe", path, "--learn"]);
+        let refused = run_command(&["observe", path, "--learn"]);
         assert_eq!(refused.exit, Exit::Failed);
-        assert!(refused.err.contains("fleetwright.learned.json:1: is not what"), "{}", refused.err);
+        assert!(
+            refused.err.contains("fleetwright.learned.json:1: is not a file that"),
+            "{}",
+            refused.err
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! `plan`: compare what the repository asks for with what runs; show or save the difference.
+//! `plan`: compares the repository with the observed world; shows or saves the difference.
 
 use super::error::CliError;
-use super::settings::{PlanSettings, View};
+use super::settings::{PlanSettings, PlanView};
 use super::{Console, Exit, files, planning};
 use crate::plan::Plan;
 use crate::render::{self, MarkdownStyle};
@@ -15,43 +15,43 @@ pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit
     finish(&plan, settings, console)
 }
 
-/// Saves a plan where that was asked for.
+/// Saves a plan to the file of `--out`, if given.
 pub(super) fn save(plan: &Plan, settings: &PlanSettings) -> Result<(), CliError> {
     settings.out.as_ref().map_or(Ok(()), |out| files::write(out, &plan.to_json()))
 }
 
-/// Saves and shows a plan, and says how it ends.
+/// Saves and shows a plan. Returns the exit.
 pub(super) fn finish(
     plan: &Plan,
     settings: &PlanSettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    // Saved first: a reader that stops reading the text must not cost the file.
+    // The plan is saved first, because the reader of the text may stop early.
     save(plan, settings)?;
     show(plan, settings.view, console)?;
     if let Some(out) = &settings.out {
         let out = out.display();
-        console.say(&format!("Saved as {out}. To carry it out: fleetwright apply {out}"));
+        console.report(&format!("Saved as {out}. To carry it out: fleetwright apply {out}"));
     }
     if render::is_errored_by_rules(plan) {
-        console.say(
+        console.report(
             "The plan breaks rules that every plan must keep: this is a defect of fleetwright.",
         );
     } else if plan.errored {
-        console.say("The inputs have errors; the plan shows what could be read.");
+        console.report("The inputs have errors; the plan shows what could be read.");
     }
     Ok(planning::exit(plan, settings.detailed_exitcode))
 }
 
 /// Writes a plan to stdout.
-pub(super) fn show(plan: &Plan, view: View, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn show(plan: &Plan, view: PlanView, console: &mut Console) -> Result<(), CliError> {
     match view {
-        View::Json => console.print(&plan.to_json()),
-        View::Stream => console.print(&render::stream(plan)),
-        View::Markdown => console.print(&render::markdown(plan, MarkdownStyle::default())),
-        View::Html => console.print(&render::html(plan)),
-        View::Github => console.print(&render::github(plan)),
-        View::Text(verbosity) => {
+        PlanView::Json => console.print(&plan.to_json()),
+        PlanView::Stream => console.print(&render::stream(plan)),
+        PlanView::Markdown => console.print(&render::markdown(plan, MarkdownStyle::default())),
+        PlanView::Html => console.print(&render::html(plan)),
+        PlanView::Github => console.print(&render::github(plan)),
+        PlanView::Text(verbosity) => {
             let style = console.style(verbosity);
             console.print(&render::text(plan, &style))
         }

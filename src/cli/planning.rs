@@ -1,4 +1,4 @@
-//! From settings to a plan: read the tree, look at the world, ask the engine.
+//! From settings to a plan: read, observe, price, plan, compare, judge.
 
 use std::path::Path;
 
@@ -10,22 +10,25 @@ use super::world::{self, WorldChoice};
 use super::{Console, Exit};
 use jiff::Timestamp;
 
-use crate::catalog::{Catalog, Market, ZoneSetting};
+use crate::adapters::git::{
+    CloneCache, RemoteRepository, RepositoryTree, read_revision, read_tree,
+};
+use crate::catalog::Catalog;
 use crate::demand::DemandMode;
-use crate::engine::{self, Inputs};
-use crate::fleet::Observed;
-use crate::git::{CloneCache, Remote, TreeRead, read_revision, read_tree};
-use crate::ids::Region;
+use crate::model::ids::Region;
+use crate::model::market::{Market, ZoneSetting};
+use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare};
+use crate::planner::{self, Inputs};
 use crate::policy;
 
-/// Reads the files that the settings name.
-pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
+/// Reads the files of the settings.
+pub(super) fn read(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
     let SourceSettings { path, revision } = source;
-    let read = match (path.to_str().and_then(Remote::parse), revision) {
+    let read = match (path.to_str().and_then(RemoteRepository::parse), revision) {
         (Some(remote), revision) => {
-            let cache = CloneCache::of_environment()?;
+            let cache = CloneCache::from_environment()?;
             remote.read(revision.as_deref(), &cache)
         }
         (None, None) => read_tree(path),
@@ -36,76 +39,105 @@ pub(super) fn read(source: &SourceSettings) -> Result<TreeRead, CliError> {
     Ok(read)
 }
 
-/// Makes a plan, judged by policies, and compared where that is asked for.
+/// Makes a plan, compared with another revision if asked for, and judged by policies.
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
-    let read = read(&settings.source)?;
-    let judge = Judge::read(&settings.source, &read, &settings.guard)?;
-    let repository = Repository::read_since(&read, &judge.trusted);
-    let world = choice(settings.world.as_ref(), &settings.source, &repository)?;
-    let mut observed = world::observe(&world, &repository, settings.at, console)?;
-    let before = settings.compare.as_deref().map(|revision| compared(settings, revision));
-    let before = before.transpose()?;
-    if let Some((_, before)) = &before {
-        // Nothing in a cluster tells whose a workload is, and the revision compared with does.
-        let head = &repository.desired.workloads;
-        let before = before.desired.workloads.keys();
-        observed.deliver(before.filter(|id| !head.contains_key(*id)).cloned());
+    let sources = PlanSources::read(settings)?;
+    let observation = Observation::take(settings, &sources, console)?;
+    let context = PlanContext::price(settings, observation, &sources.head);
+    let mut plan = context.plan(&sources.head)?;
+    if let Some((revision, before)) = &sources.compared {
+        plan.capacity.comparison = Some(compare(&plan, &context.plan(before)?, revision));
     }
-    let at = world::moment(&world, settings.at, &observed, console);
-    let market = world::market(&world, &repository, &observed);
-    let ground = Ground { world, observed, at, market };
-    let mut plan = ground.plan(settings, &repository)?;
-    if let Some((revision, before)) = &before {
-        let other = ground.plan(settings, before)?;
-        plan.capacity.comparison = Some(compare(&plan, &other, revision));
-    }
-    judge.record(&mut plan);
+    sources.judge.record(&mut plan);
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");
     Ok(plan)
 }
 
-/// What every revision is planned over.
-struct Ground {
+/// The planned revision, the compared revision, and the policies that judge the plan.
+struct PlanSources<'s> {
+    judge: Judge,
+    head: Repository,
+    compared: Option<(&'s str, Repository)>,
+}
+
+impl<'s> PlanSources<'s> {
+    fn read(settings: &'s PlanningSettings) -> Result<Self, CliError> {
+        let tree = read(&settings.source)?;
+        let judge = Judge::read(&settings.source, &tree, &settings.guard)?;
+        let head = Repository::read_trusting(&tree, &judge.trusted);
+        let compared = settings.compare.as_deref().map(|revision| {
+            let named = Some(revision.to_owned());
+            let source = SourceSettings { revision: named, ..settings.source.clone() };
+            read(&source).map(|tree| (revision, Repository::read(&tree)))
+        });
+        Ok(Self { judge, head, compared: compared.transpose()? })
+    }
+}
+
+/// The observed world, at the time of the plan.
+struct Observation {
     world: WorldChoice,
     observed: Observed,
     at: Timestamp,
-    /// What EC2 offers now, or why that is not known; nothing where nobody asked.
+}
+
+impl Observation {
+    fn take(
+        settings: &PlanningSettings,
+        PlanSources { head, compared, .. }: &PlanSources<'_>,
+        console: &Console,
+    ) -> Result<Self, CliError> {
+        let world = world_choice(settings.world.as_ref(), &settings.source, head)?;
+        let mut observed = world::observe(&world, head, settings.at, console)?;
+        if let Some((_, before)) = compared {
+            // The cluster does not record ownership of a workload. The compared revision shows
+            // which workloads the repository removed.
+            let (head, before) = (&head.desired.workloads, before.desired.workloads.keys());
+            observed.mark_delivered(before.filter(|id| !head.contains_key(*id)).cloned());
+        }
+        let at = world::planning_time(&world, settings.at, &observed, console);
+        Ok(Self { world, observed, at })
+    }
+}
+
+/// The inputs that all planned revisions share.
+struct PlanContext<'s> {
+    settings: &'s PlanningSettings,
+    observation: Observation,
+    /// The current EC2 offerings, or the reason why they are not known. `None` if the world has no
+    /// market.
     market: Option<Result<Market, String>>,
 }
 
-impl Ground {
-    fn plan(&self, settings: &PlanningSettings, repository: &Repository) -> Result<Plan, CliError> {
-        let Self { world, observed, at, market } = self;
+impl<'s> PlanContext<'s> {
+    fn price(settings: &'s PlanningSettings, observation: Observation, head: &Repository) -> Self {
+        let market = world::market(&observation.world, head, &observation.observed);
+        Self { settings, observation, market }
+    }
+
+    fn plan(&self, repository: &Repository) -> Result<Plan, CliError> {
+        let Self { settings, observation: Observation { world, observed, at }, market } = self;
         let fleet = &repository.fleet;
         let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
         let catalog = catalog(&region, &fleet.zones, market.as_ref())?;
         let demand = settings.demand.unwrap_or(fleet.demand);
-        let mut plan = engine::plan(&Inputs {
+        let mut plan = planner::plan(&Inputs {
             desired: &repository.desired,
             observed,
             catalog: &catalog,
-            base: base_of(&settings.source, repository, world, observed, demand),
+            base: plan_base(&settings.source, repository, world, observed, demand),
             at: *at,
             demand,
             is_forecast: false,
             scope: settings.scope.clone(),
-            settings: crate::solve::Settings { steer: settings.steer, ..fleet.solve },
+            settings: crate::solver::Settings { steer: settings.steer, ..fleet.solve },
         });
         plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
         Ok(plan)
     }
 }
 
-/// Reads the revision that the plan is compared with.
-fn compared<'a>(
-    settings: &PlanningSettings,
-    revision: &'a str,
-) -> Result<(&'a str, Repository), CliError> {
-    let source = SourceSettings { revision: Some(revision.to_owned()), ..settings.source.clone() };
-    Ok((revision, Repository::read(&read(&source)?)))
-}
-
-/// Returns what the region offers: as EC2 says, where it was asked and answered.
+/// Returns the catalog of the region, with the current EC2 offerings if known.
 pub(super) fn catalog(
     region: &Region,
     zones: &[ZoneSetting],
@@ -113,13 +145,13 @@ pub(super) fn catalog(
 ) -> Result<Catalog, CliError> {
     match market {
         Some(Ok(market)) => {
-            let catalog = Catalog::load(region, &market.zone_settings(zones))?;
-            Ok(catalog.traded(market, zones))
+            let catalog = Catalog::load(region, &market.resolve_zones(zones))?;
+            Ok(catalog.with_market(market, zones))
         }
         Some(Err(why)) => {
             let mut catalog = Catalog::load(region, zones)?;
             catalog.warnings.push(format!(
-                "what EC2 offers now is not known, and what is embedded stands in: {why}"
+                "the current EC2 offerings are not known, and embedded data stands in: {why}"
             ));
             Ok(catalog)
         }
@@ -127,30 +159,29 @@ pub(super) fn catalog(
     }
 }
 
-/// Returns the world that was asked for, else that of `fleetwright.yaml`.
-pub(super) fn choice(
-    asked: Option<&WorldChoice>,
+/// Returns the requested world, or that of `fleetwright.yaml`.
+pub(super) fn world_choice(
+    requested: Option<&WorldChoice>,
     source: &SourceSettings,
     repository: &Repository,
 ) -> Result<WorldChoice, CliError> {
-    if let Some(world) = asked {
+    if let Some(world) = requested {
         return Ok(world.clone());
     }
     let world = WorldChoice::parse(&repository.fleet.world)?;
-    // What the repository names is relative to the repository, not to where the user stands, unless
-    // there is no directory of it here.
-    let is_here = source.path.to_str().and_then(Remote::parse).is_none();
-    Ok(if is_here { world.below(&source.path) } else { world })
+    // A path in the repository is relative to the repository, unless the repository is remote.
+    let is_here = source.path.to_str().and_then(RemoteRepository::parse).is_none();
+    Ok(if is_here { world.relative_to(&source.path) } else { world })
 }
 
 /// Returns the path or URL as a plan records it.
-fn shown(path: &Path) -> String {
-    let remote = path.to_str().and_then(Remote::parse);
-    remote.map_or_else(|| path.display().to_string(), |remote| remote.shown())
+fn display_path(path: &Path) -> String {
+    let remote = path.to_str().and_then(RemoteRepository::parse);
+    remote.map_or_else(|| path.display().to_string(), |remote| remote.display_url())
 }
 
-/// Returns what a plan of this tree over this world is made from.
-pub(super) fn base_of(
+/// Returns the inputs that a plan records.
+pub(super) fn plan_base(
     source: &SourceSettings,
     repository: &Repository,
     world: &WorldChoice,
@@ -158,7 +189,7 @@ pub(super) fn base_of(
     demand: DemandMode,
 ) -> Base {
     Base {
-        path: shown(&source.path),
+        path: display_path(&source.path),
         directory: repository.base.commit.as_ref().map(|_| repository.base.below.clone()),
         repository: repository.base.repository.clone(),
         commit: repository.base.commit.clone(),
@@ -178,13 +209,13 @@ pub(super) fn base_of(
     }
 }
 
-/// Returns whether the plan would change anything.
+/// Returns whether the plan has changes.
 pub(super) fn has_changes(plan: &Plan) -> bool {
     let changes = |row: &ResourceChange| row.change.actions != [Action::NoOp];
     plan.resource_changes.iter().any(changes) || !plan.capacity.waves.is_empty()
 }
 
-/// Returns how a plan ends a command that does not apply it: errors, then policies, then changes.
+/// Returns the exit of a command that does not apply the plan: errors, then policies, then changes.
 pub(super) fn exit(plan: &Plan, detailed: bool) -> Exit {
     if plan.errored {
         Exit::Failed
@@ -197,7 +228,6 @@ pub(super) fn exit(plan: &Plan, detailed: bool) -> Exit {
     }
 }
 
-/// Returns whether a policy denies the plan.
 pub(super) fn is_denied(plan: &Plan) -> bool {
     policy::is_denied(plan)
 }
@@ -210,8 +240,8 @@ mod tests {
     use tempfile::TempDir;
 
     use crate::cli::Exit;
-    use crate::cli::tests::{Ran, ran};
-    use crate::fleet::{ClusterIdentity, Observed, write_world};
+    use crate::cli::tests::{CommandOutput, run_command};
+    use crate::model::observed::{ClusterIdentity, Observed, write_world};
 
     const FLEET: &str = "\
 apiVersion: fleetwright.dev/v1
@@ -275,12 +305,12 @@ spec:
         path.to_str().expect("UTF-8")
     }
 
-    fn planned(tree: &TempDir, more: &[&str]) -> Ran {
-        ran(&[&["plan", text(tree.path())], &AT[..], more].concat())
+    fn planned(tree: &TempDir, more: &[&str]) -> CommandOutput {
+        run_command(&[&["plan", text(tree.path())], &AT[..], more].concat())
     }
 
     #[test]
-    fn a_tree_is_planned_against_nothing_and_the_same_tree_gives_the_same_bytes() {
+    fn same_tree_gives_the_same_plan_bytes() {
         let tree = tree();
         let first = planned(&tree, &["--detailed-exitcode"]);
         assert_eq!(first.exit, Exit::Changes, "{}{}", first.out, first.err);
@@ -288,33 +318,34 @@ spec:
         assert!(first.out.contains("base ") && first.out.contains("world empty"));
         let json = || planned(&tree, &["--format", "json"]).out;
         assert_eq!(json(), json());
-        let explained = ran(&[&["explain", "web/api", text(tree.path())], &AT[..]].concat());
+        let explained =
+            run_command(&[&["explain", "web/api", text(tree.path())], &AT[..]].concat());
         assert!(explained.out.contains("3 pods planned"), "{}{}", explained.out, explained.err);
     }
 
     #[test]
-    fn a_saved_plan_is_the_plan() {
+    fn saved_plan_is_shown_unchanged() {
         let tree = tree();
         let saved = tree.path().join("plan.json");
         let shown = planned(&tree, &["--out", text(&saved)]);
-        assert_eq!(ran(&["show", text(&saved)]).out, shown.out);
+        assert_eq!(run_command(&["show", text(&saved)]).out, shown.out);
         assert_eq!(
             fs::read_to_string(&saved).expect("saved"),
             planned(&tree, &["--format", "json"]).out
         );
-        let applied = ran(&["apply", text(&saved), "--auto-approve"]);
+        let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
         assert_eq!(applied.exit, Exit::NotApproved, "nothing can be applied to an empty world");
     }
 
     #[test]
-    fn an_embedded_world_is_made_once_and_keeps_its_own_time() {
+    fn embedded_world_keeps_its_own_time() {
         let tree = tree();
         let world = format!("sim:{}", text(&tree.path().join("world")));
         let began = planned(&tree, &["--world", &world, "--summary"]);
         assert!(began.out.contains("observed 2026-09-01T10:00:00Z (0s before)"), "{}", began.err);
-        let later = ran(&["plan", text(tree.path()), "--world", &world, "--summary"]);
+        let later = run_command(&["plan", text(tree.path()), "--world", &world, "--summary"]);
         assert_eq!(later.out, began.out, "the clock of the world, not that of the wall");
-        let observed = ran(&["observe", text(tree.path()), "--world", &world]);
+        let observed = run_command(&["observe", text(tree.path()), "--world", &world]);
         assert_eq!(observed.exit, Exit::Done, "{}", observed.err);
         let file = tree.path().join("seen.json");
         fs::write(&file, &observed.out).expect("written");
@@ -323,24 +354,25 @@ spec:
     }
 
     #[test]
-    fn plan_apply_plan_again_finds_nothing_left_to_do() {
+    fn second_plan_after_apply_has_no_changes() {
         let tree = tree();
         let world = format!("sim:{}", text(&tree.path().join("world")));
         let saved = tree.path().join("plan.json");
         let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
         assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
-        let nobody = ran(&["apply", text(&saved)]);
-        assert_eq!(nobody.exit, Exit::NotApproved, "{}", nobody.err);
-        let applied = ran(&["apply", text(&saved), "--auto-approve"]);
+        let unapproved = run_command(&["apply", text(&saved)]);
+        assert_eq!(unapproved.exit, Exit::NotApproved, "{}", unapproved.err);
+        let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
         assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
         assert!(applied.err.contains("launched i-"), "{}", applied.err);
-        let again = ran(&["plan", text(tree.path()), "--world", &world, "--detailed-exitcode"]);
+        let again =
+            run_command(&["plan", text(tree.path()), "--world", &world, "--detailed-exitcode"]);
         assert_eq!(again.exit, Exit::Done, "{}", again.out);
         assert!(again.out.ends_with("matches the configuration.\n"), "{}", again.out);
     }
 
     #[test]
-    fn a_world_of_another_cluster_is_refused_with_10() {
+    fn world_of_another_cluster_exits_with_10() {
         let tree = tree();
         let cluster = ClusterIdentity {
             name: "other".into(),
@@ -360,7 +392,7 @@ spec:
     }
 
     #[test]
-    fn worlds_that_cannot_be_read_are_errors_with_a_way_out() {
+    fn unreadable_world_is_an_error_with_a_hint() {
         let tree = tree();
         fs::write(tree.path().join("bad.world"), "{}").expect("written");
         let bad = text(&tree.path().join("bad.world")).to_owned();
@@ -372,21 +404,21 @@ spec:
     }
 
     #[test]
-    fn what_is_wrong_with_the_tree_ends_plan_and_validate_with_1_and_says_where() {
+    fn invalid_tree_exits_with_1_and_names_the_line() {
         let tree = tree();
-        let valid = ran(&["validate", text(tree.path())]);
+        let valid = run_command(&["validate", text(tree.path())]);
         assert_eq!(valid.exit, Exit::Done, "{}", valid.out);
         let broken = WORKLOAD.replace("1Gi", "1G1");
         fs::write(tree.path().join("api.yaml"), broken).expect("written");
         for command in ["plan", "validate"] {
-            let ran = ran(&[command, text(tree.path())]);
+            let ran = run_command(&[command, text(tree.path())]);
             assert_eq!(ran.exit.code(), 1, "{command}");
             assert!(ran.out.contains("error: api.yaml:13: "), "{}", ran.out);
             assert!(ran.out.contains("\n  hint: "), "{}", ran.out);
         }
         let zone = FLEET.replace("us-east-1a", "us-east-1z");
         fs::write(tree.path().join("fleetwright.yaml"), zone).expect("written");
-        let both = ran(&["validate", text(tree.path())]);
+        let both = run_command(&["validate", text(tree.path())]);
         assert!(both.out.contains("us-east-1z") && both.out.contains("2 errors"), "{}", both.out);
     }
 }

@@ -1,4 +1,4 @@
-//! Policies: which ones judge a plan, and their own tests.
+//! Policies: which policies judge a plan, and their own tests.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -11,37 +11,38 @@ use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
 use super::{Console, Exit, embedded, files, planning};
-use crate::git::{CloneCache, Remote, TreeRead, read_named};
-use crate::ids::hex;
+use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
-use crate::manifest::GuardSettings;
+use crate::model::desired::GuardSettings;
 use crate::plan::wire::{Base, Guard, JudgedBy};
 use crate::plan::{Plan, seal};
-use crate::policy::{Bundle, Limits, PolicyFile, TestOutcome, attach, evaluate, run_tests};
+use crate::policy::{
+    Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, run_tests,
+};
 
-/// Most bytes of a file of data.
+/// Most bytes of a policy data file.
 const DATA_BYTES_MAX: u64 = 8 << 20;
 
-/// What a plan is judged by: policies, and who may apply it when.
+/// The policies that judge a plan, and the settings that guard its apply.
 pub(super) struct Judge {
     bundle: Bundle,
     pub(super) fleet: FleetSettings,
-    /// Where that was read, where it is not the tree that is planned.
+    /// The revision that they come from, unless it is the planned tree.
     pub(super) guard: Option<Guard>,
-    /// The commits of that revision and those before it, by name: what the chain of signatures begins
-    /// with. Empty where nothing outside the tree guards.
+    /// The commits of the guarding revision and its ancestors, from which the chain of signatures
+    /// starts. Empty if the tree guards itself.
     pub(super) trusted: BTreeSet<String>,
 }
 
 impl Judge {
-    /// Reads what guards `source`: from the revision that `choice` names, else from the tree itself.
+    /// Reads the policies and settings that guard `source`: from the revision of `choice`,
+    /// otherwise from the tree itself.
     ///
-    /// A pull request must not loosen the rules that it is judged by; so where a revision is named,
-    /// nothing of the tree counts, not even that it has policies. Errors in the tree's own settings
-    /// are errors of its plan.
+    /// A pull request must not loosen its own rules. With a revision, neither the settings nor the
+    /// policies of the tree count. Errors in the settings of the tree are errors of its plan.
     pub(super) fn read(
         source: &SourceSettings,
-        tree: &TreeRead,
+        tree: &RepositoryTree,
         choice: &GuardChoice,
     ) -> Result<Self, CliError> {
         let own = FleetSettings::read(tree);
@@ -51,29 +52,29 @@ impl Judge {
         };
         let guarding = SourceSettings { revision: Some(revision.clone()), ..source.clone() };
         let read = planning::read(&guarding)?;
-        let commits = read.proof.iter().flat_map(|proof| &proof.commits);
+        let commits = read.signed_history.iter().flat_map(|proof| &proof.commits);
         let trusted = commits.map(|commit| commit.id.clone()).collect();
-        let fleet = FleetSettings::guarding(&read)?;
+        let fleet = FleetSettings::read_guarding(&read)?;
         let changed = (&fleet.policies, &fleet.guard) != (&own.policies, &own.guard)
-            || texts(&guarding, &fleet.policies)? != texts(source, &own.policies)?;
+            || read_policies(&guarding, &fleet.policies)? != read_policies(source, &own.policies)?;
         let guard = Guard { revision: revision.clone(), commit: read.base.commit, changed };
         let bundle = bundle(&guarding, &fleet, choice)?;
         Ok(Self { bundle, fleet, guard: Some(guard), trusted })
     }
 
-    /// Reads what guards the apply of `plan`: the revision that `choice` names, else the one that
-    /// guarded when it was made, else the commit that was planned; the files on disk only where those
-    /// were planned, and as they were then.
+    /// Reads the policies and settings that guard the apply of `plan`. The order is: the revision
+    /// of `choice`, the recorded guarding revision, the planned commit. Files on disk count only if
+    /// they were planned and are unchanged.
     ///
-    /// Whatever judged the plan when it was made judges it again.
-    pub(super) fn of_apply(plan: &Plan, choice: &GuardChoice) -> Result<Self, CliError> {
+    /// Every policy that judged the plan must judge it again.
+    pub(super) fn for_apply(plan: &Plan, choice: &GuardChoice) -> Result<Self, CliError> {
         let (source, fleet) = guarding(plan, choice)?;
         let bundle = bundle(&source, &fleet, choice)?;
-        missing(&plan.capacity.base, &bundle)?;
+        refuse_missing(&plan.capacity.base, &bundle)?;
         Ok(Self { bundle, fleet, guard: None, trusted: BTreeSet::new() })
     }
 
-    /// Adds to the plan what the policies say of it, and which they are.
+    /// Adds the results of the policies to the plan, and the identity of the policies.
     pub(super) fn record(&self, plan: &mut Plan) {
         let files = self.bundle.files.iter().chain(&self.bundle.data);
         plan.capacity.base.judged_by = files.map(judged_by).collect();
@@ -83,20 +84,20 @@ impl Judge {
         seal(plan);
     }
 
-    /// Adds to the plan what the policies say of it.
+    /// Adds the results of the policies to the plan.
     pub(super) fn judge(&self, plan: &mut Plan) {
-        let checks = evaluate(plan, &self.bundle, Limits::default());
-        attach(plan, checks);
+        let checks = evaluate(plan, &self.bundle, PolicyLimits::default());
+        attach_checks(plan, checks);
     }
 }
 
-/// Returns who may apply `plan`, and when.
+/// Returns the settings that guard the apply of `plan`.
 #[cfg(feature = "live")]
-pub(super) fn guard_of(plan: &Plan) -> Result<GuardSettings, CliError> {
+pub(super) fn apply_guard(plan: &Plan) -> Result<GuardSettings, CliError> {
     Ok(guarding(plan, &GuardChoice::default())?.1.guard)
 }
 
-/// Returns where the settings are that guard the apply of `plan`, and the settings.
+/// Returns the source of the settings that guard the apply of `plan`, and the settings.
 fn guarding(
     plan: &Plan,
     choice: &GuardChoice,
@@ -106,28 +107,29 @@ fn guarding(
     let planned = base.commit.as_ref().filter(|_| !base.dirty);
     let revision = choice.revision.as_ref().or(recorded.flatten()).or(planned).cloned();
     let source = SourceSettings { path: PathBuf::from(&base.path), revision };
-    let read = planning::read(&source)
-        .map_err(|error| error.context("cannot read what guards the plan".to_owned()))?;
+    let read = planning::read(&source).map_err(|error| {
+        error.context("cannot read the settings that guard the plan".to_owned())
+    })?;
     if source.revision.is_none() {
         let here = Repository::read(&read);
         if here.base.tree != base.tree {
-            return Err(embedded::other_files(plan, &here.fleet));
+            return Err(embedded::changed_files_error(plan, &here.fleet));
         }
     }
-    let fleet = FleetSettings::guarding(&read)?;
+    let fleet = FleetSettings::read_guarding(&read)?;
     Ok((source, fleet))
 }
 
-/// Reads what judges: the policies that the guarding settings name, and those that are given beside.
+/// Reads the policies of the guarding settings, and those of the command line.
 fn bundle(
     guarding: &SourceSettings,
     fleet: &FleetSettings,
     choice: &GuardChoice,
 ) -> Result<Bundle, CliError> {
-    let mut bundle = texts(guarding, &fleet.policies)?;
+    let mut bundle = read_policies(guarding, &fleet.policies)?;
     for directory in &choice.policies {
         let given = SourceSettings { path: directory.clone(), revision: None };
-        add(&mut bundle, &given, "")?;
+        add_directory(&mut bundle, &given, "")?;
     }
     for path in &choice.data {
         let bytes = files::read(path, DATA_BYTES_MAX)?;
@@ -139,11 +141,11 @@ fn bundle(
 
 fn judged_by(file: &PolicyFile) -> JudgedBy {
     let PolicyFile { path, text } = file;
-    JudgedBy { path: path.clone(), sha256: hex(&Sha256::digest(text)) }
+    JudgedBy { path: path.clone(), sha256: hex::encode(Sha256::digest(text)) }
 }
 
-/// Refuses to go on without a file that judged the plan when it was made, as it was then.
-fn missing(base: &Base, bundle: &Bundle) -> Result<(), CliError> {
+/// Refuses to continue without a policy file that judged the plan, unchanged.
+fn refuse_missing(base: &Base, bundle: &Bundle) -> Result<(), CliError> {
     let given: BTreeSet<String> =
         bundle.files.iter().chain(&bundle.data).map(|file| judged_by(file).sha256).collect();
     let missing = base.judged_by.iter().filter(|file| !given.contains(&file.sha256));
@@ -152,36 +154,44 @@ fn missing(base: &Base, bundle: &Bundle) -> Result<(), CliError> {
         return Ok(());
     }
     let missing = missing.join("`, `");
-    Err(CliError::text(format!("the plan was judged by `{missing}`, which is not given as it was"))
-        .kind(Exit::NotApproved)
-        .hint("pass the same --policy, --policy-data and --guard-ref as when it was planned")
-        .hint("or plan again, by the policies that count now"))
+    Err(CliError::text(format!(
+        "the plan was judged by `{missing}`, which is missing or has changed"
+    ))
+    .kind(Exit::NotApproved)
+    .hint("pass the same --policy, --policy-data and --guard-ref as when it was planned")
+    .hint("or plan again with the current policies"))
 }
 
-/// Reads the directories of policies that `fleetwright.yaml` names.
-fn texts(source: &SourceSettings, directories: &[String]) -> Result<Bundle, CliError> {
+/// Reads the policy directories of `fleetwright.yaml`.
+fn read_policies(source: &SourceSettings, directories: &[String]) -> Result<Bundle, CliError> {
     let mut bundle = Bundle::default();
     for directory in directories {
-        add(&mut bundle, source, directory)?;
+        add_directory(&mut bundle, source, directory)?;
     }
     Ok(bundle)
 }
 
-/// Adds the policies and data of a directory below `source`, which must hold some.
-fn add(bundle: &mut Bundle, source: &SourceSettings, directory: &str) -> Result<(), CliError> {
-    const HINT: &str = "name a directory that holds policies: `.rego` files, and data as `.json`";
+/// Adds the policies and data of a directory below `source`, which must hold a policy.
+fn add_directory(
+    bundle: &mut Bundle,
+    source: &SourceSettings,
+    directory: &str,
+) -> Result<(), CliError> {
+    const HINT: &str =
+        "name a directory that contains policies: `.rego` files, and data as `.json`";
     let SourceSettings { path, revision } = source;
     let ends = [".rego", ".json"];
-    let remote = path.to_str().and_then(Remote::parse);
+    let remote = path.to_str().and_then(RemoteRepository::parse);
     let found = if let Some(remote) = &remote {
-        let cache = CloneCache::of_environment()?;
-        remote.read_named(directory, revision.as_deref(), &ends, &cache)
+        let cache = CloneCache::from_environment()?;
+        remote.read_text_files(directory, revision.as_deref(), &ends, &cache)
     } else {
-        // What the settings name is below their own root; what the caller names is anywhere.
+        // Directories in the settings are below the repository root; directories on the command
+        // line are anywhere.
         let below = !directory.is_empty();
         let place = if below { path.join(directory) } else { path.clone() };
         let root = Some(path.as_path()).filter(|_| below);
-        read_named(&place, root, revision.as_deref(), &ends)
+        read_text_files(&place, root, revision.as_deref(), &ends)
     };
     let found = found.map_err(|error| {
         CliError::new(error).context("cannot read the policies".to_owned()).hint(HINT)
@@ -192,7 +202,7 @@ fn add(bundle: &mut Bundle, source: &SourceSettings, directory: &str) -> Result<
     };
     if !found.iter().any(|file| is_rego(&file.path)) {
         let named = named.display();
-        return Err(CliError::text(format!("`{named}` holds no policy")).hint(HINT));
+        return Err(CliError::text(format!("`{named}` contains no policy")).hint(HINT));
     }
     for file in found {
         let list = if is_rego(&file.path) { &mut bundle.files } else { &mut bundle.data };
@@ -206,14 +216,14 @@ fn is_rego(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|end| end == "rego")
 }
 
-/// Runs the tests of policies, and the same tests by conftest where that is installed.
+/// Runs the tests of policies, and the same tests in conftest if it is installed.
 pub(super) fn test(settings: &PolicyTestSettings, console: &mut Console) -> Result<Exit, CliError> {
     let mut bundle = Bundle::default();
     for directory in &settings.directories {
         let given = SourceSettings { path: directory.clone(), revision: None };
-        add(&mut bundle, &given, "")?;
+        add_directory(&mut bundle, &given, "")?;
     }
-    let results = run_tests(&bundle, Limits::default()).map_err(|broken| {
+    let results = run_tests(&bundle, PolicyLimits::default()).map_err(|broken| {
         CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
             .hint("`opa fmt` and `opa check` say more about Rego")
     })?;
@@ -240,7 +250,7 @@ pub(super) fn test(settings: &PolicyTestSettings, console: &mut Console) -> Resu
     Ok(if failed == 0 && by_conftest { Exit::Done } else { Exit::Failed })
 }
 
-/// Runs `conftest verify`; returns whether it agrees, which it does where it is not installed.
+/// Runs `conftest verify`. Returns whether it agrees; a missing conftest counts as agreement.
 fn conftest(
     directories: &[PathBuf],
     tests: usize,
@@ -251,7 +261,7 @@ fn conftest(
     for directory in directories {
         command.arg("--policy").arg(directory);
     }
-    // Data of a directory of policies stands in it.
+    // Policy directories also hold their data.
     for directory in directories {
         command.arg("--data").arg(directory);
     }

@@ -1,4 +1,4 @@
-//! `preflight`: whether everything is in place that planning and applying live need.
+//! `preflight`: checks the requirements of planning and applying live.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::repository::Repository;
 use super::settings::SourceSettings;
 use super::{Console, Exit, live, planning};
-use crate::port::{Requirement, RequirementState};
+use crate::apply::ports::{Requirement, RequirementState};
 use crate::render::escape;
 
 pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit, CliError> {
@@ -17,7 +17,7 @@ pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit
     Ok(if requirements.iter().all(met) { Exit::Done } else { Exit::NotApproved })
 }
 
-/// Returns a line for each requirement, with what to do below those that are missing.
+/// Returns a line for each requirement, followed by its remedy if it is missing.
 fn text(requirements: &[Requirement]) -> String {
     let longest = requirements.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
@@ -47,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_what_to_do() {
+    fn missing_requirement_has_a_remedy() {
         let unknown = RequirementState::Unknown { why: "no cluster".to_owned() };
         let requirements = [
-            Requirement::of("identity", Ok("account 1".to_owned()), "log in"),
-            Requirement::of("subnets", Err("none".to_owned()), "tag them"),
+            Requirement::from_result("identity", Ok("account 1".to_owned()), "log in"),
+            Requirement::from_result("subnets", Err("none".to_owned()), "tag them"),
             Requirement { what: "image".to_owned(), state: unknown },
         ];
         assert_eq!(

@@ -1,5 +1,4 @@
-//! What happens while a plan is applied, told as it happens, and the receipt at the end: in lines for
-//! a person, or as a stream.
+//! Progress of an apply and its receipt, as text lines or as a JSON stream.
 
 mod stream;
 
@@ -7,92 +6,91 @@ use jiff::Timestamp;
 
 use super::Console;
 use super::error::CliError;
-use crate::apply::{ChangeOutcome, Event, Outcome, Receipt, Step, Verdict};
+use crate::apply::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
 use crate::plan::Plan;
 use crate::plan::wire::WaveStep;
 use crate::render::escape;
 
-/// Clears the line that the cursor of a terminal is on.
+/// Clears the current line of the terminal.
 const CLEAR: &str = "\r\x1b[2K";
 
-/// Tells what happens while a plan is applied.
+/// Reports the progress of an apply.
 ///
-/// In lines: on stderr, with a last line on a terminal that says what is under way; only the receipt
-/// is a result. As a stream: on stdout.
-pub(super) struct Teller<'a> {
+/// Text lines go to stderr, with a status line on a terminal; only the receipt goes to stdout. The
+/// JSON stream goes to stdout.
+pub(super) struct ProgressReporter<'a> {
     pub(super) console: &'a mut Console,
     plan: &'a Plan,
-    form: Form,
+    form: ProgressFormat,
     started: Option<Timestamp>,
-    /// Whether the last line of the terminal says what is under way.
+    /// True if the current line of the terminal is the status line.
     has_status: bool,
 }
 
-/// How it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ProgressFormat {
     Lines,
     Stream,
 }
 
-impl<'a> Teller<'a> {
-    pub(super) fn new(plan: &'a Plan, form: Form, console: &'a mut Console) -> Self {
+impl<'a> ProgressReporter<'a> {
+    pub(super) fn new(plan: &'a Plan, form: ProgressFormat, console: &'a mut Console) -> Self {
         Self { console, plan, form, started: None, has_status: false }
     }
 
-    /// Tells of an event.
+    /// Reports an event.
     pub(super) fn event(&mut self, event: &Event) {
         let started = *self.started.get_or_insert(event.at);
         match self.form {
-            Form::Lines => self.line(event, started),
-            Form::Stream => {
+            ProgressFormat::Lines => self.write_line(event, started),
+            ProgressFormat::Stream => {
                 let line = stream::line(event, started, self.plan);
-                // An apply is not given up because nobody reads on.
-                let _ = self.console.print(&line.written());
+                // A closed reader does not stop the apply.
+                let _ = self.console.print(&line.to_json_line());
             }
         }
     }
 
-    fn line(&mut self, event: &Event, started: Timestamp) {
+    fn write_line(&mut self, event: &Event, started: Timestamp) {
         let is_status = matches!(event.step, Step::Going { .. });
         let clear = if self.has_status { CLEAR } else { "" };
-        let text = line(event, started);
+        let text = event_line(event, started);
         if !is_status {
-            self.console.say_raw(&format!("{clear}{text}\n"));
+            self.console.report_raw(&format!("{clear}{text}\n"));
             self.has_status = false;
         } else if self.console.is_terminal() {
-            self.console.say_raw(&format!("{clear}{text} …"));
+            self.console.report_raw(&format!("{clear}{text} …"));
             self.has_status = true;
         }
     }
 
-    /// Tells what was done.
+    /// Reports the receipt.
     ///
     /// # Errors
-    /// When stdout cannot be written to.
+    /// Fails if stdout cannot be written.
     pub(super) fn receipt(&mut self, done: &Receipt) -> Result<(), CliError> {
         self.clear();
         match self.form {
-            Form::Lines => self.console.print(&receipt(done)),
-            Form::Stream => self.console.print(&stream::summary(done).written()),
+            ProgressFormat::Lines => self.console.print(&receipt_text(done)),
+            ProgressFormat::Stream => self.console.print(&stream::summary(done).to_json_line()),
         }
     }
 
-    /// Takes the line away that says what is under way.
+    /// Clears the status line.
     pub(super) fn clear(&mut self) {
         if std::mem::take(&mut self.has_status) {
-            self.console.say_raw(CLEAR);
+            self.console.report_raw(CLEAR);
         }
     }
 }
 
-/// Returns why there was no apply, or no more of it, as the line of a stream.
+/// Returns the stream line of an error that ended the apply.
 pub(super) fn failure(error: &CliError, now: Timestamp) -> String {
-    stream::failure(error, now).written()
+    stream::failure(error, now).to_json_line()
 }
 
-/// Returns the line for an event, with the time since the start.
-fn line(event: &Event, started: Timestamp) -> String {
+/// Returns the line of an event, with the time since the start.
+fn event_line(event: &Event, started: Timestamp) -> String {
     let seconds = event.at.duration_since(started).as_secs();
     let address = event.address.as_ref().map(|a| format!("{}: ", escape(a.as_str())));
     let text = escape(&describe(&event.step)).into_owned();
@@ -108,7 +106,7 @@ fn describe(step: &Step) -> String {
         }
         Step::Wave { step, changes } => {
             let nodes = if *changes == 1 { "node" } else { "nodes" };
-            format!("{}: {changes} {nodes}", wave(*step))
+            format!("{}: {changes} {nodes}", wave_text(*step))
         }
         Step::Launched { instance_id, instance_type, zone, capacity_type } => {
             format!("launched {instance_id} ({instance_type}, {zone}, {capacity_type})")
@@ -117,40 +115,40 @@ fn describe(step: &Step) -> String {
             format!("no capacity for {instance_type} in {zone} ({capacity_type}); trying the next")
         }
         Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),
-        Step::Joined { instance_id } => format!("{instance_id} is what its group made"),
+        Step::Joined { instance_id } => format!("{instance_id} was launched by its group"),
         Step::Found { instance_id } => format!("{instance_id} was launched by an earlier run"),
         Step::Retrying { why } => format!("trying again: {why}"),
-        Step::Unanswered => "nobody knows whether EC2 has heard of it".to_owned(),
-        Step::Unreadable => "the world cannot be read as a whole; waiting".to_owned(),
-        Step::Going { left } => format!("{left} under way"),
+        Step::Unanswered => "EC2 did not answer, so the result is unknown".to_owned(),
+        Step::Unreadable => "the observation is incomplete; waiting".to_owned(),
+        Step::Going { left } => format!("{left} in progress"),
         Step::Ready { node } => format!("{node} is Ready"),
         Step::Waiting { why } => format!("waiting: {why}"),
         Step::Cordoned { node } => format!("{node} is cordoned"),
         Step::Evicted { node, pods } => format!("evicted {pods} pods from {node}"),
         Step::Blocked { why } => format!("blocked: {why}"),
         Step::Terminating { instance_id } => format!("terminating {instance_id}"),
-        Step::Uncordoned { node } => format!("{node} takes pods again"),
+        Step::Uncordoned { node } => format!("{node} is uncordoned"),
         Step::Finished { step, outcome } => {
             let half = match step {
                 WaveStep::Launch => "launch",
                 WaveStep::Retire => "removal",
             };
-            format!("{half} {}", ended(outcome))
+            format!("{half} {}", outcome_text(outcome))
         }
     }
 }
 
-fn wave(step: WaveStep) -> &'static str {
+fn wave_text(step: WaveStep) -> &'static str {
     match step {
         WaveStep::Launch => "launching",
         WaveStep::Retire => "retiring",
     }
 }
 
-fn ended(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Done => "done".to_owned(),
-        Outcome::AlreadyDone => "had been done already".to_owned(),
+        Outcome::AlreadyDone => "already done".to_owned(),
         Outcome::Dropped { why } => format!("no longer needed: {why}"),
         Outcome::Skipped { why } => format!("skipped: {why}"),
         Outcome::GivenUp { why } => format!("given up: {why}"),
@@ -158,20 +156,20 @@ fn ended(outcome: &Outcome) -> String {
     }
 }
 
-/// How many changes ended in which way.
-struct Tally {
+/// Numbers of changes by outcome.
+struct ReceiptCounts {
     launched: usize,
     retired: usize,
     left: usize,
     dropped: usize,
 }
 
-impl Tally {
-    fn of(receipt: &Receipt) -> Self {
+impl ReceiptCounts {
+    fn from_receipt(receipt: &Receipt) -> Self {
         let count = |is: &dyn Fn(&ChangeOutcome) -> bool| {
             receipt.outcomes.iter().filter(|change| is(change)).count()
         };
-        // What an earlier run did is not what this one did.
+        // Work of an earlier run is not counted.
         let done = |step| count(&|change| change.step == step && change.outcome == Outcome::Done);
         Self {
             launched: done(WaveStep::Launch),
@@ -182,9 +180,8 @@ impl Tally {
     }
 }
 
-/// Returns the receipt in a few lines.
-fn receipt(receipt: &Receipt) -> String {
-    let Tally { launched, retired, left, dropped } = Tally::of(receipt);
+fn receipt_text(receipt: &Receipt) -> String {
+    let ReceiptCounts { launched, retired, left, dropped } = ReceiptCounts::from_receipt(receipt);
     let counted = |count: usize, what: &str| match count {
         0 => String::new(),
         n => format!(" {n} {what},"),
@@ -193,9 +190,9 @@ fn receipt(receipt: &Receipt) -> String {
     let before = counted(before, "with nothing to do") + &counted(dropped, "no longer needed");
     let took = receipt.finished_at.duration_since(receipt.started_at).as_secs();
     let verdict = match receipt.verdict {
-        Verdict::Applied => "Apply complete!",
-        Verdict::Partly => "Partly applied; run the same plan again to finish.",
-        Verdict::Interrupted => "Interrupted; run the same plan again to finish.",
+        ApplyStatus::Applied => "Apply complete!",
+        ApplyStatus::Partly => "Partly applied; run the same plan again to finish.",
+        ApplyStatus::Interrupted => "Interrupted; run the same plan again to finish.",
     };
     let mut text = format!(
         "\n{verdict} Nodes: {launched} launched, {retired} terminated, {left} left,{before} in {}m{:02}s.\n",
@@ -203,7 +200,7 @@ fn receipt(receipt: &Receipt) -> String {
         took % 60
     );
     for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
-        let line = format!("  {}: {}", change.address, ended(&change.outcome));
+        let line = format!("  {}: {}", change.address, outcome_text(&change.outcome));
         text.push_str(&escape(&line));
         text.push('\n');
     }
@@ -215,20 +212,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_time_since_the_start_and_nothing_that_a_terminal_would_obey() {
+    fn event_line_has_elapsed_time_and_no_terminal_controls() {
         let started: Timestamp = "2026-11-01T00:00:00Z".parse().expect("a time");
         let event = Event {
             at: "2026-11-01T00:01:05Z".parse().expect("a time"),
             address: Some("ec2_instance.web[\"0\"]".into()),
             step: Step::Ready { node: "n\u{1b}[31m".into() },
         };
-        let text = line(&event, started);
+        let text = event_line(&event, started);
         assert!(text.starts_with("   1m05s  ec2_instance.web[\"0\"]: n"), "{text}");
         assert!(!text.contains('\u{1b}'));
     }
 
     #[test]
-    fn a_receipt_lists_what_is_left_one_line_each() {
+    fn receipt_lists_unfinished_changes() {
         let at: Timestamp = "2026-11-01T00:00:00Z".parse().expect("a time");
         let left = |key: u8| ChangeOutcome {
             address: format!("ec2_instance.web[\"{key}\"]").into(),
@@ -236,7 +233,7 @@ mod tests {
             instance_id: None,
             outcome: Outcome::GivenUp { why: "not\ndrained".into() },
         };
-        let verdict = Verdict::Partly;
+        let verdict = ApplyStatus::Partly;
         let (plan_id, digest) = ("p".into(), "d".into());
         let before = ChangeOutcome { outcome: Outcome::AlreadyDone, ..left(2) };
         let why = "room elsewhere".to_owned();
@@ -244,7 +241,7 @@ mod tests {
         let outcomes = vec![left(0), left(1), before, dropped];
         let (started_at, finished_at) = (at, at);
         let text =
-            receipt(&Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict });
+            receipt_text(&Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
         assert!(

@@ -1,4 +1,4 @@
-//! Planning again before an apply: the engine, asked by what carries plans out.
+//! Plans again before an apply.
 
 use std::cell::RefCell;
 
@@ -6,53 +6,51 @@ use super::console::Console;
 use super::repository::Repository;
 use crate::apply::{Replan, Replanned};
 use crate::catalog::Catalog;
-use crate::engine::{self, Inputs, Scope};
-use crate::fleet::Observed;
+use crate::model::observed::Observed;
 use crate::plan::wire::{Base, BaseWorld, Decider};
-use crate::plan::{Pinned, Plan, difference};
+use crate::plan::{PinnedPlan, Plan, difference};
+use crate::planner::{self, Inputs, Scope};
 use crate::render::difference_text;
 
-/// What a plan is made again from.
+/// The inputs of the repeated plan.
 #[derive(Debug)]
-pub(super) struct Again<'a> {
+pub(super) struct Replanner<'a> {
     pub(super) repository: &'a Repository,
     pub(super) catalog: &'a Catalog,
-    /// What was planned last.
+    /// The last repeated plan.
     now: RefCell<Option<Plan>>,
 }
 
-impl<'a> Again<'a> {
-    pub(super) fn of(repository: &'a Repository, catalog: &'a Catalog) -> Self {
+impl<'a> Replanner<'a> {
+    pub(super) fn new(repository: &'a Repository, catalog: &'a Catalog) -> Self {
         Self { repository, catalog, now: RefCell::new(None) }
     }
 
-    /// Shows the plan that would be made now beside the approved one: advice, which decides nothing.
-    pub(super) fn show_beside(&self, approved: &Plan, console: &mut Console) {
+    /// Shows the difference between the approved plan and the current one. It is advice alone.
+    pub(super) fn show_difference(&self, approved: &Plan, console: &mut Console) {
         let Some(now) = self.now.take() else { return };
         let text = difference_text(&difference(approved, &now), &console.message_style());
-        // Planning again decides over the whole fleet.
-        let of = if approved.complete { "" } else { ", of everything" };
-        console.say_raw(&format!(
-            "\nThe approved plan, and the one that would be made now{of}:\n\n{text}\n"
-        ));
+        // The repeated plan covers the whole fleet.
+        let of = if approved.complete { "" } else { " of the whole fleet" };
+        console.report_raw(&format!("\nThe approved plan, and the current plan{of}:\n\n{text}\n"));
     }
 }
 
-impl Replan for Again<'_> {
+impl Replan for Replanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        // Nothing else waits for this thread.
+        // No other task needs this thread.
         Box::pin(std::future::ready(self.pinned(plan, observed)))
     }
 }
 
-impl Again<'_> {
-    fn pinned(&self, plan: &Plan, observed: &Observed) -> Pinned {
+impl Replanner<'_> {
+    fn pinned(&self, plan: &Plan, observed: &Observed) -> PinnedPlan {
         let base = &plan.capacity.base;
-        let mut seen = observed.clone();
-        // What the approved plan took for going, because a revision that it was compared with
-        // declared it, is going now as well.
-        let going = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);
-        seen.deliver(going.map(|row| row.workload.clone()));
+        let mut observed_now = observed.clone();
+        // The approved plan counted these workloads as removed, because a compared revision
+        // declared them.
+        let removed = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);
+        observed_now.mark_delivered(removed.map(|row| row.workload.clone()));
         let world = BaseWorld {
             name: base.world.name.clone(),
             cluster: observed.cluster.clone(),
@@ -60,22 +58,22 @@ impl Again<'_> {
             sources: observed.sources.clone(),
         };
         let steer = plan.capacity.placement.unsteered.is_some();
-        let pinned = engine::pinned(
+        let pinned = planner::plan_pinned(
             &Inputs {
                 desired: &self.repository.desired,
-                observed: &seen,
+                observed: &observed_now,
                 catalog: self.catalog,
                 base: Base { world, preconditions: Vec::new(), ..base.clone() },
-                // A plan for a moment to come is still for that moment.
+                // A plan for a future time stays at that time.
                 at: observed.taken_at.max(plan.timestamp),
                 demand: base.demand,
                 is_forecast: false,
                 scope: Scope::default(),
-                settings: crate::solve::Settings { steer, ..self.repository.fleet.solve },
+                settings: crate::solver::Settings { steer, ..self.repository.fleet.solve },
             },
             plan,
         );
-        self.now.replace(Some(pinned.now.clone()));
+        self.now.replace(Some(pinned.current.clone()));
         pinned
     }
 }

@@ -1,95 +1,101 @@
-//! A repository as commands use it: its settings, and what it asks for.
+//! A repository: its settings and its desired state.
 
 use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
 use super::error::CliError;
-use super::signers::unsigned;
-use crate::catalog::ZoneSetting;
+use super::signature_check::signature_problem;
+use crate::adapters::git::{RepositoryTree, TreeBase};
+use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
-use crate::fleet::ClusterIdentity;
-use crate::git::{TreeBase, TreeRead};
-use crate::ids::{Origin, Region, hex};
-use crate::manifest::{
-    Autoscaled, Commitment, ControllerSettings, Desired, Fleet, GuardSettings, Home, Problem,
-    Renderings, Severity, Unresolved, is_read, read_fleet,
+use crate::manifest::ports::RepositoryFiles;
+use crate::manifest::{is_read_directly, read_fleet, render_rounds};
+use crate::model::desired::{
+    Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PricingCommitment, Problem,
+    RenderResults, RepositoryLocation, Severity, Unresolved,
 };
+use crate::model::ids::{Origin, Region};
+use crate::model::market::{MarketQuery, ZoneSetting};
+use crate::model::observed::ClusterIdentity;
 use crate::plan::wire::RenderedRow;
-use crate::port::Repo;
-use crate::solve::Settings;
-use crate::sources;
-use crate::tools::Toolbox;
+use crate::solver::Settings;
 
-/// A repository, read.
+/// A repository that was read.
 #[derive(Debug)]
 pub(super) struct Repository {
     pub(super) fleet: FleetSettings,
-    /// What it asks for; problems of `fleetwright.yaml` are among its own.
+    /// The desired state, including problems of `fleetwright.yaml`.
     pub(super) desired: Desired,
-    /// Where it comes from, what tools were given of it included.
+    /// The commit and digest of the tree, including the inputs of renderers.
     pub(super) base: TreeBase,
-    /// What tools made of it.
+    /// The output of renderers.
     pub(super) rendered: Vec<RenderedRow>,
 }
 
 /// The settings of a repository.
 #[derive(Debug)]
 pub(super) struct FleetSettings {
-    /// Whether there is a `fleetwright.yaml`: defaults give way to what a world says.
+    /// True if `fleetwright.yaml` exists. Without it, the world replaces defaults.
     pub(super) is_declared: bool,
     pub(super) cluster: String,
     pub(super) region: Region,
     pub(super) zones: Vec<ZoneSetting>,
     pub(super) demand: DemandMode,
-    /// As `--world` writes it.
+    /// In the syntax of `--world`.
     pub(super) world: String,
     pub(super) solve: Settings,
-    /// Directories of policies, below the root.
+    /// Policy directories, relative to the root.
     pub(super) policies: Vec<String>,
-    pub(super) commitments: Vec<Commitment>,
+    pub(super) commitments: Vec<PricingCommitment>,
     pub(super) guard: GuardSettings,
     pub(super) controller: ControllerSettings,
 }
 
 impl Repository {
-    /// Reads `fleetwright.yaml` and every manifest of a tree, those that tools make included.
-    pub(super) fn read(tree: &TreeRead) -> Self {
-        Self::read_since(tree, &BTreeSet::new())
+    /// Reads `fleetwright.yaml` and every manifest of a tree, including rendered ones.
+    pub(super) fn read(tree: &RepositoryTree) -> Self {
+        Self::read_trusting(tree, &BTreeSet::new())
     }
 
-    /// Reads a tree of which the commits `trusted` count whoever signed them.
-    pub(super) fn read_since(tree: &TreeRead, trusted: &BTreeSet<String>) -> Self {
+    /// Reads a tree in which the commits `trusted` count with any signer.
+    pub(super) fn read_trusting(tree: &RepositoryTree, trusted: &BTreeSet<String>) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
-        let home = Home { repository: base.repository.clone(), below: base.below.clone() };
-        let toolbox = Toolbox::of_environment();
+        let home =
+            RepositoryLocation { repository: base.repository.clone(), path: base.below.clone() };
+        let toolbox = Renderers::from_environment();
         let (mut desired, renderings) =
-            sources::read(&tree.tree, &fleet, home, &*tree.shelf, &toolbox);
+            render_rounds::read(&tree.tree, &fleet, home, &*tree.files, &toolbox);
         desired.problems.extend(problems);
-        let (base, rendered) = base_with(tree, &renderings);
-        desired.problems.extend(unsigned(&fleet, tree, (trusted, base.dirty)));
-        desired.problems.extend(unconfined(&renderings, &toolbox));
+        let (base, rendered) = base_with_inputs(tree, &renderings);
+        desired.problems.extend(signature_problem(&fleet, tree, (trusted, base.dirty)));
+        desired.problems.extend(network_warning(&renderings, &toolbox));
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
         desired.skipped.sort();
-        let unknown = tree.submodules.iter().filter(|path| is_read(&fleet, path));
-        desired.unresolved.extend(unknown.map(|path| of_submodule(path)));
+        let unknown = tree.submodules.iter().filter(|path| is_read_directly(&fleet, path));
+        desired.unresolved.extend(unknown.map(|path| unresolved_submodule(path)));
         desired.unresolved.sort();
-        Self { fleet: FleetSettings::of(fleet), desired, base, rendered }
+        Self { fleet: FleetSettings::from_fleet(fleet), desired, base, rendered }
+    }
+
+    /// Returns the part for which EC2 offerings are read.
+    pub(super) fn market_query(&self) -> MarketQuery<'_> {
+        let Self { fleet, desired, .. } = self;
+        MarketQuery { region: &fleet.region, zones: &fleet.zones, pools: &desired.pools }
     }
 }
 
-/// Returns a warning where tools ran with a network, which may decide what they make.
-fn unconfined(renderings: &Renderings, toolbox: &Toolbox) -> Option<Problem> {
-    let ran = renderings.done.values().any(Result::is_ok);
-    (ran && !toolbox.is_confined()).then(|| Problem {
+/// Returns a warning if renderers had network access, which may change their output.
+fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Problem> {
+    let ran = renderings.results.values().any(Result::is_ok);
+    (ran && !toolbox.is_sandboxed()).then(|| Problem {
         origin: Origin::new("fleetwright.yaml", 0),
         severity: Severity::Warning,
         object: "spec.sources".to_owned(),
-        message: "the tools that render it ran with a network: this machine does not let it be \
-                  taken from them"
+        message: "the renderers ran with network access, because this computer does not allow to isolate them"
             .to_owned(),
         hint: Some(
             "allow user namespaces (`unshare --map-root-user --net true` must work), or render \
@@ -99,7 +105,7 @@ fn unconfined(renderings: &Renderings, toolbox: &Toolbox) -> Option<Problem> {
     })
 }
 
-fn of_submodule(path: &str) -> Unresolved {
+fn unresolved_submodule(path: &str) -> Unresolved {
     Unresolved {
         origin: Origin::new(path, 0),
         object: format!("submodule {path}"),
@@ -109,19 +115,22 @@ fn of_submodule(path: &str) -> Unresolved {
     }
 }
 
-/// Returns where the tree comes from, with what tools were given of it: files that are no manifests
-/// themselves, such as the templates of a chart, decide as well.
-fn base_with(tree: &TreeRead, renderings: &Renderings) -> (TreeBase, Vec<RenderedRow>) {
+/// Returns the identity of the tree, with the inputs of renderers. Files that are not manifests,
+/// such as chart templates, also decide the output.
+fn base_with_inputs(
+    tree: &RepositoryTree,
+    renderings: &RenderResults,
+) -> (TreeBase, Vec<RenderedRow>) {
     let mut base = tree.base.clone();
     let mut rows = Vec::new();
-    for (order, rendered) in &renderings.done {
+    for (order, rendered) in &renderings.results {
         let Ok(rendered) = rendered else { continue };
         rows.push(RenderedRow {
             path: order.path.clone(),
             tool: rendered.tool.clone(),
             inputs: rendered.inputs.clone(),
         });
-        base.dirty |= rendered.files.iter().any(|file| tree.shelf.is_changed(file));
+        base.dirty |= rendered.files.iter().any(|file| tree.files.is_changed(file));
     }
     rows.sort();
     if !rows.is_empty() {
@@ -129,33 +138,33 @@ fn base_with(tree: &TreeRead, renderings: &Renderings) -> (TreeBase, Vec<Rendere
         for row in &rows {
             hash.update(&row.inputs);
         }
-        base.tree = format!("sha256:{}", hex(&hash.finalize()));
+        base.tree = format!("sha256:{}", hex::encode(hash.finalize()));
     }
     (base, rows)
 }
 
 impl FleetSettings {
-    /// Reads `fleetwright.yaml` of a tree alone, as far as it can be read.
-    pub(super) fn read(tree: &TreeRead) -> Self {
-        Self::of(read_fleet(&tree.tree).0)
+    /// Reads `fleetwright.yaml` of a tree alone, as far as possible.
+    pub(super) fn read(tree: &RepositoryTree) -> Self {
+        Self::from_fleet(read_fleet(&tree.tree).0)
     }
 
-    /// Reads `fleetwright.yaml` of a tree that guards others: what cannot be read guards nothing, so
-    /// any error in it is one.
-    pub(super) fn guarding(tree: &TreeRead) -> Result<Self, CliError> {
+    /// Reads the `fleetwright.yaml` that guards a change. Any problem in it is an error, because
+    /// unreadable settings guard nothing.
+    pub(super) fn read_guarding(tree: &RepositoryTree) -> Result<Self, CliError> {
         let (fleet, problems) = read_fleet(&tree.tree);
         let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
         let errors: Vec<String> = errors
             .map(|Problem { origin, object, message, .. }| format!("{origin}: {object}: {message}"))
             .collect();
         if errors.is_empty() {
-            return Ok(Self::of(fleet));
+            return Ok(Self::from_fleet(fleet));
         }
         Err(CliError::text(format!("the settings that guard have errors: {}", errors.join("; ")))
-            .hint("mend them there, or name another commit with --guard-ref"))
+            .hint("fix them there, or name another commit with --guard-ref"))
     }
 
-    fn of(fleet: Fleet) -> Self {
+    fn from_fleet(fleet: Fleet) -> Self {
         let zones = fleet.cluster.zones.into_iter();
         let consolidation = fleet.consolidation;
         let hours = consolidation.horizon.as_hours().max(1);
@@ -184,7 +193,7 @@ impl FleetSettings {
         }
     }
 
-    /// Returns who the cluster is, as far as the repository knows.
+    /// Returns the cluster identity, as far as the repository declares it.
     pub(super) fn identity(&self) -> ClusterIdentity {
         ClusterIdentity {
             name: self.cluster.clone(),

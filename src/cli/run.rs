@@ -1,55 +1,208 @@
-//! `run`: the loop, for as long as it lives, or until nothing is left to do.
+//! `run`: the controller. It reconciles until it is stopped, or with `--once` until nothing is left
+//! to do.
 
-mod embedded;
-mod foresight;
-#[cfg(feature = "cluster")]
-mod live;
-mod plans;
-mod tell;
+mod commit_planner;
 
-use jiff::Timestamp;
-use tokio::sync::mpsc;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use foresight::Told;
+use commit_planner::SourceReader;
 
 use super::error::CliError;
+use super::lock::WorldLock;
 use super::repository::Repository;
 use super::settings::RunSettings;
 use super::world::WorldChoice;
-use super::{Console, Exit, planning};
+use super::{Console, Exit, embedded, planning};
+#[cfg(feature = "cluster")]
+use crate::adapters::kube::LeaseError;
 #[cfg(feature = "page")]
-use crate::listen::{Hook, Listening, Serves, Site, listen};
+use crate::controller::StatusPublisher;
+use crate::controller::runtime::embedded::EmbeddedOptions;
+#[cfg(feature = "cluster")]
+use crate::controller::runtime::live::{self, LiveOptions};
+use crate::controller::runtime::{
+    self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage,
+};
+use crate::controller::{BlockedReason, ControllerState, StartOptions, Status};
 use crate::plan::Plan;
 #[cfg(feature = "page")]
-use crate::reconcile::Board;
-use crate::reconcile::{Held, Start, State, Status};
-
-/// A name that no other process has.
-fn identity(now: Timestamp) -> String {
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "local".to_owned());
-    format!("{host}/{}/{}", std::process::id(), now.as_millisecond())
-}
+use crate::server::http::{HttpServer, PageSource, ServerConfig, Webhook, listen};
 
 pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit, CliError> {
     #[cfg(feature = "cluster")]
     if settings.world == Some(WorldChoice::Live) && !settings.once {
-        // Whoever is to run for long waits for what is not there yet.
-        return live::run(settings, None, console);
+        // A long-running controller retries until the repository, the cluster and the account can
+        // be read.
+        return run_live(settings, None, console);
     }
     let tree = planning::read(&settings.source)?;
     let repository = Repository::read(&tree);
-    let world = planning::choice(settings.world.as_ref(), &settings.source, &repository)?;
+    let world = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
     match &world {
-        WorldChoice::Sim(directory) => embedded::run(settings, &repository, directory, console),
+        WorldChoice::Sim(directory) => run_embedded(settings, &repository, directory, console),
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => live::run(settings, Some(&repository), console),
+        WorldChoice::Live => run_live(settings, Some(&repository), console),
         #[cfg(not(feature = "cluster"))]
-        WorldChoice::Live => Err(not_a_world(&world)),
-        WorldChoice::Empty | WorldChoice::File(_) => Err(not_a_world(&world)),
+        WorldChoice::Live => Err(unsupported_world(&world)),
+        WorldChoice::Empty | WorldChoice::File(_) => Err(unsupported_world(&world)),
     }
 }
 
-/// Returns the namespace of the pod that this process runs in, where it runs in one.
+fn run_embedded(
+    settings: &RunSettings,
+    repository: &Repository,
+    directory: &Path,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let _lock = WorldLock::acquire(directory, settings.lock_timeout, console)?;
+    let desired = Rc::new(repository.desired.clone());
+    let world = embedded::open_for(directory, repository, &desired, console.now())?;
+    let options = EmbeddedOptions {
+        run: run_options(settings),
+        directory: directory.to_owned(),
+        speed: settings.speed,
+        shutdown: shutdown_flag()?,
+    };
+    let reader = SourceReader {
+        source: settings.source.clone(),
+        world: WorldChoice::Sim(directory.to_owned()),
+    };
+    let mut host = RunHost { settings, console };
+    let state = runtime::embedded::run(&mut host, options, world, reader)?;
+    Ok(exit_status(&state, settings.once))
+}
+
+/// Runs the controller over the cluster of the environment. Without a `repository` it retries until
+/// the repository, the cluster and the account can be read.
+#[cfg(feature = "cluster")]
+fn run_live(
+    settings: &RunSettings,
+    repository: Option<&Repository>,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let options = LiveOptions {
+        run: run_options(settings),
+        retries_connect: repository.is_none(),
+        lock_timeout: settings.lock_timeout,
+        shutdown: shutdown_flag()?,
+    };
+    let reader = SourceReader { source: settings.source.clone(), world: WorldChoice::Live };
+    let connect = async || match repository {
+        Some(repository) => super::live::connect(repository).await,
+        None => super::live::read_and_connect(&settings.source).await,
+    };
+    let state = live::run(&mut RunHost { settings, console }, &options, reader, connect)?;
+    Ok(state.map_or(Exit::Done, |state| exit_status(&state, settings.once)))
+}
+
+fn run_options(settings: &RunSettings) -> RunOptions {
+    let RunSettings { mode, once, log_format, .. } = *settings;
+    RunOptions { mode, once, log_format }
+}
+
+/// Returns a flag that Ctrl-C and SIGTERM set, so that a stop by Kubernetes ends the controller in
+/// order.
+fn shutdown_flag() -> Result<Arc<AtomicBool>, CliError> {
+    let flag = embedded::interrupt_flag()?;
+    signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&flag))
+        .map_err(|error| CliError::new(error).context("cannot listen for SIGTERM".to_owned()))?;
+    Ok(flag)
+}
+
+/// The command around the controller.
+struct RunHost<'r> {
+    #[cfg_attr(not(feature = "page"), expect(dead_code, reason = "only the page needs it"))]
+    settings: &'r RunSettings,
+    console: &'r mut Console,
+}
+
+impl Reporter for RunHost<'_> {
+    fn report(&mut self, line: &str) {
+        self.console.report(line);
+    }
+
+    fn report_raw(&mut self, text: &str) {
+        self.console.report_raw(text);
+    }
+}
+
+impl Host for RunHost<'_> {
+    type Error = CliError;
+    type Page = OptionalPage;
+
+    #[cfg(feature = "page")]
+    fn open_page(
+        &mut self,
+        start: &StartOptions,
+        channels: PageChannels,
+    ) -> Result<OptionalPage, CliError> {
+        let PageChannels { requests, hints, forecasts } = channels;
+        let Some(address) = self.settings.listen else { return Ok(OptionalPage(None)) };
+        let (publisher, receiver) =
+            StatusPublisher::new(ControllerState::new(start.clone()).status());
+        let secrets = self.settings.webhook.clone();
+        let config = ServerConfig {
+            forecast: forecasts,
+            allowed_hosts: self.settings.listen_names.clone(),
+            webhook: secrets.map(|secrets| Webhook { secrets, push_hints: hints }),
+            namespace: namespace_of_pod(),
+            ..ServerConfig::new(receiver, PageSource::Controller(requests))
+        };
+        let server = listen(address, config).map_err(|error| {
+            CliError::text(error.to_string())
+                .context(format!("cannot listen on {address}"))
+                .hint("pass --listen with an address that is free")
+        })?;
+        self.console.report(&format!("The page is at http://{}/", server.address()));
+        Ok(OptionalPage(Some((publisher, server))))
+    }
+
+    #[cfg(not(feature = "page"))]
+    fn open_page(&mut self, _: &StartOptions, _: PageChannels) -> Result<OptionalPage, CliError> {
+        Ok(OptionalPage)
+    }
+}
+
+impl From<RuntimeError> for CliError {
+    fn from(error: RuntimeError) -> Self {
+        match error {
+            #[cfg(feature = "cluster")]
+            RuntimeError::Lease(error @ LeaseError::Port(_)) => {
+                Self::new(error).hint("the controller needs permission to read and write leases")
+            }
+            #[cfg(feature = "cluster")]
+            RuntimeError::Lease(error) => Self::new(error)
+                .kind(Exit::Locked)
+                .hint("wait for it, or pass a longer --lock-timeout"),
+            error => Self::new(error),
+        }
+    }
+}
+
+/// The page, the metrics and the probes of the controller; `None` without `--listen`.
+#[cfg(feature = "page")]
+struct OptionalPage(Option<(StatusPublisher, HttpServer)>);
+
+/// Stands in for the page in a program that is built without the feature `page`.
+#[cfg(not(feature = "page"))]
+struct OptionalPage;
+
+impl StatusPage for OptionalPage {
+    #[cfg(feature = "page")]
+    fn publish(&self, status: Status) {
+        if let Some((publisher, _)) = &self.0 {
+            publisher.publish(status);
+        }
+    }
+
+    #[cfg(not(feature = "page"))]
+    fn publish(&self, _: Status) {}
+}
+
+/// Returns the namespace of the pod that this process runs in, if any.
 #[cfg(feature = "page")]
 fn namespace_of_pod() -> Option<String> {
     const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -58,76 +211,11 @@ fn namespace_of_pod() -> Option<String> {
     Some(text.trim().to_owned()).filter(|namespace| !namespace.is_empty())
 }
 
-/// Where the loop shows itself, if anywhere.
-#[cfg(feature = "page")]
-struct Face(Option<(Board, Listening)>);
-
-#[cfg(feature = "page")]
-impl Face {
-    /// Opens it before the first step, so that an address that cannot be had is an error of the start.
-    fn open(
-        settings: &RunSettings,
-        begun: &Start,
-        wires: (mpsc::Sender<()>, Told),
-        console: &mut Console,
-    ) -> Result<Self, CliError> {
-        Self::asked(settings, begun, Serves::Loop(None), wires, console)
-    }
-
-    fn asked(
-        settings: &RunSettings,
-        begun: &Start,
-        serves: Serves,
-        (pushed, forecast): (mpsc::Sender<()>, Told),
-        console: &mut Console,
-    ) -> Result<Self, CliError> {
-        let Some(address) = settings.listen else { return Ok(Self(None)) };
-        let (board, reader) = Board::new(State::new(begun.clone()).status());
-        let hook = settings.webhook.clone().map(|secrets| Hook { secrets, pushed });
-        let names = settings.listen_names.clone();
-        let namespace = namespace_of_pod();
-        let site = Site { forecast, names, hook, namespace, ..Site::of(reader, serves) };
-        let listening = listen(address, site).map_err(|error| {
-            CliError::text(error.to_string())
-                .context(format!("cannot listen on {address}"))
-                .hint("pass --listen with an address that is free")
-        })?;
-        console.say(&format!("The page is at http://{}/", listening.address()));
-        Ok(Self(Some((board, listening))))
-    }
-
-    fn show(&self, status: Status) {
-        if let Some((board, _)) = &self.0 {
-            board.publish(status);
-        }
-    }
-}
-
-/// A loop of a program that was built without what shows it.
-#[cfg(not(feature = "page"))]
-struct Face;
-
-#[cfg(not(feature = "page"))]
-impl Face {
-    #[expect(clippy::unnecessary_wraps, reason = "the other one may fail")]
-    fn open(
-        _: &RunSettings,
-        _: &Start,
-        _: (mpsc::Sender<()>, Told),
-        _: &mut Console,
-    ) -> Result<Self, CliError> {
-        Ok(Self)
-    }
-
-    #[expect(clippy::unused_self, reason = "the other one needs it")]
-    fn show(&self, _: Status) {}
-}
-
-fn not_a_world(world: &WorldChoice) -> CliError {
+fn unsupported_world(world: &WorldChoice) -> CliError {
     let why = match world {
         WorldChoice::Live => "this program was built without the live world".to_owned(),
         WorldChoice::Empty | WorldChoice::File(_) | WorldChoice::Sim(_) => {
-            format!("nothing can be kept together with world `{world}`, which cannot change")
+            format!("world `{world}` cannot change, so it cannot be reconciled")
         }
     };
     CliError::text(why).kind(Exit::NotApproved).hint(
@@ -136,13 +224,8 @@ fn not_a_world(world: &WorldChoice) -> CliError {
     )
 }
 
-fn start(settings: &RunSettings, at: Timestamp, cluster: crate::fleet::ClusterIdentity) -> Start {
-    let (mode, once) = (settings.mode, settings.once);
-    Start { at, identity: identity(at), cluster, mode, once }
-}
-
-/// Says how a loop ends that was to do what there is to do, and no more.
-fn exit(state: &State, once: bool) -> Exit {
+/// Returns the exit of a controller that ran with `once`.
+fn exit_status(state: &ControllerState, once: bool) -> Exit {
     if !once {
         return Exit::Done;
     }
@@ -155,19 +238,21 @@ fn exit(state: &State, once: bool) -> Exit {
     if planning::is_denied(&now.plan) {
         return Exit::Denied;
     }
-    held(&status, &now.plan)
+    exit_when_blocked(&status, &now.plan)
 }
 
-/// Says how it ends by what holds changes back.
-fn held(status: &Status, plan: &Plan) -> Exit {
+/// Returns the exit that follows from the reasons that block changes.
+fn exit_when_blocked(status: &Status, plan: &Plan) -> Exit {
     let Some(now) = &status.plan else { return Exit::Failed };
-    let by = |held: fn(&Held) -> bool| now.held.values().any(|by| held(&by.why));
-    if by(|held| matches!(held, Held::NotApproved { .. } | Held::NotConfirmed { .. })) {
+    let by = |held: fn(&BlockedReason) -> bool| now.blocked.values().any(|by| held(&by.reason));
+    if by(|held| {
+        matches!(held, BlockedReason::NotApproved { .. } | BlockedReason::NotConfirmed { .. })
+    }) {
         return Exit::NotApproved;
     }
-    if by(|held| matches!(held, Held::Window { .. })) {
+    if by(|held| matches!(held, BlockedReason::OutsideWindow { .. })) {
         return Exit::OutsideWindow;
     }
-    let observes = by(|held| matches!(held, Held::Mode { .. }));
+    let observes = by(|held| matches!(held, BlockedReason::Mode { .. }));
     if planning::has_changes(plan) && !observes { Exit::Partly } else { Exit::Done }
 }

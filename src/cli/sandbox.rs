@@ -1,4 +1,4 @@
-//! `sandbox`: the embedded world of a tree, served on this machine for a first try.
+//! `sandbox`: serves the embedded world of a tree on this computer, for a first try.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,58 +15,60 @@ use super::settings::{SandboxSettings, SourceSettings};
 use super::world::WorldChoice;
 use super::{Console, Exit, embedded, files, planning};
 use crate::catalog::Catalog;
-use crate::engine::{self, Inputs, Scope};
-use crate::fleet::Observed;
-use crate::manifest::{Desired, Problem, Severity};
+use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::observed::Observed;
 use crate::plan::{Plan, breakdown};
+use crate::planner::{self, Inputs, Scope};
 use crate::render::escape;
-use crate::serve::{ApiServer, kubeconfig};
-use crate::sim::World;
+use crate::simulator::sandbox::{ApiServer, kubeconfig};
+use crate::simulator::{Delivery, World, eksctl_groups};
 
-/// What the forecast of the page looks at.
-const WEEK: SignedDuration = SignedDuration::from_hours(7 * 24);
+const FORECAST_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// Between two looks at Ctrl-C.
-const WAKE: Duration = Duration::from_millis(100);
+const CTRL_C_POLL: Duration = Duration::from_millis(100);
 
-/// Looks at Ctrl-C between two looks at the files.
-const WAKES_PER_READ: u32 = 20;
+/// Polls of Ctrl-C between two reads of the files.
+const POLLS_PER_READ: u32 = 20;
 
 pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<Exit, CliError> {
     let tree = planning::read(&settings.source)?;
     let repository = Repository::read(&tree);
-    let choice = planning::choice(None, &settings.source, &repository)?;
-    let kept = match &choice {
+    let choice = planning::world_choice(None, &settings.source, &repository)?;
+    let directory = match &choice {
         WorldChoice::Sim(directory) => Some(directory.as_path()),
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => None,
     };
-    let (world, catalog) = begin(&repository, kept, console)?;
+    let (world, catalog) = start_world(&repository, directory, console)?;
     let (world, repository) = (Rc::new(world), Rc::new(repository));
-    world.quicken(settings.speed);
+    world.set_speedup(settings.speed);
     let interrupted = embedded::interrupt_flag()?;
-    let directory = tempfile::tempdir().map_err(|error| no_server(&error))?;
+    let directory = tempfile::tempdir().map_err(|error| server_error(&error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| no_server(&error))?;
+    let runtime = runtime.map_err(|error| server_error(&error))?;
     runtime.block_on(async {
-        let machines = (catalog.clone(), Rc::new(repository.desired.clone()));
-        let server = ApiServer::over(Rc::clone(&world), machines, settings.port).await;
-        let server = server.map_err(|error| no_server(&error))?;
-        let url = server.url().map_err(|error| no_server(&error))?;
+        let context = (catalog.clone(), Rc::new(repository.desired.clone()));
+        let server = ApiServer::for_world(Rc::clone(&world), context, settings.port).await;
+        let server = server.map_err(|error| server_error(&error))?;
+        let url = server.url().map_err(|error| server_error(&error))?;
         let config = directory.path().join("kubeconfig");
         files::write(&config, &kubeconfig(&url))?;
         let repository = Rc::clone(&repository);
-        let mut showing = Showing::of(settings, &world, &repository, catalog)?;
-        let told = welcome(settings.source.path.as_path(), &config, &url, &showing.preview.url());
-        console.print(&told)?;
+        let mut page = SandboxPage::open(settings, &world, &repository, catalog)?;
+        let text = welcome(settings.source.path.as_path(), &config, &url, &page.preview.url());
+        console.print(&text)?;
         warn(&repository, console);
-        showing.forecast();
-        let stay =
-            Stay { settings, world: &world, follow: &server.follower(), showing: &mut showing };
-        server.during(stay.until(&interrupted, tree.base.tree.clone(), console)).await
+        page.forecast();
+        let session = SandboxSession {
+            settings,
+            world: &world,
+            follow: &server.desired_updater(),
+            page: &mut page,
+        };
+        server.run_while(session.run_until(&interrupted, tree.base.tree.clone(), console)).await
     })
 }
 
-/// Says what of the files could not be read, and is thus not served.
+/// Writes a warning about files that could not be read.
 fn warn(repository: &Repository, console: &mut Console) {
     let problems = repository.desired.problems.iter();
     let mut errors = problems.filter(|problem| problem.severity == Severity::Error);
@@ -76,92 +78,102 @@ fn warn(repository: &Repository, console: &mut Console) {
         more => format!(", and {more} more"),
     };
     let Problem { origin, message, .. } = first;
-    console.say(&format!(
+    console.report(&format!(
         "warning: {origin}: {}{more}; `fleetwright validate` lists what cannot be read",
         escape(message)
     ));
 }
 
-/// Makes the world that is served: a copy of the one that the tree keeps, or an empty one, with the
-/// workloads of the tree.
-fn begin(
+/// Creates the served world: a copy of the embedded world of the tree, or an empty one, with the
+/// workloads delivered.
+fn start_world(
     repository: &Repository,
-    kept: Option<&Path>,
+    directory: Option<&Path>,
     console: &Console,
 ) -> Result<(World, Catalog), CliError> {
-    let world = embedded::copied(repository, kept, console.now())?;
+    let world = embedded::copy(repository, directory, console.now())?;
     let catalog = Catalog::load(&world.observed().region(), &repository.fleet.zones)?;
-    let mut delivered = embedded::delivery(&repository.desired, &world.observed());
-    delivered.groups = crate::sim::eksctl_groups(&repository.desired, &catalog);
+    let mut delivered = Delivery::from_desired(&repository.desired, &world.observed());
+    delivered.groups = eksctl_groups(&repository.desired, &catalog);
     world.deliver(&delivered).map_err(CliError::new)?;
     Ok((world, catalog))
 }
 
-/// What goes on while the world is served.
-struct Stay<'s> {
+/// A running sandbox.
+struct SandboxSession<'s> {
     settings: &'s SandboxSettings,
     world: &'s World,
-    /// Tells the server what the repository says of machines now.
+    /// Updates the desired state of the server.
     follow: &'s dyn Fn(Rc<Desired>),
-    showing: &'s mut Showing<'s>,
+    page: &'s mut SandboxPage<'s>,
 }
 
-/// What the page of the sandbox shows.
-struct Showing<'s> {
+/// The page of the sandbox.
+struct SandboxPage<'s> {
     settings: &'s SandboxSettings,
     world: &'s World,
     catalog: Catalog,
     repository: Rc<Repository>,
-    /// The world as it was planned over last, but for its time.
-    seen: Observed,
+    /// The world of the last plan. Its time is ignored in comparisons.
+    planned_over: Observed,
     preview: Preview,
 }
 
-impl<'s> Showing<'s> {
-    fn of(
+impl<'s> SandboxPage<'s> {
+    fn open(
         settings: &'s SandboxSettings,
         world: &'s World,
         repository: &Rc<Repository>,
         catalog: Catalog,
     ) -> Result<Self, CliError> {
-        let seen = world.observed();
-        let plan = planned(&settings.source, repository, &seen, &catalog);
+        let planned_over = world.observed();
+        let plan = make_plan(&settings.source, repository, &planned_over, &catalog);
         let address = SocketAddr::from(([127, 0, 0, 1], settings.page));
-        let preview = Preview::open(address, plan, Some(&seen), seen.taken_at)?;
-        Ok(Self { settings, world, catalog, repository: Rc::clone(repository), seen, preview })
+        let preview = Preview::open(address, plan, Some(&planned_over), planned_over.taken_at)?;
+        Ok(Self {
+            settings,
+            world,
+            catalog,
+            repository: Rc::clone(repository),
+            planned_over,
+            preview,
+        })
     }
 
-    /// Plans again, and shows it, where the world or the files are others than before.
-    fn turn(&mut self, repository: Option<Repository>) {
+    /// Plans again and publishes the plan, if the world or the files have changed.
+    fn refresh(&mut self, repository: Option<Repository>) {
         let observed = self.world.observed();
-        let same = Observed { taken_at: observed.taken_at, ..self.seen.clone() } == observed;
+        let same =
+            Observed { taken_at: observed.taken_at, ..self.planned_over.clone() } == observed;
         if same && repository.is_none() {
             return;
         }
         if let Some(repository) = repository {
             self.repository = Rc::new(repository);
         }
-        let plan = planned(&self.settings.source, &self.repository, &observed, &self.catalog);
+        let plan = make_plan(&self.settings.source, &self.repository, &observed, &self.catalog);
         self.preview.show(plan, Some(&observed), observed.taken_at);
-        self.seen = observed;
+        self.planned_over = observed;
     }
 
-    /// Shows what the clock will bring within a week.
+    /// Publishes a forecast of one week.
     fn forecast(&self) {
-        let inputs = inputs(&self.settings.source, &self.repository, &self.seen, &self.catalog);
+        let inputs =
+            inputs(&self.settings.source, &self.repository, &self.planned_over, &self.catalog);
         let inputs = Inputs { is_forecast: true, ..inputs };
-        let until = self.seen.taken_at.checked_add(WEEK).unwrap_or(Timestamp::MAX);
-        self.preview.show_forecast(engine::forecast(&inputs, until));
+        let until =
+            self.planned_over.taken_at.checked_add(FORECAST_HORIZON).unwrap_or(Timestamp::MAX);
+        self.preview.show_forecast(planner::forecast(&inputs, until));
     }
 }
 
-fn planned(
+fn make_plan(
     source: &SourceSettings,
     repository: &Repository,
     observed: &Observed,
     catalog: &Catalog,
 ) -> Plan {
-    let mut plan = engine::plan(&inputs(source, repository, observed, catalog));
+    let mut plan = planner::plan(&inputs(source, repository, observed, catalog));
     plan.capacity.cost.breakdown = breakdown(&plan, &repository.fleet.commitments);
     plan
 }
@@ -177,7 +189,7 @@ fn inputs<'i>(
         desired: &repository.desired,
         observed,
         catalog,
-        base: planning::base_of(source, repository, &choice, observed, fleet.demand),
+        base: planning::plan_base(source, repository, &choice, observed, fleet.demand),
         at: observed.taken_at,
         demand: fleet.demand,
         is_forecast: false,
@@ -186,9 +198,9 @@ fn inputs<'i>(
     }
 }
 
-impl Stay<'_> {
-    /// Delivers the tree anew whenever its files change, as a delivery tool would, until Ctrl-C.
-    async fn until(
+impl SandboxSession<'_> {
+    /// Delivers the tree whenever its files change, as a delivery tool would, until Ctrl-C.
+    async fn run_until(
         self,
         interrupted: &AtomicBool,
         mut delivered: String,
@@ -196,29 +208,29 @@ impl Stay<'_> {
     ) -> Result<Exit, CliError> {
         let mut wakes = 0_u32;
         while !interrupted.load(Ordering::Relaxed) {
-            tokio::time::sleep(WAKE).await;
+            tokio::time::sleep(CTRL_C_POLL).await;
             wakes = wakes.wrapping_add(1);
-            if !wakes.is_multiple_of(WAKES_PER_READ) {
+            if !wakes.is_multiple_of(POLLS_PER_READ) {
                 continue;
             }
-            // Files that are being written are looked at again.
+            // Files that cannot be read are probably being written.
             let Ok(tree) = planning::read(&self.settings.source) else { continue };
             if tree.base.tree == delivered {
-                self.showing.turn(None);
+                self.page.refresh(None);
                 continue;
             }
             delivered.clone_from(&tree.base.tree);
             let repository = Repository::read(&tree);
             let desired = repository.desired.clone();
-            let delivery = embedded::delivery(&desired, &self.world.observed());
+            let delivery = Delivery::from_desired(&desired, &self.world.observed());
             self.world.deliver(&delivery).map_err(CliError::new)?;
             let wanted = desired.workloads.len();
-            console.say(&format!("The files changed: {wanted} workloads delivered."));
+            console.report(&format!("The files changed: {wanted} workloads delivered."));
             warn(&repository, console);
             (self.follow)(Rc::new(desired));
-            self.showing.turn(Some(repository));
+            self.page.refresh(Some(repository));
         }
-        console.say("The sandbox is gone, and everything in it.");
+        console.report("The sandbox is gone, and everything in it.");
         Ok(Exit::Done)
     }
 }
@@ -249,7 +261,7 @@ fn welcome(path: &Path, config: &Path, url: &str, page: &str) -> String {
     )
 }
 
-fn no_server(error: &std::io::Error) -> CliError {
+fn server_error(error: &std::io::Error) -> CliError {
     CliError::text(error.to_string())
         .context("cannot serve the sandbox".to_owned())
         .hint("pass --port with a port that is free")
@@ -260,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_what_to_type_next() {
+    fn welcome_prints_the_next_commands() {
         let text = welcome(
             Path::new("shop"),
             Path::new("/tmp/k"),

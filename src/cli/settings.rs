@@ -1,9 +1,9 @@
-//! What was typed, understood: every text became a value, every contradiction an error.
+//! Settings: every argument as a value, every contradiction as an error.
 
 mod catalog;
+mod parse;
 mod planning;
 mod run;
-mod texts;
 
 pub(super) use catalog::{CatalogExplainSettings, CatalogListSettings, NodeSource, RegionSettings};
 pub(super) use planning::{GuardChoice, PlanningSettings, SourceSettings};
@@ -14,32 +14,32 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::args::{
-    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CommandArgs, DiffArgs, DriftArgs, ExplainArgs,
-    ForecastArgs, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanFormatArg, PolicyArgs,
-    PolicyTestArgs, ShowArgs, Typed, ValidateArgs, ViewArgs,
+    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs, DriftArgs,
+    ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanFormatArg,
+    PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
-use super::progress::Form;
+use super::progress::ProgressFormat;
 use super::world::WorldChoice;
 use crate::demand::DemandMode;
-use crate::ids::Digest;
+use crate::model::ids::Digest;
 use crate::render::Verbosity;
-use crate::telemetry::Loudness;
+use crate::telemetry::LogLevel;
 use catalog::{catalog_explain, catalog_list};
-use planning::{mode, no_effect, of_guard, of_source, planning, refuse_planning};
+use parse::{digest, duration, moment};
+use planning::{demand_mode, guard_choice, no_effect, planning, refuse_planning, source_settings};
 use run::run;
-use texts::{digest, duration, moment};
 
-/// What holds for every command.
+/// The settings of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Common {
-    pub(super) loudness: Loudness,
+pub(super) struct GlobalSettings {
+    pub(super) loudness: LogLevel,
     pub(super) no_color: bool,
 }
 
 /// One command with its settings.
 #[derive(Debug)]
-pub(super) enum Task {
+pub(super) enum CommandSettings {
     Plan(PlanSettings),
     Show(ShowSettings),
     Apply(ApplySettings),
@@ -90,24 +90,24 @@ pub(super) struct ApproveSettings {
 #[cfg(feature = "live")]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommentSettings {
-    pub(super) about: About,
+    pub(super) about: CommentSubject,
     pub(super) repository: Option<String>,
     pub(super) pull: Option<u64>,
-    /// The commit whose status is set.
+    /// The commit of the status.
     pub(super) status: Option<String>,
     pub(super) dry_run: bool,
 }
 
-/// What a comment is about.
+/// The subject of a comment.
 #[cfg(feature = "live")]
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum CommentSubject {
     Plan {
         plan: PathBuf,
         receipt: Option<PathBuf>,
         approvals: Vec<PathBuf>,
     },
-    /// What failed, so that there is no plan, or none that was applied.
+    /// The failure that prevented a plan or an apply.
     Failure(String),
 }
 
@@ -116,16 +116,16 @@ pub(super) struct PolicyTestSettings {
     pub(super) directories: Vec<PathBuf>,
 }
 
-/// How a result is written.
+/// The format of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Text,
     Json,
 }
 
-/// How a plan is written.
+/// The format of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum PlanView {
     Text(Verbosity),
     Json,
     Stream,
@@ -138,9 +138,9 @@ pub(super) enum View {
 pub(super) struct PlanSettings {
     pub(super) planning: PlanningSettings,
     pub(super) out: Option<PathBuf>,
-    pub(super) view: View,
+    pub(super) view: PlanView,
     pub(super) detailed_exitcode: bool,
-    /// Where the page of the plan is served, instead of the plan being shown.
+    /// The address of the page, which replaces the output.
     #[cfg(feature = "page")]
     pub(super) serve: Option<std::net::SocketAddr>,
 }
@@ -148,31 +148,31 @@ pub(super) struct PlanSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ShowSettings {
     pub(super) plan: PathBuf,
-    pub(super) view: View,
+    pub(super) view: PlanView,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ApplySettings {
-    pub(super) subject: Subject,
+    pub(super) subject: ApplySubject,
     pub(super) auto_approve: bool,
     pub(super) approved_digest: Option<Digest>,
     pub(super) approvals: Vec<PathBuf>,
-    /// Where what was done is written.
+    /// The file of the receipt.
     pub(super) receipt: Option<PathBuf>,
-    /// How it is told what happens.
-    pub(super) form: Form,
+    /// The format of progress.
+    pub(super) form: ProgressFormat,
     pub(super) guard: GuardChoice,
-    /// How long to wait while another apply holds the lock.
+    /// The longest wait for the lock.
     pub(super) lock_timeout: std::time::Duration,
 }
 
-/// What is applied.
+/// The plan to apply.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(super) enum ApplySubject {
     /// A saved plan.
     Saved {
         plan: PathBuf,
-        /// The world that the caller means; it must be the plan's.
+        /// The expected world, which must match the plan.
         world: Option<WorldChoice>,
     },
     /// A plan that is made first.
@@ -184,9 +184,9 @@ pub(super) struct ObserveSettings {
     pub(super) source: SourceSettings,
     pub(super) world: Option<WorldChoice>,
     pub(super) out: Option<PathBuf>,
-    /// How to show what sources do not agree on, where that is asked for.
+    /// The format of source disagreements, if requested.
     pub(super) differences: Option<Format>,
-    /// Whether to keep what nodes report in the repository.
+    /// True to save the capacity that nodes report.
     pub(super) learn: bool,
 }
 
@@ -195,11 +195,11 @@ pub(super) struct ObserveSettings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SandboxSettings {
     pub(super) source: SourceSettings,
-    /// Port of the Kubernetes API; 0: any that is free.
+    /// Port of the Kubernetes API; 0 selects a free port.
     pub(super) port: u16,
-    /// Port of the page; 0: any that is free.
+    /// Port of the page; 0 selects a free port.
     pub(super) page: u16,
-    /// How many times quicker machines boot.
+    /// Speed factor of instance boot and pod start.
     pub(super) speed: u32,
 }
 
@@ -222,7 +222,7 @@ pub(super) struct AdoptSettings {
 pub(super) struct ForecastSettings {
     pub(super) source: SourceSettings,
     pub(super) world: Option<WorldChoice>,
-    /// `None`: now, or the world's own time.
+    /// `None`: now, or the time of the world.
     pub(super) from: Option<Timestamp>,
     /// `None`: a week later.
     pub(super) to: Option<Timestamp>,
@@ -237,73 +237,77 @@ pub(super) struct ExplainSettings {
     pub(super) format: Format,
 }
 
-/// Where the plan comes from that is explained.
+/// The plan to explain.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PlanSource {
     Saved(PathBuf),
     Fresh(Box<PlanningSettings>),
 }
 
-/// Returns what was typed as settings.
+/// Converts arguments to settings.
 ///
 /// # Errors
-/// When a text is not of the form its option needs, or options contradict each other.
-pub(super) fn meaning(typed: Typed) -> Result<(Common, Task), CliError> {
+/// Fails if a value is malformed, or options contradict each other.
+pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings), CliError> {
     let GlobalArgs { verbose, quiet, no_color } = typed.global;
     let loudness = match (quiet, verbose) {
-        (true, _) => Loudness::Quiet,
-        (false, 0) => Loudness::Normal,
-        (false, 1) => Loudness::Verbose,
-        (false, _) => Loudness::Debug,
+        (true, _) => LogLevel::Quiet,
+        (false, 0) => LogLevel::Normal,
+        (false, 1) => LogLevel::Verbose,
+        (false, _) => LogLevel::Debug,
     };
     let task = match typed.command {
-        CommandArgs::Plan(args) => Task::Plan(plan(args)?),
+        CommandArgs::Plan(args) => CommandSettings::Plan(plan(args)?),
         CommandArgs::Show(ShowArgs { plan, view: typed }) => {
-            Task::Show(ShowSettings { plan, view: view(&typed)? })
+            CommandSettings::Show(ShowSettings { plan, view: plan_view(&typed)? })
         }
-        CommandArgs::Apply(args) => Task::Apply(apply(args)?),
+        CommandArgs::Apply(args) => CommandSettings::Apply(apply(args)?),
         CommandArgs::Diff(DiffArgs { a, b, format, detailed_exitcode }) => {
-            let format = of_format(format.format);
-            Task::Diff(DiffSettings { a, b, format, detailed_exitcode })
+            let format = to_format(format.format);
+            CommandSettings::Diff(DiffSettings { a, b, format, detailed_exitcode })
         }
         CommandArgs::Drift(args) => {
             let DriftArgs { path, planning: typed, format, detailed_exitcode } = args;
-            let (planning, format) = (planning(path, typed)?, of_format(format.format));
-            Task::Drift(DriftSettings { planning, format, detailed_exitcode })
+            let (planning, format) = (planning(path, typed)?, to_format(format.format));
+            CommandSettings::Drift(DriftSettings { planning, format, detailed_exitcode })
         }
         CommandArgs::Approve(ApproveArgs { plan, by, key, out }) => {
-            Task::Approve(ApproveSettings { plan, by, key, out })
+            CommandSettings::Approve(ApproveSettings { plan, by, key, out })
         }
         #[cfg(feature = "live")]
-        CommandArgs::Comment(args) => Task::Comment(comment(args)),
+        CommandArgs::Comment(args) => CommandSettings::Comment(comment(args)),
         CommandArgs::Policy(PolicyArgs::Test(PolicyTestArgs { directories })) => {
-            Task::PolicyTest(PolicyTestSettings { directories })
+            CommandSettings::PolicyTest(PolicyTestSettings { directories })
         }
-        CommandArgs::Adopt(args) => Task::Adopt(adopt(args)?),
-        CommandArgs::Observe(args) => Task::Observe(observe(args)?),
+        CommandArgs::Adopt(args) => CommandSettings::Adopt(adopt(args)?),
+        CommandArgs::Observe(args) => CommandSettings::Observe(observe(args)?),
         #[cfg(feature = "cluster")]
-        CommandArgs::Preflight(args) => Task::Preflight(of_source(args.path, args.source)),
+        CommandArgs::Preflight(args) => {
+            CommandSettings::Preflight(source_settings(args.path, args.source))
+        }
         #[cfg(feature = "sandbox")]
-        CommandArgs::Sandbox(args) => Task::Sandbox(SandboxSettings {
-            source: of_source(args.path, args.source),
+        CommandArgs::Sandbox(args) => CommandSettings::Sandbox(SandboxSettings {
+            source: source_settings(args.path, args.source),
             port: args.port,
             page: args.page,
             speed: args.speed,
         }),
-        CommandArgs::Run(args) => Task::Run(run(args)?),
+        CommandArgs::Run(args) => CommandSettings::Run(run(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
-            let source = of_source(path, source);
-            Task::Validate(ValidateSettings { source, format: of_format(format.format) })
+            let source = source_settings(path, source);
+            CommandSettings::Validate(ValidateSettings { source, format: to_format(format.format) })
         }
-        CommandArgs::Catalog(CatalogArgs::List(args)) => Task::CatalogList(catalog_list(args)?),
+        CommandArgs::Catalog(CatalogArgs::List(args)) => {
+            CommandSettings::CatalogList(catalog_list(args)?)
+        }
         CommandArgs::Catalog(CatalogArgs::Explain(args)) => {
-            Task::CatalogExplain(catalog_explain(args)?)
+            CommandSettings::CatalogExplain(catalog_explain(args)?)
         }
-        CommandArgs::Forecast(args) => Task::Forecast(forecast(args)?),
-        CommandArgs::Explain(args) => Task::Explain(explain(args)?),
-        CommandArgs::Completions(args) => Task::Completions(args.shell),
+        CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
+        CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
+        CommandArgs::Completions(args) => CommandSettings::Completions(args.shell),
     };
-    Ok((Common { loudness, no_color }, task))
+    Ok((GlobalSettings { loudness, no_color }, task))
 }
 
 #[cfg(feature = "live")]
@@ -319,9 +323,9 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         dry_run,
     } = args;
     let about = match (plan, failed) {
-        (Some(plan), _) => About::Plan { plan, receipt, approvals },
-        // The arguments want one of both.
-        (None, why) => About::Failure(why.unwrap_or_default()),
+        (Some(plan), _) => CommentSubject::Plan { plan, receipt, approvals },
+        // Clap requires one of both.
+        (None, why) => CommentSubject::Failure(why.unwrap_or_default()),
     };
     CommentSettings { about, repository, pull, status, dry_run }
 }
@@ -340,7 +344,7 @@ fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
     Ok(PlanSettings {
         planning,
         out,
-        view: view(&typed_view)?,
+        view: plan_view(&typed_view)?,
         detailed_exitcode,
         #[cfg(feature = "page")]
         serve,
@@ -350,23 +354,23 @@ fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
 fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
     let ForecastArgs { path, source, world, from, to, demand, format } = args;
     Ok(ForecastSettings {
-        source: of_source(path, source),
+        source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         from: moment("--from", from.as_deref())?,
         to: moment("--to", to.as_deref())?,
-        demand: demand.map(mode),
-        format: of_format(format.format),
+        demand: demand.map(demand_mode),
+        format: to_format(format.format),
     })
 }
 
-fn of_format(format: FormatArg) -> Format {
+fn to_format(format: FormatArg) -> Format {
     match format {
         FormatArg::Text => Format::Text,
         FormatArg::Json => Format::Json,
     }
 }
 
-fn view(args: &ViewArgs) -> Result<View, CliError> {
+fn plan_view(args: &ViewArgs) -> Result<PlanView, CliError> {
     let ViewArgs { format, json, concise, summary } = args;
     let verbosity = match (concise, summary) {
         (_, true) => Verbosity::Summary,
@@ -374,12 +378,12 @@ fn view(args: &ViewArgs) -> Result<View, CliError> {
         (false, false) => Verbosity::Full,
     };
     let view = match format {
-        _ if *json => View::Stream,
-        PlanFormatArg::Text => return Ok(View::Text(verbosity)),
-        PlanFormatArg::Json => View::Json,
-        PlanFormatArg::Markdown => View::Markdown,
-        PlanFormatArg::Html => View::Html,
-        PlanFormatArg::Github => View::Github,
+        _ if *json => PlanView::Stream,
+        PlanFormatArg::Text => return Ok(PlanView::Text(verbosity)),
+        PlanFormatArg::Json => PlanView::Json,
+        PlanFormatArg::Markdown => PlanView::Markdown,
+        PlanFormatArg::Html => PlanView::Html,
+        PlanFormatArg::Github => PlanView::Github,
     };
     if verbosity != Verbosity::Full {
         return Err(CliError::text(
@@ -402,14 +406,14 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         approved_digest,
     } = args;
     let approved_digest = approved_digest.as_deref().map(digest).transpose()?;
-    // A directory is planned; anything else, missing or not, was meant as a saved plan.
+    // A directory is planned; any other path is a saved plan, even a missing one.
     let (guard, subject) = if subject.is_dir() {
         let planning = planning(subject, typed)?;
-        (planning.guard.clone(), Subject::Fresh(Box::new(planning)))
+        (planning.guard.clone(), ApplySubject::Fresh(Box::new(planning)))
     } else {
         let world = typed.world.as_deref().map(WorldChoice::parse).transpose()?;
         refuse_planning(&typed)?;
-        (of_guard(typed.guard, None), Subject::Saved { plan: subject, world })
+        (guard_choice(typed.guard, None), ApplySubject::Saved { plan: subject, world })
     };
     let lock_timeout = duration("--lock-timeout", &lock_timeout)?;
     Ok(ApplySettings {
@@ -417,7 +421,7 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         auto_approve,
         approved_digest,
         approvals: approval,
-        form: if json { Form::Stream } else { Form::Lines },
+        form: if json { ProgressFormat::Stream } else { ProgressFormat::Lines },
         receipt,
         guard,
         lock_timeout,
@@ -427,19 +431,19 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
 fn adopt(args: AdoptArgs) -> Result<AdoptSettings, CliError> {
     let AdoptArgs { path, source, world, auto_approve, approved_digest, format } = args;
     Ok(AdoptSettings {
-        source: of_source(path, source),
+        source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         auto_approve,
         approved_digest: approved_digest.as_deref().map(digest).transpose()?,
-        format: of_format(format.format),
+        format: to_format(format.format),
     })
 }
 
 fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
     let ObserveArgs { path, source, world, out, differences, learn, format } = args;
-    let differences = differences.then(|| of_format(format));
+    let differences = differences.then(|| to_format(format));
     let world = world.as_deref().map(WorldChoice::parse).transpose()?;
-    Ok(ObserveSettings { source: of_source(path, source), world, out, differences, learn })
+    Ok(ObserveSettings { source: source_settings(path, source), world, out, differences, learn })
 }
 
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
@@ -454,5 +458,5 @@ fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
             PlanSource::Saved(plan)
         }
     };
-    Ok(ExplainSettings { what, plan, format: of_format(format.format) })
+    Ok(ExplainSettings { what, plan, format: to_format(format.format) })
 }

@@ -1,4 +1,4 @@
-//! `show`: render a saved plan again.
+//! `show`: displays a saved plan.
 
 use super::error::CliError;
 use super::settings::ShowSettings;

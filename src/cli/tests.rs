@@ -5,18 +5,20 @@ use std::rc::Rc;
 
 use clap::CommandFactory;
 
-use super::settings::{Format, PlanSettings, PlanningSettings, SourceSettings, Subject, View};
+use super::settings::{
+    ApplySubject, Format, PlanSettings, PlanView, PlanningSettings, SourceSettings,
+};
 use super::world::WorldChoice;
 use super::*;
 use crate::demand::DemandMode;
-use crate::engine::Scope;
-use crate::manifest::{Problem, Severity};
-use crate::plan::wire::{Check, FORMAT_VERSION};
+use crate::model::desired::{Problem, Severity};
+use crate::plan::wire::{Check, CheckStatus, FORMAT_VERSION};
 use crate::plan::{Plan, seal};
-use crate::render::{Tally, Verbosity, fixture};
-use crate::telemetry::Loudness;
+use crate::planner::Scope;
+use crate::render::{RepositoryCounts, Verbosity, fixture};
+use crate::telemetry::LogLevel;
 
-/// Bytes that a console wrote.
+/// Captured output of a console.
 #[derive(Clone, Default)]
 pub(super) struct Sink(Rc<RefCell<Vec<u8>>>);
 
@@ -36,9 +38,9 @@ impl Sink {
 }
 
 /// A stdout that fails.
-struct Broken(io::ErrorKind);
+struct FailingWriter(io::ErrorKind);
 
-impl Write for Broken {
+impl Write for FailingWriter {
     fn write(&mut self, _: &[u8]) -> io::Result<usize> {
         Err(self.0.into())
     }
@@ -47,26 +49,30 @@ impl Write for Broken {
     }
 }
 
-/// What a command wrote, and how it ended.
-pub(super) struct Ran {
+/// The output and the exit of a command.
+pub(super) struct CommandOutput {
     pub(super) exit: Exit,
     pub(super) out: String,
     pub(super) err: String,
 }
 
-/// Runs `command` with a console over memory; `input` is what somebody at the terminal types.
-pub(super) fn with_console(input: Option<&str>, command: impl FnOnce(&mut Console) -> Exit) -> Ran {
+/// Runs `command` with a console in memory; `input` is typed at the terminal.
+pub(super) fn with_console(
+    input: Option<&str>,
+    command: impl FnOnce(&mut Console) -> Exit,
+) -> CommandOutput {
     let (out, err) = (Sink::default(), Sink::default());
     let input = input.map(|text| -> Box<dyn io::BufRead> {
         Box::new(io::Cursor::new(text.to_owned().into_bytes()))
     });
     let now = "2026-09-01T10:02:00.7Z".parse().expect("a time");
-    let mut console = Console::over(Box::new(out.clone()), Box::new(err.clone()), input, now);
+    let mut console =
+        Console::from_streams(Box::new(out.clone()), Box::new(err.clone()), input, now);
     let exit = command(&mut console);
-    Ran { exit, out: out.text(), err: err.text() }
+    CommandOutput { exit, out: out.text(), err: err.text() }
 }
 
-pub(super) fn ran(arguments: &[&str]) -> Ran {
+pub(super) fn run_command(arguments: &[&str]) -> CommandOutput {
     with_console(None, |console| run(words(arguments), console))
 }
 
@@ -74,13 +80,13 @@ fn words(arguments: &[&str]) -> Vec<OsString> {
     ["fleetwright"].iter().chain(arguments).map(OsString::from).collect()
 }
 
-fn understood(arguments: &[&str]) -> Result<(Common, Task), CliError> {
-    let typed = Typed::try_parse_from(words(arguments)).expect("well-formed arguments");
-    settings::meaning(typed)
+fn parse_settings(arguments: &[&str]) -> Result<(GlobalSettings, CommandSettings), CliError> {
+    let typed = CliArgs::try_parse_from(words(arguments)).expect("well-formed arguments");
+    settings::resolve(typed)
 }
 
-/// Returns what an error shows, on one line each.
-fn shown(error: &CliError) -> String {
+/// Returns the text of an error as it is written to stderr.
+fn error_text(error: &CliError) -> String {
     with_console(None, |console| {
         error.write(console);
         error.kind
@@ -88,7 +94,7 @@ fn shown(error: &CliError) -> String {
     .err
 }
 
-/// Returns the fixture with the digest and identity of its own contents.
+/// Returns the plan with its digest and identity computed.
 pub(super) fn sealed(mut plan: Plan) -> Plan {
     seal(&mut plan);
     plan
@@ -114,8 +120,8 @@ fn planning(path: &str) -> PlanningSettings {
 }
 
 #[test]
-fn the_definition_of_the_arguments_is_sound() {
-    Typed::command().debug_assert();
+fn argument_definition_is_valid() {
+    CliArgs::command().debug_assert();
 }
 
 #[test]
@@ -139,7 +145,7 @@ fn usage_errors_end_with_1_because_2_means_changes() {
         &["apply", ".", "--approved-digest", "abc"],
         &["catalog", "list", "-l", "a b c"],
     ] {
-        let Ran { exit, out, err } = ran(arguments);
+        let CommandOutput { exit, out, err } = run_command(arguments);
         assert_eq!((exit, exit.code(), out.as_str()), (Exit::Failed, 1, ""), "{arguments:?}");
         assert!(!err.is_empty(), "{arguments:?}");
     }
@@ -147,12 +153,12 @@ fn usage_errors_end_with_1_because_2_means_changes() {
 
 #[test]
 fn help_and_version_are_results() {
-    let version = ran(&["--version"]);
+    let version = run_command(&["--version"]);
     assert_eq!(version.exit, Exit::Done);
     assert_eq!(version.out, format!("fleetwright {}\n", env!("CARGO_PKG_VERSION")));
-    let help = ran(&["help"]);
+    let help = run_command(&["help"]);
     assert_eq!((help.exit, help.err.as_str()), (Exit::Done, ""));
-    let of_plan = ran(&["plan", "--help"]).out;
+    let of_plan = run_command(&["plan", "--help"]).out;
     for option in ["--world", "--ref", "--at", "--demand", "--out", "--target", "--exclude"] {
         assert!(of_plan.contains(option), "{option}");
     }
@@ -160,9 +166,9 @@ fn help_and_version_are_results() {
 
 #[cfg(feature = "live")]
 #[test]
-fn what_is_not_built_is_not_listed() {
+fn commands_not_built_in_are_not_listed() {
     let mut names: Vec<String> =
-        Typed::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        CliArgs::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
     names.sort();
     let built = [
         "adopt",
@@ -193,12 +199,12 @@ fn what_is_not_built_is_not_listed() {
 }
 
 #[test]
-fn what_was_typed_means_what_it_says() {
-    let of = |arguments: &[&str]| match understood(arguments).expect("valid") {
-        (_, Task::Plan(settings)) => settings,
+fn plan_arguments_become_settings() {
+    let of = |arguments: &[&str]| match parse_settings(arguments).expect("valid") {
+        (_, CommandSettings::Plan(settings)) => settings,
         (_, task) => panic!("{task:?}"),
     };
-    let text = |verbosity| View::Text(verbosity);
+    let text = |verbosity| PlanView::Text(verbosity);
     let plain = PlanSettings {
         planning: planning("."),
         out: None,
@@ -262,21 +268,21 @@ fn what_was_typed_means_what_it_says() {
         let address = address.map(|text| text.parse().expect("an address"));
         assert_eq!(of(&["plan", typed, "--no-color", "shop"]).serve, address, "{typed}");
     }
-    assert_eq!(of(&["plan", "--format", "json"]).view, View::Json);
+    assert_eq!(of(&["plan", "--format", "json"]).view, PlanView::Json);
     assert_eq!(of(&["plan", "--concise"]).view, text(Verbosity::Concise));
 }
 
 #[test]
-fn loudness_and_colour_are_understood_before_and_after_the_command() {
+fn global_options_work_before_and_after_the_command() {
     for (arguments, loudness, no_color) in [
-        (&["plan"][..], Loudness::Normal, false),
-        (&["-v", "plan"], Loudness::Verbose, false),
-        (&["plan", "-vv", "--no-color"], Loudness::Debug, true),
-        (&["plan", "-vvvv"], Loudness::Debug, false),
-        (&["--no-color", "plan", "--quiet"], Loudness::Quiet, true),
+        (&["plan"][..], LogLevel::Normal, false),
+        (&["-v", "plan"], LogLevel::Verbose, false),
+        (&["plan", "-vv", "--no-color"], LogLevel::Debug, true),
+        (&["plan", "-vvvv"], LogLevel::Debug, false),
+        (&["--no-color", "plan", "--quiet"], LogLevel::Quiet, true),
     ] {
-        let (common, _) = understood(arguments).expect("valid");
-        assert_eq!(common, Common { loudness, no_color }, "{arguments:?}");
+        let (common, _) = parse_settings(arguments).expect("valid");
+        assert_eq!(common, GlobalSettings { loudness, no_color }, "{arguments:?}");
     }
 }
 
@@ -296,8 +302,8 @@ fn an_address_is_a_row_or_a_pool() {
         ("ec2_instance.web]", None),
         ("ec2_instance.[\"0\"]", None),
     ] {
-        let found = understood(&["plan", "--target", typed]).ok().map(|(_, task)| {
-            let Task::Plan(settings) = task else { panic!("{task:?}") };
+        let found = parse_settings(&["plan", "--target", typed]).ok().map(|(_, task)| {
+            let CommandSettings::Plan(settings) = task else { panic!("{task:?}") };
             settings.planning.scope.target[0].clone()
         });
         assert_eq!(found.as_deref(), meant, "{typed}");
@@ -305,7 +311,7 @@ fn an_address_is_a_row_or_a_pool() {
 }
 
 #[test]
-fn a_world_is_read_back_from_how_plans_record_it() {
+fn recorded_world_parses_to_the_same_world() {
     for (typed, recorded) in [
         ("empty", "empty"),
         ("live", "live"),
@@ -322,18 +328,21 @@ fn a_world_is_read_back_from_how_plans_record_it() {
 }
 
 #[test]
-fn apply_takes_a_directory_to_plan_or_a_plan_that_is_decided() {
+fn apply_accepts_a_directory_or_a_saved_plan() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_str().expect("UTF-8");
-    let subject = |arguments: &[&str]| match understood(arguments) {
-        Ok((_, Task::Apply(settings))) => Ok(settings.subject),
+    let subject = |arguments: &[&str]| match parse_settings(arguments) {
+        Ok((_, CommandSettings::Apply(settings))) => Ok(settings.subject),
         Ok((_, task)) => panic!("{task:?}"),
-        Err(error) => Err(shown(&error)),
+        Err(error) => Err(error_text(&error)),
     };
     let fresh = PlanningSettings { demand: Some(DemandMode::Floor), ..planning(path) };
-    assert_eq!(subject(&["apply", path, "--demand", "floor"]), Ok(Subject::Fresh(Box::new(fresh))));
+    assert_eq!(
+        subject(&["apply", path, "--demand", "floor"]),
+        Ok(ApplySubject::Fresh(Box::new(fresh)))
+    );
     let world = Some(WorldChoice::Sim("w".into()));
-    let saved = Subject::Saved { plan: "p.json".into(), world };
+    let saved = ApplySubject::Saved { plan: "p.json".into(), world };
     assert_eq!(subject(&["apply", "p.json", "--world", "sim:w"]), Ok(saved));
     for option in ["--ref", "--at", "--demand", "--target", "--exclude", "--replace"] {
         let value = match option {
@@ -344,26 +353,26 @@ fn apply_takes_a_directory_to_plan_or_a_plan_that_is_decided() {
         let error = subject(&["apply", "p.json", option, value]).expect_err(option);
         assert!(error.starts_with(&format!("error: {option} has no effect on a saved plan")));
     }
-    let explain = understood(&["explain", "x", "--plan", "p.json", "--world", "empty"]);
-    assert!(shown(&explain.expect_err("no effect")).contains("--world has no effect"));
+    let explain = parse_settings(&["explain", "x", "--plan", "p.json", "--world", "empty"]);
+    assert!(error_text(&explain.expect_err("no effect")).contains("--world has no effect"));
 }
 
 #[test]
-fn a_saved_plan_is_shown_as_it_was_and_its_json_is_the_same_bytes() {
+fn show_repeats_text_and_json_of_a_saved_plan() {
     let directory = tempfile::tempdir().expect("a directory");
     let plan = sealed(fixture::plan());
     let path = save(directory.path(), &plan);
-    assert_eq!(ran(&["show", &path, "--format", "json"]).out, plan.to_json());
-    let text = ran(&["show", &path]);
+    assert_eq!(run_command(&["show", &path, "--format", "json"]).out, plan.to_json());
+    let text = run_command(&["show", &path]);
     assert_eq!(text.exit, Exit::Done);
     assert!(text.out.ends_with("\nPlan: 4 to add, 1 to change, 4 to destroy.\n"));
-    assert!(ran(&["show", &path, "--summary"]).out.lines().count() < 12);
+    assert!(run_command(&["show", &path, "--summary"]).out.lines().count() < 12);
     let piped = with_console(Some(&plan.to_json()), |console| run(words(&["show", "-"]), console));
     assert_eq!(piped.out, text.out);
 }
 
 #[test]
-fn a_plan_that_cannot_be_read_ends_with_9_and_says_why() {
+fn unreadable_plan_exits_with_9_and_a_reason() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut plan = sealed(fixture::plan());
     let good = plan.to_json();
@@ -378,23 +387,23 @@ fn a_plan_that_cannot_be_read_ends_with_9_and_says_why() {
         std::fs::write(&path, content).expect("written");
         for command in [&["show", &path][..], &["explain", "x", "--plan", &path], &["apply", &path]]
         {
-            let Ran { exit, out, err } = ran(command);
+            let CommandOutput { exit, out, err } = run_command(command);
             assert_eq!((exit, exit.code(), out.as_str()), (Exit::UnreadablePlan, 9, ""));
             assert!(err.contains(reason) && err.contains("\n  hint:  "), "{err}");
         }
     }
-    let missing = ran(&["show", "no/such/plan.json"]);
+    let missing = run_command(&["show", "no/such/plan.json"]);
     assert_eq!(missing.exit, Exit::UnreadablePlan);
     assert!(missing.err.starts_with("error: cannot read `no/such/plan.json`\n  cause: "));
 }
 
 #[test]
-fn a_plan_ends_with_errors_before_policies_before_changes() {
-    let deny = || Check { name: "p".into(), status: "fail".into(), ..Check::default() };
+fn exit_order_is_errors_policies_changes() {
+    let deny = || Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
     let settings = |detailed_exitcode| PlanSettings {
         planning: planning("."),
         out: None,
-        view: View::Text(Verbosity::Summary),
+        view: PlanView::Text(Verbosity::Summary),
         detailed_exitcode,
         #[cfg(feature = "page")]
         serve: None,
@@ -418,13 +427,13 @@ fn a_plan_ends_with_errors_before_policies_before_changes() {
 }
 
 #[test]
-fn a_reader_that_goes_away_costs_neither_the_file_nor_the_exit_code() {
+fn closed_stdout_keeps_the_file_and_the_exit_code() {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().join("plan.json");
     let settings = PlanSettings {
         planning: planning("."),
         out: Some(out.clone()),
-        view: View::Json,
+        view: PlanView::Json,
         detailed_exitcode: true,
         #[cfg(feature = "page")]
         serve: None,
@@ -433,7 +442,8 @@ fn a_reader_that_goes_away_costs_neither_the_file_nor_the_exit_code() {
     let now = "2026-09-01T10:02:00Z".parse().expect("a time");
     let end = |kind: io::ErrorKind| {
         let err = Sink::default();
-        let mut console = Console::over(Box::new(Broken(kind)), Box::new(err.clone()), None, now);
+        let mut console =
+            Console::from_streams(Box::new(FailingWriter(kind)), Box::new(err.clone()), None, now);
         (super::plan::finish(&plan, &settings, &mut console).map_err(|e| e.kind), err.text())
     };
     let (gone, said) = end(io::ErrorKind::BrokenPipe);
@@ -444,24 +454,25 @@ fn a_reader_that_goes_away_costs_neither_the_file_nor_the_exit_code() {
 }
 
 #[test]
-fn explain_answers_from_a_saved_plan_or_says_what_is_alike() {
+fn explain_reads_a_saved_plan_and_suggests_similar_names() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = save(directory.path(), &sealed(fixture::plan()));
-    let found = ran(&["explain", "web/api", "--plan", &path]);
+    let found = run_command(&["explain", "web/api", "--plan", &path]);
     assert!(found.out.starts_with("web/Deployment/api  clusters/prod/apps.yaml:3\n"));
-    let json = ran(&["explain", "i-web1", "--plan", &path, "--format", "json"]).out;
+    let json = run_command(&["explain", "i-web1", "--plan", &path, "--format", "json"]).out;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["row"]["address"], "ec2_instance.web[\"1\"]");
-    let missing = ran(&["explain", "web/apu", "--plan", &path]);
+    let missing = run_command(&["explain", "web/apu", "--plan", &path]);
     assert_eq!(missing.exit, Exit::Failed);
     assert!(missing.err.ends_with("  hint:  did you mean web/api?\n"), "{}", missing.err);
 }
 
 #[test]
-fn the_catalogue_is_filtered_sorted_and_cut() {
+fn catalog_list_filters_sorts_and_limits() {
     let list = |more: &[&str]| {
         let arguments = [&["catalog", "list", "--format", "json"], more].concat();
-        let json: serde_json::Value = serde_json::from_str(&ran(&arguments).out).expect("JSON");
+        let json: serde_json::Value =
+            serde_json::from_str(&run_command(&arguments).out).expect("JSON");
         let types = json["types"].as_array().expect("types").clone();
         types
             .iter()
@@ -472,40 +483,40 @@ fn the_catalogue_is_filtered_sorted_and_cut() {
     assert_eq!(list(&["-l", m5, "--limit", "2"]), ["m5.large", "m5.xlarge"]);
     assert_eq!(list(&["-l", m5, "--sort", "name", "--limit", "1"]), ["m5.12xlarge"]);
     assert_eq!(list(&["-l", m5, "-l", "karpenter.k8s.aws/instance-cpu<2"]), Vec::<String>::new());
-    let none = ran(&["catalog", "list", "-l", "team"]);
+    let none = run_command(&["catalog", "list", "-l", "team"]);
     assert!(none.out.starts_with("No instance type"), "{}", none.out);
-    let text = ran(&["catalog", "list", "-l", m5, "--limit", "1"]);
+    let text = run_command(&["catalog", "list", "-l", m5, "--limit", "1"]);
     assert!(text.out.contains("m5.large") && text.err.starts_with("warning: "));
 }
 
 #[test]
-fn catalogue_errors_say_what_was_meant() {
+fn catalog_errors_suggest_similar_names() {
     for (arguments, expected) in [
         (&["catalog", "explain", "m5.lage"][..], "did you mean `m5.large`"),
         (&["catalog", "explain", "m5.large", "--region", "eu-wst-1"], "did you mean `eu-west-1`"),
         (&["catalog", "list", "-l", "cpu ~ 4"], "hint:  write KEY=VALUE"),
     ] {
-        let Ran { exit, err, .. } = ran(arguments);
+        let CommandOutput { exit, err, .. } = run_command(arguments);
         assert_eq!(exit, Exit::Failed);
         assert!(err.contains(expected), "{err}");
     }
 }
 
 #[test]
-fn where_each_number_of_a_type_comes_from_is_told() {
-    let text = ran(&["catalog", "explain", "m5.large"]).out;
+fn catalog_explain_shows_the_source_of_each_number() {
+    let text = run_command(&["catalog", "explain", "m5.large"]).out;
     assert!(text.starts_with("m5.large  amd64, 2 vCPU, 8 GiB\n"));
     assert!(text.contains("  allocatable "), "{text}");
-    let json = ran(&["catalog", "explain", "m5.large", "--format", "json"]);
+    let json = run_command(&["catalog", "explain", "m5.large", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     assert_eq!(json["allocatable"]["cpu_milli"], 1930);
     assert!(json["steps"].as_array().is_some_and(|steps| steps.len() > 5));
 }
 
 #[test]
-fn problems_end_with_1_only_where_one_is_an_error() {
+fn only_error_problems_exit_with_1() {
     let problem = |severity| Problem {
-        origin: crate::ids::Origin::new("a.yaml", 1),
+        origin: crate::model::ids::Origin::new("a.yaml", 1),
         severity,
         object: String::new(),
         message: "is wrong".into(),
@@ -518,7 +529,8 @@ fn problems_end_with_1_only_where_one_is_an_error() {
     ] {
         for format in [Format::Text, Format::Json] {
             let ran = with_console(None, |console| {
-                validate::finish(&problems, &Tally::default(), format, console).expect("shown")
+                validate::finish(&problems, &RepositoryCounts::default(), format, console)
+                    .expect("shown")
             });
             assert_eq!(ran.exit.code(), code);
             assert!(ran.err.is_empty() && !ran.out.is_empty());
@@ -527,24 +539,24 @@ fn problems_end_with_1_only_where_one_is_an_error() {
 }
 
 #[test]
-fn an_error_is_told_once_with_causes_and_hints_and_nothing_in_it_is_obeyed() {
+fn error_text_has_causes_and_hints_and_is_escaped() {
     let error = CliError::text("memory request `2G1`\u{1b}[2J is not a quantity")
         .context("cannot read workload `web/api\nerror: forged`".into())
         .hint("write `2Gi`");
     assert_eq!(
-        shown(&error),
+        error_text(&error),
         "error: cannot read workload `web/api\\nerror: forged`\n  cause: memory request \
          `2G1`\\u{1b}[2J is not a quantity\n  hint:  write `2Gi`\n"
     );
 }
 
 #[test]
-fn a_tree_that_cannot_be_read_is_an_error_with_a_hint() {
+fn unreadable_tree_is_an_error_with_a_hint() {
     let empty = tempfile::tempdir().expect("a directory");
     let empty = empty.path().to_str().expect("UTF-8");
     for command in ["plan", "validate", "observe"] {
-        for (path, reason) in [("no/such/dir", "there is no such"), (empty, "is empty")] {
-            let Ran { exit, out, err } = ran(&[command, path]);
+        for (path, reason) in [("no/such/dir", "no such directory"), (empty, "is empty")] {
+            let CommandOutput { exit, out, err } = run_command(&[command, path]);
             assert_eq!((exit, out.as_str()), (Exit::Failed, ""));
             assert!(err.contains(reason) && err.contains("hint:"), "{err}");
         }
@@ -554,14 +566,14 @@ fn a_tree_that_cannot_be_read_is_an_error_with_a_hint() {
 #[test]
 fn every_shell_has_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let Ran { exit, out, .. } = ran(&["completions", shell]);
+        let CommandOutput { exit, out, .. } = run_command(&["completions", shell]);
         assert_eq!(exit, Exit::Done);
         assert!(out.contains("detailed-exitcode"), "{shell}");
     }
 }
 
 #[test]
-fn exit_codes_are_those_that_are_published() {
+fn exit_codes_match_the_documentation() {
     let codes: Vec<u8> = [
         Exit::Done,
         Exit::Failed,

@@ -1,4 +1,4 @@
-//! `validate`: read everything, report every problem.
+//! `validate`: reads everything and reports every problem.
 
 use jiff::Timestamp;
 
@@ -9,24 +9,24 @@ use super::world::WorldChoice;
 use super::{Console, Exit, planning};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
-use crate::engine::{self, Inputs, Scope};
-use crate::fleet::Observed;
-use crate::ids::{Origin, PoolName};
-use crate::lint::{lints, requests};
-use crate::manifest::{Problem, Severity, Unresolved};
+use crate::model::desired::{Problem, Severity, Unresolved};
+use crate::model::ids::{Origin, PoolName};
+use crate::model::observed::Observed;
 use crate::plan::canonical;
 use crate::plan::wire::Diagnostic;
-use crate::render::{Tally, Verbosity, problems_json, problems_text};
+use crate::planner::lint::{lints, requests};
+use crate::planner::{self, Inputs, Scope};
+use crate::render::{RepositoryCounts, Verbosity, problems_json, problems_text};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
     let read = planning::read(&settings.source)?;
     let repository = Repository::read(&read);
     let mut problems = problems(&repository);
-    problems.extend(beyond(settings, &repository)?);
+    problems.extend(autoscaler_warnings(settings, &repository)?);
     problems.sort();
     problems.dedup();
     let desired = &repository.desired;
-    let tally = Tally {
+    let tally = RepositoryCounts {
         files: count(read.tree.files.len()),
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
@@ -36,10 +36,10 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
     finish(&problems, &tally, settings.format, console)
 }
 
-/// Writes problems and counts; an error among them ends with 1.
+/// Writes problems and counts. An error among them exits with 1.
 pub(super) fn finish(
     problems: &[Problem],
-    tally: &Tally,
+    tally: &RepositoryCounts,
     format: Format,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
@@ -54,49 +54,52 @@ pub(super) fn finish(
     Ok(if has_errors { Exit::Failed } else { Exit::Done })
 }
 
-/// Returns everything that is wrong with a repository, by file and line.
+/// Returns all problems of a repository.
 fn problems(repository: &Repository) -> Vec<Problem> {
     let desired = &repository.desired;
     let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
-    // What is unresolved because it could not be read is said by the error.
-    let is_said = |unresolved: &&Unresolved| {
+    // The error of an unreadable object already reports it.
+    let is_reported = |unresolved: &&Unresolved| {
         let mut errors = desired.problems.iter().filter(|p| p.severity == Severity::Error);
         errors.any(|p| p.object == unresolved.object && p.origin.file == unresolved.origin.file)
     };
-    let unsaid = desired.unresolved.iter().filter(|unresolved| !is_said(unresolved));
-    problems.extend(unsaid.map(of_unresolved));
-    // Some problems show only once the parts are put together, as every plan does.
+    let unreported = desired.unresolved.iter().filter(|unresolved| !is_reported(unresolved));
+    problems.extend(unreported.map(unresolved_warning));
+    // Some problems appear only in the combined desired state, as in a plan.
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     let demand = Demand::build(desired, &nothing, fleet.demand);
     problems.extend(demand.problems.iter().cloned());
     problems.extend(requests(desired));
-    problems.extend(desired.groups_elsewhere.iter().map(of_group_elsewhere));
+    problems.extend(desired.external_groups.iter().map(external_group_warning));
     match Catalog::load(&fleet.region, &fleet.zones) {
         Ok(catalog) => {
             problems.extend(lints(desired, &demand, &catalog));
-            problems.extend(catalog.unknown_types(desired));
+            problems.extend(catalog.unknown_type_warnings(desired));
             problems.extend(catalog.overlay_conflicts(desired));
-            problems.extend(catalog.unpriced_licences(desired));
+            problems.extend(catalog.windows_price_warnings(desired));
         }
-        Err(error) => problems.push(of_catalog(&error)),
+        Err(error) => problems.push(catalog_problem(&error)),
     }
     problems.sort();
     problems.dedup();
     problems
 }
 
-/// Returns a warning for each autoscaler that may ask for more than the pools have room for.
-fn beyond(settings: &ValidateSettings, repository: &Repository) -> Result<Vec<Problem>, CliError> {
+/// Returns a warning for each autoscaler whose maximum exceeds the capacity of the pools.
+fn autoscaler_warnings(
+    settings: &ValidateSettings,
+    repository: &Repository,
+) -> Result<Vec<Problem>, CliError> {
     let fleet = &repository.fleet;
     let Ok(catalog) = Catalog::load(&fleet.region, &fleet.zones) else { return Ok(Vec::new()) };
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     let world = WorldChoice::parse("empty")?;
-    let found = engine::beyond(&Inputs {
+    let found = planner::ceiling_warnings(&Inputs {
         desired: &repository.desired,
         observed: &nothing,
         catalog: &catalog,
-        base: planning::base_of(&settings.source, repository, &world, &nothing, fleet.demand),
+        base: planning::plan_base(&settings.source, repository, &world, &nothing, fleet.demand),
         at: nothing.taken_at,
         demand: fleet.demand,
         is_forecast: false,
@@ -110,21 +113,21 @@ fn beyond(settings: &ValidateSettings, repository: &Repository) -> Result<Vec<Pr
     Ok(found.into_iter().filter_map(warning).collect())
 }
 
-/// Says which groups only the world can tell of: a slip in the name would show in a plan alone.
-fn of_group_elsewhere((name, (_, origin)): (&PoolName, &(bool, Origin))) -> Problem {
+/// Returns a warning for a group that only the world can confirm. A typo would otherwise appear
+/// only in a plan.
+fn external_group_warning((name, (_, origin)): (&PoolName, &(bool, Origin))) -> Problem {
     Problem {
         origin: origin.clone(),
         severity: Severity::Warning,
         object: "Fleet".to_owned(),
         message: format!(
-            "`spec.groups.{name}` names a node group that no ClusterConfig declares: it has to be in \
-             the world"
+            "`spec.groups.{name}` names a node group that no ClusterConfig declares: it must exist in the cluster"
         ),
-        hint: Some("`fleetwright plan --world live` says whether it is".to_owned()),
+        hint: Some("`fleetwright plan --world live` shows whether it exists".to_owned()),
     }
 }
 
-fn of_unresolved(unresolved: &Unresolved) -> Problem {
+fn unresolved_warning(unresolved: &Unresolved) -> Problem {
     let Unresolved { origin, object, reason } = unresolved;
     Problem {
         origin: origin.clone(),
@@ -135,7 +138,7 @@ fn of_unresolved(unresolved: &Unresolved) -> Problem {
     }
 }
 
-fn of_catalog(error: &CatalogError) -> Problem {
+fn catalog_problem(error: &CatalogError) -> Problem {
     Problem {
         origin: Origin::new("fleetwright.yaml", 0),
         severity: Severity::Error,

@@ -1,32 +1,31 @@
-//! Which world a command looks at, and what is in it.
+//! The world that a command observes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::embedded;
 use super::error::CliError;
 use super::repository::Repository;
-use super::{Console, Exit, files};
-use crate::catalog::Market;
-use crate::fleet::{ClusterIdentity, Observed, read_world};
+use super::{Console, Exit, embedded, files};
+use crate::model::market::Market;
+use crate::model::observed::{ClusterIdentity, Observed, read_world};
 
-/// Which world a command looks at.
+/// The world that a command observes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum WorldChoice {
-    /// Nothing runs.
+    /// An empty world.
     Empty,
-    /// What really runs.
+    /// The live cluster.
     Live,
-    /// What ran when this file was written.
+    /// A saved observation.
     File(PathBuf),
-    /// The embedded world of this directory.
+    /// The embedded world of a directory.
     Sim(PathBuf),
 }
 
 impl WorldChoice {
-    /// Reads a world as `--world`, `fleetwright.yaml` and plans write it.
+    /// Parses the syntax of `--world`, `fleetwright.yaml` and plans.
     pub(super) fn parse(text: &str) -> Result<Self, CliError> {
         let named = |path: &str| {
             if path.is_empty() {
@@ -46,8 +45,8 @@ impl WorldChoice {
 }
 
 impl WorldChoice {
-    /// Returns the world with a relative path taken from `root`.
-    pub(super) fn below(self, root: &Path) -> Self {
+    /// Returns the world with its relative path resolved against `root`.
+    pub(super) fn relative_to(self, root: &Path) -> Self {
         let join = |path: PathBuf| if root == Path::new(".") { path } else { root.join(path) };
         match self {
             Self::File(path) => Self::File(join(path)),
@@ -68,13 +67,12 @@ impl fmt::Display for WorldChoice {
     }
 }
 
-/// Returns what runs in `world`, for the cluster of `repository`.
+/// Observes `world` for the cluster of `repository`.
 ///
-/// `at` is the moment asked for: an empty world is observed then, and a world that is made now
-/// begins then.
+/// `at` is the requested time: the time of an empty world, and the start of a new embedded world.
 ///
 /// # Errors
-/// When the world cannot be read, is of another cluster, or is not built yet.
+/// Fails if the world cannot be read, is of another cluster, or is not built in.
 pub(super) fn observe(
     world: &WorldChoice,
     repository: &Repository,
@@ -95,8 +93,8 @@ pub(super) fn observe(
     Ok(observed)
 }
 
-/// Returns what EC2 offers now, or why that is not known; of a world file what it offered then, and
-/// nothing where the world does not tell.
+/// Returns the current EC2 offerings, or the reason why they are not known. A world file returns
+/// its saved offerings; other worlds return `None`.
 pub(super) fn market(
     world: &WorldChoice,
     repository: &Repository,
@@ -130,7 +128,7 @@ fn read(path: &Path) -> Result<Observed, CliError> {
     })
 }
 
-/// Refuses a world of another cluster than `fleetwright.yaml` names, where it names one.
+/// Refuses a world of another cluster than the declared one.
 fn same_cluster(
     world: &WorldChoice,
     repository: &Repository,
@@ -150,17 +148,17 @@ fn same_cluster(
     .hint("name a world of the same cluster, or change spec.cluster"))
 }
 
-/// Returns the moment to plan for: the one asked for, the embedded world's own, or now.
-pub(super) fn moment(
+/// Returns the time to plan for: the requested time, the time of the embedded world, or now.
+pub(super) fn planning_time(
     world: &WorldChoice,
-    asked: Option<Timestamp>,
+    requested: Option<Timestamp>,
     observed: &Observed,
     console: &Console,
 ) -> Timestamp {
     match world {
-        WorldChoice::Sim(_) => asked.unwrap_or(observed.taken_at),
+        WorldChoice::Sim(_) => requested.unwrap_or(observed.taken_at),
         WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => {
-            asked.unwrap_or_else(|| console.now())
+            requested.unwrap_or_else(|| console.now())
         }
     }
 }
@@ -168,14 +166,14 @@ pub(super) fn moment(
 #[cfg(test)]
 mod tests {
     use crate::cli::Exit;
-    use crate::cli::tests::ran;
+    use crate::cli::tests::run_command;
 
     #[test]
-    fn a_world_file_that_is_not_there_is_an_error_with_a_way_out() {
+    fn missing_world_file_is_an_error_with_a_hint() {
         let tree = tempfile::tempdir().expect("a directory");
         std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
         let path = tree.path().to_str().expect("UTF-8");
-        let ran = ran(&["plan", path, "--world", "no-such-world"]);
+        let ran = run_command(&["plan", path, "--world", "no-such-world"]);
         assert_eq!(ran.exit, Exit::Failed);
         assert!(ran.err.contains("cannot read `no-such-world`"), "{}", ran.err);
         assert!(ran.err.contains("hint:  name a file that `fleetwright observe --out FILE` wrote"));

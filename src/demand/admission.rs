@@ -8,67 +8,67 @@ use std::collections::BTreeMap;
 
 use super::requests::{admitted, aggregate, is_pod_level, own_requests, pod_limits};
 use super::{Demand, PodGroup};
-use crate::ids::{Namespace, WorkloadId};
-use crate::manifest::{
+use crate::model::desired::{
     Desired, LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, Severity, Workload,
 };
-use crate::pod::{Amounts, Container, ContainerResources, PodSpec};
-use crate::requirement::Operator;
-use crate::units::{Bytes, MilliCpu, ResourceName, Resources};
+use crate::model::ids::{Namespace, WorkloadId};
+use crate::model::pod::{Container, ContainerResources, PodSpec, ResourceList};
+use crate::model::requirement::Operator;
+use crate::model::units::{Bytes, MilliCpu, ResourceName, Resources};
 
 /// Returns an error for each rule by which the API server would refuse the pods of `workload`.
-pub(super) fn refusals(workload: &Workload, desired: &Desired) -> Vec<Problem> {
+pub(super) fn admission_errors(workload: &Workload, desired: &Desired) -> Vec<Problem> {
     let items = desired.limit_ranges.get(&workload.id.namespace).map_or(&[][..], Vec::as_slice);
-    let mut refusals = Refusals { items, found: Vec::new() };
-    refusals.pod(&workload.template.spec);
-    let problem = |Refusal { message, hint }: Refusal| Problem {
+    let mut refusals = AdmissionCheck { items, violations: Vec::new() };
+    refusals.check_pod(&workload.template.spec);
+    let problem = |Violation { message, hint }: Violation| Problem {
         origin: workload.origin.clone(),
         severity: Severity::Error,
         object: format!("{} {}", workload.id.kind, workload.id),
         message: format!("the API server refuses its pods: {message}"),
         hint: Some(hint),
     };
-    refusals.found.into_iter().map(problem).collect()
+    refusals.violations.into_iter().map(problem).collect()
 }
 
-struct Refusal {
+struct Violation {
     message: String,
     hint: String,
 }
 
 /// Requests and limits of a container, or of all containers of a pod.
-struct Part<'a> {
+struct AdmittedResources<'a> {
     /// Name in messages.
     name: &'a str,
-    requests: &'a Amounts,
-    limits: &'a Amounts,
+    requests: &'a ResourceList,
+    limits: &'a ResourceList,
 }
 
-struct Refusals<'a> {
+struct AdmissionCheck<'a> {
     items: &'a [LimitRangeItem],
-    found: Vec<Refusal>,
+    violations: Vec<Violation>,
 }
 
-impl Refusals<'_> {
-    fn refuse(&mut self, message: String, hint: &str) {
-        self.found.push(Refusal { message, hint: hint.to_owned() });
+impl AdmissionCheck<'_> {
+    fn add_violation(&mut self, message: String, hint: &str) {
+        self.violations.push(Violation { message, hint: hint.to_owned() });
     }
 
-    fn pod(&mut self, spec: &PodSpec) {
+    fn check_pod(&mut self, spec: &PodSpec) {
         let items = self.items;
         for container in spec.init_containers.iter().chain(&spec.containers) {
-            self.container(container);
+            self.check_container(container);
         }
-        self.pod_level(spec);
+        self.check_pod_level(spec);
         let requests = |c: &Container| admitted(&c.resources, items).requests;
         let (requests, limits) = (aggregate(spec, requests), pod_limits(spec, items));
-        let whole = Part { name: "the pod", requests: &requests, limits: &limits };
+        let whole = AdmittedResources { name: "the pod", requests: &requests, limits: &limits };
         for item in items.iter().filter(|item| item.scope == LimitScope::Pod) {
-            self.item(item, &whole);
+            self.check_item(item, &whole);
         }
     }
 
-    fn container(&mut self, container: &Container) {
+    fn check_container(&mut self, container: &Container) {
         let items = self.items;
         let ContainerResources { requests, limits } = admitted(&container.resources, items);
         for (name, request) in &requests {
@@ -76,8 +76,8 @@ impl Refusals<'_> {
             // read; this one comes from the namespace.
             let given = limits.get(name).filter(|_| !container.resources.limits.contains_key(name));
             if let Some(limit) = given.filter(|limit| request > *limit) {
-                let (asked, limit) = (show(name, *request), show(name, *limit));
-                self.refuse(
+                let (asked, limit) = (format_amount(name, *request), format_amount(name, *limit));
+                self.add_violation(
                     format!(
                         "container {} requests {asked} of {name}, more than the limit of {limit} \
                          that a LimitRange gives it",
@@ -88,22 +88,22 @@ impl Refusals<'_> {
             }
         }
         let name = format!("container {}", container.name);
-        let part = Part { name: &name, requests: &requests, limits: &limits };
+        let part = AdmittedResources { name: &name, requests: &requests, limits: &limits };
         for item in items.iter().filter(|item| item.scope == LimitScope::Container) {
-            self.item(item, &part);
+            self.check_item(item, &part);
         }
     }
 
     /// What a pod states as a whole covers what its containers request.
-    fn pod_level(&mut self, spec: &PodSpec) {
+    fn check_pod_level(&mut self, spec: &PodSpec) {
         let Some(stated) = &spec.resources else { return };
         let sum = aggregate(spec, |container| own_requests(&container.resources));
         for (name, asked) in sum.iter().filter(|(name, _)| is_pod_level(name)) {
             let limit = stated.limits.get(name).map(|limit| ("limit", *limit));
             let request = stated.requests.get(name).map(|request| ("request", *request));
             if let Some((what, amount)) = request.or(limit).filter(|(_, amount)| asked > amount) {
-                let (asked, amount) = (show(name, *asked), show(name, amount));
-                self.refuse(
+                let (asked, amount) = (format_amount(name, *asked), format_amount(name, amount));
+                self.add_violation(
                     format!(
                         "its pod-level {what} of {amount} of {name} is below the {asked} that its \
                          containers request"
@@ -114,7 +114,7 @@ impl Refusals<'_> {
         }
         for name in stated.requests.keys().chain(stated.limits.keys()).filter(|n| !is_pod_level(n))
         {
-            self.refuse(
+            self.add_violation(
                 format!("{name} is stated for the pod as a whole"),
                 "state it for a container: pods have cpu, memory and hugepages alone",
             );
@@ -122,56 +122,57 @@ impl Refusals<'_> {
     }
 
     /// Source: `k8s.io/kubernetes/plugin/pkg/admission/limitranger`, `PodValidateLimitFunc`.
-    fn item(&mut self, item: &LimitRangeItem, part: &Part<'_>) {
-        let Part { name: who, requests, limits } = part;
+    fn check_item(&mut self, item: &LimitRangeItem, part: &AdmittedResources<'_>) {
+        let AdmittedResources { name: who, requests, limits } = part;
         for (name, least) in &item.min {
             let below = |amount: Option<&i64>| amount.is_some_and(|amount| amount < least);
             let short = if !requests.contains_key(name) {
                 "requests none".to_owned()
             } else if below(requests.get(name)) {
-                format!("requests {}", show(name, requests[name]))
+                format!("requests {}", format_amount(name, requests[name]))
             } else if below(limits.get(name)) {
-                format!("is limited to {}", show(name, limits[name]))
+                format!("is limited to {}", format_amount(name, limits[name]))
             } else {
                 continue;
             };
-            let least = show(name, *least);
+            let least = format_amount(name, *least);
             let message = format!(
                 "LimitRange {} asks for at least {least} of {name}, and {who} {short}",
                 item.range
             );
-            self.refuse(message, "raise the request, or lower the minimum");
+            self.add_violation(message, "raise the request, or lower the minimum");
         }
         for (name, most) in &item.max {
             let above = |amount: Option<&i64>| amount.is_some_and(|amount| amount > most);
             let excess = if !limits.contains_key(name) {
                 "has no limit".to_owned()
             } else if above(limits.get(name)) {
-                format!("is limited to {}", show(name, limits[name]))
+                format!("is limited to {}", format_amount(name, limits[name]))
             } else if above(requests.get(name)) {
-                format!("requests {}", show(name, requests[name]))
+                format!("requests {}", format_amount(name, requests[name]))
             } else {
                 continue;
             };
-            let most = show(name, *most);
+            let most = format_amount(name, *most);
             let message = format!(
                 "LimitRange {} allows at most {most} of {name}, and {who} {excess}",
                 item.range
             );
-            self.refuse(message, "lower the limit, or raise the maximum");
+            self.add_violation(message, "lower the limit, or raise the maximum");
         }
-        self.ratio(item, part);
+        self.check_ratio(item, part);
     }
 
-    fn ratio(&mut self, item: &LimitRangeItem, part: &Part<'_>) {
-        let Part { name: who, requests, limits } = part;
+    fn check_ratio(&mut self, item: &LimitRangeItem, part: &AdmittedResources<'_>) {
+        let AdmittedResources { name: who, requests, limits } = part;
         for (name, most) in &item.max_ratio {
-            let amount = |of: &Amounts| of.get(name).copied().filter(|amount| *amount != 0);
+            let amount = |of: &ResourceList| of.get(name).copied().filter(|amount| *amount != 0);
             let fault = match (amount(requests), amount(limits)) {
                 (Some(request), Some(limit))
                     if i128::from(limit) * 1000 > i128::from(request) * i128::from(*most) =>
                 {
-                    let (limit, request) = (show(name, limit), show(name, request));
+                    let (limit, request) =
+                        (format_amount(name, limit), format_amount(name, request));
                     format!("is limited to {limit} and requests {request}")
                 }
                 (Some(_), Some(_)) => continue,
@@ -184,13 +185,13 @@ impl Refusals<'_> {
                  {who} {fault}",
                 item.range
             );
-            self.refuse(message, "bring request and limit closer together");
+            self.add_violation(message, "bring request and limit closer together");
         }
     }
 }
 
 /// Returns an amount as Kubernetes writes it.
-pub(super) fn show(name: &ResourceName, amount: i64) -> String {
+pub(super) fn format_amount(name: &ResourceName, amount: i64) -> String {
     match name.as_str() {
         "cpu" => MilliCpu(amount).to_string(),
         "memory" | "ephemeral-storage" => Bytes(amount).to_string(),
@@ -204,7 +205,7 @@ pub(super) fn show(name: &ResourceName, amount: i64) -> String {
 ///
 /// It is no error: which pods are refused depends on the order in which they come, and the rest
 /// runs. Pods of DaemonSets are left out, since their number follows from the fleet.
-pub(super) fn over_quota(demand: &Demand, desired: &Desired) -> Vec<Problem> {
+pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
     for quota in &desired.quotas {
         let warning = |message: String, hint: &str| Problem {
@@ -225,12 +226,13 @@ pub(super) fn over_quota(demand: &Demand, desired: &Desired) -> Vec<Problem> {
             problems.push(warning(message, "see that the pods it counts stay within it"));
             continue;
         }
-        let used = usage(quota, demand, desired);
+        let used = quota_usage(quota, demand, desired);
         for (key, most) in &quota.hard {
             let asked = used.get(key.as_str()).copied().unwrap_or(0);
             if asked > *most {
-                let resource: ResourceName = resource_of(key.as_str()).into();
-                let (asked, most) = (show(&resource, asked), show(&resource, *most));
+                let resource: ResourceName = resource_of_quota_key(key.as_str()).into();
+                let (asked, most) =
+                    (format_amount(&resource, asked), format_amount(&resource, *most));
                 let message = format!(
                     "allows {key} of {most}, and the planned pods of namespace {} come to {asked}: \
                      the API server will refuse some of them",
@@ -244,18 +246,18 @@ pub(super) fn over_quota(demand: &Demand, desired: &Desired) -> Vec<Problem> {
 }
 
 /// Returns the resource that a key of a quota is about.
-fn resource_of(key: &str) -> &str {
+fn resource_of_quota_key(key: &str) -> &str {
     key.strip_prefix("requests.").or_else(|| key.strip_prefix("limits.")).unwrap_or(key)
 }
 
 /// Returns what the planned pods of the quota's namespace come to, by the keys of quotas.
-fn usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<String, i64> {
+fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<String, i64> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     let groups = demand.groups.iter().filter(|group| group.shape.namespace == quota.namespace);
     for group in groups.filter(|group| group.counts.planned > 0) {
         let spec = desired.workloads.get(&group.workload).map(|workload| &workload.template.spec);
         let limits = limits_of(&group.workload, spec, desired);
-        if !quota.scopes.iter().all(|scope| counts(scope, group, spec, &limits)) {
+        if !quota.scopes.iter().all(|scope| is_counted_by_scope(scope, group, spec, &limits)) {
             continue;
         }
         let mut add = |key: String, amount: i64| {
@@ -275,7 +277,7 @@ fn usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<
     used
 }
 
-fn limits_of(workload: &WorkloadId, spec: Option<&PodSpec>, desired: &Desired) -> Amounts {
+fn limits_of(workload: &WorkloadId, spec: Option<&PodSpec>, desired: &Desired) -> ResourceList {
     let items = |namespace: &Namespace| desired.limit_ranges.get(namespace);
     let items = items(&workload.namespace).map_or(&[][..], Vec::as_slice);
     spec.map(|spec| pod_limits(spec, items)).unwrap_or_default()
@@ -289,7 +291,12 @@ fn requests_by_name(requests: &Resources) -> BTreeMap<String, i64> {
 }
 
 /// Returns whether a quota with this scope counts the pods of `group`.
-fn counts(scope: &QuotaScope, group: &PodGroup, spec: Option<&PodSpec>, limits: &Amounts) -> bool {
+fn is_counted_by_scope(
+    scope: &QuotaScope,
+    group: &PodGroup,
+    spec: Option<&PodSpec>,
+    limits: &ResourceList,
+) -> bool {
     let requests = &group.shape.requests;
     let best_effort = requests.cpu.0 == 0
         && requests.memory.0 == 0

@@ -6,23 +6,20 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::admission;
 use super::claims::Claims;
-use super::decide::{Decision, Decisions};
-use super::fargate;
-use super::live::LivePods;
-use super::mount::{Cause, Wait};
-use super::parts;
-use super::shape::{ShapeContext, shape_of};
+use super::live_pods::LivePods;
+use super::pod_volume::{TopologySource, VolumeProblem};
+use super::scaling_decision::{ScalingContext, ScalingDecision};
+use super::shape::{ShapeContext, pod_shape};
 use super::{
-    Asked, ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, PodGroup, PodShape, Sizing,
-    buffer, decide, vertical,
+    ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, DemandQuery, PodGroup, PodShape,
+    Sizing, admission, capacity_buffer, fargate, replica_partitions, scaling_decision, vertical,
 };
-use crate::fleet::Observed;
-use crate::ids::{Namespace, WorkloadId, WorkloadKind};
-use crate::manifest::{
+use crate::model::desired::{
     Desired, Problem, Scale, Scaler, ScalerRule, Severity, Unresolved, Workload,
 };
+use crate::model::ids::{Namespace, WorkloadId, WorkloadKind};
+use crate::model::observed::Observed;
 
 /// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
 const PODS_MAX: u32 = 1_000_000;
@@ -31,32 +28,38 @@ const PODS_MAX: u32 = 1_000_000;
 const ALL_PODS_MAX: u64 = 5_000_000;
 
 impl Demand {
-    /// Returns the pods to place at the moment of the world; see [`Demand::asked`].
+    /// Returns the pods to place at the time of the observation; see [`Demand::for_query`].
     #[must_use]
     pub fn build(desired: &Desired, observed: &Observed, mode: DemandMode) -> Self {
-        let (at, lead) = (observed.taken_at, desired.lead);
-        Self::asked(desired, observed, &Asked { mode, at, lead, ..Asked::default() })
+        let (at, lead) = (observed.taken_at, desired.lead_time);
+        Self::for_query(
+            desired,
+            observed,
+            &DemandQuery { mode, at, lead, ..DemandQuery::default() },
+        )
     }
 
     /// Returns the pods to place: those of the repository's workloads in the number that `asked`
     /// chooses, and the live pods that keep their room.
     #[must_use]
-    pub fn asked(desired: &Desired, observed: &Observed, asked: &Asked) -> Self {
-        let context = ShapeContext::of(desired).within(observed);
-        let live = LivePods::of(observed, &context);
-        let claims = Claims::of(desired, &observed.storage);
-        let is_open = |source: &&Unresolved| !is_owned(source, desired, observed);
+    pub fn for_query(desired: &Desired, observed: &Observed, asked: &DemandQuery) -> Self {
+        let context = ShapeContext::new(desired).with_nodes(observed);
+        let live = LivePods::new(observed, &context);
+        let claims = Claims::new(desired, &observed.storage);
+        let is_open = |source: &&Unresolved| !has_known_replicas(source, desired, observed);
         let unresolved = desired.unresolved.iter().filter(is_open).cloned().collect();
-        let decisions = Decisions { desired, observed, live: &live, asked };
-        let mut declared = Declared { decisions, demand: Self { unresolved, ..Self::default() } };
+        let decisions = ScalingContext { desired, observed, live: &live, query: asked };
+        let mut declared =
+            DeclaredWorkloads { decisions, demand: Self { unresolved, ..Self::default() } };
         for workload in desired.workloads.values() {
-            declared.demand.problems.extend(admission::refusals(workload, desired));
-            let (workload, is_sized) = declared.sized(workload);
-            let stated = shape_of(&workload.id.namespace, &workload.template, &context)
+            declared.demand.problems.extend(admission::admission_errors(workload, desired));
+            let (workload, is_sized) = declared.with_vertical_sizing(workload);
+            let stated = pod_shape(&workload.id.namespace, &workload.template, &context)
                 .spread_by_default(workload.id.kind);
-            let (shape, changed) = live.grown(&workload, stated, is_sized);
+            let (shape, changed) = live.with_live_requests(&workload, stated, is_sized);
             declared.demand.problems.extend(changed);
-            let shape = Arc::new(claims.mounted(&shape, &workload.template.spec.volumes, None));
+            let shape =
+                Arc::new(claims.with_volumes(&shape, &workload.template.spec.volumes, None));
             declared.demand.problems.extend(volume_problems(&workload, &shape));
             if workload.scale == Scale::PerNode {
                 let origin = Some(workload.origin.clone());
@@ -64,30 +67,30 @@ impl Demand {
                 declared.demand.daemons.push(daemon);
                 continue;
             }
-            declared.add(&workload, shape, &claims);
+            declared.add_workload(&workload, shape, &claims);
         }
         let mut demand = declared.demand;
-        buffer::fill(&mut demand.groups, desired, asked.mode);
-        demand.refuse_absurd();
-        demand.add_live_only(desired, observed, (&live, &claims));
+        capacity_buffer::set_buffer_counts(&mut demand.groups, desired, asked.mode);
+        demand.reject_oversized_groups();
+        demand.add_undeclared_workloads(desired, observed, (&live, &claims));
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.share_claims();
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
-        let over_quota = admission::over_quota(&demand, desired);
+        let over_quota = admission::quota_warnings(&demand, desired);
         demand.problems.extend(over_quota);
-        fargate::take(&mut demand, desired, observed, &live);
+        fargate::assign_fargate(&mut demand, desired, observed, &live);
         demand
     }
 
     /// Returns what scalers that follow the number of nodes want at a size; empty without any.
     #[must_use]
-    pub fn following(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
-        decide::follows_nodes(desired, size)
+    pub fn proportional_replicas(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
+        scaling_decision::proportional_replicas(desired, size)
     }
 
     /// Counts a workload of absurd size as one whose size is not known: it is named, it blocks
     /// removals, and no memory is spent on its pods.
-    fn refuse(&mut self, group: &PodGroup) {
+    fn reject_group(&mut self, group: &PodGroup) {
         let PodGroup { workload, origin, counts, .. } = group;
         let Some(origin) = origin.clone() else { return };
         let object = format!("{} {workload}", workload.kind);
@@ -104,7 +107,7 @@ impl Demand {
     }
 
     /// Refuses groups that grew beyond what is planned for since they were added.
-    fn refuse_absurd(&mut self) {
+    fn reject_oversized_groups(&mut self) {
         let mut all = 0_u64;
         let mut is_absurd = |group: &PodGroup| {
             let more = all.saturating_add(u64::from(group.counts.planned));
@@ -118,37 +121,37 @@ impl Demand {
         self.groups = kept;
         let absurd: Vec<PodGroup> = absurd;
         for group in &absurd {
-            self.refuse(group);
+            self.reject_group(group);
         }
     }
 
     /// Returns how many pods the clock alone asks for at each of `times`, workload by workload:
     /// where two moments agree, everything else agrees as well.
     #[must_use]
-    pub fn by_clock(
+    pub fn replicas_over_time(
         desired: &Desired,
         observed: &Observed,
-        asked: &Asked,
+        asked: &DemandQuery,
         times: &[Timestamp],
     ) -> Vec<Vec<u32>> {
-        let context = ShapeContext::of(desired).within(observed);
-        let live = LivePods::of(observed, &context);
+        let context = ShapeContext::new(desired).with_nodes(observed);
+        let live = LivePods::new(observed, &context);
         let follows = |workload: &&Workload| {
             let is_timed = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::EventDriven(_));
             matches!(workload.scale, Scale::CronJob { .. })
-                || decide::claimants(&desired.scalers, &workload.id).iter().any(is_timed)
+                || scaling_decision::scalers_of(&desired.scalers, &workload.id).iter().any(is_timed)
         };
         let by_clock: Vec<&Workload> = desired.workloads.values().filter(follows).collect();
         let counts = |at: &Timestamp| {
-            let asked = Asked { at: *at, ..asked.clone() };
-            let decisions = Decisions { desired, observed, live: &live, asked: &asked };
-            let count = |w: &&Workload| decisions.decide(w).counts.of(asked.mode);
+            let asked = DemandQuery { at: *at, ..asked.clone() };
+            let decisions = ScalingContext { desired, observed, live: &live, query: &asked };
+            let count = |w: &&Workload| decisions.decide(w).counts.for_mode(asked.mode);
             by_clock.iter().map(count).collect()
         };
         times.iter().map(counts).collect()
     }
 
-    fn add_live_only(
+    fn add_undeclared_workloads(
         &mut self,
         desired: &Desired,
         observed: &Observed,
@@ -159,7 +162,8 @@ impl Demand {
         for (id, pods) in live.by_owner.iter().filter(|(id, _)| !desired.workloads.contains_key(id))
         {
             let Some(shape) = live.shape(id, pods) else { continue };
-            let mut parts = parts::of_live_pods(&shape, claims, pods, &observed.templates);
+            let mut parts =
+                replica_partitions::live_partitions(&shape, claims, pods, &observed.templates);
             let removed = delivered.contains(id);
             if id.kind == WorkloadKind::DaemonSet {
                 if !removed {
@@ -176,11 +180,11 @@ impl Demand {
                 shape,
                 counts: Counts { floor: count, live: count, ceiling: count, planned: count },
                 decided_by: if removed { Decider::Removed } else { Decider::World },
-                running: live.running(id),
-                parts: Vec::new(),
+                running: live.running_by_node(id),
+                partitions: Vec::new(),
             };
             if !removed {
-                group.consist_of(parts);
+                group.set_partitions(parts);
             }
             self.groups.push(group);
         }
@@ -188,54 +192,63 @@ impl Demand {
 }
 
 /// What declared workloads become groups with.
-struct Declared<'a> {
-    decisions: Decisions<'a>,
+struct DeclaredWorkloads<'a> {
+    decisions: ScalingContext<'a>,
     demand: Demand,
 }
 
-impl Declared<'_> {
+impl DeclaredWorkloads<'_> {
     /// Adds a workload whose pods have `shape`.
-    fn add(&mut self, workload: &Workload, shape: Arc<PodShape>, claims: &Claims) {
+    fn add_workload(&mut self, workload: &Workload, shape: Arc<PodShape>, claims: &Claims) {
         let group = self.group(workload, shape);
         if group.counts.planned > PODS_MAX {
             // Before its parts are made, which take memory for each pod.
-            return self.demand.refuse(&group);
+            return self.demand.reject_group(&group);
         }
         let made_from = (&*workload.template, workload.first_ordinal);
-        let pods = self.decisions.live.pods(&workload.id);
-        let parts = parts::of_stateful_set(&group, made_from, claims, pods);
+        let pods = self.decisions.live.pods_of(&workload.id);
+        let parts = replica_partitions::stateful_set_partitions(&group, made_from, claims, pods);
         let mut group = group;
-        group.consist_of(parts);
+        group.set_partitions(parts);
         self.demand.groups.push(group);
     }
 
     fn group(&mut self, workload: &Workload, mut shape: Arc<PodShape>) -> PodGroup {
         let live = self.decisions.live;
-        let mut running = live.running(&workload.id);
-        let Decision { mut counts, by, problems, unresolved } = self.decisions.decide(workload);
+        let mut running = live.running_by_node(&workload.id);
+        let ScalingDecision { mut counts, by, problems, unresolved } =
+            self.decisions.decide(workload);
         self.demand.problems.extend(problems);
         self.demand.unresolved.extend(unresolved);
         if workload.id.kind == WorkloadKind::Pod {
-            counts = counts.less(live.finished(&workload.id));
+            counts = counts.minus(live.finished_count(&workload.id));
         }
-        counts.planned = counts.of(self.decisions.asked.mode);
+        counts.planned = counts.for_mode(self.decisions.query.mode);
         if let Some(node) = &shape.nodes.name {
             // Such pods are bound by whoever makes them: they run there as soon as they are made.
             running = live.bound_by_name(&workload.id, node, (counts.planned, &shape.requests));
         }
         if workload.id.kind == WorkloadKind::Pod {
             // Nothing would make the pod anew if it were evicted.
-            Arc::make_mut(&mut shape).pinned = true;
+            Arc::make_mut(&mut shape).do_not_disrupt = true;
         }
         let (workload, origin) = (workload.id.clone(), Some(workload.origin.clone()));
-        PodGroup { workload, origin, shape, counts, decided_by: by, running, parts: Vec::new() }
+        PodGroup {
+            workload,
+            origin,
+            shape,
+            counts,
+            decided_by: by,
+            running,
+            partitions: Vec::new(),
+        }
     }
 
     /// Returns the workload with the template that its pods are made from, and whether a vertical
     /// autoscaler decides what they ask for.
-    fn sized<'w>(&mut self, workload: &'w Workload) -> (Cow<'w, Workload>, bool) {
-        let Decisions { desired, observed, .. } = self.decisions;
-        let mut all = vertical::of(&desired.verticals, &workload.id);
+    fn with_vertical_sizing<'w>(&mut self, workload: &'w Workload) -> (Cow<'w, Workload>, bool) {
+        let ScalingContext { desired, observed, .. } = self.decisions;
+        let mut all = vertical::scalers_for(&desired.vertical_scalers, &workload.id);
         let Some(vertical) = all.next() else { return (Cow::Borrowed(workload), false) };
         if let Some(second) = all.next() {
             self.demand.problems.push(Problem {
@@ -249,7 +262,7 @@ impl Declared<'_> {
                 hint: Some("keep one of the two".to_owned()),
             });
         }
-        let vertical::Sizing { template, because, is_applied } = vertical::sized(
+        let vertical::Sizing { template, because, is_applied } = vertical::resize_template(
             vertical,
             workload,
             (&observed.scaling, vertical::ranges(desired, workload)),
@@ -264,12 +277,12 @@ impl Declared<'_> {
 /// Returns what a reader should know of a workload's volumes, beside what keeps single pods back.
 fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
     let told = shape.volumes.iter().filter_map(|mount| {
-        Some(match (&mount.waits, &mount.cause) {
-            (Some(Wait::Missing), _) => (
-                format!("{}: its pods have no place yet", mount.wait_text()?),
+        Some(match (&mount.problem, &mount.cause) {
+            (Some(VolumeProblem::Missing), _) => (
+                format!("{}: its pods have no place yet", mount.problem_text()?),
                 "add the PersistentVolumeClaim to the repository, or observe the cluster again",
             ),
-            (_, Cause::Assumed(class)) => (
+            (_, TopologySource::Assumed(class)) => (
                 format!(
                     "claim {} is of storage class {class}, which is declared nowhere; its volumes \
                      are taken for EBS volumes that follow their pods",
@@ -277,7 +290,9 @@ fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
                 ),
                 "add the StorageClass to the repository, or plan over the world of the cluster",
             ),
-            (_, Cause::Bound | Cause::Class(_) | Cause::Disk) => return None,
+            (_, TopologySource::Bound | TopologySource::Class(_) | TopologySource::Disk) => {
+                return None;
+            }
         })
     });
     let warning = |(message, hint): (String, &str)| Problem {
@@ -293,7 +308,7 @@ fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
 /// Returns whether the number of pods of an object that could not be read is known all the same: an
 /// autoscaler of the repository owns it, and the world tells what it came to. Where nobody owns it,
 /// the repository may have just changed it, so that what runs is only the least there will be.
-fn is_owned(source: &Unresolved, desired: &Desired, observed: &Observed) -> bool {
+fn has_known_replicas(source: &Unresolved, desired: &Desired, observed: &Observed) -> bool {
     let is_it = |kind: &str, namespace: &Namespace, name: &str| {
         source.object == format!("{kind} {namespace}/{name}")
     };

@@ -14,13 +14,13 @@
 
 use std::collections::BTreeSet;
 
-use super::mount::{Cause, Mount, Sharing, Wait};
+use super::pod_volume::{PodVolume, Sharing, TopologySource, VolumeProblem};
 use super::shape::{NodeChoice, PodShape, Unsupported, label_set};
-use crate::ids::Namespace;
-use crate::manifest::Desired;
-use crate::pod::{NodeTerm, Volume, VolumeSource};
-use crate::requirement::{LabelSet, Requirements, key, normalize_key};
-use crate::storage::{
+use crate::model::desired::Desired;
+use crate::model::ids::Namespace;
+use crate::model::pod::{NodeTerm, Volume, VolumeSource};
+use crate::model::requirement::{LabelSet, Requirements, key, normalize_key};
+use crate::model::storage::{
     Claim, ClaimPhase, EBS_DRIVER, NO_PROVISIONER, PersistentVolume, Storage, StorageClass,
     csi_driver, ebs_zone, is_file_system,
 };
@@ -37,40 +37,40 @@ const DEFAULT_CLASS: &str = "(default)";
 pub struct Claims<'a> {
     /// What the repository declares; `None`: the world is all there is.
     desired: Option<&'a Desired>,
-    world: &'a Storage,
+    observed: &'a Storage,
 }
 
 /// Where a claim lets its pods run, and who attaches its volume.
-struct Binding {
+struct ClaimBinding {
     nodes: Vec<Requirements>,
     driver: Option<String>,
-    cause: Cause,
-    waits: Option<Wait>,
+    cause: TopologySource,
+    problem: Option<VolumeProblem>,
 }
 
-impl Binding {
-    fn new(cause: Cause, driver: Option<&str>, nodes: Vec<Requirements>) -> Self {
-        Self { nodes, driver: driver.map(str::to_owned), cause, waits: None }
+impl ClaimBinding {
+    fn new(cause: TopologySource, driver: Option<&str>, nodes: Vec<Requirements>) -> Self {
+        Self { nodes, driver: driver.map(str::to_owned), cause, problem: None }
     }
 
     /// A claim whose volume is nowhere yet.
-    fn waiting(wait: Wait) -> Self {
+    fn blocked(wait: VolumeProblem) -> Self {
         let nodes = vec![Requirements::default()];
-        Self { nodes, driver: None, cause: Cause::Bound, waits: Some(wait) }
+        Self { nodes, driver: None, cause: TopologySource::Bound, problem: Some(wait) }
     }
 }
 
 impl<'a> Claims<'a> {
     /// Returns what repository and world know together.
     #[must_use]
-    pub fn of(desired: &'a Desired, world: &'a Storage) -> Self {
-        Self { desired: Some(desired), world }
+    pub fn new(desired: &'a Desired, world: &'a Storage) -> Self {
+        Self { desired: Some(desired), observed: world }
     }
 
     /// Returns what the world alone knows: what pods meet that are there already.
     #[must_use]
-    pub fn of_world(world: &'a Storage) -> Self {
-        Self { desired: None, world }
+    pub fn from_observed(world: &'a Storage) -> Self {
+        Self { desired: None, observed: world }
     }
 
     /// Returns `shape` with `volumes`, its nodes narrowed to those that the volumes allow.
@@ -78,20 +78,28 @@ impl<'a> Claims<'a> {
     /// `pod` is the pod's name, by which the claims of a `StatefulSet` are told apart; without one,
     /// those claims are taken for new ones.
     #[must_use]
-    pub fn mounted(&self, shape: &PodShape, volumes: &[Volume], pod: Option<&str>) -> PodShape {
+    pub fn with_volumes(
+        &self,
+        shape: &PodShape,
+        volumes: &[Volume],
+        pod: Option<&str>,
+    ) -> PodShape {
         let mount = |volume: &Volume| self.mount(&shape.namespace, volume, pod);
-        let mut mounts: Vec<Mount> = volumes.iter().filter_map(mount).collect();
+        let mut mounts: Vec<PodVolume> = volumes.iter().filter_map(mount).collect();
         mounts.sort();
         mounts.dedup_by(|a, b| a == b && a.sharing != Sharing::Own);
         let mut shape = shape.clone();
         shape.unsupported.retain(|feature| *feature != Unsupported::Volumes);
-        match narrowed(&shape.nodes, &mounts) {
+        match narrow_nodes(&shape.nodes, &mounts) {
             Some(nodes) => shape.nodes = nodes,
             None => {
-                mounts.iter_mut().take(1).for_each(|m| m.waits = Some(Wait::TooManyPlaces));
+                mounts
+                    .iter_mut()
+                    .take(1)
+                    .for_each(|m| m.problem = Some(VolumeProblem::TooManyPlaces));
             }
         }
-        if mounts.iter().any(|mount| mount.waits.is_some()) {
+        if mounts.iter().any(|mount| mount.problem.is_some()) {
             shape.unsupported.push(Unsupported::Volumes);
             shape.unsupported.sort();
         }
@@ -101,7 +109,7 @@ impl<'a> Claims<'a> {
 
     /// Returns whether the pod has a claim of its own from before.
     #[must_use]
-    pub fn has_kept(&self, namespace: &Namespace, volumes: &[Volume], pod: &str) -> bool {
+    pub fn has_existing_claim(&self, namespace: &Namespace, volumes: &[Volume], pod: &str) -> bool {
         let kept = |volume: &Volume| match volume.source {
             VolumeSource::ClaimTemplate(_) => {
                 self.find(namespace, &format!("{}-{pod}", volume.name)).is_some()
@@ -117,13 +125,19 @@ impl<'a> Claims<'a> {
         volumes.iter().any(kept)
     }
 
-    fn mount(&self, namespace: &Namespace, volume: &Volume, pod: Option<&str>) -> Option<Mount> {
+    fn mount(
+        &self,
+        namespace: &Namespace,
+        volume: &Volume,
+        pod: Option<&str>,
+    ) -> Option<PodVolume> {
         let full = |name: &str| format!("{namespace}/{name}");
         let Volume { name, source } = volume;
         let (name, sharing, binding) = match source {
             VolumeSource::Claim(claim) => {
                 let binding = self.claim(namespace, claim);
-                let binding = binding.unwrap_or_else(|| Binding::waiting(Wait::Missing));
+                let binding =
+                    binding.unwrap_or_else(|| ClaimBinding::blocked(VolumeProblem::Missing));
                 (full(claim), self.sharing(namespace, claim), binding)
             }
             // Such a claim is deleted with its pod: wherever the pod goes next, it is a new one.
@@ -135,36 +149,45 @@ impl<'a> Claims<'a> {
                 let binding = kept.unwrap_or_else(|| self.new_claim(class.as_deref()));
                 (full(&format!("{name}-*")), Sharing::Own, binding)
             }
-            VolumeSource::Ebs(id) => (id.clone(), Sharing::OnePodPerNode, disk(id)),
+            VolumeSource::Ebs(id) => (id.clone(), Sharing::OnePodPerNode, inline_disk_binding(id)),
             VolumeSource::InTree(kind) => {
-                let binding = Binding::waiting(Wait::UnknownDisk);
+                let binding = ClaimBinding::blocked(VolumeProblem::UnknownDisk);
                 (format!("{name} ({kind})"), Sharing::Own, binding)
             }
             VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => return None,
         };
-        let Binding { nodes, driver, cause, waits } = binding;
+        let ClaimBinding { nodes, driver, cause, problem: waits } = binding;
         // Of other drivers it is not known whether their volumes are reached from one zone alone.
-        let settles = matches!(cause, Cause::Class(_) | Cause::Assumed(_))
+        let settles = matches!(cause, TopologySource::Class(_) | TopologySource::Assumed(_))
             && driver.as_deref() == Some(EBS_DRIVER);
-        let driver = driver.filter(|driver| self.counts(driver));
-        Some(Mount { name, sharing, driver, nodes, cause, settles, waits })
+        let driver = driver.filter(|driver| self.is_attach_limited(driver));
+        Some(PodVolume {
+            name,
+            sharing,
+            driver,
+            nodes,
+            cause,
+            zone_set_by_first_pod: settles,
+            problem: waits,
+        })
     }
 
     /// Returns whether nodes are limited in how many volumes of the driver they attach.
-    fn counts(&self, driver: &str) -> bool {
-        let listed = || self.world.attach_limits.values().any(|limits| limits.contains_key(driver));
+    fn is_attach_limited(&self, driver: &str) -> bool {
+        let listed =
+            || self.observed.attach_limits.values().any(|limits| limits.contains_key(driver));
         driver == EBS_DRIVER || listed()
     }
 
     fn sharing(&self, namespace: &Namespace, name: &str) -> Sharing {
         let (claim, _) = self.find(namespace, name).unzip();
-        let one = claim.is_some_and(Claim::is_for_one_pod);
+        let one = claim.is_some_and(Claim::is_single_pod);
         if one { Sharing::OnePod } else { Sharing::Shared }
     }
 
     /// Returns the claim, and whether it is there already.
     fn find(&self, namespace: &Namespace, name: &str) -> Option<(&'a Claim, bool)> {
-        if let Some(claim) = self.world.claim(namespace, name) {
+        if let Some(claim) = self.observed.claim(namespace, name) {
             return Some((claim, true));
         }
         let declared = self.desired?.claims.get(&(namespace.clone(), name.to_owned()))?;
@@ -172,17 +195,17 @@ impl<'a> Claims<'a> {
     }
 
     fn volume(&self, name: &str) -> Option<&'a PersistentVolume> {
-        self.world.volumes.get(name).or_else(|| self.desired?.volumes.get(name))
+        self.observed.volumes.get(name).or_else(|| self.desired?.volumes.get(name))
     }
 
     fn volumes(&self) -> impl Iterator<Item = (&'a str, &'a PersistentVolume)> {
         let declared = self.desired.into_iter().flat_map(|desired| &desired.volumes);
-        let new = declared.filter(|(name, _)| !self.world.volumes.contains_key(*name));
-        self.world.volumes.iter().chain(new).map(|(name, volume)| (name.as_str(), volume))
+        let new = declared.filter(|(name, _)| !self.observed.volumes.contains_key(*name));
+        self.observed.volumes.iter().chain(new).map(|(name, volume)| (name.as_str(), volume))
     }
 
     /// Returns where a claim that is there, or declared, lets its pods run.
-    fn claim(&self, namespace: &Namespace, name: &str) -> Option<Binding> {
+    fn claim(&self, namespace: &Namespace, name: &str) -> Option<ClaimBinding> {
         let (claim, live) = self.find(namespace, name)?;
         let mut binding = if live {
             self.live_claim(claim)
@@ -190,24 +213,24 @@ impl<'a> Claims<'a> {
             self.declared_claim(claim, &format!("{namespace}/{name}"))
         };
         if claim.deleting {
-            binding.waits = Some(Wait::Deleting);
+            binding.problem = Some(VolumeProblem::Deleting);
         }
         Some(binding)
     }
 
-    fn live_claim(&self, claim: &Claim) -> Binding {
+    fn live_claim(&self, claim: &Claim) -> ClaimBinding {
         match (claim.phase, &claim.volume_name) {
-            (ClaimPhase::Lost, _) => Binding::waiting(Wait::Lost),
-            (ClaimPhase::Bound, Some(volume)) => self.bound(volume),
+            (ClaimPhase::Lost, _) => ClaimBinding::blocked(VolumeProblem::Lost),
+            (ClaimPhase::Bound, Some(volume)) => self.bound_volume(volume),
             (ClaimPhase::Pending, Some(volume)) => {
-                Binding::waiting(Wait::VolumePending(volume.clone()))
+                ClaimBinding::blocked(VolumeProblem::VolumePending(volume.clone()))
             }
             (ClaimPhase::Bound | ClaimPhase::Pending, None) => {
                 match self.class(claim.storage_class.as_deref()) {
-                    Ok(Some((name, class))) if !class.waits_for_pod => {
-                        Binding::waiting(Wait::Immediate(name.to_owned()))
+                    Ok(Some((name, class))) if !class.wait_for_first_consumer => {
+                        ClaimBinding::blocked(VolumeProblem::Immediate(name.to_owned()))
                     }
-                    Ok(None) => Binding::waiting(Wait::ByHand),
+                    Ok(None) => ClaimBinding::blocked(VolumeProblem::ByHand),
                     Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref()),
                 }
             }
@@ -216,46 +239,50 @@ impl<'a> Claims<'a> {
 
     /// A claim that will be created. One that asks for a volume, or that a volume is kept for, will
     /// be bound to it at once.
-    fn declared_claim(&self, claim: &Claim, full: &str) -> Binding {
+    fn declared_claim(&self, claim: &Claim, full: &str) -> ClaimBinding {
         let kept = |(_, volume): &(&str, &PersistentVolume)| volume.claim.as_deref() == Some(full);
         let asked = claim.volume_name.as_deref();
         let meant = asked.or_else(|| self.volumes().find(kept).map(|(name, _)| name));
         if let Some(name) = meant {
-            let unfit = self.volume(name).is_some_and(|volume| !volume.suits(claim, full));
-            let unfit = unfit.then(|| Binding::waiting(Wait::VolumeUnfit(name.to_owned())));
-            return unfit.unwrap_or_else(|| self.bound(name));
+            let unfit = self.volume(name).is_some_and(|volume| !volume.can_bind(claim, full));
+            let unfit =
+                unfit.then(|| ClaimBinding::blocked(VolumeProblem::VolumeUnfit(name.to_owned())));
+            return unfit.unwrap_or_else(|| self.bound_volume(name));
         }
         match self.class(claim.storage_class.as_deref()) {
-            Ok(None) => self.by_hand(claim, full),
+            Ok(None) => self.manual_binding(claim, full),
             Ok(Some(_)) | Err(_) => self.new_claim(claim.storage_class.as_deref()),
         }
     }
 
-    fn bound(&self, volume: &str) -> Binding {
-        let gone = || Binding::waiting(Wait::VolumeGone(volume.to_owned()));
-        self.volume(volume).map_or_else(gone, of_volume)
+    fn bound_volume(&self, volume: &str) -> ClaimBinding {
+        let gone = || ClaimBinding::blocked(VolumeProblem::VolumeGone(volume.to_owned()));
+        self.volume(volume).map_or_else(gone, volume_binding)
     }
 
     /// Returns the class that a claim asks for, by name: none for an empty name.
-    fn class(&self, asked: Option<&str>) -> Result<Option<(&'a str, &'a StorageClass)>, Binding> {
+    fn class(
+        &self,
+        asked: Option<&str>,
+    ) -> Result<Option<(&'a str, &'a StorageClass)>, ClaimBinding> {
         let found = match asked {
             Some("") => return Ok(None),
             Some(name) => self.classes().find(|(known, _)| *known == name),
             // Of several default classes the youngest counts, and of those alike the first by name;
             // one that is only declared is younger than all that are there.
             None => self.classes().filter(|(_, class)| class.is_default).min_by_key(|(name, _)| {
-                let created = self.world.classes.get(*name).map(|class| class.created_at);
+                let created = self.observed.classes.get(*name).map(|class| class.created_at);
                 (created.is_some(), std::cmp::Reverse(created.flatten()), *name)
             }),
         };
         let missing = || match asked {
             // A world that tells of no class was not asked for them, or is empty.
-            _ if self.world.classes.is_empty() => {
-                let cause = Cause::Assumed(asked.unwrap_or(DEFAULT_CLASS).to_owned());
-                Binding::new(cause, Some(EBS_DRIVER), vec![Requirements::default()])
+            _ if self.observed.classes.is_empty() => {
+                let cause = TopologySource::Assumed(asked.unwrap_or(DEFAULT_CLASS).to_owned());
+                ClaimBinding::new(cause, Some(EBS_DRIVER), vec![Requirements::default()])
             }
-            Some(name) => Binding::waiting(Wait::ClassGone(name.to_owned())),
-            None => Binding::waiting(Wait::NoDefaultClass),
+            Some(name) => ClaimBinding::blocked(VolumeProblem::ClassGone(name.to_owned())),
+            None => ClaimBinding::blocked(VolumeProblem::NoDefaultClass),
         };
         found.map(Some).ok_or_else(missing)
     }
@@ -264,89 +291,96 @@ impl<'a> Claims<'a> {
     fn classes(&self) -> impl Iterator<Item = (&'a str, &'a StorageClass)> {
         let declared = self.desired.map(|desired| &desired.storage_classes);
         let new = move |name: &str| !declared.is_some_and(|declared| declared.contains_key(name));
-        let live = self.world.classes.iter().filter(move |(name, _)| new(name));
+        let live = self.observed.classes.iter().filter(move |(name, _)| new(name));
         declared.into_iter().flatten().chain(live).map(|(name, class)| (name.as_str(), class))
     }
 
     /// Returns where a claim that is not bound lets its first pod run.
-    fn new_claim(&self, asked: Option<&str>) -> Binding {
+    fn new_claim(&self, asked: Option<&str>) -> ClaimBinding {
         let (name, class) = match self.class(asked) {
             Ok(Some(found)) => found,
-            Ok(None) => return Binding::waiting(Wait::ByHand),
+            Ok(None) => return ClaimBinding::blocked(VolumeProblem::ByHand),
             Err(binding) => return binding,
         };
         if class.provisioner == NO_PROVISIONER {
-            return Binding::waiting(Wait::ByHand);
+            return ClaimBinding::blocked(VolumeProblem::ByHand);
         }
         let driver = csi_driver(&class.provisioner);
-        let nodes = alternatives(&class.allowed_topologies);
-        let placed = class.waits_for_pod || is_file_system(driver) || is_one(&nodes);
-        let mut binding = Binding::new(Cause::Class(name.to_owned()), Some(driver), nodes);
-        binding.waits = (!placed).then(|| Wait::Immediate(name.to_owned()));
+        let nodes = node_alternatives(&class.allowed_topologies);
+        let placed =
+            class.wait_for_first_consumer || is_file_system(driver) || is_single_topology(&nodes);
+        let mut binding =
+            ClaimBinding::new(TopologySource::Class(name.to_owned()), Some(driver), nodes);
+        binding.problem = (!placed).then(|| VolumeProblem::Immediate(name.to_owned()));
         binding
     }
 
     /// Returns where a claim without a class lets its pods run: it gets one of the volumes without
     /// a class that suit it and are not taken, whichever it is. Where other claims may take them all,
     /// that is not known.
-    fn by_hand(&self, claim: &Claim, full: &str) -> Binding {
+    fn manual_binding(&self, claim: &Claim, full: &str) -> ClaimBinding {
         let suits = |(_, volume): &(&str, &'a PersistentVolume)| {
             volume.storage_class.as_deref().unwrap_or_default().is_empty()
-                && volume.suits(claim, full)
+                && volume.can_bind(claim, full)
         };
-        let free: Vec<Binding> = self.volumes().filter(suits).map(|(_, v)| of_volume(v)).collect();
+        let free: Vec<ClaimBinding> =
+            self.volumes().filter(suits).map(|(_, v)| volume_binding(v)).collect();
         let alike = free.windows(2).all(|pair| pair[0].nodes == pair[1].nodes);
-        let enough = free.len() >= self.claims_by_hand();
+        let enough = free.len() >= self.pending_manual_claims();
         let first = free.into_iter().next().filter(|_| alike && enough);
-        first.unwrap_or_else(|| Binding::waiting(Wait::ByHand))
+        first.unwrap_or_else(|| ClaimBinding::blocked(VolumeProblem::ByHand))
     }
 
     /// Returns how many claims will be bound to volumes that somebody made, whichever these are.
-    fn claims_by_hand(&self) -> usize {
+    fn pending_manual_claims(&self) -> usize {
         let waits = |claim: &Claim| {
             claim.volume_name.is_none()
                 && claim.phase == ClaimPhase::Pending
                 && matches!(self.class(claim.storage_class.as_deref()), Ok(None))
         };
-        let live = self.world.claims.values().flat_map(|claims| claims.values());
+        let live = self.observed.claims.values().flat_map(|claims| claims.values());
         let declared = self.desired.into_iter().flat_map(|desired| &desired.claims);
-        let new =
-            declared.filter(|((namespace, name), _)| self.world.claim(namespace, name).is_none());
+        let new = declared
+            .filter(|((namespace, name), _)| self.observed.claim(namespace, name).is_none());
         let kept = |full: &str| self.volumes().any(|(_, v)| v.claim.as_deref() == Some(full));
         let new = new.filter(|((namespace, name), _)| !kept(&format!("{namespace}/{name}")));
         live.chain(new.map(|(_, declared)| &declared.claim)).filter(|claim| waits(claim)).count()
     }
 }
 
-fn of_volume(volume: &PersistentVolume) -> Binding {
-    Binding::new(Cause::Bound, volume.driver.as_deref(), alternatives(&volume.node_terms))
+fn volume_binding(volume: &PersistentVolume) -> ClaimBinding {
+    ClaimBinding::new(
+        TopologySource::Bound,
+        volume.driver.as_deref(),
+        node_alternatives(&volume.node_terms),
+    )
 }
 
 /// Returns where a disk is that a pod names itself.
-fn disk(id: &str) -> Binding {
-    let Some(zone) = ebs_zone(id) else { return Binding::waiting(Wait::UnknownDisk) };
+fn inline_disk_binding(id: &str) -> ClaimBinding {
+    let Some(zone) = ebs_zone(id) else { return ClaimBinding::blocked(VolumeProblem::UnknownDisk) };
     let zone = [(key::ZONE.into(), LabelSet::one(&zone.into()))].into_iter().collect();
-    Binding::new(Cause::Disk, Some(EBS_DRIVER), vec![zone])
+    ClaimBinding::new(TopologySource::Disk, Some(EBS_DRIVER), vec![zone])
 }
 
 /// Returns what terms of which one must hold require; no term at all requires nothing.
-fn alternatives(terms: &[NodeTerm]) -> Vec<Requirements> {
+fn node_alternatives(terms: &[NodeTerm]) -> Vec<Requirements> {
     if terms.is_empty() {
         return vec![Requirements::default()];
     }
     // A term without expressions matches no node; so does one over fields, which volumes have none
     // of.
     let sound = terms.iter().filter(|t| !t.expressions.is_empty() && t.fields.is_empty());
-    sound.map(requirements).collect::<BTreeSet<_>>().into_iter().collect()
+    sound.map(term_requirements).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn requirements(term: &NodeTerm) -> Requirements {
+fn term_requirements(term: &NodeTerm) -> Requirements {
     let pairs = term.expressions.iter();
     pairs.map(|e| (normalize_key(e.key.as_str()).into(), label_set(e))).collect()
 }
 
 /// Returns whether there is one place, and no choice within it.
-fn is_one(nodes: &[Requirements]) -> bool {
+fn is_single_topology(nodes: &[Requirements]) -> bool {
     let [only] = nodes else { return false };
     !only.is_unconstrained() && only.iter().all(|(_, set)| is_single(set))
 }
@@ -357,10 +391,10 @@ fn is_single(set: &LabelSet) -> bool {
 
 /// Returns the choice of nodes within what every volume allows: one alternative of each, in every
 /// combination that is possible at all. `None` where those are too many.
-fn narrowed(choice: &NodeChoice, mounts: &[Mount]) -> Option<NodeChoice> {
+fn narrow_nodes(choice: &NodeChoice, mounts: &[PodVolume]) -> Option<NodeChoice> {
     let stated = choice.stated();
     let mut narrowed: BTreeSet<Requirements> = stated.iter().cloned().collect();
-    for mount in mounts.iter().filter(|mount| !is_anywhere(&mount.nodes)) {
+    for mount in mounts.iter().filter(|mount| !is_any_node(&mount.nodes)) {
         let both = narrowed.iter().flat_map(|held| mount.nodes.iter().map(|place| held.and(place)));
         narrowed = both.filter(|both| both.conflict().is_none()).collect();
         if narrowed.len() > ALTERNATIVES_MAX {
@@ -368,7 +402,7 @@ fn narrowed(choice: &NodeChoice, mounts: &[Mount]) -> Option<NodeChoice> {
         }
     }
     let stated = stated.to_vec();
-    Some(if mounts.iter().all(|mount| is_anywhere(&mount.nodes)) {
+    Some(if mounts.iter().all(|mount| is_any_node(&mount.nodes)) {
         NodeChoice { any_of: stated, without_volumes: None, ..choice.clone() }
     } else {
         let any_of = narrowed.into_iter().collect();
@@ -376,7 +410,7 @@ fn narrowed(choice: &NodeChoice, mounts: &[Mount]) -> Option<NodeChoice> {
     })
 }
 
-fn is_anywhere(nodes: &[Requirements]) -> bool {
+fn is_any_node(nodes: &[Requirements]) -> bool {
     nodes.iter().any(Requirements::is_unconstrained)
 }
 

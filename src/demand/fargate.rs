@@ -10,17 +10,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::live::LivePods;
+use super::live_pods::LivePods;
 use super::{Counts, Decider, Demand, PodGroup, PodShape};
-use crate::fargate::{
-    COMPUTE_TYPE, EC2, EPHEMERAL_STORAGE_MAX, LARGEST, PROFILE, Profile, SCHEDULER, Size,
-    profile_of,
+use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::fargate::{
+    COMPUTE_TYPE, EC2, EPHEMERAL_STORAGE_MAX, FargateProfile, FargateSize, LARGEST, PROFILE,
+    SCHEDULER, select_profile,
 };
-use crate::fleet::{Observed, Pod, is_fargate_name};
-use crate::ids::{NodeName, Origin, WorkloadId};
-use crate::manifest::{Desired, Problem, Severity};
-use crate::pod::{PodSpec, PodTemplate};
-use crate::units::Resources;
+use crate::model::ids::{NodeName, Origin, WorkloadId};
+use crate::model::observed::{Observed, Pod, is_fargate_name};
+use crate::model::pod::{PodSpec, PodTemplate};
+use crate::model::units::Resources;
 
 /// The pods of one workload that Fargate runs, or would if it could.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,14 +40,14 @@ pub struct FargatePods {
     /// What each of them asks for.
     pub requests: Resources,
     /// What each of them gets, or why it gets nothing.
-    pub size: Result<Size, Misfit>,
+    pub size: Result<FargateSize, FargateRejection>,
     /// How many run on Fargate now, by size.
-    pub running: BTreeMap<Size, u32>,
+    pub running: BTreeMap<FargateSize, u32>,
 }
 
 /// Why Fargate does not run a pod that a profile matches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Misfit {
+pub struct FargateRejection {
     /// What the pod has that Fargate does not: a sentence without an end.
     pub reason: String,
     /// What to do about it.
@@ -57,29 +57,34 @@ pub struct Misfit {
 impl FargatePods {
     /// Returns how many pods get a machine of Fargate.
     #[must_use]
-    pub fn placed(&self) -> u32 {
+    pub fn pods_on_fargate(&self) -> u32 {
         if self.size.is_ok() { self.pods } else { 0 }
     }
 
     /// Returns how many pods get no machine at all.
     #[must_use]
-    pub fn stuck(&self) -> u32 {
-        self.pods - self.placed()
+    pub fn rejected_pods(&self) -> u32 {
+        self.pods - self.pods_on_fargate()
     }
 }
 
 /// Moves the pods that Fargate takes out of the groups of `demand`.
-pub(super) fn take(demand: &mut Demand, desired: &Desired, observed: &Observed, live: &LivePods) {
-    let mut profiles: BTreeMap<&str, &Profile> =
+pub(super) fn assign_fargate(
+    demand: &mut Demand,
+    desired: &Desired,
+    observed: &Observed,
+    live: &LivePods,
+) {
+    let mut profiles: BTreeMap<&str, &FargateProfile> =
         observed.fargate_profiles.values().map(|p| (p.name.as_str(), p)).collect();
     profiles.extend(desired.fargate_profiles.values().map(|p| (p.name.as_str(), p)));
     let nodes = observed.nodes.values().filter(|node| node.is_fargate()).map(|node| &node.name);
-    let sorting = Sorting { desired, observed, live, profiles, nodes: nodes.collect() };
+    let sorting = FargateAssignment { desired, observed, live, profiles, nodes: nodes.collect() };
     let groups = std::mem::take(&mut demand.groups);
     for mut group in groups {
         demand.problems.extend(sorting.warnings(&group));
-        if let Some(taken) = sorting.share(&mut group) {
-            demand.problems.extend(problem(&taken));
+        if let Some(taken) = sorting.take_fargate_pods(&mut group) {
+            demand.problems.extend(rejection_error(&taken));
             demand.fargate.push(taken);
         }
         // What runs on EC2 is told by its group, even where none of it is planned any more.
@@ -90,35 +95,35 @@ pub(super) fn take(demand: &mut Demand, desired: &Desired, observed: &Observed, 
     }
 }
 
-struct Sorting<'a> {
+struct FargateAssignment<'a> {
     desired: &'a Desired,
     observed: &'a Observed,
     live: &'a LivePods<'a>,
     /// Profiles by name; where both know one, the repository's.
-    profiles: BTreeMap<&'a str, &'a Profile>,
+    profiles: BTreeMap<&'a str, &'a FargateProfile>,
     /// Nodes of Fargate: few, where there are any, while each pod's node is asked about.
     nodes: BTreeSet<&'a NodeName>,
 }
 
 /// How many of a workload's pods are where.
-struct Whereabouts {
+struct ActivePods {
     /// Active pods that Fargate runs or will, by size.
-    fargate: BTreeMap<Size, u32>,
+    fargate: BTreeMap<FargateSize, u32>,
     /// Active pods that need a node of EC2 until they are made anew.
     ec2: u32,
 }
 
-impl Whereabouts {
+impl ActivePods {
     fn on_fargate(&self) -> u32 {
         self.fargate.values().sum()
     }
 }
 
-impl Sorting<'_> {
+impl FargateAssignment<'_> {
     /// Takes the share of Fargate out of `group`; `None` where there is none.
-    fn share(&self, group: &mut PodGroup) -> Option<FargatePods> {
-        let there = self.whereabouts(&group.workload);
-        group.running.retain(|node, _| !self.is_fargate(node));
+    fn take_fargate_pods(&self, group: &mut PodGroup) -> Option<FargatePods> {
+        let there = self.active_pods(&group.workload);
+        group.running.retain(|node, _| !self.is_fargate_node(node));
         let template = self.template(&group.workload)?;
         let planned = group.counts.planned;
         let profile = self.profile(&group.shape, template);
@@ -143,21 +148,22 @@ impl Sorting<'_> {
             size: fargate_size(shape, &template.spec),
             running: there.fargate,
         };
-        keep(group, planned - pods);
+        retain_pods(group, planned - pods);
         Some(taken)
     }
 
-    fn is_fargate(&self, node: &NodeName) -> bool {
+    fn is_fargate_node(&self, node: &NodeName) -> bool {
         let gone = || is_fargate_name(node) && !self.observed.nodes.contains_key(node);
         self.nodes.contains(node) || gone()
     }
 
-    fn whereabouts(&self, workload: &WorkloadId) -> Whereabouts {
-        let mut there = Whereabouts { fargate: BTreeMap::new(), ec2: 0 };
-        for pod in self.live.pods(workload) {
+    fn active_pods(&self, workload: &WorkloadId) -> ActivePods {
+        let mut there = ActivePods { fargate: BTreeMap::new(), ec2: 0 };
+        for pod in self.live.pods_of(workload) {
             let template = self.observed.templates.get(&pod.template);
-            if self.is_of_fargate(pod, template.map(|template| &**template)) {
-                let size = template.and_then(|t| Size::of(&self.live.requests(pod, t)));
+            if self.is_fargate_pod(pod, template.map(|template| &**template)) {
+                let size =
+                    template.and_then(|t| FargateSize::smallest_for(&self.live.requests(pod, t)));
                 *there.fargate.entry(size.unwrap_or(LARGEST)).or_default() += 1;
             } else {
                 there.ec2 = there.ec2.saturating_add(1);
@@ -166,9 +172,9 @@ impl Sorting<'_> {
         there
     }
 
-    fn is_of_fargate(&self, pod: &Pod, template: Option<&PodTemplate>) -> bool {
+    fn is_fargate_pod(&self, pod: &Pod, template: Option<&PodTemplate>) -> bool {
         let scheduler = template.and_then(|template| template.spec.scheduler_name.as_deref());
-        pod.node.as_ref().map_or(scheduler == Some(SCHEDULER), |node| self.is_fargate(node))
+        pod.node.as_ref().map_or(scheduler == Some(SCHEDULER), |node| self.is_fargate_node(node))
     }
 
     /// Returns what the pods of a workload are made from.
@@ -176,16 +182,17 @@ impl Sorting<'_> {
         if let Some(declared) = self.desired.workloads.get(workload) {
             return Some(&declared.template);
         }
-        let youngest = self.live.pods(workload).iter().max_by_key(|p| (p.created_at, &p.name))?;
+        let youngest =
+            self.live.pods_of(workload).iter().max_by_key(|p| (p.created_at, &p.name))?;
         self.observed.templates.get(&youngest.template).map(|template| &**template)
     }
 
-    fn profile(&self, shape: &PodShape, template: &PodTemplate) -> Option<&Profile> {
+    fn profile(&self, shape: &PodShape, template: &PodTemplate) -> Option<&FargateProfile> {
         // Who names a node is bound to it by whoever made the pod, past every scheduler.
         if opts_out(template) || shape.nodes.name.is_some() {
             return None;
         }
-        profile_of(self.profiles.values().copied(), shape.namespace.as_str(), &shape.labels)
+        select_profile(self.profiles.values().copied(), shape.namespace.as_str(), &shape.labels)
     }
 
     /// Returns what a reader may have meant and EKS does not do.
@@ -236,23 +243,23 @@ fn opts_out(template: &PodTemplate) -> bool {
 }
 
 /// Leaves `pods` of the group's pods to it: those that run on EC2, and those that nobody takes.
-fn keep(group: &mut PodGroup, pods: u32) {
+fn retain_pods(group: &mut PodGroup, pods: u32) {
     let gone = group.counts.planned - pods;
-    let Counts { floor, live, ceiling, planned: _ } = group.counts.less(gone);
+    let Counts { floor, live, ceiling, planned: _ } = group.counts.minus(gone);
     group.counts = Counts { floor, live, ceiling, planned: pods };
     if gone == 0 {
         return;
     }
     let mut left = pods;
-    for part in &mut group.parts {
+    for part in &mut group.partitions {
         let running: u32 = part.running.values().sum();
         part.planned = part.planned.min(running).min(left);
         left -= part.planned;
     }
-    group.parts.retain(|part| part.planned > 0);
+    group.partitions.retain(|part| part.planned > 0);
     if left > 0 {
         // Some wait for a node still; which of the parts they are is not known any more.
-        group.parts.clear();
+        group.partitions.clear();
     }
 }
 
@@ -260,11 +267,11 @@ fn keep(group: &mut PodGroup, pods: u32) {
 ///
 /// # Errors
 /// When the pod has something that Fargate has not, or is larger than its largest size.
-pub fn fargate_size(shape: &PodShape, spec: &PodSpec) -> Result<Size, Misfit> {
+pub fn fargate_size(shape: &PodShape, spec: &PodSpec) -> Result<FargateSize, FargateRejection> {
     let elsewhere = |what: &str| {
         format!("{what}, or keep the pods on EC2 with the annotation {COMPUTE_TYPE}: {EC2}")
     };
-    let misfit = |reason: String, what: &str| Misfit { reason, remedy: elsewhere(what) };
+    let misfit = |reason: String, what: &str| FargateRejection { reason, remedy: elsewhere(what) };
     if let Some(container) =
         spec.init_containers.iter().chain(&spec.containers).find(|container| container.privileged)
     {
@@ -294,7 +301,7 @@ pub fn fargate_size(shape: &PodShape, spec: &PodSpec) -> Result<Size, Misfit> {
         let reason = format!("{} is a volume of {driver}, which Fargate cannot attach", mount.name);
         return Err(misfit(reason, "use EFS"));
     }
-    if let Some(wait) = shape.volumes.iter().find_map(super::Mount::wait_text) {
+    if let Some(wait) = shape.volumes.iter().find_map(super::PodVolume::problem_text) {
         return Err(misfit(wait, "see to the volume"));
     }
     let Resources { cpu, memory, ephemeral_storage, .. } = &shape.requests;
@@ -310,12 +317,12 @@ pub fn fargate_size(shape: &PodShape, spec: &PodSpec) -> Result<Size, Misfit> {
         let reason = "they ask for more ephemeral storage than Fargate has, 175 GiB".to_owned();
         return Err(misfit(reason, "ask for less"));
     }
-    Size::of(&shape.requests).ok_or_else(too_large)
+    FargateSize::smallest_for(&shape.requests).ok_or_else(too_large)
 }
 
 /// Returns the error that pods are which nothing will ever run.
-fn problem(taken: &FargatePods) -> Option<Problem> {
-    let Misfit { reason, remedy } = taken.size.as_ref().err()?;
+fn rejection_error(taken: &FargatePods) -> Option<Problem> {
+    let FargateRejection { reason, remedy } = taken.size.as_ref().err()?;
     let origin = taken.origin.clone().filter(|_| taken.pods > 0)?;
     let profile = taken.profile.as_deref().unwrap_or_default();
     Some(Problem {

@@ -2,25 +2,25 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Asked, Counts};
-use crate::fleet::LiveEvents;
-use crate::manifest::{Concurrency, CronSchedule, JobScaling, JobStrategy};
+use super::{Counts, DemandQuery};
+use crate::model::desired::{Concurrency, CronSchedule, JobScaling, JobStrategy};
+use crate::model::observed::LiveEvents;
 
 /// How long a run is taken to last that states no deadline. Nothing in a manifest tells it; a run
 /// that lasts longer keeps its room by running.
-pub(super) const RUN_PRESUMED: SignedDuration = SignedDuration::from_mins(15);
+pub(super) const DEFAULT_RUN_DURATION: SignedDuration = SignedDuration::from_mins(15);
 
 /// Most runs that are looked at in one span.
 const RUNS_MAX: usize = 12_000;
 
 /// Returns how long a run is taken to last.
-pub(super) fn duration(schedule: &CronSchedule) -> SignedDuration {
-    schedule.deadline.unwrap_or(RUN_PRESUMED)
+pub(super) fn run_duration(schedule: &CronSchedule) -> SignedDuration {
+    schedule.deadline.unwrap_or(DEFAULT_RUN_DURATION)
 }
 
 /// Returns how many pods of a job are still to run at a time, of which `active` are there and
 /// `finished` have succeeded. A work queue gets no new pods once one has succeeded.
-pub(super) fn left(
+pub(super) fn remaining_pods(
     parallelism: u32,
     completions: Option<u32>,
     (active, finished): (u32, u32),
@@ -33,51 +33,51 @@ pub(super) fn left(
 }
 
 /// Returns the counts of a CronJob of which `running` pods are there, and why.
-pub(super) fn of_schedule(
+pub(super) fn cron_job_counts(
     pods: u32,
     schedule: &CronSchedule,
     running: u32,
-    asked: &Asked,
+    asked: &DemandQuery,
 ) -> (Counts, String) {
-    let Asked { at, lead, is_forecast, .. } = *asked;
+    let DemandQuery { at, lead, is_forecast, .. } = *asked;
     let until = at.checked_add(lead).unwrap_or(at);
     // What runs now says nothing of a moment to come; until then runs come and end.
     let (from, running) = if is_forecast {
-        (at.checked_sub(duration(schedule)).unwrap_or(at), 0)
+        (at.checked_sub(run_duration(schedule)).unwrap_or(at), 0)
     } else {
         (at, running)
     };
-    let runs = schedule.due.most_between(from, until, RUNS_MAX);
+    let runs = schedule.schedule.max_count_between(from, until, RUNS_MAX);
     let runs = u32::try_from(runs).unwrap_or(u32::MAX);
     let live = match schedule.concurrency {
         Concurrency::Allow => running.saturating_add(pods.saturating_mul(runs)),
         Concurrency::Forbid | Concurrency::Replace => running.max(pods.saturating_mul(runs.min(1))),
     };
-    let ceiling = pods.saturating_mul(overlapping(schedule, at)).max(live);
-    let because = match schedule.due.next_after(at) {
-        _ if schedule.due.is_interval() => {
-            format!("`{}`, at times that only its controller knows", schedule.due.text())
+    let ceiling = pods.saturating_mul(overlapping_runs(schedule, at)).max(live);
+    let because = match schedule.schedule.next_after(at) {
+        _ if schedule.schedule.is_interval() => {
+            format!("`{}`, at times that only its controller knows", schedule.schedule.as_str())
         }
-        Some(next) => format!("`{}`, next at {next}", schedule.due.text()),
-        None => format!("`{}` is never due", schedule.due.text()),
+        Some(next) => format!("`{}`, next at {next}", schedule.schedule.as_str()),
+        None => format!("`{}` is never due", schedule.schedule.as_str()),
     };
     (Counts { floor: 0, live, ceiling, planned: 0 }, because)
 }
 
 /// Returns how many runs may be under way at once, as far as their deadline bounds it.
-fn overlapping(schedule: &CronSchedule, at: Timestamp) -> u32 {
+fn overlapping_runs(schedule: &CronSchedule, at: Timestamp) -> u32 {
     let (Concurrency::Allow, Some(deadline)) = (schedule.concurrency, schedule.deadline) else {
         return 1;
     };
-    let Some(first) = schedule.due.next_after(at) else { return 0 };
+    let Some(first) = schedule.schedule.next_after(at) else { return 0 };
     // A run ends with its deadline: the run that begins then does not meet it.
     let end = first.checked_add(deadline).unwrap_or(first) - SignedDuration::from_nanos(1);
-    let others = schedule.due.between(first, end, RUNS_MAX).len();
+    let others = schedule.schedule.times_between(first, end, RUNS_MAX).len();
     u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// Returns the counts of a ScaledJob of which `active` pods are there, why, and the next step.
-pub(super) fn of_queue(
+pub(super) fn scaled_job_counts(
     scaling: &JobScaling,
     active: u32,
     seen: Option<&LiveEvents>,
@@ -120,17 +120,17 @@ pub(super) fn of_queue(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::Schedule;
+    use crate::model::desired::Schedule;
 
-    fn asked(at: &str, lead: i64) -> Asked {
-        Asked {
+    fn query(at: &str, lead: i64) -> DemandQuery {
+        DemandQuery {
             at: at.parse().expect("a time"),
             lead: SignedDuration::from_mins(lead),
-            ..Asked::default()
+            ..DemandQuery::default()
         }
     }
 
-    fn wanting(jobs: u32) -> LiveEvents {
+    fn queue_of(jobs: u32) -> LiveEvents {
         LiveEvents {
             namespace: "a".into(),
             name: "b".to_owned(),
@@ -142,7 +142,11 @@ mod tests {
 
     fn schedule(text: &str, concurrency: Concurrency, deadline: Option<i64>) -> CronSchedule {
         let due = Schedule::parse(text).expect("cron");
-        CronSchedule { due, concurrency, deadline: deadline.map(SignedDuration::from_mins) }
+        CronSchedule {
+            schedule: due,
+            concurrency,
+            deadline: deadline.map(SignedDuration::from_mins),
+        }
     }
 
     #[test]
@@ -157,7 +161,7 @@ mod tests {
             ("instead of the one before", Replace, 3, 5, 3),
         ] {
             let schedule = schedule("0 2 * * *", concurrency, None);
-            let (counts, _) = of_schedule(3, &schedule, running, &asked(at, lead));
+            let (counts, _) = cron_job_counts(3, &schedule, running, &query(at, lead));
             assert_eq!(counts.live, live, "{rule}");
         }
     }
@@ -175,12 +179,12 @@ mod tests {
             ("no lead", "@every 1h", Allow, 0, 0),
         ] {
             let schedule = schedule(text, concurrency, None);
-            let (counts, _) = of_schedule(3, &schedule, 0, &asked(at, lead));
+            let (counts, _) = cron_job_counts(3, &schedule, 0, &query(at, lead));
             assert_eq!(counts.live, live, "{rule}");
         }
-        let foreseen = Asked { is_forecast: true, ..asked(at, 0) };
+        let foreseen = DemandQuery { is_forecast: true, ..query(at, 0) };
         let hourly = schedule("@every 1h", Allow, None);
-        let (counts, because) = of_schedule(3, &hourly, 0, &foreseen);
+        let (counts, because) = cron_job_counts(3, &hourly, 0, &foreseen);
         assert_eq!(counts.live, 3, "it may have begun within the quarter of an hour before");
         assert!(because.contains("only its controller knows"), "{because}");
     }
@@ -197,7 +201,11 @@ mod tests {
             ("a work queue that ends", 4, None, 3, 1, 3),
             ("a work queue that has ended", 4, None, 0, 4, 0),
         ] {
-            assert_eq!(left(parallelism, completions, (active, finished)), expected, "{rule}");
+            assert_eq!(
+                remaining_pods(parallelism, completions, (active, finished)),
+                expected,
+                "{rule}"
+            );
         }
     }
 
@@ -205,7 +213,7 @@ mod tests {
     fn a_custom_strategy_takes_its_deduction_and_a_share_of_what_runs_off() {
         let next = |strategy| {
             let scaling = JobScaling { pods: 1, min: 0, max: 100, strategy, is_paused: false };
-            of_queue(&scaling, 5, Some(&wanting(50))).2
+            scaled_job_counts(&scaling, 5, Some(&queue_of(50))).2
         };
         let custom = |deduction, running_milli| JobStrategy::Custom { deduction, running_milli };
         assert_eq!(next(JobStrategy::Default), Some(5 + 45));
@@ -216,10 +224,10 @@ mod tests {
 
     #[test]
     fn a_deadline_bounds_how_many_runs_meet() {
-        let at = asked("2026-11-21T00:01:00Z", 0);
+        let at = query("2026-11-21T00:01:00Z", 0);
         let ceiling = |concurrency, deadline| {
             let schedule = schedule("*/10 * * * *", concurrency, deadline);
-            of_schedule(2, &schedule, 0, &at).0.ceiling
+            cron_job_counts(2, &schedule, 0, &at).0.ceiling
         };
         assert_eq!(ceiling(Concurrency::Allow, Some(30)), 6);
         assert_eq!(ceiling(Concurrency::Allow, Some(31)), 8);
@@ -236,11 +244,11 @@ mod tests {
             strategy: JobStrategy::Default,
             is_paused: false,
         };
-        let (counts, _, next) = of_queue(&scaling, 0, None);
+        let (counts, _, next) = scaled_job_counts(&scaling, 0, None);
         assert_eq!((counts.floor, counts.live, counts.ceiling, next), (0, 0, 6, None));
-        let (counts, _, next) = of_queue(&scaling, 2, Some(&wanting(10)));
+        let (counts, _, next) = scaled_job_counts(&scaling, 2, Some(&queue_of(10)));
         assert_eq!((counts.live, next), (2, Some(6)), "one job runs, two more come");
-        let (counts, _, _) = of_queue(&JobScaling { min: 1, ..scaling }, 0, None);
+        let (counts, _, _) = scaled_job_counts(&JobScaling { min: 1, ..scaling }, 0, None);
         assert_eq!((counts.floor, counts.ceiling), (2, 6));
     }
 }

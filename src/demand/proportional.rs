@@ -1,9 +1,9 @@
 //! How many pods a cluster-proportional-autoscaler wants for the nodes that there are.
 
-use crate::fleet::{Node, Observed};
-use crate::ids::{Labels, NodeName};
-use crate::manifest::{Ladder, Linear, Proportional, ProportionalMode};
-use crate::units::MilliCpu;
+use crate::model::desired::{Ladder, Linear, Proportional, ProportionalMode};
+use crate::model::ids::{Labels, NodeName};
+use crate::model::observed::{Node, Observed};
+use crate::model::units::MilliCpu;
 
 /// The nodes of a cluster, as far as autoscalers count them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,7 +26,7 @@ pub struct SizedNode {
 impl ClusterSize {
     /// Returns the size of a cluster as it was observed, with the nodes that `stays` names.
     #[must_use]
-    pub fn of(observed: &Observed, stays: impl Fn(&NodeName) -> bool) -> Self {
+    pub fn from_observed(observed: &Observed, stays: impl Fn(&NodeName) -> bool) -> Self {
         let node = |node: &Node| SizedNode {
             labels: node.labels.clone(),
             cpu: node.allocatable.cpu,
@@ -37,13 +37,13 @@ impl ClusterSize {
     }
 
     /// Returns the number of nodes that count, and their cores, rounded up.
-    fn counted(&self, labels: &Labels, with_unschedulable: bool) -> (i64, i64) {
+    fn counted_nodes(&self, labels: &Labels, with_unschedulable: bool) -> (i64, i64) {
         let counts = |node: &&SizedNode| {
             (node.is_schedulable || with_unschedulable)
                 && labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
         };
-        let counted = self.nodes.iter().filter(counts);
-        let (nodes, milli) = counted
+        let counted_nodes = self.nodes.iter().filter(counts);
+        let (nodes, milli) = counted_nodes
             .fold((0, 0_i64), |(nodes, milli), node| (nodes + 1, milli.saturating_add(node.cpu.0)));
         (nodes, milli.div_euclid(1000) + i64::from(milli.rem_euclid(1000) != 0))
     }
@@ -54,12 +54,12 @@ pub(super) fn replicas(rule: &Proportional, size: &ClusterSize) -> (u32, i64, i6
     let Proportional { node_labels, mode } = rule;
     match mode {
         ProportionalMode::Linear(linear) => {
-            let (nodes, cores) = size.counted(node_labels, linear.include_unschedulable);
-            (of_linear(linear, nodes, cores), nodes, cores)
+            let (nodes, cores) = size.counted_nodes(node_labels, linear.include_unschedulable);
+            (linear_replicas(linear, nodes, cores), nodes, cores)
         }
         ProportionalMode::Ladder(ladder) => {
-            let (nodes, cores) = size.counted(node_labels, ladder.include_unschedulable);
-            (of_ladder(ladder, nodes, cores), nodes, cores)
+            let (nodes, cores) = size.counted_nodes(node_labels, ladder.include_unschedulable);
+            (ladder_replicas(ladder, nodes, cores), nodes, cores)
         }
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn bounds(rule: &Proportional) -> (u32, Option<u32>) {
 }
 
 /// Source: `pkg/autoscaler/controller/linearcontroller`.
-fn of_linear(linear: &Linear, nodes: i64, cores: i64) -> u32 {
+fn linear_replicas(linear: &Linear, nodes: i64, cores: i64) -> u32 {
     let share = |amount: i64, per_replica: Option<i64>| {
         // A divisor that is not stated asks for one pod.
         let pods = per_replica.map_or(1, |per| {
@@ -100,7 +100,7 @@ fn of_linear(linear: &Linear, nodes: i64, cores: i64) -> u32 {
 }
 
 /// Source: `pkg/autoscaler/controller/laddercontroller`.
-fn of_ladder(ladder: &Ladder, nodes: i64, cores: i64) -> u32 {
+fn ladder_replicas(ladder: &Ladder, nodes: i64, cores: i64) -> u32 {
     let step = |steps: &[(i64, u32)], amount: i64| {
         let reached = steps.iter().take_while(|(from, _)| *from <= amount).last();
         reached.or(steps.first()).map_or(0, |(_, replicas)| *replicas)
@@ -169,13 +169,13 @@ mod tests {
     fn only_nodes_with_the_labels_that_can_take_pods_count() {
         let mut size = size(4, 8_000);
         size.nodes[0].is_schedulable = false;
-        size.nodes[1].labels = [crate::requirement::label("pool", "a")].into();
+        size.nodes[1].labels = [crate::model::requirement::label("pool", "a")].into();
         let rule = |node_labels| Proportional {
             node_labels,
             mode: ProportionalMode::Linear(linear(None, Some(1_000), (1, 0))),
         };
         let all = rule(Labels::new());
-        let labelled = rule([crate::requirement::label("pool", "a")].into());
+        let labelled = rule([crate::model::requirement::label("pool", "a")].into());
         assert_eq!((replicas(&all, &size).0, replicas(&labelled, &size).0), (3, 1));
     }
 }

@@ -7,22 +7,22 @@
 
 use std::collections::BTreeMap;
 
-use crate::manifest::LimitRangeItem;
-use crate::pod::{Amounts, Container, ContainerResources, PodSpec};
-use crate::units::{Bytes, MilliCpu, ResourceName, Resources};
+use crate::model::desired::LimitRangeItem;
+use crate::model::pod::{Container, ContainerResources, PodSpec, ResourceList};
+use crate::model::units::{Bytes, MilliCpu, ResourceName, Resources};
 
 /// What the kubelet granted to the containers of a running pod, by container.
-pub(super) type Granted = BTreeMap<String, Amounts>;
+pub(super) type AllocatedResources = BTreeMap<String, ResourceList>;
 
 /// What decides a pod's requests beside its specification.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct RequestContext<'a> {
     /// What the pod costs beyond its containers.
-    pub overhead: &'a Amounts,
+    pub overhead: &'a ResourceList,
     /// Items of the namespace's limit ranges.
     pub limits: &'a [LimitRangeItem],
     /// What a running pod was granted, where that may differ from what its specification says.
-    pub granted: &'a Granted,
+    pub granted: &'a AllocatedResources,
 }
 
 /// What the scheduler's scores count for a container that states no CPU, in thousandths.
@@ -40,7 +40,7 @@ const PRESUMED_MEMORY: i64 = 200 << 20;
 /// what it was granted.
 /// Source: `k8s.io/component-helpers/resource`, `PodRequests`.
 #[must_use]
-pub(super) fn pod_requests(spec: &PodSpec, around: &Surroundings) -> Resources {
+pub(super) fn pod_requests(spec: &PodSpec, around: &RequestContext) -> Resources {
     requests_with(spec, around, |_| {})
 }
 
@@ -49,7 +49,7 @@ pub(super) fn pod_requests(spec: &PodSpec, around: &Surroundings) -> Resources {
 ///
 /// Source: `pkg/scheduler/framework/types.go`, `CalculateResource`.
 #[must_use]
-pub(super) fn presumed_requests(spec: &PodSpec, around: &Surroundings) -> Resources {
+pub(super) fn presumed_requests(spec: &PodSpec, around: &RequestContext) -> Resources {
     let counted = requests_with(spec, around, |requests| {
         requests.entry("cpu".into()).or_insert(PRESUMED_CPU);
         requests.entry("memory".into()).or_insert(PRESUMED_MEMORY);
@@ -63,7 +63,11 @@ pub(super) fn presumed_requests(spec: &PodSpec, around: &Surroundings) -> Resour
 }
 
 /// Returns the requests of one pod, `fill` having added to those of each container.
-fn requests_with(spec: &PodSpec, around: &Surroundings, fill: impl Fn(&mut Amounts)) -> Resources {
+fn requests_with(
+    spec: &PodSpec,
+    around: &RequestContext,
+    fill: impl Fn(&mut ResourceList),
+) -> Resources {
     let of_container = |container: &Container| {
         let mut requests = admitted(&container.resources, around.limits).requests;
         if let Some(granted) = around.granted.get(&container.name) {
@@ -83,7 +87,7 @@ fn requests_with(spec: &PodSpec, around: &Surroundings, fill: impl Fn(&mut Amoun
 }
 
 /// Returns the limits of one pod by name; a resource that any container leaves unlimited has none.
-pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> Amounts {
+pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> ResourceList {
     let mut sum = aggregate(spec, |container| admitted(&container.resources, limits).limits);
     if let Some(pod_level) = &spec.resources {
         sum.extend(pod_level.limits.clone());
@@ -93,7 +97,7 @@ pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> Amounts {
 
 /// Converts amounts by name into a vector; `cpu` is in thousandths already.
 #[must_use]
-pub fn to_resources(amounts: &Amounts) -> Resources {
+pub fn to_resources(amounts: &ResourceList) -> Resources {
     let mut resources = Resources::default();
     for (name, amount) in amounts {
         match name.as_str() {
@@ -111,8 +115,8 @@ pub fn to_resources(amounts: &Amounts) -> Resources {
 }
 
 /// Returns what the pod needs at its highest point, given what each container needs.
-pub(super) fn aggregate(spec: &PodSpec, of: impl Fn(&Container) -> Amounts) -> Amounts {
-    let (mut sidecars, mut start_peak) = (Amounts::new(), Amounts::new());
+pub(super) fn aggregate(spec: &PodSpec, of: impl Fn(&Container) -> ResourceList) -> ResourceList {
+    let (mut sidecars, mut start_peak) = (ResourceList::new(), ResourceList::new());
     for container in &spec.init_containers {
         let mut at_start = sidecars.clone();
         combine(&mut at_start, &of(container), i64::saturating_add);
@@ -130,7 +134,7 @@ pub(super) fn aggregate(spec: &PodSpec, of: impl Fn(&Container) -> Amounts) -> A
 }
 
 /// Brings `other` into `sum`, name by name.
-pub(super) fn combine(sum: &mut Amounts, other: &Amounts, of: fn(i64, i64) -> i64) {
+pub(super) fn combine(sum: &mut ResourceList, other: &ResourceList, of: fn(i64, i64) -> i64) {
     for (name, amount) in other {
         let held = sum.entry(name.clone()).or_insert(0);
         *held = of(*held, *amount);
@@ -145,7 +149,7 @@ pub(super) fn admitted(
     limits: &[LimitRangeItem],
 ) -> ContainerResources {
     let mut filled = ContainerResources { requests: own_requests(stated), ..stated.clone() };
-    let fill = |amounts: &mut Amounts, defaults: &Amounts| {
+    let fill = |amounts: &mut ResourceList, defaults: &ResourceList| {
         for (name, amount) in defaults {
             amounts.entry(name.clone()).or_insert(*amount);
         }
@@ -158,7 +162,7 @@ pub(super) fn admitted(
 }
 
 /// Returns a container's requests, its limits standing for those that it does not state.
-pub(super) fn own_requests(stated: &ContainerResources) -> Amounts {
+pub(super) fn own_requests(stated: &ContainerResources) -> ResourceList {
     let mut requests = stated.requests.clone();
     for (name, amount) in &stated.limits {
         requests.entry(name.clone()).or_insert(*amount);
@@ -171,7 +175,7 @@ pub(super) fn own_requests(stated: &ContainerResources) -> Amounts {
 /// Where it states limits, a request that it leaves open is what its containers request; where they
 /// request none of the resource, or it cannot be overcommitted, it is the limit.
 /// Source: `k8s.io/kubernetes/pkg/apis/core/v1`, `defaultPodRequests`.
-fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> Amounts {
+fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> ResourceList {
     let mut requests = stated.requests.clone();
     if !stated.limits.is_empty() {
         let of_containers = aggregate(spec, |container| own_requests(&container.resources));

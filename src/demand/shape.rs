@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::mount::{Mount, Sharing};
-use super::pin::Pin;
-use super::requests::{Granted, Surroundings, pod_requests, presumed_requests};
-use crate::fleet::{Observed, Pod};
-use crate::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadKind};
-use crate::manifest::{Desired, LimitRangeItem, PriorityClass, RuntimeClass};
-use crate::pod::{
+use super::do_not_disrupt::DoNotDisrupt;
+use super::pod_volume::{PodVolume, Sharing};
+use super::requests::{AllocatedResources, RequestContext, pod_requests, presumed_requests};
+use crate::model::desired::{Desired, LimitRangeItem, PriorityClass, RuntimeClass};
+use crate::model::ids::{LabelKey, LabelValue, Labels, Namespace, WorkloadKind};
+use crate::model::observed::{Observed, Pod};
+use crate::model::pod::{
     Expression, HostPort, NodeTerm, PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Selector,
     Toleration, TopologySpread, Volume, VolumeSource,
 };
-use crate::requirement::{LabelSet, Operator, Requirements, key};
-use crate::units::Resources;
+use crate::model::requirement::{LabelSet, Operator, Requirements, key};
+use crate::model::units::Resources;
 
 /// What labels begin with that stand for claims.
 const CLAIM_LABELS: &str = "claim.fleetwright.dev";
@@ -45,17 +45,17 @@ pub struct PodShape {
     pub affinity: PodAffinity,
     /// Anti-affinity to other pods.
     pub anti_affinity: PodAffinity,
-    /// Volumes that decide where it runs; [`Claims::mounted`] puts them in.
+    /// Volumes that decide where it runs; [`Claims::with_volumes`] adds them.
     ///
-    /// [`Claims::mounted`]: super::Claims::mounted
-    pub volumes: Vec<Mount>,
+    /// [`Claims::with_volumes`]: super::Claims::with_volumes
+    pub volumes: Vec<PodVolume>,
     /// Priority; higher goes first.
     pub priority: i32,
     /// Whether pods of lower priority are evicted for it where it has no place.
     pub preempts: bool,
-    /// Whether the pod may never be moved (`do-not-disrupt`, `safe-to-evict: "false"`). Where it may after
-    /// a time, its start decides, see [`Pin`](super::Pin).
-    pub pinned: bool,
+    /// Whether the pod must never be moved (`do-not-disrupt`, `safe-to-evict: "false"`). For a limited
+    /// period, the start of the pod decides, see [`DoNotDisrupt`](super::DoNotDisrupt).
+    pub do_not_disrupt: bool,
     /// What the pod uses that placement does not know yet; such a pod is reported, never planned
     /// as if it asked for nothing.
     pub unsupported: Vec<Unsupported>,
@@ -68,7 +68,8 @@ impl PodShape {
     /// kube-scheduler finds that out one pod at a time. Here it is affinity to one another, by a label
     /// that stands for the claim and that nothing in a cluster has.
     pub(super) fn keep_to_zones_of_claims(&mut self) {
-        let shared = |mount: &&Mount| mount.settles && mount.sharing == Sharing::Shared;
+        let shared =
+            |mount: &&PodVolume| mount.zone_set_by_first_pod && mount.sharing == Sharing::Shared;
         for mount in self.volumes.iter().filter(shared) {
             let claim = mount.name.rsplit('/').next().unwrap_or_default();
             let label = LabelKey::from(format!("{CLAIM_LABELS}/{claim}").as_str());
@@ -115,7 +116,7 @@ impl PodShape {
 
 /// Returns whether a term stands for a claim that pods share, and not for a wish of theirs.
 #[must_use]
-pub fn is_of_claim(term: &PodAffinityTerm) -> bool {
+pub fn is_claim_affinity(term: &PodAffinityTerm) -> bool {
     let is_label = |wish: &Expression| wish.key.as_str().starts_with(CLAIM_LABELS);
     term.selector.as_ref().is_some_and(|Selector(wishes)| wishes.iter().any(is_label))
 }
@@ -146,7 +147,7 @@ impl NodeChoice {
 /// A feature of a pod that placement does not know yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unsupported {
-    /// Volumes that have no place yet, or one that is not known; [`Mount::waits`] says why.
+    /// Volumes without a known topology; [`PodVolume::problem_text`] returns the reason.
     Volumes,
     /// A scheduler other than the default one.
     OtherScheduler,
@@ -185,7 +186,7 @@ pub struct ShapeContext<'a> {
 impl<'a> ShapeContext<'a> {
     /// Returns the context that the repository declares.
     #[must_use]
-    pub fn of(desired: &'a Desired) -> Self {
+    pub fn new(desired: &'a Desired) -> Self {
         Self {
             priority_classes: &desired.priority_classes,
             runtime_classes: &desired.runtime_classes,
@@ -201,7 +202,7 @@ impl<'a> ShapeContext<'a> {
     /// label that each node has, mostly with that very name as its value, and that no node to come
     /// has before it is there.
     #[must_use]
-    pub fn within(mut self, observed: &'a Observed) -> Self {
+    pub fn with_nodes(mut self, observed: &'a Observed) -> Self {
         let nodes = observed.nodes.values();
         let named = nodes.filter_map(|node| Some((&node.name, node.labels.get(key::HOSTNAME)?)));
         self.hostnames = named.map(|(name, host)| (name.as_str(), host.clone())).collect();
@@ -253,14 +254,14 @@ impl<'a> ShapeContext<'a> {
         &'b self,
         namespace: &Namespace,
         spec: &'b PodSpec,
-        granted: &'b Granted,
-    ) -> Surroundings<'b> {
+        granted: &'b AllocatedResources,
+    ) -> RequestContext<'b> {
         let overhead = match self.runtime(spec) {
             Some(class) if spec.overhead.is_empty() => &class.overhead,
             _ => &spec.overhead,
         };
         let limits = self.limit_ranges.get(namespace).map_or(&[][..], Vec::as_slice);
-        Surroundings { overhead, limits, granted }
+        RequestContext { overhead, limits, granted }
     }
 
     /// Returns whether a pod has others evicted: its class says so, else the pod itself.
@@ -298,10 +299,14 @@ pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) 
 /// Returns what a pod of `template` in `namespace` asks for, its volumes left open: until they are
 /// put in, a pod that has any is one whose place is not known.
 #[must_use]
-pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeContext) -> PodShape {
+pub fn pod_shape(
+    namespace: &Namespace,
+    template: &PodTemplate,
+    context: &ShapeContext,
+) -> PodShape {
     let spec = &template.spec;
     let runtime = context.runtime(spec);
-    let granted = Granted::new();
+    let granted = AllocatedResources::new();
     let around = context.around(namespace, spec, &granted);
     let mut tolerations = spec.tolerations.clone();
     tolerations.extend(runtime.iter().flat_map(|class| class.tolerations.clone()));
@@ -320,7 +325,8 @@ pub fn shape_of(namespace: &Namespace, template: &PodTemplate, context: &ShapeCo
         volumes: Vec::new(),
         priority: context.priority(spec),
         preempts: context.preempts(spec),
-        pinned: Pin::of(&template.annotations) == Pin::Always,
+        do_not_disrupt: DoNotDisrupt::from_annotations(&template.annotations)
+            == DoNotDisrupt::Always,
         unsupported: unsupported(spec),
     }
 }
@@ -368,10 +374,10 @@ fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requirement::{Operator, label};
+    use crate::model::requirement::{Operator, label};
 
     fn shape(template: &PodTemplate, desired: &Desired) -> PodShape {
-        shape_of(&"web".into(), template, &ShapeContext::of(desired))
+        pod_shape(&"web".into(), template, &ShapeContext::new(desired))
     }
 
     fn term(key: &str, value: &str) -> NodeTerm {
@@ -389,7 +395,7 @@ mod tests {
         let choice = shape(&template, &Desired::default()).nodes;
         let on = |zone: &str| {
             let labels = [label("team", "a"), label("zone", zone)].into();
-            choice.any_of.iter().any(|alternative| alternative.match_labels(&labels))
+            choice.any_of.iter().any(|alternative| alternative.matches_labels(&labels))
         };
         assert_eq!((choice.any_of.len(), on("x"), on("y"), on("z")), (2, true, true, false));
         assert_eq!(shape(&PodTemplate::default(), &Desired::default()).nodes.any_of.len(), 1);
@@ -397,7 +403,7 @@ mod tests {
 
     #[test]
     fn priority_comes_from_the_class_then_the_pod_then_the_default() {
-        let class = |value, is_default| crate::manifest::PriorityClass {
+        let class = |value, is_default| crate::model::desired::PriorityClass {
             value,
             is_default,
             preempts: true,

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use crate::fleet::{LiveVertical, Observed, Recommendation, Scaling};
-use crate::ids::WorkloadId;
-use crate::manifest::{
+use crate::model::desired::{
     ContainerPolicy, Desired, LimitRangeItem, LimitScope, UpdateMode, VerticalScaler, Workload,
 };
-use crate::pod::{Amounts, Container, ContainerResources, PodTemplate};
-use crate::units::{Bytes, MilliCpu, ResourceName};
+use crate::model::ids::WorkloadId;
+use crate::model::observed::{LiveVertical, Observed, Recommendation, Scaling};
+use crate::model::pod::{Container, ContainerResources, PodTemplate, ResourceList};
+use crate::model::units::{Bytes, MilliCpu, ResourceName};
 
 /// The policy that stands for all containers without one of their own.
 const ALL: &str = "*";
@@ -27,7 +27,7 @@ pub(super) struct Sizing {
 }
 
 /// Returns the vertical autoscalers of a workload.
-pub(super) fn of<'a>(
+pub(super) fn scalers_for<'a>(
     verticals: &'a [VerticalScaler],
     id: &WorkloadId,
 ) -> impl Iterator<Item = &'a VerticalScaler> {
@@ -47,9 +47,10 @@ pub fn sized_template(
     observed: &Observed,
     workload: &Workload,
 ) -> Arc<PodTemplate> {
-    let vertical = of(&desired.verticals, &workload.id).next();
-    let sizing = vertical
-        .map(|vertical| sized(vertical, workload, (&observed.scaling, ranges(desired, workload))));
+    let vertical = scalers_for(&desired.vertical_scalers, &workload.id).next();
+    let sizing = vertical.map(|vertical| {
+        resize_template(vertical, workload, (&observed.scaling, ranges(desired, workload)))
+    });
     sizing.map_or_else(|| Arc::clone(&workload.template), |sizing| sizing.template)
 }
 
@@ -59,7 +60,7 @@ pub(super) fn ranges<'a>(desired: &'a Desired, workload: &Workload) -> &'a [Limi
 }
 
 /// Returns what `vertical` makes of the template of `workload`, in a namespace with these limits.
-pub(super) fn sized(
+pub(super) fn resize_template(
     vertical: &VerticalScaler,
     workload: &Workload,
     (live, ranges): (&Scaling, &[LimitRangeItem]),
@@ -90,9 +91,14 @@ pub(super) fn sized(
             continue;
         }
         let before = container.clone();
-        resize(container, found, policy, ranges);
+        resize_container(container, found, policy, ranges);
         let (from, to) = (&before.resources.requests, &container.resources.requests);
-        said.push(format!("{}: {} -> {}", container.name, shown(from), shown(to)));
+        said.push(format!(
+            "{}: {} -> {}",
+            container.name,
+            format_requests(from),
+            format_requests(to)
+        ));
     }
     let said = if said.is_empty() { "no container has one".to_owned() } else { said.join(", ") };
     if vertical.mode == UpdateMode::Off {
@@ -105,7 +111,7 @@ pub(super) fn sized(
 
 /// Gives a container what is recommended, within what limit ranges allow and then, over them, its
 /// policy.
-fn resize(
+fn resize_container(
     container: &mut Container,
     found: &Recommendation,
     policy: &ContainerPolicy,
@@ -121,7 +127,7 @@ fn resize(
         if !is_controlled {
             continue;
         }
-        let mut request = within(ranges, name, &stated, *target);
+        let mut request = bound_by_ranges(ranges, name, &stated, *target);
         if let Some(most) = policy.max.get(name) {
             request = request.min(*most);
         }
@@ -142,7 +148,7 @@ fn resize(
 
 /// Returns a request within what limit ranges allow. They bound limits, which follow requests in their
 /// old ratio; a container without a limit, given or stated, is not bounded.
-fn within(
+fn bound_by_ranges(
     ranges: &[LimitRangeItem],
     name: &ResourceName,
     stated: &ContainerResources,
@@ -178,7 +184,7 @@ fn scaled(limit: i64, old: Option<i64>, request: i64) -> i64 {
     }
 }
 
-fn shown(amounts: &Amounts) -> String {
+fn format_requests(amounts: &ResourceList) -> String {
     let of = |name: &str| amounts.get(&ResourceName::from(name)).copied();
     match (of("cpu"), of("memory")) {
         (None, None) => "nothing".to_owned(),
@@ -192,7 +198,7 @@ fn shown(amounts: &Amounts) -> String {
 mod tests {
     use super::*;
 
-    fn amounts(cpu: i64) -> Amounts {
+    fn amounts(cpu: i64) -> ResourceList {
         [("cpu".into(), cpu)].into()
     }
 
@@ -211,8 +217,8 @@ mod tests {
         let resources = ContainerResources { requests: of(request), limits: of(limit) };
         let mut container = Container { name: "app".into(), resources, ..Container::default() };
         let found = Recommendation { target: amounts(300), ..Recommendation::default() };
-        resize(&mut container, &found, policy, ranges);
-        let get = |amounts: &Amounts| amounts.values().next().copied().unwrap_or(-1);
+        resize_container(&mut container, &found, policy, ranges);
+        let get = |amounts: &ResourceList| amounts.values().next().copied().unwrap_or(-1);
         [get(&container.resources.requests), get(&container.resources.limits)]
     }
 

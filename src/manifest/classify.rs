@@ -1,14 +1,14 @@
-//! What a document is: an object of ours, a source of unknown size, or no input.
+//! Classifies a document: an object that is read, a source of unknown size, or not an input.
 
-use super::meta::Place;
-use super::yaml::{Node, Value};
-use crate::ids::WorkloadKind;
+use super::object_meta::ObjectScope;
+use super::yaml::{YamlNode, YamlValue};
+use crate::model::ids::WorkloadKind;
 
-use super::pool::Generation;
+use crate::model::desired::Generation;
 
-/// Objects that are read.
+/// Kinds of objects that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Object {
+pub(super) enum ObjectKind {
     Workload(WorkloadKind),
     Namespace,
     PriorityClass,
@@ -36,9 +36,9 @@ pub(super) enum Object {
     PodTemplate,
 }
 
-impl Object {
-    /// Returns whether such objects live in a namespace.
-    pub(super) fn place(self) -> Place {
+impl ObjectKind {
+    /// Returns whether objects of this kind are namespaced.
+    pub(super) fn scope(self) -> ObjectScope {
         match self {
             Self::Workload(_)
             | Self::LimitRange
@@ -52,7 +52,7 @@ impl Object {
             | Self::QueueScaler
             | Self::Parameters
             | Self::CapacityBuffer
-            | Self::PodTemplate => Place::Namespaced,
+            | Self::PodTemplate => ObjectScope::Namespaced,
             Self::Namespace
             | Self::PriorityClass
             | Self::RuntimeClass
@@ -63,167 +63,171 @@ impl Object {
             | Self::Provisioner
             | Self::NodeOverlay
             | Self::NodeTemplate
-            | Self::ClusterConfig => Place::Cluster,
+            | Self::ClusterConfig => ObjectScope::Cluster,
         }
     }
 }
 
-/// What a document is.
+/// The classification of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum DocumentClass {
     /// An object that is read.
-    Object(Object),
-    /// An object that delivers others, with the reason why its pods are not known unless it is
+    Object(ObjectKind),
+    /// An object of Argo CD or Flux that delivers others, with the reason to report if it is not
     /// followed.
-    Delivers(Deliverer, &'static str),
-    /// Further objects, under `items`.
+    Delivers(DeliveryKind, &'static str),
+    /// A list with further objects under `items`.
     List,
-    /// A source of workloads whose size is not known, with the reason.
+    /// A source of workloads of unknown size, with the reason.
     Unresolved(String),
-    /// No input of ours, with the reason.
+    /// Not an input, with the reason.
     Skipped(String),
-    /// A Kubernetes object that is no input of ours, by its kind.
-    Foreign(String),
-    /// An object of ours in a version that no API server serves, with what to write.
+    /// A Kubernetes object of a kind that is not an input.
+    OtherKind(String),
+    /// A known kind in a version that no API server serves, with a suggestion.
     Unserved { message: String, hint: String },
 }
 
-/// Objects that deliver others.
+/// Kinds of objects that deliver others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deliverer {
-    /// Of Argo CD.
+pub(super) enum DeliveryKind {
+    /// Argo CD.
     Application,
-    /// Of Argo CD.
+    /// Argo CD.
     ApplicationSet,
-    /// Of Flux.
+    /// Flux.
     Kustomization,
-    /// Of Flux.
+    /// Flux.
     HelmRelease,
 }
 
-/// The objects that deliver others.
-const DELIVERERS: [(&str, &str, Deliverer, &str); 4] = [
-    ("argoproj.io", "Application", Deliverer::Application, "Argo CD renders it elsewhere"),
-    ("argoproj.io", "ApplicationSet", Deliverer::ApplicationSet, "Argo CD renders it elsewhere"),
+/// Group, kind and unresolved reason of the objects that deliver others.
+const DELIVERY_KINDS: [(&str, &str, DeliveryKind, &str); 4] = [
+    ("argoproj.io", "Application", DeliveryKind::Application, "Argo CD renders it elsewhere"),
+    ("argoproj.io", "ApplicationSet", DeliveryKind::ApplicationSet, "Argo CD renders it elsewhere"),
     (
         "helm.toolkit.fluxcd.io",
         "HelmRelease",
-        Deliverer::HelmRelease,
+        DeliveryKind::HelmRelease,
         "Flux renders its chart elsewhere",
     ),
     (
         "kustomize.toolkit.fluxcd.io",
         "Kustomization",
-        Deliverer::Kustomization,
+        DeliveryKind::Kustomization,
         "Flux renders it elsewhere",
     ),
 ];
 
-/// A kind, the group it belongs to, and the versions that are or were served.
-struct Served {
+/// A kind, its group, and the versions that are or were served.
+struct ServedKind {
     kind: &'static str,
     group: &'static str,
     versions: &'static [&'static str],
-    object: fn(&str) -> Object,
+    object: fn(&str) -> ObjectKind,
 }
 
 const fn served(
     group: &'static str,
     versions: &'static [&'static str],
     kind: &'static str,
-    object: fn(&str) -> Object,
-) -> Served {
-    Served { kind, group, versions, object }
+    object: fn(&str) -> ObjectKind,
+) -> ServedKind {
+    ServedKind { kind, group, versions, object }
 }
 
-const SERVED: [Served; 34] = [
+const SERVED: [ServedKind; 34] = [
     served("apps", &["v1", "v1beta2", "v1beta1"], "Deployment", |_| deployment()),
     served("extensions", &["v1beta1"], "Deployment", |_| deployment()),
     served("apps", &["v1", "v1beta2", "v1beta1"], "StatefulSet", |_| {
-        Object::Workload(WorkloadKind::StatefulSet)
+        ObjectKind::Workload(WorkloadKind::StatefulSet)
     }),
     served("apps", &["v1", "v1beta2"], "DaemonSet", |_| daemon_set()),
     served("extensions", &["v1beta1"], "DaemonSet", |_| daemon_set()),
     served("apps", &["v1", "v1beta2"], "ReplicaSet", |_| replica_set()),
     served("extensions", &["v1beta1"], "ReplicaSet", |_| replica_set()),
     served("", &["v1"], "ReplicationController", |_| {
-        Object::Workload(WorkloadKind::ReplicationController)
+        ObjectKind::Workload(WorkloadKind::ReplicationController)
     }),
-    served("batch", &["v1", "v1beta1"], "Job", |_| Object::Workload(WorkloadKind::Job)),
+    served("batch", &["v1", "v1beta1"], "Job", |_| ObjectKind::Workload(WorkloadKind::Job)),
     served("batch", &["v1", "v1beta1", "v2alpha1"], "CronJob", |_| {
-        Object::Workload(WorkloadKind::CronJob)
+        ObjectKind::Workload(WorkloadKind::CronJob)
     }),
-    served("", &["v1"], "Pod", |_| Object::Workload(WorkloadKind::Pod)),
-    served("", &["v1"], "Namespace", |_| Object::Namespace),
-    served("", &["v1"], "LimitRange", |_| Object::LimitRange),
-    served("", &["v1"], "ResourceQuota", |_| Object::ResourceQuota),
-    served("", &["v1"], "PersistentVolume", |_| Object::PersistentVolume),
-    served("", &["v1"], "PersistentVolumeClaim", |_| Object::PersistentVolumeClaim),
+    served("", &["v1"], "Pod", |_| ObjectKind::Workload(WorkloadKind::Pod)),
+    served("", &["v1"], "Namespace", |_| ObjectKind::Namespace),
+    served("", &["v1"], "LimitRange", |_| ObjectKind::LimitRange),
+    served("", &["v1"], "ResourceQuota", |_| ObjectKind::ResourceQuota),
+    served("", &["v1"], "PersistentVolume", |_| ObjectKind::PersistentVolume),
+    served("", &["v1"], "PersistentVolumeClaim", |_| ObjectKind::PersistentVolumeClaim),
     served("scheduling.k8s.io", &["v1", "v1beta1", "v1alpha1"], "PriorityClass", |_| {
-        Object::PriorityClass
+        ObjectKind::PriorityClass
     }),
-    served("node.k8s.io", &["v1", "v1beta1", "v1alpha1"], "RuntimeClass", |_| Object::RuntimeClass),
-    served("policy", &["v1", "v1beta1"], "PodDisruptionBudget", |_| Object::DisruptionBudget),
-    served("storage.k8s.io", &["v1", "v1beta1"], "StorageClass", |_| Object::StorageClass),
-    served("karpenter.sh", &["v1", "v1beta1"], "NodePool", |v| Object::NodePool(generation(v))),
+    served("node.k8s.io", &["v1", "v1beta1", "v1alpha1"], "RuntimeClass", |_| {
+        ObjectKind::RuntimeClass
+    }),
+    served("policy", &["v1", "v1beta1"], "PodDisruptionBudget", |_| ObjectKind::DisruptionBudget),
+    served("storage.k8s.io", &["v1", "v1beta1"], "StorageClass", |_| ObjectKind::StorageClass),
+    served("karpenter.sh", &["v1", "v1beta1"], "NodePool", |v| ObjectKind::NodePool(generation(v))),
     served("karpenter.k8s.aws", &["v1", "v1beta1"], "EC2NodeClass", |v| {
-        Object::NodeClass(generation(v))
+        ObjectKind::NodeClass(generation(v))
     }),
-    served("karpenter.sh", &["v1alpha5"], "Provisioner", |_| Object::Provisioner),
-    served("karpenter.sh", &["v1alpha1"], "NodeOverlay", |_| Object::NodeOverlay),
-    served("karpenter.k8s.aws", &["v1alpha1"], "AWSNodeTemplate", |_| Object::NodeTemplate),
-    served("eksctl.io", &["v1alpha5"], "ClusterConfig", |_| Object::ClusterConfig),
-    served("eks.services.k8s.aws", &["v1alpha1"], "FargateProfile", |_| Object::FargateProfile),
+    served("karpenter.sh", &["v1alpha5"], "Provisioner", |_| ObjectKind::Provisioner),
+    served("karpenter.sh", &["v1alpha1"], "NodeOverlay", |_| ObjectKind::NodeOverlay),
+    served("karpenter.k8s.aws", &["v1alpha1"], "AWSNodeTemplate", |_| ObjectKind::NodeTemplate),
+    served("eksctl.io", &["v1alpha5"], "ClusterConfig", |_| ObjectKind::ClusterConfig),
+    served("eks.services.k8s.aws", &["v1alpha1"], "FargateProfile", |_| ObjectKind::FargateProfile),
     served("autoscaling", &["v2", "v1", "v2beta2", "v2beta1"], "HorizontalPodAutoscaler", |_| {
-        Object::HorizontalScaler
+        ObjectKind::HorizontalScaler
     }),
     served("autoscaling.k8s.io", &["v1", "v1beta2", "v1beta1"], "VerticalPodAutoscaler", |_| {
-        Object::VerticalScaler
+        ObjectKind::VerticalScaler
     }),
-    served("keda.sh", &["v1alpha1"], "ScaledObject", |_| Object::EventScaler),
-    served("keda.sh", &["v1alpha1"], "ScaledJob", |_| Object::QueueScaler),
-    served("argoproj.io", &["v1alpha1"], "Rollout", |_| Object::Workload(WorkloadKind::Rollout)),
+    served("keda.sh", &["v1alpha1"], "ScaledObject", |_| ObjectKind::EventScaler),
+    served("keda.sh", &["v1alpha1"], "ScaledJob", |_| ObjectKind::QueueScaler),
+    served("argoproj.io", &["v1alpha1"], "Rollout", |_| {
+        ObjectKind::Workload(WorkloadKind::Rollout)
+    }),
     served("autoscaling.x-k8s.io", &["v1beta1", "v1alpha1"], "CapacityBuffer", |_| {
-        Object::CapacityBuffer
+        ObjectKind::CapacityBuffer
     }),
-    served("", &["v1"], "PodTemplate", |_| Object::PodTemplate),
+    served("", &["v1"], "PodTemplate", |_| ObjectKind::PodTemplate),
 ];
 
-fn deployment() -> Object {
-    Object::Workload(WorkloadKind::Deployment)
+fn deployment() -> ObjectKind {
+    ObjectKind::Workload(WorkloadKind::Deployment)
 }
 
-fn daemon_set() -> Object {
-    Object::Workload(WorkloadKind::DaemonSet)
+fn daemon_set() -> ObjectKind {
+    ObjectKind::Workload(WorkloadKind::DaemonSet)
 }
 
-fn replica_set() -> Object {
-    Object::Workload(WorkloadKind::ReplicaSet)
+fn replica_set() -> ObjectKind {
+    ObjectKind::Workload(WorkloadKind::ReplicaSet)
 }
 
 fn generation(version: &str) -> Generation {
     if version == "v1" { Generation::V1 } else { Generation::V1beta1 }
 }
 
-/// Objects whose pods are made elsewhere, so that their size is not known here.
+/// Objects whose pods are created elsewhere, so that their size is unknown.
 const UNRESOLVED: [(&str, &str, &str); 2] = [
     ("helm.cattle.io", "HelmChart", "its chart is rendered elsewhere"),
     ("serving.knative.dev", "Service", "Knative decides how many pods there are"),
 ];
 
-/// Groups of Kubernetes itself that carry no domain.
+/// Built-in API groups without a domain.
 const BUILT_IN: [&str; 6] = ["", "apps", "batch", "extensions", "autoscaling", "policy"];
 
-/// Returns what the document with this root is.
-pub(super) fn classify(root: &Node<'_>) -> Class {
+/// Classifies the document with this root.
+pub(super) fn classify(root: &YamlNode<'_>) -> DocumentClass {
     match &root.value {
-        Value::Map(_) => {}
-        Value::Seq(_) => return skipped("list at top level"),
-        Value::Plain(_) if root.is_null() => return skipped("empty document"),
-        Value::Plain(_) | Value::Quoted(_) => return skipped("text at top level"),
-        Value::Tagged(..) => return skipped("tagged value at top level"),
+        YamlValue::Map(_) => {}
+        YamlValue::Seq(_) => return skipped("list at top level"),
+        YamlValue::Plain(_) if root.is_null() => return skipped("empty document"),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) => return skipped("text at top level"),
+        YamlValue::Tagged(..) => return skipped("tagged value at top level"),
     }
-    let text = |key| root.get(key).and_then(Node::text).filter(|text| !text.is_empty());
+    let text = |key| root.get(key).and_then(YamlNode::text).filter(|text| !text.is_empty());
     let Some(kind) = text("kind") else { return skipped("no kind") };
     if kind.contains("{{") {
         return skipped("templated");
@@ -236,12 +240,20 @@ pub(super) fn classify(root: &Node<'_>) -> Class {
     };
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if !group.contains('.') && !BUILT_IN.contains(&group) {
-        return Class::Skipped(format!("apiVersion {}", super::decode::shorten(api_version)));
+        return DocumentClass::Skipped(format!(
+            "apiVersion {}",
+            super::decode::shorten(api_version)
+        ));
     }
     classify_kubernetes(root, group, version, kind)
 }
 
-fn classify_kubernetes(root: &Node<'_>, group: &str, version: &str, kind: &str) -> Class {
+fn classify_kubernetes(
+    root: &YamlNode<'_>,
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> DocumentClass {
     let of_kind = || SERVED.iter().filter(|served| served.kind == kind);
     if let Some(served) = of_kind().find(|served| served.group == group) {
         if !served.versions.contains(&version) {
@@ -249,56 +261,61 @@ fn classify_kubernetes(root: &Node<'_>, group: &str, version: &str, kind: &str) 
         }
         let object = (served.object)(version);
         let encrypted = root.get("sops").is_some();
-        return if encrypted { Class::Unresolved(ENCRYPTED.into()) } else { Class::Object(object) };
+        return if encrypted {
+            DocumentClass::Unresolved(ENCRYPTED.into())
+        } else {
+            DocumentClass::Object(object)
+        };
     }
-    if group.is_empty() && kind == "ConfigMap" && scales(root) {
-        return Class::Object(Object::Parameters);
+    if group.is_empty() && kind == "ConfigMap" && has_scaling_parameters(root) {
+        return DocumentClass::Object(ObjectKind::Parameters);
     }
     let built_in = BUILT_IN.contains(&group) || group.ends_with(".k8s.io");
     if let Some(served) = of_kind().next().filter(|_| built_in) {
         return unserved(kind, &api_version(group, version), served);
     }
-    let delivers = |(of, name, ..): &&(&str, &str, Deliverer, &str)| *of == group && *name == kind;
-    if let Some((_, _, deliverer, reason)) = DELIVERERS.iter().find(delivers) {
-        return Class::Delivers(*deliverer, reason);
+    let delivers =
+        |(of, name, ..): &&(&str, &str, DeliveryKind, &str)| *of == group && *name == kind;
+    if let Some((_, _, delivery_kind, reason)) = DELIVERY_KINDS.iter().find(delivers) {
+        return DocumentClass::Delivers(*delivery_kind, reason);
     }
     let known = |(of, name, _): &&(&str, &str, &str)| *of == group && *name == kind;
     if let Some((_, _, reason)) = UNRESOLVED.iter().find(known) {
-        return Class::Unresolved((*reason).to_owned());
+        return DocumentClass::Unresolved((*reason).to_owned());
     }
     if root.get("sops").is_some() {
-        return Class::Skipped(ENCRYPTED.to_owned());
+        return DocumentClass::Skipped(ENCRYPTED.to_owned());
     }
     let is_list = kind == "List" || kind.strip_suffix("List").is_some_and(|of| !of.is_empty());
     if is_list && root.get("items").is_some() {
-        return Class::List;
+        return DocumentClass::List;
     }
     if has_pods(root) {
-        return Class::Unresolved(format!(
-            "kind {} is not understood",
+        return DocumentClass::Unresolved(format!(
+            "kind {} is not supported",
             super::decode::shorten(kind)
         ));
     }
-    Class::Foreign(format!("kind {}", super::decode::shorten(kind)))
+    DocumentClass::OtherKind(format!("kind {}", super::decode::shorten(kind)))
 }
 
 const ENCRYPTED: &str = "encrypted with SOPS";
 
 /// Returns whether a ConfigMap holds parameters of cluster-proportional-autoscaler.
-fn scales(root: &Node<'_>) -> bool {
+fn has_scaling_parameters(root: &YamlNode<'_>) -> bool {
     let data = root.get("data");
     ["linear", "ladder"].iter().any(|key| data.and_then(|data| data.get(key)).is_some())
 }
 
-/// Returns whether the object holds a pod template where controllers keep theirs.
-fn has_pods(root: &Node<'_>) -> bool {
+/// Returns whether the object has a pod template at the usual path of a controller.
+fn has_pods(root: &YamlNode<'_>) -> bool {
     let path = |keys: &[&str]| keys.iter().try_fold(root, |node, key| node.get(key)).is_some();
     path(&["spec", "template", "spec", "containers"])
         || path(&["spec", "jobTemplate", "spec", "template", "spec", "containers"])
 }
 
-fn skipped(reason: &str) -> Class {
-    Class::Skipped(reason.to_owned())
+fn skipped(reason: &str) -> DocumentClass {
+    DocumentClass::Skipped(reason.to_owned())
 }
 
 fn api_version(group: &str, version: &str) -> String {
@@ -306,14 +323,14 @@ fn api_version(group: &str, version: &str) -> String {
     format!("apiVersion `{}`", super::decode::shorten(&joined))
 }
 
-fn unserved(kind: &str, found: &str, served: &Served) -> Class {
+fn unserved(kind: &str, found: &str, served: &ServedKind) -> DocumentClass {
     let today = served.versions.first().copied().unwrap_or("v1");
     let right = if served.group.is_empty() {
         today.to_owned()
     } else {
         format!("{}/{today}", served.group)
     };
-    Class::Unserved {
+    DocumentClass::Unserved {
         message: format!("has {found}, in which kind {kind} is not served"),
         hint: format!("write apiVersion: {right}"),
     }

@@ -1,14 +1,13 @@
-//! Typed reading of a YAML tree that collects every problem instead of stopping at the first.
+//! Typed decoding of a YAML tree that collects every problem instead of stopping at the first.
 //!
-//! A [`Field`] is a value at a path of an object; a [`Map`] is a mapping that remembers which keys
-//! were asked for, so that what is left over can be reported with the nearest known name. Readers
-//! return `None` where a value is absent, and also where it is wrong: the problem is then noted.
-//! Placeholders are replaced here, at the moment a value is read: one without a value is an error
-//! exactly where the value matters.
+//! A [`Field`] is a value at a path of an object. A [`FieldMap`] is a mapping that records the keys
+//! that were read, so that unknown keys can be reported with the nearest known name. Readers return
+//! `None` for an absent value, and also for a wrong one after reporting the problem. Placeholders
+//! are replaced when a value is read: one without a value is an error only where the value matters.
 
-mod words;
+mod spelling;
 
-pub(super) use words::{nearest, shorten};
+pub(super) use spelling::{nearest, shorten};
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -17,21 +16,20 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::duration;
-use super::model::{Problem, Severity};
 use super::placeholder::{self, Vars};
-use super::pool::Expiry;
-use super::yaml::{Entry, Node, Scalar, Value, resolve};
-use crate::ids::Origin;
-use crate::units::Quantity;
-use words::slip_of;
+use super::yaml::{Scalar, YamlEntry, YamlNode, YamlValue, resolve};
+use crate::model::desired::{Expiry, Problem, Severity};
+use crate::model::duration;
+use crate::model::ids::Origin;
+use crate::model::units::Quantity;
+use spelling::likely_typo_of;
 
 /// The problems found so far.
 #[derive(Debug, Default)]
-pub(super) struct Report(RefCell<Vec<Problem>>);
+pub(super) struct ProblemCollector(RefCell<Vec<Problem>>);
 
-impl Report {
-    /// Notes a problem.
+impl ProblemCollector {
+    /// Adds a problem.
     pub(super) fn add(&self, problem: Problem) {
         self.0.borrow_mut().push(problem);
     }
@@ -42,65 +40,65 @@ impl Report {
     }
 }
 
-/// One object of one file: what every field of it shares.
+/// One object of one file: the context that all its fields share.
 #[derive(Debug)]
-pub(super) struct Scope<'a> {
-    pub(super) report: &'a Report,
+pub(super) struct ObjectContext<'a> {
+    pub(super) report: &'a ProblemCollector,
     pub(super) file: &'a Arc<str>,
     /// Name of the object in messages, such as `Deployment web/api`.
     pub(super) object: String,
     pub(super) vars: &'a Vars,
-    /// Where the object was written, where that is not the text that is read.
-    pub(super) written: Option<&'a Origin>,
-    /// Who delivers the object, where that is more than the tree itself.
-    pub(super) by: Option<&'a str>,
-    /// The namespaces that whoever delivers the object gives it.
-    pub(super) namespaces: Namespaces<'a>,
-    /// Whether texts are meant as they stand: what a cluster holds has no placeholders any more.
+    /// Source location of the object if a tool rendered the text.
+    pub(super) rendered_origin: Option<&'a Origin>,
+    /// The object that delivers this one, such as an Argo CD Application.
+    pub(super) delivered_by: Option<&'a str>,
+    /// Namespace rules of the delivery object.
+    pub(super) namespaces: NamespaceRules<'a>,
+    /// Text is literal: objects of a cluster have no placeholders.
     pub(super) verbatim: bool,
-    /// The fields found wrong so far.
-    pub(super) failed: RefCell<Vec<String>>,
+    /// Paths of the fields that could not be read.
+    pub(super) failed_fields: RefCell<Vec<String>>,
 }
 
-/// The namespace of objects that name none, unless whoever delivers them says otherwise.
+/// The namespace of objects without one, unless their delivery object sets another.
 pub(super) const DEFAULT_NAMESPACE: &str = "default";
 
-/// The namespaces of objects that nobody in particular delivers.
-pub(super) const PLAIN: Namespaces<'static> =
-    Namespaces { default: DEFAULT_NAMESPACE, target: None };
+/// Namespace rules without a delivery object.
+pub(super) const DEFAULT_NAMESPACES: NamespaceRules<'static> =
+    NamespaceRules { default: DEFAULT_NAMESPACE, target: None };
 
-/// The namespaces that whoever delivers objects gives them.
+/// Namespace rules that a delivery object applies to its objects.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Namespaces<'a> {
-    /// That of objects that name none.
+pub(super) struct NamespaceRules<'a> {
+    /// The namespace of objects without one.
     pub(super) default: &'a str,
-    /// That of every object, whatever it names.
+    /// The namespace of every object, overriding its own.
     pub(super) target: Option<&'a str>,
 }
 
-impl Namespaces<'_> {
+impl NamespaceRules<'_> {
     /// Returns the namespace of an object that names `own`.
-    pub(super) fn of<'n>(&'n self, own: Option<&'n str>) -> &'n str {
+    pub(super) fn resolve<'n>(&'n self, own: Option<&'n str>) -> &'n str {
         self.target.or(own).unwrap_or(self.default)
     }
 }
 
-impl Scope<'_> {
-    /// Returns the first field of the object found wrong; empty for the object itself.
-    pub(super) fn first_failed(&self) -> Option<String> {
-        self.failed.borrow().first().cloned()
+impl ObjectContext<'_> {
+    /// Returns the path of the first field that could not be read; empty for the object itself.
+    pub(super) fn first_failed_field(&self) -> Option<String> {
+        self.failed_fields.borrow().first().cloned()
     }
 
-    /// Returns the place `line` of the object's file.
+    /// Returns the origin of `line` in the object's file.
     pub(super) fn origin(&self, line: u32) -> Origin {
-        match self.written {
-            Some(written) => written.clone(),
+        match self.rendered_origin {
+            Some(rendered_origin) => rendered_origin.clone(),
             None => Origin { file: Arc::clone(self.file), line },
         }
     }
 
-    /// Notes a problem of the object at `line`.
-    pub(super) fn note(
+    /// Reports a problem of the object at `line`.
+    pub(super) fn report_problem(
         &self,
         severity: Severity,
         line: u32,
@@ -112,72 +110,72 @@ impl Scope<'_> {
     }
 }
 
-/// Where a value stands inside its object.
+/// The position of a value inside its object.
 #[derive(Debug, Clone, Copy)]
-struct Path<'a> {
-    parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
+struct FieldPath<'a> {
+    parent: Option<&'a FieldPath<'a>>,
+    step: PathStep<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     Root,
     Key(&'a str),
     Index(usize),
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parent = self.parent.filter(|parent| !matches!(parent.step, Step::Root));
+        let parent = self.parent.filter(|parent| !matches!(parent.step, PathStep::Root));
         if let Some(parent) = self.parent {
             write!(f, "{parent}")?;
         }
         match self.step {
-            Step::Root => Ok(()),
-            Step::Key(key) if key.contains(['.', '/']) => write!(f, "[{}]", shorten(key)),
-            Step::Key(key) if parent.is_some() => write!(f, ".{}", shorten(key)),
-            Step::Key(key) => write!(f, "{}", shorten(key)),
-            Step::Index(index) => write!(f, "[{index}]"),
+            PathStep::Root => Ok(()),
+            PathStep::Key(key) if key.contains(['.', '/']) => write!(f, "[{}]", shorten(key)),
+            PathStep::Key(key) if parent.is_some() => write!(f, ".{}", shorten(key)),
+            PathStep::Key(key) => write!(f, "{}", shorten(key)),
+            PathStep::Index(index) => write!(f, "[{index}]"),
         }
     }
 }
 
-/// A value that is there.
+/// A present value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field<'a> {
-    pub(super) scope: &'a Scope<'a>,
-    pub(super) node: &'a Node<'a>,
-    path: Path<'a>,
+    pub(super) scope: &'a ObjectContext<'a>,
+    pub(super) node: &'a YamlNode<'a>,
+    path: FieldPath<'a>,
 }
 
-/// A text or a number, after placeholders are replaced.
-enum Read<'a> {
-    Word(Cow<'a, str>),
-    Text(Cow<'a, str>),
+/// A plain or quoted scalar with placeholders replaced.
+enum RawScalar<'a> {
+    Plain(Cow<'a, str>),
+    Quoted(Cow<'a, str>),
 }
 
 impl<'a> Field<'a> {
     /// Returns the root of an object.
-    pub(super) fn root(scope: &'a Scope<'a>, node: &'a Node<'a>) -> Self {
-        Self { scope, node, path: Path { parent: None, step: Step::Root } }
+    pub(super) fn root(scope: &'a ObjectContext<'a>, node: &'a YamlNode<'a>) -> Self {
+        Self { scope, node, path: FieldPath { parent: None, step: PathStep::Root } }
     }
 
-    /// Returns where the value stands.
+    /// Returns the origin of the value.
     pub(super) fn origin(&self) -> Origin {
         self.scope.origin(self.node.line)
     }
 
-    /// Notes an error: `PATH MESSAGE`.
+    /// Reports an error: `PATH MESSAGE`.
     pub(super) fn error(&self, message: impl fmt::Display, hint: impl Into<Option<String>>) {
-        self.note(Severity::Error, message, hint);
+        self.report_problem(Severity::Error, message, hint);
     }
 
-    /// Notes a warning: `PATH MESSAGE`.
+    /// Reports a warning: `PATH MESSAGE`.
     pub(super) fn warn(&self, message: impl fmt::Display, hint: impl Into<Option<String>>) {
-        self.note(Severity::Warning, message, hint);
+        self.report_problem(Severity::Warning, message, hint);
     }
 
-    fn note(
+    fn report_problem(
         &self,
         severity: Severity,
         message: impl fmt::Display,
@@ -185,91 +183,97 @@ impl<'a> Field<'a> {
     ) {
         let path = self.path.to_string();
         if severity == Severity::Error {
-            self.scope.failed.borrow_mut().push(path.clone());
+            self.scope.failed_fields.borrow_mut().push(path.clone());
         }
         let message =
             if path.is_empty() { message.to_string() } else { format!("`{path}` {message}") };
-        self.scope.note(severity, self.node.line, message, hint.into());
+        self.scope.report_problem(severity, self.node.line, message, hint.into());
     }
 
-    /// Notes that the value is of another sort than `wanted`.
-    fn mismatch<T>(&self, wanted: &str) -> Option<T> {
+    /// Reports that the value has another type than `expected`.
+    fn type_mismatch<T>(&self, expected: &str) -> Option<T> {
         let found = match &self.node.value {
-            Value::Tagged(tag, _) => format!("tagged `{}`", shorten(tag)),
-            Value::Plain(text) if !text.is_empty() => {
+            YamlValue::Tagged(tag, _) => format!("tagged `{}`", shorten(tag)),
+            YamlValue::Plain(text) if !text.is_empty() => {
                 format!("`{}` ({})", shorten(text), self.node.noun())
             }
-            Value::Quoted(text) => format!("the text `{}`", shorten(text)),
-            Value::Plain(_) | Value::Seq(_) | Value::Map(_) => self.node.noun().to_owned(),
+            YamlValue::Quoted(text) => format!("the text `{}`", shorten(text)),
+            YamlValue::Plain(_) | YamlValue::Seq(_) | YamlValue::Map(_) => {
+                self.node.noun().to_owned()
+            }
         };
-        let hint = match (&self.node.value, wanted) {
-            (Value::Plain(text), "a text") if !text.is_empty() => {
+        let hint = match (&self.node.value, expected) {
+            (YamlValue::Plain(text), "a text") if !text.is_empty() => {
                 Some(format!("quote it: \"{}\"", shorten(text)))
             }
-            (Value::Quoted(text), _) if !matches!(resolve(text), Scalar::Text(_)) => {
+            (YamlValue::Quoted(text), _) if !matches!(resolve(text), Scalar::Text(_)) => {
                 Some(format!("write {} without quotes", shorten(text)))
             }
-            (Value::Tagged(..), _) => {
+            (YamlValue::Tagged(..), _) => {
                 Some("write the value itself: tags are not followed".to_owned())
             }
             (_, _) => None,
         };
-        self.error(format_args!("is {found}, not {wanted}"), hint);
+        self.error(format_args!("is {found}, not {expected}"), hint);
         None
     }
 
-    fn read(&self, wanted: &str) -> Option<Read<'a>> {
+    fn read_scalar(&self, expected: &str) -> Option<RawScalar<'a>> {
         let (text, plain) = match &self.node.value {
-            Value::Plain(text) => (text, true),
-            Value::Quoted(text) => (text, false),
-            Value::Seq(_) | Value::Map(_) | Value::Tagged(..) => return self.mismatch(wanted),
+            YamlValue::Plain(text) => (text, true),
+            YamlValue::Quoted(text) => (text, false),
+            YamlValue::Seq(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
+                return self.type_mismatch(expected);
+            }
         };
         if self.scope.verbatim {
             let text = Cow::Borrowed(&**text);
-            return Some(if plain { Read::Word(text) } else { Read::Text(text) });
+            return Some(if plain { RawScalar::Plain(text) } else { RawScalar::Quoted(text) });
         }
         if text.contains("{{") {
-            let hint = "render the template first, and plan what it gives".to_owned();
-            self.error(format_args!("holds the template expression `{}`", shorten(text)), hint);
+            let hint = "render the template first, and plan its output".to_owned();
+            self.error(format_args!("contains the template expression `{}`", shorten(text)), hint);
             return None;
         }
-        let replaced = placeholder::replace(text, self.scope.vars);
+        let replaced = placeholder::substitute(text, self.scope.vars);
         if let Some(name) = replaced.unresolved {
             let hint =
                 format!("give `{name}` a value under `vars` of the source in fleetwright.yaml");
             self.error(format_args!("needs `{}`, which has no value", shorten(&name)), hint);
             return None;
         }
-        Some(if plain { Read::Word(replaced.text) } else { Read::Text(replaced.text) })
+        Some(if plain { RawScalar::Plain(replaced.text) } else { RawScalar::Quoted(replaced.text) })
     }
 
-    /// Reads a text. Numbers and booleans are errors, as for the API server.
+    /// Reads a string. Numbers and booleans are errors, as for the API server.
     pub(super) fn text(&self) -> Option<Cow<'a, str>> {
-        match self.read("a text")? {
-            Read::Text(text) => Some(text),
-            Read::Word(word) => match resolve(&word) {
+        match self.read_scalar("a text")? {
+            RawScalar::Quoted(text) => Some(text),
+            RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Text(_) => Some(word),
                 Scalar::Null => Some("".into()),
-                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Number(_) => self.mismatch("a text"),
+                Scalar::Bool(_) | Scalar::Int(_) | Scalar::Number(_) => {
+                    self.type_mismatch("a text")
+                }
             },
         }
     }
 
-    /// Reads a text or a number, which stays as it is written.
-    pub(super) fn word(&self) -> Option<Cow<'a, str>> {
-        match self.read("a text or a number")? {
-            Read::Text(text) => Some(text),
-            Read::Word(word) => match resolve(&word) {
+    /// Reads a string or a number, as written.
+    pub(super) fn text_or_number(&self) -> Option<Cow<'a, str>> {
+        match self.read_scalar("a text or a number")? {
+            RawScalar::Quoted(text) => Some(text),
+            RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Text(_) | Scalar::Number(_) => Some(word),
                 Scalar::Int(int) => Some(int.to_string().into()),
                 Scalar::Null => Some("".into()),
-                Scalar::Bool(_) => self.mismatch("a text or a number"),
+                Scalar::Bool(_) => self.type_mismatch("a text or a number"),
             },
         }
     }
 
-    /// Reads a text that is not empty.
-    pub(super) fn filled(&self) -> Option<Cow<'a, str>> {
+    /// Reads a string that is not empty.
+    pub(super) fn non_empty_text(&self) -> Option<Cow<'a, str>> {
         let text = self.text()?;
         if text.trim().is_empty() {
             self.error("is empty", None);
@@ -280,29 +284,31 @@ impl<'a> Field<'a> {
 
     /// Reads a boolean.
     pub(super) fn boolean(&self) -> Option<bool> {
-        match self.read("a boolean")? {
-            Read::Text(_) => self.mismatch("a boolean"),
-            Read::Word(word) => match resolve(&word) {
+        match self.read_scalar("a boolean")? {
+            RawScalar::Quoted(_) => self.type_mismatch("a boolean"),
+            RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Bool(value) => Some(value),
                 Scalar::Null => Some(false),
-                Scalar::Int(_) | Scalar::Number(_) | Scalar::Text(_) => self.mismatch("a boolean"),
+                Scalar::Int(_) | Scalar::Number(_) | Scalar::Text(_) => {
+                    self.type_mismatch("a boolean")
+                }
             },
         }
     }
 
-    /// Reads an integer from `least` to the most that `T` holds.
+    /// Reads an integer from `least` to the maximum of `T`.
     pub(super) fn int<T: TryFrom<i64>>(&self, least: i64) -> Option<T> {
-        let int = match self.read("a whole number")? {
-            Read::Text(_) => return self.mismatch("a whole number"),
-            Read::Word(word) => match resolve(&word) {
+        let int = match self.read_scalar("a whole number")? {
+            RawScalar::Quoted(_) => return self.type_mismatch("a whole number"),
+            RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Int(int) => int,
-                // `3.0` is 3 in JSON, and in Kubernetes.
-                Scalar::Number(number) => match whole(number) {
+                // `3.0` is 3 in JSON and in Kubernetes.
+                Scalar::Number(number) => match parse_integral(number) {
                     Some(int) => int,
-                    None => return self.mismatch("a whole number"),
+                    None => return self.type_mismatch("a whole number"),
                 },
                 Scalar::Null | Scalar::Bool(_) | Scalar::Text(_) => {
-                    return self.mismatch("a whole number");
+                    return self.type_mismatch("a whole number");
                 }
             },
         };
@@ -318,13 +324,13 @@ impl<'a> Field<'a> {
 
     /// Reads a quantity, which may be negative.
     pub(super) fn quantity(&self) -> Option<Quantity> {
-        let text = match self.read("a quantity")? {
-            Read::Text(text) => text,
-            Read::Word(word) => match resolve(&word) {
+        let text = match self.read_scalar("a quantity")? {
+            RawScalar::Quoted(text) => text,
+            RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Int(int) => return Some(Quantity::from_units(int)),
                 Scalar::Number(number) => number.replace('_', "").into(),
                 Scalar::Null => return Some(Quantity::from_units(0)),
-                Scalar::Bool(_) => return self.mismatch("a quantity"),
+                Scalar::Bool(_) => return self.type_mismatch("a quantity"),
                 Scalar::Text(_) => word,
             },
         };
@@ -364,7 +370,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Reads one of `choices`, by its spelling.
+    /// Reads one of `choices`, by name.
     pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text()?;
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
@@ -379,55 +385,61 @@ impl<'a> Field<'a> {
     }
 
     /// Reads a mapping.
-    pub(super) fn map(&self) -> Option<Map<'a>> {
+    pub(super) fn map(&self) -> Option<FieldMap<'a>> {
         match &self.node.value {
-            Value::Map(entries) => Some(Map { field: *self, entries, known: RefCell::default() }),
-            Value::Plain(_) | Value::Quoted(_) | Value::Seq(_) | Value::Tagged(..) => {
-                self.mismatch("a mapping")
+            YamlValue::Map(entries) => {
+                Some(FieldMap { field: *self, entries, known_keys: RefCell::default() })
             }
+            YamlValue::Plain(_)
+            | YamlValue::Quoted(_)
+            | YamlValue::Seq(_)
+            | YamlValue::Tagged(..) => self.type_mismatch("a mapping"),
         }
     }
 
     /// Reads the items of a list.
     pub(super) fn items<'s>(&'s self) -> impl Iterator<Item = Field<'s>> {
-        let items: &'s [Node<'s>] = match &self.node.value {
-            Value::Seq(items) => items,
-            Value::Plain(_) | Value::Quoted(_) | Value::Map(_) | Value::Tagged(..) => {
-                self.mismatch::<()>("a list");
+        let items: &'s [YamlNode<'s>] = match &self.node.value {
+            YamlValue::Seq(items) => items,
+            YamlValue::Plain(_)
+            | YamlValue::Quoted(_)
+            | YamlValue::Map(_)
+            | YamlValue::Tagged(..) => {
+                self.type_mismatch::<()>("a list");
                 &[]
             }
         };
         items.iter().enumerate().map(|(index, node)| Field {
             scope: self.scope,
             node,
-            path: Path { parent: Some(&self.path), step: Step::Index(index) },
+            path: FieldPath { parent: Some(&self.path), step: PathStep::Index(index) },
         })
     }
 
-    /// Reads a list of texts.
-    pub(super) fn texts(&self) -> Vec<String> {
+    /// Reads a list of strings.
+    pub(super) fn text_list(&self) -> Vec<String> {
         self.items().filter_map(|item| Some(item.text()?.into_owned())).collect()
     }
 }
 
-/// A mapping, and the keys that were asked for.
+/// A mapping, and the keys that were read.
 #[derive(Debug)]
-pub(super) struct Map<'a> {
+pub(super) struct FieldMap<'a> {
     pub(super) field: Field<'a>,
-    entries: &'a [Entry<'a>],
-    known: RefCell<Vec<&'static str>>,
+    entries: &'a [YamlEntry<'a>],
+    known_keys: RefCell<Vec<&'static str>>,
 }
 
-impl<'a> Map<'a> {
+impl<'a> FieldMap<'a> {
     /// Returns the value of `key`, unless it is absent or null.
     pub(super) fn get<'s>(&'s self, key: &'static str) -> Option<Field<'s>> {
-        self.known.borrow_mut().push(key);
+        self.known_keys.borrow_mut().push(key);
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
-        (!entry.value.is_null()).then(|| self.at(entry))
+        (!entry.value.is_null()).then(|| self.field_of(entry))
     }
 
-    /// Returns the value of `key`, and notes an error where it is absent or null.
-    pub(super) fn need<'s>(&'s self, key: &'static str) -> Option<Field<'s>> {
+    /// Returns the value of `key`, and reports an error if it is absent or null.
+    pub(super) fn required<'s>(&'s self, key: &'static str) -> Option<Field<'s>> {
         let found = self.get(key);
         if found.is_none() {
             self.field.error(format_args!("has no `{key}`"), None);
@@ -437,60 +449,64 @@ impl<'a> Map<'a> {
 
     /// Returns every key and value.
     pub(super) fn entries<'s>(&'s self) -> impl Iterator<Item = (&'a str, Field<'s>)> {
-        self.entries.iter().map(|entry| (&*entry.key, self.at(entry)))
+        self.entries.iter().map(|entry| (&*entry.key, self.field_of(entry)))
     }
 
-    fn at<'s>(&'s self, entry: &'s Entry<'s>) -> Field<'s> {
-        let path = Path { parent: Some(&self.field.path), step: Step::Key(&entry.key) };
+    fn field_of<'s>(&'s self, entry: &'s YamlEntry<'s>) -> Field<'s> {
+        let path = FieldPath { parent: Some(&self.field.path), step: PathStep::Key(&entry.key) };
         Field { scope: self.field.scope, node: &entry.value, path }
     }
 
-    /// Marks keys as known and without meaning for capacity.
+    /// Marks keys as known but irrelevant for capacity.
     pub(super) fn ignore(&self, keys: &[&'static str]) {
-        self.known.borrow_mut().extend_from_slice(keys);
+        self.known_keys.borrow_mut().extend_from_slice(keys);
     }
 
-    /// Notes every key that was neither asked for nor ignored.
+    /// Reports every key that was neither read nor ignored.
     pub(super) fn finish(&self, severity: Severity) {
-        for entry in self.unknown() {
-            self.note_unknown(entry, severity);
+        for entry in self.unknown_entries() {
+            self.report_unknown(entry, severity);
         }
     }
 
-    /// Notes every key that was neither asked for nor ignored: as an error where it is a slip of
-    /// the pen for one that was, since what it was meant to say is then missing, else as a warning.
-    pub(super) fn finish_exact(&self) {
-        for entry in self.unknown() {
-            let slip = slip_of(&entry.key, &self.known.borrow()).is_some();
-            if slip {
-                self.field.scope.failed.borrow_mut().push(self.at(entry).path.to_string());
+    /// Reports every key that was neither read nor ignored. A likely typo of a known key is an
+    /// error, because the intended value is missing; others are warnings.
+    pub(super) fn finish_with_typo_check(&self) {
+        for entry in self.unknown_entries() {
+            let is_typo = likely_typo_of(&entry.key, &self.known_keys.borrow()).is_some();
+            if is_typo {
+                self.field
+                    .scope
+                    .failed_fields
+                    .borrow_mut()
+                    .push(self.field_of(entry).path.to_string());
             }
-            self.note_unknown(entry, if slip { Severity::Error } else { Severity::Warning });
+            self.report_unknown(entry, if is_typo { Severity::Error } else { Severity::Warning });
         }
     }
 
-    /// Returns the entries that nobody asked for. What a cluster holds was admitted by an API
-    /// server that may know more fields than this program.
-    fn unknown(&self) -> impl Iterator<Item = &'a Entry<'a>> {
-        let known = self.known.borrow().clone();
+    /// Returns the entries that were not read. Objects of a cluster have none: the API server has
+    /// validated them, and may know more fields than this program.
+    fn unknown_entries(&self) -> impl Iterator<Item = &'a YamlEntry<'a>> {
+        let known = self.known_keys.borrow().clone();
         let counts = !self.field.scope.verbatim;
         self.entries.iter().filter(move |entry| counts && !known.contains(&&*entry.key))
     }
 
-    fn note_unknown(&self, entry: &Entry<'_>, severity: Severity) {
+    fn report_unknown(&self, entry: &YamlEntry<'_>, severity: Severity) {
         let path = self.field.path.to_string();
         let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
-        let hint = nearest(&entry.key, &self.known.borrow()).map_or_else(
+        let hint = nearest(&entry.key, &self.known_keys.borrow()).map_or_else(
             || "remove it, or see which fields this version of the API has".to_owned(),
             |name| format!("did you mean `{name}`?"),
         );
         let message = format!("unknown field `{}`{place}", shorten(&entry.key));
-        self.field.scope.note(severity, entry.line, message, Some(hint));
+        self.field.scope.report_problem(severity, entry.line, message, Some(hint));
     }
 }
 
-/// Returns the integer that `number` (digits, a point, zeros) is.
-fn whole(number: &str) -> Option<i64> {
+/// Returns the integer that `number` (digits, a point, zeros) stands for.
+fn parse_integral(number: &str) -> Option<i64> {
     let (whole, fraction) = number.split_once('.')?;
     fraction.bytes().all(|byte| byte == b'0').then(|| whole.parse().ok())?
 }

@@ -1,8 +1,8 @@
-//! Who delivers what: sources that are rendered, and the objects of Argo CD and Flux that point
+//! Delivery of manifests: sources that are rendered, and objects of Argo CD and Flux that point
 //! into the same repository.
 //!
-//! Turns each of them into the directories to read and how, or into the reason why that is not
-//! known. It knows the fields of those objects and nothing of the tools; it never guesses: an
+//! Converts each of them to the directories to read and the way to render them, or to a reason why
+//! that is unknown. It knows the fields of those objects, not the tools. It never guesses: an
 //! object whose source, cluster or settings lie outside the tree is unresolved, with the reason.
 
 mod argo;
@@ -13,88 +13,89 @@ mod glob;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::classify::Deliverer;
-use super::fleet::{Fleet, Source, is_below, normal_path};
-use super::layout::{Layout, directory};
-use super::model::Tree;
-use super::order::{Home, Layer, Order, Recipe, Release, Values};
+use super::classify::DeliveryKind;
 use super::placeholder::Vars;
-use super::yaml::{Node, to_json};
-use crate::ids::Origin;
-use crate::manifest::Renderer;
+use super::repository_layout::{RepositoryLayout, parent_directory};
+use super::settings::{is_within, normal_path};
+use super::yaml::{YamlNode, YamlValue, to_json};
+use crate::model::desired::{
+    Fleet, Layer, Recipe, Release, RenderRequest, Renderer, RepositoryLocation, Source, Tree,
+    Values,
+};
+use crate::model::ids::Origin;
 
 pub(super) use glob::matches;
 
-/// Something that delivers manifests.
+/// A source or object that delivers manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Delivery {
-    /// Where it is declared.
+pub(super) struct DeliveryObject {
+    /// Its source location.
     pub(super) origin: Origin,
-    /// What it is, such as `Application argocd/shop`.
+    /// Its display name, such as `Application argocd/shop`.
     pub(super) object: String,
-    /// What it delivers, or why that is not known.
-    pub(super) parcels: Vec<Result<Parcel, String>>,
-    /// What delivers it; `None` for the tree itself.
-    pub(super) via: Option<String>,
+    /// The manifests that it delivers, or the reason why they are unknown.
+    pub(super) manifest_sets: Vec<Result<ManifestSet, String>>,
+    /// The object that delivers it; `None` if it is in the tree itself.
+    pub(super) delivered_by: Option<String>,
 }
 
 /// Manifests that are delivered together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Parcel {
-    /// Where they come from.
-    pub(super) content: Content,
-    /// The namespace of objects that name none.
+pub(super) struct ManifestSet {
+    /// The source of the manifests.
+    pub(super) content: ManifestContent,
+    /// The namespace of objects without one.
     pub(super) namespace: Option<String>,
-    /// The namespace of every object, whatever it names.
+    /// The namespace of every object, overriding its own.
     pub(super) target_namespace: Option<String>,
     /// Values of placeholders.
     pub(super) vars: Vars,
-    /// The cluster that they are for.
-    pub(super) whose: Whose,
+    /// The cluster that they are delivered to.
+    pub(super) cluster: TargetCluster,
 }
 
-/// Which cluster something is for, or lives in.
+/// The cluster that an object belongs or is delivered to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) enum Whose {
-    /// This one.
+pub(super) enum TargetCluster {
+    /// The cluster of this fleet.
     #[default]
-    Ours,
-    /// Another one: what is known to be theirs is left out here.
-    Theirs,
+    This,
+    /// Another cluster, whose manifests are skipped.
+    Other,
 }
 
-/// Where manifests come from.
+/// The source of manifests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Content {
-    /// A tool makes them.
-    Rendered(Order),
-    /// They are files of the tree.
-    Files(Files),
+pub(super) enum ManifestContent {
+    /// A tool renders them.
+    Rendered(RenderRequest),
+    /// Files of the tree.
+    Files(FileSelection),
 }
 
-/// Files of one directory.
+/// A selection of files of one directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Files {
+pub(super) struct FileSelection {
     /// The directory below the root.
     pub(super) path: String,
-    /// Whether directories below it count.
+    /// Includes subdirectories.
     pub(super) recurse: bool,
-    /// The names that count; empty means every manifest.
+    /// Pattern of the included names; empty means every manifest.
     pub(super) include: String,
-    /// The names that do not count.
+    /// Pattern of the excluded names.
     pub(super) exclude: String,
-    /// Directories below it that are delivered in another way.
-    pub(super) but: BTreeSet<String>,
+    /// Subdirectories that are delivered in another way.
+    pub(super) excluded_directories: BTreeSet<String>,
 }
 
-impl Files {
-    /// Returns whether the file at `path` is one of them.
-    pub(super) fn holds(&self, path: &str) -> bool {
-        let above = directory(path);
-        if !is_below(path, &self.path) || (!self.recurse && above != self.path) {
+impl FileSelection {
+    /// Returns whether the selection contains the file at `path`.
+    pub(super) fn contains(&self, path: &str) -> bool {
+        let above = parent_directory(path);
+        if !is_within(path, &self.path) || (!self.recurse && above != self.path) {
             return false;
         }
-        if self.but.iter().any(|but| is_below(path, but)) {
+        if self.excluded_directories.iter().any(|but| is_within(path, but)) {
             return false;
         }
         let rest = path.strip_prefix(&self.path).unwrap_or(path).trim_start_matches('/');
@@ -105,146 +106,154 @@ impl Files {
 }
 
 /// Text values of a `ConfigMap`, by key.
-pub(super) type ConfigMap = BTreeMap<String, String>;
+pub(super) type ConfigMapData = BTreeMap<String, String>;
 
 /// A `GitRepository`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Repository {
+pub(super) struct GitRepository {
     pub(super) url: String,
     /// The revision that it follows.
     pub(super) revision: String,
-    /// Why its files are not those of the repository as it is.
+    /// The reason why its files differ from those of the repository.
     pub(super) changed: Option<&'static str>,
 }
 
-/// An object that deliverers refer to, by the cluster that it lives in, its namespace and its name.
-pub(super) type Referred = (Whose, String, String);
+/// Key of an object that delivery objects refer to: its cluster, namespace and name.
+pub(super) type ReferenceKey = (TargetCluster, String, String);
 
-/// Objects that deliverers refer to; `None` where two say different things.
-pub(super) type Known<T> = BTreeMap<Referred, Option<T>>;
+/// Objects that delivery objects refer to; `None` for contradicting definitions.
+pub(super) type ReferencedObjects<T> = BTreeMap<ReferenceKey, Option<T>>;
 
-/// Bytes of text that all generators of a tree may make together; far beyond what an API server
-/// holds in applications.
-const MADE_BYTES_MAX: usize = 64 << 20;
+/// Maximum bytes of text that all generators of a tree may produce together; far more than an API
+/// server stores in applications.
+const GENERATED_BYTES_MAX: usize = 64 << 20;
 
-/// How often generators may look through the whole tree.
-const LOOKS_MAX: usize = 1_000;
+/// Maximum number of times that generators may scan the whole tree.
+const TREE_SCANS_MAX: usize = 1_000;
 
-/// What generators have used up of their bounds.
+/// Resources that generators have used, against their limits.
 #[derive(Debug, Default)]
-pub(super) struct Used {
+pub(super) struct GeneratorUsage {
     bytes: Cell<usize>,
-    looks: Cell<usize>,
+    scans: Cell<usize>,
 }
 
-impl Used {
-    /// Takes `bytes` of text.
-    fn text(&self, bytes: usize) -> Result<(), String> {
+impl GeneratorUsage {
+    /// Adds `bytes` of generated text, within the limit.
+    fn add_text(&self, bytes: usize) -> Result<(), String> {
         self.bytes.set(self.bytes.get().saturating_add(bytes));
-        if self.bytes.get() <= MADE_BYTES_MAX {
+        if self.bytes.get() <= GENERATED_BYTES_MAX {
             return Ok(());
         }
-        Err(format!("generators of this tree make more than {MADE_BYTES_MAX} bytes"))
+        Err(format!("generators of this tree generate more than {GENERATED_BYTES_MAX} bytes"))
     }
 
-    /// Takes a look through the tree.
-    fn look(&self) -> Result<(), String> {
-        self.looks.set(self.looks.get().saturating_add(1));
-        if self.looks.get() <= LOOKS_MAX {
+    /// Adds a scan of the tree, within the limit.
+    fn add_scan(&self) -> Result<(), String> {
+        self.scans.set(self.scans.get().saturating_add(1));
+        if self.scans.get() <= TREE_SCANS_MAX {
             return Ok(());
         }
-        Err(format!("generators of this tree look through it more than {LOOKS_MAX} times"))
+        Err(format!("generators of this tree scan it more than {TREE_SCANS_MAX} times"))
     }
 }
 
-/// What is known of the tree while deliverers are followed.
+/// The context in which delivery objects are resolved.
 #[derive(Debug)]
-pub(super) struct Around<'a> {
+pub(super) struct DeliveryContext<'a> {
     pub(super) tree: &'a Tree,
-    pub(super) layout: &'a Layout,
+    pub(super) layout: &'a RepositoryLayout,
     pub(super) fleet: &'a Fleet,
-    pub(super) home: &'a Home,
+    pub(super) home: &'a RepositoryLocation,
     /// `GitRepository` objects.
-    pub(super) repositories: Known<Repository>,
+    pub(super) repositories: ReferencedObjects<GitRepository>,
     /// `ConfigMap` objects.
-    pub(super) config_maps: Known<ConfigMap>,
-    /// What generators have used up.
-    pub(super) used: Used,
+    pub(super) config_maps: ReferencedObjects<ConfigMapData>,
+    /// Resources that generators have used.
+    pub(super) usage: GeneratorUsage,
 }
 
-impl Around<'_> {
-    /// Returns what the deliverer at `root`, living in `namespace` of the cluster `home`, delivers.
-    pub(super) fn follow(
+impl DeliveryContext<'_> {
+    /// Returns the manifests that the object at `root` delivers. The object is in `namespace` of
+    /// the cluster `home`.
+    pub(super) fn manifest_sets_of(
         &self,
-        deliverer: Deliverer,
-        root: &Node<'_>,
-        (home, namespace): (Whose, &str),
-    ) -> Vec<Result<Parcel, String>> {
-        match deliverer {
-            Deliverer::Application => self.application(root, home),
-            Deliverer::ApplicationSet => self.application_set(root, home),
-            Deliverer::Kustomization => self.kustomization(root, (home, namespace)),
-            Deliverer::HelmRelease => self.helm_release(root, (home, namespace)),
+        delivery_kind: DeliveryKind,
+        root: &YamlNode<'_>,
+        (home, namespace): (TargetCluster, &str),
+    ) -> Vec<Result<ManifestSet, String>> {
+        match delivery_kind {
+            DeliveryKind::Application => self.application(root, home),
+            DeliveryKind::ApplicationSet => self.application_set(root, home),
+            DeliveryKind::Kustomization => self.kustomization(root, (home, namespace)),
+            DeliveryKind::HelmRelease => self.helm_release(root, (home, namespace)),
         }
     }
 
-    /// Returns what another cluster gets of the directory `path`: enough to leave it out here.
-    fn theirs(&self, path: String) -> Parcel {
+    /// Returns the manifests that another cluster receives from the directory `path`, in enough
+    /// detail to skip them here.
+    fn other_cluster_set(&self, path: String) -> ManifestSet {
         let content = if self.has_chart(&path) {
-            Content::Rendered(Order { path, recipe: Recipe::Helm(Release::default()) })
+            ManifestContent::Rendered(RenderRequest {
+                path,
+                recipe: Recipe::Helm(Release::default()),
+            })
         } else if self.has_kustomization(&path) {
-            Content::Rendered(Order { path, recipe: Recipe::Kustomize(Layer::default()) })
+            ManifestContent::Rendered(RenderRequest {
+                path,
+                recipe: Recipe::Kustomize(Layer::default()),
+            })
         } else {
-            Content::Files(Files { path, ..Files::default() })
+            ManifestContent::Files(FileSelection { path, ..FileSelection::default() })
         };
-        Parcel {
+        ManifestSet {
             content,
             namespace: None,
             target_namespace: None,
             vars: Vars::new(),
-            whose: Whose::Theirs,
+            cluster: TargetCluster::Other,
         }
     }
 
-    /// Returns which cluster the settings call `name`; `None` where they do not say.
-    fn listed(&self, name: &str) -> Option<Whose> {
+    /// Returns the cluster that the settings list as `name`; `None` if they do not list it.
+    fn cluster_by_name(&self, name: &str) -> Option<TargetCluster> {
         let delivery = &self.fleet.delivery;
-        if name == self.fleet.cluster.name || holds(&delivery.clusters, name) {
-            return Some(Whose::Ours);
+        if name == self.fleet.cluster.name || contains_text(&delivery.clusters, name) {
+            return Some(TargetCluster::This);
         }
-        holds(&delivery.other_clusters, name).then_some(Whose::Theirs)
+        contains_text(&delivery.other_clusters, name).then_some(TargetCluster::Other)
     }
 
-    /// Returns the path below the root of a values file, counted from the root of the repository.
-    fn inside_file(&self, file: &str) -> Result<String, String> {
+    /// Converts a values file's path in the repository to a path in the tree.
+    fn local_file(&self, file: &str) -> Result<String, String> {
         let outside = || format!("values file {file} is outside the directory that is read");
         let normal = normal_path("", file.trim_start_matches('/')).ok_or_else(outside)?;
-        let below = &self.home.below;
-        let rest = normal.strip_prefix(below.as_str()).filter(|_| is_below(&normal, below));
+        let below = &self.home.path;
+        let rest = normal.strip_prefix(below.as_str()).filter(|_| is_within(&normal, below));
         Ok(rest.ok_or_else(outside)?.trim_start_matches('/').to_owned())
     }
 
-    /// Returns the path below the root that `path` is, counted from the root of the repository.
-    fn inside(&self, path: &str) -> Result<String, String> {
+    /// Converts a directory's path in the repository to a path in the tree.
+    fn local_directory(&self, path: &str) -> Result<String, String> {
         let outside = || format!("its path `{path}` is outside the directory that is read");
         let normal = normal_path("", path.trim_start_matches('/')).ok_or_else(outside)?;
-        let below = &self.home.below;
+        let below = &self.home.path;
         if below.is_empty() {
-            return self.there(normal);
+            return self.existing_directory(normal);
         }
-        let rest = normal.strip_prefix(below.as_str()).filter(|_| is_below(&normal, below));
-        self.there(rest.ok_or_else(outside)?.trim_start_matches('/').to_owned())
+        let rest = normal.strip_prefix(below.as_str()).filter(|_| is_within(&normal, below));
+        self.existing_directory(rest.ok_or_else(outside)?.trim_start_matches('/').to_owned())
     }
 
-    fn there(&self, path: String) -> Result<String, String> {
-        if self.tree.files.iter().any(|file| is_below(&file.path, &path)) {
+    fn existing_directory(&self, path: String) -> Result<String, String> {
+        if self.tree.files.iter().any(|file| is_within(&file.path, &path)) {
             return Ok(path);
         }
         Err(format!("there are no manifests at its path `{path}`"))
     }
 
     /// Checks that `url` is this repository.
-    fn is_here(&self, url: &str) -> Result<(), String> {
+    fn check_repository(&self, url: &str) -> Result<(), String> {
         let own = self.fleet.delivery.repositories.iter().chain(&self.home.repository);
         if own.into_iter().any(|known| same_repository(known, url)) {
             return Ok(());
@@ -252,7 +261,7 @@ impl Around<'_> {
         let url = super::decode::shorten(url);
         Err(if self.home.repository.is_none() && self.fleet.delivery.repositories.is_empty() {
             format!(
-                "whether {url} is this repository is not known; list its URL under \
+                "it is unknown whether {url} is this repository; list its URL under \
                  `delivery.repositories` in fleetwright.yaml"
             )
         } else {
@@ -261,18 +270,18 @@ impl Around<'_> {
     }
 
     /// Checks that `revision` is the one that is read.
-    fn is_this_revision(&self, revision: &str) -> Result<(), String> {
-        // What states no revision follows HEAD.
+    fn check_revision(&self, revision: &str) -> Result<(), String> {
+        // Without a revision, the source follows HEAD.
         let revision = if revision.is_empty() { "HEAD" } else { revision };
         let usual = ["main", "master"];
         let own = &self.fleet.delivery.revisions;
-        let known = if own.is_empty() { usual.contains(&revision) } else { holds(own, revision) };
+        let known =
+            if own.is_empty() { usual.contains(&revision) } else { contains_text(own, revision) };
         if known || revision == "HEAD" {
             return Ok(());
         }
         Err(format!(
-            "it follows revision `{}`, which need not be what is read; list it under \
-             `delivery.revisions` in fleetwright.yaml where it is",
+            "it follows revision `{}`, which may differ from the revision that is read; list it under `delivery.revisions` in fleetwright.yaml if they are the same",
             super::decode::shorten(revision)
         ))
     }
@@ -286,8 +295,8 @@ impl Around<'_> {
     }
 }
 
-/// Returns what a source of `fleetwright.yaml` delivers; `None` where it holds plain manifests.
-pub(super) fn stated_parcel(source: &Source, vars: &Vars) -> Option<Parcel> {
+/// Returns the manifests of a source of `fleetwright.yaml`; `None` if it has plain manifests.
+pub(super) fn declared_manifest_set(source: &Source, vars: &Vars) -> Option<ManifestSet> {
     let renderer = source.render?;
     let recipe = match renderer {
         Renderer::Kustomize => Recipe::Kustomize(Layer::default()),
@@ -298,20 +307,20 @@ pub(super) fn stated_parcel(source: &Source, vars: &Vars) -> Option<Parcel> {
             ..Release::default()
         }),
     };
-    Some(Parcel {
-        content: Content::Rendered(Order { path: source.path.clone(), recipe }),
+    Some(ManifestSet {
+        content: ManifestContent::Rendered(RenderRequest { path: source.path.clone(), recipe }),
         namespace: source.namespace.clone(),
         target_namespace: None,
         vars: vars.clone(),
-        whose: Whose::Ours,
+        cluster: TargetCluster::This,
     })
 }
 
-fn holds(list: &[String], text: &str) -> bool {
+fn contains_text(list: &[String], text: &str) -> bool {
     list.iter().any(|item| item == text)
 }
 
-/// Returns the release's name that Helm's users give a chart in `path`: the directory's name.
+/// Returns the usual release name of a chart in `path`: the directory's name.
 fn release_name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or_default();
     let letter = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
@@ -320,7 +329,7 @@ fn release_name(path: &str) -> String {
     if name.is_empty() { "release".to_owned() } else { name.to_owned() }
 }
 
-/// Returns whether two URLs name the same repository, whatever the scheme and the user.
+/// Returns whether two URLs name the same repository, ignoring scheme and user.
 fn same_repository(a: &str, b: &str) -> bool {
     fn plain(url: &str) -> String {
         let rest = match url.split_once("://") {
@@ -339,23 +348,31 @@ fn same_repository(a: &str, b: &str) -> bool {
 }
 
 /// Returns the node at `path` below `node`.
-fn at<'n, 't>(node: &'n Node<'t>, path: &[&str]) -> Option<&'n Node<'t>> {
+fn node_at<'n, 't>(node: &'n YamlNode<'t>, path: &[&str]) -> Option<&'n YamlNode<'t>> {
     path.iter().try_fold(node, |node, key| node.get(key)).filter(|node| !node.is_null())
 }
 
-/// Returns the text at `path` below `node`, where it is not empty.
-fn text<'n>(node: &'n Node<'_>, path: &[&str]) -> Option<&'n str> {
-    at(node, path)?.text().filter(|text| !text.is_empty())
+/// Returns the items of the list at `path` below `node`.
+fn items_at<'n, 't>(node: &'n YamlNode<'t>, path: &[&str]) -> &'n [YamlNode<'t>] {
+    match node_at(node, path).map(|node| &node.value) {
+        Some(YamlValue::Seq(items)) => items,
+        Some(_) | None => &[],
+    }
 }
 
-/// Returns the text that a scalar stands for where only texts are.
-fn word(node: &Node<'_>) -> String {
+/// Returns the non-empty text at `path` below `node`.
+fn text_at<'n>(node: &'n YamlNode<'_>, path: &[&str]) -> Option<&'n str> {
+    node_at(node, path)?.text().filter(|text| !text.is_empty())
+}
+
+/// Returns the string form of a scalar, for fields that allow only strings.
+fn scalar_text(node: &YamlNode<'_>) -> String {
     let json = to_json(node);
     json.as_str().map_or_else(|| json.to_string(), str::to_owned)
 }
 
-fn flag(node: &Node<'_>, path: &[&str]) -> bool {
-    text(node, path) == Some("true")
+fn flag_at(node: &YamlNode<'_>, path: &[&str]) -> bool {
+    text_at(node, path) == Some("true")
 }
 
 #[cfg(test)]
@@ -363,10 +380,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_generators_of_a_tree_use_up_has_an_end() {
-        let used = Used::default();
-        assert_eq!((used.text(MADE_BYTES_MAX), used.text(1).is_err()), (Ok(()), true));
-        assert!(used.text(usize::MAX).is_err(), "it does not begin anew");
-        assert!((0..LOOKS_MAX).all(|_| used.look().is_ok()) && used.look().is_err());
+    fn generators_of_a_tree_share_a_limit() {
+        let usage = GeneratorUsage::default();
+        assert_eq!(
+            (usage.add_text(GENERATED_BYTES_MAX), usage.add_text(1).is_err()),
+            (Ok(()), true)
+        );
+        assert!(usage.add_text(usize::MAX).is_err(), "it does not begin anew");
+        assert!((0..TREE_SCANS_MAX).all(|_| usage.add_scan().is_ok()) && usage.add_scan().is_err());
     }
 }

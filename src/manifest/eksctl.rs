@@ -1,20 +1,19 @@
-//! eksctl's `ClusterConfig`, as far as it decides capacity; and Fargate profiles of the ACK
+//! The capacity-related fields of eksctl's `ClusterConfig`, and Fargate profiles of the ACK
 //! controller.
 //!
-//! A file may hold the clusters of a whole company: only that of this fleet counts, and others are
-//! noted as no input.
+//! A file may contain many clusters. Only this fleet's cluster is read; the others are skipped.
 
-mod fargate;
-mod groups;
+mod fargate_profiles;
+mod node_groups;
 
-pub(super) use fargate::ack_profile;
+pub(super) use fargate_profiles::ack_profile;
 
-use super::collect::Collected;
-use super::decode::Map;
-use super::group::GroupKind;
-use super::meta::Meta;
+use super::collector::Collector;
+use super::decode::FieldMap;
+use super::object_meta::ObjectMeta;
+use crate::model::desired::GroupKind;
 
-/// Fields of a `ClusterConfig` that do not decide capacity.
+/// Fields of a `ClusterConfig` that do not affect capacity.
 const IRRELEVANT: &[&str] = &[
     "apiVersion",
     "kind",
@@ -46,13 +45,13 @@ const IRRELEVANT: &[&str] = &[
 ];
 
 /// Reads a `ClusterConfig`.
-pub(super) fn cluster_config(meta: Meta, root: &Map<'_>, into: &mut Collected) {
-    if !into.is_of_cluster(&meta.name) {
+pub(super) fn cluster_config(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector) {
+    if !into.accepts_cluster(&meta.name) {
         return into.skip(meta.origin, format!("cluster {}", super::decode::shorten(&meta.name)));
     }
     if let Some(profiles) = root.get("fargateProfiles") {
         for item in profiles.items() {
-            fargate::profile(&item, into);
+            fargate_profiles::profile(&item, into);
         }
     }
     for (key, kind) in
@@ -60,10 +59,10 @@ pub(super) fn cluster_config(meta: Meta, root: &Map<'_>, into: &mut Collected) {
     {
         if let Some(listed) = root.get(key) {
             for item in listed.items() {
-                groups::group(&kind, &meta.name, &item, into);
+                node_groups::group(&kind, &meta.name, &item, into);
             }
         }
     }
     root.ignore(IRRELEVANT);
-    root.finish_exact();
+    root.finish_with_typo_check();
 }

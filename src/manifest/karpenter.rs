@@ -1,40 +1,39 @@
-//! Karpenter's objects, of every generation → one model of pools and node classes.
+//! Reads Karpenter's objects of every API generation into one model of pools and node classes.
 //!
-//! `NodePool` and `EC2NodeClass` (v1, v1beta1), `Provisioner` (v1alpha5) and `AWSNodeTemplate`
-//! (v1alpha1), and `NodeOverlay` (v1alpha1). Knows what each generation calls a setting and which
-//! default it has; what Karpenter or its validation refuses is an error here.
+//! `NodePool` and `EC2NodeClass` (v1, v1beta1), `Provisioner` (v1alpha5), `AWSNodeTemplate`
+//! (v1alpha1) and `NodeOverlay` (v1alpha1). This module knows the field names and defaults of each
+//! generation. Values that Karpenter or its validation rejects are errors here.
 
-mod canonical;
+mod instance_settings;
 mod kubelet;
-mod machine;
 mod node_class;
+mod node_overlay;
 mod node_pool;
-mod overlay;
 mod provisioner;
 mod requirements;
+mod spec_digest;
 
-pub(super) use canonical::{canonical, sha256};
 pub(super) use kubelet::{kubelet, milli_percent};
 pub(super) use node_class::{node_class, node_template};
+pub(super) use node_overlay::node_overlay;
 pub(super) use node_pool::node_pool;
-pub(super) use overlay::node_overlay;
 pub(super) use provisioner::provisioner;
+pub(super) use spec_digest::{canonical, sha256};
 
-use super::collect::{Collected, Named};
-use super::decode::{Field, Map};
-use super::model::Severity;
-use super::pool::Pool;
-use crate::pod::Taint;
+use super::collector::{Collector, Definition};
+use super::decode::{Field, FieldMap};
+use crate::model::desired::{Pool, Severity};
+use crate::model::pod::Taint;
 
-/// Most that a pool may weigh.
+/// Maximum weight of a pool.
 const WEIGHT_MAX: u32 = 100;
 
-/// Adds a pool to what was collected. Provisioners and node pools share their names, because nodes
-/// and plans name a pool by its name alone.
-fn add_pool(pool: Pool, root: &Map<'_>, into: &mut Collected) {
-    let pool = Pool { unreadable: root.field.scope.first_failed(), ..pool };
-    let named = Named {
-        sort: "NodePool",
+/// Adds a pool to the collector. Provisioners and node pools share a name space, because nodes and
+/// plans refer to a pool by name alone.
+fn add_pool(pool: Pool, root: &FieldMap<'_>, into: &mut Collector) {
+    let pool = Pool { unreadable: root.field.scope.first_failed_field(), ..pool };
+    let named = Definition {
+        kind: "NodePool",
         name: pool.name.to_string(),
         scope: root.field.scope,
         origin: pool.origin.clone(),
@@ -43,7 +42,7 @@ fn add_pool(pool: Pool, root: &Map<'_>, into: &mut Collected) {
     into.insert(named, |all| &mut all.desired.pools, (pool.name.clone(), pool), same);
 }
 
-/// Reads a pool's weight; 0 where none is stated.
+/// Reads a pool's weight; 0 if absent.
 fn weight(field: Option<Field<'_>>) -> u32 {
     let Some(field) = field else { return 0 };
     let Some(weight) = field.int::<u32>(1) else { return 0 };
@@ -53,7 +52,7 @@ fn weight(field: Option<Field<'_>>) -> u32 {
     weight.min(WEIGHT_MAX)
 }
 
-/// Notes taints that share key and effect, which a node cannot carry twice.
+/// Reports taints with the same key and effect, which a node cannot carry twice.
 fn check_taints(field: &Field<'_>, taints: &[Taint], startup: &[Taint]) {
     let all: Vec<&Taint> = taints.iter().chain(startup).collect();
     for (index, taint) in all.iter().enumerate() {
@@ -70,8 +69,8 @@ fn check_taints(field: &Field<'_>, taints: &[Taint], startup: &[Taint]) {
     }
 }
 
-/// Notes what is left over in the object itself.
-fn finish_root(root: &Map<'_>) {
+/// Reports unknown fields of the object itself.
+fn finish_root(root: &FieldMap<'_>) {
     root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
     root.finish(Severity::Warning);
 }

@@ -1,15 +1,15 @@
 //! Labels, selectors and expressions over labels.
 
-use super::decode::{Field, Map, nearest, shorten};
-use super::model::Severity;
-use crate::ids::{LabelKey, LabelValue, Labels};
-use crate::pod::{Expression, Selector};
-use crate::requirement::{LabelSet, Operator, normalize_key};
+use super::decode::{Field, FieldMap, nearest, shorten};
+use crate::model::desired::Severity;
+use crate::model::ids::{LabelKey, LabelValue, Labels};
+use crate::model::pod::{Expression, Selector};
+use crate::model::requirement::{LabelSet, Operator, normalize_key};
 
-/// Longest name part of a label key, and longest label value.
+/// Maximum length of the name part of a label key, and of a label value.
 const NAME_MAX: usize = 63;
 
-/// Longest prefix of a label key.
+/// Maximum length of a label key's prefix.
 const PREFIX_MAX: usize = 253;
 
 /// Operators of label selectors.
@@ -26,17 +26,17 @@ pub(super) const NODE_OPERATORS: &[Operator] = &[
     Operator::Lt,
 ];
 
-/// Whose labels are meant: deprecated keys of nodes are replaced by today's.
+/// The kind of object that labels belong to. Deprecated node keys are replaced by current ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum LabelOwner {
     /// Labels of pods and other objects.
     Object,
     /// Labels of nodes.
     Node,
 }
 
-impl Of {
-    /// Returns `key` as it is called today.
+impl LabelOwner {
+    /// Returns the current name of `key`.
     pub(super) fn key(self, key: &str) -> LabelKey {
         match self {
             Self::Object => key.into(),
@@ -46,16 +46,16 @@ impl Of {
 }
 
 /// Reads a mapping of labels.
-pub(super) fn labels(field: &Field<'_>, of: Of) -> Labels {
+pub(super) fn labels(field: &Field<'_>, owner: LabelOwner) -> Labels {
     let mut labels = Labels::new();
     let Some(map) = field.map() else { return labels };
     for (key, value) in map.entries() {
         let Some(text) = label_value(&value) else { continue };
         check_key(&value, key);
-        let held = labels.insert(of.key(key), text.clone());
-        if let Some(held) = held.filter(|held| *held != text) {
+        let existing = labels.insert(owner.key(key), text.clone());
+        if let Some(existing) = existing.filter(|existing| *existing != text) {
             value.error(
-                format_args!("says `{text}`, while another name of the same label says `{held}`"),
+                format_args!("says `{text}`, but another name of the same label says `{existing}`"),
                 "deprecated and current keys of a label must agree".to_owned(),
             );
         }
@@ -78,16 +78,16 @@ pub(super) fn label_value(field: &Field<'_>) -> Option<LabelValue> {
 }
 
 /// Reads the key of a label.
-pub(super) fn label_key(field: &Field<'_>, of: Of) -> Option<LabelKey> {
-    let text = field.filled()?;
+pub(super) fn label_key(field: &Field<'_>, owner: LabelOwner) -> Option<LabelKey> {
+    let text = field.non_empty_text()?;
     check_key(field, &text);
-    Some(of.key(&text))
+    Some(owner.key(&text))
 }
 
 /// Reads a list of label keys.
-pub(super) fn label_keys(field: Option<Field<'_>>, of: Of) -> Vec<LabelKey> {
+pub(super) fn label_keys(field: Option<Field<'_>>, owner: LabelOwner) -> Vec<LabelKey> {
     let Some(field) = field else { return Vec::new() };
-    field.items().filter_map(|item| label_key(&item, of)).collect()
+    field.items().filter_map(|item| label_key(&item, owner)).collect()
 }
 
 fn check_key(field: &Field<'_>, key: &str) {
@@ -99,7 +99,8 @@ fn check_key(field: &Field<'_>, key: &str) {
     }
 }
 
-/// Letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
+/// Returns whether `text` is letters, digits, `-`, `_` and `.`, with a letter or digit at both
+/// ends.
 fn is_name(text: &str) -> bool {
     let outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
@@ -113,7 +114,7 @@ pub(super) fn selector(field: &Field<'_>) -> Option<Selector> {
     let map = field.map()?;
     let mut expressions: Vec<Expression> = Vec::new();
     if let Some(exact) = map.get("matchLabels") {
-        let exact = labels(&exact, Of::Object);
+        let exact = labels(&exact, LabelOwner::Object);
         expressions.extend(exact.into_iter().map(|(key, value)| Expression {
             key,
             operator: Operator::In,
@@ -122,7 +123,9 @@ pub(super) fn selector(field: &Field<'_>) -> Option<Selector> {
     }
     if let Some(listed) = map.get("matchExpressions") {
         expressions.extend(
-            listed.items().filter_map(|item| expression(&item, Of::Object, SELECTOR_OPERATORS)),
+            listed
+                .items()
+                .filter_map(|item| expression(&item, LabelOwner::Object, SELECTOR_OPERATORS)),
         );
     }
     map.finish(Severity::Warning);
@@ -130,19 +133,27 @@ pub(super) fn selector(field: &Field<'_>) -> Option<Selector> {
 }
 
 /// Reads `{key, operator, values}`, with one of the `allowed` operators.
-pub(super) fn expression(field: &Field<'_>, of: Of, allowed: &[Operator]) -> Option<Expression> {
+pub(super) fn expression(
+    field: &Field<'_>,
+    owner: LabelOwner,
+    allowed: &[Operator],
+) -> Option<Expression> {
     let map = field.map()?;
-    let parsed = expression_of(&map, of, allowed);
+    let parsed = expression_of(&map, owner, allowed);
     map.finish(Severity::Warning);
     parsed
 }
 
-/// Reads key, operator and values out of a mapping that may hold more.
-pub(super) fn expression_of(map: &Map<'_>, of: Of, allowed: &[Operator]) -> Option<Expression> {
-    let key = map.need("key");
-    let operator = map.need("operator");
+/// Reads key, operator and values from a mapping that may have further keys.
+pub(super) fn expression_of(
+    map: &FieldMap<'_>,
+    owner: LabelOwner,
+    allowed: &[Operator],
+) -> Option<Expression> {
+    let key = map.required("key");
+    let operator = map.required("operator");
     let values = map.get("values");
-    let key = key.and_then(|key| label_key(&key, of));
+    let key = key.and_then(|key| label_key(&key, owner));
     let operator = operator.and_then(|field| operator_of(&field, allowed));
     let before = values.map_or(0, |field| field.items().count());
     let values: Vec<LabelValue> = match &values {
@@ -155,8 +166,8 @@ pub(super) fn expression_of(map: &Map<'_>, of: Of, allowed: &[Operator]) -> Opti
     }
     let texts: Vec<&str> = values.iter().map(LabelValue::as_str).collect();
     if let Err(error) = LabelSet::from_operator(operator, &texts) {
-        let shown = texts.join(", ");
-        map.field.error(format_args!("for `{key}`: {error}, not [{}]", shorten(&shown)), None);
+        let listed = texts.join(", ");
+        map.field.error(format_args!("for `{key}`: {error}, not [{}]", shorten(&listed)), None);
         return None;
     }
     Some(Expression { key, operator, values })

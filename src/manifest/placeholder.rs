@@ -1,34 +1,34 @@
-//! `${NAME}` placeholders: what Flux, envsubst and this program put values in for.
+//! `${NAME}` placeholders, as in Flux and envsubst.
 //!
-//! Knows the notation, not where values come from. `$${` stands for a literal `${`. A `${` that
-//! starts no placeholder (such as `${{ … }}` or shell expansions) is left as it is, and counts as
-//! unresolved where its value matters.
+//! This module knows the notation, not the source of the values. `$${` is a literal `${`. A `${`
+//! that starts no placeholder (such as `${{ … }}` or a shell expansion) is left unchanged, and is
+//! an error where its value matters.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Deepest nesting of defaults (`${A:-${B:-c}}`).
+/// Maximum nesting of defaults (`${A:-${B:-c}}`).
 const DEFAULT_DEPTH_MAX: usize = 8;
 
 /// Values by name.
 pub(super) type Vars = BTreeMap<String, String>;
 
-/// A text after replacement.
+/// Text after substitution.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Replaced<'a> {
+pub(super) struct Substitution<'a> {
     pub(super) text: Cow<'a, str>,
-    /// The first placeholder that has no value: its name, or its text where it has no name.
+    /// The first placeholder without a value: its name, or its text if it has no name.
     pub(super) unresolved: Option<String>,
 }
 
-/// Returns `text` with its placeholders replaced; unresolved ones stay.
-pub(super) fn replace<'a>(text: &'a str, vars: &Vars) -> Replaced<'a> {
-    replace_nested(text, vars, DEFAULT_DEPTH_MAX)
+/// Returns `text` with its placeholders replaced. Those without a value stay.
+pub(super) fn substitute<'a>(text: &'a str, vars: &Vars) -> Substitution<'a> {
+    substitute_nested(text, vars, DEFAULT_DEPTH_MAX)
 }
 
-fn replace_nested<'a>(text: &'a str, vars: &Vars, depth: usize) -> Replaced<'a> {
+fn substitute_nested<'a>(text: &'a str, vars: &Vars, depth: usize) -> Substitution<'a> {
     if !text.contains("${") {
-        return Replaced { text: text.into(), unresolved: None };
+        return Substitution { text: text.into(), unresolved: None };
     }
     let mut out = String::with_capacity(text.len());
     let mut unresolved = None;
@@ -52,7 +52,7 @@ fn replace_nested<'a>(text: &'a str, vars: &Vars, depth: usize) -> Replaced<'a> 
         match (vars.get(name), default) {
             (Some(value), _) => out.push_str(value),
             (None, Some(default)) if depth > 0 => {
-                let inner = replace_nested(default, vars, depth - 1);
+                let inner = substitute_nested(default, vars, depth - 1);
                 out.push_str(&inner.text);
                 unresolved = unresolved.or(inner.unresolved);
             }
@@ -63,10 +63,10 @@ fn replace_nested<'a>(text: &'a str, vars: &Vars, depth: usize) -> Replaced<'a> 
         }
     }
     out.push_str(rest);
-    Replaced { text: out.into(), unresolved }
+    Substitution { text: out.into(), unresolved }
 }
 
-/// Splits `${NAME…}…` into name, default and what follows.
+/// Splits `${NAME…}…` into name, default and remaining text.
 fn parse(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let inner = text.strip_prefix("${")?;
     let name_len = inner.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_defaults_take_the_place_of_placeholders() {
+    fn placeholders_are_replaced_by_values_and_defaults() {
         let vars: Vars = [("A", "1"), ("B_2", "x")].map(|(k, v)| (k.into(), v.into())).into();
         for (text, expected, unresolved) in [
             ("plain $A $(A)", "plain $A $(A)", None),
@@ -116,15 +116,15 @@ mod tests {
             ("${A", "${A", Some("${A")),
             ("${A//x}", "${A//x}", Some("${A//x}")),
         ] {
-            let replaced = replace(text, &vars);
-            assert_eq!(replaced.text, expected, "{text}");
-            assert_eq!(replaced.unresolved.as_deref(), unresolved, "{text}");
+            let substituted = substitute(text, &vars);
+            assert_eq!(substituted.text, expected, "{text}");
+            assert_eq!(substituted.unresolved.as_deref(), unresolved, "{text}");
         }
     }
 
     #[test]
     fn nested_defaults_end() {
         let text = "${A:-".repeat(5_000) + &"}".repeat(5_000);
-        assert!(replace(&text, &Vars::new()).unresolved.is_some());
+        assert!(substitute(&text, &Vars::new()).unresolved.is_some());
     }
 }

@@ -9,8 +9,9 @@ mod scaling;
 mod workloads;
 
 use super::*;
-use crate::ids::{Namespace, WorkloadId, WorkloadKind};
-use crate::pod::PodSpec;
+use crate::model::desired::{Desired, Fleet, Problem, Severity, Tree, TreeFile, Unresolved};
+use crate::model::ids::{Namespace, WorkloadId, WorkloadKind};
+use crate::model::pod::PodSpec;
 
 /// Returns a tree of these files.
 fn tree(files: &[(&str, &str)]) -> Tree {
@@ -45,7 +46,7 @@ fn line(problem: &Problem) -> String {
     format!("{severity} {origin}: {object}{message}{hint}")
 }
 
-/// Reads a text without problems.
+/// Reads a text that must have no problems.
 fn clean(text: &str) -> Desired {
     let desired = read_text(text);
     assert_eq!(lines(&desired), [""; 0], "{text}");
@@ -64,11 +65,11 @@ fn reasons(desired: &Desired) -> Vec<String> {
 }
 
 fn unresolved(desired: &Desired) -> Vec<String> {
-    let shown = |u: &Unresolved| format!("{}: {}: {}", u.origin, u.object, u.reason);
-    desired.unresolved.iter().map(shown).collect()
+    let line_of = |u: &Unresolved| format!("{}: {}: {}", u.origin, u.object, u.reason);
+    desired.unresolved.iter().map(line_of).collect()
 }
 
-/// Returns a pod whose specification holds `rest` beside one container.
+/// Returns a pod with `rest` in its specification beside one container.
 fn pod(rest: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  \

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::collect::{Collected, Named};
+use super::autoscaling::collect_proportional_autoscaler;
+use super::collector::{Collector, Definition};
 use super::cron;
-use super::decode::{Field, Map};
-use super::meta::Meta;
-use super::model::{Concurrency, CronSchedule, Scale, Severity, Workload};
-use super::podspec::{claim_class, pod_template};
-use super::scaling::autoscaler_of;
-use crate::ids::{WorkloadId, WorkloadKind};
-use crate::pod::{PodTemplate, Volume, VolumeSource};
+use super::decode::{Field, FieldMap};
+use super::object_meta::ObjectMeta;
+use super::pod_spec::{claim_class, pod_template};
+use crate::model::desired::{Concurrency, CronSchedule, Scale, Severity, Workload};
+use crate::model::ids::{WorkloadId, WorkloadKind};
+use crate::model::pod::{PodTemplate, Volume, VolumeSource};
 
-/// Fields of a workload's specification that do not change how many pods it has, or of which shape.
+/// Fields of a workload's specification that affect neither the number nor the shape of its pods.
 const IRRELEVANT: &[&str] = &[
     "selector",
     "strategy",
@@ -30,7 +30,7 @@ const IRRELEVANT: &[&str] = &[
     "templateGeneration",
 ];
 
-/// Fields of a job's specification that change neither.
+/// Fields of a job's specification that affect neither.
 const JOB_IRRELEVANT: &[&str] = &[
     "activeDeadlineSeconds",
     "backoffLimit",
@@ -46,25 +46,30 @@ const JOB_IRRELEVANT: &[&str] = &[
     "ttlSecondsAfterFinished",
 ];
 
-/// Fields of a Rollout's specification that change neither.
+/// Fields of a Rollout's specification that affect neither.
 const ROLLOUT_IRRELEVANT: &[&str] =
     &["analysis", "progressDeadlineAbort", "restartAt", "rollbackWindow", "scaleDownDelaySeconds"];
 
-/// Reads a workload and adds it to what was collected.
-pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Collected) {
+/// Reads a workload into the collector.
+pub(super) fn read(
+    kind: WorkloadKind,
+    meta: ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
+) {
     if kind == WorkloadKind::Deployment {
-        autoscaler_of(&meta, root.field.node, into);
+        collect_proportional_autoscaler(&meta, root.field.node, into);
     }
     if kind == WorkloadKind::Rollout && has_workload_ref(root) {
         let object = root.field.scope.object.clone();
         let why = "its pods are made from a `workloadRef`, which is not followed";
-        return into.unresolved(meta.origin, object, why);
+        return into.add_unresolved(meta.origin, object, why);
     }
     let mut first_ordinal = 0;
     let read = if kind == WorkloadKind::Pod {
         Some((Scale::Replicas(1), pod_template(root)))
     } else {
-        root.need("spec").and_then(|spec| {
+        root.required("spec").and_then(|spec| {
             let spec = spec.map()?;
             first_ordinal = ordinals_start(&spec);
             scaled(kind, &spec)
@@ -72,18 +77,18 @@ pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Co
     };
     root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);
     root.finish(Severity::Warning);
-    // A field that could not be read may be what keeps the pods from a node: planning without it
-    // would be planning other pods.
-    if let Some(field) = root.field.scope.first_failed() {
+    // An unreadable field may be a scheduling constraint. Without it, the plan would be for
+    // different pods.
+    if let Some(field) = root.field.scope.first_failed_field() {
         let part =
             if field.is_empty() { "part of it".to_owned() } else { format!("its `{field}`") };
         let object = root.field.scope.object.clone();
-        return into.unresolved(meta.origin, object, format!("{part} could not be read"));
+        return into.add_unresolved(meta.origin, object, format!("{part} could not be read"));
     }
     let Some((scale, template)) = read else { return };
     let id = WorkloadId { namespace: meta.namespace, name: meta.name.into(), kind };
-    let named = Named {
-        sort: kind.as_str(),
+    let named = Definition {
+        kind: kind.as_str(),
         name: id.to_string(),
         scope: root.field.scope,
         origin: meta.origin.clone(),
@@ -97,15 +102,15 @@ pub(super) fn read(kind: WorkloadKind, meta: Meta, root: &Map<'_>, into: &mut Co
 }
 
 /// Returns whether a Rollout takes its template from another object.
-fn has_workload_ref(root: &Map<'_>) -> bool {
+fn has_workload_ref(root: &FieldMap<'_>) -> bool {
     root.field.node.get("spec").is_some_and(|spec| spec.get("workloadRef").is_some())
 }
 
 /// Reads the scale and template of a workload with a specification of its own.
-fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
+fn scaled(kind: WorkloadKind, spec: &FieldMap<'_>) -> Option<(Scale, PodTemplate)> {
     let read = match kind {
         WorkloadKind::Job => {
-            let Job { parallelism, completions, suspended, template } = job(spec);
+            let JobSpec { parallelism, completions, suspended, template } = job(spec);
             Some((Scale::Job { pods: parallelism, completions, suspended }, template))
         }
         WorkloadKind::CronJob => cron_job(spec),
@@ -122,50 +127,50 @@ fn scaled(kind: WorkloadKind, spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
         | WorkloadKind::ReplicationController
         | WorkloadKind::Rollout
         | WorkloadKind::Pod => Some((Scale::Replicas(count(spec, "replicas")), template(spec))),
-        // Both are read by readers of their own.
+        // Both have readers of their own.
         WorkloadKind::ScaledJob | WorkloadKind::CapacityBuffer => None,
     };
     if kind == WorkloadKind::Rollout {
         spec.ignore(ROLLOUT_IRRELEVANT);
     }
     spec.ignore(if kind == WorkloadKind::Job { JOB_IRRELEVANT } else { IRRELEVANT });
-    spec.finish_exact();
+    spec.finish_with_typo_check();
     read
 }
 
-fn template(spec: &Map<'_>) -> PodTemplate {
-    let template = spec.need("template").and_then(|field| Some(pod_template(&field.map()?)));
+fn template(spec: &FieldMap<'_>) -> PodTemplate {
+    let template = spec.required("template").and_then(|field| Some(pod_template(&field.map()?)));
     template.unwrap_or_default()
 }
 
-/// Reads a count that is one unless stated.
-fn count(spec: &Map<'_>, key: &'static str) -> u32 {
+/// Reads a count that defaults to one.
+fn count(spec: &FieldMap<'_>, key: &'static str) -> u32 {
     spec.get(key).and_then(|field| field.int(0)).unwrap_or(1)
 }
 
-/// Reads the number that the pods of a `StatefulSet` begin with.
-fn ordinals_start(spec: &Map<'_>) -> u32 {
+/// Reads the first ordinal of a `StatefulSet`.
+fn ordinals_start(spec: &FieldMap<'_>) -> u32 {
     let start = spec.get("ordinals").and_then(|field| field.map()?.get("start")?.int(0));
     start.unwrap_or(0)
 }
 
-/// What the specification of a job says.
-pub(super) struct Job {
+/// The capacity-related fields of a job's specification.
+pub(super) struct JobSpec {
     parallelism: u32,
     completions: Option<u32>,
     suspended: bool,
     pub(super) template: PodTemplate,
 }
 
-impl Job {
-    /// Returns how many pods a run of it begins with.
+impl JobSpec {
+    /// Returns the number of pods with which a run starts.
     pub(super) fn pods(&self) -> u32 {
         self.completions.map_or(self.parallelism, |most| self.parallelism.min(most))
     }
 }
 
-fn job(spec: &Map<'_>) -> Job {
-    Job {
+fn job(spec: &FieldMap<'_>) -> JobSpec {
+    JobSpec {
         parallelism: count(spec, "parallelism"),
         completions: spec.get("completions").and_then(|field| field.int(0)),
         suspended: spec.get("suspend").and_then(|field| field.boolean()).unwrap_or(false),
@@ -173,8 +178,8 @@ fn job(spec: &Map<'_>) -> Job {
     }
 }
 
-fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
-    let due = spec.need("schedule").and_then(|field| cron::expression(&field));
+fn cron_job(spec: &FieldMap<'_>) -> Option<(Scale, PodTemplate)> {
+    let due = spec.required("schedule").and_then(|field| cron::expression(&field));
     let zone = spec.get("timeZone").map(|field| cron::time_zone(&field));
     let policies = [
         ("Allow", Concurrency::Allow),
@@ -187,19 +192,19 @@ fn cron_job(spec: &Map<'_>) -> Option<(Scale, PodTemplate)> {
     let mut deadline = None;
     let of_job = |field: Field<'_>| {
         let template = field.map()?;
-        let spec = template.need("spec")?;
+        let spec = template.required("spec")?;
         deadline = active_deadline(&spec);
         job_template(&spec)
     };
-    let job = spec.need("jobTemplate").and_then(of_job);
+    let job = spec.required("jobTemplate").and_then(of_job);
     spec.ignore(&["failedJobsHistoryLimit", "successfulJobsHistoryLimit"]);
     spec.ignore(&["startingDeadlineSeconds"]);
     let job = job?;
     let due = match zone {
         None => due?,
-        Some(zone) => due?.within(zone?),
+        Some(zone) => due?.in_time_zone(zone?),
     };
-    let schedule = CronSchedule { due, concurrency: concurrency?, deadline };
+    let schedule = CronSchedule { schedule: due, concurrency: concurrency?, deadline };
     let (pods, suspended) = (job.pods(), suspended || job.suspended);
     Some((Scale::CronJob { pods, suspended, schedule }, job.template))
 }
@@ -211,21 +216,20 @@ fn active_deadline(spec: &Field<'_>) -> Option<SignedDuration> {
 }
 
 /// Reads the specification of a job inside another object.
-pub(super) fn job_template(field: &Field<'_>) -> Option<Job> {
+pub(super) fn job_template(field: &Field<'_>) -> Option<JobSpec> {
     let spec = field.map()?;
     let read = job(&spec);
     spec.ignore(JOB_IRRELEVANT);
-    spec.finish_exact();
+    spec.finish_with_typo_check();
     Some(read)
 }
 
-/// Adds the claims that each pod of a `StatefulSet` gets; each takes the place of a volume of its
-/// name.
+/// Adds the claims of each pod of a `StatefulSet`. Each replaces the volume of its name.
 fn claim_templates(field: &Field<'_>, template: &mut PodTemplate) {
     for item in field.items() {
         let name = item.map().and_then(|claim| {
-            let metadata = claim.need("metadata")?;
-            Some(metadata.map()?.need("name")?.filled()?.into_owned())
+            let metadata = claim.required("metadata")?;
+            Some(metadata.map()?.required("name")?.non_empty_text()?.into_owned())
         });
         let Some(name) = name else { continue };
         template.spec.volumes.retain(|volume| volume.name != name);

@@ -1,7 +1,7 @@
-//! Approvals as data: who approved which plan, signed by a key.
+//! Approvals as data: the approver, the plan, and a signature.
 //!
-//! This module knows Ed25519 and the two identities of a plan; it reads no files and no clock.
-//! Invariant: an approval holds for one digest and one plan id, so that it covers neither another
+//! This module knows Ed25519 and the two identities of a plan. It reads no files and no clock.
+//! Invariant: an approval is valid for one digest and one plan id, so it covers neither another
 //! plan nor a later equal one.
 
 use ed25519_dalek::pkcs8::DecodePrivateKey;
@@ -12,77 +12,77 @@ use thiserror::Error;
 
 use super::canonical;
 use super::wire::Plan;
-use crate::ids::{Digest, PlanId, hex};
-use crate::manifest::TrustedKey;
+use crate::model::desired::TrustedKey;
+use crate::model::ids::{Digest, PlanId};
 
-/// Names what is signed, so that a signature of something else is never one of an approval.
-const APPROVAL_OF: &str = "fleetwright.dev/approval/1";
+/// Domain separation of the signed message: a signature of anything else is never a valid approval.
+const APPROVAL_DOMAIN: &str = "fleetwright.dev/approval/1";
 
-/// Approvals as a file holds them.
+/// The approvals in one file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Approvals {
-    /// One for each approver.
+    /// One entry for each approver.
     pub approvals: Vec<Approval>,
 }
 
-/// Somebody's approval of one plan.
+/// One approver's approval of one plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
-    /// Who says so.
+    /// Name of the approver.
     pub by: String,
-    /// When.
+    /// Time of the approval.
     pub at: Timestamp,
-    /// What is approved.
+    /// Digest of the approved plan.
     pub digest: Digest,
-    /// Which plan.
+    /// Id of the approved plan.
     pub plan_id: PlanId,
-    /// Ed25519 signature over all of the above, in hex; absent where nobody signed.
+    /// Ed25519 signature over all fields above, in hex; absent for an unsigned approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
 }
 
-/// Why there is no approval.
+/// Reasons why an approval is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ApprovalError {
-    /// The text is no private key.
-    #[error("the key is no Ed25519 private key in PEM (PKCS #8)")]
+    /// The text is not a private key.
+    #[error("the key is not an Ed25519 private key in PEM (PKCS #8)")]
     PrivateKey,
     /// Too few of the keys have signed.
     #[error("{found} of {needed} approvals: {}", .why.join("; "))]
     Missing {
-        /// How many keys have signed this plan.
+        /// Number of keys that signed this plan.
         found: u32,
-        /// How many must have.
+        /// Number of keys that must sign it.
         needed: u32,
-        /// What is wrong with each approval that does not count.
+        /// Problem of each approval that does not count.
         why: Vec<String>,
     },
-    /// The approval is of another plan.
+    /// The approval is for another plan.
     #[error("{by} approved {approved}, the plan has {digest}")]
     OtherPlan {
-        /// Who approved.
+        /// Name of the approver.
         by: String,
-        /// What was approved.
+        /// Digest of the approved plan.
         approved: Digest,
-        /// What the plan has.
+        /// Digest of this plan.
         digest: Digest,
     },
 }
 
-/// What is signed.
 #[derive(Serialize)]
-struct Signed<'a> {
-    of: &'static str,
+struct SignedMessage<'a> {
+    #[serde(rename = "of")]
+    domain: &'static str,
     by: &'a str,
     at: Timestamp,
     digest: &'a Digest,
     plan_id: &'a PlanId,
 }
 
-/// Returns the approval of `plan`, signed where there is a key (PEM, PKCS #8).
+/// Returns an approval of `plan`, signed if `key` is given (PEM, PKCS #8).
 ///
 /// # Errors
-/// When the key is none.
+/// If `key` is not a private key.
 pub fn approve(
     plan: &Plan,
     by: &str,
@@ -94,17 +94,19 @@ pub fn approve(
     if let Some(pem) = key {
         let key = SigningKey::from_pkcs8_pem(pem).map_err(|_| ApprovalError::PrivateKey)?;
         let signature = key.sign(approval.message().as_bytes());
-        approval.signature = Some(hex(&signature.to_bytes()));
+        approval.signature = Some(hex::encode(signature.to_bytes()));
     }
     Ok(approval)
 }
 
-/// Returns whether enough of `keys` have approved `plan`: each counts once, under however many names.
+/// Checks that enough of `keys` have approved `plan`. Each key counts once, under however many
+/// names.
 ///
-/// Without keys, one approval of this very plan is enough, and more than one cannot be had.
+/// Without keys, one approval of this very plan is enough; a requirement of more than one cannot be
+/// met.
 ///
 /// # Errors
-/// When there are too few, or one is of another plan where nobody's signature is asked for.
+/// If there are too few approvals, or if no key is required and the approval is for another plan.
 pub fn verify_approvals(
     plan: &Plan,
     approvals: &[Approval],
@@ -113,23 +115,23 @@ pub fn verify_approvals(
 ) -> Result<(), ApprovalError> {
     let mut why = Vec::new();
     let mut found = 0;
-    let current = |approval: &&Approval| approval.is_of(plan);
-    for stale in approvals.iter().filter(|approval| !approval.is_of(plan)) {
-        why.push(format!("that of {} is of plan {}", stale.by, stale.plan_id));
+    let current = |approval: &&Approval| approval.covers(plan);
+    for stale in approvals.iter().filter(|approval| !approval.covers(plan)) {
+        why.push(format!("the approval of {} is for plan {}", stale.by, stale.plan_id));
     }
     let mut counted: Vec<&VerifyingKey> = Vec::new();
     for TrustedKey { name, key } in keys {
         let signed = approvals.iter().filter(current).any(|approval| approval.is_signed_by(key));
         if !signed {
-            why.push(format!("none that {name} signed"));
+            why.push(format!("no approval signed by {name}"));
         } else if !counted.contains(&key) {
             counted.push(key);
             found += 1;
         }
     }
-    // Nobody can tell who wrote what is not signed, so it never counts as several.
+    // Unsigned approvals have no verifiable author, so they never count as several.
     if keys.is_empty() && needed <= 1 {
-        let other = approvals.iter().find(|approval| !approval.is_of(plan));
+        let other = approvals.iter().find(|approval| !approval.covers(plan));
         return match (approvals.iter().find(current), other) {
             (Some(_), _) => Ok(()),
             (None, Some(approval)) => Err(ApprovalError::OtherPlan {
@@ -144,30 +146,23 @@ pub fn verify_approvals(
 }
 
 impl Approval {
-    /// Returns whether the approval is of this plan, over this world.
+    /// Returns whether the approval is for this plan over this observation.
     #[must_use]
-    pub fn is_of(&self, plan: &Plan) -> bool {
+    pub fn covers(&self, plan: &Plan) -> bool {
         self.digest == plan.capacity.digest && self.plan_id == plan.capacity.plan_id
     }
 
     fn message(&self) -> String {
         let Self { by, at, digest, plan_id, signature: _ } = self;
-        let signed = Signed { of: APPROVAL_OF, by, at: *at, digest, plan_id };
+        let signed = SignedMessage { domain: APPROVAL_DOMAIN, by, at: *at, digest, plan_id };
         canonical::compact(&signed).expect("what is signed holds neither floats nor bytes")
     }
 
     fn is_signed_by(&self, key: &VerifyingKey) -> bool {
-        let signature = self.signature.as_deref().and_then(unhex);
+        let signature = self.signature.as_deref().and_then(|text| hex::decode(text).ok());
         let signature = signature.and_then(|bytes| Signature::from_slice(&bytes).ok());
         signature.is_some_and(|s| key.verify_strict(self.message().as_bytes(), &s).is_ok())
     }
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || !text.len().is_multiple_of(2) {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
 }
 
 #[cfg(test)]
@@ -196,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_holds_for_one_plan_over_one_world() {
+    fn signature_is_valid_for_one_plan_and_observation() {
         let plan = plan();
         let approval = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
         let alice = keys(&[("alice", PUBLIC)]);
@@ -210,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_an_approval_is_signed_and_each_key_counts_once() {
+    fn every_field_is_signed_and_each_key_counts_once() {
         let plan = plan();
         let good = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
         let forged = [
@@ -225,11 +220,11 @@ mod tests {
         }
         let both = keys(&[("alice", PUBLIC), ("bob", OTHER)]);
         let error = verify_approvals(&plan, &[good.clone(), good], &both, 2).expect_err("one key");
-        assert_eq!(error.to_string(), "1 of 2 approvals: none that bob signed");
+        assert_eq!(error.to_string(), "1 of 2 approvals: no approval signed by bob");
     }
 
     #[test]
-    fn without_keys_an_approval_of_this_plan_is_enough_and_one_of_another_is_told_apart() {
+    fn without_keys_one_approval_of_this_plan_suffices() {
         let plan = plan();
         let approval = approve(&plan, "alice", now(), None).expect("no key");
         assert_eq!(verify_approvals(&plan, std::slice::from_ref(&approval), &[], 0), Ok(()));
@@ -240,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_under_two_names_counts_once_and_what_nobody_signed_never_counts_as_two() {
+    fn unsigned_approvals_never_count_as_two() {
         let plan = plan();
         let good = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
         let twice = keys(&[("alice", PUBLIC), ("alice again", PUBLIC)]);

@@ -1,9 +1,9 @@
-//! The money of a plan in parts: by pool, zone and capacity type, with commitments, and with bounds
-//! where prices are uncertain.
+//! Cost of a plan by pool, zone and capacity type, with commitments and with bounds for estimated
+//! prices.
 //!
-//! This module knows the wire form and what commitments cover; it knows no price list. Invariants:
-//! each list of parts adds up to the totals of the plan; nothing here is a decision, so that the
-//! digest does not depend on it.
+//! This module knows the wire form and the rules of commitments; it knows no price list.
+//! Invariants: each list of parts adds up to the totals of the plan. The breakdown decides nothing,
+//! so the digest does not depend on it.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::wire::{
     CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, ExplainRow, NodeState, Plan,
     ResourceKind,
 };
-use crate::catalog::CapacityType;
-use crate::ids::Address;
-use crate::manifest::{Commitment, CommitmentKind};
-use crate::units::MicroUsd;
+use crate::model::desired::{CommitmentKind, PricingCommitment};
+use crate::model::ids::Address;
+use crate::model::market::CapacityType;
+use crate::model::units::MicroUsd;
 
-/// The least share of its on-demand price that a spot instance costs, in percent: EC2 advertises
-/// discounts of up to 90 %.
+/// Lowest spot price in percent of the on-demand price: EC2 advertises discounts of up to 90 %.
 const SPOT_PERCENT_MIN: i64 = 10;
 
-/// Thousandths of a percent in the whole.
+/// 100 % in thousandths of a percent.
 const WHOLE_MILLI_PERCENT: i64 = 100_000;
 
-/// Returns the money of `plan` in parts; `commitments` change no part, and have totals of their own.
+/// Returns the cost of `plan` in parts. `commitments` change no part; they have totals of their
+/// own.
 #[must_use]
-pub fn breakdown(plan: &Plan, commitments: &[Commitment]) -> CostBreakdown {
+pub fn breakdown(plan: &Plan, commitments: &[PricingCommitment]) -> CostBreakdown {
     let nodes = nodes(plan);
     let by = |name: &dyn Fn(&NodeState) -> String| parts(&nodes, name);
     CostBreakdown {
@@ -42,33 +42,33 @@ pub fn breakdown(plan: &Plan, commitments: &[Commitment]) -> CostBreakdown {
 }
 
 /// One side of a row: a state with its price.
-struct Priced<'a> {
+struct PricedState<'a> {
     state: &'a NodeState,
     hourly: Option<MicroUsd>,
-    /// Whether the price stands in for one that is not known.
+    /// Whether the price is an estimate.
     estimated: bool,
 }
 
-/// What is there before and after, by row.
-struct Node<'a> {
-    before: Option<Priced<'a>>,
-    after: Option<Priced<'a>>,
+/// A row before and after the plan.
+struct PricedNode<'a> {
+    before: Option<PricedState<'a>>,
+    after: Option<PricedState<'a>>,
 }
 
-fn nodes(plan: &Plan) -> Vec<Node<'_>> {
+fn nodes(plan: &Plan) -> Vec<PricedNode<'_>> {
     let explained: BTreeMap<&Address, &ExplainRow> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
     plan.resource_changes
         .iter()
-        // What a group costs, its members do.
+        // The cost of a group is the cost of its members.
         .filter(|row| row.kind != ResourceKind::AutoscalingGroup)
         .map(|row| {
             let explain = explained.get(&row.address);
             let before = explain.and_then(|row| row.hourly_before);
             let after = explain.and_then(|row| row.hourly_after);
             let estimated = explain.is_some_and(|row| row.estimated);
-            let side = |state, hourly, estimated| Priced { state, hourly, estimated };
-            Node {
+            let side = |state, hourly, estimated| PricedState { state, hourly, estimated };
+            PricedNode {
                 before: row.change.before.as_ref().map(|state| side(state, before, false)),
                 after: row.change.after.as_ref().map(|state| side(state, after, estimated)),
             }
@@ -76,7 +76,7 @@ fn nodes(plan: &Plan) -> Vec<Node<'_>> {
         .collect()
 }
 
-fn parts(nodes: &[Node<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow> {
+fn parts(nodes: &[PricedNode<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow> {
     let mut rows: BTreeMap<String, CostRow> = BTreeMap::new();
     let mut row = |state: &NodeState, add: &dyn Fn(&mut CostRow)| {
         let name = name(state);
@@ -90,13 +90,13 @@ fn parts(nodes: &[Node<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow
         add(rows.entry(name).or_insert(empty));
     };
     for node in nodes {
-        if let Some(Priced { state, hourly, .. }) = &node.before {
+        if let Some(PricedState { state, hourly, .. }) = &node.before {
             row(state, &|row| {
                 row.nodes_before += 1;
                 row.hourly_before += hourly.unwrap_or_default();
             });
         }
-        if let Some(Priced { state, hourly, .. }) = &node.after {
+        if let Some(PricedState { state, hourly, .. }) = &node.after {
             row(state, &|row| {
                 row.nodes_after += 1;
                 row.hourly_after += hourly.unwrap_or_default();
@@ -106,10 +106,10 @@ fn parts(nodes: &[Node<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<CostRow
     rows.into_values().collect()
 }
 
-/// Returns bounds of the price after, where a part of it is estimated.
-fn range(nodes: &[Node<'_>], cost: &Cost) -> Option<CostRange> {
+/// Returns bounds of the price after the plan, where a part of it is estimated.
+fn range(nodes: &[PricedNode<'_>], cost: &Cost) -> Option<CostRange> {
     let after = nodes.iter().filter_map(|node| node.after.as_ref());
-    let is_spot = |side: &&Priced| side.state.capacity_type == Some(CapacityType::Spot);
+    let is_spot = |side: &&PricedState| side.state.capacity_type == Some(CapacityType::Spot);
     let spot = after.filter(is_spot).filter(|side| side.estimated);
     let spot: MicroUsd = spot.filter_map(|side| side.hourly).sum();
     if spot == MicroUsd::ZERO {
@@ -130,14 +130,14 @@ fn range(nodes: &[Node<'_>], cost: &Cost) -> Option<CostRange> {
     })
 }
 
-/// Returns the totals with commitments; EC2 applies reserved instances before savings plans.
-fn committed(nodes: &[Node<'_>], commitments: &[Commitment]) -> Option<Committed> {
+/// Returns the totals with commitments. EC2 applies reserved instances before savings plans.
+fn committed(nodes: &[PricedNode<'_>], commitments: &[PricingCommitment]) -> Option<Committed> {
     if commitments.is_empty() {
         return None;
     }
-    let before = Covered::of(nodes.iter().filter_map(|node| node.before.as_ref()), commitments);
-    let after = Covered::of(nodes.iter().filter_map(|node| node.after.as_ref()), commitments);
-    let row = |(index, commitment): (usize, &Commitment)| CommitmentRow {
+    let before = Coverage::new(nodes.iter().filter_map(|node| node.before.as_ref()), commitments);
+    let after = Coverage::new(nodes.iter().filter_map(|node| node.after.as_ref()), commitments);
+    let row = |(index, commitment): (usize, &PricingCommitment)| CommitmentRow {
         name: commitment.name.clone(),
         kind: commitment.kind.as_str().to_owned(),
         hourly: commitment.hourly(),
@@ -152,16 +152,19 @@ fn committed(nodes: &[Node<'_>], commitments: &[Commitment]) -> Option<Committed
     })
 }
 
-/// What commitments cover of one side of a plan.
-struct Covered {
+/// Amounts that commitments cover on one side of a plan.
+struct Coverage {
     covers: Vec<MicroUsd>,
     hourly: MicroUsd,
 }
 
-impl Covered {
-    fn of<'a>(sides: impl Iterator<Item = &'a Priced<'a>>, commitments: &[Commitment]) -> Self {
+impl Coverage {
+    fn new<'a>(
+        sides: impl Iterator<Item = &'a PricedState<'a>>,
+        commitments: &[PricingCommitment],
+    ) -> Self {
         let (mut open, mut rest) = (Vec::new(), MicroUsd::ZERO);
-        for Priced { state, hourly, .. } in sides {
+        for PricedState { state, hourly, .. } in sides {
             let price = hourly.unwrap_or_default();
             match state.capacity_type {
                 Some(CapacityType::OnDemand) => open.push((state.instance_type.as_ref(), price)),
@@ -191,14 +194,14 @@ impl Covered {
                 list = list - *covered;
             }
         }
-        let paid: MicroUsd = commitments.iter().map(Commitment::hourly).sum();
+        let paid: MicroUsd = commitments.iter().map(PricingCommitment::hourly).sum();
         Self { covers, hourly: rest + list + paid }
     }
 }
 
-/// Returns the list price per hour that a savings plan can cover: what is paid, divided by what is
-/// left of the list price after its discount. For reserved instances it is what they cover.
-fn capacity(commitment: &Commitment) -> Option<MicroUsd> {
+/// Returns the list price per hour that a savings plan can cover: its hourly commitment divided by
+/// the share of the list price after its discount. `None` for reserved instances.
+fn capacity(commitment: &PricingCommitment) -> Option<MicroUsd> {
     let CommitmentKind::SavingsPlan { hourly, discount_milli_percent } = &commitment.kind else {
         return None;
     };
@@ -214,7 +217,7 @@ fn included(plan: &Plan) -> Vec<String> {
         cost.prices.source, cost.prices.region, cost.prices.date
     )];
     if cost.estimated > 0 {
-        lines.push(format!("{} at an estimated price", nodes_of(cost.estimated)));
+        lines.push(format!("{} at an estimated price", node_count_text(cost.estimated)));
     }
     lines
 }
@@ -230,15 +233,15 @@ fn not_included(plan: &Plan) -> Vec<String> {
     .map(str::to_owned)
     .into();
     if cost.unpriced > 0 {
-        lines.push(format!("{} without a known price", nodes_of(cost.unpriced)));
+        lines.push(format!("{} without a known price", node_count_text(cost.unpriced)));
     }
     if plan.capacity.pods.fargate > 0 {
-        lines.push("pods on Fargate, which stand under `capacity.cost.fargate`".to_owned());
+        lines.push("pods on Fargate, which are listed under `capacity.cost.fargate`".to_owned());
     }
     lines
 }
 
-fn nodes_of(n: u32) -> String {
+fn node_count_text(n: u32) -> String {
     if n == 1 { "1 node".to_owned() } else { format!("{n} nodes") }
 }
 
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn each_list_of_parts_adds_up_to_the_totals() {
+    fn each_breakdown_adds_up_to_the_totals() {
         let plan = plan();
         let parts = breakdown(&plan, &[]);
         let cost = &plan.capacity.cost;
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commitment_is_paid_whether_or_not_it_is_used_and_covers_on_demand_capacity_alone() {
+    fn commitment_is_paid_in_full_and_covers_on_demand_only() {
         let mut plan = plan();
         for row in &mut plan.resource_changes {
             for state in [&mut row.change.before, &mut row.change.after].into_iter().flatten() {
@@ -274,18 +277,18 @@ mod tests {
             }
         }
         let list = plan.capacity.cost.hourly_after;
-        let plan_of = |hourly: i64, discount_milli_percent| Commitment {
+        let plan_of = |hourly: i64, discount_milli_percent| PricingCommitment {
             name: "sp".into(),
             kind: CommitmentKind::SavingsPlan { hourly: MicroUsd(hourly), discount_milli_percent },
         };
-        let after = |commitments: &[Commitment]| {
+        let after = |commitments: &[PricingCommitment]| {
             breakdown(&plan, commitments).committed.expect("declared").hourly_after
         };
         // 0.05 USD at half the list price covers 0.10 USD of it.
         assert_eq!(after(&[plan_of(50_000, 50_000)]), list - MicroUsd(50_000));
         // Far more than the fleet: the commitment alone is paid.
         assert_eq!(after(&[plan_of(9_000_000, 50_000)]), MicroUsd(9_000_000));
-        let unused = Commitment {
+        let unused = PricingCommitment {
             name: "ri".into(),
             kind: CommitmentKind::ReservedInstances {
                 instance_type: "p5.48xlarge".into(),
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn estimated_spot_prices_give_a_range_with_the_on_demand_price_as_its_ceiling() {
+    fn estimated_spot_price_gives_range_below_on_demand() {
         let mut plan = plan();
         assert_eq!(breakdown(&plan, &[]).range, None);
         for row in &mut plan.resource_changes {

@@ -1,10 +1,10 @@
-//! Canonical JSON: equal values give equal bytes, on every machine and in every release.
+//! Canonical JSON: equal values give equal bytes, on every computer and in every release.
 //!
-//! This module knows JSON and nothing of plans. Keys are sorted by code point, numbers are
-//! integers, texts carry no escape they do not need. There are two spellings: [`compact`], without
-//! any white space, is what hashes are taken over; [`pretty`], with two spaces for each level and a
-//! final line feed, is what files hold. Invariant: a float is an error, even one that happens to be
-//! whole, and so is one that is no number, which other writers turn into `null`.
+//! This module knows JSON but no plans. Keys are sorted by code point, numbers are integers, and
+//! strings carry only the escapes that JSON requires. There are two spellings. [`compact`] has no
+//! white space and is used for hashes. [`pretty`] indents by two spaces, ends in a line feed and is
+//! used for files. Invariant: every float is an error, even a whole one. So is a value such as NaN,
+//! which other writers turn into `null`.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -22,16 +22,15 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::ids::hex;
 use tree::Json;
 
-/// Spaces for each level of the spelling that files use.
+/// Spaces for each level of [`pretty`].
 const INDENT: usize = 2;
 
-/// Why a value has no canonical form.
+/// Reasons why a value has no canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CanonicalError {
-    /// A float: it would print differently elsewhere.
+    /// A float, which other writers may print differently.
     #[error("{0} is a float; use an integer or a decimal text")]
     Float(String),
     /// Raw bytes, which JSON does not have.
@@ -40,13 +39,13 @@ pub enum CanonicalError {
     /// An integer beyond 64 bits.
     #[error("{0} does not fit into 64 bits")]
     Wide(String),
-    /// A key of an object that is neither text nor an integer.
+    /// An object key that is neither a string nor an integer.
     #[error("a key of an object is neither text nor an integer")]
     Key,
-    /// A key that stands twice in one object.
-    #[error("key `{0}` stands twice in one object")]
+    /// A key that occurs twice in one object.
+    #[error("key `{0}` occurs twice in one object")]
     DuplicateKey(String),
-    /// The value itself refused to be written.
+    /// The value's own serializer failed.
     #[error("{0}")]
     Refused(String),
 }
@@ -54,10 +53,10 @@ pub enum CanonicalError {
 /// Returns `value` as canonical JSON without white space.
 ///
 /// # Errors
-/// When the value holds a float, raw bytes, or keys that clash or are no text.
+/// If the value holds a float or raw bytes, or keys that clash or are neither strings nor integers.
 pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut writer = Writer { out: String::new(), shown: false };
-    writer.compact(&Json::of(value)?);
+    let mut writer = JsonWriter { out: String::new(), escapes_controls: false };
+    writer.compact(&Json::from_value(value)?);
     Ok(writer.out)
 }
 
@@ -66,42 +65,47 @@ pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalErro
 /// # Errors
 /// As [`compact`].
 pub fn sha256<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    Ok(hex(&Sha256::digest(compact(value)?.as_bytes())))
+    Ok(hex::encode(Sha256::digest(compact(value)?.as_bytes())))
+}
+
+/// Returns [`sha256`] of a value that is known to have a canonical form.
+pub(super) fn hash<T: Serialize>(value: &T) -> String {
+    sha256(value).expect("what is hashed holds neither floats nor bytes")
 }
 
 /// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
 ///
-/// People read it in terminals: what would be obeyed there is written as an escape, which reads back
-/// as the same value.
+/// Users read it in terminals. Terminal control characters are therefore escaped; the escapes read
+/// back as the same value.
 ///
 /// # Errors
-/// When the value holds a float, raw bytes, or keys that clash or are no text.
+/// If the value holds a float or raw bytes, or keys that clash or are neither strings nor integers.
 pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut writer = Writer { out: String::new(), shown: true };
-    writer.pretty(&Json::of(value)?, 0);
+    let mut writer = JsonWriter { out: String::new(), escapes_controls: true };
+    writer.pretty(&Json::from_value(value)?, 0);
     writer.out.push('\n');
     Ok(writer.out)
 }
 
-/// Returns whether a terminal obeys `c` instead of showing it: late controls, changes of the direction
-/// of writing, separators of lines and paragraphs. Early controls have their escapes in JSON itself.
+/// Returns whether a terminal interprets `c` instead of printing it: C1 controls, bidirectional
+/// overrides, line and paragraph separators. JSON itself escapes C0 controls.
 #[must_use]
-pub fn is_obeyed(c: char) -> bool {
+pub fn is_terminal_control(c: char) -> bool {
     matches!(c,
         '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns JSON with escapes for what terminals obey, which stands nowhere but in texts: it reads back
-/// as the same value.
+/// Returns JSON with escapes for terminal control characters. They occur only in strings, so the
+/// JSON reads back as the same value.
 #[must_use]
-pub fn shown(json: &str) -> String {
-    if !json.contains(is_obeyed) {
+pub fn escape_terminal_controls(json: &str) -> String {
+    if !json.contains(is_terminal_control) {
         return json.to_owned();
     }
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        if is_obeyed(c) {
+        if is_terminal_control(c) {
             // Writing to a `String` cannot fail.
             let _ = write!(out, "\\u{:04x}", u32::from(c));
         } else {
@@ -111,17 +115,16 @@ pub fn shown(json: &str) -> String {
     out
 }
 
-/// Where a line may begin.
+/// Source of indentation.
 const SPACES: &str = "                                ";
 
-/// Writes a tree.
-struct Writer {
+struct JsonWriter {
     out: String,
-    /// Whether what terminals obey is escaped.
-    shown: bool,
+    /// Whether terminal control characters are escaped.
+    escapes_controls: bool,
 }
 
-impl Writer {
+impl JsonWriter {
     fn compact(&mut self, json: &Json) {
         match json {
             Json::List(items) => {
@@ -202,8 +205,8 @@ impl Writer {
         }
     }
 
-    /// Writes `text` with the escapes JSON demands, the short one where there is one, and no other
-    /// but for what is obeyed.
+    /// Writes `text` with the escapes that JSON requires, in their short form where there is one,
+    /// and with escapes for terminal controls if these are enabled.
     fn text(&mut self, text: &str) {
         self.out.push('"');
         let mut rest = text;
@@ -220,8 +223,8 @@ impl Writer {
 
     fn is_escaped(&self, c: char) -> bool {
         matches!(c, '"' | '\\' | '\0'..='\u{1f}')
-            || self.shown && !c.is_ascii() && is_obeyed(c)
-            || self.shown && c == '\u{7f}'
+            || self.escapes_controls && !c.is_ascii() && is_terminal_control(c)
+            || self.escapes_controls && c == '\u{7f}'
     }
 
     fn escape(&mut self, c: char) {
@@ -253,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_sorted_and_nothing_is_spaced() {
+    fn compact_form_sorts_keys_without_white_space() {
         #[derive(Serialize)]
         struct Shape {
             z: u8,
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_escaped_in_files_and_reads_back() {
+    fn terminal_controls_are_escaped_in_files() {
         let value = json!({"a": "x\u{202e}y\u{9b}"});
         let text = pretty(&value).unwrap();
         assert_eq!(text, "{\n  \"a\": \"x\\u202ey\\u009b\"\n}\n");
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_indented_by_two_and_end_in_a_line_feed() {
+    fn pretty_form_indents_by_two_and_ends_in_line_feed() {
         let value = json!({"b": [], "a": [1, {"c": {}}]});
         let expected =
             "{\n  \"a\": [\n    1,\n    {\n      \"c\": {}\n    }\n  ],\n  \"b\": []\n}\n";
@@ -281,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn texts_carry_no_escape_they_do_not_need() {
+    fn strings_have_only_required_escapes() {
         let text = "\u{0}\u{8}\t\n\u{c}\r\u{1f}\"\\/é\u{7f}\u{2028}😀";
         let expected = "\"\\u0000\\b\\t\\n\\f\\r\\u001f\\\"\\\\/é\u{7f}\u{2028}😀\"";
         assert_eq!(compact(text).unwrap(), expected);
     }
 
     #[test]
-    fn a_float_is_an_error_wherever_it_stands() {
+    fn float_is_an_error_everywhere() {
         for (value, shown) in [(1.0, "1"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
             assert_eq!(compact(&vec![Some(value)]), Err(CanonicalError::Float(shown.to_owned())));
         }
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_say_exactly_is_an_error() {
+    fn inexact_json_is_an_error() {
         struct Raw;
         impl Serialize for Raw {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -337,14 +340,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_spellings_are_json_and_say_the_same(value in any_json()) {
+        fn both_spellings_parse_to_the_same_value(value in any_json()) {
             for text in [compact(&value).unwrap(), pretty(&value).unwrap()] {
                 prop_assert_eq!(&serde_json::from_str::<Value>(&text).unwrap(), &value);
             }
         }
 
         #[test]
-        fn reading_and_writing_again_changes_no_byte(value in any_json()) {
+        fn rewriting_changes_no_byte(value in any_json()) {
             let text = compact(&value).unwrap();
             prop_assert_eq!(&compact(&serde_json::from_str::<Value>(&text).unwrap()).unwrap(), &text);
         }

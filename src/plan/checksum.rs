@@ -1,21 +1,19 @@
-//! The checksum of a plan's file: one flipped bit in it is found, wherever it is.
+//! Checksum of a plan file, which detects any flipped bit.
 //!
-//! Digest and identity hold what is decided; the rest of a file is there to be read by people and
-//! policies, who must be able to trust it as well. The checksum is the SHA-256 of the file in its
-//! canonical spelling, less the line of the checksum itself; a file that was spelled anew by another
-//! tool keeps it.
+//! Digest and identity cover the decisions. The rest of a file is read by users and policies, who
+//! must be able to trust it too. The checksum is the SHA-256 of the canonical file without the line
+//! of the checksum itself. A file that another tool reformatted keeps its checksum.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::canonical;
-use crate::ids::hex;
 
-/// The line begins so; it stands before the line of the key that comes next in canonical order.
+/// Start of the checksum line, which precedes the next key in canonical order.
 const LINE: &str = "\n  \"checksum\": \"";
 const NEXT: &str = "\n  \"complete\":";
 
-/// Returns the canonical spelling of a plan with its checksum.
+/// Adds the checksum line to the canonical spelling of a plan.
 pub(super) fn with_checksum(mut pretty: String) -> String {
     let line = format!("{LINE}{}\",", checksum(&[&pretty]));
     if let Some(at) = pretty.find(NEXT) {
@@ -24,18 +22,18 @@ pub(super) fn with_checksum(mut pretty: String) -> String {
     pretty
 }
 
-/// Returns whether `stated` is the checksum of the plan that `text` spells.
-pub(super) fn holds(text: &str, stated: &str) -> bool {
-    is_of_lines(text, stated) || is_of_contents(text, stated)
+/// Returns whether `stated` is the checksum of the plan in `text`.
+pub(super) fn matches(text: &str, stated: &str) -> bool {
+    matches_as_written(text, stated) || matches_contents(text, stated)
 }
 
-/// Whether it is, for a file as this program writes it: nothing has to be spelled anew.
-fn is_of_lines(text: &str, stated: &str) -> bool {
+/// Checks a file in the canonical spelling without parsing it.
+fn matches_as_written(text: &str, stated: &str) -> bool {
     let line = format!("{LINE}{stated}\",");
     text.split_once(&line).is_some_and(|(head, tail)| checksum(&[head, tail]) == stated)
 }
 
-fn is_of_contents(text: &str, stated: &str) -> bool {
+fn matches_contents(text: &str, stated: &str) -> bool {
     let Ok(Value::Object(mut plan)) = serde_json::from_str(text) else { return false };
     plan.remove("checksum");
     canonical::pretty(&plan).is_ok_and(|pretty| checksum(&[&pretty]) == stated)
@@ -46,5 +44,5 @@ fn checksum(parts: &[&str]) -> String {
     for part in parts {
         hash.update(part);
     }
-    format!("sha256:{}", hex(&hash.finalize()))
+    format!("sha256:{}", hex::encode(hash.finalize()))
 }

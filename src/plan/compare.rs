@@ -1,9 +1,9 @@
-//! Two plans side by side: what differs between any two, and what one revision causes that another
-//! would not.
+//! Compares two plans: the differences between any two, and the changes that one revision causes
+//! compared with another.
 //!
-//! This module knows the wire form alone. Invariant: a change is *pending* only if the other plan
-//! makes the same change to the same node, or launches a node of the same kind; keys that a pool
-//! hands out do not matter, since they depend on what else is launched.
+//! This module knows only the wire form. Invariant: a change is *pending* only if the other plan
+//! makes the same change to the same node, or launches a node of the same kind. Row keys are
+//! ignored, since they depend on the other launches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,11 @@ use super::canonical;
 use super::wire::{
     Action, ComparedWorkload, Comparison, DemandRow, NodeState, Plan, ResourceChange, workload_key,
 };
-use crate::ids::{Address, Digest, PlanId, WorkloadId};
-use crate::units::MicroUsd;
+use crate::model::ids::{Address, Digest, PlanId, WorkloadId};
+use crate::model::units::MicroUsd;
 
-/// Returns what `plan` changes that `other`, planned from `revision` over the same world, would not.
+/// Returns the changes of `plan` that `other`, planned from `revision` over the same observation,
+/// does not make.
 #[must_use]
 pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
     let mut theirs: BTreeMap<String, Vec<&ResourceChange>> = BTreeMap::new();
@@ -30,7 +31,7 @@ pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
         let list = if same.is_some() { &mut pending } else { &mut caused };
         list.push(row.address.clone());
     }
-    let withdrawn = theirs.into_values().flatten().map(words);
+    let withdrawn = theirs.into_values().flatten().map(describe_change);
     let (ours, before) = (&plan.capacity.cost, &other.capacity.cost);
     let mut withdrawn: Vec<String> = withdrawn.collect();
     withdrawn.sort();
@@ -45,38 +46,38 @@ pub fn compare(plan: &Plan, other: &Plan, revision: &str) -> Comparison {
         hourly_caused: ours.hourly_after - before.hourly_after,
         hourly_pending: before.hourly_after - ours.hourly_before,
         workloads: workloads(&other.capacity.demand, &plan.capacity.demand),
-        unplaced_pending: unplaced(other, plan),
-        problems_pending: problems(other, plan),
+        unplaced_pending: shared_unschedulable(other, plan),
+        problems_pending: shared_problems(other, plan),
     }
 }
 
-/// Returns the workloads of `ours` of which `theirs` leaves at least as many pods without a place.
-fn unplaced(theirs: &Plan, ours: &Plan) -> Vec<WorkloadId> {
-    let left = |plan: &Plan| {
+/// Returns the workloads of `ours` for which `theirs` leaves at least as many pods unschedulable.
+fn shared_unschedulable(theirs: &Plan, ours: &Plan) -> Vec<WorkloadId> {
+    let unschedulable = |plan: &Plan| {
         let mut pods: BTreeMap<WorkloadId, u32> = BTreeMap::new();
         for row in &plan.capacity.unschedulable {
             *pods.entry(row.workload.clone()).or_insert(0) += row.pods;
         }
         pods
     };
-    let theirs = left(theirs);
+    let theirs = unschedulable(theirs);
     let is_known = |(workload, pods): &(WorkloadId, u32)| theirs.get(workload) >= Some(pods);
-    left(ours).into_iter().filter(is_known).map(|(workload, _)| workload).collect()
+    unschedulable(ours).into_iter().filter(is_known).map(|(workload, _)| workload).collect()
 }
 
-/// Returns the problems that both plans tell of.
-fn problems(theirs: &Plan, ours: &Plan) -> Vec<String> {
-    let told = |plan: &Plan| -> BTreeSet<String> {
-        plan.capacity.diagnostics.iter().map(Comparison::problem).collect()
+/// Returns the problems that both plans report.
+fn shared_problems(theirs: &Plan, ours: &Plan) -> Vec<String> {
+    let problems = |plan: &Plan| -> BTreeSet<String> {
+        plan.capacity.diagnostics.iter().map(Comparison::problem_key).collect()
     };
-    told(theirs).intersection(&told(ours)).cloned().collect()
+    problems(theirs).intersection(&problems(ours)).cloned().collect()
 }
 
 fn changes(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
     plan.resource_changes.iter().filter(|row| row.change.actions.as_slice() != [Action::NoOp])
 }
 
-/// Returns what makes two changes the same one.
+/// Returns a key that is equal for equal changes.
 fn identity(row: &ResourceChange) -> String {
     let before = row.change.before.as_ref().map(|state| match (&state.instance_id, &state.node) {
         (Some(id), _) => id.to_string(),
@@ -98,13 +99,13 @@ fn identity(row: &ResourceChange) -> String {
     format!("{:?} {:?} {before:?} {after:?} {labels:?}", row.kind, row.change.actions)
 }
 
-/// Returns a change in words of one line.
-fn words(row: &ResourceChange) -> String {
-    format!("{}: {}", row.address, does(row))
+/// Returns a one-line description of a change, with its address.
+fn describe_change(row: &ResourceChange) -> String {
+    format!("{}: {}", row.address, describe_actions(row))
 }
 
-/// Returns what a row does, in words.
-fn does(row: &ResourceChange) -> String {
+/// Returns a one-line description of the actions of a row.
+fn describe_actions(row: &ResourceChange) -> String {
     let text = |state: &NodeState| {
         let parts = [
             state.instance_type.as_ref().map(ToString::to_string),
@@ -131,7 +132,7 @@ fn does(row: &ResourceChange) -> String {
     }
 }
 
-/// Returns how many members a group has, where the state is that of a group.
+/// Returns the desired size of a group; `None` for a state of a node.
 fn size(state: Option<&NodeState>) -> Option<u32> {
     Some(state?.group.as_ref()?.desired)
 }
@@ -169,68 +170,68 @@ fn workloads(theirs: &[DemandRow], ours: &[DemandRow]) -> Vec<ComparedWorkload> 
     keys.into_iter().filter(differs).filter_map(row).collect()
 }
 
-/// What differs between two plans.
+/// Differences between two plans.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The first plan.
-    pub a: Side,
+    pub a: PlanOverview,
     /// The second plan.
-    pub b: Side,
-    /// Whether both decide the same.
+    pub b: PlanOverview,
+    /// Whether both plans have the same decisions.
     pub same_decisions: bool,
     /// Whether both are the same plan, so that an approval of one covers the other.
     pub same_plan: bool,
-    /// Rows that do not do the same in both, by address.
+    /// Rows with different actions, by address.
     pub rows: Vec<DifferenceRow>,
-    /// Conditions that only one of them has, in words.
+    /// Preconditions that only one of them has, in words.
     pub preconditions: Vec<DifferenceRow>,
 }
 
-/// What a difference says about one of its plans.
+/// Key data of one of the compared plans.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Side {
+pub struct PlanOverview {
     /// Digest.
     pub digest: Digest,
     /// Identity.
     pub plan_id: PlanId,
     /// Commit.
     pub commit: Option<String>,
-    /// The moment it was made for.
+    /// Time that the plan is made for.
     pub timestamp: Timestamp,
-    /// Rows that create, update and delete.
+    /// Numbers of rows that create, update and delete.
     pub changes: [u32; 3],
-    /// Price per hour once it is applied.
+    /// Price per hour after the apply.
     pub hourly_after: MicroUsd,
-    /// Pods without a place.
+    /// Number of unschedulable pods.
     pub unschedulable: u32,
 }
 
-/// Something that two plans do not share.
+/// A row or precondition that differs between two plans.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct DifferenceRow {
-    /// The row.
+    /// Address of the row.
     pub address: Address,
-    /// What the first plan does, or expects; absent where it has no such row.
+    /// Action or precondition of the first plan; absent where it has no such row.
     pub a: Option<String>,
-    /// What the second plan does, or expects.
+    /// Action or precondition of the second plan.
     pub b: Option<String>,
 }
 
-/// Returns what differs between two plans.
+/// Returns the differences between two plans.
 #[must_use]
 pub fn difference(a: &Plan, b: &Plan) -> Difference {
     Difference {
         same_decisions: a.capacity.digest == b.capacity.digest,
         same_plan: a.capacity.plan_id == b.capacity.plan_id,
-        rows: paired(all(a), all(b)),
-        preconditions: paired(conditions(a), conditions(b)),
-        a: Side::of(a),
-        b: Side::of(b),
+        rows: differing_rows(row_descriptions(a), row_descriptions(b)),
+        preconditions: differing_rows(conditions(a), conditions(b)),
+        a: PlanOverview::new(a),
+        b: PlanOverview::new(b),
     }
 }
 
-impl Side {
-    fn of(plan: &Plan) -> Self {
+impl PlanOverview {
+    fn new(plan: &Plan) -> Self {
         let capacity = &plan.capacity;
         Self {
             digest: capacity.digest.clone(),
@@ -244,14 +245,14 @@ impl Side {
     }
 }
 
-fn all(plan: &Plan) -> BTreeMap<Address, String> {
-    plan.resource_changes.iter().map(|row| (row.address.clone(), does(row))).collect()
+fn row_descriptions(plan: &Plan) -> BTreeMap<Address, String> {
+    plan.resource_changes.iter().map(|row| (row.address.clone(), describe_actions(row))).collect()
 }
 
 fn conditions(plan: &Plan) -> BTreeMap<Address, String> {
     let mut map: BTreeMap<Address, String> = BTreeMap::new();
     for precondition in &plan.capacity.base.preconditions {
-        // As the plan's own JSON has it: what is compared here is never only worded differently.
+        // Compare the JSON of conditions, so that a change of wording is no difference.
         let text = canonical::compact(&precondition.condition).unwrap_or_default();
         let entry = map.entry(precondition.address.clone()).or_default();
         *entry = if entry.is_empty() { text } else { format!("{entry}; {text}") };
@@ -259,7 +260,10 @@ fn conditions(plan: &Plan) -> BTreeMap<Address, String> {
     map
 }
 
-fn paired(a: BTreeMap<Address, String>, mut b: BTreeMap<Address, String>) -> Vec<DifferenceRow> {
+fn differing_rows(
+    a: BTreeMap<Address, String>,
+    mut b: BTreeMap<Address, String>,
+) -> Vec<DifferenceRow> {
     let mut rows = Vec::new();
     for (address, a) in a {
         let b = b.remove(&address);
@@ -276,7 +280,7 @@ fn paired(a: BTreeMap<Address, String>, mut b: BTreeMap<Address, String>) -> Vec
 mod tests {
     use super::*;
     use crate::plan::fixture::{plan, sealed};
-    use crate::plan::wire::{GroupSize, ResourceKind};
+    use crate::plan::wire::{DiagnosticSeverity, GroupSize, ResourceKind};
 
     fn launches(plan: &mut Plan) -> Vec<&mut ResourceChange> {
         let created = |row: &&mut ResourceChange| row.change.actions == [Action::Create];
@@ -284,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_revisions_would_do_is_pending_whatever_key_it_has() {
+    fn changes_of_both_revisions_are_pending_whatever_their_key() {
         let ours = plan();
         let mut other = plan();
         for row in launches(&mut other) {
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_revision_alone_does_is_caused_and_what_it_takes_back_is_withdrawn() {
+    fn changes_of_one_revision_are_caused_or_withdrawn() {
         let ours = plan();
         let mut other = plan();
         for row in launches(&mut other) {
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_asks_for_is_told_where_it_alone_differs_and_old_troubles_are_pending() {
+    fn changed_requests_are_reported_old_problems_are_pending() {
         let (ours, mut other) = (plan(), plan());
         other.capacity.demand[0].requests.cpu_milli += 100;
         let found = compare(&ours, &other, "main");
@@ -328,7 +332,7 @@ mod tests {
         let cpu = |amount: &Option<crate::plan::wire::Amount>| amount.as_ref().map(|a| a.cpu_milli);
         assert_eq!(cpu(&row.requests_before), cpu(&row.requests_after).map(|cpu| cpu + 100));
         let trouble = |message: &str| crate::plan::wire::Diagnostic {
-            severity: "warning".into(),
+            severity: DiagnosticSeverity::Warning,
             origin: None,
             object: "o".into(),
             message: message.into(),
@@ -341,10 +345,10 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_end_at_another_size_are_not_the_same_change() {
+    fn group_changes_with_other_sizes_differ() {
         let sized = |desired: u32| NodeState {
             group: Some(GroupSize { name: Some("g".into()), min: 1, max: 9, desired }),
-            ..NodeState::nothing()
+            ..NodeState::empty()
         };
         let to = |desired: u32| {
             let mut plan = plan();
@@ -362,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_names_each_row_that_does_not_do_the_same() {
+    fn difference_lists_rows_with_other_actions() {
         let a = plan();
         let none = difference(&a, &a.clone());
         assert!(none.same_decisions && none.same_plan && none.rows.is_empty());

@@ -1,54 +1,58 @@
-//! Cordons of ours for which nothing stands any more.
+//! Stale cordons: nodes that fleetwright cordoned although nothing drains them any more.
 //!
-//! Whoever dies between a cordon and the end of its drain leaves a node that takes no pods. Where the next plan has it
-//! go, its drain is taken up; where the plan keeps it, this is the one place that says so.
+//! A process that dies between a cordon and the end of its drain leaves a cordoned node. If the
+//! next plan removes the node, that drain resumes. If the plan retains the node, only this module
+//! reports the cordon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::wire::{BlockReason, ExplainRow, KeepReason, Plan, Reason};
-use crate::fleet::{CordonedFor, Instance, Node, Observed};
-use crate::ids::{Address, InstanceId};
+use crate::model::ids::{Address, InstanceId};
+use crate::model::observed::{CordonReason, Instance, Node, Observed};
 
-/// A node with our mark on it that does not go.
+/// A node with our cordon mark that is not terminating.
 #[derive(Debug, Clone, Copy)]
 pub struct StaleCordon<'o> {
-    /// Its machine, which runs.
+    /// The running instance of the node.
     pub instance: &'o InstanceId,
-    /// The node; one that takes pods was uncordoned by somebody else, and has only our mark left on it. With that a
-    /// later cordon of theirs would look like one of ours.
+    /// The node. A schedulable node was uncordoned by another client and has only our mark left.
+    /// With that mark, a later foreign cordon would look like ours.
     pub node: &'o Node,
-    /// What it was cordoned for.
-    pub mark: CordonedFor,
-    /// Whether it is ours to uncordon: its machine carries our tags, or is of a group that we manage.
-    pub ours: bool,
+    /// Reason of the cordon.
+    pub mark: CordonReason,
+    /// Whether fleetwright may uncordon it: its instance carries our tags, or belongs to a group
+    /// that we manage.
+    pub is_ours: bool,
 }
 
 impl StaleCordon<'_> {
-    /// Returns whether an apply beside which nothing goes on may take it back: of a machine that goes by itself the
-    /// loop knows how that stands, but a node that takes pods does not go.
+    /// Returns whether an apply that runs alone may uncordon the node.
+    ///
+    /// The controller decides about cordons for interruptions, because it tracks them. A
+    /// schedulable node is never an interrupted one.
     #[must_use]
-    pub fn is_of_apply(&self) -> bool {
-        self.ours && (self.mark == CordonedFor::Drain || !self.node.unschedulable)
+    pub fn can_uncordon_in_apply(&self) -> bool {
+        self.is_ours && (self.mark == CordonReason::Drain || !self.node.unschedulable)
     }
 }
 
-/// Returns the nodes with our mark whose machines run and are not among those that go, by the name of the node.
-/// What is carried out beside the plan is not known here: its cordons are among them.
+/// Returns the nodes with our mark whose running instances are not in `terminating`, by node name.
+/// Cordons of an apply in progress are among them.
 #[must_use]
 pub fn stale_cordons<'o>(
     plan: &Plan,
     observed: &'o Observed,
-    goes: &BTreeSet<InstanceId>,
+    terminating: &BTreeSet<InstanceId>,
 ) -> Vec<StaleCordon<'o>> {
     let managed = managed(plan);
     let found = observed.nodes.values().filter_map(|node| {
-        let mark = node.cordoned_for()?;
+        let mark = node.cordon_reason()?;
         let instance = observed.instances.get(node.instance.as_ref()?)?;
         let is_member = |instance: &Instance| instance.group.is_some();
-        let ours = instance.is_ours(&observed.cluster.name)
+        let ours = instance.is_managed_by(&observed.cluster.name)
             || is_member(instance) && managed.contains(&instance.id);
-        let stays = instance.is_active() && !goes.contains(&instance.id);
-        stays.then_some(StaleCordon { instance: &instance.id, node, mark, ours })
+        let stays = instance.is_active() && !terminating.contains(&instance.id);
+        stays.then_some(StaleCordon { instance: &instance.id, node, mark, is_ours: ours })
     });
     found.collect()
 }
@@ -59,27 +63,27 @@ pub fn is_managed_member(plan: &Plan, instance: &Instance) -> bool {
     instance.group.is_some() && managed(plan).contains(&instance.id)
 }
 
-/// Returns the machines that the plan leaves alone because of whose they are. Of one that it has no row of it tells
-/// nothing.
+/// Returns the instances that the plan leaves alone because fleetwright does not manage them.
+/// Instances without a row are not included.
 #[must_use]
-pub fn left_to_others(plan: &Plan) -> BTreeSet<&InstanceId> {
-    machines(plan, is_of_others)
+pub fn unmanaged_instances(plan: &Plan) -> BTreeSet<&InstanceId> {
+    instances_where(plan, is_unmanaged)
 }
 
-/// Returns the machines that the plan has rows of, and does not leave alone because whose they are.
+/// Returns the instances with a row, except unmanaged ones.
 fn managed(plan: &Plan) -> BTreeSet<&InstanceId> {
-    machines(plan, |row| !is_of_others(row))
+    instances_where(plan, |row| !is_unmanaged(row))
 }
 
-fn machines(plan: &Plan, which: impl Fn(&ExplainRow) -> bool) -> BTreeSet<&InstanceId> {
+fn instances_where(plan: &Plan, predicate: impl Fn(&ExplainRow) -> bool) -> BTreeSet<&InstanceId> {
     let explain: BTreeMap<&Address, &ExplainRow> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
     let rows = plan.resource_changes.iter();
-    let found = rows.filter(|row| explain.get(&row.address).is_some_and(|row| which(row)));
+    let found = rows.filter(|row| explain.get(&row.address).is_some_and(|row| predicate(row)));
     found.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect()
 }
 
-fn is_of_others(row: &ExplainRow) -> bool {
+fn is_unmanaged(row: &ExplainRow) -> bool {
     let Reason::Keep { because } = &row.reason else { return false };
     matches!(
         because,
@@ -92,16 +96,16 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::fleet::{CORDONED_ANNOTATION, ClusterIdentity, Membership, fixture};
+    use crate::model::observed::{CORDONED_ANNOTATION, ClusterIdentity, Membership, fixture};
     use crate::plan::wire::{Action, RetireReason};
 
-    /// Returns a plan whose first row is of the machine `i-1`, which is kept for a reason.
+    /// Returns a plan whose first deletion is about `i-1`, retained for a reason or retired.
     fn keeps(because: Option<KeepReason>) -> Plan {
         let mut plan = crate::render::fixture::plan();
         let deletes = |row: &&mut crate::plan::wire::ResourceChange| {
             row.change.actions.contains(&Action::Delete)
         };
-        let row = plan.resource_changes.iter_mut().find(deletes).expect("one goes");
+        let row = plan.resource_changes.iter_mut().find(deletes).expect("a deletion");
         row.change.before.as_mut().expect("it is there").instance_id = Some("i-1".into());
         let address = row.address.clone();
         let explain = plan.capacity.explain.iter_mut().find(|row| row.address == address);
@@ -112,7 +116,7 @@ mod tests {
         plan
     }
 
-    /// Returns a world in which the node of `i-1`, of a group or ours, carries a mark.
+    /// Returns an observation in which the node of `i-1` carries a mark.
     fn world(of_group: bool, mark: &str, unschedulable: bool) -> Observed {
         let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
         let mut world = Observed::empty(cluster, Timestamp::UNIX_EPOCH);
@@ -121,7 +125,7 @@ mod tests {
         let instance = if of_group {
             Instance { group: Some(group), ..fixture::instance("i-1") }
         } else {
-            fixture::ours("i-1", "c")
+            fixture::managed_instance("i-1", "c")
         };
         let mark = (CORDONED_ANNOTATION.to_owned(), mark.to_owned());
         let node = Node {
@@ -136,28 +140,29 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_what_carries_our_tags_and_what_is_of_a_group_that_the_plan_manages() {
+    fn tagged_instances_and_managed_members_are_ours() {
         let observed = || BlockReason::GroupObserved { why: "manage is not set".to_owned() };
         for (what, of_group, because, ours) in [
             ("tags", false, Some(KeepReason::NotOurs), true),
             ("a group that we manage", true, Some(KeepReason::Needed { pods: 1 }), true),
-            ("and its members that are held back", true, None, true),
-            ("a group of nobody here", true, Some(KeepReason::NotOurs), false),
-            ("one only looked at", true, Some(KeepReason::Blocked { by: observed() }), false),
+            ("and its blocked members", true, None, true),
+            ("an unmanaged group", true, Some(KeepReason::NotOurs), false),
+            ("an observed group", true, Some(KeepReason::Blocked { by: observed() }), false),
         ] {
             let (plan, world) = (keeps(because), world(of_group, "drain", true));
             let found = stale_cordons(&plan, &world, &BTreeSet::new());
-            let found: Vec<_> = found.iter().map(|one| (one.ours, one.is_of_apply())).collect();
+            let found: Vec<_> =
+                found.iter().map(|one| (one.is_ours, one.can_uncordon_in_apply())).collect();
             assert_eq!(found, [(ours, ours)], "{what}");
         }
         let unknown = world(true, "drain", true);
         let mut plan = keeps(None);
         plan.resource_changes.clear();
-        assert!(stale_cordons(&plan, &unknown, &BTreeSet::new()).iter().all(|one| !one.ours));
+        assert!(stale_cordons(&plan, &unknown, &BTreeSet::new()).iter().all(|one| !one.is_ours));
     }
 
     #[test]
-    fn what_goes_is_taken_up_and_what_goes_by_itself_is_for_the_loop_unless_it_takes_pods() {
+    fn apply_uncordons_drains_and_schedulable_nodes_only() {
         let plan = keeps(None);
         for (mark, unschedulable, of_apply) in [
             ("drain", true, true),
@@ -169,7 +174,7 @@ mod tests {
         ] {
             let world = world(false, mark, unschedulable);
             let found = stale_cordons(&plan, &world, &BTreeSet::new());
-            let found: Vec<_> = found.iter().map(StaleCordon::is_of_apply).collect();
+            let found: Vec<_> = found.iter().map(StaleCordon::can_uncordon_in_apply).collect();
             assert_eq!(found, [of_apply], "{mark} {unschedulable}");
             assert!(stale_cordons(&plan, &world, &["i-1".into()].into()).is_empty());
         }

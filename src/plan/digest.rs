@@ -1,70 +1,72 @@
-//! What a plan decides, as one hash: what is approved.
+//! Digest of the decisions of a plan: the value that is approved.
 //!
-//! The digest knows decisions and refuses everything else: commit, time, price, version, reasons,
-//! diagnostics, demand mode and rows that change nothing leave it as it is, so that a squash, a new
-//! price list or a new release does not void an approval. Invariants: whatever `apply` reads of a row
-//! is in the digest, so that nothing can be done under it that nobody approved; every struct of the
-//! wire form that holds a decision is taken apart here without `..`, so that a new field does not
-//! compile until someone has said whether it is one.
+//! The digest covers decisions and nothing else. Commit, time, price, version, reasons,
+//! diagnostics, demand mode and unchanged rows do not affect it. A squash, a new price list or a
+//! new release therefore voids no approval. Invariants: everything that `apply` reads of a row is
+//! in the digest, so no unapproved action is possible under it. Every wire struct that holds a
+//! decision is destructured here without `..`, so a new field does not compile until it is
+//! classified.
 //!
-//! A field that a later minor version adds to the projection is left out where it is absent: the
-//! digests of older plans stay what they were.
+//! A field that a later minor version adds to the projection is omitted where it is absent, so the
+//! digests of older plans stay unchanged.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::identity::hash;
+use super::canonical::hash;
 use super::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, ExplainRow,
     GroupSize, NodeState, Plan, Precondition, ResourceChange, ResourceKind, Wave, WaveStep,
 };
-use crate::catalog::CapacityType;
-use crate::fleet::ClusterIdentity;
-use crate::ids::{
+use crate::model::ids::{
     Address, Digest, InstanceId, InstanceTypeName, LabelKey, Labels, PoolName, ReservationId, Uid,
     ZoneId, ZoneName,
 };
-use crate::pod::Taint;
-use crate::solve::Alternative;
+use crate::model::market::CapacityType;
+use crate::model::observed::ClusterIdentity;
+use crate::model::pod::Taint;
+use crate::model::reason::Alternative;
 
-/// Names what is hashed, so that no hash of one kind is ever one of another.
-const DIGEST_OF: &str = "fleetwright.dev/decisions/1";
-const WHOLE_DIGEST_OF: &str = "fleetwright.dev/decisions/2";
+/// Domain separation: hashes of different kinds never coincide.
+const DIGEST_DOMAIN: &str = "fleetwright.dev/decisions/1";
+const DIGEST_DOMAIN_V2: &str = "fleetwright.dev/decisions/2";
 
-/// Versions of the format whose digests left out a part of what `apply` reads of a row.
-const PARTIAL: [&str; 2] = ["1.0", "1.1"];
+/// Format versions whose digests omit a part of the fields that `apply` reads.
+const PARTIAL_DIGEST_VERSIONS: [&str; 2] = ["1.0", "1.1"];
 
-/// Returns whether digest and identity of `plan` hold everything that `apply` obeys: those of the
-/// formats 1.0 and 1.1 do not, so such plans can be read and shown, and no longer applied.
+/// Returns whether digest and identity of `plan` cover everything that `apply` reads.
+///
+/// Those of formats 1.0 and 1.1 do not. Such plans can be read and rendered, but no longer applied.
 #[must_use]
-pub fn is_whole(plan: &Plan) -> bool {
-    !PARTIAL.contains(&plan.format_version.as_str())
+pub fn has_complete_digest(plan: &Plan) -> bool {
+    !PARTIAL_DIGEST_VERSIONS.contains(&plan.format_version.as_str())
 }
 
-/// Returns the digest of what `plan` decides: `sha256:` and 64 hex digits.
+/// Returns the digest of the decisions of `plan`: `sha256:` and 64 hex digits.
 ///
-/// It does not depend on the order of rows, and it does not read the digest that the plan states.
+/// It is independent of the order of rows and of the digest that the plan states.
 #[must_use]
 pub fn digest(plan: &Plan) -> Digest {
-    format!("sha256:{}", hash(&Decisions::of(plan))).into()
+    format!("sha256:{}", hash(&PlanDecisions::from_plan(plan))).into()
 }
 
 /// The decisions of a plan, and nothing else.
 #[derive(Serialize)]
-struct Decisions<'a> {
-    of: &'static str,
+struct PlanDecisions<'a> {
+    #[serde(rename = "of")]
+    domain: &'static str,
     cluster: &'a ClusterIdentity,
     complete: bool,
-    rows: Vec<Row<'a>>,
-    waves: Vec<WaveOf<'a>>,
-    alternatives: Vec<AlternativesOf<'a>>,
-    preconditions: Vec<Expected<'a>>,
+    rows: Vec<DecidedRow<'a>>,
+    waves: Vec<DecidedWave<'a>>,
+    alternatives: Vec<DecidedAlternatives<'a>>,
+    preconditions: Vec<DecidedPrecondition<'a>>,
 }
 
 /// A row that changes something.
 #[derive(Serialize)]
-struct Row<'a> {
+struct DecidedRow<'a> {
     address: &'a Address,
     #[serde(rename = "type")]
     kind: ResourceKind,
@@ -73,23 +75,23 @@ struct Row<'a> {
     /// Becomes a tag, by which a launch is found again.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<&'a str>,
-    /// Decides whether a failed launch keeps a node from going.
+    /// Decides whether a failed launch prevents the termination of a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     batch: Option<&'a str>,
     actions: &'a [Action],
-    before: Option<Before<'a>>,
-    after: Option<After<'a>>,
+    before: Option<DecidedBefore<'a>>,
+    after: Option<DecidedAfter<'a>>,
 }
 
-/// What stands beside a row and decides something about it.
+/// Decisions about a row that are recorded outside of it.
 #[derive(Clone, Copy)]
-struct Beside<'a> {
+struct RowContext<'a> {
     batch: Option<&'a str>,
 }
 
-/// What identifies the node that changes.
+/// Identity of the node that changes.
 #[derive(Serialize)]
-struct Before<'a> {
+struct DecidedBefore<'a> {
     instance_id: &'a Option<InstanceId>,
     node_uid: &'a Option<Uid>,
     pool: &'a Option<PoolName>,
@@ -100,9 +102,9 @@ struct Before<'a> {
     group: Option<&'a GroupSize>,
 }
 
-/// What is decided about the node that comes.
+/// Decisions about the node to launch.
 #[derive(Serialize)]
-struct After<'a> {
+struct DecidedAfter<'a> {
     pool: &'a Option<PoolName>,
     instance_type: &'a Option<InstanceTypeName>,
     zone: &'a Option<ZoneName>,
@@ -117,7 +119,7 @@ struct After<'a> {
     spec_digest: &'a Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: &'a Option<GroupSize>,
-    /// What the node is to offer: the rehearsal counts on it.
+    /// Capacity and allocatable, which the placement simulation relies on.
     #[serde(skip_serializing_if = "Option::is_none")]
     offers: Option<[&'a Amount; 2]>,
     /// Keys of labels that become tags.
@@ -127,32 +129,32 @@ struct After<'a> {
 
 /// A wave; the order of its addresses decides nothing.
 #[derive(Serialize)]
-struct WaveOf<'a> {
+struct DecidedWave<'a> {
     step: WaveStep,
     addresses: Vec<&'a Address>,
 }
 
-/// The offerings that may stand in for one launch. They are a set: their order is that of prices.
+/// Offerings that may replace the offering of one launch. They form a set: their order is by price.
 #[derive(Serialize)]
-struct AlternativesOf<'a> {
+struct DecidedAlternatives<'a> {
     address: &'a Address,
     offerings: Vec<(&'a InstanceTypeName, &'a ZoneName, CapacityType)>,
 }
 
 /// A precondition of one row.
 #[derive(Serialize)]
-struct Expected<'a> {
+struct DecidedPrecondition<'a> {
     address: &'a Address,
     condition: &'a Condition,
 }
 
-impl<'a> Decisions<'a> {
-    fn of(plan: &'a Plan) -> Self {
+impl<'a> PlanDecisions<'a> {
+    fn from_plan(plan: &'a Plan) -> Self {
         let Plan {
             format_version: _,
             tool_version: _,
             timestamp: _,
-            // The identity holds both: they say whether, not what.
+            // Part of the identity: they state whether the plan may be applied, not its effect.
             applyable: _,
             errored: _,
             complete,
@@ -181,7 +183,7 @@ impl<'a> Decisions<'a> {
             alternatives,
             explain,
             diagnostics: _,
-            // What another revision would do decides nothing about this one.
+            // The result of another revision decides nothing about this one.
             comparison: _,
             disruption_budgets: _,
         } = capacity;
@@ -196,39 +198,46 @@ impl<'a> Decisions<'a> {
             world,
             demand: _,
             preconditions,
-            // The identity holds both.
+            // Part of the identity.
             guard: _,
             judged_by: _,
         } = base;
         let BaseWorld { name: _, cluster, taken_at: _, sources: _ } = world;
-        let whole = is_whole(plan);
+        let whole = has_complete_digest(plan);
         let rows = rows(resource_changes, explain, whole);
         Self {
-            of: if whole { WHOLE_DIGEST_OF } else { DIGEST_OF },
+            domain: if whole { DIGEST_DOMAIN_V2 } else { DIGEST_DOMAIN },
             cluster,
             complete: *complete,
-            rows: sorted(rows, |row: &Row<'_>| row.address),
-            waves: waves.iter().map(WaveOf::of).collect(),
+            rows: sorted(rows, |row: &DecidedRow<'_>| row.address),
+            waves: waves.iter().map(DecidedWave::from_wave).collect(),
             alternatives: sorted(
-                alternatives.iter().map(AlternativesOf::of).collect(),
-                |row: &AlternativesOf<'_>| row.address,
+                alternatives.iter().map(DecidedAlternatives::from_row).collect(),
+                |row: &DecidedAlternatives<'_>| row.address,
             ),
-            preconditions: in_order(preconditions).into_iter().map(Expected::of).collect(),
+            preconditions: in_order(preconditions)
+                .into_iter()
+                .map(DecidedPrecondition::new)
+                .collect(),
         }
     }
 }
 
-/// Returns the rows that change something; `whole`: with the batch that each is of.
-fn rows<'a>(changes: &'a [ResourceChange], explain: &'a [ExplainRow], whole: bool) -> Vec<Row<'a>> {
+/// Returns the rows that change something, with their batches if `whole` is set.
+fn rows<'a>(
+    changes: &'a [ResourceChange],
+    explain: &'a [ExplainRow],
+    whole: bool,
+) -> Vec<DecidedRow<'a>> {
     let batches: BTreeMap<&Address, &str> = explain.iter().filter_map(batch).collect();
     let row = |row: &'a ResourceChange| {
         let batch = batches.get(&row.address).copied();
-        Row::of(row, whole.then_some(Beside { batch }))
+        DecidedRow::from_change(row, whole.then_some(RowContext { batch }))
     };
     changes.iter().filter_map(row).collect()
 }
 
-/// Returns the rows that replace each other, by what they have in common.
+/// Returns the address of a row and the name that rows of one replacement share.
 fn batch(row: &ExplainRow) -> Option<(&Address, &str)> {
     let ExplainRow {
         address,
@@ -249,9 +258,9 @@ fn batch(row: &ExplainRow) -> Option<(&Address, &str)> {
     Some((address, group.as_deref()?))
 }
 
-impl<'a> Row<'a> {
-    /// Projects a row that changes something; `whole` is absent in the formats that left a part out.
-    fn of(row: &'a ResourceChange, whole: Option<Beside<'a>>) -> Option<Self> {
+impl<'a> DecidedRow<'a> {
+    /// Projects a row that changes something. `whole` is `None` in formats with partial digests.
+    fn from_change(row: &'a ResourceChange, whole: Option<RowContext<'a>>) -> Option<Self> {
         let ResourceChange { address, kind, name, index, change, action_reason: _ } = row;
         let Change { actions, before, after, after_unknown: _ } = change;
         let changes = actions.as_slice() != [Action::NoOp];
@@ -260,21 +269,21 @@ impl<'a> Row<'a> {
             kind: *kind,
             name: whole.map(|_| name.as_str()),
             index: whole.and(index.as_deref()),
-            batch: whole.and_then(|beside| beside.batch),
+            batch: whole.and_then(|context| context.batch),
             actions,
-            before: before.as_ref().map(|state| Before::of(state, whole.is_some())),
-            after: after.as_ref().map(|state| After::of(state, whole.is_some())),
+            before: before.as_ref().map(|state| DecidedBefore::from_state(state, whole.is_some())),
+            after: after.as_ref().map(|state| DecidedAfter::from_state(state, whole.is_some())),
         })
     }
 }
 
-impl<'a> Before<'a> {
-    fn of(state: &'a NodeState, whole: bool) -> Self {
+impl<'a> DecidedBefore<'a> {
+    fn from_state(state: &'a NodeState, whole: bool) -> Self {
         let NodeState {
             pool,
             instance_type,
             zone,
-            // The zone's name, within the cluster's account, says it already.
+            // Redundant: the zone name identifies the zone within the account.
             zone_id: _,
             capacity_type,
             image: _,
@@ -283,12 +292,12 @@ impl<'a> Before<'a> {
             startup_taints: _,
             capacity: _,
             allocatable: _,
-            // The instance id says it already.
+            // Redundant with the instance id.
             reservation: _,
             open_labels: _,
             spec_digest: _,
             instance_id,
-            // Nodes may be named again; the UID is the identity.
+            // A node name can be reused; the UID is the identity.
             node: _,
             node_uid,
             // Follows from the instance.
@@ -300,8 +309,8 @@ impl<'a> Before<'a> {
     }
 }
 
-impl<'a> After<'a> {
-    fn of(state: &'a NodeState, whole: bool) -> Self {
+impl<'a> DecidedAfter<'a> {
+    fn from_state(state: &'a NodeState, whole: bool) -> Self {
         let NodeState {
             pool,
             instance_type,
@@ -317,7 +326,7 @@ impl<'a> After<'a> {
             reservation,
             open_labels,
             spec_digest,
-            // What is updated in place is identified by the state before.
+            // The state before identifies a node that is updated in place.
             instance_id: _,
             node: _,
             node_uid: _,
@@ -343,15 +352,15 @@ impl<'a> After<'a> {
     }
 }
 
-impl<'a> WaveOf<'a> {
-    fn of(wave: &'a Wave) -> Self {
+impl<'a> DecidedWave<'a> {
+    fn from_wave(wave: &'a Wave) -> Self {
         let Wave { step, addresses } = wave;
         Self { step: *step, addresses: in_order(addresses) }
     }
 }
 
-impl<'a> AlternativesOf<'a> {
-    fn of(row: &'a AlternativesRow) -> Self {
+impl<'a> DecidedAlternatives<'a> {
+    fn from_row(row: &'a AlternativesRow) -> Self {
         let AlternativesRow { address, offerings } = row;
         let offering = |offering: &'a Alternative| {
             let Alternative { instance_type, zone, capacity_type, hourly: _ } = offering;
@@ -363,8 +372,8 @@ impl<'a> AlternativesOf<'a> {
     }
 }
 
-impl<'a> Expected<'a> {
-    fn of(precondition: &'a Precondition) -> Self {
+impl<'a> DecidedPrecondition<'a> {
+    fn new(precondition: &'a Precondition) -> Self {
         let Precondition { address, condition } = precondition;
         Self { address, condition }
     }

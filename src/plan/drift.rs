@@ -1,14 +1,14 @@
-//! What moved outside Git, apart from what is only behind it.
+//! Drift report: changes made outside Git, and nodes that are only behind the repository.
 //!
-//! Drift is what somebody changed: a node with a label that its pool does not make and that no
-//! machine brings about, with a taint more or less than it was launched with, a tag of another value,
-//! a group with other bounds than are declared. Behind is what an earlier commit explains as well: a pool or a node class
-//! that changed since the node was launched, a pool that is gone, a workload that does not run as
-//! many pods as are declared yet. That is told, and is no drift: each rollout passes through it. So it
-//! is with what a node class selects no more: images and subnets of a machine never change, and of its
-//! security groups EC2 does not tell whether somebody changed them or what selects them.
+//! Drift is a manual change: a node label that neither its pool nor its instance sets, a taint that
+//! was added or removed, a tag with another value, or a group with undeclared bounds. A node is
+//! *behind* if an earlier commit explains the difference: a pool or node class changed since the
+//! launch, a pool was removed, or a workload does not run all declared pods yet. Such nodes are
+//! reported but are not drift, since every rollout causes them. The same applies to resources that
+//! a node class no longer selects. Image and subnet of an instance never change. For security
+//! groups, EC2 does not reveal whether the instance or the selection changed.
 //!
-//! This module reads a plan and makes another of it that nobody can apply.
+//! This module derives a report from a plan; the report is itself a plan that can never be applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,18 @@ use super::wire::{
     Decider, DemandRow, Diagnostic, ExplainRow, LaunchReason, Plan, Reason, RetireReason, Summary,
     workload_key,
 };
-use crate::ids::{Address, Origin};
+use crate::model::ids::{Address, Origin};
+use crate::plan::wire::DiagnosticSeverity;
 
-/// Returns `plan` as a report of drift: `resource_drift` holds the rows that moved, nothing changes,
-/// and it can never be applied.
+/// Returns a drift report for `plan`. `resource_drift` holds the drifted rows, no row changes, and
+/// the report can never be applied.
 #[must_use]
 pub fn drift(plan: &Plan) -> Plan {
     let drifted: BTreeSet<&Address> = plan
         .capacity
         .explain
         .iter()
-        .filter(|row| reasons(row).any(is_moved))
+        .filter(|row| reasons(row).any(is_drift))
         .map(|row| &row.address)
         .collect();
     let rows = plan.resource_changes.iter().filter(|row| drifted.contains(&row.address));
@@ -53,30 +54,27 @@ pub fn drift(plan: &Plan) -> Plan {
     report
 }
 
-/// Returns whether anything moved.
+/// Returns whether the report has drifted rows.
 #[must_use]
 pub fn has_drift(report: &Plan) -> bool {
     !report.resource_drift.is_empty()
 }
 
-/// The severity of what is behind the repository.
-pub const BEHIND: &str = "behind";
-
-/// Returns why a node is not what its pool declares.
+/// Returns the reasons why a node differs from its declaration.
 fn reasons(row: &ExplainRow) -> impl Iterator<Item = &RetireReason> {
-    let of_row = match &row.reason {
+    let row_reason = match &row.reason {
         Reason::Retire { because } => Some(because),
         Reason::Launch { because: LaunchReason::Replacement { because, .. } } => Some(&**because),
         Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => None,
     };
-    of_row.into_iter().chain(&row.retire_reason).chain(&row.drift)
+    row_reason.into_iter().chain(&row.retire_reason).chain(&row.drift)
 }
 
 /// Returns whether no commit explains the difference.
-fn is_moved(reason: &RetireReason) -> bool {
+fn is_drift(reason: &RetireReason) -> bool {
     match reason {
         RetireReason::Drifted { field, .. } => match field.split_once(' ') {
-            Some(("label", key)) => !is_of_machine(key),
+            Some(("label", key)) => !is_instance_label(key),
             Some(("taint" | "tag" | "bounds", _)) => true,
             _ => false,
         },
@@ -89,8 +87,9 @@ fn is_moved(reason: &RetireReason) -> bool {
     }
 }
 
-/// Returns whether a label says what the machine is: where it no longer fits, the pool changed.
-fn is_of_machine(key: &str) -> bool {
+/// Returns whether a label describes the instance. If such a label no longer fits, the pool
+/// changed.
+fn is_instance_label(key: &str) -> bool {
     let prefixes = ["karpenter.k8s.aws/", "topology.kubernetes.io/", "topology.k8s.aws/"];
     prefixes.iter().any(|prefix| key.starts_with(prefix))
         || matches!(
@@ -102,10 +101,10 @@ fn is_of_machine(key: &str) -> bool {
         )
 }
 
-/// Returns the nodes that are what an earlier commit declared.
+/// Returns the nodes that match an earlier commit.
 fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
-    let of = |row: &ExplainRow| {
-        if reasons(row).any(is_moved) {
+    let diagnostic = |row: &ExplainRow| {
+        if reasons(row).any(is_drift) {
             return None;
         }
         let message = reasons(row).find_map(|reason| match reason {
@@ -121,24 +120,24 @@ fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
         })?;
         Some(behind(None, row.address.to_string(), message))
     };
-    plan.capacity.explain.iter().filter_map(of).collect()
+    plan.capacity.explain.iter().filter_map(diagnostic).collect()
 }
 
 fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic {
-    Diagnostic { severity: BEHIND.to_owned(), origin, object, message, hint: None }
+    Diagnostic { severity: DiagnosticSeverity::Behind, origin, object, message, hint: None }
 }
 
-/// Returns workloads that run another number of pods than the repository declares, where nothing but
+/// Returns the workloads that run another number of pods than the repository declares, where only
 /// the repository decides.
 fn workloads(plan: &Plan) -> Vec<Diagnostic> {
     let mut running: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, pods) in plan.capacity.explain.iter().flat_map(|row| &row.pods_before) {
         *running.entry(name.as_str()).or_insert(0) += pods;
     }
-    let of = |row: &DemandRow| {
+    let diagnostic = |row: &DemandRow| {
         let name = workload_key(&row.workload);
-        // Pods on Fargate have no node that a row would tell of.
-        let on_fargate = row.fargate.as_ref().map_or(0, |taken| taken.pods);
+        // Pods on Fargate have no node and therefore no row.
+        let on_fargate = row.fargate.as_ref().map_or(0, |fargate| fargate.pods);
         let declared = row.counts.planned.saturating_sub(on_fargate);
         let runs = running.get(name.as_str()).copied().unwrap_or(0);
         let decided = matches!(row.decided_by, Decider::Git | Decider::Removed);
@@ -147,7 +146,7 @@ fn workloads(plan: &Plan) -> Vec<Diagnostic> {
             behind(row.origin.clone(), name, message)
         })
     };
-    plan.capacity.demand.iter().filter_map(of).collect()
+    plan.capacity.demand.iter().filter_map(diagnostic).collect()
 }
 
 #[cfg(test)]
@@ -156,7 +155,7 @@ mod tests {
     use crate::plan::fixture::{plan, sealed};
 
     #[test]
-    fn a_report_of_drift_changes_nothing_and_can_never_be_applied() {
+    fn drift_report_changes_nothing_and_is_never_applyable() {
         let calm = drift(&plan());
         assert!(
             !calm.applyable && calm.resource_changes.is_empty() && calm.capacity.waves.is_empty()
@@ -177,9 +176,14 @@ mod tests {
         assert!(Plan::from_json(&report.to_json()).is_ok(), "its digest is that of its contents");
     }
     #[test]
-    fn what_a_commit_explains_is_behind_and_no_drift() {
+    fn differences_explained_by_a_commit_are_behind_not_drift() {
         let behind = |report: &Plan| {
-            report.capacity.diagnostics.iter().filter(|d| d.severity == BEHIND).count()
+            report
+                .capacity
+                .diagnostics
+                .iter()
+                .filter(|d| d.severity == DiagnosticSeverity::Behind)
+                .count()
         };
         let drifted = |field: &str| RetireReason::Drifted {
             field: field.into(),
@@ -208,12 +212,10 @@ mod tests {
             let report = drift(&sealed(plan));
             assert_eq!(has_drift(&report), moved, "{because:?}");
             let address = &report.capacity.explain.first().map(|row| row.address.to_string());
-            let told = report
-                .capacity
-                .diagnostics
-                .iter()
-                .any(|d| d.severity == BEHIND && d.object.starts_with("ec2_instance."));
-            assert_eq!((told, address.is_some()), (!moved, moved), "{because:?}");
+            let is_behind = report.capacity.diagnostics.iter().any(|d| {
+                d.severity == DiagnosticSeverity::Behind && d.object.starts_with("ec2_instance.")
+            });
+            assert_eq!((is_behind, address.is_some()), (!moved, moved), "{because:?}");
             assert_eq!(report.resource_drift.len(), usize::from(moved), "{because:?}");
         }
         let mut plan = plan();

@@ -1,21 +1,21 @@
-//! A small valid plan with every kind of row, and the inputs it follows from.
+//! A small valid plan with every kind of row, and the inputs that give it.
 //!
-//! One pool, `web`, with four nodes: `0` stays, `1` goes because `shop/api` shrank, `2` is replaced
-//! by a cheaper one, `3` is launched for `shop/batch`, of which one pod finds the pool's limit
-//! reached. A fifth node is not ours.
+//! Pool `web` has four nodes: `0` is retained, `1` is removed because `shop/api` shrank, `2` is
+//! replaced by a cheaper one, and `3` is launched for `shop/batch`. One pod of `shop/batch` exceeds
+//! the pool limit. A fifth node is not ours.
 
-mod written;
+mod plan_rows;
 
-use written::node_state;
-pub(super) use written::{plan, sealed};
+use plan_rows::node_state;
+pub(super) use plan_rows::{plan, sealed};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::check::Facts;
 use super::identity::seal;
+use super::verify::Facts;
 use super::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, Cost, DaemonRow,
     DemandRow, ExplainRow, FORMAT_VERSION, NodeState, NodeTotals, Placement, PlacementRow, Plan,
@@ -23,25 +23,27 @@ use super::wire::{
     UnschedulableRow, Wave, WaveStep,
 };
 use crate::catalog::{
-    Allocation, CapacityType, Catalog, InstanceType, Measured, NodeSettings, Offering, PriceSource,
-    Zone,
+    Allocation, Catalog, InstanceType, MeasuredNodes, NodeSettings, Offering, PriceSource, Zone,
 };
 use crate::demand::{Counts, Daemon, Decider, Demand, DemandMode, NodeChoice, PodGroup, PodShape};
-use crate::fleet::{
-    ClusterIdentity, Instance, InstanceState, LiveWorkload, MadeWith, Node, Observed, Pod,
-    PodPhase, tag,
-};
-use crate::ids::{Address, Labels, NodeName, Origin, WorkloadId, WorkloadKind};
-use crate::manifest::{
+use crate::model::desired::{
     AmiFamily, Consolidation, Desired, Expiry, Generation, KubeletSettings, NodeClass, Pool,
     PoolLimits, PoolRequirement,
 };
-use crate::pod::{PodAffinity, Taint, TaintEffect, Toleration, TolerationOperator};
-use crate::requirement::{Operator, Requirements, key, label};
-use crate::solve::{Alternative, BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
-use crate::units::{Bytes, MicroUsd, MilliCpu, Resources};
+use crate::model::ids::{Address, Labels, NodeName, Origin, WorkloadId, WorkloadKind};
+use crate::model::market::CapacityType;
+use crate::model::observed::{
+    ClusterIdentity, Instance, InstanceState, LaunchedWith, LiveWorkload, Node, Observed, Pod,
+    PodPhase, tag,
+};
+use crate::model::pod::{PodAffinity, Taint, TaintEffect, Toleration, TolerationOperator};
+use crate::model::reason::{
+    Alternative, BlockReason, KeepReason, LaunchReason, Rejection, RetireReason,
+};
+use crate::model::requirement::{Operator, Requirements, key, label};
+use crate::model::units::{Bytes, MicroUsd, MilliCpu, Resources};
 
-/// The inputs of the plan, owned.
+/// Owned inputs of the plan.
 #[derive(Clone)]
 pub(super) struct Inputs {
     pub(super) desired: Desired,
@@ -62,12 +64,12 @@ impl Inputs {
     }
 }
 
-/// Returns the inputs that [`plan`] follows from.
+/// Returns the inputs of [`plan`].
 pub(super) fn inputs() -> Inputs {
     Inputs { desired: desired(), demand: demand(), observed: observed(), catalog: catalog() }
 }
 
-/// A simpler rule than the catalogue's: a tenth of a core and 1 GiB are kept back.
+/// Reserves a tenth of a core and 1 GiB, a simpler rule than the catalog's.
 fn allocation(kind: &InstanceType, _: &NodeSettings) -> Allocation {
     let capacity = Resources {
         cpu: MilliCpu(kind.vcpus * 1000),
@@ -133,7 +135,7 @@ fn catalog() -> Catalog {
             stand_in: false,
         },
         warnings: Vec::new(),
-        measured: Measured::default(),
+        measured: MeasuredNodes::default(),
         quotas: None,
         offered: None,
     }
@@ -213,7 +215,7 @@ fn desired() -> Desired {
         prefix_delegation: false,
         user_data_digest: None,
         tags: BTreeMap::new(),
-        machine: crate::manifest::Machine::default(),
+        instance_settings: crate::model::desired::InstanceSettings::default(),
         spec_digests: std::sync::Arc::new([("userData".to_owned(), "c1a55".into())].into()),
         unreadable: None,
     };
@@ -245,7 +247,7 @@ fn shape(requests: Resources) -> PodShape {
         volumes: Vec::new(),
         priority: 0,
         preempts: true,
-        pinned: false,
+        do_not_disrupt: false,
         presumed: Resources::default(),
         unsupported: Vec::new(),
         default_spread: None,
@@ -260,7 +262,7 @@ fn demand() -> Demand {
         counts: Counts { floor: planned, live: planned, ceiling: planned, planned },
         decided_by: Decider::Git,
         running: running.iter().map(|(node, pods)| (NodeName::from(*node), *pods)).collect(),
-        parts: Vec::new(),
+        partitions: Vec::new(),
     };
     Demand {
         sizings: BTreeMap::new(),
@@ -319,7 +321,7 @@ fn live(key: &str, kind: &str) -> (Instance, Node) {
         state: InstanceState::Running,
         launched_at: at(-100),
         image: "al2023@latest".to_owned(),
-        made_with: MadeWith::default(),
+        launched_with: LaunchedWith::default(),
         tags: [
             (tag::CLUSTER.to_owned(), "prod".to_owned()),
             (tag::POOL.to_owned(), "web".to_owned()),

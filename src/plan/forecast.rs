@@ -1,7 +1,7 @@
-//! The wire form of a forecast: the fleet that is needed, phase by phase.
+//! Wire form of a forecast: the fleet that is needed, phase by phase.
 //!
-//! Its JSON Schema is `plans/forecast.schema.json`; `UPDATE_SCHEMA=1 cargo test --lib plan::forecast`
-//! writes it again.
+//! Its JSON Schema is `plans/forecast.schema.json`. `UPDATE_SCHEMA=1 cargo test --lib
+//! plan::forecast` regenerates the file.
 
 use std::collections::BTreeMap;
 
@@ -12,54 +12,54 @@ use serde::{Deserialize, Serialize};
 
 use super::canonical;
 use super::wire::Diagnostic;
-use crate::ids::{InstanceTypeName, Origin};
-use crate::units::MicroUsd;
+use crate::model::ids::{InstanceTypeName, Origin};
+use crate::model::units::MicroUsd;
 
-/// The version of the form that this program writes.
+/// Format version that this program writes.
 pub const FORECAST_VERSION: &str = "1.0";
 
-/// Where the schema is published.
+/// Published location of the schema.
 const SCHEMA_ID: &str = "https://fleetwright.dev/forecast.schema.json";
 
-/// The fleet that is needed from one moment to another.
+/// The fleet that is needed in a period.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Forecast {
-    /// Version of the form, `major.minor`.
+    /// Format version, `major.minor`.
     pub format_version: String,
-    /// The cluster's name.
+    /// Cluster name.
     pub cluster: String,
-    /// When it begins.
+    /// Start of the forecast.
     pub from: Timestamp,
-    /// When it ends.
+    /// End of the forecast.
     pub to: Timestamp,
-    /// How long before it is needed capacity is there, in seconds.
+    /// Lead time in seconds: capacity is ready this long before it is needed.
     pub lead_seconds: i64,
-    /// Whether there is more than is looked at: then the phases end before `to`, and the total is
-    /// that of the phases that there are.
+    /// Whether the forecast is cut short. Then the phases end before `to`, and the total covers
+    /// only these phases.
     pub is_cut: bool,
-    /// The phases, one after the other without a gap.
+    /// Consecutive phases without gaps.
     pub phases: Vec<Phase>,
-    /// What the clock does without changing the fleet: windows of disruption budgets and of applies.
-    pub events: Vec<Event>,
-    /// Price of all phases together.
+    /// Scheduled events that do not change the fleet: windows of disruption budgets and of applies.
+    pub events: Vec<ForecastEvent>,
+    /// Cost of all phases.
     pub total: MicroUsd,
-    /// Workloads whose size is not known: what they need comes on top.
+    /// Workloads of unknown size, whose demand is not included.
     pub unresolved: Vec<String>,
-    /// What a reader should know of the inputs.
+    /// Problems and notes about the inputs.
     #[serde(default)]
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A time in which the same fleet is needed.
+/// A period in which the same fleet is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Phase {
-    /// When it begins.
+    /// Start of the phase.
     pub from: Timestamp,
-    /// When it ends.
+    /// End of the phase.
     pub to: Timestamp,
     /// Pods planned, DaemonSet pods excluded.
     pub pods: u32,
-    /// Pods without a place.
+    /// Unschedulable pods.
     pub unschedulable: u32,
     /// Nodes.
     pub nodes: u32,
@@ -71,26 +71,26 @@ pub struct Phase {
     pub memory_bytes: i64,
     /// Price per hour.
     pub hourly: MicroUsd,
-    /// Price of the phase.
+    /// Cost of the phase.
     pub cost: MicroUsd,
-    /// What brought it about; empty for the first one.
-    pub because: Vec<Event>,
+    /// Events that start the phase; empty for the first one.
+    pub because: Vec<ForecastEvent>,
 }
 
-/// Something that the clock does.
+/// A scheduled event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub struct Event {
-    /// When.
+pub struct ForecastEvent {
+    /// Time of the event.
     pub at: Timestamp,
     /// The object, such as `ScaledObject web/api`.
     pub object: String,
     /// File and line.
     pub origin: Origin,
-    /// What happens.
+    /// Effect of the event.
     pub what: String,
 }
 
-/// Returns the JSON Schema (2020-12) of a forecast, canonical, as its file holds it.
+/// Returns the JSON Schema (2020-12) of a forecast, canonical, as in its file.
 ///
 /// # Panics
 /// Never: the bounds in the schema are integers.
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_in_the_repository_is_the_schema_of_the_types() {
+    fn schema_file_matches_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/forecast.schema.json");
         if std::env::var_os("UPDATE_SCHEMA").is_some() {
             fs::write(&path, forecast_schema()).expect("written");

@@ -1,48 +1,48 @@
-//! The identities that follow from what a plan decides, and what else must not be altered of it.
+//! Identities derived from the decisions of a plan, and protection of its other fields.
 //!
-//! The chain is: [`digest`] (what is approved) → [`plan_id`] (that, made of one commit over one world,
-//! judged by these policies, until then: what is applied at most once) → [`change_id`] (one row of it,
-//! a tag of what it launches) → [`client_token`] (one attempt, at most one instance). Each is a SHA-256
-//! over canonical JSON.
+//! The chain is: [`digest`] (the approved value) → [`plan_id`] (the digest with commit,
+//! observation, policies and expiry; applied at most once) → [`change_id`] (one row, a tag on its
+//! instance) → [`client_token`] (one attempt, at most one instance). Each is a SHA-256 over
+//! canonical JSON.
 //!
-//! The digest says what is done; the identity also holds what says whether it may be done, when and
-//! where: an approval signs both. What follows from other parts of a plan (its totals) is worked out
-//! again instead, see [`totals`]. Invariant: nothing that `apply` obeys is outside of these three.
+//! The digest covers the actions. The identity also covers whether, when and where they may run; an
+//! approval signs both. Derived parts such as totals are recomputed instead, see [`totals`].
+//! Invariant: `apply` reads nothing outside of these three.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::canonical::sha256;
-use super::digest::{digest, is_whole};
+use super::canonical::hash;
+use super::digest::{digest, has_complete_digest};
 use super::wire::{
     Action, Base, Guard, JudgedBy, NodeTotals, Plan, Reason, ResourceChange, ResourceKind, Summary,
 };
-use crate::ids::{Address, ChangeId, Digest, PlanId};
-use crate::solve::KeepReason;
+use crate::model::ids::{Address, ChangeId, Digest, PlanId};
+use crate::model::reason::KeepReason;
 
-/// Names what is hashed, so that no hash of one kind is ever one of another.
-const PLAN_ID_OF: &str = "fleetwright.dev/plan/1";
-const WHOLE_PLAN_ID_OF: &str = "fleetwright.dev/plan/2";
-const CHANGE_ID_OF: &str = "fleetwright.dev/change/1";
-const CLIENT_TOKEN_OF: &str = "fleetwright.dev/attempt/1";
+/// Domain separation: hashes of different kinds never coincide.
+const PLAN_ID_DOMAIN: &str = "fleetwright.dev/plan/1";
+const PLAN_ID_DOMAIN_V2: &str = "fleetwright.dev/plan/2";
+const CHANGE_ID_DOMAIN: &str = "fleetwright.dev/change/1";
+const CLIENT_TOKEN_DOMAIN: &str = "fleetwright.dev/attempt/1";
 
-/// What the files of a plan came from.
+/// Source of the files of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source<'a> {
-    /// A commit, with nothing changed beside it.
+pub enum PlanSource<'a> {
+    /// A commit with a clean work tree.
     Commit(&'a str),
-    /// A tree, by the hash of its paths and contents: no commit says what was read.
+    /// A tree, by the hash of its paths and contents, where no commit identifies the files.
     Tree(&'a str),
 }
 
-impl<'a> Source<'a> {
-    /// Returns the commit of `base`, or its tree where there is no commit or where the work tree
-    /// differs from it.
+impl<'a> PlanSource<'a> {
+    /// Returns the commit of `base`, or its tree where there is no commit or the work tree is
+    /// dirty.
     #[must_use]
-    pub fn of(base: &'a Base) -> Self {
+    pub fn from_base(base: &'a Base) -> Self {
         match &base.commit {
             Some(commit) if !base.dirty => Self::Commit(commit),
             Some(_) | None => Self::Tree(&base.tree),
@@ -50,41 +50,48 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Returns the identity of one plan over one world, 64 hex digits: what is applied at most once.
+/// Returns the identity of one plan over one observation, 64 hex digits. It is applied at most
+/// once.
 ///
-/// The same decisions made from another commit, or over a world observed at another time, are
-/// another plan, because they may be carried out once more. `digest` is that of the plan's contents;
-/// what the plan states of itself is not read.
+/// Equal decisions from another commit, or over a later observation, are another plan, since they
+/// may be applied once more. `digest` is that of the plan's contents; the stated identity is not
+/// read.
 #[must_use]
 pub fn plan_id(plan: &Plan, digest: &Digest) -> PlanId {
     let base = &plan.capacity.base;
-    let (source, taken_at) = (Source::of(base), base.world.taken_at);
-    if is_whole(plan) { whole(plan, digest, source) } else { bare(digest, source, taken_at) }
+    let (source, taken_at) = (PlanSource::from_base(base), base.world.taken_at);
+    if has_complete_digest(plan) {
+        plan_id_v2(plan, digest, source)
+    } else {
+        plan_id_v1(digest, source, taken_at)
+    }
 }
 
-/// The identity as the formats 1.0 and 1.1 have it.
-fn bare(digest: &Digest, source: Source<'_>, taken_at: Timestamp) -> PlanId {
+/// Identity in formats 1.0 and 1.1.
+fn plan_id_v1(digest: &Digest, source: PlanSource<'_>, taken_at: Timestamp) -> PlanId {
     #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
+    struct HashInput<'a> {
+        #[serde(rename = "of")]
+        domain: &'static str,
         digest: &'a Digest,
-        source: Source<'a>,
+        source: PlanSource<'a>,
         taken_at: Timestamp,
     }
-    hash(&Parts { of: PLAN_ID_OF, digest, source, taken_at }).into()
+    hash(&HashInput { domain: PLAN_ID_DOMAIN, digest, source, taken_at }).into()
 }
 
-fn whole(plan: &Plan, digest: &Digest, source: Source<'_>) -> PlanId {
+fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
     #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
+    struct HashInput<'a> {
+        #[serde(rename = "of")]
+        domain: &'static str,
         digest: &'a Digest,
-        source: Source<'a>,
+        source: PlanSource<'a>,
         taken_at: Timestamp,
         expires_at: Timestamp,
         applyable: bool,
         errored: bool,
-        /// Where files, guard and world are found.
+        /// Location of files, guard and observation.
         path: &'a str,
         world: &'a str,
         guard: Option<&'a Guard>,
@@ -92,8 +99,8 @@ fn whole(plan: &Plan, digest: &Digest, source: Source<'_>) -> PlanId {
         checks: Vec<(&'a str, &'a str)>,
     }
     let base = &plan.capacity.base;
-    hash(&Parts {
-        of: WHOLE_PLAN_ID_OF,
+    hash(&HashInput {
+        domain: PLAN_ID_DOMAIN_V2,
         digest,
         source,
         taken_at: base.world.taken_at,
@@ -109,13 +116,13 @@ fn whole(plan: &Plan, digest: &Digest, source: Source<'_>) -> PlanId {
     .into()
 }
 
-/// Gives `plan` the digest and the identity of its own contents.
+/// Sets digest and identity of `plan` from its contents.
 pub fn seal(plan: &mut Plan) {
     plan.capacity.digest = digest(plan);
     plan.capacity.plan_id = plan_id(plan, &plan.capacity.digest);
 }
 
-/// Returns the totals over the rows of `plan`, worked out again.
+/// Recomputes the totals over the rows of `plan`.
 #[must_use]
 pub fn totals(plan: &Plan) -> Summary {
     let rows = plan.resource_changes.iter();
@@ -150,37 +157,34 @@ pub fn totals(plan: &Plan) -> Summary {
     }
 }
 
-/// Returns the identity of the change at `address`, 64 hex digits; instances carry it as a tag.
+/// Returns the identity of the change at `address`, 64 hex digits. Instances carry it as a tag.
 #[must_use]
 pub fn change_id(plan_id: &PlanId, address: &Address) -> ChangeId {
     #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
+    struct HashInput<'a> {
+        #[serde(rename = "of")]
+        domain: &'static str,
         plan_id: &'a PlanId,
         address: &'a Address,
     }
-    hash(&Parts { of: CHANGE_ID_OF, plan_id, address }).into()
+    hash(&HashInput { domain: CHANGE_ID_DOMAIN, plan_id, address }).into()
 }
 
-/// Returns the client token of the `attempt`-th launch of a change: 64 ASCII characters, the most
+/// Returns the client token of launch attempt `attempt` of a change: 64 ASCII characters, the most
 /// that EC2 accepts.
 ///
-/// The same token never launches a second instance; the attempt rises only after a terminal
-/// outcome was seen.
+/// One token never launches a second instance. The attempt is incremented only after a terminal
+/// outcome was observed.
 #[must_use]
 pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
     #[derive(Serialize)]
-    struct Parts<'a> {
-        of: &'static str,
+    struct HashInput<'a> {
+        #[serde(rename = "of")]
+        domain: &'static str,
         change_id: &'a ChangeId,
         attempt: u32,
     }
-    hash(&Parts { of: CLIENT_TOKEN_OF, change_id, attempt })
-}
-
-/// Returns the SHA-256 of the canonical JSON of `value`, as 64 hex digits.
-pub(super) fn hash<T: Serialize>(value: &T) -> String {
-    sha256(value).expect("what is hashed holds neither floats nor bytes")
+    hash(&HashInput { domain: CLIENT_TOKEN_DOMAIN, change_id, attempt })
 }
 
 #[cfg(test)]
@@ -190,9 +194,9 @@ mod tests {
     use crate::plan::wire::Check;
 
     #[test]
-    fn whatever_says_whether_when_and_where_changes_the_identity_and_not_the_digest() {
-        type Edit = (&'static str, fn(&mut Plan));
-        let edits: [Edit; 12] = [
+    fn flags_expiry_and_location_change_identity_not_digest() {
+        type PlanEdit = (&'static str, fn(&mut Plan));
+        let edits: [PlanEdit; 12] = [
             ("nothing", |_| {}),
             ("applyable", |p| p.applyable = !p.applyable),
             ("errored", |p| p.errored = !p.errored),
@@ -222,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_those_that_the_plan_states() {
+    fn recomputed_totals_equal_stated_totals() {
         assert_eq!(totals(&plan()), plan().summary);
     }
 
     #[test]
-    fn identities_depend_on_each_of_their_parts() {
+    fn identities_depend_on_each_input() {
         let taken_at = Timestamp::UNIX_EPOCH;
         let ids = [
-            bare(&"d".into(), Source::Commit("c"), taken_at),
-            bare(&"e".into(), Source::Commit("c"), taken_at),
-            bare(&"d".into(), Source::Commit("b"), taken_at),
-            bare(&"d".into(), Source::Tree("c"), taken_at),
-            bare(&"d".into(), Source::Commit("c"), Timestamp::MAX),
+            plan_id_v1(&"d".into(), PlanSource::Commit("c"), taken_at),
+            plan_id_v1(&"e".into(), PlanSource::Commit("c"), taken_at),
+            plan_id_v1(&"d".into(), PlanSource::Commit("b"), taken_at),
+            plan_id_v1(&"d".into(), PlanSource::Tree("c"), taken_at),
+            plan_id_v1(&"d".into(), PlanSource::Commit("c"), Timestamp::MAX),
         ];
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
         let changes = [
@@ -253,10 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_of_identities_never_changes_between_releases() {
-        // If these move, approvals and tags of every cluster out there are void: raise the number in
-        // the `…_OF` constant instead, and keep reading the old one.
-        let id = bare(&"sha256:00".into(), Source::Commit("4f2c9a1"), Timestamp::UNIX_EPOCH);
+    fn identity_chain_is_stable_between_releases() {
+        // A change of these values voids the approvals and tags of every cluster. Raise the number
+        // in the `…_DOMAIN` constant instead, and keep reading the old one.
+        let id =
+            plan_id_v1(&"sha256:00".into(), PlanSource::Commit("4f2c9a1"), Timestamp::UNIX_EPOCH);
         assert_eq!(id.as_str(), "99c347c3f40a99c2172576d005b11374201b298c52d00b7cbf75dd77079bd25a");
         let change = change_id(&id, &address("3"));
         assert_eq!(

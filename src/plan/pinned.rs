@@ -1,30 +1,36 @@
-//! What planning again makes of a plan that was approved.
+//! Result of planning again for an approved plan.
 
 use std::collections::BTreeMap;
 
 use super::wire::Plan;
-use crate::ids::Address;
+use crate::model::ids::Address;
 
-/// An approved plan beside what is needed now.
+/// An approved plan compared with the current demand.
 #[derive(Debug, Clone)]
-pub struct Pinned {
-    /// The plan that would be made now, bound to nothing: advice, which decides nothing.
-    pub now: Plan,
+pub struct PinnedPlan {
+    /// The plan for the current inputs. It is advice and decides nothing.
+    pub current: Plan,
     /// Approved launches that are no longer needed, with the reason.
     pub dropped: BTreeMap<Address, String>,
-    /// What is needed beyond the approved nodes, in words.
+    /// Demand that exceeds the approved nodes, in words.
     pub missing: Vec<String>,
-    /// What the nodes that the approved plan removes are needed for now, in words: what is missing
-    /// with and without them alike is no reason to keep them.
-    pub held: Option<String>,
-    /// Why nothing may be removed now, where the approved plan removes something.
+    /// Reason why nodes that the approved plan removes are needed now. Demand that is missing with
+    /// and without these nodes is no such reason.
+    pub blocked_removal: Option<String>,
+    /// Reason why nothing may be removed now, where the approved plan removes something.
     pub frozen: Option<String>,
 }
 
-impl Pinned {
-    /// Returns an approved plan of which nothing has to be done otherwise, beside the plan of now.
+impl PinnedPlan {
+    /// Returns an approved plan that can be applied unchanged, with the current plan.
     #[must_use]
     pub fn as_approved(now: Plan) -> Self {
-        Self { now, dropped: BTreeMap::new(), missing: Vec::new(), held: None, frozen: None }
+        Self {
+            current: now,
+            dropped: BTreeMap::new(),
+            missing: Vec::new(),
+            blocked_removal: None,
+            frozen: None,
+        }
     }
 }

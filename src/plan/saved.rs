@@ -1,53 +1,52 @@
-//! A plan as a file: what is written, and everything that can be wrong with what is read.
+//! Plan files: writing, reading, and the errors of reading.
 //!
-//! This module knows the bytes of a plan, not what they mean: whether a plan is right is for
-//! [`check`](super::check), whether it may be applied for `apply`. Invariant: a plan that was read
-//! has a version that this program understands, and the digest and identity of its own contents.
+//! This module knows the bytes of a plan, not their meaning. [`check`](super::check) verifies a
+//! plan, and `apply` decides whether to apply it. Invariant: a plan that was read has a supported
+//! version, and the digest and identity of its own contents.
 
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::error::Category;
 use thiserror::Error;
 
-use super::canonical;
-use super::checksum;
-use super::digest::{digest, is_whole};
+use super::digest::{digest, has_complete_digest};
 use super::identity::{plan_id, totals};
 use super::wire::{FORMAT_VERSION, Plan};
+use super::{canonical, checksum};
 
-/// Most bytes of a plan: ten times what a fleet of 5,000 nodes takes.
+/// Most bytes of a plan: ten times the size of a plan for 5,000 nodes.
 pub const PLAN_BYTES_MAX: usize = 64 << 20;
 
-/// Longest piece of a foreign text that an error repeats, in characters.
-const SHOWN_MAX: usize = 80;
+/// Most characters of foreign text that an error quotes.
+const QUOTED_MAX: usize = 80;
 
-/// What kind of refusal a [`ReadPlanError`] is.
+/// Kind of a [`ReadPlanError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPlanErrorKind {
-    /// The bytes are no plan, or too many.
+    /// The bytes are not a plan, or are too many.
     Unreadable,
-    /// The bytes may be a plan of a version that this program does not know.
+    /// The plan may have a version that this program does not support.
     OtherVersion,
-    /// The bytes are a plan whose contents are not those it was made with.
+    /// The contents of the plan differ from those it was written with.
     Altered,
 }
 
-/// Why bytes are no plan to work with.
+/// Reasons why bytes are not a usable plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadPlanError {
-    /// There are too many of them.
+    /// The input is too large.
     #[error("the plan has {bytes} bytes; at most {PLAN_BYTES_MAX} are read")]
     TooLarge {
-        /// How many there are.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// They are no JSON.
+    /// The input is not JSON.
     #[error("the plan is not JSON: {reason}")]
     NotJson {
-        /// What the parser found, with line and column.
+        /// Parser error, with line and column.
         reason: String,
     },
-    /// They are JSON without a version.
+    /// The JSON has no version.
     #[error("the plan has no `format_version`")]
     NoVersion,
     /// The version is not `major.minor`.
@@ -56,50 +55,51 @@ pub enum ReadPlanError {
         /// The value, as JSON.
         found: String,
     },
-    /// The major version is above ours.
+    /// The major version is newer than ours.
     #[error("the plan has format {found}; this program reads up to {FORMAT_VERSION}")]
     NewerMajor {
         /// The version.
         found: String,
     },
-    /// They are JSON of a readable version, and something is missing or of the wrong type.
+    /// The version is readable, but a field is missing or of the wrong type.
     #[error("the plan does not have the form of format {found}: {reason}")]
     BadForm {
-        /// The version that the plan states.
+        /// Version that the plan states.
         found: String,
-        /// What is missing or wrong, with line and column.
+        /// Missing or wrong field, with line and column.
         reason: String,
-        /// Whether the version's minor part is above ours.
+        /// Whether the minor version is newer than ours.
         newer: bool,
     },
-    /// The digest is not that of the contents.
+    /// The stated digest differs from the digest of the contents.
     #[error("the plan was altered: it states digest {stated}, its decisions have {computed}")]
     Altered {
-        /// The digest stated.
+        /// Stated digest.
         stated: String,
-        /// The digest of the contents.
+        /// Digest of the contents.
         computed: String,
-        /// Whether the version's minor part is above ours.
+        /// Whether the minor version is newer than ours.
         newer: bool,
     },
-    /// The identity is not that of digest, commit, world and what else it holds.
+    /// The stated identity differs from the identity of the contents.
     #[error(
-        "the plan was altered: it states plan_id {stated}, its digest, flags, expiry, commit, world \
+        "the plan was altered: it states plan_id {stated}, its digest, flags, expiry, commit, \
+         world \
          and policies give {computed}"
     )]
     ForeignId {
-        /// The identity stated.
+        /// Stated identity.
         stated: String,
-        /// The identity that follows.
+        /// Identity of the contents.
         computed: String,
     },
-    /// A part that follows from other parts does not.
+    /// A derived part contradicts the parts it follows from.
     #[error("the plan was altered: {0}")]
     Contradiction(String),
 }
 
 impl ReadPlanError {
-    /// Returns what kind of refusal it is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ReadPlanErrorKind {
         match self {
@@ -116,7 +116,7 @@ impl ReadPlanError {
         }
     }
 
-    /// Returns what to do about it.
+    /// Returns the next step for the user.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -143,18 +143,18 @@ impl ReadPlanError {
     }
 }
 
-/// Where a version stands against the one that this program writes.
-struct Version {
+/// Version of a plan, compared with the version that this program writes.
+struct PlanVersion {
     text: String,
     newer_minor: bool,
 }
 
-/// Reads a plan and holds it to its own digest and identity.
+/// Reads a plan and checks it against its own digest and identity.
 ///
-/// Keys that this program does not know are passed over, as long as the major version is ours.
+/// Unknown keys are ignored as long as the major version is supported.
 ///
 /// # Errors
-/// When the bytes are too many, no JSON, of another version, of another form, or altered.
+/// If the input is too large, not JSON, of another version or form, or altered.
 pub fn read_plan(bytes: &[u8]) -> Result<Plan, ReadPlanError> {
     if bytes.len() > PLAN_BYTES_MAX {
         return Err(ReadPlanError::TooLarge { bytes: bytes.len() });
@@ -170,37 +170,39 @@ pub fn read_plan(bytes: &[u8]) -> Result<Plan, ReadPlanError> {
             ReadPlanError::NotJson { reason: error.to_string() }
         }
     })?;
-    hold_to_identity(&plan, version.newer_minor)?;
-    hold_to_checksum(&mut plan, bytes)?;
+    verify_identity(&plan, version.newer_minor)?;
+    verify_checksum(&mut plan, bytes)?;
     Ok(plan)
 }
 
-/// Holds a plan to the checksum of its file, which formats have whose digest is whole.
-fn hold_to_checksum(plan: &mut Plan, bytes: &[u8]) -> Result<(), ReadPlanError> {
+/// Checks the file checksum, which formats with complete digests have.
+fn verify_checksum(plan: &mut Plan, bytes: &[u8]) -> Result<(), ReadPlanError> {
     let altered = |what: &str| Err(ReadPlanError::Contradiction(what.to_owned()));
     match (plan.checksum.take(), std::str::from_utf8(bytes)) {
-        (None, _) if !is_whole(plan) => Ok(()),
+        (None, _) if !has_complete_digest(plan) => Ok(()),
         (None, _) => altered("it states no checksum of its file"),
-        (Some(stated), Ok(text)) if checksum::holds(text, &stated) => Ok(()),
+        (Some(stated), Ok(text)) if checksum::matches(text, &stated) => Ok(()),
         (Some(_), _) => altered("its file does not have the checksum that it states"),
     }
 }
 
-fn read_version(bytes: &[u8]) -> Result<Version, ReadPlanError> {
+fn read_version(bytes: &[u8]) -> Result<PlanVersion, ReadPlanError> {
     #[derive(Deserialize)]
-    struct Head {
+    struct VersionField {
         format_version: Option<Value>,
     }
-    let head: Head = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        // JSON, but no object with one version.
-        Category::Data => ReadPlanError::NoVersion,
-        Category::Io | Category::Syntax | Category::Eof => {
-            ReadPlanError::NotJson { reason: error.to_string() }
-        }
-    })?;
+    let head: VersionField =
+        serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+            // JSON, but not an object with one version.
+            Category::Data => ReadPlanError::NoVersion,
+            Category::Io | Category::Syntax | Category::Eof => {
+                ReadPlanError::NotJson { reason: error.to_string() }
+            }
+        })?;
     let found = head.format_version.ok_or(ReadPlanError::NoVersion)?;
-    let bad =
-        || ReadPlanError::BadVersion { found: found.to_string().chars().take(SHOWN_MAX).collect() };
+    let bad = || ReadPlanError::BadVersion {
+        found: found.to_string().chars().take(QUOTED_MAX).collect(),
+    };
     let text = found.as_str().ok_or_else(bad)?;
     let (major, minor) = major_minor(text).ok_or_else(bad)?;
     let (ours_major, ours_minor) =
@@ -211,17 +213,17 @@ fn read_version(bytes: &[u8]) -> Result<Version, ReadPlanError> {
     if major > ours_major {
         return Err(ReadPlanError::NewerMajor { found: text.to_owned() });
     }
-    Ok(Version { text: text.to_owned(), newer_minor: minor > ours_minor })
+    Ok(PlanVersion { text: text.to_owned(), newer_minor: minor > ours_minor })
 }
 
-/// Splits `1.0`; nothing but two plain numbers is a version.
+/// Splits `1.0`; only two plain numbers are a version.
 fn major_minor(text: &str) -> Option<(u32, u32)> {
     let number = |part: &str| part.parse::<u32>().ok().filter(|n| n.to_string() == part);
     let (major, minor) = text.split_once('.')?;
     Some((number(major)?, number(minor)?))
 }
 
-fn hold_to_identity(plan: &Plan, newer: bool) -> Result<(), ReadPlanError> {
+fn verify_identity(plan: &Plan, newer: bool) -> Result<(), ReadPlanError> {
     let capacity = &plan.capacity;
     let computed = digest(plan);
     if capacity.digest != computed {
@@ -236,16 +238,15 @@ fn hold_to_identity(plan: &Plan, newer: bool) -> Result<(), ReadPlanError> {
     contradiction(plan).map_or(Ok(()), |what| Err(ReadPlanError::Contradiction(what)))
 }
 
-/// Returns where a plan says one thing and what it follows from another.
+/// Returns a description of a field that contradicts the fields it follows from.
 fn contradiction(plan: &Plan) -> Option<String> {
-    let holds = totals(plan);
-    if plan.summary != holds {
-        let shown = |summary| canonical::compact(summary).unwrap_or_default();
-        let (stated, holds) = (shown(&plan.summary), shown(&holds));
-        return Some(format!("it states the totals {stated}, its rows come to {holds}"));
+    let computed = totals(plan);
+    if plan.summary != computed {
+        let to_text = |summary| canonical::compact(summary).unwrap_or_default();
+        let (stated, computed) = (to_text(&plan.summary), to_text(&computed));
+        return Some(format!("it states the totals {stated}, its rows add up to {computed}"));
     }
-    let denies = |status: &str| matches!(status, "fail" | "error");
-    let objection = plan.checks.iter().find(|check| denies(&check.status));
+    let objection = plan.checks.iter().find(|check| check.status.is_denial());
     match objection {
         _ if !plan.applyable => None,
         Some(check) => Some(format!("`applyable` is true, and {} denies it", check.name)),
@@ -254,14 +255,13 @@ fn contradiction(plan: &Plan) -> Option<String> {
 }
 
 impl Plan {
-    /// Returns the plan as its file holds it: canonical, indented, with its checksum and a final line
-    /// feed.
+    /// Returns the plan file: canonical, indented, with its checksum and a final line feed.
     #[must_use]
     pub fn to_json(&self) -> String {
         write(self)
     }
 
-    /// Reads a plan and holds it to its own digest and identity, as [`read_plan`] does.
+    /// Reads a plan as [`read_plan`] does.
     ///
     /// # Errors
     /// As [`read_plan`].
@@ -273,7 +273,7 @@ impl Plan {
 fn write(plan: &Plan) -> String {
     let pretty =
         canonical::pretty(plan).expect("the types of a plan hold no float and no key but text");
-    if is_whole(plan) { checksum::with_checksum(pretty) } else { pretty }
+    if has_complete_digest(plan) { checksum::with_checksum(pretty) } else { pretty }
 }
 
 #[cfg(test)]
@@ -282,9 +282,9 @@ mod tests {
 
     use super::*;
     use crate::plan::fixture::{plan, sealed};
-    use crate::plan::wire::{Check, JudgedBy, Summary};
+    use crate::plan::wire::{Check, CheckStatus, JudgedBy, Summary};
 
-    /// Reads a plan that was changed, and whose file has the checksum of what it was changed to.
+    /// Reads a plan after a change, with a checksum that matches the change.
     fn altered(change: impl FnOnce(&mut Value)) -> Result<Plan, ReadPlanError> {
         let mut value: Value = serde_json::from_str(&plan().to_json()).unwrap();
         change(&mut value);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_shown_cannot_be_edited_either() {
+    fn informational_fields_cannot_be_edited() {
         let text = plan().to_json();
         let written_anew: Value = serde_json::from_str(&text).unwrap();
         assert!(Plan::from_json(&written_anew.to_string()).is_ok(), "as another tool spells it");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_found_wherever_it_is() {
+    fn every_flipped_bit_is_found() {
         let whole = plan();
         let text = whole.to_json();
         for at in (0..text.len()).step_by(1 + text.len() / 2_000) {
@@ -321,14 +321,14 @@ mod tests {
                 let mut bytes = text.clone().into_bytes();
                 bytes[at] ^= 1 << bit;
                 let read = read_plan(&bytes);
-                // White space between two tokens says nothing.
+                // White space between two tokens has no meaning.
                 assert!(read.is_err() || read.is_ok_and(|read| read == whole), "byte {at}");
             }
         }
     }
 
     #[test]
-    fn writing_and_reading_again_changes_nothing() {
+    fn written_plan_reads_back_unchanged() {
         let plan = plan();
         let text = plan.to_json();
         let read = Plan::from_json(&text).unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_says_why() {
+    fn unreadable_plan_reports_the_reason() {
         for (text, expected) in [
             ("", "the plan is not JSON: EOF while parsing a value at line 1 column 0"),
             ("{\"format_version\": ", "the plan is not JSON: EOF"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_beyond_the_cap_are_not_parsed() {
+    fn oversized_input_is_not_parsed() {
         let error = read_plan(&vec![b' '; PLAN_BYTES_MAX + 1]).unwrap_err();
         assert_eq!(error, ReadPlanError::TooLarge { bytes: PLAN_BYTES_MAX + 1 });
     }
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_newer_minor_version_are_passed_over() {
+    fn keys_of_newer_minor_versions_are_ignored() {
         let read = altered(|value| {
             value["format_version"] = "1.7".into();
             value["novelty"] = 1.into();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_changed_by_hand_is_found() {
+    fn edited_decision_is_found() {
         let error = altered(|value| {
             for row in value["resource_changes"].as_array_mut().unwrap() {
                 if row["change"]["actions"][0] == "create" {
@@ -398,9 +398,9 @@ mod tests {
     }
 
     #[test]
-    fn what_says_whether_and_when_and_by_whom_it_is_judged_cannot_be_edited() {
+    fn flags_expiry_and_policies_cannot_be_edited() {
         let mut denied = plan();
-        let check = Check { name: "p".into(), status: "fail".into(), ..Check::default() };
+        let check = Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
         denied.checks.push(check);
         denied.applyable = false;
         let file = JudgedBy { path: "p.rego".into(), sha256: "0".repeat(64) };
@@ -429,8 +429,8 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_contradicts_itself_is_altered_even_under_its_own_identity() {
-        let check = Check { name: "p".into(), status: "error".into(), ..Check::default() };
+    fn contradictory_plan_is_altered_despite_valid_identity() {
+        let check = Check { name: "p".into(), status: CheckStatus::Error, ..Check::default() };
         let denied = sealed(Plan { checks: vec![check], ..plan() });
         let errored = sealed(Plan { errored: true, ..plan() });
         let small = sealed(Plan { summary: Summary::default(), ..plan() });
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_plan_that_decides_more_is_told_from_an_altered_one_by_its_hint() {
+    fn newer_minor_version_has_its_own_hint() {
         let error = altered(|value| {
             value["format_version"] = "1.9".into();
             value["capacity"]["digest"] = "sha256:0".into();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_follows_from_digest_commit_and_world() {
+    fn identity_follows_from_digest_commit_and_observation() {
         for change in [
             |value: &mut Value| value["capacity"]["plan_id"] = "0".into(),
             |value: &mut Value| value["capacity"]["base"]["commit"] = "beef".into(),
@@ -464,7 +464,7 @@ mod tests {
             assert!(matches!(error, ReadPlanError::ForeignId { .. }), "{error}");
             assert_eq!(error.kind(), ReadPlanErrorKind::Altered);
         }
-        // Of a dirty work tree the commit says nothing, and the tree everything.
+        // For a dirty work tree the tree identifies the files, and the commit does not.
         let mut dirty = plan();
         dirty.capacity.base.dirty = true;
         let mut other = sealed(dirty.clone());

@@ -1,21 +1,21 @@
-//! The JSON Schema of a plan, as `plans/plan.schema.json` publishes it.
+//! The JSON Schema of a plan, as published in `plans/plan.schema.json`.
 //!
-//! This module knows nothing but that the schema follows from the types of the wire form. Invariant:
-//! the file in the repository is what [`plan_schema`] returns; after a change of the wire form,
-//! `UPDATE_SCHEMA=1 cargo test --lib plan::schema` writes it again.
+//! The schema follows from the types of the wire form. Invariant: the file in the repository equals
+//! the result of [`plan_schema`]. After a change of the wire form, `UPDATE_SCHEMA=1 cargo test
+//! --lib plan::schema` regenerates it.
 
 use schemars::generate::SchemaSettings;
 
 use super::canonical;
 use super::wire::Plan;
 
-/// Where the schema is published.
+/// Published location of the schema.
 const SCHEMA_ID: &str = "https://fleetwright.dev/plan.schema.json";
 
-/// Returns the JSON Schema (2020-12) of a plan, canonical, as its file holds it.
+/// Returns the JSON Schema (2020-12) of a plan, canonical, as in its file.
 ///
-/// It describes what readers accept: keys that a plan may lack are not required, and keys that a
-/// newer minor version adds are allowed.
+/// It describes the input of readers: optional keys are not required, and keys of newer minor
+/// versions are allowed.
 #[must_use]
 pub fn plan_schema() -> String {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Plan>();
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_in_the_repository_is_the_schema_of_the_types() {
+    fn schema_file_matches_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/plan.schema.json");
         if std::env::var_os("UPDATE_SCHEMA").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_validates_and_so_does_one_with_keys_of_a_newer_minor() {
+    fn schema_accepts_plans_and_keys_of_newer_minors() {
         let mut value: Value = serde_json::from_str(&plan().to_json()).unwrap();
         assert!(valid(&value));
         value["capacity"]["novelty"] = true.into();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plan_does_not_validate() {
+    fn schema_rejects_invalid_plans() {
         let good: Value = serde_json::from_str(&plan().to_json()).unwrap();
         for change in [
             |value: &mut Value| drop(value["capacity"].as_object_mut().unwrap().remove("digest")),

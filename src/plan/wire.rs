@@ -1,7 +1,7 @@
-//! The wire form of a plan, as design and JSON Schema document it.
+//! Wire form of a plan, as the documentation and the JSON Schema describe it.
 //!
-//! Readers ignore keys they do not know, so every struct here accepts more than it lists. Field
-//! order is of no consequence: the canonical form sorts keys.
+//! Readers ignore unknown keys, so every struct here accepts more than it lists. Field order has no
+//! effect, because the canonical form sorts keys.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ mod base;
 mod cost;
 mod explain;
 mod pods;
-mod row;
+mod rows;
+mod words;
 
 pub use base::{
     Base, BaseWorld, ComparedWorkload, Comparison, Condition, Guard, JudgedBy, Precondition,
@@ -27,83 +28,85 @@ pub use pods::{
     DaemonRow, DemandRow, DisruptionBudgetRow, EvictionRow, FargateRow, ModeRow, Placement,
     PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
 };
-pub use row::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, ResourceKind};
+pub use rows::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, ResourceKind};
+pub use words::{CheckSeverity, CheckStatus, DiagnosticSeverity, PlacementMode};
 
-// Views work on this form alone, so it hands on the types of other modules that it is made of.
+// Views read only this form, so it re-exports the types of other modules that it contains.
 pub use crate::demand::{Counts, Decider, DemandMode, Sizing};
-pub use crate::fargate::{Rates as FargateRates, Size as FargateSize};
-pub use crate::fleet::{ClusterIdentity, Completeness, KEY_LABEL};
-pub use crate::ids::WorkloadKey;
-pub use crate::pod::Taint;
-pub use crate::solve::{
-    Alternative, Beyond, BlockReason, DomainKind, KeepReason, KeptApart, LaunchReason, Rejection,
-    Relaxed, RetireReason, Unsteered, workload_key,
+pub use crate::model::fargate::{FargateSize, Rates as FargateRates};
+pub use crate::model::ids::{WorkloadKey, workload_key};
+pub use crate::model::observed::{ClusterIdentity, Completeness, KEY_LABEL};
+pub use crate::model::pod::Taint;
+pub use crate::model::reason::{
+    Alternative, BlockReason, DomainKind, ExceededLimit, FailureDomainReport, KeepReason,
+    LaunchReason, Rejection, Relaxed, RetireReason, Unsteered,
 };
 
-use crate::ids::{Address, Digest, Origin, PlanId};
+use crate::model::ids::{Address, Digest, Origin, PlanId};
 
-/// The version of the plan format that this program writes.
+/// Plan format version that this program writes.
 ///
 /// 1.1 added: `capacity.comparison`, `capacity.base.guard`, `capacity.cost.breakdown`,
-/// `capacity.disruption_budgets`, `launched_at` of nodes, `group` of states, the reason `resize`, the condition `group-is`,
-/// `capacity.explain[].pods_before`, and `severity`, `findings` and `exceptions` of checks.
+/// `capacity.disruption_budgets`, `launched_at` of nodes, `group` of states, the reason `resize`,
+/// the condition `group-is`, `capacity.explain[].pods_before`, and `severity`, `findings` and
+/// `exceptions` of checks.
 ///
-/// 1.2 added `capacity.base.judged_by`. Its digest holds everything that `apply` reads of a row, and
-/// its identity everything that says whether, when and where; plans of older formats are shown, and
-/// no longer applied. Its file carries a checksum, and `capacity.placement.failure_domains` is new.
+/// 1.2 added `capacity.base.judged_by` and `capacity.placement.failure_domains`. Its digest covers
+/// everything that `apply` reads of a row. Its identity covers whether, when and where the plan may
+/// run. Plans of older formats can be rendered, but no longer applied. Files carry a checksum.
 pub const FORMAT_VERSION: &str = "1.2";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
-    /// `major.minor` of the format.
+    /// Format version, `major.minor`.
     pub format_version: String,
-    /// Version of the program that made the plan.
+    /// Version of the program that wrote the plan.
     pub tool_version: String,
-    /// The moment the plan is made for.
+    /// Time that the plan is made for.
     pub timestamp: Timestamp,
     /// Whether the plan may be applied at all.
     pub applyable: bool,
-    /// Whether the plan covers everything; false with `--target` or `--exclude`.
+    /// Whether the plan covers all rows; false with `--target` or `--exclude`.
     pub complete: bool,
-    /// Whether inputs had errors; such a plan removes nothing and is never applyable.
+    /// Whether inputs had errors. Such a plan removes nothing and is never applyable.
     pub errored: bool,
-    /// One row for each node: what is there, what comes, what goes.
+    /// One row for each node, whether it is retained, launched or removed.
     pub resource_changes: Vec<ResourceChange>,
-    /// What moved outside Git; shown, never applied.
+    /// Rows that changed outside Git; rendered, never applied.
     #[serde(default)]
     pub resource_drift: Vec<ResourceChange>,
     /// Findings of policies.
     #[serde(default)]
     pub checks: Vec<Check>,
-    /// Of a file: `sha256:` and 64 hex digits over its canonical spelling without this line. Written
-    /// with the file and held against it when it is read; nothing in memory.
+    /// Checksum of the file: `sha256:` and 64 hex digits over its canonical spelling without this
+    /// line. Set when the file is written, checked when it is read, absent in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
     /// Totals.
     pub summary: Summary,
-    /// Everything that is this program's own.
+    /// Data specific to fleetwright.
     pub capacity: Capacity,
 }
 
-/// A rule of a policy, and what it found.
+/// A policy rule and its findings.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// Package and rule, such as `budget.deny`.
     pub name: String,
-    /// `pass`, `fail`, `warn`, `error` or `unknown`; `fail` and `error` keep a plan from being
-    /// applied.
-    pub status: String,
-    /// What it found, as messages.
+    /// `pass`, `fail`, `warn`, `error` or `unknown`; `fail` and `error` prevent an apply.
+    pub status: CheckStatus,
+    /// Messages of the findings.
     #[serde(default)]
     pub problems: Vec<String>,
-    /// `deny`, `violation` or `warn`, as the rule's name has it.
+    /// `deny`, `violation` or `warn`, from the name of the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub severity: Option<String>,
-    /// What it found, with what each finding is about.
+    pub severity: Option<CheckSeverity>,
+    /// Findings with the objects they are about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// Exceptions that the policy makes from the rule, as messages; its findings do not count then.
+    /// Messages of the exceptions that the policy grants. Findings of an excepted rule do not
+    /// count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<String>,
 }
@@ -111,15 +114,15 @@ pub struct Check {
 /// One finding of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// The row it is about, where the policy says.
+    /// Row that the finding is about, if the policy states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// The place in the repository it is about, where the policy says.
+    /// Place in the repository that the finding is about, if the policy states one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Whatever else the policy says about it, as text.
+    /// Further data from the policy, as text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
@@ -133,11 +136,11 @@ pub struct Summary {
     pub change: u32,
     /// Rows that delete, replacements included.
     pub destroy: u32,
-    /// Rows that do both.
+    /// Rows that create and delete.
     pub replace: u32,
-    /// Nodes that something forbids to touch.
+    /// Nodes whose change is blocked.
     pub blocked: u32,
-    /// Whether anything is deleted.
+    /// Whether the plan deletes anything.
     pub destructive: bool,
     /// Nodes, members of groups included.
     pub nodes: NodeTotals,
@@ -156,73 +159,74 @@ pub struct NodeTotals {
     pub after: u32,
 }
 
-/// What is this program's own.
+/// Data specific to fleetwright.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Capacity {
-    /// Hash over the decisions alone: what is approved.
+    /// Hash of the decisions alone; approvals refer to it.
     pub digest: Digest,
-    /// Hash of digest, commit and world: what is applied at most once.
+    /// Hash of digest, commit and observation; applied at most once.
     pub plan_id: PlanId,
-    /// What the plan was made from.
+    /// Sources of the plan.
     pub base: Base,
-    /// When the plan may no longer be applied.
+    /// Time from which the plan may no longer be applied.
     pub expires_at: Timestamp,
-    /// The order of changes.
+    /// Order of the changes.
     pub waves: Vec<Wave>,
     /// Totals over pods.
     pub pods: PodTotals,
-    /// How the placement was found and tried.
+    /// Method and simulation of the placement.
     pub placement: Placement,
-    /// Where new and moved pods go.
+    /// Nodes of new and moved pods.
     pub placements: Vec<PlacementRow>,
-    /// Pods without a place.
+    /// Unschedulable pods.
     pub unschedulable: Vec<UnschedulableRow>,
-    /// Workloads whose size is not known.
+    /// Workloads of unknown size.
     #[serde(default)]
     pub unresolved: Vec<UnresolvedRow>,
-    /// Every workload: its counts, who decided, and where it is declared.
+    /// All workloads: their counts, the source of each count, and where they are declared.
     pub demand: Vec<DemandRow>,
-    /// What the fleet would come to at the least, the present and the most that autoscalers may
-    /// choose; empty where no workload's number is left open.
+    /// Fleet at the minimum, current and maximum pod counts of the autoscalers; empty where every
+    /// count is fixed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modes: Vec<ModeRow>,
-    /// Workloads that run on every node that admits them, with what each of their pods asks for.
+    /// DaemonSets, with the requests of each of their pods.
     #[serde(default)]
     pub daemons: Vec<DaemonRow>,
-    /// Money.
+    /// Cost.
     pub cost: Cost,
-    /// Offerings that may stand in for launches.
+    /// Fallback offerings of launches.
     pub alternatives: Vec<AlternativesRow>,
-    /// Why each row is as it is.
+    /// Reason of each row.
     pub explain: Vec<ExplainRow>,
-    /// Problems of the inputs, and what a reader should know.
+    /// Problems of the inputs and notes to the reader.
     #[serde(default)]
     pub diagnostics: Vec<Diagnostic>,
     /// Disruption budgets that the repository declares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disruption_budgets: Vec<DisruptionBudgetRow>,
-    /// What this revision changes against another one, apart from what was pending anyway.
+    /// Changes that this revision causes compared with another one, without changes that were
+    /// pending anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
 
-/// What [`Rejection::reason`] says of pods that a Fargate profile takes and Fargate cannot run.
+/// [`Rejection::reason`] of pods that a Fargate profile selects and Fargate cannot run.
 pub const FARGATE_REASON: &str = "fargate";
 
-/// A problem of the inputs, or something a reader should know.
+/// A problem of the inputs or a note to the reader.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
     /// `error`, `warning` or `note`.
-    pub severity: String,
+    pub severity: DiagnosticSeverity,
     /// File and line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// The object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub object: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What to do about it.
+    /// Suggested fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The engine: policies in, values of rules out, within limits.
+//! The engine: loads policies and evaluates rules within limits.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -6,26 +6,26 @@ use std::num::NonZeroU32;
 use regorus::utils::limits::ExecutionTimerConfig;
 use serde_json::{Map, Value};
 
-use super::read::{Declared, Package, PolicyFile, idle, packages};
-use super::{Bundle, Limits, broken_check};
+use super::declarations::{FileDeclarations, Package, collect_packages, unused_files};
+use super::{Bundle, PolicyFile, PolicyLimits, error_check};
 use crate::plan::wire::Check;
 
-/// Steps between two looks at the time.
+/// Steps between two checks of the time limit.
 const CHECK_INTERVAL: u32 = 1_000;
 
-/// Policies, loaded.
+/// An engine with loaded policies.
 pub(super) struct Engine {
     engine: regorus::Engine,
-    /// What the files declare, by package.
+    /// Declarations by package.
     pub(super) packages: BTreeMap<String, Package>,
 }
 
 impl Engine {
-    /// Loads every file, or returns what is wrong with each that cannot be.
-    pub(super) fn load(bundle: &Bundle, limits: Limits) -> Result<Self, Vec<Check>> {
+    /// Loads every file, or returns an error for each invalid one.
+    pub(super) fn load(bundle: &Bundle, limits: PolicyLimits) -> Result<Self, Vec<Check>> {
         regorus::set_global_memory_limit(Some(limits.memory));
         let mut engine = regorus::Engine::new();
-        // What a policy prints is for its author, and belongs on no stream of ours.
+        // Output of `print` is for the policy's author; it must not reach our streams.
         engine.set_gather_prints(true);
         engine.set_execution_timer_config(ExecutionTimerConfig {
             limit: limits.time,
@@ -33,27 +33,27 @@ impl Engine {
         });
         let mut broken = Vec::new();
         for file in &bundle.files {
-            if let Err(reason) = add(&mut engine, &file.path, &file.text) {
-                broken.push(broken_check(&file.path, &reason));
+            if let Err(reason) = add_policy(&mut engine, &file.path, &file.text) {
+                broken.push(error_check(&file.path, &reason));
             }
         }
         let mut data = Value::Object(Map::new());
         for file in &bundle.data {
             match serde_json::from_str(&file.text) {
                 Ok(Value::Object(map)) => merge(&mut data, Value::Object(map)),
-                Ok(_) => broken.push(broken_check(&file.path, "data is no JSON object")),
+                Ok(_) => broken.push(error_check(&file.path, "data is no JSON object")),
                 Err(error) => {
-                    broken.push(broken_check(&file.path, &format!("data cannot be read: {error}")));
+                    broken.push(error_check(&file.path, &format!("data cannot be read: {error}")));
                 }
             }
         }
         if let Err(error) = engine.add_data_json(&data.to_string()) {
-            broken.push(broken_check("data", &format!("data cannot be read: {error}")));
+            broken.push(error_check("data", &format!("data cannot be read: {error}")));
         }
         if !broken.is_empty() {
             return Err(broken);
         }
-        let packages = declared(&mut engine, &bundle.files)?;
+        let packages = read_declarations(&mut engine, &bundle.files)?;
         Ok(Self { engine, packages })
     }
 
@@ -61,7 +61,7 @@ impl Engine {
         self.engine.set_input_json(json).map_err(|error| error.to_string())
     }
 
-    /// Returns the value of a rule; null where it is not defined.
+    /// Returns the value of a rule; null if undefined.
     pub(super) fn rule(&mut self, package: &str, rule: &str) -> Result<Value, String> {
         let value = self.engine.eval_rule(format!("data.{package}.{rule}"));
         let _ = self.engine.take_prints();
@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-/// Adds `more` to `data`: of the same key, what comes later counts.
+/// Merges `more` into `data`; of equal keys, the later value wins.
 fn merge(data: &mut Value, more: Value) {
     match (data, more) {
         (Value::Object(data), Value::Object(more)) => {
@@ -86,34 +86,36 @@ fn merge(data: &mut Value, more: Value) {
     }
 }
 
-/// Returns what the loaded files declare, or what is wrong with each that declares nothing of use.
-fn declared(
+/// Returns the declarations of the loaded files, or an error for each file without effect.
+fn read_declarations(
     engine: &mut regorus::Engine,
     files: &[PolicyFile],
 ) -> Result<BTreeMap<String, Package>, Vec<Check>> {
     let mut broken = Vec::new();
     let mut found = Vec::new();
     for (file, module) in files.iter().zip(engine.get_modules()) {
-        match Declared::of(module) {
+        match FileDeclarations::from_module(module) {
             Ok(declared) => found.push(declared),
-            Err(reason) => broken.push(broken_check(&file.path, &reason)),
+            Err(reason) => broken.push(error_check(&file.path, &reason)),
         }
     }
     if broken.is_empty() {
         const IDLE: &str = "nothing runs it: it has no rule named deny, violation or warn and no \
                             test, and no other policy names its package";
-        broken.extend(idle(files, &found).into_iter().map(|file| broken_check(&file.path, IDLE)));
+        broken.extend(
+            unused_files(files, &found).into_iter().map(|file| error_check(&file.path, IDLE)),
+        );
     }
-    if broken.is_empty() { Ok(packages(&found)) } else { Err(broken) }
+    if broken.is_empty() { Ok(collect_packages(&found)) } else { Err(broken) }
 }
 
-/// Adds a file, as Rego of version 1, or of version 0 where it is none of that.
-fn add(engine: &mut regorus::Engine, path: &str, text: &str) -> Result<(), String> {
+/// Adds a file as Rego v1, or else as Rego v0.
+fn add_policy(engine: &mut regorus::Engine, path: &str, text: &str) -> Result<(), String> {
     engine.set_rego_v0(false);
     let Err(first) = engine.add_policy(path.to_owned(), text.to_owned()) else { return Ok(()) };
     engine.set_rego_v0(true);
     let second = engine.add_policy(path.to_owned(), text.to_owned());
     engine.set_rego_v0(false);
-    // What is Rego of neither version was most likely meant for the newer one.
+    // A file that is valid in neither version was most likely meant for the newer one.
     second.map(|_| ()).map_err(|_| first.to_string())
 }

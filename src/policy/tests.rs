@@ -1,4 +1,7 @@
+use super::rules::FINDINGS_MAX;
 use super::*;
+use crate::model::ids::Origin;
+use crate::plan::wire::{CheckSeverity, CheckStatus};
 use crate::render::fixture::{nothing, plan};
 
 fn bundle(texts: &[&str]) -> Bundle {
@@ -10,7 +13,7 @@ fn bundle(texts: &[&str]) -> Bundle {
 }
 
 fn judged(text: &str) -> Vec<Check> {
-    evaluate(&plan(), &bundle(&[text]), Limits::default())
+    evaluate(&plan(), &bundle(&[text]), PolicyLimits::default())
 }
 
 fn one(text: &str) -> Check {
@@ -20,7 +23,7 @@ fn one(text: &str) -> Check {
 }
 
 #[test]
-fn rego_written_for_terraform_works_unchanged_in_either_version() {
+fn terraform_rego_works_unchanged_in_both_versions() {
     let old = "package main\n\ndeny[msg] {\n  r := input.resource_changes[_]\n  r.change.actions[_] == \"delete\"\n  \
                msg := sprintf(\"%v is deleted\", [r.address])\n}\n";
     let new = "package main\n\nimport rego.v1\n\ndeny contains msg if {\n  some r in input.resource_changes\n  \
@@ -33,7 +36,7 @@ fn rego_written_for_terraform_works_unchanged_in_either_version() {
 }
 
 #[test]
-fn names_give_the_severity_and_objects_their_message_place_and_rest() {
+fn rule_name_gives_severity_and_object_gives_finding() {
     let check = one(
         "package a.b\nimport rego.v1\nwarn_place contains {\"msg\": \"m\", \"address\": \"x.y\", \
          \"_loc\": {\"file\": \"a.yaml\", \"line\": 7}, \"owner\": \"web\"} if { true }\n",
@@ -41,19 +44,22 @@ fn names_give_the_severity_and_objects_their_message_place_and_rest() {
     assert_eq!((check.name.as_str(), check.status.as_str()), ("a.b.warn_place", "warn"));
     let finding = &check.findings[0];
     assert_eq!(finding.origin, Some(Origin::new("a.yaml", 7)));
-    assert_eq!(finding.address.as_ref().map(crate::ids::Address::as_str), Some("x.y"));
+    assert_eq!(finding.address.as_ref().map(crate::model::ids::Address::as_str), Some("x.y"));
     assert_eq!(finding.metadata.get("owner").map(String::as_str), Some("web"));
     let violation =
         one("package m\nimport rego.v1\nviolation contains {\"msg\": \"v\"} if { true }\n");
     assert_eq!(
-        (violation.status.as_str(), violation.severity.as_deref()),
+        (violation.status.as_str(), violation.severity.as_ref().map(CheckSeverity::as_str)),
         ("fail", Some("violation"))
     );
-    assert_eq!(one("package m\nimport rego.v1\ndeny contains \"x\" if { false }\n").status, "pass");
+    assert_eq!(
+        one("package m\nimport rego.v1\ndeny contains \"x\" if { false }\n").status,
+        CheckStatus::Pass
+    );
 }
 
 #[test]
-fn an_exception_takes_a_rule_out_by_its_suffix_and_is_told() {
+fn exception_by_suffix_is_applied_and_reported() {
     let check = one(
         "package main\ndeny_spot[msg] {\n  msg := \"spot\"\n}\nexception[rules] {\n  rules := [\"spot\"]\n}\n",
     );
@@ -64,7 +70,7 @@ fn an_exception_takes_a_rule_out_by_its_suffix_and_is_told() {
 }
 
 #[test]
-fn what_cannot_be_judged_denies() {
+fn policy_that_cannot_be_evaluated_denies() {
     for (text, says) in [
         ("package main\ndeny[msg] {", "p0.rego"),
         (
@@ -77,7 +83,7 @@ fn what_cannot_be_judged_denies() {
         ),
     ] {
         let mut denied = plan();
-        attach(&mut denied, judged(text));
+        attach_checks(&mut denied, judged(text));
         assert!(is_denied(&denied) && !denied.applyable, "{text}: {:?}", denied.checks);
         let said = format!("{:?}", denied.checks);
         assert!(said.contains(says), "{said}");
@@ -85,7 +91,7 @@ fn what_cannot_be_judged_denies() {
 }
 
 #[test]
-fn a_rule_is_run_however_it_is_written() {
+fn every_spelling_of_a_rule_is_evaluated() {
     for text in [
         "package main\nimport rego.v1\ndeny  contains \"x\" if { true }\n",
         "package main\nimport rego.v1\ndeny:=\"x\"\n",
@@ -98,33 +104,36 @@ fn a_rule_is_run_however_it_is_written() {
         "package main; deny[\"x\"] { true }\n",
     ] {
         let mut denied = plan();
-        attach(&mut denied, judged(text));
+        attach_checks(&mut denied, judged(text));
         assert!(is_denied(&denied), "{text}: {:?}", denied.checks);
     }
 }
 
 #[test]
-fn a_file_that_nothing_runs_is_an_error_and_one_that_others_use_is_none() {
+fn unused_file_is_an_error_imported_file_is_not() {
     let rule =
         "package main\nimport rego.v1\nimport data.lib\ndeny contains \"x\" if { lib.never }\n";
     for idle in ["package main2\ndenies[msg] { msg := \"x\" }\n", "package empty\n"] {
-        let checks = evaluate(&plan(), &bundle(&[rule, idle]), Limits::default());
-        assert!(checks.iter().any(|c| c.status == "error" && c.name == "p1.rego"), "{checks:?}");
+        let checks = evaluate(&plan(), &bundle(&[rule, idle]), PolicyLimits::default());
+        assert!(
+            checks.iter().any(|c| c.status == CheckStatus::Error && c.name == "p1.rego"),
+            "{checks:?}"
+        );
     }
     for used in ["package lib\nnever { false }\n", "package main\nhelps { true }\n"] {
-        let checks = evaluate(&plan(), &bundle(&[rule, used]), Limits::default());
+        let checks = evaluate(&plan(), &bundle(&[rule, used]), PolicyLimits::default());
         assert_eq!((checks.len(), checks[0].status.as_str()), (1, "pass"), "{checks:?}");
     }
 }
 
 #[test]
-fn a_policy_that_takes_too_much_memory_is_ended() {
+fn policy_over_memory_limit_is_stopped() {
     let text = "package main\nimport rego.v1\ndeny contains msg if {\n  \
                 all := [s | some i in numbers.range(1, 2000000); s := sprintf(\"%d-%d\", [i, i])]\n  \
                 count(all) == 1\n  msg := \"x\"\n}\n";
-    // The limit is of the process, and tests beside this one set it too: so it has one of its own.
+    // The limit applies to the process, and parallel tests set it too: run in a separate process.
     if std::env::var_os("FLEETWRIGHT_TEST_ALONE").is_none() {
-        let name = "policy::tests::a_policy_that_takes_too_much_memory_is_ended";
+        let name = "policy::tests::policy_over_memory_limit_is_stopped";
         let program = std::env::current_exe().expect("this test");
         let ran = std::process::Command::new(program)
             .args(["--exact", name])
@@ -135,25 +144,25 @@ fn a_policy_that_takes_too_much_memory_is_ended() {
         assert!(ran.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
-    // A machine that is busy with something else takes its time; memory alone is to end it here.
-    let limits = Limits { memory: 64 << 20, time: Duration::from_mins(5) };
+    // A long time limit, so that only the memory limit can stop it on a busy host.
+    let limits = PolicyLimits { memory: 64 << 20, time: Duration::from_mins(5) };
     let checks = evaluate(&nothing(), &bundle(&[text]), limits);
-    assert_eq!(checks[0].status, "error", "{checks:?}");
+    assert_eq!(checks[0].status, CheckStatus::Error, "{checks:?}");
     assert!(checks[0].problems[0].contains("memory"), "{checks:?}");
 }
 
 #[test]
-fn a_policy_that_does_not_end_is_ended() {
+fn policy_over_time_limit_is_stopped() {
     let text = "package main\nimport rego.v1\ndeny contains msg if {\n  some a in numbers.range(1, 3000)\n  \
                 some b in numbers.range(1, 3000)\n  some c in numbers.range(1, 3000)\n  a + b + c == -1\n  msg := \"x\"\n}\n";
-    let limits = Limits { time: Duration::from_millis(50), ..Limits::default() };
+    let limits = PolicyLimits { time: Duration::from_millis(50), ..PolicyLimits::default() };
     let checks = evaluate(&nothing(), &bundle(&[text]), limits);
-    assert_eq!(checks[0].status, "error", "{checks:?}");
+    assert_eq!(checks[0].status, CheckStatus::Error, "{checks:?}");
     assert!(checks[0].problems[0].contains("time limit"), "{checks:?}");
 }
 
 #[test]
-fn a_rule_with_thousands_of_findings_keeps_a_hundred_and_counts_the_rest() {
+fn findings_are_limited_and_the_rest_counted() {
     let check = one(
         "package main\nimport rego.v1\ndeny contains n if { some i in numbers.range(1, 5000); n := sprintf(\"%d\", [i]) }\n",
     );
@@ -162,26 +171,28 @@ fn a_rule_with_thousands_of_findings_keeps_a_hundred_and_counts_the_rest() {
 }
 
 #[test]
-fn data_is_what_limits_are_read_from() {
+fn policies_read_data_files() {
     let text = "package main\nimport rego.v1\ndeny contains \"over\" if { data.limits.nodes < count(input.resource_changes) }\n";
     let with = |json: &str| {
         let data = vec![PolicyFile { path: "data.json".into(), text: json.into() }];
-        evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, Limits::default()).remove(0).status
+        evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default())
+            .remove(0)
+            .status
     };
-    assert_eq!(with("{\"limits\": {\"nodes\": 2}}"), "fail");
-    assert_eq!(with("{\"limits\": {\"nodes\": 200}}"), "pass");
-    assert_eq!(with("{"), "error");
-    assert_eq!(with("[]"), "error");
+    assert_eq!(with("{\"limits\": {\"nodes\": 2}}"), CheckStatus::Fail);
+    assert_eq!(with("{\"limits\": {\"nodes\": 200}}"), CheckStatus::Pass);
+    assert_eq!(with("{"), CheckStatus::Error);
+    assert_eq!(with("[]"), CheckStatus::Error);
 }
 
 #[test]
-fn of_data_what_comes_later_counts_key_by_key() {
+fn later_data_overrides_earlier_data_by_key() {
     let text = "package main\nimport rego.v1\ndeny contains \"x\" if { not \"b\" in data.f.labels }\ndeny contains \"y\" if { data.f.most < 3 }\n";
     let file = |text: &str| PolicyFile { path: "d.json".to_owned(), text: text.to_owned() };
     let data = vec![
         file("{\"f\": {\"labels\": [\"a\"], \"most\": 5}}"),
         file("{\"f\": {\"labels\": [\"b\"]}}"),
     ];
-    let checks = evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, Limits::default());
-    assert_eq!(checks[0].status, "pass", "{checks:?}");
+    let checks = evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default());
+    assert_eq!(checks[0].status, CheckStatus::Pass, "{checks:?}");
 }

@@ -1,9 +1,9 @@
-//! Numbers as people read them: money, memory, time, counts.
+//! Formats of money, memory, time and counts.
 
 use jiff::SignedDuration;
 
+use crate::model::units::{Bytes, MicroUsd, MilliCpu};
 use crate::plan::wire::Amount;
-use crate::units::{Bytes, MicroUsd, MilliCpu};
 
 /// Returns `n noun`, with an `s` where `n` is not one.
 pub(super) fn count(n: u32, noun: &str) -> String {
@@ -48,7 +48,7 @@ pub(super) fn memory(bytes: i64) -> String {
     }
 }
 
-/// Returns every part of an amount that is not nothing; CPU and memory always.
+/// Returns the non-zero parts of an amount; CPU and memory always.
 pub(super) fn amount(amount: &Amount) -> String {
     let Amount { cpu_milli, memory_bytes, ephemeral_storage_bytes, pods: _, extended } = amount;
     let mut parts =
@@ -60,7 +60,7 @@ pub(super) fn amount(amount: &Amount) -> String {
     parts.join(", ")
 }
 
-/// Returns a length of time in its largest unit, rounded down.
+/// Returns a duration in its largest unit, rounded down.
 pub(super) fn span(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     match seconds {
@@ -71,7 +71,7 @@ pub(super) fn span(duration: SignedDuration) -> String {
     }
 }
 
-/// Returns the first `most` of `items` with commas, and how many there are beyond.
+/// Returns the first `most` of `items`, comma-separated, and the number of the rest.
 pub(super) fn list(items: &[String], most: usize) -> String {
     let shown = items.iter().take(most).cloned().collect::<Vec<_>>().join(", ");
     match items.len().saturating_sub(most) {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn money_has_a_sign_where_it_is_a_difference() {
+    fn price_differences_have_a_sign() {
         let all = |micros| {
             let amount = MicroUsd(micros);
             [dollars(amount, 2), signed_dollars(amount, 2), hourly(amount)]
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_exact_where_it_can_be_and_short_where_not() {
+    fn memory_is_exact_or_rounded_to_mebibytes() {
         for (bytes, in_gib, short) in [
             (0, "0", "0"),
             (Bytes::GIB * 16, "16", "16Gi"),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_their_largest_unit() {
+    fn durations_use_their_largest_unit() {
         for (seconds, text) in
             [(-5, "0s"), (59, "59s"), (61, "1m"), (7_200, "2h"), (86_400, "24h"), (172_800, "2d")]
         {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_count_what_they_leave_out() {
+    fn lists_count_omitted_items() {
         let items = ["a", "b", "c"].map(str::to_owned);
         assert_eq!(list(&items, 3), "a, b, c");
         assert_eq!(list(&items, 2), "a, b and 1 more");

@@ -1,63 +1,63 @@
-//! Tables of the catalogue: what is on offer, and where the numbers of one type come from.
+//! Tables of the catalog: types with offerings, and the source of each number of a type.
 
 use serde_json::{Value, json};
 
 use super::amount::{gib, hourly, memory};
-use super::page::{Column, Page, Span, TextStyle, Tone, plain};
+use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
 use crate::catalog::{
-    Allocation, AllocationStep, CapacityType, Catalog, InstanceType, Offering, Overlaid,
-    PriceSource,
+    Allocation, AllocationStep, Catalog, InstanceType, Offering, OverlaidOffering, PriceSource,
 };
-use crate::ids::{Region, ZoneName};
+use crate::model::ids::{Region, ZoneName};
+use crate::model::market::CapacityType;
+use crate::model::units::{Bytes, MicroUsd};
 use crate::plan::wire::Amount;
-use crate::units::{Bytes, MicroUsd};
 
-/// An instance type with those of its offerings that were asked for.
+/// An instance type with its matching offerings.
 #[derive(Debug)]
 pub struct TypeRow<'a> {
     /// The type.
     pub kind: &'a InstanceType,
-    /// Its offerings, in the order of the catalogue.
+    /// Its offerings, in catalog order.
     pub offerings: Vec<OfferingRow<'a>>,
-    /// What a node of it offers.
+    /// The capacity of its nodes.
     pub allocation: Allocation,
-    /// How many nodes report that; none: it follows from rules.
+    /// The number of nodes that report this capacity. With zero it follows from rules.
     pub nodes_measured: u32,
-    /// Whether its nodes need a licence that no price holds.
-    pub without_licence: bool,
+    /// True if its nodes need a license that the price excludes.
+    pub without_license: bool,
 }
 
 /// An offering of a type.
 #[derive(Debug)]
 pub struct OfferingRow<'a> {
-    /// The offering as the catalogue has it.
+    /// The offering in the catalog.
     pub offering: &'a Offering,
-    /// What a repository says of it instead, where it says anything.
-    pub overlaid: Overlaid,
+    /// The overlays of the repository for this offering.
+    pub overlaid: OverlaidOffering,
 }
 
 impl<'a> OfferingRow<'a> {
-    /// Returns the offering as the catalogue has it, which nothing changes.
+    /// Returns an offering without overlays.
     #[must_use]
-    pub fn plain(offering: &'a Offering) -> Self {
-        let overlaid = Overlaid { price: offering.price, ..Overlaid::default() };
+    pub fn without_overlay(offering: &'a Offering) -> Self {
+        let overlaid = OverlaidOffering { price: offering.price, ..OverlaidOffering::default() };
         Self { offering, overlaid }
     }
 }
 
 impl TypeRow<'_> {
-    /// Returns the lowest known price; `capacity_type` narrows it to one way to buy.
+    /// Returns the lowest known price, optionally of one capacity type.
     #[must_use]
     pub fn cheapest(&self, capacity_type: Option<CapacityType>) -> Option<MicroUsd> {
-        let wanted = |row: &&OfferingRow<'_>| {
+        let matches = |row: &&OfferingRow<'_>| {
             capacity_type.is_none_or(|wanted| wanted == row.offering.capacity_type)
         };
-        self.offerings.iter().filter(wanted).filter_map(|row| row.overlaid.price).min()
+        self.offerings.iter().filter(matches).filter_map(|row| row.overlaid.price).min()
     }
 
     fn is_estimate(&self, row: &OfferingRow<'_>) -> bool {
         let OfferingRow { offering, overlaid } = row;
-        overlaid.price == offering.price && (self.without_licence || offering.estimated)
+        overlaid.price == offering.price && (self.without_license || offering.estimated)
     }
 
     fn price(&self, capacity_type: CapacityType) -> String {
@@ -71,7 +71,7 @@ impl TypeRow<'_> {
         }
     }
 
-    /// Returns the zones without the region that they all begin with.
+    /// Returns the zones without their common region prefix.
     fn zones(&self, region: &Region) -> String {
         let short = |zone: &'_ ZoneName| {
             let zone = zone.as_str();
@@ -85,42 +85,42 @@ impl TypeRow<'_> {
     }
 }
 
-/// What is said of prices that leave a licence out.
-const WITHOUT_LICENCE: &str = "~ prices are those of Linux, without the licence of Windows.";
+const WITHOUT_LICENSE: &str = "~ prices are those of Linux, without the Windows license.";
 
-const TYPE_COLUMNS: [Column; 10] = [
-    Column::left("type", 28),
-    Column::left("arch", 8),
-    Column::right("vCPU"),
-    Column::right("GiB"),
-    Column::right("alloc. cpu"),
-    Column::right("alloc. memory"),
-    Column::right("pods"),
-    Column::right("on-demand $/h"),
-    Column::right("spot $/h"),
-    Column::left("zones", 0),
+const TYPE_COLUMNS: [TableColumn; 10] = [
+    TableColumn::left("type", 28),
+    TableColumn::left("arch", 8),
+    TableColumn::right("vCPU"),
+    TableColumn::right("GiB"),
+    TableColumn::right("alloc. cpu"),
+    TableColumn::right("alloc. memory"),
+    TableColumn::right("pods"),
+    TableColumn::right("on-demand $/h"),
+    TableColumn::right("spot $/h"),
+    TableColumn::left("zones", 0),
 ];
 
-/// Returns types as a table, in the order given, with where the prices come from.
+/// Returns types as a table in the given order, with the source of prices.
 #[must_use]
 pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TextPage::new(style);
     if rows.is_empty() {
-        page.text("No instance type of the catalogue meets these requirements.");
+        page.text("No instance type of the catalog meets these requirements.");
         return page.finish();
     }
-    let cells: Vec<Vec<Span>> = rows.iter().map(|row| type_cells(row, &catalog.region)).collect();
+    let cells: Vec<Vec<StyledText>> =
+        rows.iter().map(|row| type_cells(row, &catalog.region)).collect();
     page.table(&TYPE_COLUMNS, &cells);
     page.gap();
     let plural = if rows.len() == 1 { "type" } else { "types" };
     page.line([plain(format!("{} instance {plural}. ", rows.len())), price_note(&catalog.prices)]);
-    if rows.iter().any(|row| row.without_licence) {
-        page.line([Span::new(WITHOUT_LICENCE, Tone::Faint)]);
+    if rows.iter().any(|row| row.without_license) {
+        page.line([StyledText::new(WITHOUT_LICENSE, Tone::Faint)]);
     }
     let stands_in =
         |of: &OfferingRow<'_>| of.offering.estimated && of.overlaid.price == of.offering.price;
     if rows.iter().any(|row| row.offerings.iter().any(stands_in)) {
-        page.line([Span::new(
+        page.line([StyledText::new(
             "~ no spot price is known; the on-demand price stands in.",
             Tone::Faint,
         )]);
@@ -128,13 +128,13 @@ pub fn types_text(rows: &[TypeRow<'_>], catalog: &Catalog, style: &TextStyle) ->
     page.finish()
 }
 
-fn price_note(prices: &PriceSource) -> Span {
+fn price_note(prices: &PriceSource) -> StyledText {
     let PriceSource { source, region, date, stand_in } = prices;
     let stand_in = if *stand_in { ", standing in for this region's" } else { "" };
-    Span::new(&format!("Prices: {source} of {region}, {date}{stand_in}."), Tone::Faint)
+    StyledText::new(&format!("Prices: {source} of {region}, {date}{stand_in}."), Tone::Faint)
 }
 
-fn type_cells(row: &TypeRow<'_>, region: &Region) -> Vec<Span> {
+fn type_cells(row: &TypeRow<'_>, region: &Region) -> Vec<StyledText> {
     let TypeRow { kind, allocation, .. } = row;
     let allocatable = &allocation.allocatable;
     vec![
@@ -151,46 +151,46 @@ fn type_cells(row: &TypeRow<'_>, region: &Region) -> Vec<Span> {
     ]
 }
 
-const ALLOCATABLE_COLUMNS: [Column; 13] = [
-    Column::left("type", 28),
-    Column::left("arch", 8),
-    Column::right("vCPU"),
-    Column::right("MiB"),
-    Column::right("cap. memory"),
-    Column::right("cap. storage"),
-    Column::right("kept cpu"),
-    Column::right("kept memory"),
-    Column::right("alloc. cpu"),
-    Column::right("alloc. memory"),
-    Column::right("alloc. storage"),
-    Column::right("pods"),
-    Column::whole("devices"),
+const ALLOCATABLE_COLUMNS: [TableColumn; 13] = [
+    TableColumn::left("type", 28),
+    TableColumn::left("arch", 8),
+    TableColumn::right("vCPU"),
+    TableColumn::right("MiB"),
+    TableColumn::right("cap. memory"),
+    TableColumn::right("cap. storage"),
+    TableColumn::right("reserved cpu"),
+    TableColumn::right("reserved memory"),
+    TableColumn::right("alloc. cpu"),
+    TableColumn::right("alloc. memory"),
+    TableColumn::right("alloc. storage"),
+    TableColumn::right("pods"),
+    TableColumn::whole("devices"),
 ];
 
-/// Returns, as a table, what each type has, what is kept of it and what is left for pods.
+/// Returns a table of capacity, reserved capacity and allocatable capacity of each type.
 #[must_use]
 pub fn allocatable_text(rows: &[TypeRow<'_>], style: &TextStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TextPage::new(style);
     if rows.is_empty() {
-        page.text("No instance type of the catalogue meets these requirements.");
+        page.text("No instance type of the catalog meets these requirements.");
         return page.finish();
     }
-    let cells: Vec<Vec<Span>> = rows.iter().map(allocatable_cells).collect();
+    let cells: Vec<Vec<StyledText>> = rows.iter().map(allocatable_cells).collect();
     page.table(&ALLOCATABLE_COLUMNS, &cells);
     page.gap();
     let measured = rows.iter().filter(|row| row.nodes_measured > 0).count();
     let plural = if rows.len() == 1 { "type" } else { "types" };
     page.text(format!(
-        "{} instance {plural}; {measured} as nodes report that run (*).",
+        "{} instance {plural}; {measured} as reported by running nodes (*).",
         rows.len()
     ));
     page.finish()
 }
 
-fn allocatable_cells(row: &TypeRow<'_>) -> Vec<Span> {
+fn allocatable_cells(row: &TypeRow<'_>) -> Vec<StyledText> {
     let TypeRow { kind, allocation, nodes_measured, .. } = row;
     let Allocation { capacity, allocatable, .. } = allocation;
-    let kept = capacity.minus(allocatable);
+    let reserved = capacity.minus(allocatable);
     let mark = if *nodes_measured > 0 { "*" } else { "" };
     let devices: Vec<String> =
         allocatable.extended.iter().map(|(name, amount)| format!("{name} {amount}")).collect();
@@ -201,8 +201,8 @@ fn allocatable_cells(row: &TypeRow<'_>) -> Vec<Span> {
         plain(kind.memory_mib.to_string()),
         plain(memory(capacity.memory.0)),
         plain(memory(capacity.ephemeral_storage.0)),
-        plain(kept.cpu.to_string()),
-        plain(memory(kept.memory.0)),
+        plain(reserved.cpu.to_string()),
+        plain(memory(reserved.memory.0)),
         plain(allocatable.cpu.to_string()),
         plain(memory(allocatable.memory.0)),
         plain(memory(allocatable.ephemeral_storage.0)),
@@ -211,7 +211,7 @@ fn allocatable_cells(row: &TypeRow<'_>) -> Vec<Span> {
     ]
 }
 
-/// Returns types as JSON, in the order given.
+/// Returns types as JSON in the given order.
 #[must_use]
 pub fn types_json(rows: &[TypeRow<'_>], prices: &PriceSource) -> Value {
     let types: Vec<Value> = rows.iter().map(type_json).collect();
@@ -219,7 +219,7 @@ pub fn types_json(rows: &[TypeRow<'_>], prices: &PriceSource) -> Value {
 }
 
 fn type_json(row: &TypeRow<'_>) -> Value {
-    let TypeRow { kind, offerings, allocation, nodes_measured, without_licence: _ } = row;
+    let TypeRow { kind, offerings, allocation, nodes_measured, without_license: _ } = row;
     let Allocation { capacity, kube_reserved, system_reserved, eviction, huge_pages, allocatable } =
         allocation;
     let offerings: Vec<Value> =
@@ -243,7 +243,7 @@ fn type_json(row: &TypeRow<'_>) -> Value {
 
 fn offering_json(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Value {
     let Offering { zone, zone_id, capacity_type, .. } = of.offering;
-    let Overlaid { price, capacity, names } = &of.overlaid;
+    let OverlaidOffering { price, capacity, names } = &of.overlaid;
     let mut value = json!({
         "zone": zone,
         "zone_id": zone_id,
@@ -258,21 +258,21 @@ fn offering_json(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Value {
     value
 }
 
-const STEP_COLUMNS: [Column; 4] = [
-    Column::left("", 20),
-    Column::left("resource", 28),
-    Column::right("amount"),
-    Column::whole("where from"),
+const STEP_COLUMNS: [TableColumn; 4] = [
+    TableColumn::left("", 20),
+    TableColumn::left("resource", 28),
+    TableColumn::right("amount"),
+    TableColumn::whole("source"),
 ];
 
-const OFFERING_COLUMNS: [Column; 4] = [
-    Column::left("zone", 24),
-    Column::left("zone id", 24),
-    Column::left("bought", 12),
-    Column::whole("$/h"),
+const OFFERING_COLUMNS: [TableColumn; 4] = [
+    TableColumn::left("zone", 24),
+    TableColumn::left("zone id", 24),
+    TableColumn::left("bought", 12),
+    TableColumn::whole("$/h"),
 ];
 
-/// Returns where each number of a type comes from, how it is bought, and its labels.
+/// Returns the source of each number of a type, its offerings, and its labels.
 #[must_use]
 pub fn allocation_text(
     row: &TypeRow<'_>,
@@ -281,10 +281,10 @@ pub fn allocation_text(
     style: &TextStyle,
 ) -> String {
     let kind = row.kind;
-    let mut page = Page::new(style);
+    let mut page = TextPage::new(style);
     let size = gib(kind.memory_mib.saturating_mul(Bytes::MIB));
     page.line([
-        Span::new(kind.name.as_str(), Tone::Strong),
+        StyledText::new(kind.name.as_str(), Tone::Strong),
         plain(format!("  {}, {} vCPU, {size} GiB", kind.arch, kind.vcpus)),
     ]);
     page.gap();
@@ -294,10 +294,11 @@ pub fn allocation_text(
         part = Some(step.part);
         step_cells(title, step)
     });
-    let cells: Vec<Vec<Span>> = cells.collect();
+    let cells: Vec<Vec<StyledText>> = cells.collect();
     page.table(&STEP_COLUMNS, &cells);
     page.gap();
-    let offerings: Vec<Vec<Span>> = row.offerings.iter().map(|o| offering_cells(row, o)).collect();
+    let offerings: Vec<Vec<StyledText>> =
+        row.offerings.iter().map(|o| offering_cells(row, o)).collect();
     page.table(&OFFERING_COLUMNS, &offerings);
     page.gap();
     for (key, value) in &kind.labels {
@@ -305,23 +306,23 @@ pub fn allocation_text(
     }
     page.gap();
     page.line([price_note(prices)]);
-    if row.without_licence {
-        page.line([Span::new(WITHOUT_LICENCE, Tone::Faint)]);
+    if row.without_license {
+        page.line([StyledText::new(WITHOUT_LICENSE, Tone::Faint)]);
     }
     page.finish()
 }
 
-fn step_cells(title: &str, step: &AllocationStep) -> Vec<Span> {
+fn step_cells(title: &str, step: &AllocationStep) -> Vec<StyledText> {
     let AllocationStep { part: _, resource, amount, formula } = step;
     vec![
         plain(title),
         plain(resource.name()),
-        plain(resource.show(*amount)),
+        plain(resource.format_amount(*amount)),
         plain(format!("{formula} ({})", formula.source())),
     ]
 }
 
-fn offering_cells(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Vec<Span> {
+fn offering_cells(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Vec<StyledText> {
     let Offering { zone, zone_id, capacity_type, .. } = of.offering;
     let mark = if row.is_estimate(of) { " (estimated)" } else { "" };
     let price = of.overlaid.price.map_or_else(|| "not known".to_owned(), |p| hourly(p) + mark);
@@ -329,9 +330,9 @@ fn offering_cells(row: &TypeRow<'_>, of: &OfferingRow<'_>) -> Vec<Span> {
     vec![plain(zone.as_str()), plain(zone_id.as_str()), plain(capacity_type.as_str()), plain(price)]
 }
 
-/// Returns what overlays change about an offering, and which they are.
+/// Returns the changes that overlays make to an offering.
 fn overlay_text(row: &OfferingRow<'_>) -> String {
-    let OfferingRow { offering, overlaid: Overlaid { price, capacity, names } } = row;
+    let OfferingRow { offering, overlaid: OverlaidOffering { price, capacity, names } } = row;
     if names.is_empty() {
         return String::new();
     }
@@ -345,7 +346,7 @@ fn overlay_text(row: &OfferingRow<'_>) -> String {
     format!("  {plural} {}: {}", names.join(", "), changes.join(", "))
 }
 
-/// Returns the same as [`allocation_text`] as JSON.
+/// Returns [`allocation_text`] as JSON.
 #[must_use]
 pub fn allocation_json(row: &TypeRow<'_>, steps: &[AllocationStep], prices: &PriceSource) -> Value {
     let step = |step: &AllocationStep| {
@@ -386,16 +387,16 @@ mod tests {
     fn rows(catalog: &Catalog) -> Vec<TypeRow<'_>> {
         let row = |kind| TypeRow {
             kind,
-            offerings: kind.offerings.iter().map(OfferingRow::plain).collect(),
+            offerings: kind.offerings.iter().map(OfferingRow::without_overlay).collect(),
             allocation: allocation(kind, &NodeSettings::default()),
             nodes_measured: u32::from(kind.arch == "arm64"),
-            without_licence: false,
+            without_license: false,
         };
         catalog.types.values().map(row).collect()
     }
 
     #[test]
-    fn types_are_listed_with_what_pods_may_use_and_what_it_costs() {
+    fn types_table_has_allocatable_capacity_and_prices() {
         let catalog = catalog();
         let text = types_text(&rows(&catalog), &catalog, &TextStyle::default());
         insta::assert_snapshot!(text, @r"
@@ -412,15 +413,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_each_type_is_listed_with_who_says_so() {
+    fn allocatable_table_has_reserved_capacity_and_its_source() {
         let catalog = catalog();
         let style = TextStyle { width: 160, ..TextStyle::default() };
         insta::assert_snapshot!(allocatable_text(&rows(&catalog), &style), @r"
-          type      arch   vCPU    MiB  cap. memory  cap. storage  kept cpu  kept memory  alloc. cpu  alloc. memory  alloc. storage  pods  devices
-          a1.small  amd64     2   8192       7577Mi          20Gi       70m        993Mi       1930m         6584Mi            17Gi    58
-          b1.odd*   arm64    16  65536      60561Mi          20Gi      110m        993Mi      15890m        59568Mi            17Gi    58
+          type      arch   vCPU    MiB  cap. memory  cap. storage  reserved cpu  reserved memory  alloc. cpu  alloc. memory  alloc. storage  pods  devices
+          a1.small  amd64     2   8192       7577Mi          20Gi           70m            993Mi       1930m         6584Mi            17Gi    58
+          b1.odd*   arm64    16  65536      60561Mi          20Gi          110m            993Mi      15890m        59568Mi            17Gi    58
 
-        2 instance types; 1 as nodes report that run (*).
+        2 instance types; 1 as reported by running nodes (*).
         ");
         assert!(allocatable_text(&[], &style).starts_with("No instance type"));
         let json = types_json(&rows(&catalog), &catalog.prices);
@@ -429,23 +430,23 @@ mod tests {
     }
 
     #[test]
-    fn prices_without_the_licence_are_marked() {
+    fn prices_without_license_are_marked() {
         let catalog = catalog();
         let mut rows = rows(&catalog);
         for row in &mut rows {
-            row.without_licence = true;
+            row.without_license = true;
         }
         let text = types_text(&rows, &catalog, &TextStyle::default());
-        assert!(text.contains("~0.0960") && text.contains(WITHOUT_LICENCE), "{text}");
+        assert!(text.contains("~0.0960") && text.contains(WITHOUT_LICENSE), "{text}");
         let json = types_json(&rows, &catalog.prices);
         assert_eq!(json["types"][0]["offerings"][0]["estimated"], true);
     }
 
     #[test]
-    fn what_overlays_say_stands_beside_what_the_cloud_says() {
+    fn overlay_price_is_shown_beside_the_cloud_price() {
         let catalog = catalog();
         let mut row = rows(&catalog).remove(0);
-        row.offerings[0].overlaid = Overlaid {
+        row.offerings[0].overlaid = OverlaidOffering {
             price: Some(MicroUsd(50_000)),
             capacity: [("smarter-devices/fuse".into(), 4)].into(),
             names: vec!["fuse".to_owned()],
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_is_explained_number_by_number() {
+    fn allocation_text_explains_each_number() {
         let catalog = catalog();
         let row = rows(&catalog).remove(0);
         let steps = explain(row.kind, &NodeSettings::default());
@@ -468,7 +469,7 @@ mod tests {
         insta::assert_snapshot!(allocation_text(&row, &steps, &catalog.prices, &style), @r"
         a1.small  amd64, 2 vCPU, 8 GiB
 
-                              resource           amount  where from
+                              resource           amount  source
           capacity            cpu                     2  2 vCPU (EC2 instance type)
                               memory                8Gi  8192 MiB (EC2 instance type)
                               memory             -615Mi  hypervisor: 7.5 % of 8192 MiB, rounded up (Karpenter's estimate)

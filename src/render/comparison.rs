@@ -1,21 +1,21 @@
-//! What a change causes, apart from what was pending without it, in words.
+//! Text about changes that a revision causes, and about changes that were pending without it.
 //!
-//! Invariant: the changes and the dollars of one sentence are of the same thing. What was pending
-//! without the change is what the other revision would do, of which this one may take a part back.
+//! Invariant: the changes and the dollars of one sentence concern the same rows. Pending changes
+//! are those of the other revision; this revision may withdraw a part of them.
 
 use super::amount::{amount, count, signed_dollars};
-use super::page::{Page, Span, Tone, Verbosity, plain};
-use crate::ids::Address;
+use super::text_page::{StyledText, TextPage, Tone, Verbosity, plain};
+use crate::model::ids::Address;
+use crate::model::units::MicroUsd;
 use crate::plan::wire::{ComparedWorkload, Comparison, workload_key};
-use crate::units::MicroUsd;
 
-/// Most rows, changes taken back and workloads that the text names.
+/// Most rows, withdrawn changes and workloads in the text.
 const NAMED_MAX: usize = 20;
-/// Hex digits of a commit that tell it apart at a glance.
+/// Displayed hex digits of a commit.
 const COMMIT_SHOWN: usize = 7;
 
-/// Returns what this revision is compared with.
-pub(super) fn against(found: &Comparison) -> String {
+/// Returns the revision that this one is compared with.
+pub(super) fn compared_with(found: &Comparison) -> String {
     let Comparison { revision, commit, .. } = found;
     let commit: String = commit.iter().flat_map(|c| c.chars().take(COMMIT_SHOWN)).collect();
     if commit.is_empty() || revision.starts_with(&commit) {
@@ -24,31 +24,31 @@ pub(super) fn against(found: &Comparison) -> String {
     format!("{revision}, {commit}")
 }
 
-/// Returns how many changes this revision causes, and their price.
-pub(super) fn caused(found: &Comparison) -> String {
+/// Returns the number of changes that this revision causes, and their price.
+pub(super) fn caused_text(found: &Comparison) -> String {
     let taken_back = match number(found.withdrawn.len()) {
         0 => String::new(),
-        n => format!(", {} taken back", count(n, "pending one")),
+        n => format!(", {} withdrawn", count(n, "pending change")),
     };
     let n = count(number(found.caused.len()), "change");
     format!("{n}{taken_back}, {}", monthly(found.hourly_caused))
 }
 
-/// Returns how many changes were pending without this revision, their price, and what becomes of
-/// them.
-pub(super) fn pending(found: &Comparison) -> String {
-    let (stay, gone) = (number(found.pending.len()), number(found.withdrawn.len()));
-    let all = count(stay.saturating_add(gone), "change");
+/// Returns the number of changes that were pending without this revision, their price, and how many
+/// are withdrawn.
+pub(super) fn pending_text(found: &Comparison) -> String {
+    let (stay, withdrawn) = (number(found.pending.len()), number(found.withdrawn.len()));
+    let all = count(stay.saturating_add(withdrawn), "change");
     let price = monthly(found.hourly_pending);
-    match (stay, gone) {
+    match (stay, withdrawn) {
         (_, 0) => format!("{all}, {price}"),
-        (0, _) => format!("{all}, {price}; this revision takes all of them back"),
-        (_, _) => format!("{all}, {price}; this revision takes {gone} of them back"),
+        (0, _) => format!("{all}, {price}; this revision withdraws all of them"),
+        (_, _) => format!("{all}, {price}; this revision withdraws {withdrawn} of them"),
     }
 }
 
-/// Returns in what the pods of a workload differ; `arrow` stands between before and after.
-pub(super) fn pods(row: &ComparedWorkload, arrow: &str) -> String {
+/// Returns the difference in the pods of a workload; `arrow` separates before and after.
+pub(super) fn pods_text(row: &ComparedWorkload, arrow: &str) -> String {
     let ComparedWorkload { before, after, requests_before, requests_after, .. } = row;
     let number = if before == after {
         count(*after, "pod")
@@ -64,45 +64,45 @@ pub(super) fn pods(row: &ComparedWorkload, arrow: &str) -> String {
 }
 
 /// Writes the comparison.
-pub(super) fn write(page: &mut Page, found: &Comparison, verbosity: Verbosity) {
+pub(super) fn write(page: &mut TextPage, found: &Comparison, verbosity: Verbosity) {
     page.gap();
-    let title = format!("Caused by this change (against {}): ", against(found));
-    page.line([Span::new(&title, Tone::Strong), plain(caused(found))]);
+    let title = format!("Caused by this change (against {}): ", compared_with(found));
+    page.line([StyledText::new(&title, Tone::Strong), plain(caused_text(found))]);
     if verbosity == Verbosity::Full {
-        names(page, &found.caused);
+        write_addresses(page, &found.caused);
     }
     if verbosity != Verbosity::Summary {
         for row in found.workloads.iter().take(NAMED_MAX) {
             let place = row.origin.as_ref().map_or_else(String::new, |at| format!("  {at}"));
             page.line([
-                plain(format!("  {}: {}", workload_key(&row.workload), pods(row, "->"))),
-                Span::new(&place, Tone::Faint),
+                plain(format!("  {}: {}", workload_key(&row.workload), pods_text(row, "->"))),
+                StyledText::new(&place, Tone::Faint),
             ]);
         }
-        rest(page, found.workloads.len(), "workload");
+        write_rest(page, found.workloads.len(), "workload");
     }
-    page.text(format!("Pending without it: {}", pending(found)));
+    page.text(format!("Pending without it: {}", pending_text(found)));
     if verbosity == Verbosity::Full {
-        names(page, &found.pending);
+        write_addresses(page, &found.pending);
     }
     if verbosity != Verbosity::Summary {
         for words in found.withdrawn.iter().take(NAMED_MAX) {
-            page.text(format!("  taken back: {words}"));
+            page.text(format!("  withdrawn: {words}"));
         }
-        rest(page, found.withdrawn.len(), "change");
+        write_rest(page, found.withdrawn.len(), "change");
     }
 }
 
-fn names(page: &mut Page, rows: &[Address]) {
+fn write_addresses(page: &mut TextPage, rows: &[Address]) {
     if rows.is_empty() {
         return;
     }
     let shown = rows.iter().take(NAMED_MAX).map(|address| plain(address.as_str()));
     page.items(2, shown.collect());
-    rest(page, rows.len(), "row");
+    write_rest(page, rows.len(), "row");
 }
 
-fn rest(page: &mut Page, all: usize, what: &str) {
+fn write_rest(page: &mut TextPage, all: usize, what: &str) {
     if let Some(more) = all.checked_sub(NAMED_MAX).filter(|more| *more > 0) {
         page.text(format!("  and {} more", count(number(more), what)));
     }
@@ -119,13 +119,13 @@ fn number(n: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Origin, WorkloadId, WorkloadKind};
+    use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
     use crate::plan::Plan;
-    use crate::plan::wire::Amount;
+    use crate::plan::wire::{Amount, CheckStatus, DiagnosticSeverity};
     use crate::render::fixture::plan;
-    use crate::render::page::TextStyle;
+    use crate::render::text_page::TextStyle;
 
-    /// A plan of one caused and one pending change, of which another one was taken back.
+    /// Returns a plan with one caused, one pending and one withdrawn change.
     fn compared() -> Plan {
         let mut plan = plan();
         let rows = &plan.resource_changes;
@@ -156,17 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn every_view_tells_what_the_change_causes_and_names_what_it_takes_back() {
+    fn every_view_has_caused_and_withdrawn_changes() {
         let plan = compared();
-        let caused = "1 change, 1 pending one taken back, -$73.00/mo";
-        let pending = "2 changes, +$70.08/mo; this revision takes 1 of them back";
+        let caused = "1 change, 1 pending change withdrawn, -$73.00/mo";
+        let pending = "2 changes, +$70.08/mo; this revision withdraws 1 of them";
         for verbosity in [Verbosity::Full, Verbosity::Concise, Verbosity::Summary] {
             let text = crate::render::text(&plan, &TextStyle { verbosity, ..TextStyle::default() });
             let title = "Caused by this change (against main, 0123456): ";
             assert!(text.contains(&format!("{title}{caused}\n")), "{text}");
             assert!(text.contains(&format!("Pending without it: {pending}\n")), "{text}");
             let is_long = verbosity != Verbosity::Summary;
-            assert_eq!(text.contains("taken back: ec2_instance.x[\"0\"]: launch m5"), is_long);
+            assert_eq!(text.contains("withdrawn: ec2_instance.x[\"0\"]: launch m5"), is_long);
             assert_eq!(
                 text.contains("web/Deployment/api: 5 pods, each asks for cpu 100m"),
                 is_long
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_mark_only_what_the_change_causes() {
+    fn annotations_cover_only_caused_changes() {
         let marks = |plan: &Plan| {
             let text = crate::render::github(plan);
             text.lines().filter(|line| line.starts_with("::")).count()
@@ -197,10 +197,15 @@ mod tests {
         (comparison.caused, comparison.pending) = (Vec::new(), all);
         let unplaced = plan.capacity.unschedulable.iter().map(|row| row.workload.clone());
         comparison.unplaced_pending = unplaced.collect();
-        let problems = plan.capacity.diagnostics.iter().map(Comparison::problem);
+        let problems = plan.capacity.diagnostics.iter().map(Comparison::problem_key);
         comparison.problems_pending = problems.collect();
-        let errors = plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").count();
-        let checks = plan.checks.iter().filter(|check| check.status != "pass").count();
+        let errors = plan
+            .capacity
+            .diagnostics
+            .iter()
+            .filter(|d| d.severity == DiagnosticSeverity::Error)
+            .count();
+        let checks = plan.checks.iter().filter(|check| check.status != CheckStatus::Pass).count();
         assert_eq!(marks(&plan), errors + checks, "{}", crate::render::github(&plan));
         plan.capacity.comparison = None;
         assert!(marks(&plan) > errors + checks);

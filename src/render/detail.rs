@@ -1,32 +1,32 @@
-//! The details of each change: what is launched or lost, with which pods, and what was not taken.
+//! Details of each change: the node, its pods, and rejected alternatives.
 
 use std::collections::BTreeMap;
 
 use super::amount::{amount, hourly, list};
-use super::page::{Page, Span, Tone, plain};
 use super::reason::{condition, reason, rejection, retire, workloads};
-use super::row::{Row, Symbol};
-use crate::ids::Address;
+use super::row::{PlanRow, Symbol};
+use super::text_page::{StyledText, TextPage, Tone, plain};
+use crate::model::ids::Address;
+use crate::model::requirement::is_well_known;
 use crate::plan::Plan;
 use crate::plan::wire::{
     Alternative, AlternativesRow, Amount, Change, ExplainRow, GroupSize, KEY_LABEL, LaunchReason,
     NodeState, Reason, Relaxed, Taint,
 };
-use crate::requirement::is_well_known;
 
-/// Most workloads, addresses and offerings that one line names.
+/// Most workloads, addresses and offerings on one line.
 pub(super) const WORKLOADS_MAX: usize = 8;
 const ADDRESSES_MAX: usize = 4;
 const OFFERINGS_MAX: usize = 3;
 const OVERLAYS_MAX: usize = 4;
 const DIGEST_CHARS: usize = 16;
 
-/// Writes a block for each change; launches that are alike share one.
-pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
-    let mut blocks: Vec<Vec<&Row<'_>>> = Vec::new();
+/// Writes a block for each change. Launches that differ only in their key share a block.
+pub(super) fn write(page: &mut TextPage, plan: &Plan, rows: &[PlanRow<'_>]) {
+    let mut blocks: Vec<Vec<&PlanRow<'_>>> = Vec::new();
     let mut launches: BTreeMap<String, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.symbol.is_change()) {
-        let known = alike(row).map(|key| *launches.entry(key).or_insert(blocks.len()));
+        let known = launch_key(row).map(|key| *launches.entry(key).or_insert(blocks.len()));
         match known {
             Some(index) if index < blocks.len() => blocks[index].push(row),
             _ => blocks.push(vec![row]),
@@ -37,8 +37,8 @@ pub(super) fn write(page: &mut Page, plan: &Plan, rows: &[Row<'_>]) {
     }
 }
 
-/// Returns a key that launches share which differ in nothing but their own key in the pool.
-fn alike(row: &Row<'_>) -> Option<String> {
+/// Returns a key that launches share if they differ only in their own key in the pool.
+fn launch_key(row: &PlanRow<'_>) -> Option<String> {
     if row.symbol != Symbol::Launch {
         return None;
     }
@@ -48,16 +48,16 @@ fn alike(row: &Row<'_>) -> Option<String> {
     Some(format!("{:?} {} {state:?} {explain:?}", row.resource.kind, row.resource.name))
 }
 
-/// Writes one change, or several that are alike.
-pub(super) fn write_block(page: &mut Page, plan: &Plan, rows: &[&Row<'_>]) {
+/// Writes one change, or several similar launches.
+pub(super) fn write_block(page: &mut TextPage, plan: &Plan, rows: &[&PlanRow<'_>]) {
     let Some(row) = rows.first() else { return };
     let addresses: Vec<String> = rows.iter().map(|row| row.resource.address.to_string()).collect();
     page.gap();
     let plural = if rows.len() == 1 { "" } else { ", all alike" };
     let title = format!("  # {} {}{plural}", list(&addresses, ADDRESSES_MAX), outcome(row));
-    page.line([Span::new(&title, Tone::Strong)]);
+    page.line([StyledText::new(&title, Tone::Strong)]);
     for why in reasons(row) {
-        page.line([Span::new(&format!("  # ({why})"), Tone::Faint)]);
+        page.line([StyledText::new(&format!("  # ({why})"), Tone::Faint)]);
     }
     page.line([plain("  "), row.symbol.span(), plain(format!(" {}", addresses[0]))]);
     attributes(page, &row.resource.change);
@@ -66,35 +66,36 @@ pub(super) fn write_block(page: &mut Page, plan: &Plan, rows: &[&Row<'_>]) {
     }
 }
 
-fn outcome(row: &Row<'_>) -> &'static str {
+fn outcome(row: &PlanRow<'_>) -> &'static str {
     match row.symbol {
         Symbol::Terminate => "will be terminated",
         Symbol::TerminateFirst => "must be replaced: terminated, then launched",
         Symbol::LaunchFirst => "must be replaced: launched, then terminated",
         Symbol::Update => "will be updated in place",
         Symbol::Launch => "will be launched",
-        Symbol::Blocked => "stays, as something forbids to touch it",
+        Symbol::Blocked => "stays, because it is blocked",
         Symbol::Keep => "stays",
     }
 }
 
-fn reasons(row: &Row<'_>) -> Vec<String> {
+fn reasons(row: &PlanRow<'_>) -> Vec<String> {
     let Some(ExplainRow { reason: first, retire_reason, .. }) = row.explain else {
         return row.resource.action_reason.iter().cloned().collect();
     };
-    // A replacement for another reason has the same words inside its launch reason.
-    let told = matches!(first, Reason::Launch { because: LaunchReason::Replacement { .. } });
-    let second = retire_reason.as_ref().filter(|_| !told).map(retire);
+    // The launch reason of such a replacement contains the same words.
+    let is_in_launch_reason =
+        matches!(first, Reason::Launch { because: LaunchReason::Replacement { .. } });
+    let second = retire_reason.as_ref().filter(|_| !is_in_launch_reason).map(retire);
     std::iter::once(reason(first)).chain(second).collect()
 }
 
-/// Writes what is there before and after, as Terraform does: `+`, `-`, and `~` with an arrow.
-fn attributes(page: &mut Page, change: &Change) {
-    let before = change.before.as_ref().map(fields);
-    let after = change.after.as_ref().map(fields);
+/// Writes the attributes before and after in Terraform style: `+`, `-`, and `~` with an arrow.
+fn attributes(page: &mut TextPage, change: &Change) {
+    let before = change.before.as_ref().map(node_attributes);
+    let after = change.after.as_ref().map(node_attributes);
     let replaced = before.is_some() && after.is_some();
     let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
-    let shown = merged(&before.listed, &after.listed, change);
+    let shown = merge_attributes(&before.listed, &after.listed, change);
     let width = shown.iter().map(|(name, ..)| name.len()).max().unwrap_or(0).min(40);
     let mut hidden = 0_u32;
     for (name, old, new) in shown {
@@ -111,7 +112,7 @@ fn attributes(page: &mut Page, change: &Change) {
             (None, None) => continue,
         };
         let name = format!(" {name:width$} = {value}");
-        page.line([plain("      "), Span::new(symbol, tone), plain(name)]);
+        page.line([plain("      "), StyledText::new(symbol, tone), plain(name)]);
     }
     let well_known = before.well_known.max(after.well_known);
     for (n, what) in [
@@ -120,19 +121,19 @@ fn attributes(page: &mut Page, change: &Change) {
     ] {
         if n > 0 {
             let text = format!("        # ({} hidden)", super::amount::count(n, what));
-            page.line([Span::new(&text, Tone::Faint)]);
+            page.line([StyledText::new(&text, Tone::Faint)]);
         }
     }
 }
 
-/// Attributes that are shown even where they do not change, or where all of the node goes.
+/// Attributes that are always shown, even if unchanged or if the whole node is removed.
 const ESSENTIAL: [&str; 7] =
     ["pool", "instance_type", "zone", "capacity_type", "instance_id", "node", "desired"];
 
 /// A name with its value before and after.
 type Attribute = (String, Option<String>, Option<String>);
 
-fn merged(
+fn merge_attributes(
     before: &[(String, String)],
     after: &[(String, String)],
     change: &Change,
@@ -156,15 +157,15 @@ fn merged(
     all
 }
 
-/// The attributes of a state.
+/// The attributes of a node or group.
 #[derive(Default)]
-struct Fields {
+struct NodeAttributes {
     listed: Vec<(String, String)>,
-    /// Labels that follow from the instance type, which are not listed.
+    /// Number of labels that follow from the instance type; they are not listed.
     well_known: u32,
 }
 
-fn fields(state: &NodeState) -> Fields {
+fn node_attributes(state: &NodeState) -> NodeAttributes {
     let NodeState {
         pool,
         instance_type,
@@ -201,7 +202,7 @@ fn fields(state: &NodeState) -> Fields {
         add("min", Some(min.to_string()));
         add("max", Some(max.to_string()));
         add("desired", Some(desired.to_string()));
-        return Fields { listed, well_known: 0 };
+        return NodeAttributes { listed, well_known: 0 };
     }
     add("capacity", Some(with_pods(capacity)));
     add("allocatable", Some(with_pods(allocatable)));
@@ -210,24 +211,24 @@ fn fields(state: &NodeState) -> Fields {
     for (key, value) in own {
         add(&format!("labels.{key}"), Some(value.to_string()));
     }
-    add("taints", joined(taints));
-    add("startup_taints", joined(startup_taints));
+    add("taints", taints_text(taints));
+    add("startup_taints", taints_text(startup_taints));
     add("reservation", text(reservation.as_ref()));
-    add("spec_digest", spec_digest.as_deref().map(begun));
+    add("spec_digest", spec_digest.as_deref().map(digest_prefix));
     add("instance_id", text(instance_id.as_ref()));
     add("node", text(node.as_ref()));
     add("node_uid", text(node_uid.as_ref()));
     add("launched_at", text(launched_at.as_ref()));
     let well_known = labels.keys().filter(|key| is_well_known(key.as_str())).count();
-    Fields { listed, well_known: u32::try_from(well_known).unwrap_or(u32::MAX) }
+    NodeAttributes { listed, well_known: u32::try_from(well_known).unwrap_or(u32::MAX) }
 }
 
 fn text<T: ToString>(value: Option<&T>) -> Option<String> {
     value.map(ToString::to_string)
 }
 
-/// Returns how a digest begins; all of it is in the JSON.
-fn begun(digest: &str) -> String {
+/// Returns the first characters of a digest; the JSON has all of it.
+fn digest_prefix(digest: &str) -> String {
     match digest.char_indices().nth(DIGEST_CHARS) {
         Some((end, _)) => format!("{}…", &digest[..end]),
         None => digest.to_owned(),
@@ -238,7 +239,7 @@ fn with_pods(of: &Amount) -> String {
     format!("{}, pods {}", amount(of), of.pods)
 }
 
-fn joined(taints: &[Taint]) -> Option<String> {
+fn taints_text(taints: &[Taint]) -> Option<String> {
     let one = |taint: &Taint| {
         let Taint { key, value, effect } = taint;
         let value = if value.as_str().is_empty() { String::new() } else { format!("={value}") };
@@ -247,8 +248,8 @@ fn joined(taints: &[Taint]) -> Option<String> {
     (!taints.is_empty()).then(|| taints.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
-/// Writes what belongs to a row beside its attributes.
-fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
+/// Writes notes about a row below its attributes.
+fn notes(page: &mut TextPage, plan: &Plan, explain: &ExplainRow) {
     let ExplainRow {
         address,
         group,
@@ -263,7 +264,7 @@ fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
     } = explain;
     let mut note = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            page.line([Span::new(&format!("        {name:<9} "), Tone::Faint), plain(value)]);
+            page.line([StyledText::new(&format!("        {name:<9} "), Tone::Faint), plain(value)]);
         }
     };
     let mut prices: Vec<String> =
@@ -272,7 +273,7 @@ fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
     note("price", Some(prices.join(" -> ")));
     note("pods", (!pods.is_empty()).then(|| workloads(pods, WORKLOADS_MAX)));
     note("daemons", (daemons != &Amount::default()).then(|| amount(daemons)));
-    note("with", group.as_ref().map(|group| companions(plan, group, address)));
+    note("with", group.as_ref().map(|group| group_members(plan, group, address)));
     note("or", alternatives(plan, address));
     note("overlays", Some(list(overlays, OVERLAYS_MAX)));
     for Relaxed { key, demanded, remain } in relaxed {
@@ -288,7 +289,7 @@ fn notes(page: &mut Page, plan: &Plan, explain: &ExplainRow) {
 }
 
 /// Returns the other rows of the same group.
-fn companions(plan: &Plan, group: &str, address: &Address) -> String {
+fn group_members(plan: &Plan, group: &str, address: &Address) -> String {
     let others = plan.capacity.explain.iter().filter(|row| row.group.as_deref() == Some(group));
     let others: Vec<String> =
         others.filter(|row| &row.address != address).map(|row| row.address.to_string()).collect();

@@ -1,18 +1,19 @@
-//! Two plans side by side, and what moved outside Git, as a person reads them.
+//! Text of the difference between two plans, and of drift.
 
 use super::amount::{hourly, signed_dollars};
-use super::page::{Page, Span, TextStyle, Tone, plain};
-use super::problems::{Line, write_line};
+use super::problems::{ProblemLine, write_line};
 use super::row::rows;
+use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
 use super::{reason, table};
-use crate::plan::{BEHIND, Difference, DifferenceRow, Plan, Side};
+use crate::plan::wire::DiagnosticSeverity;
+use crate::plan::{Difference, DifferenceRow, Plan, PlanOverview};
 
-/// Returns what differs between two plans, in the form of `diff`.
+/// Returns the differences between two plans, in the form of `diff`.
 #[must_use]
 pub fn difference_text(found: &Difference, style: &TextStyle) -> String {
-    let mut page = Page::new(style);
-    page.line([Span::new(&format!("--- {}", side(&found.a)), Tone::Delete)]);
-    page.line([Span::new(&format!("+++ {}", side(&found.b)), Tone::Create)]);
+    let mut page = TextPage::new(style);
+    page.line([StyledText::new(&format!("--- {}", plan_title(&found.a)), Tone::Delete)]);
+    page.line([StyledText::new(&format!("+++ {}", plan_title(&found.b)), Tone::Create)]);
     page.gap();
     for row in &found.rows {
         write_row(&mut page, row);
@@ -46,36 +47,40 @@ pub fn difference_text(found: &Difference, style: &TextStyle) -> String {
             "The plans do not decide the same: an approval of one does not cover the other."
         }
     };
-    page.line([Span::new(verdict, Tone::Strong)]);
+    page.line([StyledText::new(verdict, Tone::Strong)]);
     page.finish()
 }
 
-fn side(side: &Side) -> String {
+fn plan_title(side: &PlanOverview) -> String {
     let digest: String = side.digest.as_str().chars().take(19).collect();
     let commit = side.commit.as_deref().unwrap_or("no commit");
     format!("plan {digest} of {commit}, made for {}", side.timestamp)
 }
 
-fn write_row(page: &mut Page, row: &DifferenceRow) {
+fn write_row(page: &mut TextPage, row: &DifferenceRow) {
     page.line([plain(format!("  {}", row.address))]);
     for (text, symbol, tone) in [(&row.a, "-", Tone::Delete), (&row.b, "+", Tone::Create)] {
         let text = text.as_deref().unwrap_or("nothing");
-        page.line([Span::new(&format!("    {symbol} {text}"), tone)]);
+        page.line([StyledText::new(&format!("    {symbol} {text}"), tone)]);
     }
 }
 
-/// Returns what moved outside Git, worded as Terraform words it.
+/// Returns the changes made outside Git, in the words of Terraform.
 #[must_use]
 pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
-    let mut page = Page::new(style);
-    let behind: Vec<_> =
-        report.capacity.diagnostics.iter().filter(|d| d.severity == BEHIND).collect();
+    let mut page = TextPage::new(style);
+    let behind: Vec<_> = report
+        .capacity
+        .diagnostics
+        .iter()
+        .filter(|d| d.severity == DiagnosticSeverity::Behind)
+        .collect();
     let drifted = Plan { resource_changes: report.resource_drift.clone(), ..report.clone() };
     let rows = rows(&drifted);
     if rows.is_empty() {
         page.text("No changes. Nothing moved outside of Git.");
     } else {
-        page.line([Span::new("Note: Objects have changed outside of Git", Tone::Strong)]);
+        page.line([StyledText::new("Note: Objects have changed outside of Git", Tone::Strong)]);
         page.gap();
     }
     for row in &rows {
@@ -83,26 +88,26 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
         let why = why.map(reason::retire);
         let why = why.unwrap_or_else(|| table::why(row));
         page.line([
-            Span::new("  ~ ", Tone::Change),
+            StyledText::new("  ~ ", Tone::Change),
             plain(format!("{}: {why}", row.resource.address)),
         ]);
     }
     if !behind.is_empty() {
-        page.title("Behind the repository: commits that are not applied yet, pods on their way");
+        page.title("Behind the repository: commits that are not applied yet, and pending pods");
     }
     for diagnostic in behind {
         let place = diagnostic.origin.as_ref().map_or_else(String::new, |o| format!("  {o}"));
         page.line([
             plain(format!("    {}: {}", diagnostic.object, diagnostic.message)),
-            Span::new(&place, Tone::Faint),
+            StyledText::new(&place, Tone::Faint),
         ]);
     }
-    for diagnostic in report.capacity.diagnostics.iter().filter(|d| d.severity == "error") {
-        write_line(&mut page, &Line::from(diagnostic));
+    for diagnostic in
+        report.capacity.diagnostics.iter().filter(|d| d.severity == DiagnosticSeverity::Error)
+    {
+        write_line(&mut page, &ProblemLine::from(diagnostic));
     }
     page.gap();
-    page.text(
-        "This is a report: it cannot be applied. `fleetwright plan` says what would be done.",
-    );
+    page.text("This is a report: it cannot be applied. `fleetwright plan` shows the changes.");
     page.finish()
 }

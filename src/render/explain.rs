@@ -1,4 +1,4 @@
-//! Why a pod or a node of a plan is as it is.
+//! Explanations of pods and nodes of a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,55 +8,55 @@ use thiserror::Error;
 use super::amount::{amount, count};
 use super::detail::{WORKLOADS_MAX, write_block};
 use super::findings::write_unschedulable;
-use super::page::{Column, Page, Span, TextStyle, Tone, plain};
 use super::reason::{decider, reason, rejection, wave, workloads};
-use super::row::{Row, rows};
-use crate::ids::{InstanceId, NodeName, Origin, WorkloadId};
+use super::row::{PlanRow, rows};
+use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
+use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
     Action, Change, DaemonRow, Decider, DemandRow, NodeState, Rejection, ResourceChange, Sizing,
     UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
 
-/// Most names that an error suggests.
+/// Most suggested names in an error.
 const SUGGESTIONS_MAX: usize = 5;
 
-/// How alike two names must be to be suggested for each other.
+/// Minimum similarity of a suggested name.
 const SIMILARITY_MIN: f32 = 0.5;
 
-/// Why there is nothing to explain.
+/// The error of a failed explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ExplainError {
     /// The plan has no such pod or node.
     #[error("the plan has no workload, node, instance or address `{what}`")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         what: String,
-        /// Names in the plan that are alike, the most alike first.
+        /// Similar names in the plan, most similar first.
         similar: Vec<String>,
     },
-    /// The size of what has the name is not known.
+    /// The size of the named object is not known.
     #[error("`{object}` ({origin}) is unresolved, so none of its pods are planned: {reason}")]
     Unresolved {
         /// The object or source.
         object: String,
         /// File and line.
         origin: Origin,
-        /// Why its size is not known.
+        /// The reason why its size is not known.
         reason: String,
     },
-    /// More than one workload has the name.
+    /// Several workloads have the name.
     #[error("`{what}` names more than one workload")]
     Ambiguous {
-        /// What was asked for.
+        /// The requested name.
         what: String,
-        /// The workloads, as they may be asked for.
+        /// The full names of the workloads.
         candidates: Vec<String>,
     },
 }
 
 impl ExplainError {
-    /// Returns what to ask for instead.
+    /// Returns a hint about valid names.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -65,9 +65,7 @@ impl ExplainError {
                     .to_owned()
             }
             Self::Unresolved { .. } => {
-                "`fleetwright validate` lists what is wrong with it, and what \
-                                        is unresolved"
-                    .to_owned()
+                "`fleetwright validate` lists its problems, and unresolved objects".to_owned()
             }
             Self::Unknown { similar: names, .. } | Self::Ambiguous { candidates: names, .. } => {
                 format!("did you mean {}?", names.join(" or "))
@@ -76,7 +74,7 @@ impl ExplainError {
     }
 }
 
-/// Why a part of a plan is as it is.
+/// An explanation of a part of a plan.
 #[derive(Debug)]
 pub enum Explanation<'a> {
     /// The pods of a workload.
@@ -85,7 +83,7 @@ pub enum Explanation<'a> {
     Node(NodeExplanation<'a>),
 }
 
-/// What the plan says about the pods of one workload.
+/// The rows of a plan about the pods of one workload.
 #[derive(Debug)]
 pub struct PodExplanation<'a> {
     plan: &'a Plan,
@@ -95,18 +93,18 @@ pub struct PodExplanation<'a> {
     unschedulable: Option<&'a UnschedulableRow>,
 }
 
-/// What the plan says about one node.
+/// The rows of a plan about one node.
 #[derive(Debug)]
 pub struct NodeExplanation<'a> {
     plan: &'a Plan,
-    row: Row<'a>,
+    row: PlanRow<'a>,
 }
 
-/// Finds what `what` names: the address, node name or instance id of a row, or a workload as
-/// `name`, `namespace/name` or `namespace/Kind/name`.
+/// Finds `what`: the address, node name or instance id of a row, or a workload as `name`,
+/// `namespace/name` or `namespace/Kind/name`.
 ///
 /// # Errors
-/// When the plan has nothing of that name, or more than one workload of it.
+/// Fails if the plan has no such name, or several workloads with it.
 pub fn explain<'a>(plan: &'a Plan, what: &str) -> Result<Explanation<'a>, ExplainError> {
     match explain_node(plan, what) {
         Some(node) => Ok(Explanation::Node(node)),
@@ -129,7 +127,7 @@ fn names_of(resource: &ResourceChange) -> Vec<&str> {
     own.chain([resource.address.as_str()]).collect()
 }
 
-/// Finds the workload that `what` names.
+/// Finds the workload with the name `what`.
 fn explain_pod<'a>(plan: &'a Plan, what: &str) -> Result<PodExplanation<'a>, ExplainError> {
     let known = known_workloads(plan);
     let named: Vec<&WorkloadId> =
@@ -147,7 +145,7 @@ fn explain_pod<'a>(plan: &'a Plan, what: &str) -> Result<PodExplanation<'a>, Exp
     }
 }
 
-/// Returns why what `what` names is in no total, where that is so.
+/// Returns the error of an unresolved object with the name `what`.
 fn unresolved(plan: &Plan, what: &str) -> Option<ExplainError> {
     let is_meant = |object: &str| {
         let (kind, full) = object.rsplit_once(' ').unwrap_or(("", object));
@@ -194,7 +192,7 @@ fn is_named(workload: &WorkloadId, what: &str) -> bool {
 
 fn similar(plan: &Plan, what: &str) -> Vec<String> {
     let known = known_workloads(plan);
-    // A row has the same name before and after; to suggest it once is enough.
+    // A row may have the same name before and after.
     let mut names: BTreeSet<String> = known.values().map(ToString::to_string).collect();
     let of_rows = plan.resource_changes.iter().flat_map(names_of);
     names.extend(of_rows.map(str::to_owned));
@@ -204,10 +202,10 @@ fn similar(plan: &Plan, what: &str) -> Vec<String> {
 }
 
 impl Explanation<'_> {
-    /// Returns the explanation as a person reads it.
+    /// Returns the explanation as text.
     #[must_use]
     pub fn text(&self, style: &TextStyle) -> String {
-        let mut page = Page::new(style);
+        let mut page = TextPage::new(style);
         match self {
             Self::Pod(pod) => pod.write(&mut page),
             Self::Node(node) => node.write(&mut page),
@@ -232,17 +230,17 @@ impl<'a> PodExplanation<'a> {
         demand.or(daemon).or(self.unschedulable.and_then(|row| row.origin.as_ref()))
     }
 
-    /// Returns the rows that hold pods of the workload, with how many.
-    fn places(&self) -> Vec<(Row<'a>, u32)> {
+    /// Returns the rows with pods of the workload, and their number of pods.
+    fn nodes(&self) -> Vec<(PlanRow<'a>, u32)> {
         let key = workload_key(self.workload);
-        let held = |row: Row<'a>| Some((row, *row.explain?.pods.get(key.as_str())?));
-        rows(self.plan).into_iter().filter_map(held).filter(|(_, pods)| *pods > 0).collect()
+        let with_pods = |row: PlanRow<'a>| Some((row, *row.explain?.pods.get(key.as_str())?));
+        rows(self.plan).into_iter().filter_map(with_pods).filter(|(_, pods)| *pods > 0).collect()
     }
 
-    fn write(&self, page: &mut Page) {
+    fn write(&self, page: &mut TextPage) {
         let origin = self.origin().map_or_else(String::new, |origin| format!("  {origin}"));
         let key = workload_key(self.workload);
-        page.line([Span::new(&key, Tone::Strong), Span::new(&origin, Tone::Faint)]);
+        page.line([StyledText::new(&key, Tone::Strong), StyledText::new(&origin, Tone::Faint)]);
         if let Some(DemandRow { counts, decided_by, requests, fargate, sized_by, .. }) = self.demand
         {
             page.text(format!(
@@ -259,7 +257,7 @@ impl<'a> PodExplanation<'a> {
             }
             page.text(format!("  each needs {}", amount(requests)));
             if let Some(taken) = fargate {
-                page.text(format!("  {}", super::fargate::of_workload(taken)));
+                page.text(format!("  {}", super::fargate::workload_text(taken)));
             }
             if let Some(Sizing { autoscaler, origin, because, applied }) = sized_by {
                 let verb = if *applied { "sized by" } else { "not sized by" };
@@ -273,14 +271,14 @@ impl<'a> PodExplanation<'a> {
             page.text("  one pod on every node that admits it");
             page.text(format!("  each needs {}", amount(&daemon.requests)));
         }
-        let places = self.places();
-        if !places.is_empty() {
+        let nodes = self.nodes();
+        if !nodes.is_empty() {
             page.gap();
             let key = workload_key(self.workload);
-            let cells = |place: &(Row<'_>, u32)| place_cells(place, &key);
-            page.table(&PLACE_COLUMNS, &places.iter().map(cells).collect::<Vec<_>>());
+            let cells = |node: &(PlanRow<'_>, u32)| node_cells(node, &key);
+            page.table(&NODE_COLUMNS, &nodes.iter().map(cells).collect::<Vec<_>>());
             self.write_elsewhere(page);
-            for text in not_taken(&places) {
+            for text in not_taken(&nodes) {
                 page.text(format!("     not taken {text}"));
             }
         }
@@ -290,8 +288,8 @@ impl<'a> PodExplanation<'a> {
         }
     }
 
-    /// Writes what kept the pods off the planned nodes that hold none of them.
-    fn write_elsewhere(&self, page: &mut Page) {
+    /// Writes why the other planned nodes have no pod of the workload.
+    fn write_elsewhere(&self, page: &mut TextPage) {
         let reasons = self.demand.map_or(&[][..], |row| &row.elsewhere);
         if !reasons.is_empty() {
             let nodes: u32 = reasons.iter().map(|reason| reason.count).sum();
@@ -303,9 +301,9 @@ impl<'a> PodExplanation<'a> {
     }
 
     fn json(&self) -> Value {
-        let places = self.places();
+        let nodes = self.nodes();
         let key = workload_key(self.workload);
-        let place = |(row, pods): &(Row<'_>, u32)| {
+        let place = |(row, pods): &(PlanRow<'_>, u32)| {
             let stay = staying(row, &key, *pods);
             json!({
                 "address": row.resource.address,
@@ -324,37 +322,37 @@ impl<'a> PodExplanation<'a> {
             "origin": self.origin(),
             "demand": self.demand,
             "daemon": self.daemon,
-            "nodes": places.iter().map(place).collect::<Vec<_>>(),
+            "nodes": nodes.iter().map(place).collect::<Vec<_>>(),
             "unschedulable": self.unschedulable,
         })
     }
 }
 
-/// Returns how many of the pods of a workload on a node run there now and stay.
-fn staying(row: &Row<'_>, key: &str, pods: u32) -> u32 {
+/// Returns how many pods of a workload run on a node now and stay.
+fn staying(row: &PlanRow<'_>, key: &str, pods: u32) -> u32 {
     let Change { actions, after, .. } = &row.resource.change;
     let is_kept = after.is_some() && !actions.contains(&Action::Create);
     let ran = row.explain.and_then(|explain| explain.pods_before.get(key)).copied().unwrap_or(0);
     if is_kept { ran.min(pods) } else { 0 }
 }
 
-/// Returns what was not taken in the place of the nodes, and why: rules and room of all pods on them.
-fn not_taken(places: &[(Row<'_>, u32)]) -> BTreeSet<String> {
-    let of = places.iter().filter_map(|(row, _)| row.explain);
+/// Returns the rejected alternatives of the nodes. They account for all pods on the nodes.
+fn not_taken(nodes: &[(PlanRow<'_>, u32)]) -> BTreeSet<String> {
+    let of = nodes.iter().filter_map(|(row, _)| row.explain);
     of.flat_map(|explain| &explain.rejected).map(rejection).take(WORKLOADS_MAX).collect()
 }
 
-const PLACE_COLUMNS: [Column; 7] = [
-    Column::left("", 3),
-    Column::left("node", 44),
-    Column::right("pods"),
-    Column::right("stay"),
-    Column::left("type", 20),
-    Column::left("zone", 20),
-    Column::left("why the node", 0),
+const NODE_COLUMNS: [TableColumn; 7] = [
+    TableColumn::left("", 3),
+    TableColumn::left("node", 44),
+    TableColumn::right("pods"),
+    TableColumn::right("stay"),
+    TableColumn::left("type", 20),
+    TableColumn::left("zone", 20),
+    TableColumn::left("why the node", 0),
 ];
 
-fn place_cells((row, pods): &(Row<'_>, u32), key: &str) -> Vec<Span> {
+fn node_cells((row, pods): &(PlanRow<'_>, u32), key: &str) -> Vec<StyledText> {
     let state = state_of(row.resource);
     let of = |text: Option<String>| plain(text.unwrap_or_default());
     vec![
@@ -368,20 +366,20 @@ fn place_cells((row, pods): &(Row<'_>, u32), key: &str) -> Vec<Span> {
     ]
 }
 
-/// Returns the state that pods are planned on: what will be there, else what is.
+/// Returns the planned state of a node, otherwise its current state.
 fn state_of(resource: &ResourceChange) -> Option<&NodeState> {
     resource.change.after.as_ref().or(resource.change.before.as_ref())
 }
 
 impl NodeExplanation<'_> {
-    /// Returns the place of the row's waves among all, counted from 1.
+    /// Returns the waves of the row, numbered from 1.
     fn waves(&self) -> Vec<(usize, &Wave)> {
         let address = &self.row.resource.address;
         let waves = self.plan.capacity.waves.iter().enumerate();
         waves.filter(|(_, w)| w.addresses.contains(address)).map(|(i, w)| (i + 1, w)).collect()
     }
 
-    fn write(&self, page: &mut Page) {
+    fn write(&self, page: &mut TextPage) {
         write_block(page, self.plan, &[&self.row]);
         let all = self.plan.capacity.waves.len();
         for (index, found) in self.waves() {

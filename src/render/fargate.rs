@@ -1,12 +1,12 @@
-//! What Fargate runs and costs, in words.
+//! Text about pods and costs on Fargate.
 
 use super::amount::{count, dollars, hourly};
 use crate::plan::wire::{Cost, FargateBill, FargateCost, FargateRow, FargateSize};
 
-/// MiB in what price lists call a GB.
+/// MiB per GB of the price list.
 const GB: i64 = 1024;
 
-/// Returns the parts of the line of the head that tells what Fargate runs.
+/// Returns the Fargate line of the header.
 pub(super) fn line(cost: &Cost) -> Option<Vec<String>> {
     let FargateCost { rates: _, before, after } = cost.fargate.as_ref()?;
     let mut items = vec![
@@ -27,21 +27,21 @@ fn price(before: &FargateBill, after: &FargateBill) -> String {
     }
 }
 
-/// Returns what Fargate runs of a workload, as a sentence without an end.
-pub(super) fn of_workload(row: &FargateRow) -> String {
+/// Returns the Fargate pods of a workload in words, without a full stop.
+pub(super) fn workload_text(row: &FargateRow) -> String {
     let FargateRow { profile, pods, size } = row;
     let by = profile.as_ref().map_or_else(
-        || "Fargate runs them, by a profile that is not known here".to_owned(),
-        |profile| format!("Fargate profile {profile} takes them"),
+        || "Fargate runs them, by an unknown profile".to_owned(),
+        |profile| format!("Fargate profile {profile} selects them"),
     );
     let pods = count(*pods, "pod");
     match size {
-        Some(size) => format!("{pods} on Fargate: {by}, each a machine of {}", size_of(*size)),
+        Some(size) => format!("{pods} on Fargate: {by}, each with {}", size_text(*size)),
         None => format!("{pods} stuck: {by} and Fargate cannot run them"),
     }
 }
 
-fn size_of(size: FargateSize) -> String {
+fn size_text(size: FargateSize) -> String {
     format!("{} vCPU and {} GB", vcpu(size.cpu_milli), gb(size.memory_mib))
 }
 
@@ -53,7 +53,7 @@ fn gb(mib: i64) -> String {
     decimal(mib, GB)
 }
 
-/// Returns `amount` in units of `unit` parts, with at most two digits behind the point.
+/// Returns `amount` divided by `unit`, with at most two decimals.
 fn decimal(amount: i64, unit: i64) -> String {
     let hundredths = amount.saturating_mul(100) / unit;
     let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_written_as_the_price_list_writes_them() {
+    fn amounts_follow_the_fargate_price_list() {
         for (milli, expected) in
             [(250, "0.25"), (500, "0.5"), (1_000, "1"), (16_000, "16"), (0, "0")]
         {

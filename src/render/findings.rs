@@ -1,26 +1,26 @@
-//! What a plan could not do, does not know, or wants a reader to know.
+//! Findings of a plan: unschedulable pods, unresolved sources, policies, diagnostics and prices.
 
 use std::collections::BTreeMap;
 
 use super::amount::{amount, count, dollars, hourly};
-use super::page::{Column, Page, Span, Tone, Verbosity, plain};
-use super::problems::{Line, write_line};
+use super::problems::{ProblemLine, write_line};
 use super::reason::rejection;
+use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Amount, CostBreakdown, CostRow, DemandRow, EvictionRow, FARGATE_REASON, Sizing,
-    UnschedulableRow, workload_key,
+    Amount, CheckStatus, CostBreakdown, CostRow, DemandRow, DiagnosticSeverity, EvictionRow,
+    FARGATE_REASON, Sizing, UnschedulableRow, workload_key,
 };
 
-const PART_COLUMNS: [Column; 4] = [
-    Column::left("by", 6),
-    Column::left("", 44),
-    Column::left("nodes", 12),
-    Column::left("$/h", 30),
+const PART_COLUMNS: [TableColumn; 4] = [
+    TableColumn::left("by", 6),
+    TableColumn::left("", 44),
+    TableColumn::left("nodes", 12),
+    TableColumn::left("$/h", 30),
 ];
 
 /// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
-pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
+pub(super) fn write(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
     match verbosity {
         Verbosity::Full => {
             unschedulable(page, plan);
@@ -35,7 +35,7 @@ pub(super) fn write(page: &mut Page, plan: &Plan, verbosity: Verbosity) {
     }
 }
 
-fn unschedulable(page: &mut Page, plan: &Plan) {
+fn unschedulable(page: &mut TextPage, plan: &Plan) {
     let rows = &plan.capacity.unschedulable;
     if rows.is_empty() {
         return;
@@ -46,8 +46,8 @@ fn unschedulable(page: &mut Page, plan: &Plan) {
     }
 }
 
-/// Writes the pods of one workload that have no place, with what ruled out how many offerings.
-pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &UnschedulableRow) {
+/// Writes the unschedulable pods of a workload, and how many offerings each reason rejected.
+pub(super) fn write_unschedulable(page: &mut TextPage, plan: &Plan, row: &UnschedulableRow) {
     let UnschedulableRow {
         workload,
         origin,
@@ -62,9 +62,9 @@ pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &Unschedula
     let demand = plan.capacity.demand.iter().find(|demand| demand.workload == *workload);
     let needs = demand.map_or_else(String::new, |demand| needs(&demand.requests));
     page.line([
-        Span::new("  ! ", Tone::Warning),
+        StyledText::new("  ! ", Tone::Warning),
         plain(format!("{} x{pods}{needs}", workload_key(workload))),
-        Span::new(&place, Tone::Faint),
+        StyledText::new(&place, Tone::Faint),
     ]);
     let (stuck, reasons): (Vec<_>, Vec<_>) =
         reasons.iter().partition(|reason| reason.reason == FARGATE_REASON);
@@ -72,7 +72,7 @@ pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &Unschedula
         page.text(format!("      no node is planned for them: Fargate {}", reason.detail));
     }
     match (*offerings, stuck.is_empty()) {
-        (0, true) => page.text("      no pool offers anything that it could run on"),
+        (0, true) => page.text("      no pool has an offering that fits"),
         (0, false) => {}
         (offerings, _) => page.text(format!("      of {}:", count(offerings, "offering"))),
     }
@@ -87,12 +87,12 @@ pub(super) fn write_unschedulable(page: &mut Page, plan: &Plan, row: &Unschedula
         page.text(format!("      kube-scheduler evicts {evicts} to let {lets_in} in"));
     }
     if !displaces.is_empty() {
-        let text = format!("      where they come first, {} wait in their stead", list(displaces));
+        let text =
+            format!("      if they are scheduled first, {} stay pending instead", list(displaces));
         page.text(text);
     }
 }
 
-/// Returns pods by workload as a list.
 fn list(pods: &BTreeMap<String, u32>) -> String {
     let each = pods.iter().map(|(workload, pods)| format!("{workload} x{pods}"));
     each.collect::<Vec<_>>().join(", ")
@@ -102,19 +102,20 @@ fn needs(requests: &Amount) -> String {
     format!(": needs {}", amount(requests))
 }
 
-fn unresolved(page: &mut Page, plan: &Plan) {
+fn unresolved(page: &mut TextPage, plan: &Plan) {
     let rows = &plan.capacity.unresolved;
     if rows.is_empty() {
         return;
     }
-    page.title("Unresolved: of these the size is not known, and they are in no total");
+    page.title("Unresolved: the size is not known, and the totals do not include it");
     for row in rows {
         page.text(format!("  ? {}  {}: {}", row.object, row.origin, row.reason));
     }
 }
 
-fn checks(page: &mut Page, plan: &Plan) {
-    let rows: Vec<_> = plan.checks.iter().filter(|check| check.status != "pass").collect();
+fn checks(page: &mut TextPage, plan: &Plan) {
+    let rows: Vec<_> =
+        plan.checks.iter().filter(|check| check.status != CheckStatus::Pass).collect();
     if rows.is_empty() {
         return;
     }
@@ -127,12 +128,13 @@ fn checks(page: &mut Page, plan: &Plan) {
     }
 }
 
-fn diagnostics(page: &mut Page, plan: &Plan) {
-    let mut rows: Vec<Line> = plan.capacity.diagnostics.iter().map(Line::from).collect();
+fn diagnostics(page: &mut TextPage, plan: &Plan) {
+    let mut rows: Vec<ProblemLine> =
+        plan.capacity.diagnostics.iter().map(ProblemLine::from).collect();
     if rows.is_empty() {
         return;
     }
-    // Errors come first; among equals the order is the plan's own, which is by file and line.
+    // Errors come first; within a level the plan sorts by file and line.
     rows.sort_by_key(|line| line.level);
     page.gap();
     for line in &rows {
@@ -140,8 +142,8 @@ fn diagnostics(page: &mut Page, plan: &Plan) {
     }
 }
 
-/// Writes which pods are planned with other requests than the repository states.
-fn sizes(page: &mut Page, plan: &Plan) {
+/// Writes the workloads whose requests an autoscaler changed.
+fn sizes(page: &mut TextPage, plan: &Plan) {
     let rows = plan.capacity.demand.iter();
     let sized = rows.filter_map(|row| Some((row, row.sized_by.as_ref().filter(|s| s.applied)?)));
     let sized: Vec<(&DemandRow, &Sizing)> = sized.collect();
@@ -153,13 +155,13 @@ fn sizes(page: &mut Page, plan: &Plan) {
         let key = workload_key(&row.workload);
         page.line([
             plain(format!("  {key}{} by {autoscaler} ({because})", needs(&row.requests))),
-            Span::new(&format!("  {origin}"), Tone::Faint),
+            StyledText::new(&format!("  {origin}"), Tone::Faint),
         ]);
     }
 }
 
-/// Writes the money in parts, where there are several of a kind.
-fn parts(page: &mut Page, plan: &Plan) {
+/// Writes the cost by pool, zone and capacity type where there are several.
+fn parts(page: &mut TextPage, plan: &Plan) {
     let CostBreakdown { by_pool, by_zone, by_capacity_type, range, committed, .. } =
         &plan.capacity.cost.breakdown;
     let kinds = [("pool", by_pool), ("zone", by_zone), ("bought", by_capacity_type)];
@@ -176,7 +178,7 @@ fn parts(page: &mut Page, plan: &Plan) {
         .map(plain)
         .to_vec()
     };
-    let rows: Vec<Vec<Span>> =
+    let rows: Vec<Vec<StyledText>> =
         several.flat_map(|(what, rows)| rows.iter().map(move |part| row(what, part))).collect();
     if !rows.is_empty() {
         page.title("Cost in parts:");
@@ -197,7 +199,7 @@ fn parts(page: &mut Page, plan: &Plan) {
     }
 }
 
-fn prices(page: &mut Page, plan: &Plan) {
+fn prices(page: &mut TextPage, plan: &Plan) {
     let cost = &plan.capacity.cost;
     let prices = &cost.prices;
     let mut notes = vec![format!("{} of {}, {}", prices.source, prices.region, prices.date)];
@@ -213,22 +215,22 @@ fn prices(page: &mut Page, plan: &Plan) {
             .push(format!("{} without a known price, counted as $0", count(cost.unpriced, "node")));
     }
     page.gap();
-    page.line([Span::new(&format!("Prices: {}.", notes.join("; ")), Tone::Faint)]);
+    page.line([StyledText::new(&format!("Prices: {}.", notes.join("; ")), Tone::Faint)]);
 }
 
-/// Writes how much the shorter views leave out.
-fn tally(page: &mut Page, plan: &Plan) {
+/// Writes the numbers of findings that a shorter view omits.
+fn tally(page: &mut TextPage, plan: &Plan) {
     let capacity = &plan.capacity;
     let of = |n: usize, what: &str| {
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         (n > 0).then(|| count(n, what))
     };
-    let level = |severity: &str| {
+    let level = |severity| {
         capacity.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
     };
     let left_out: Vec<String> = [
-        of(level("error"), "error"),
-        of(level("warning"), "warning"),
+        of(level(DiagnosticSeverity::Error), "error"),
+        of(level(DiagnosticSeverity::Warning), "warning"),
         of(capacity.unschedulable.len(), "unschedulable workload"),
         of(capacity.unresolved.len(), "unresolved source"),
     ]
@@ -237,6 +239,9 @@ fn tally(page: &mut Page, plan: &Plan) {
     .collect();
     if !left_out.is_empty() {
         page.gap();
-        page.line([Span::new(&format!("Not shown here: {}.", left_out.join(", ")), Tone::Warning)]);
+        page.line([StyledText::new(
+            &format!("Not shown here: {}.", left_out.join(", ")),
+            Tone::Warning,
+        )]);
     }
 }

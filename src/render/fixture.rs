@@ -1,26 +1,30 @@
-//! One plan with a row of every kind, built by hand, for the tests of every view.
+//! A hand-built plan with a row of every kind, for the tests of all views.
 
 use std::collections::BTreeMap;
 
-use crate::catalog::{CapacityType, PriceSource};
+use crate::catalog::PriceSource;
 use crate::demand::{Counts, Decider, DemandMode};
-use crate::ids::{Address, Labels, Origin, WorkloadId, WorkloadKind};
+use crate::model::ids::{Address, Labels, Origin, WorkloadId, WorkloadKind};
+use crate::model::market::CapacityType;
+use crate::model::pod::{Taint, TaintEffect};
+use crate::model::reason::{
+    Alternative, BlockReason, KeepReason, LaunchReason, Rejection, RetireReason,
+};
+use crate::model::requirement::label;
+use crate::model::units::{Bytes, MicroUsd};
 use crate::plan::Plan;
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, ClusterIdentity,
-    Completeness, Condition, Cost, DaemonRow, DemandRow, Diagnostic, EvictionRow, ExplainRow,
-    KEY_LABEL, NodeState, NodeTotals, Placement, PodCounts, PodTotals, Precondition, Reason,
-    ResourceChange, ResourceKind, Summary, UnresolvedRow, UnschedulableRow, Wave, WaveStep,
+    Completeness, Condition, Cost, DaemonRow, DemandRow, Diagnostic, DiagnosticSeverity,
+    EvictionRow, ExplainRow, KEY_LABEL, NodeState, NodeTotals, Placement, PlacementMode, PodCounts,
+    PodTotals, Precondition, Reason, ResourceChange, ResourceKind, Summary, UnresolvedRow,
+    UnschedulableRow, Wave, WaveStep,
 };
-use crate::pod::{Taint, TaintEffect};
-use crate::requirement::label;
-use crate::solve::{Alternative, BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
-use crate::units::{Bytes, MicroUsd};
 
-/// The moment of the plan.
+/// The time of the plan.
 const NOW: &str = "2026-09-01T10:02:00Z";
 
-/// Returns a plan in which nothing is there and nothing changes.
+/// Returns an empty plan without changes.
 pub(crate) fn nothing() -> Plan {
     let world = BaseWorld {
         name: "sim:world".into(),
@@ -75,7 +79,7 @@ fn capacity(base: Base) -> Capacity {
         waves: Vec::new(),
         pods: PodTotals::default(),
         placement: Placement {
-            mode: "unsteered".into(),
+            mode: PlacementMode::Unsteered,
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
             unsteered: None,
@@ -158,7 +162,7 @@ fn node(pool: &str, key: &str, instance_type: &str, size: i64) -> NodeState {
     }
 }
 
-/// Returns a node that is there.
+/// Returns an existing node.
 fn live(pool: &str, key: &str, instance_type: &str, size: i64) -> NodeState {
     NodeState {
         instance_id: Some(format!("i-{pool}{key}").into()),
@@ -289,9 +293,9 @@ fn summary() -> Summary {
     }
 }
 
-type Rows = Vec<(ResourceChange, ExplainRow)>;
+type ExplainedRows = Vec<(ResourceChange, ExplainRow)>;
 
-fn launches() -> Rows {
+fn launches() -> ExplainedRows {
     let demand = || Reason::Launch {
         because: LaunchReason::Demand { pods: BTreeMap::from([(API.into(), 6)]) },
     };
@@ -330,7 +334,7 @@ fn launches() -> Rows {
     vec![launch("10"), launch("9"), (replaced, why)]
 }
 
-fn retirements() -> Rows {
+fn retirements() -> ExplainedRows {
     let retire = |at: (&'static str, &'static str), price, because| {
         let reason = Reason::Retire { because };
         let explain = ExplainRow { hourly_before: Some(price), ..explain(at, reason, &[]) };
@@ -359,7 +363,7 @@ fn retirements() -> Rows {
     ]
 }
 
-fn stays() -> Rows {
+fn stays() -> ExplainedRows {
     let stay = |at: (&'static str, &'static str), because, pods| {
         let state = live(at.0, at.1, "m5.large", 1);
         let prices = (Some(LARGE), Some(LARGE));
@@ -473,14 +477,14 @@ fn demand() -> Vec<DemandRow> {
 fn diagnostics() -> Vec<Diagnostic> {
     vec![
         Diagnostic {
-            severity: "note".into(),
+            severity: DiagnosticSeverity::Note,
             origin: None,
             object: String::new(),
             message: "zone ids are those of the snapshot's account".into(),
             hint: None,
         },
         Diagnostic {
-            severity: "warning".into(),
+            severity: DiagnosticSeverity::Warning,
             origin: Some(Origin::new("clusters/prod/apps.yaml", 31)),
             object: "Deployment batch/queue".into(),
             message: "is scaled by an HPA that is not taken into account yet".into(),
@@ -489,13 +493,13 @@ fn diagnostics() -> Vec<Diagnostic> {
     ]
 }
 
-/// Returns the plan with `name` in every place where a name from outside can stand.
+/// Returns the plan with `name` inserted in every field that can hold outside text.
 pub(crate) fn hostile(name: &str) -> Plan {
-    hostile_at(&PLACES, name)
+    hostile_at(&HOSTILE_FIELDS, name)
 }
 
-/// Texts of the fixture's plan, one for each place where a name from outside can stand.
-const PLACES: [&str; 22] = [
+/// Texts of the plan, one in each field that can hold outside text.
+const HOSTILE_FIELDS: [&str; 22] = [
     "prod-eu1",
     "clusters/prod",
     "sim:world",
@@ -520,7 +524,7 @@ const PLACES: [&str; 22] = [
     "node-web",
 ];
 
-/// Returns the plan with `name` behind each of `originals`.
+/// Returns the plan with `name` appended to each of `originals`.
 pub(crate) fn hostile_at(originals: &[&str], name: &str) -> Plan {
     let quoted = serde_json::to_string(name).expect("text is JSON");
     let inner = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
@@ -532,16 +536,16 @@ pub(crate) fn hostile_at(originals: &[&str], name: &str) -> Plan {
     serde_json::from_str(&json).expect("still a plan")
 }
 
-/// Returns a plan over `nodes` nodes in three zones and a few pools, of which `gone` are removed.
-pub(crate) fn large(nodes: u32, gone: u32) -> Plan {
+/// Returns a plan over `nodes` nodes in three zones and a few pools; `removed` nodes are removed.
+pub(crate) fn large(nodes: u32, removed: u32) -> Plan {
     let mut plan = nothing();
     let kinds = ["m5.large", "m5.xlarge", "c6i.2xlarge", "r7g.4xlarge"];
     for n in 0..nodes {
         let pool = format!("pool-{}", n % 7);
         let (key, kind) = (n.to_string(), kinds[usize::try_from(n % 4).expect("small")]);
-        let removed = n < gone;
+        let is_removed = n < removed;
         let saves_hourly = LARGE;
-        let reason = if removed {
+        let reason = if is_removed {
             Reason::Retire { because: RetireReason::Empty { saves_hourly } }
         } else {
             Reason::Keep { because: KeepReason::Needed { pods: 9 } }
@@ -553,7 +557,7 @@ pub(crate) fn large(nodes: u32, gone: u32) -> Plan {
                 .into(),
         );
         let address: Address = format!("ec2_instance.{pool}[\"{key}\"]").into();
-        let actions = if removed { Action::Delete } else { Action::NoOp };
+        let actions = if is_removed { Action::Delete } else { Action::NoOp };
         plan.resource_changes.push(ResourceChange {
             address: address.clone(),
             name: pool,
@@ -561,28 +565,28 @@ pub(crate) fn large(nodes: u32, gone: u32) -> Plan {
             change: Change {
                 actions: vec![actions],
                 before: Some(state.clone()),
-                after: (!removed).then_some(state),
+                after: (!is_removed).then_some(state),
                 after_unknown: BTreeMap::new(),
             },
             kind: ResourceKind::Ec2Instance,
             action_reason: Some("delete_because_empty".into()),
         });
-        let pods: &[(&str, u32)] = if removed { &[] } else { &[(API, 6), (QUEUE, 3)] };
+        let pods: &[(&str, u32)] = if is_removed { &[] } else { &[(API, 6), (QUEUE, 3)] };
         plan.capacity.explain.push(ExplainRow {
             address,
             hourly_before: Some(LARGE),
-            hourly_after: (!removed).then_some(LARGE),
+            hourly_after: (!is_removed).then_some(LARGE),
             ..explain(("", ""), reason, pods)
         });
     }
     plan.summary = Summary {
-        destroy: gone,
-        destructive: gone > 0,
-        nodes: NodeTotals { before: nodes, launch: 0, terminate: gone, after: nodes - gone },
+        destroy: removed,
+        destructive: removed > 0,
+        nodes: NodeTotals { before: nodes, launch: 0, terminate: removed, after: nodes - removed },
         ..Summary::default()
     };
     plan.capacity.demand = demand();
-    plan.capacity.cost = cost(i64::from(nodes) * LARGE.0, i64::from(nodes - gone) * LARGE.0);
+    plan.capacity.cost = cost(i64::from(nodes) * LARGE.0, i64::from(nodes - removed) * LARGE.0);
     plan.capacity.cost.breakdown = crate::plan::breakdown(&plan, &[]);
     plan
 }

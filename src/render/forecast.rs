@@ -1,46 +1,46 @@
-//! A forecast as text: a line of how many nodes there are, and a table of phases.
+//! Text of a forecast: a chart line of node counts, and a table of phases.
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::amount::{count, dollars, hourly, list, span};
-use super::page::{Column, Page, Span, TextStyle, Tone, plain};
-use crate::plan::forecast::{Event, Forecast, Phase};
+use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
+use crate::plan::forecast::{Forecast, ForecastEvent, Phase};
 
-/// Characters of the line.
+/// Characters of the chart line.
 const LINE_WIDTH: i64 = 60;
-/// Heights of its characters; no node is a blank.
+/// Characters by height; zero nodes is a space.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// What stands where nothing is known.
+/// The character of times without a forecast.
 const UNKNOWN: char = '?';
-/// Most phases of the table; all of them stand in the JSON.
+/// Most phases in the table; the JSON has all of them.
 const PHASES_SHOWN: usize = 40;
-/// Most events below it.
+/// Most events below the table.
 const EVENTS_SHOWN: usize = 10;
 /// Most reasons and types in one cell.
-const LISTED: usize = 3;
+const LISTED_MAX: usize = 3;
 
-const COLUMNS: [Column; 7] = [
-    Column::left("from", 20),
-    Column::right("for"),
-    Column::right("pods"),
-    Column::right("nodes"),
-    Column::left("types", 28),
-    Column::right("price"),
-    Column::left("because", 60),
+const COLUMNS: [TableColumn; 7] = [
+    TableColumn::left("from", 20),
+    TableColumn::right("for"),
+    TableColumn::right("pods"),
+    TableColumn::right("nodes"),
+    TableColumn::left("types", 28),
+    TableColumn::right("price"),
+    TableColumn::left("because", 60),
 ];
 
 /// Returns the forecast as text.
 #[must_use]
 pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TextPage::new(style);
     let Forecast { cluster, from, to, lead_seconds, phases, total, .. } = forecast;
     let lead = SignedDuration::from_secs(*lead_seconds);
     page.items(
         0,
         vec![
-            Span::new(&format!("Cluster {cluster}"), Tone::Strong),
+            StyledText::new(&format!("Cluster {cluster}"), Tone::Strong),
             plain(format!("from {from} to {to} ({})", span(to.duration_since(*from)))),
-            plain(format!("capacity is there {} before it is needed", span(lead))),
+            plain(format!("capacity is ready {} before it is needed", span(lead))),
         ],
     );
     page.gap();
@@ -48,17 +48,17 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
     let least = phases.iter().map(|phase| phase.nodes).min().unwrap_or(0);
     page.text(format!("  nodes {}  {least} to {most}", line(forecast, most)));
     page.gap();
-    let rows: Vec<Vec<Span>> = phases.iter().take(PHASES_SHOWN).map(cells).collect();
+    let rows: Vec<Vec<StyledText>> = phases.iter().take(PHASES_SHOWN).map(cells).collect();
     page.table(&COLUMNS, &rows);
     if phases.len() > PHASES_SHOWN {
         let more = phases.len() - PHASES_SHOWN;
-        page.text(format!("  and {more} phases more: --format json has all of them"));
+        page.text(format!("  and {more} more phases: --format json has all of them"));
     }
-    standing(&mut page, forecast);
+    write_limitations(&mut page, forecast);
     page.gap();
     let phases = count(u32::try_from(phases.len()).unwrap_or(u32::MAX), "phase");
     let until = match forecast.phases.last().filter(|_| forecast.is_cut) {
-        Some(end) => format!("until {}; what comes after is not known", end.to),
+        Some(end) => format!("until {}; later phases are not known", end.to),
         None => "in all".to_owned(),
     };
     page.text(format!(
@@ -68,26 +68,26 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
     page.finish()
 }
 
-fn cells(phase: &Phase) -> Vec<Span> {
+fn cells(phase: &Phase) -> Vec<StyledText> {
     let Phase { from, to, pods, unschedulable, nodes, types, hourly: price, because, .. } = phase;
     let types: Vec<String> = types.iter().map(|(name, n)| format!("{n} {name}")).collect();
     let mut because: Vec<String> =
         because.iter().map(|event| format!("{}: {}", event.object, event.what)).collect();
     if *unschedulable > 0 {
-        because.push(format!("{unschedulable} pods have no place"));
+        because.push(format!("{unschedulable} pods are unschedulable"));
     }
     vec![
         plain(from.to_string()),
         plain(span(to.duration_since(*from))),
         plain(pods.to_string()),
         plain(nodes.to_string()),
-        plain(list(&types, LISTED)),
+        plain(list(&types, LISTED_MAX)),
         plain(hourly(*price)),
-        plain(list(&because, LISTED)),
+        plain(list(&because, LISTED_MAX)),
     ]
 }
 
-/// Returns one character for each part of the span: the most nodes needed within it.
+/// Returns one character for each part of the span, for the maximum of needed nodes.
 fn line(forecast: &Forecast, most: u32) -> String {
     let Forecast { from, to, phases, .. } = forecast;
     let length = to.duration_since(*from).as_secs().max(1);
@@ -115,19 +115,21 @@ fn height(nodes: u32, most: u32) -> char {
     usize::try_from(step).map_or('█', |step| HEIGHTS[step])
 }
 
-/// Writes what limits the forecast, and what the clock does beside it.
-fn standing(page: &mut Page, forecast: &Forecast) {
+/// Writes the limits of the forecast, and scheduled windows.
+fn write_limitations(page: &mut TextPage, forecast: &Forecast) {
     let Forecast { events, unresolved, is_cut, diagnostics, phases, .. } = forecast;
-    let mut warn = |text: String| page.line([Span::new(&text, Tone::Warning)]);
+    let mut warn = |text: String| page.line([StyledText::new(&text, Tone::Warning)]);
     if *is_cut {
         let last = phases.last().map(|phase| phase.to.to_string()).unwrap_or_default();
         warn(format!(
-            "There are too many moments: what comes after {last} is not looked at, and is not in \
-             the total. Ask for a shorter span (--to)."
+            "There are too many changes: the forecast ends at {last}, and the total excludes later costs. Request a shorter span (--to)."
         ));
     }
     if !unresolved.is_empty() {
-        warn(format!("Their size is not known, and comes on top: {}", list(unresolved, LISTED)));
+        warn(format!(
+            "The size is not known, and the total excludes it: {}",
+            list(unresolved, LISTED_MAX)
+        ));
     }
     for diagnostic in diagnostics {
         let place = diagnostic.origin.as_ref().map(|at| format!("{at}: ")).unwrap_or_default();
@@ -138,7 +140,7 @@ fn standing(page: &mut Page, forecast: &Forecast) {
     }
     page.gap();
     page.title("Windows of disruption budgets and of applies:");
-    for Event { at, object, origin: _, what } in events.iter().take(EVENTS_SHOWN) {
+    for ForecastEvent { at, object, origin: _, what } in events.iter().take(EVENTS_SHOWN) {
         page.text(format!("  {at}  {object}: {what}"));
     }
     if events.len() > EVENTS_SHOWN {
@@ -149,17 +151,17 @@ fn standing(page: &mut Page, forecast: &Forecast) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::MicroUsd;
+    use crate::model::units::MicroUsd;
 
     #[test]
-    fn no_node_is_a_blank_and_the_most_is_full() {
+    fn chart_height_scales_from_blank_to_full() {
         let drawn: String = [0, 1, 4, 5, 8].iter().map(|nodes| height(*nodes, 8)).collect();
         assert_eq!(drawn, " ▁▄▅█");
         assert_eq!(height(3, 0), ' ');
     }
 
     #[test]
-    fn a_forecast_that_is_cut_says_until_when_it_counts() {
+    fn cut_forecast_shows_its_end() {
         let at = |text: &str| -> Timestamp { text.parse().expect("a time") };
         let (from, cut) = (at("2026-11-01T00:00:00Z"), at("2026-11-01T06:00:00Z"));
         let phase = Phase {
@@ -191,8 +193,8 @@ mod tests {
         let text = forecast_text(&forecast, &TextStyle::default());
         let drawn = format!("nodes {}{}", "█".repeat(15), "?".repeat(45));
         assert!(text.contains(&drawn), "{text}");
-        assert!(text.contains("what comes after 2026-11-01T06:00:00Z is not looked at"), "{text}");
-        let end = "$6.00 until 2026-11-01T06:00:00Z; what comes after is not known.\n";
+        assert!(text.contains("the forecast ends at 2026-11-01T06:00:00Z"), "{text}");
+        let end = "$6.00 until 2026-11-01T06:00:00Z; later phases are not known.\n";
         assert!(text.ends_with(end), "{text}");
         (forecast.is_cut, forecast.to) = (false, cut);
         assert!(forecast_text(&forecast, &TextStyle::default()).ends_with("$6.00 in all.\n"));

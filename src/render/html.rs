@@ -1,31 +1,30 @@
-//! A plan as one page of HTML that needs nothing else: no network, no other file, and no script for
-//! what matters.
+//! A plan as one self-contained HTML page: no network, no other file, and no script for essential
+//! content.
 //!
-//! This module knows the wire form and a browser. Invariants: every text from outside is escaped;
-//! the page's own policy lets nothing run or load but the style and the script that stand in it; the
-//! page stays small enough to open at once, because nodes that are alike share a picture and rows
-//! that do not change are counted.
+//! This module knows the wire form and HTML. Invariants: outside text is escaped; the content
+//! security policy allows only the embedded style and script; the page stays small, because similar
+//! nodes share a picture and unchanged rows are counted.
 
 mod chart;
-pub(super) mod parts;
-mod safe;
+mod escape;
+pub(super) mod sections;
 
 use std::fmt::Write as _;
 
 use super::amount::{count, signed_dollars};
-use super::row::{Row, Symbol, count as counted, rows};
-use super::{head, last_line};
+use super::row::{PlanRow, Symbol, count as counted, rows};
+use super::{header, last_line};
 use crate::plan::Plan;
 pub(super) use chart::pictures;
-use parts::{changes, checks, comparison, cost, demand, footer, problems, unschedulable, zones};
-pub use safe::{hash_source, text};
+pub use escape::{hash_source, text};
+use sections::{changes, checks, comparison, cost, demand, footer, problems, unschedulable, zones};
 
-/// Style of the page.
+/// The style of the page.
 pub const STYLE: &str = include_str!("html/style.css");
-/// Script of the page: search, and dark or light.
+/// The script of the page: search, and dark or light mode.
 pub const SCRIPT: &str = include_str!("html/script.js");
 
-/// Returns the plan as a page of HTML, with a final line feed.
+/// Returns the plan as an HTML page, with a final line feed.
 #[must_use]
 pub fn html(plan: &Plan) -> String {
     let rows = rows(plan);
@@ -63,7 +62,7 @@ pub fn html(plan: &Plan) -> String {
     page
 }
 
-fn header(plan: &Plan, rows: &[Row<'_>]) -> String {
+fn header(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
     let base = &plan.capacity.base;
     let cluster = &base.world.cluster;
     let mut html = format!(
@@ -74,17 +73,17 @@ fn header(plan: &Plan, rows: &[Row<'_>]) -> String {
         text(&cluster.region, 40),
         text(&last_line(plan), 200)
     );
-    for line in head::standing(plan) {
+    for line in header::limitations(plan) {
         let _ = writeln!(html, "<p class=\"alert\">{}</p>", text(&line, 400));
     }
-    let gone = counted(rows, Symbol::Terminate);
-    if gone > 0 {
-        let verb = if gone == 1 { "is" } else { "are" };
+    let removed = counted(rows, Symbol::Terminate);
+    if removed > 0 {
+        let verb = if removed == 1 { "is" } else { "are" };
         let _ = writeln!(
             html,
-            "<p class=\"alert\"><strong>{} {verb} removed</strong>; {} that run move.</p>",
-            count(gone, "node"),
-            count(plan.capacity.pods.moved, "pod")
+            "<p class=\"alert\"><strong>{} {verb} removed</strong>; {} move.</p>",
+            count(removed, "node"),
+            count(plan.capacity.pods.moved, "running pod")
         );
     }
     html.push_str(&tiles(plan));
@@ -99,9 +98,10 @@ fn header(plan: &Plan, rows: &[Row<'_>]) -> String {
 fn tiles(plan: &Plan) -> String {
     let capacity = &plan.capacity;
     let (nodes, pods, cost) = (&plan.summary.nodes, &capacity.pods, &capacity.cost);
-    let [before, after] = head::sums(plan);
+    let [before, after] = header::capacity_totals(plan);
     let gib = super::amount::gib;
-    let monthly = |price: crate::units::MicroUsd| super::amount::dollars(price.per_month(), 0);
+    let monthly =
+        |price: crate::model::units::MicroUsd| super::amount::dollars(price.per_month(), 0);
     let mut tiles = vec![
         ("nodes", format!("{} → {}", nodes.before, nodes.after)),
         ("vCPU", format!("{} → {}", before.0, after.0)),

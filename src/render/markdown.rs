@@ -1,27 +1,27 @@
-//! A plan as one comment: Markdown of bounded length, whatever the size of the plan.
+//! A plan as one Markdown comment of bounded length.
 //!
-//! This module knows the wire form and GitHub's dialect. Invariants: the text never exceeds its
-//! budget; what is removed is always there, one row each or grouped, and never folded; every text
-//! from outside is escaped; the last line is the one that tools for Terraform look for.
+//! This module knows the wire form and the dialect of GitHub. Invariants: the text never exceeds
+//! its budget; removals are always visible, as rows or groups, and never folded; outside text is
+//! escaped; the last line is the one that Terraform tools look for.
 
-mod group;
-mod safe;
-mod section;
+mod escape;
+mod row_groups;
+mod sections;
 
 use super::row::rows;
 use super::{last_line, unfinished};
 use crate::plan::Plan;
-use crate::render::page::Verbosity;
-pub use safe::{code, prose};
-use section::{
+use crate::render::text_page::Verbosity;
+pub use escape::{code, prose};
+use sections::{
     caution, changes, comparison, cost, details, effect, footer, policies, problems, removals,
     title, unschedulable,
 };
 
-/// Most characters of a comment; GitHub takes 65,536, and what wraps a comment needs some.
+/// Most characters of a comment. GitHub allows 65,536, and the wrapping comment needs some.
 pub const MARKDOWN_CHARS_MAX: usize = 60_000;
 
-/// How a comment is written.
+/// The style of a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkdownStyle {
     /// Most characters.
@@ -36,7 +36,7 @@ impl Default for MarkdownStyle {
 
 /// Returns the plan as Markdown of at most `style.chars_max` characters, with a final line feed.
 ///
-/// Below 8,000 characters the budget is taken for 8,000: less does not hold what must be said.
+/// The budget is at least 8,000 characters, the minimum for essential content.
 #[must_use]
 pub fn markdown(plan: &Plan, style: MarkdownStyle) -> String {
     let rows = rows(plan);
@@ -46,33 +46,33 @@ pub fn markdown(plan: &Plan, style: MarkdownStyle) -> String {
         end = format!("{line}\n\n");
     }
     end = format!("{}\n{end}{}\n", footer(plan), last_line(plan));
-    let mut sheet = Sheet { text: String::new(), left: budget - length(&end) };
-    sheet.add(&title(plan, &rows));
-    sheet.add(&caution(plan, &rows, budget / 20));
-    sheet.add(&comparison(plan, budget / 12));
-    sheet.add(&effect(plan));
-    sheet.add(&policies(plan, budget / 8));
-    sheet.add(&removals(&rows, budget / 2));
-    sheet.add(&unschedulable(plan, (budget / 10).min(sheet.left / 3)));
-    sheet.add(&changes(&rows, sheet.left / 2));
-    sheet.add(&cost(plan, sheet.left / 3));
-    sheet.add(&problems(plan, sheet.left / 3));
-    sheet.add(&details(plan, &rows, sheet.left));
-    sheet.text.push_str(&end);
-    sheet.text
+    let mut text = BoundedText { text: String::new(), left: budget - length(&end) };
+    text.add(&title(plan, &rows));
+    text.add(&caution(plan, &rows, budget / 20));
+    text.add(&comparison(plan, budget / 12));
+    text.add(&effect(plan));
+    text.add(&policies(plan, budget / 8));
+    text.add(&removals(&rows, budget / 2));
+    text.add(&unschedulable(plan, (budget / 10).min(text.left / 3)));
+    text.add(&changes(&rows, text.left / 2));
+    text.add(&cost(plan, text.left / 3));
+    text.add(&problems(plan, text.left / 3));
+    text.add(&details(plan, &rows, text.left));
+    text.text.push_str(&end);
+    text.text
 }
 
-/// Fewest characters that hold what must be said.
+/// The minimum budget for essential content.
 const CHARS_MIN: usize = 8_000;
 
-/// A text that grows within a budget.
-struct Sheet {
+/// Text that grows within a budget.
+struct BoundedText {
     text: String,
     left: usize,
 }
 
-impl Sheet {
-    /// Adds a section, if there is one, and if it fits: each is made for the room it is given.
+impl BoundedText {
+    /// Adds a section if it is not empty and fits. Sections are built for their budget.
     fn add(&mut self, section: &str) {
         let length = length(section) + 1;
         if !section.is_empty() && length <= self.left {
@@ -83,7 +83,7 @@ impl Sheet {
     }
 }
 
-/// Returns the length as GitHub counts it.
+/// Returns the length as GitHub counts it, in characters.
 fn length(text: &str) -> usize {
     text.chars().count()
 }

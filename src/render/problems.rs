@@ -1,23 +1,23 @@
-//! Problems of inputs as lines: severity, place, object, what is wrong, what to do.
+//! Problems of inputs as lines: severity, location, object, message and hint.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::amount::count;
-use super::page::{Page, Span, TextStyle, Tone, plain};
-use crate::manifest::{Problem, Severity, Skipped};
-use crate::plan::wire::Diagnostic;
+use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
+use crate::model::desired::{Problem, Severity, Skipped};
+use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 
-/// How grave a line is; the gravest first.
+/// The level of a line, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Level {
+pub(super) enum ProblemLevel {
     Error,
     Warning,
     Note,
 }
 
-impl Level {
+impl ProblemLevel {
     fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -35,22 +35,24 @@ impl Level {
     }
 }
 
-/// A problem as it is written.
+/// A problem as a line of text.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) level: Level,
+pub(super) struct ProblemLine {
+    pub(super) level: ProblemLevel,
     text: String,
     hint: Option<String>,
 }
 
-impl From<&Diagnostic> for Line {
+impl From<&Diagnostic> for ProblemLine {
     fn from(diagnostic: &Diagnostic) -> Self {
         let Diagnostic { severity, origin, object, message, hint } = diagnostic;
-        let level = match severity.as_str() {
-            "error" => Level::Error,
-            "warning" => Level::Warning,
-            // The words are an open set; one that a newer version adds is at least worth a line.
-            _ => Level::Note,
+        let level = match severity {
+            DiagnosticSeverity::Error => ProblemLevel::Error,
+            DiagnosticSeverity::Warning => ProblemLevel::Warning,
+            // The set of severities is open; an unknown severity is shown as a note.
+            DiagnosticSeverity::Behind
+            | DiagnosticSeverity::Note
+            | DiagnosticSeverity::Other(_) => ProblemLevel::Note,
         };
         let origin = origin.as_ref().map(ToString::to_string);
         let parts = [origin.as_deref().unwrap_or(""), object, message];
@@ -58,12 +60,12 @@ impl From<&Diagnostic> for Line {
     }
 }
 
-impl From<&Problem> for Line {
+impl From<&Problem> for ProblemLine {
     fn from(problem: &Problem) -> Self {
         let Problem { origin, severity, object, message, hint } = problem;
         let level = match severity {
-            Severity::Error => Level::Error,
-            Severity::Warning => Level::Warning,
+            Severity::Error => ProblemLevel::Error,
+            Severity::Warning => ProblemLevel::Warning,
         };
         Self { level, text: join(&[&origin.to_string(), object, message]), hint: hint.clone() }
     }
@@ -74,40 +76,40 @@ fn join(parts: &[&str]) -> String {
 }
 
 /// Writes one problem with its hint.
-pub(super) fn write_line(page: &mut Page, line: &Line) {
-    let Line { level, text, hint } = line;
-    page.line([Span::new(&format!("{}: ", level.as_str()), level.tone()), plain(text)]);
+pub(super) fn write_line(page: &mut TextPage, line: &ProblemLine) {
+    let ProblemLine { level, text, hint } = line;
+    page.line([StyledText::new(&format!("{}: ", level.as_str()), level.tone()), plain(text)]);
     if let Some(hint) = hint {
         page.text(format!("  hint: {hint}"));
     }
 }
 
-/// What a repository was found to hold.
+/// Counts of the content of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct RepositoryCounts {
     /// Files read.
     pub files: u32,
     /// Workloads found.
     pub workloads: u32,
     /// Pools found.
     pub pools: u32,
-    /// Sources whose size is not known.
+    /// Sources of unknown size.
     pub unresolved: u32,
-    /// Files and documents that are no input.
+    /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
 }
 
-/// Most reasons that the text names.
+/// Most listed reasons.
 const REASONS_MAX: usize = 8;
 
-/// Returns how much was skipped for which reason, the most frequent first.
+/// Returns the number of skipped documents by reason, most frequent first.
 fn skipped_line(skipped: &[Skipped]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for Skipped { reason, .. } in skipped {
         *counts.entry(reason).or_default() += 1;
     }
     let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
-    // Stable, so equal counts stay in the order of reasons.
+    // The sort is stable: equal counts stay ordered by reason.
     counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     let rest: usize = counts.iter().skip(REASONS_MAX).map(|(_, n)| n).sum();
     let shown = counts.iter().take(REASONS_MAX).map(|(reason, n)| format!("{n} {reason}"));
@@ -118,20 +120,20 @@ fn skipped_line(skipped: &[Skipped]) -> String {
     format!("{} skipped: {}", skipped.len(), shown.join(", "))
 }
 
-/// Returns every problem in the order given, then the counts.
+/// Returns all problems in the given order, followed by the counts.
 #[must_use]
-pub fn problems_text(problems: &[Problem], tally: &Tally, style: &TextStyle) -> String {
-    let mut page = Page::new(style);
+pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
+    let mut page = TextPage::new(style);
     for problem in problems {
-        write_line(&mut page, &Line::from(problem));
+        write_line(&mut page, &ProblemLine::from(problem));
     }
     page.gap();
-    let Tally { files, workloads, pools, unresolved, skipped } = tally;
-    let mut held = vec![count(*workloads, "workload"), count(*pools, "pool")];
+    let RepositoryCounts { files, workloads, pools, unresolved, skipped } = tally;
+    let mut totals_text = vec![count(*workloads, "workload"), count(*pools, "pool")];
     if *unresolved > 0 {
-        held.push(format!("{unresolved} unresolved"));
+        totals_text.push(format!("{unresolved} unresolved"));
     }
-    page.text(format!("{}: {}", count(*files, "file"), held.join(", ")));
+    page.text(format!("{}: {}", count(*files, "file"), totals_text.join(", ")));
     if !skipped.is_empty() {
         page.text(skipped_line(skipped));
     }
@@ -142,14 +144,14 @@ pub fn problems_text(problems: &[Problem], tally: &Tally, style: &TextStyle) -> 
         _ => Tone::Delete,
     };
     let text = format!("{}, {}.", count(errors, "error"), count(warnings, "warning"));
-    page.line([Span::new(&text, tone)]);
+    page.line([StyledText::new(&text, tone)]);
     page.finish()
 }
 
 /// Returns the problems and counts as JSON.
 #[must_use]
-pub fn problems_json(problems: &[Problem], tally: &Tally) -> Value {
-    let Tally { files, workloads, pools, unresolved, skipped } = tally;
+pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
+    let RepositoryCounts { files, workloads, pools, unresolved, skipped } = tally;
     let (errors, warnings) = totals(problems);
     let rows: Vec<Value> = problems.iter().map(problem_json).collect();
     let left_out = skipped.iter().map(|Skipped { origin, reason }| {
@@ -194,7 +196,7 @@ fn totals(problems: &[Problem]) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Origin;
+    use crate::model::ids::Origin;
 
     fn problem(line: u32, severity: Severity, object: &str, hint: Option<&str>) -> Problem {
         Problem {
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_has_its_place_and_the_counts_come_last() {
+    fn problems_have_locations_and_counts_come_last() {
         let problems = [
             problem(31, Severity::Error, "Deployment web/api", Some("write 2Gi or 2G")),
             problem(0, Severity::Warning, "", None),
@@ -218,7 +220,7 @@ mod tests {
         };
         let skipped =
             vec![skip(1, "empty document"), skip(2, "kind ConfigMap"), skip(9, "kind ConfigMap")];
-        let tally = Tally { files: 2, workloads: 1, pools: 0, unresolved: 0, skipped };
+        let tally = RepositoryCounts { files: 2, workloads: 1, pools: 0, unresolved: 0, skipped };
         insta::assert_snapshot!(problems_text(&problems, &tally, &TextStyle::default()), @r"
         error: clusters/prod/api.yaml:31: Deployment web/api: memory request `2G1` is not a quantity
           hint: write 2Gi or 2G
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_frequent_reasons_are_named_and_the_others_counted() {
+    fn most_frequent_skip_reasons_are_listed() {
         let skip = |n: u32| Skipped {
             origin: Origin::new("a.yaml", n),
             reason: format!("kind {}", n % 10),
@@ -251,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn names_from_a_repository_cannot_add_lines() {
+    fn repository_names_cannot_add_lines() {
         let hostile = problem(1, Severity::Error, "x\nerror: forged\u{1b}[2K", None);
-        let text = problems_text(&[hostile], &Tally::default(), &TextStyle::default());
+        let text = problems_text(&[hostile], &RepositoryCounts::default(), &TextStyle::default());
         assert_eq!(text.lines().filter(|line| line.starts_with("error")).count(), 1);
         assert!(!text.contains('\u{1b}'));
     }

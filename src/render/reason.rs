@@ -1,23 +1,23 @@
-//! Reasons in words: the one place where a code of the plan becomes a sentence.
+//! Reasons in words: the one place that turns a code of the plan into a sentence.
 //!
-//! Every match is exhaustive, so that a new reason does not compile before it has words. The words
-//! explain; nothing reads them back.
+//! Every match is exhaustive, so that a new reason must get words before it compiles. No program
+//! parses the words.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::amount::{count, hourly, list};
-use crate::ids::InstanceId;
+use crate::model::ids::InstanceId;
+use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     BlockReason, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection, RetireReason,
     WaveStep,
 };
-use crate::units::MicroUsd;
 
-/// Most workloads that one sentence names.
+/// Most workloads in one sentence.
 const WORKLOADS_MAX: usize = 2;
 
-/// Returns why a row is as it is, with its numbers, in one line.
+/// Returns the reason of a row with its numbers, on one line.
 pub(super) fn reason(reason: &Reason) -> String {
     match reason {
         Reason::Launch { because } => launch(because),
@@ -35,7 +35,7 @@ fn launch(reason: &LaunchReason) -> String {
             format!("{} {verb} no room: {}", count(total, "pod"), workloads(pods, WORKLOADS_MAX))
         }
         LaunchReason::Consolidation { saves_hourly, moves } => {
-            let dearer = if saves_hourly.0 > 0 { "dearer nodes" } else { "nodes that go" };
+            let dearer = if saves_hourly.0 > 0 { "dearer nodes" } else { "removed nodes" };
             let saves = saving(*saves_hourly);
             format!("takes the pods of {dearer}: {saves}, moves {}", count(*moves, "pod"))
         }
@@ -44,12 +44,12 @@ fn launch(reason: &LaunchReason) -> String {
             format!("its pool has a fixed number of {nodes}, of which {there} were there")
         }
         LaunchReason::Replacement { of, because } => {
-            format!("takes the place of {of}, which goes: {}", retire(because))
+            format!("replaces {of}: {}", retire(because))
         }
     }
 }
 
-/// Returns what is saved, or what it costs more where the price rises.
+/// Returns the saving, or the additional cost.
 fn saving(price: MicroUsd) -> String {
     if price.0 < 0 {
         return format!("costs {} more", hourly(MicroUsd(price.0.saturating_neg())));
@@ -57,21 +57,21 @@ fn saving(price: MicroUsd) -> String {
     format!("saves {}", hourly(price))
 }
 
-/// Returns who comes to a group, and who goes.
+/// Returns the launches and terminations of a group.
 fn resize(launch: u32, terminate: &[InstanceId]) -> String {
     let names: Vec<String> = terminate.iter().map(ToString::to_string).collect();
-    let comes = format!("grows by {} for pods without room", count(launch, "node"));
-    let gone = count(u32::try_from(names.len()).unwrap_or(u32::MAX), "node");
-    let goes = format!("gives up {gone} by id: {}", list(&names, WORKLOADS_MAX));
+    let grows = format!("grows by {} for unschedulable pods", count(launch, "node"));
+    let removed = count(u32::try_from(names.len()).unwrap_or(u32::MAX), "node");
+    let shrinks = format!("terminates {removed} by id: {}", list(&names, WORKLOADS_MAX));
     match (launch, names.is_empty()) {
         (0, true) => "as large as its pods need".to_owned(),
-        (_, true) => comes,
-        (0, false) => goes,
-        (_, false) => format!("{comes}; {goes}"),
+        (_, true) => grows,
+        (0, false) => shrinks,
+        (_, false) => format!("{grows}; {shrinks}"),
     }
 }
 
-/// Returns why a node goes.
+/// Returns the reason to remove a node.
 pub(super) fn retire(reason: &RetireReason) -> String {
     match reason {
         RetireReason::Empty { saves_hourly } => {
@@ -120,16 +120,16 @@ fn block(reason: &BlockReason) -> String {
             "the node is annotated cluster-autoscaler.kubernetes.io/scale-down-disabled".to_owned()
         }
         BlockReason::PinnedPod { workload } => format!("a pod of {workload} may not be moved"),
-        BlockReason::PolicyWhenEmpty => "its pool lets only empty nodes go".to_owned(),
+        BlockReason::PolicyWhenEmpty => "its pool removes only empty nodes".to_owned(),
         BlockReason::ConsolidationDisabled => "its pool never consolidates".to_owned(),
-        BlockReason::Unknown { what } => format!("not everything is known: {what}"),
-        BlockReason::NoOtherPlace => "its pods would have no other place".to_owned(),
+        BlockReason::Unknown { what } => format!("incomplete information: {what}"),
+        BlockReason::NoOtherPlace => "its pods would be unschedulable".to_owned(),
         BlockReason::UnsupportedPod { workload, feature } => {
-            format!("a pod of {workload} uses {feature}: where it may go is not planned")
+            format!("a pod of {workload} uses {feature}, whose placement is not planned")
         }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
-        BlockReason::Budget => "a disruption budget of its pool lets no node go now".to_owned(),
+        BlockReason::Budget => "a disruption budget of its pool allows no removal now".to_owned(),
         BlockReason::ProtectedPod { workload, budget } => {
             format!("disruption budget {budget} never lets a pod of {workload} be evicted")
         }
@@ -147,7 +147,7 @@ fn block(reason: &BlockReason) -> String {
     }
 }
 
-/// Returns workloads with their counts, the largest first.
+/// Returns workloads with their pod counts, largest first.
 pub(super) fn workloads<K: Ord + Display>(pods: &BTreeMap<K, u32>, most: usize) -> String {
     let mut rows: Vec<_> = pods.iter().collect();
     rows.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), *name));
@@ -155,7 +155,7 @@ pub(super) fn workloads<K: Ord + Display>(pods: &BTreeMap<K, u32>, most: usize) 
     list(&rows, most)
 }
 
-/// Returns a code in words, how many it ruled out, and what exactly.
+/// Returns a rejection in words, with its count and detail.
 pub(super) fn rejection(rejection: &Rejection) -> String {
     let Rejection { reason, detail, count } = rejection;
     let words = reason.replace('-', " ");
@@ -166,7 +166,7 @@ pub(super) fn rejection(rejection: &Rejection) -> String {
     }
 }
 
-/// Returns who decides how many pods a workload has.
+/// Returns the source of a replica count.
 pub(super) fn decider(decider: &Decider) -> String {
     match decider {
         Decider::Git => "the repository".to_owned(),
@@ -181,7 +181,7 @@ pub(super) fn decider(decider: &Decider) -> String {
     }
 }
 
-/// Returns what must still hold when a change is applied.
+/// Returns a condition that must hold when a change is applied.
 pub(super) fn condition(condition: &Condition) -> String {
     match condition {
         Condition::InstanceIs { instance_id, node_uid: Some(uid) } => {
@@ -202,7 +202,7 @@ pub(super) fn condition(condition: &Condition) -> String {
     }
 }
 
-/// Returns what a wave does.
+/// Returns the actions of a wave.
 pub(super) fn wave(step: WaveStep) -> &'static str {
     match step {
         WaveStep::Launch => "launch, and wait until Ready",
@@ -213,10 +213,10 @@ pub(super) fn wave(step: WaveStep) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::MicroUsd;
+    use crate::model::units::MicroUsd;
 
     #[test]
-    fn each_reason_gives_its_numbers() {
+    fn reasons_include_their_numbers() {
         let saves_hourly = MicroUsd(96_000);
         let pods = BTreeMap::from([("web/a".into(), 1), ("web/b".into(), 3), ("x/c".into(), 1)]);
         let because = Box::new(RetireReason::Expired { age_hours: 30, limit_hours: 24 });
@@ -231,7 +231,7 @@ mod tests {
             ),
             (
                 launch(&LaunchReason::Replacement { of: "a.b".into(), because }),
-                "takes the place of a.b, which goes: 30 h old, its pool allows 24 h",
+                "replaces a.b: 30 h old, its pool allows 24 h",
             ),
             (
                 retire(&RetireReason::Underutilized { saves_hourly, moves: 2, payback_hours: 3 }),

@@ -1,19 +1,19 @@
-//! The rows of a plan in the order in which a reviewer wants them: what is lost first.
+//! The rows of a plan in review order: destructive changes first.
 
 use std::collections::BTreeMap;
 
-use super::page::{Span, Tone};
-use crate::ids::Address;
+use super::text_page::{StyledText, Tone};
+use crate::model::ids::Address;
 use crate::plan::Plan;
 use crate::plan::wire::{Action, ExplainRow, KeepReason, Reason, ResourceChange, ResourceKind};
 
-/// What happens to a row, in the order in which rows are listed.
+/// The change of a row, in listing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Symbol {
     Terminate,
-    /// The old goes before the new comes.
+    /// The old node is terminated before the new one is launched.
     TerminateFirst,
-    /// The new comes before the old goes.
+    /// The new node is launched before the old one is terminated.
     LaunchFirst,
     Update,
     Launch,
@@ -32,7 +32,7 @@ impl Symbol {
         Self::Keep,
     ];
 
-    fn of(change: &ResourceChange, explain: Option<&ExplainRow>) -> Self {
+    fn from_change(change: &ResourceChange, explain: Option<&ExplainRow>) -> Self {
         let kind = change.kind;
         let actions = &change.change.actions;
         let at = |action| actions.iter().position(|a| *a == action);
@@ -48,7 +48,7 @@ impl Symbol {
         }
     }
 
-    /// Returns the symbol as Terraform writes it.
+    /// Returns the symbol of Terraform.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Terminate => "-",
@@ -61,7 +61,7 @@ impl Symbol {
         }
     }
 
-    /// Returns what the symbol means.
+    /// Returns the meaning of the symbol.
     pub(super) fn meaning(self) -> &'static str {
         match self {
             Self::Terminate => "terminate",
@@ -74,7 +74,7 @@ impl Symbol {
         }
     }
 
-    /// Returns the word that counts such rows.
+    /// Returns the word for counts of such rows.
     pub(super) fn verb(self) -> &'static str {
         match self {
             Self::Terminate => "terminate",
@@ -97,11 +97,11 @@ impl Symbol {
         }
     }
 
-    pub(super) fn span(self) -> Span {
-        Span::new(self.as_str(), self.tone())
+    pub(super) fn span(self) -> StyledText {
+        StyledText::new(self.as_str(), self.tone())
     }
 
-    /// Returns whether something is done.
+    /// Returns whether the row changes.
     pub(super) fn is_change(self) -> bool {
         !matches!(self, Self::Blocked | Self::Keep)
     }
@@ -113,34 +113,34 @@ fn is_blocked(explain: &ExplainRow) -> bool {
 
 /// A row with its reason.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct PlanRow<'a> {
     pub(super) symbol: Symbol,
     pub(super) resource: &'a ResourceChange,
     pub(super) explain: Option<&'a ExplainRow>,
 }
 
 /// Returns every row of the plan: destructive ones first, then by name and key.
-pub(super) fn rows(plan: &Plan) -> Vec<Row<'_>> {
+pub(super) fn rows(plan: &Plan) -> Vec<PlanRow<'_>> {
     let explains: BTreeMap<&Address, &ExplainRow> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
-    let mut rows: Vec<Row<'_>> = Vec::new();
+    let mut rows: Vec<PlanRow<'_>> = Vec::new();
     for resource in &plan.resource_changes {
         let explain = explains.get(&resource.address).copied();
-        rows.push(Row { symbol: Symbol::of(resource, explain), resource, explain });
+        rows.push(PlanRow { symbol: Symbol::from_change(resource, explain), resource, explain });
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
     rows
 }
 
-/// Keys are numbers in most pools, and then `10` comes after `9`.
-fn order<'a>(row: &Row<'a>) -> (Symbol, ResourceKind, &'a str, Option<u64>, &'a Address) {
+/// Numeric keys sort as numbers, so that `10` comes after `9`.
+fn order<'a>(row: &PlanRow<'a>) -> (Symbol, ResourceKind, &'a str, Option<u64>, &'a Address) {
     let ResourceChange { address, kind, name, index, .. } = row.resource;
     let number = index.as_deref().and_then(|index| index.parse::<u64>().ok());
     (row.symbol, *kind, name.as_str(), number, address)
 }
 
 /// Returns how many rows have the symbol.
-pub(super) fn count(rows: &[Row<'_>], symbol: Symbol) -> u32 {
+pub(super) fn count(rows: &[PlanRow<'_>], symbol: Symbol) -> u32 {
     let n = rows.iter().filter(|row| row.symbol == symbol).count();
     u32::try_from(n).unwrap_or(u32::MAX)
 }

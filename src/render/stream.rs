@@ -1,83 +1,88 @@
-//! A plan as a stream: one JSON object a line, in the message types that Terraform's `-json` has, so
-//! that what reads those reads these.
+//! A plan as a stream of JSON objects, one per line, in the message types of Terraform's `-json`,
+//! so that existing readers work.
 //!
-//! This module knows the wire form alone; it adds no moment of its own: every line carries the
-//! plan's. The lines of an apply have the same form.
+//! This module knows the wire form alone. Every line has the time of the plan. The lines of an
+//! apply have the same form.
 
 mod message;
 
 pub use message::{
-    Counts, Hook, Level, Line, Message, Operation, Planned, Problem, Resource, STREAM_VERSION,
-    stream_schema,
+    STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
+    StreamLine, StreamMessage, StreamOperation, StreamResource, stream_schema,
 };
 
 use super::reason::rejection;
-use super::row::{Row, Symbol, rows};
+use super::row::{PlanRow, Symbol, rows};
 use super::{comparison, last_line, table};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Check, Comparison, Diagnostic, ResourceChange, Summary, UnschedulableRow, workload_key,
+    Check, CheckStatus, Comparison, Diagnostic, DiagnosticSeverity, ResourceChange, Summary,
+    UnschedulableRow, workload_key,
 };
 
-/// What a line says, before it has a moment.
-type Said = (Level, String, Message);
+/// A line without its time.
+type LineParts = (StreamLevel, String, StreamMessage);
 
-/// Returns the plan as one JSON object a line.
+/// Returns the plan as one JSON object per line.
 #[must_use]
 pub fn stream(plan: &Plan) -> String {
-    let mut said = vec![version(plan)];
-    said.extend(plan.capacity.diagnostics.iter().map(diagnostic));
-    said.extend(plan.capacity.comparison.as_ref().map(compared));
-    said.extend(rows(plan).iter().filter(|row| row.symbol.is_change()).map(planned_change));
-    said.extend(plan.resource_drift.iter().map(drift));
-    said.extend(plan.capacity.unschedulable.iter().map(unschedulable));
-    said.extend(plan.checks.iter().filter(|check| check.status != "pass").map(finding));
-    said.push(summary(plan));
-    let line = |(level, text, message)| Line::new(level, text, plan.timestamp, message).written();
-    said.into_iter().map(line).collect()
+    let mut lines = vec![version(plan)];
+    lines.extend(plan.capacity.diagnostics.iter().map(diagnostic));
+    lines.extend(plan.capacity.comparison.as_ref().map(compared));
+    lines.extend(rows(plan).iter().filter(|row| row.symbol.is_change()).map(planned_change));
+    lines.extend(plan.resource_drift.iter().map(drift));
+    lines.extend(plan.capacity.unschedulable.iter().map(unschedulable));
+    lines.extend(plan.checks.iter().filter(|check| check.status != CheckStatus::Pass).map(finding));
+    lines.push(summary(plan));
+    let line = |(level, text, message)| {
+        StreamLine::new(level, text, plan.timestamp, message).to_json_line()
+    };
+    lines.into_iter().map(line).collect()
 }
 
-fn version(plan: &Plan) -> Said {
-    let message = Message::Version {
+fn version(plan: &Plan) -> LineParts {
+    let message = StreamMessage::Version {
         fleetwright: plan.tool_version.clone(),
         format_version: plan.format_version.clone(),
         ui: STREAM_VERSION.to_owned(),
     };
-    (Level::Info, format!("Fleetwright {}", plan.tool_version), message)
+    (StreamLevel::Info, format!("Fleetwright {}", plan.tool_version), message)
 }
 
-fn diagnostic(diagnostic: &Diagnostic) -> Said {
+fn diagnostic(diagnostic: &Diagnostic) -> LineParts {
     let Diagnostic { severity, origin, object, message, hint } = diagnostic;
-    let level = match severity.as_str() {
-        "error" => Level::Error,
-        "warning" => Level::Warn,
-        _ => Level::Info,
+    let level = match severity {
+        DiagnosticSeverity::Error => StreamLevel::Error,
+        DiagnosticSeverity::Warning => StreamLevel::Warn,
+        DiagnosticSeverity::Behind | DiagnosticSeverity::Note | DiagnosticSeverity::Other(_) => {
+            StreamLevel::Info
+        }
     };
     let summary = if object.is_empty() { message.clone() } else { format!("{object}: {message}") };
-    let diagnostic = Problem {
+    let diagnostic = StreamDiagnostic {
         severity: severity.clone(),
         summary: summary.clone(),
         detail: hint.clone(),
         range: origin.clone(),
         exit_code: None,
     };
-    (level, summary, Message::Diagnostic { diagnostic })
+    (level, summary, StreamMessage::Diagnostic { diagnostic })
 }
 
-fn compared(found: &Comparison) -> Said {
-    let (against, caused) = (comparison::against(found), comparison::caused(found));
+fn compared(found: &Comparison) -> LineParts {
+    let (against, caused) = (comparison::compared_with(found), comparison::caused_text(found));
     let text = format!("Caused by this change (against {against}): {caused}");
-    (Level::Info, text, Message::Comparison { comparison: Box::new(found.clone()) })
+    (StreamLevel::Info, text, StreamMessage::Comparison { comparison: Box::new(found.clone()) })
 }
 
-fn drift(row: &ResourceChange) -> Said {
-    let resource = Resource { resource_key: None, ..Resource::of(row) };
-    let change = Planned { resource, action: "update".to_owned(), reason: None, why: None };
+fn drift(row: &ResourceChange) -> LineParts {
+    let resource = StreamResource { resource_key: None, ..StreamResource::from_row(row) };
+    let change = StreamChange { resource, action: "update".to_owned(), reason: None, why: None };
     let text = format!("{}: changed outside of Git", row.address);
-    (Level::Info, text, Message::ResourceDrift { change })
+    (StreamLevel::Info, text, StreamMessage::ResourceDrift { change })
 }
 
-fn planned_change(row: &Row<'_>) -> Said {
+fn planned_change(row: &PlanRow<'_>) -> LineParts {
     let action = match row.symbol {
         Symbol::Terminate => "delete",
         Symbol::TerminateFirst | Symbol::LaunchFirst => "replace",
@@ -85,46 +90,47 @@ fn planned_change(row: &Row<'_>) -> Said {
         Symbol::Launch => "create",
         Symbol::Blocked | Symbol::Keep => "noop",
     };
-    let change = Planned {
-        resource: Resource::of(row.resource),
+    let change = StreamChange {
+        resource: StreamResource::from_row(row.resource),
         action: action.to_owned(),
         reason: row.resource.action_reason.clone(),
         why: Some(table::why(row)),
     };
     let text = format!("{}: Plan to {action}", row.resource.address);
-    (Level::Info, text, Message::PlannedChange { change })
+    (StreamLevel::Info, text, StreamMessage::PlannedChange { change })
 }
 
-fn unschedulable(row: &UnschedulableRow) -> Said {
+fn unschedulable(row: &UnschedulableRow) -> LineParts {
     let workload = workload_key(&row.workload);
-    let text = format!("{workload}: {} pods without a place", row.pods);
-    let message = Message::Unschedulable {
+    let text = format!("{workload}: {} unschedulable pods", row.pods);
+    let message = StreamMessage::Unschedulable {
         workload,
         pods: row.pods,
         origin: row.origin.clone(),
         reasons: row.reasons.iter().map(rejection).collect(),
         nearest: row.nearest.clone(),
     };
-    (Level::Warn, text, message)
+    (StreamLevel::Warn, text, message)
 }
 
-fn finding(check: &Check) -> Said {
-    let level = if check.status == "warn" { Level::Warn } else { Level::Error };
+fn finding(check: &Check) -> LineParts {
+    let level =
+        if check.status == CheckStatus::Warn { StreamLevel::Warn } else { StreamLevel::Error };
     let text = format!("{}: {}", check.name, check.problems.join("; "));
-    (level, text, Message::Check { check: check.clone() })
+    (level, text, StreamMessage::Check { check: check.clone() })
 }
 
-fn summary(plan: &Plan) -> Said {
+fn summary(plan: &Plan) -> LineParts {
     let Summary { add, change, destroy, replace, blocked, .. } = plan.summary;
     let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
-    let message = Message::ChangeSummary {
-        changes: Counts {
+    let message = StreamMessage::ChangeSummary {
+        changes: StreamCounts {
             add: count(add),
             change: count(change),
             remove: count(destroy),
             replace: Some(count(replace)),
             blocked: Some(count(blocked)),
-            ..Counts::default()
+            ..StreamCounts::default()
         },
         digest: plan.capacity.digest.clone(),
         applyable: Some(plan.applyable),
@@ -132,7 +138,7 @@ fn summary(plan: &Plan) -> Said {
         plan_id: None,
         verdict: None,
     };
-    (Level::Info, last_line(plan), message)
+    (StreamLevel::Info, last_line(plan), message)
 }
 
 #[cfg(test)]
@@ -148,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_has_the_types_that_readers_of_terraforms_know() {
+    fn stream_uses_terraform_message_types() {
         let lines = lines(&plan());
         let types: Vec<&str> = lines.iter().filter_map(|line| line["type"].as_str()).collect();
         assert_eq!(types.first(), Some(&"version"));
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_object_whatever_names_hold() {
+    fn hostile_names_cannot_split_stream_lines() {
         let calm = lines(&plan()).len();
         for name in
             ["\n{\"type\":\"x\"}", "\u{2028}", "a\"b", "\u{1b}[2J", "\u{202e}x\u{9b}y\u{2066}"]

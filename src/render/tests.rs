@@ -1,6 +1,8 @@
 use super::fixture::{hostile, hostile_at, nothing, plan};
 use super::*;
-use crate::plan::wire::{Check, Completeness, Diagnostic, Sizing, UnresolvedRow};
+use crate::plan::wire::{
+    Check, CheckStatus, Completeness, Diagnostic, DiagnosticSeverity, Sizing, UnresolvedRow,
+};
 
 fn view(plan: &Plan, verbosity: Verbosity) -> String {
     text(plan, &TextStyle { verbosity, width: 150, ..TextStyle::default() })
@@ -13,7 +15,7 @@ fn explained(what: &str) -> String {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "the view is long")]
-fn a_plan_reads_from_totals_to_what_is_lost_to_details() {
+fn full_view_matches_the_snapshot() {
     insta::assert_snapshot!(view(&plan(), Verbosity::Full), @r#"
     Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
     world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
@@ -174,9 +176,9 @@ fn a_plan_reads_from_totals_to_what_is_lost_to_details() {
             3 limit reached (pool web: memory 512Gi of 512Gi)
           nearest: raise spec.limits.memory of NodePool web to 608Gi
           kube-scheduler evicts shop/Deployment/web x2 to let 1 of them in
-          where they come first, shop/Deployment/web x1 wait in their stead
+          if they are scheduled first, shop/Deployment/web x1 stay pending instead
 
-    Unresolved: of these the size is not known, and they are in no total
+    Unresolved: the size is not known, and the totals do not include it
       ? HelmRelease web/shop  clusters/prod/shop.yaml:1: charts are not rendered yet
 
     warning: clusters/prod/apps.yaml:31: Deployment batch/queue: is scaled by an HPA that is not taken into account yet
@@ -190,7 +192,7 @@ fn a_plan_reads_from_totals_to_what_is_lost_to_details() {
 }
 
 #[test]
-fn the_concise_view_is_head_and_table_and_says_what_it_leaves_out() {
+fn concise_view_is_header_and_table() {
     insta::assert_snapshot!(view(&plan(), Verbosity::Concise), @r#"
     Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
     world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
@@ -221,12 +223,12 @@ fn the_concise_view_is_head_and_table_and_says_what_it_leaves_out() {
 }
 
 #[test]
-fn money_is_told_in_parts_and_so_are_requests_that_an_autoscaler_sets() {
+fn full_view_has_cost_parts_and_autoscaled_requests() {
     let mut plan = plan();
     plan.capacity.cost.breakdown = crate::plan::breakdown(&plan, &[]);
     plan.capacity.demand[0].sized_by = Some(Sizing {
         autoscaler: "VerticalPodAutoscaler web/api".to_owned(),
-        origin: crate::ids::Origin::new("vpa.yaml", 1),
+        origin: crate::model::ids::Origin::new("vpa.yaml", 1),
         because: "app: cpu 100m -> 587m".to_owned(),
         applied: true,
     });
@@ -242,7 +244,7 @@ fn money_is_told_in_parts_and_so_are_requests_that_an_autoscaler_sets() {
 }
 
 #[test]
-fn the_summary_is_the_head_alone() {
+fn summary_view_is_the_header() {
     insta::assert_snapshot!(view(&plan(), Verbosity::Summary), @r"
     Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
     world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
@@ -258,7 +260,7 @@ fn the_summary_is_the_head_alone() {
 }
 
 #[test]
-fn a_plan_without_changes_ends_with_the_words_that_tools_look_for() {
+fn plan_without_changes_ends_with_terraform_words() {
     insta::assert_snapshot!(view(&nothing(), Verbosity::Full), @r"
     Cluster prod-eu1 (eu-west-1)   base 4f2c9a1   plan sha256:9b1e02c4d5f6   world sim:world, observed 2026-09-01T10:00:00Z (2m before)
     expires 2026-09-01T10:32:00Z (in 30m)
@@ -273,7 +275,7 @@ fn a_plan_without_changes_ends_with_the_words_that_tools_look_for() {
 }
 
 #[test]
-fn the_last_line_is_terraforms_in_every_view_and_color() {
+fn every_view_ends_with_the_terraform_line() {
     for verbosity in [Verbosity::Full, Verbosity::Concise, Verbosity::Summary] {
         let last = |plan: &Plan| view(plan, verbosity).lines().last().unwrap_or("").to_owned();
         assert_eq!(last(&plan()), "Plan: 4 to add, 1 to change, 4 to destroy.");
@@ -284,7 +286,7 @@ fn the_last_line_is_terraforms_in_every_view_and_color() {
 }
 
 #[test]
-fn a_plan_without_changes_says_what_it_leaves_open_before_its_last_line() {
+fn open_points_precede_the_last_line() {
     let mut open = nothing();
     open.capacity.pods.unschedulable = 14;
     open.capacity.unresolved = plan().capacity.unresolved;
@@ -296,21 +298,21 @@ fn a_plan_without_changes_says_what_it_leaves_open_before_its_last_line() {
     let last = "No changes. Your infrastructure matches the configuration.";
     assert_eq!(
         end(&open, Verbosity::Full),
-        [last, "14 pods have no place and 1 source is unresolved; see above."]
+        [last, "14 pods are unschedulable and 1 source is unresolved; see above."]
     );
     assert_eq!(
         end(&open, Verbosity::Summary),
-        [last, "14 pods have no place and 1 source is unresolved."]
+        [last, "14 pods are unschedulable and 1 source is unresolved."]
     );
     assert_eq!(end(&nothing(), Verbosity::Full), [last, ""]);
 }
 
 #[test]
-fn asking_for_what_is_unresolved_says_so_and_why() {
+fn explaining_an_unresolved_object_gives_the_reason() {
     let mut open = nothing();
     open.capacity.unresolved = vec![UnresolvedRow {
         object: "Rollout web/roll".into(),
-        origin: crate::ids::Origin::new("roll.yaml", 3),
+        origin: crate::model::ids::Origin::new("roll.yaml", 3),
         reason: "kind Rollout is not read yet".into(),
     }];
     for what in ["web/roll", "roll", "Rollout web/roll", "web/Rollout/roll"] {
@@ -325,9 +327,9 @@ fn asking_for_what_is_unresolved_says_so_and_why() {
 }
 
 #[test]
-fn a_plan_that_breaks_rules_does_not_blame_its_inputs() {
+fn broken_plan_rules_are_not_input_errors() {
     let error = |message: &str| Diagnostic {
-        severity: "error".into(),
+        severity: DiagnosticSeverity::Error,
         origin: None,
         object: String::new(),
         message: message.into(),
@@ -345,7 +347,7 @@ fn a_plan_that_breaks_rules_does_not_blame_its_inputs() {
 }
 
 #[test]
-fn what_limits_a_plan_as_a_whole_stands_in_its_head() {
+fn header_lists_the_limitations_of_a_plan() {
     let head = |plan: &Plan| view(plan, Verbosity::Summary);
     let mut partial = Plan { errored: true, complete: false, ..plan() };
     let failed = Completeness::Failed { reason: "access denied".into() };
@@ -354,27 +356,27 @@ fn what_limits_a_plan_as_a_whole_stands_in_its_head() {
     for line in [
         "The inputs have errors: this plan removes nothing and cannot be applied.",
         "ec2 could not be read: access denied",
-        "This plan covers a part only (--target, --exclude, or what a loop may do).",
+        "This plan covers a part only (--target, --exclude, or the scope of the controller).",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
-    let check = |status: &str| Check {
+    let check = |status| Check {
         name: "no-spot".into(),
-        status: status.into(),
+        status,
         problems: vec!["web is spot".into()],
         ..Check::default()
     };
-    let denied = Plan { applyable: false, checks: vec![check("fail")], ..plan() };
+    let denied = Plan { applyable: false, checks: vec![check(CheckStatus::Fail)], ..plan() };
     assert!(head(&denied).contains("Denied by policy: no-spot"));
     assert!(view(&denied, Verbosity::Full).contains("  fail: no-spot\n    web is spot\n"));
-    let allowed = Plan { checks: vec![check("pass")], ..plan() };
+    let allowed = Plan { checks: vec![check(CheckStatus::Pass)], ..plan() };
     assert!(!view(&allowed, Verbosity::Full).contains("no-spot"));
     let nowhere = Plan { applyable: false, ..plan() };
     assert!(head(&nowhere).contains("cannot be applied"));
 }
 
 #[test]
-fn nothing_that_a_repository_says_reaches_the_terminal_unescaped() {
+fn repository_text_is_escaped_for_the_terminal() {
     let name = "\u{1b}[2J\r\nNo changes. Your infrastructure matches\u{202e}\u{9b}\u{200b}";
     let plan = hostile(name);
     for color in [false, true] {
@@ -394,7 +396,7 @@ fn nothing_that_a_repository_says_reaches_the_terminal_unescaped() {
                 visible.chars().find(|c| *c != '\n' && escape(&c.to_string()) != c.to_string());
             assert_eq!(hidden, None, "{visible}");
             assert!(!visible.lines().any(|line| line.starts_with("No changes")), "{visible}");
-            // Colour codes are ours: each ends in `m`, so none moves the cursor or clears.
+            // Color codes are allowed: they end in `m`, and neither move the cursor nor clear.
             let codes = view.split("\u{1b}[").skip(1);
             assert!(codes.clone().all(|c| {
                 c.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
@@ -405,7 +407,7 @@ fn nothing_that_a_repository_says_reaches_the_terminal_unescaped() {
 }
 
 #[test]
-fn many_unchanged_and_blocked_rows_are_counted_not_listed() {
+fn many_unchanged_and_blocked_rows_are_counted() {
     let mut many = plan();
     for (original, copies) in [("web[\"0\"]", 10), ("web[\"3\"]", 30)] {
         let address =
@@ -444,7 +446,7 @@ fn tables_keep_to_the_width_of_the_terminal() {
 }
 
 #[test]
-fn a_workload_is_explained_by_its_count_and_its_nodes() {
+fn workload_explanation_has_counts_and_nodes() {
     insta::assert_snapshot!(explained("web/api"), @r#"
     web/Deployment/api  clusters/prod/apps.yaml:3
       36 pods planned, decided by the repository
@@ -473,7 +475,7 @@ fn a_workload_is_explained_by_its_count_and_its_nodes() {
             3 limit reached (pool web: memory 512Gi of 512Gi)
           nearest: raise spec.limits.memory of NodePool web to 608Gi
           kube-scheduler evicts shop/Deployment/web x2 to let 1 of them in
-          where they come first, shop/Deployment/web x1 wait in their stead
+          if they are scheduled first, shop/Deployment/web x1 stay pending instead
     ");
     insta::assert_snapshot!(explained("cni"), @r"
     kube-system/DaemonSet/cni
@@ -483,7 +485,7 @@ fn a_workload_is_explained_by_its_count_and_its_nodes() {
 }
 
 #[test]
-fn a_node_is_found_by_address_by_name_and_by_instance() {
+fn node_explanation_accepts_address_name_and_instance() {
     let by_address = explained("ec2_instance.web[\"1\"]");
     assert_eq!(by_address, explained("node-web-1"));
     assert_eq!(by_address, explained("i-web1"));
@@ -520,7 +522,7 @@ fn a_node_is_found_by_address_by_name_and_by_instance() {
 }
 
 #[test]
-fn what_is_not_in_the_plan_is_answered_with_what_is_alike() {
+fn unknown_name_suggests_similar_names() {
     let plan = plan();
     let error = |what: &str| explain(&plan, what).expect_err("not in the plan");
     assert_eq!(error("web/apu").hint(), "did you mean web/api?");
@@ -535,10 +537,10 @@ fn what_is_not_in_the_plan_is_answered_with_what_is_alike() {
     );
 }
 
-/// Most characters of a view, however long the names in it are.
+/// Most characters of a view, even with very long names.
 const VIEW_MAX: usize = 1 << 20;
 
-/// Returns every view that a person reads, by name.
+/// Returns every view, by name.
 fn views(plan: &Plan) -> Vec<(&'static str, String)> {
     let style = |verbosity| TextStyle { verbosity, ..TextStyle::default() };
     vec![
@@ -552,11 +554,11 @@ fn views(plan: &Plan) -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn names_are_cut_wherever_they_stand_and_one_of_ten_megabytes_soon() {
+fn long_names_are_cut_in_every_view() {
     let name = |length| "```@team<b>\u{202e}\u{1b}[31m|".chars().cycle().take(length).collect();
     let name: &dyn Fn(usize) -> String = &name;
     let everywhere = hostile(&name(5_000));
-    // Of a name of that length each further place makes the test longer, and shows nothing more.
+    // More fields with such a name would only slow the test down.
     let long = hostile_at(&["charts are not"], &name(10 << 20));
     for plan in [everywhere, long] {
         let began = std::time::Instant::now();
@@ -564,13 +566,13 @@ fn names_are_cut_wherever_they_stand_and_one_of_ten_megabytes_soon() {
             let length = text.chars().count();
             assert!(length < VIEW_MAX, "{view} has {length} characters");
         }
-        // A hundred times of what it takes: what is meant is that none grows with a square.
+        // A hundred times the usual time: the test detects quadratic growth.
         assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
     }
 }
 
 #[test]
-fn no_view_has_what_a_terminal_a_page_or_a_forge_would_obey() {
+fn no_view_contains_active_outside_text() {
     let name = "```@team<script>\u{202e}\u{9b}\u{1b}[31m\r\n::error::x\u{2028}|</details>";
     for (view, text) in views(&hostile(name)) {
         let obeyed = |c: &char| (c.is_control() && *c != '\n') || "\u{202e}\u{2028}".contains(*c);

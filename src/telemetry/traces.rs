@@ -1,9 +1,9 @@
-//! Traces, sent to a collector of OpenTelemetry as OTLP over HTTP with JSON bodies.
+//! Exports traces to an OpenTelemetry collector, as OTLP over HTTP with JSON bodies.
 //!
-//! This module knows the wire form and what the environment says; which spans there are is the business of
-//! whoever makes them. It takes no SDK: what is sent is a page of JSON, and the SDK with an exporter is some
-//! forty crates. Invariants: nothing that is traced waits for a collector; what waits to be sent is
-//! bounded, and what does not fit is dropped and counted; an error of a collector is told once.
+//! This module knows the wire form and the environment variables; callers create the spans. It uses no
+//! SDK: the body is a page of JSON, and the SDK with an exporter is some forty crates. Invariants:
+//! traced code never waits for the collector; the queue is bounded, and spans beyond it are dropped and
+//! counted; a failing collector is reported once.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::lines::Fields;
+use super::json_lines::Fields;
 
-/// Spans that wait to be sent, and most that are sent at once.
-const WAITING_MAX: usize = 4_096;
-const AT_ONCE: usize = 512;
-/// How long spans are gathered before they are sent.
-const GATHER: Duration = Duration::from_secs(1);
-/// Longest that a collector may take, and longest that the end of the process waits for it.
-const SENT_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum number of queued spans, and of spans in one request.
+const QUEUE_MAX: usize = 4_096;
+const BATCH_MAX: usize = 512;
+/// Interval between exports.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a request, and of the final flush.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where traces are sent.
+/// An OTLP collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Collector {
     url: String,
@@ -39,8 +39,8 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Reads what the environment says, as OpenTelemetry has it; `None` where it names no collector.
-    pub(super) fn named(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    /// Reads the environment variables of OpenTelemetry; returns `None` if they name no collector.
+    pub(super) fn from_env(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return None;
@@ -69,7 +69,7 @@ impl Collector {
     }
 }
 
-/// A span that has ended.
+/// An ended span.
 #[derive(Debug, Clone)]
 struct Span {
     trace: u128,
@@ -81,12 +81,12 @@ struct Span {
     fields: Map<String, Json>,
 }
 
-/// Returns what is sent of spans.
+/// Returns the request body for spans.
 fn body(service: &str, spans: &[Span]) -> Json {
     let text = |name: &str, value: &str| json!({ "key": name, "value": { "stringValue": value } });
     let attribute = |(name, value): (&String, &Json)| match value {
         Json::Bool(is) => json!({ "key": name, "value": { "boolValue": is } }),
-        // As OTLP writes numbers of 64 bits.
+        // OTLP writes 64-bit integers as strings.
         Json::Number(n) => json!({ "key": name, "value": { "intValue": n.to_string() } }),
         Json::String(value) => text(name, value),
         Json::Null | Json::Array(_) | Json::Object(_) => text(name, &value.to_string()),
@@ -115,22 +115,22 @@ fn body(service: &str, spans: &[Span]) -> Json {
     }] })
 }
 
-/// Gathers spans as they end.
-pub(super) struct Traces {
+/// A tracing layer that queues ended spans.
+pub(super) struct SpanExporter {
     ended: SyncSender<Span>,
     dropped: Arc<AtomicU64>,
-    chance: RandomState,
-    made: AtomicU64,
+    random: RandomState,
+    id_count: AtomicU64,
 }
 
-/// Sends what was gathered, until it is dropped; then it sends the rest.
+/// The thread that exports queued spans; dropping it flushes the rest.
 #[derive(Debug)]
-pub(super) struct Sending {
+pub(super) struct ExporterThread {
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Sending {
+impl Drop for ExporterThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -139,25 +139,25 @@ impl Drop for Sending {
     }
 }
 
-impl Traces {
-    /// Returns what gathers spans, and what sends them to `collector`.
-    pub(super) fn to(collector: Collector) -> std::io::Result<(Self, Sending)> {
-        let (ended, spans) = sync_channel(WAITING_MAX);
+impl SpanExporter {
+    /// Returns the layer, and the thread that exports to `collector`.
+    pub(super) fn new(collector: Collector) -> std::io::Result<(Self, ExporterThread)> {
+        let (ended, spans) = sync_channel(QUEUE_MAX);
         let (stop, stopped) = sync_channel(0);
         let dropped = Arc::new(AtomicU64::new(0));
         let lost = Arc::clone(&dropped);
         let thread = std::thread::Builder::new()
             .name("traces".to_owned())
             .spawn(move || send(&collector, &spans, &stopped, &lost))?;
-        let sending = Sending { stop: Some(stop), thread: Some(thread) };
+        let sending = ExporterThread { stop: Some(stop), thread: Some(thread) };
         let (chance, made) = (RandomState::new(), AtomicU64::new(1));
-        Ok((Self { ended, dropped, chance, made }, sending))
+        Ok((Self { ended, dropped, random: chance, id_count: made }, sending))
     }
 
-    /// Returns a number that nobody else has, and not 0.
-    fn number(&self) -> u64 {
-        let mut hasher = self.chance.build_hasher();
-        hasher.write_u64(self.made.fetch_add(1, Ordering::Relaxed));
+    /// Returns a random id other than 0.
+    fn random_id(&self) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(self.id_count.fetch_add(1, Ordering::Relaxed));
         hasher.finish().max(1)
     }
 }
@@ -168,15 +168,15 @@ fn send(
     stopped: &Receiver<()>,
     dropped: &AtomicU64,
 ) {
-    let config = ureq::Agent::config_builder().timeout_global(Some(SENT_WITHIN)).build();
+    let config = ureq::Agent::config_builder().timeout_global(Some(EXPORT_TIMEOUT)).build();
     let agent = ureq::Agent::new_with_config(config);
     let mut failing = false;
     let mut ends = false;
     while !ends {
-        ends = stopped.recv_timeout(GATHER) != Err(RecvTimeoutError::Timeout);
-        let until = Instant::now() + SENT_WITHIN;
+        ends = stopped.recv_timeout(FLUSH_INTERVAL) != Err(RecvTimeoutError::Timeout);
+        let until = Instant::now() + EXPORT_TIMEOUT;
         loop {
-            let batch: Vec<Span> = spans.try_iter().take(AT_ONCE).collect();
+            let batch: Vec<Span> = spans.try_iter().take(BATCH_MAX).collect();
             if batch.is_empty() || (ends && Instant::now() >= until) {
                 break;
             }
@@ -193,7 +193,7 @@ fn send(
     }
 }
 
-impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Traces {
+impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanExporter {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(found) = context.span(id) else { return };
         let parent = found.parent();
@@ -202,11 +202,11 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Traces {
             .and_then(|parent| parent.extensions().get::<Span>().map(|span| (span.trace, span.id)));
         let (trace, parent) = match parent {
             Some((trace, parent)) => (trace, Some(parent)),
-            None => ((u128::from(self.number()) << 64) | u128::from(self.number()), None),
+            None => ((u128::from(self.random_id()) << 64) | u128::from(self.random_id()), None),
         };
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        let (began, name, id) = (Timestamp::now(), found.name(), self.number());
+        let (began, name, id) = (Timestamp::now(), found.name(), self.random_id());
         let span = Span { trace, id, parent, name, began, ended: began, fields: fields.0 };
         found.extensions_mut().insert(span);
     }
@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_names_a_collector_as_opentelemetry_has_it() {
-        let of = |all: &[(&str, &str)]| {
+    fn collector_is_read_from_opentelemetry_variables() {
+        let read = |all: &[(&str, &str)]| {
             let all = all.to_vec();
-            Collector::named(move |name| {
+            Collector::from_env(move |name| {
                 all.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
             })
         };
-        let url = |all: &[(&str, &str)]| of(all).map(|collector| collector.url);
+        let url = |all: &[(&str, &str)]| read(all).map(|collector| collector.url);
         assert_eq!(url(&[]), None);
         assert_eq!(url(&[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]), None);
         let base = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4318/");
@@ -258,14 +258,14 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic a=, x = y"),
             ("OTEL_SERVICE_NAME", "fleet"),
         ];
-        let collector = of(&more).expect("a collector");
+        let collector = read(&more).expect("a collector");
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(collector.headers, [pair("authorization", "Basic a="), pair("x", "y")]);
         assert_eq!(collector.service, "fleet");
     }
 
     #[test]
-    fn a_span_is_written_as_otlp_has_it() {
+    fn span_is_written_as_otlp_json() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let fields = [("event", json!("world")), ("effects", json!(2)), ("leads", json!(true))];
         let fields = fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();

@@ -17,17 +17,17 @@
 #[path = "../it/browser.rs"]
 mod browser;
 mod bytes;
-mod diverse;
+mod diverse_pods;
 mod large;
-mod luck;
 mod mix;
-#[path = "../it/optimum.rs"]
-mod optimum;
+#[path = "../it/optimality.rs"]
+mod optimality;
 mod packing;
-mod replay;
 mod repository;
 mod scheduler;
-mod standing;
+mod scheduling_replay;
+mod standing_fleets;
+mod tie_breaking;
 mod trees;
 mod views;
 mod world;
@@ -37,16 +37,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fleetwright::catalog::{Catalog, ZoneSetting, allocation};
+use fleetwright::adapters::git::read_tree;
+use fleetwright::catalog::{Catalog, allocation};
 use fleetwright::demand::{Demand, DemandMode};
-use fleetwright::engine::{Inputs, Scope, plan};
-use fleetwright::fleet::{ClusterIdentity, Observed};
-use fleetwright::git::read_tree;
 use fleetwright::manifest::{read, read_fleet};
-use fleetwright::plan::wire::{Base, BaseWorld};
+use fleetwright::model::market::ZoneSetting;
+use fleetwright::model::observed::{ClusterIdentity, Observed};
+use fleetwright::model::units::MicroUsd;
+use fleetwright::plan::wire::{Base, BaseWorld, DiagnosticSeverity};
 use fleetwright::plan::{Facts, Plan, check};
-use fleetwright::solve::Settings;
-use fleetwright::units::MicroUsd;
+use fleetwright::planner::{Inputs, Scope, plan};
+use fleetwright::solver::Settings;
 
 const RUNS: usize = 5;
 
@@ -67,7 +68,7 @@ const PARTS: [&str; 11] = [
 
 /// A tree of Deployments with requests that repeat rarely.
 #[derive(Clone, Copy)]
-struct Made {
+struct SyntheticTree {
     /// How many Deployments there are.
     count: usize,
     /// Pods of each.
@@ -78,9 +79,9 @@ struct Made {
     below_vcpus: usize,
 }
 
-const MADE: [(&str, Made); 2] = [
-    ("made-manifests", Made { count: 2_000, replicas: 5, cpu: 50, below_vcpus: 1_000 }),
-    ("made-nodes", Made { count: 1_000, replicas: 10, cpu: 300, below_vcpus: 5 }),
+const MADE: [(&str, SyntheticTree); 2] = [
+    ("made-manifests", SyntheticTree { count: 2_000, replicas: 5, cpu: 50, below_vcpus: 1_000 }),
+    ("made-nodes", SyntheticTree { count: 1_000, replicas: 10, cpu: 300, below_vcpus: 5 }),
 ];
 
 fn main() -> anyhow::Result<()> {
@@ -102,7 +103,7 @@ fn main() -> anyhow::Result<()> {
     }
     let lucky = wanted("luck");
     if lucky {
-        luck::rows(&named)?;
+        tie_breaking::rows(&named)?;
     }
     if wanted("plans") || !named.is_empty() && !lucky {
         plans(named)?;
@@ -111,7 +112,7 @@ fn main() -> anyhow::Result<()> {
         mix::rows()?;
     }
     if wanted("standing") {
-        standing::rows()?;
+        standing_fleets::rows()?;
     }
     if wanted("bytes") {
         bytes::rows()?;
@@ -131,10 +132,10 @@ fn main() -> anyhow::Result<()> {
 /// Prints how often few pods get the cheapest fleet there is, and how far off the others are.
 fn few() {
     const CASES: u64 = 1_000;
-    let found: Vec<optimum::Found> = (0..CASES).map(optimum::case).collect();
-    let line = |name: &str, price: fn(&optimum::Found) -> MicroUsd| {
+    let found: Vec<optimality::FleetPrices> = (0..CASES).map(optimality::case).collect();
+    let line = |name: &str, price: fn(&optimality::FleetPrices) -> MicroUsd| {
         let equal = found.iter().filter(|found| price(found) == found.cheapest).count();
-        let over = |found: &optimum::Found| {
+        let over = |found: &optimality::FleetPrices| {
             let cheapest = found.cheapest.0.max(1);
             (price(found).0 - found.cheapest.0) * 10_000 / cheapest
         };
@@ -205,7 +206,8 @@ fn row(tree: &Path) -> anyhow::Result<()> {
     }
     let plan = last.expect("at least one run");
     let capacity = &plan.capacity;
-    let errors = capacity.diagnostics.iter().filter(|d| d.severity == "error").count();
+    let errors =
+        capacity.diagnostics.iter().filter(|d| d.severity == DiagnosticSeverity::Error).count();
     let name = tree.file_name().unwrap_or_default().to_string_lossy();
     println!(
         "{:<16} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>7} {:>7}",
@@ -224,7 +226,9 @@ fn row(tree: &Path) -> anyhow::Result<()> {
         errors,
     );
     println!("    {}", shapes(&plan));
-    for diagnostic in capacity.diagnostics.iter().filter(|d| d.severity == "error").take(3) {
+    for diagnostic in
+        capacity.diagnostics.iter().filter(|d| d.severity == DiagnosticSeverity::Error).take(3)
+    {
         println!("    {} {}", diagnostic.object, diagnostic.message);
     }
     Ok(())
@@ -334,8 +338,8 @@ fn run(
     Ok(plan)
 }
 
-fn make_tree(root: &Path, tree: Made) -> anyhow::Result<()> {
-    let Made { count, replicas, cpu: least, below_vcpus } = tree;
+fn make_tree(root: &Path, tree: SyntheticTree) -> anyhow::Result<()> {
+    let SyntheticTree { count, replicas, cpu: least, below_vcpus } = tree;
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
     for name in ["fleetwright.yaml", "platform/nodepool.yaml", "platform/agent.yaml"] {
         let text = std::fs::read_to_string(example.join(name))?

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use fleetwright::catalog::{Catalog, SyntheticType};
-use fleetwright::units::MicroUsd;
+use fleetwright::model::units::MicroUsd;
+use fleetwright::plan::wire::DiagnosticSeverity;
 
-use crate::diverse::{Pod, Rule, pods};
+use crate::diverse_pods::{Pod, Rule, pods};
 use crate::{RUNS, median, run};
 
 /// Pods, and the pods a second that Karpenter's own scheduler plans on two cores
@@ -91,7 +92,11 @@ fn row(count: usize, karpenter: u32) -> anyhow::Result<()> {
         median(&mut times, "judge"),
         f64::from(u32::try_from(count)?) / seconds,
         karpenter,
-        plan.capacity.diagnostics.iter().filter(|d| d.severity == "error").count(),
+        plan.capacity
+            .diagnostics
+            .iter()
+            .filter(|d| d.severity == DiagnosticSeverity::Error)
+            .count(),
     );
     Ok(())
 }
@@ -156,7 +161,7 @@ fn write_deployment(
 }
 
 /// The types of Karpenter's fake provider: n vCPU, 2n GiB, 10n pods; spot in two zones, on demand
-/// in three, at one price. Memory is such that 2n GiB are left after what a virtual machine loses.
+/// in three, at one price. Memory is such that 2n GiB are left after what a virtual instance loses.
 pub(crate) fn catalog() -> Catalog {
     let names: Vec<String> = (1..=TYPES).map(|n| format!("fake{n}.it")).collect();
     let types: Vec<SyntheticType<'_>> = names

@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fleetwright::catalog::{CapacityType, Catalog};
+use fleetwright::adapters::git::read_tree;
+use fleetwright::catalog::Catalog;
 use fleetwright::demand::{Demand, DemandMode};
-use fleetwright::fleet::{ClusterIdentity, Observed};
-use fleetwright::git::read_tree;
-use fleetwright::manifest::{Desired, read, read_fleet};
-use fleetwright::solve::{Input, Packed, Proof, Purpose, Settings, packing};
-use fleetwright::units::MicroUsd;
+use fleetwright::manifest::{read, read_fleet};
+use fleetwright::model::desired::Desired;
+use fleetwright::model::market::CapacityType;
+use fleetwright::model::observed::{ClusterIdentity, Observed};
+use fleetwright::model::units::MicroUsd;
+use fleetwright::solver::{Input, PackedFleet, Proof, Purpose, Settings, packing};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-use crate::standing::write_deployment;
-use crate::{diverse, mix};
+use crate::standing_fleets::write_deployment;
+use crate::{diverse_pods, mix};
 
 const RUNS: usize = 3;
 const SEED: u64 = 42;
@@ -55,14 +57,14 @@ spec:
 ";
 
 /// What is to be packed.
-struct World {
+struct PackingInputs {
     desired: Desired,
     observed: Observed,
     catalog: Catalog,
     demand: Demand,
 }
 
-impl World {
+impl PackingInputs {
     fn read(root: &Path, catalog: Catalog) -> anyhow::Result<Self> {
         let files = read_tree(root)?;
         let (fleet, _) = read_fleet(&files.tree);
@@ -77,7 +79,7 @@ impl World {
         Ok(Self { desired, observed, catalog, demand })
     }
 
-    fn packed(&self, proof: Option<Proof>) -> Packed {
+    fn packed(&self, proof: Option<Proof>) -> PackedFleet {
         let Self { desired, observed, catalog, demand } = self;
         let input = Input {
             desired,
@@ -112,18 +114,18 @@ pub(crate) fn rows() -> anyhow::Result<()> {
     );
     for count in MIX {
         let root = tempfile::tempdir()?;
-        mix::write_tree(root.path(), &diverse::pods(count, SEED))?;
-        row("diverse mix", count, &World::read(root.path(), mix::catalog())?)?;
+        mix::write_tree(root.path(), &diverse_pods::pods(count, SEED))?;
+        row("diverse mix", count, &PackingInputs::read(root.path(), mix::catalog())?)?;
     }
     for (pods, classes) in MANY {
         let root = tempfile::tempdir()?;
         write_many(root.path(), pods, classes)?;
-        row("catalogue, spot drawn", pods, &World::read(root.path(), with_spot()?)?)?;
+        row("catalogue, spot drawn", pods, &PackingInputs::read(root.path(), with_spot()?)?)?;
     }
     Ok(())
 }
 
-fn row(name: &str, pods: usize, world: &World) -> anyhow::Result<()> {
+fn row(name: &str, pods: usize, world: &PackingInputs) -> anyhow::Result<()> {
     let (mut times, mut last) = (Vec::new(), None);
     for _ in 0..RUNS {
         let begun = Instant::now();
@@ -141,7 +143,7 @@ fn row(name: &str, pods: usize, world: &World) -> anyhow::Result<()> {
         pods,
         world.demand.groups.len(),
         packed.nodes,
-        packed.left,
+        packed.left_over,
         seconds * 1000.0,
         f64::from(u32::try_from(pods)?) / seconds,
         packed.hourly.rounded(2),
@@ -187,7 +189,7 @@ pub(crate) fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Re
 fn with_spot() -> anyhow::Result<Catalog> {
     let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
     let setting =
-        |name: &&str| fleetwright::catalog::ZoneSetting { name: (*name).into(), id: None };
+        |name: &&str| fleetwright::model::market::ZoneSetting { name: (*name).into(), id: None };
     let zones: Vec<_> = zones.iter().map(setting).collect();
     let mut catalog = Catalog::load(&"us-east-1".into(), &zones)?;
     let mut rng = Pcg64::seed_from_u64(SEED);

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleetwright::demand::{NodeChoice, PodShape};
-use fleetwright::ids::{Labels, WorkloadId, WorkloadKind};
-use fleetwright::pod::{
+use fleetwright::model::ids::{Labels, WorkloadId, WorkloadKind};
+use fleetwright::model::pod::{
     Expression, NodeInclusion, PodAffinity, PodAffinityTerm, Selector, TopologySpread,
     WhenUnsatisfiable,
 };
-use fleetwright::requirement::{Operator, Requirements, key, label};
-use fleetwright::schedule::{ClassIndex, ScheduleNode, Scheduler};
-use fleetwright::units::{Bytes, MilliCpu, Resources};
+use fleetwright::model::requirement::{Operator, Requirements, key, label};
+use fleetwright::model::units::{Bytes, MilliCpu, Resources};
+use fleetwright::scheduler::{ClassIndex, ScheduleNode, Scheduler};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
-use crate::diverse::{Pod, Rule, pods};
+use crate::diverse_pods::{Pod, Rule, pods};
 
 /// Pods and the nodes that Karpenter plans for them.
 const SIZES: [(usize, usize); 3] = [(1_000, 200), (5_000, 1_000), (10_000, 2_000)];
@@ -192,7 +192,7 @@ fn class(scheduler: &mut Scheduler, pod: &Pod, has_owner: bool) -> ClassIndex {
         volumes: vec![],
         priority: 0,
         preempts: true,
-        pinned: false,
+        do_not_disrupt: false,
         unsupported: vec![],
         default_spread: None,
     };

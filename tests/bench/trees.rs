@@ -6,14 +6,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use fleetwright::adapters::git::read_tree;
 use fleetwright::demand::{Demand, DemandMode};
-use fleetwright::fleet::{ClusterIdentity, Observed};
-use fleetwright::git::read_tree;
 use fleetwright::manifest::{read, read_fleet};
+use fleetwright::model::observed::{ClusterIdentity, Observed};
+use fleetwright::model::units::MicroUsd;
 use fleetwright::plan::Plan;
-use fleetwright::units::MicroUsd;
 
-use crate::replay::{Cast, UNSEEN, WAYS, Way};
+use crate::scheduling_replay::{PlanInputs, REPLAY_VARIANTS, ReplayVariant, UNSEEN};
 use crate::{RUNS, run};
 
 /// A tree, the better of the two bounds, and what Karpenter v1.13's own `Solve` plans for it, all
@@ -77,7 +77,7 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
         over(packed),
         cost.hourly_after.rounded(2),
         over(cost.hourly_after),
-        pending(&tree, &plan, &WAYS)?,
+        pending(&tree, &plan, &REPLAY_VARIANTS)?,
         pending(&tree, &plan, &UNSEEN)?,
         steered.rounded(2),
         over(steered),
@@ -91,19 +91,23 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
 
 /// Returns how many pods have no place: those that the plan leaves out, and those that wait in the
 /// worst of these ways.
-fn pending(tree: &Path, plan: &Plan, ways: &[Way]) -> anyhow::Result<u64> {
+fn pending(tree: &Path, plan: &Plan, ways: &[ReplayVariant]) -> anyhow::Result<u64> {
     let worst = left_over(tree, plan, ways)?.into_iter().max().unwrap_or(0);
     Ok(u64::from(plan.capacity.pods.unschedulable) + u64::try_from(worst)?)
 }
 
 /// Returns how many pods that the plan calls placed wait in each of these ways.
-pub(crate) fn left_over(tree: &Path, plan: &Plan, ways: &[Way]) -> anyhow::Result<Vec<usize>> {
+pub(crate) fn left_over(
+    tree: &Path,
+    plan: &Plan,
+    ways: &[ReplayVariant],
+) -> anyhow::Result<Vec<usize>> {
     let files = read_tree(tree)?;
     let (fleet, _) = read_fleet(&files.tree);
     let desired = read(&files.tree, &fleet);
     let observed = Observed::empty(ClusterIdentity::default(), "2026-11-01T00:00:00Z".parse()?);
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
-    let cast = Cast { desired: &desired, demand: &demand, observed: &observed };
+    let cast = PlanInputs { desired: &desired, demand: &demand, observed: &observed };
     Ok(ways.iter().map(|way| cast.left_over(plan, *way)).collect())
 }
 

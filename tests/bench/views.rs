@@ -6,7 +6,7 @@ use std::time::Instant;
 use fleetwright::plan::Plan;
 use fleetwright::render;
 
-use crate::browser::{Look, open};
+use crate::browser::{Viewport, open};
 use crate::large::large;
 
 /// Prints how long each view takes, and how large it is.
@@ -44,7 +44,7 @@ fn opened(plan: &Plan) -> anyhow::Result<()> {
     std::fs::write(&file, render::html(plan))?;
     let mut times = Vec::new();
     for _ in 0..super::RUNS {
-        let Some(shown) = open(&format!("file://{}", file.display()), Look::DESK) else {
+        let Some(shown) = open(&format!("file://{}", file.display()), Viewport::DESK) else {
             return Ok(());
         };
         shown.ask("document.body.getBoundingClientRect().height")?;

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use fleetwright::catalog::{CapacityType, Catalog, NodeSettings, allocation};
-use fleetwright::fleet::{
-    ClusterIdentity, Instance, InstanceState, MadeWith, Node, Observed, Pod, PodPhase, tag,
+use fleetwright::catalog::{Catalog, NodeSettings, allocation};
+use fleetwright::model::desired::{Desired, Fleet};
+use fleetwright::model::ids::{NodeName, WorkloadId, workload_key};
+use fleetwright::model::market::CapacityType;
+use fleetwright::model::observed::{
+    ClusterIdentity, Instance, InstanceState, LaunchedWith, Node, Observed, Pod, PodPhase, tag,
 };
-use fleetwright::ids::{NodeName, WorkloadId};
-use fleetwright::manifest::{Desired, Fleet};
+use fleetwright::model::requirement::label;
+use fleetwright::model::units::{Bytes, MilliCpu, Resources};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Amount, NodeState};
-use fleetwright::requirement::label;
-use fleetwright::solve::workload_key;
-use fleetwright::units::{Bytes, MilliCpu, Resources};
 use jiff::SignedDuration;
 
 /// Returns a world without nodes.
@@ -35,7 +35,7 @@ pub(crate) fn add_node(
     let name = format!("node-{number:05}");
     let declared = &desired.pools[pool];
     let class = declared.node_class.as_ref().and_then(|class| desired.node_classes.get(class));
-    let settings = class.map(|class| NodeSettings::of(declared, class)).unwrap_or_default();
+    let settings = class.map(|class| NodeSettings::new(declared, class)).unwrap_or_default();
     let found = catalog.get(&kind.into()).expect("a type of the catalogue");
     let amounts = allocation(found, &settings);
     let mut labels = found.labels.clone();
@@ -57,7 +57,7 @@ pub(crate) fn add_node(
         state: InstanceState::Running,
         launched_at: born,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
-        made_with: MadeWith::default(),
+        launched_with: LaunchedWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
         group: None,
     };
@@ -144,11 +144,11 @@ pub(crate) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
     after
 }
 
-/// Adds the machine of a row, Ready.
+/// Adds the instance of a row, Ready.
 fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
     let taken = |n: &usize| world.instances.contains_key(format!("i-new-{n}").as_str());
     let first = world.instances.len();
-    // Of one number more than there are machines, one is free.
+    // Of one number more than there are instances, one is free.
     let number = (0..=first).rev().find(|n| !taken(n)).expect("one is free");
     let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
     let tags = [
@@ -166,7 +166,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         state: InstanceState::Running,
         launched_at: world.taken_at,
         image: state.image.clone().unwrap_or_default(),
-        made_with: MadeWith::default(),
+        launched_with: LaunchedWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
         group: None,
     };

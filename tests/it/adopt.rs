@@ -5,13 +5,13 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use crate::binary::Place;
+use crate::binary::Workspace;
 
 const WORLD: &str = "world/world.json";
 
 /// Returns the quickstart as it is once everything is applied, with nodes that Karpenter made.
-fn left_by_karpenter() -> Place {
-    let place = Place::example("quickstart");
+fn left_by_karpenter() -> Workspace {
+    let place = Workspace::example("quickstart");
     let applied = place.run(&["apply", ".", "--auto-approve"]);
     assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
     change(&place, |world| {
@@ -29,13 +29,13 @@ fn left_by_karpenter() -> Place {
     place
 }
 
-fn change(place: &Place, how: impl FnOnce(&mut Json)) {
+fn change(place: &Workspace, how: impl FnOnce(&mut Json)) {
     let mut world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
     how(&mut world);
     place.write(WORLD, &world.to_string());
 }
 
-fn tags(place: &Place) -> Vec<Json> {
+fn tags(place: &Workspace) -> Vec<Json> {
     let world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
     let instances = world["instances"].as_object().expect("instances").values();
     let running = instances.filter(|instance| instance["state"] == "running");
@@ -43,7 +43,7 @@ fn tags(place: &Place) -> Vec<Json> {
 }
 
 #[test]
-fn nodes_that_karpenter_left_are_taken_over_in_place_and_the_first_plan_is_empty() {
+fn karpenter_nodes_are_adopted_and_first_plan_is_empty() {
     let place = left_by_karpenter();
     let before: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
     let plan = place.run(&["plan", "--concise"]);
@@ -51,14 +51,14 @@ fn nodes_that_karpenter_left_are_taken_over_in_place_and_the_first_plan_is_empty
     let looked = place.run(&["adopt"]);
     assert_eq!(looked.code, Some(5), "{}{}", looked.out, looked.err);
     assert!(looked.out.contains("~ ec2_instance.general[\"0\"]"), "{}", looked.out);
-    assert!(looked.out.contains("Then the plan is: no changes."), "{}", looked.out);
+    assert!(looked.out.contains("The plan after that: no changes."), "{}", looked.out);
     assert!(looked.err.contains("pass --approved-digest sha256:"), "{}", looked.err);
     let (_, digest) = looked.out.trim().rsplit_once("  ").expect("a digest");
     let stale = place.run(&["adopt", "--approved-digest", &format!("sha256:{:064}", 0)]);
     assert_eq!(stale.code, Some(3), "{}", stale.err);
     let done = place.run(&["adopt", "--approved-digest", digest]);
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
-    assert!(done.out.contains("Adopt complete! Nodes: 3 taken over."), "{}", done.out);
+    assert!(done.out.contains("Adopt complete! Nodes: 3 adopted."), "{}", done.out);
     assert!(done.out.contains("No changes. Your infrastructure matches"), "{}", done.out);
     for tags in tags(&place) {
         assert_eq!(tags["fleetwright.dev/cluster"], "quickstart");
@@ -70,13 +70,13 @@ fn nodes_that_karpenter_left_are_taken_over_in_place_and_the_first_plan_is_empty
     }
     let again = place.run(&["adopt"]);
     assert_eq!(again.code, Some(0), "{}", again.err);
-    assert!(again.out.contains("No changes. There is no node to take over."), "{}", again.out);
+    assert!(again.out.contains("No changes. There is no node to adopt."), "{}", again.out);
     let plan = place.run(&["plan", "--detailed-exitcode"]);
     assert_eq!(plan.code, Some(0), "{}", plan.out);
 }
 
 #[test]
-fn what_is_not_certain_to_be_meant_is_left_and_says_why() {
+fn ambiguous_nodes_are_not_adopted_and_the_reason_is_shown() {
     let place = left_by_karpenter();
     change(&place, |world| {
         let nodes = world["nodes"].as_object_mut().expect("nodes");
@@ -102,7 +102,7 @@ fn what_is_not_certain_to_be_meant_is_left_and_says_why() {
 }
 
 #[test]
-fn nothing_is_taken_from_a_karpenter_that_runs() {
+fn nodes_of_running_karpenter_are_not_adopted() {
     let place = left_by_karpenter();
     let mut world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
     world.as_object_mut().expect("an object").remove("sim");
@@ -118,7 +118,7 @@ fn nothing_is_taken_from_a_karpenter_that_runs() {
     let listed = place.run(&["adopt", "--world", "seen.json", "--format", "json"]);
     let listed: Json = serde_json::from_str(&listed.out).expect("JSON");
     assert_eq!(listed["rows"].as_array().map(Vec::len), Some(3));
-    assert_eq!(listed["rivals"][0]["kind"], "karpenter");
+    assert_eq!(listed["competing_autoscalers"][0]["kind"], "karpenter");
     assert_eq!(listed["contested"], true);
     let digest = listed["digest"].as_str().expect("a digest");
     assert!(refused.out.contains(digest), "{}", refused.out);
@@ -135,7 +135,7 @@ fn guide(name: &str) -> String {
 }
 
 #[test]
-fn nodes_are_released_before_what_owns_them_is_deleted_and_nothing_is_deleted_with_it() {
+fn owners_are_deleted_after_release_without_their_nodes() {
     let text = guide("karpenter.md");
     let deletes: Vec<(usize, &str)> = text.match_indices("kubectl delete ").collect();
     assert!(deletes.len() > 1, "{deletes:?}");
@@ -170,8 +170,8 @@ fn settings(name: &str, group: &str) -> String {
 }
 
 #[test]
-fn a_group_is_resized_once_cluster_autoscaler_its_tags_and_the_default_are_gone() {
-    let place = Place::example("nodegroups");
+fn group_is_resized_after_cluster_autoscaler_is_removed() {
+    let place = Workspace::example("nodegroups");
     let managed = place.read("fleetwright.yaml");
     let unmanaged = managed.replace("  groups:\n    web: { manage: true }\n", "");
     assert_ne!(managed, unmanaged);
@@ -191,7 +191,7 @@ fn a_group_is_resized_once_cluster_autoscaler_its_tags_and_the_default_are_gone(
     });
     let is_held = |why: &str| {
         let plan = place.run(&["plan"]);
-        assert!(plan.out.contains("group web is only observed"), "{why}: {}", plan.out);
+        assert!(plan.out.contains("group web is observe-only"), "{why}: {}", plan.out);
         assert!(plan.out.contains(why), "{why}: {}", plan.out);
     };
     is_held("`spec.groups.web: { manage: true }`");
@@ -207,7 +207,7 @@ fn a_group_is_resized_once_cluster_autoscaler_its_tags_and_the_default_are_gone(
     is_held("kube-system/cluster-autoscaler");
     change(&place, |world| world["workloads"].as_array_mut().expect("workloads").clear());
     let plan = place.run(&["plan"]);
-    assert!(!plan.out.contains("group web is only observed"), "{}", plan.out);
+    assert!(!plan.out.contains("group web is observe-only"), "{}", plan.out);
     assert!(plan.out.contains("Plan: 4 to add, 1 to change, 0 to destroy."), "{}", plan.out);
 }
 
@@ -221,10 +221,10 @@ fn commands(name: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn every_command_of_the_guides_does_what_they_say() {
+fn guide_commands_behave_as_documented() {
     for (guide, place, last) in [
         ("karpenter.md", left_by_karpenter(), "No changes. Your infrastructure matches"),
-        ("cluster-autoscaler.md", Place::example("nodegroups"), "Plan: "),
+        ("cluster-autoscaler.md", Workspace::example("nodegroups"), "Plan: "),
     ] {
         let commands = commands(guide);
         assert!(commands.len() > 2, "{guide}");

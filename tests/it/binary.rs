@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 /// What a run wrote, and the code it ended with.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ran {
+pub(crate) struct CommandResult {
     /// Exit code; `None` where a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -18,13 +18,13 @@ pub(crate) struct Ran {
 
 /// A directory of its own for one test, removed with it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Workspace {
     directory: TempDir,
     /// Variables of the environment of every run.
     pub(crate) variables: BTreeMap<String, String>,
 }
 
-impl Place {
+impl Workspace {
     /// Returns an empty directory.
     pub(crate) fn empty() -> Self {
         let directory = tempfile::tempdir().expect("a directory for the test");
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// Runs the program in the directory, off a terminal, with the environment of nobody.
-    pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Ran {
+    pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> CommandResult {
         let output = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
             .args(arguments)
             .current_dir(self.root())
@@ -77,7 +77,7 @@ impl Place {
             .stdin(Stdio::null())
             .output()
             .expect("the program starts");
-        Ran {
+        CommandResult {
             code: output.status.code(),
             out: String::from_utf8(output.stdout).expect("stdout is text"),
             err: String::from_utf8(output.stderr).expect("stderr is text"),

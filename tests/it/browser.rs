@@ -17,40 +17,40 @@ const BROWSERS: [&str; 3] =
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A page as a browser shows it.
-pub(crate) struct Shown {
+pub(crate) struct BrowserPage {
     tab: Arc<Tab>,
     complaints: Arc<Mutex<Vec<String>>>,
-    look: Look,
+    look: Viewport,
     // The browser ends with it.
     _browser: Browser,
 }
 
 /// How a page is looked at.
 #[derive(Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct Viewport {
     /// In CSS pixels.
     pub(crate) width: u32,
     pub(crate) dark: bool,
 }
 
-impl Look {
+impl Viewport {
     /// A desk in daylight.
     pub(crate) const DESK: Self = Self { width: 1_280, dark: false };
 }
 
 /// Opens a page and waits until it has loaded; `None`, with the reason on stderr, where there is no
 /// browser.
-pub(crate) fn open(url: &str, look: Look) -> Option<Shown> {
+pub(crate) fn open(url: &str, look: Viewport) -> Option<BrowserPage> {
     let Some(path) = BROWSERS.iter().map(PathBuf::from).find(|path| path.exists()) else {
         // Nobody may be listening.
         let _ = writeln!(std::io::stderr(), "not run: there is none of {}", BROWSERS.join(", "));
         return None;
     };
-    Some(Shown::open(path, url, look).unwrap_or_else(|error| panic!("{url}: {error:#}")))
+    Some(BrowserPage::open(path, url, look).unwrap_or_else(|error| panic!("{url}: {error:#}")))
 }
 
-impl Shown {
-    fn open(path: PathBuf, url: &str, look: Look) -> anyhow::Result<Self> {
+impl BrowserPage {
+    fn open(path: PathBuf, url: &str, look: Viewport) -> anyhow::Result<Self> {
         let options = LaunchOptions::default_builder()
             .path(Some(path))
             // Containers run tests as root.

@@ -17,7 +17,7 @@
 //! pods NAME COUNT KEY=VALUE…      a Deployment; indented below it more of the pod's `spec`
 //! daemon NAME KEY=VALUE…          a DaemonSet
 //! node NAME TYPE ZONE KEY=VALUE…  a node that runs
-//! reservation ID TYPE ZONE COUNT  a capacity reservation with so many machines left
+//! reservation ID TYPE ZONE COUNT  a capacity reservation with so many instances left
 //! sold-out TYPE ZONE CAPACITY     what EC2 lately had none of; `*` means any
 //! attaches NODE COUNT             how many EBS volumes the node says that it attaches
 //! group NAME desired=N min=N …    an Auto Scaling group with eksctl's tags
@@ -66,7 +66,7 @@
 //! leave NAME COUNT for TEXT       so many have none, and why; where it is not said, none is left
 //! spread NAME COUNT… by KEY       pods by `node`, or by the values of a label
 //! put NAME COUNT on NODE|KEY=VALUE
-//! fargate NAME COUNT CPU MEMORY   so many need no node, each a machine of so much
+//! fargate NAME COUNT CPU MEMORY   so many need no node, each an instance of so much
 //! evict NAME COUNT for OTHER      pods of NAME that OTHER, without a place, has evicted
 //! displace NAME COUNT for OTHER   pods of NAME whose room OTHER may take
 //! resize GROUP BEFORE AFTER       the desired size of a node group; `for TEXT`: why
@@ -81,27 +81,27 @@
 //!
 //! After each plan the world is made what it says, and planned again: nothing may be left to do.
 
-mod counts;
-mod expect;
-mod given;
-mod line;
-mod live;
-mod page;
-mod rules;
+mod autoscaler_state;
+mod case_input;
+mod case_line;
+mod expected;
+mod pod_counts;
+mod pod_rules;
+mod rule_page;
 mod world;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-pub(crate) use expect::Made;
-pub(crate) use given::Given;
-pub(crate) use line::lines;
-pub(crate) use page::Page;
+pub(crate) use case_input::CaseInput;
+pub(crate) use case_line::lines;
+pub(crate) use expected::CasePlan;
+pub(crate) use rule_page::RulePage;
 pub(crate) use world::resources;
 
-use line::Line;
-use page::{Case, Source};
+use case_line::CaseLine;
+use rule_page::{RuleCase, RuleSource};
 
 /// The lists that sections name, with the number of their entries.
 const LISTS: [(&str, u32); 2] = [("Karpenter", 68), ("Autoscalers", 40)];
@@ -112,7 +112,7 @@ const BEYOND: &str = "beyond.md";
 /// The page whose table lists what is not planned here.
 const ELSEWHERE: &str = "elsewhere.md";
 
-fn pages() -> Vec<Page> {
+fn pages() -> Vec<RulePage> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/conformance");
     let entries = fs::read_dir(directory).expect("the directory is listed");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("listed").path()).collect();
@@ -120,14 +120,14 @@ fn pages() -> Vec<Page> {
     paths.sort();
     let page = |path: &std::path::PathBuf| {
         let name = path.file_name().expect("a file").to_string_lossy().into_owned();
-        Page::read(&name, &fs::read_to_string(path).expect("the page is readable"))
+        RulePage::read(&name, &fs::read_to_string(path).expect("the page is readable"))
     };
     paths.iter().map(page).collect()
 }
 
 /// Plays a case step by step; returns the first thing that is not as expected.
-fn play(case: &Case) -> Result<(), String> {
-    let mut given = Given::default();
+fn play(case: &RuleCase) -> Result<(), String> {
+    let mut given = CaseInput::default();
     let mut plan = None;
     let lines = lines(case.line, &case.text);
     for (index, line) in lines.iter().enumerate() {
@@ -135,15 +135,16 @@ fn play(case: &Case) -> Result<(), String> {
         if line.is_expectation() {
             if plan.is_none() {
                 let here = lines[index..].iter().take_while(|line| line.is_expectation());
-                let here: Vec<&Line> = here.collect();
+                let here: Vec<&CaseLine> = here.collect();
                 let made = given.plan(&here).map_err(at)?;
-                let totals = expect::defaults(&made, &here).and(expect::launch_total(&made, &here));
+                let totals =
+                    expected::defaults(&made, &here).and(expected::launch_total(&made, &here));
                 totals.map_err(|why| made.with_story(&why))?;
                 given.settles(&made).map_err(|why| made.with_story(&why))?;
                 plan = Some(made);
             }
             let made = plan.as_ref().expect("made when the first expectation came");
-            expect::holds(line, made, &given).map_err(|why| at(made.with_story(&why)))?;
+            expected::holds(line, made, &given).map_err(|why| at(made.with_story(&why)))?;
         } else if line.text == "carry out" {
             let made = plan.take().ok_or_else(|| at("nothing was planned yet".to_owned()))?;
             given.carry_out(&made);
@@ -156,13 +157,13 @@ fn play(case: &Case) -> Result<(), String> {
 }
 
 #[test]
-fn every_case_holds() {
+fn conformance_cases_hold() {
     let mut failed = Vec::new();
     for page in pages() {
         for section in &page.sections {
             for case in &section.cases {
                 if let Err(why) = play(case) {
-                    let Page { name, .. } = &page;
+                    let RulePage { name, .. } = &page;
                     failed.push(format!("{name}:{}: {}\n{why}", case.line, section.title));
                 }
             }
@@ -173,8 +174,8 @@ fn every_case_holds() {
 }
 
 #[test]
-fn every_rule_of_the_lists_stands_in_one_place() {
-    let mut places: BTreeMap<Source, Vec<String>> = BTreeMap::new();
+fn each_listed_rule_has_one_section() {
+    let mut places: BTreeMap<RuleSource, Vec<String>> = BTreeMap::new();
     let mut wrong = Vec::new();
     for page in pages() {
         for section in &page.sections {
@@ -196,7 +197,7 @@ fn every_rule_of_the_lists_stands_in_one_place() {
     }
     for (list, count) in LISTS {
         for number in 1..=count {
-            let source = Source { list: list.to_owned(), number };
+            let source = RuleSource { list: list.to_owned(), number };
             match places.remove(&source).unwrap_or_default().as_slice() {
                 [_] => {}
                 found => wrong.push(format!("{list} {number} stands in {found:?}")),

@@ -9,11 +9,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fleetwright::door::Wanted;
+use fleetwright::controller::authorization::OperatorRequest;
 use jiff::SignedDuration;
 use serde_json::{Value as Json, json};
 
-use crate::binary::Place;
+use crate::binary::Workspace;
 use crate::golden;
 
 const CHART: &str = "deploy/helm/fleetwright";
@@ -93,7 +93,7 @@ fn rules(objects: &[Json], name: impl Fn(&str) -> String) -> BTreeMap<(String, S
 }
 
 #[test]
-fn the_roles_of_the_chart_are_those_of_the_plain_manifests() {
+fn chart_roles_equal_plain_manifest_roles() {
     let is_role =
         |part: &&str| part.contains("\nkind: Role\n") || part.contains("\nkind: ClusterRole\n");
     let text = read(ROLES);
@@ -103,7 +103,7 @@ fn the_roles_of_the_chart_are_those_of_the_plain_manifests() {
 }
 
 #[test]
-fn the_plain_manifests_are_what_the_chart_makes_of_its_defaults() {
+fn plain_manifests_equal_chart_with_defaults() {
     let settings = ["repository.url=${REPOSITORY}", "aws.region=${REGION}"];
     let Some(text) = rendered(&settings) else { return };
     let of_helm = |line: &&str| {
@@ -115,7 +115,7 @@ fn the_plain_manifests_are_what_the_chart_makes_of_its_defaults() {
 }
 
 #[test]
-fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
+fn controller_roles_grant_exactly_its_api_calls() {
     let mut wanted = rules(&documents(&read(ROLES)), str::to_owned);
     // Whoever wants to steer says so.
     let steers = wanted.remove(&(String::new(), "fleetwright-steer".to_owned()));
@@ -149,17 +149,17 @@ fn the_controller_may_do_what_its_roles_say_and_nothing_else() {
 }
 
 #[test]
-fn people_may_ask_for_all_that_the_door_knows_and_those_who_approve_not_do_without() {
+fn operator_roles_cover_every_authorized_request() {
     let wanted = [
-        Wanted::Approve { digest: "d".into() },
-        Wanted::Confirm { instance: "i-1".into() },
-        Wanted::Suspend { reason: String::new(), lasts: SignedDuration::ZERO },
-        Wanted::Resume,
-        Wanted::Reset { breaker: String::new(), digest: None },
-        Wanted::BreakGlass { reason: String::new(), lasts: SignedDuration::ZERO },
-        Wanted::MendGlass,
+        OperatorRequest::Approve { digest: "d".into() },
+        OperatorRequest::Confirm { instance: "i-1".into() },
+        OperatorRequest::Suspend { reason: String::new(), lasts: SignedDuration::ZERO },
+        OperatorRequest::Resume,
+        OperatorRequest::Reset { breaker: String::new(), digest: None },
+        OperatorRequest::BreakGlass { reason: String::new(), lasts: SignedDuration::ZERO },
+        OperatorRequest::EndBreakGlass,
     ];
-    let verbs: BTreeSet<&str> = wanted.iter().map(Wanted::verb).collect();
+    let verbs: BTreeSet<&str> = wanted.iter().map(OperatorRequest::verb).collect();
     let roles = rules(&documents(&read(MANIFESTS)), str::to_owned);
     let of = |name: &str| {
         let [rule] = &roles[&(String::new(), name.to_owned())].as_array().expect("rules")[..]
@@ -178,7 +178,7 @@ fn people_may_ask_for_all_that_the_door_knows_and_those_who_approve_not_do_witho
 }
 
 #[test]
-fn the_controller_runs_with_nothing_that_the_restricted_standard_forbids() {
+fn controller_pod_meets_restricted_pod_security() {
     let objects = documents(&read(MANIFESTS));
     let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
     let pod = &deployment["spec"]["template"]["spec"];
@@ -201,7 +201,7 @@ fn the_controller_runs_with_nothing_that_the_restricted_standard_forbids() {
 }
 
 #[test]
-fn two_replicas_stand_apart_and_off_the_nodes_that_they_remove() {
+fn replicas_spread_and_avoid_managed_nodes() {
     let objects = documents(&read(MANIFESTS));
     let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
     assert_eq!(deployment["spec"]["replicas"], 2);
@@ -218,7 +218,11 @@ fn two_replicas_stand_apart_and_off_the_nodes_that_they_remove() {
     let keys: Vec<&Json> = expressions.iter().map(|one| &one["key"]).collect();
     assert_eq!(
         keys,
-        [fleetwright::fleet::KEY_LABEL, "karpenter.sh/nodepool", "karpenter.sh/provisioner-name"]
+        [
+            fleetwright::model::observed::KEY_LABEL,
+            "karpenter.sh/nodepool",
+            "karpenter.sh/provisioner-name"
+        ]
     );
     assert!(expressions.iter().all(|one| one["operator"] == "DoesNotExist"));
 }
@@ -227,7 +231,7 @@ fn two_replicas_stand_apart_and_off_the_nodes_that_they_remove() {
 const URL: &str = "repository.url=https://example.com/fleet.git";
 
 #[test]
-fn what_the_chart_is_set_to_reaches_the_pod() {
+fn chart_values_reach_the_pod() {
     let role = "arn:aws:iam::111122223333:role/fleet";
     let settings = [
         URL,
@@ -271,7 +275,7 @@ fn what_the_chart_is_set_to_reaches_the_pod() {
 }
 
 #[test]
-fn what_is_let_in_from_outside_is_what_the_controller_is_told_of() {
+fn network_policy_ports_match_controller_arguments() {
     let settings = [
         URL,
         "service.type=NodePort",
@@ -299,7 +303,7 @@ fn what_is_let_in_from_outside_is_what_the_controller_is_told_of() {
     let pod = &deployment["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
     let arguments = container["args"].to_string();
-    let help = Place::empty().run(&["run", "--help"]).out;
+    let help = Workspace::empty().run(&["run", "--help"]).out;
     for (flag, value) in [
         ("--listen-name", "fleet.example.com"),
         ("--webhook-secret", "/etc/fleetwright/webhook/secret"),
@@ -320,7 +324,7 @@ fn what_is_let_in_from_outside_is_what_the_controller_is_told_of() {
 }
 
 #[test]
-fn alerts_and_dashboard_of_the_chart_are_those_of_the_folder() {
+fn chart_alerts_and_dashboard_equal_their_sources() {
     for name in ["alerts.yaml", "dashboard.json"] {
         let text = read(&format!("deploy/grafana/{name}"));
         golden::hold(&format!("{CHART}/files/{name}"), &text).expect("the same");
@@ -346,7 +350,7 @@ fn alerts_and_dashboard_of_the_chart_are_those_of_the_folder() {
 }
 
 #[test]
-fn only_a_chart_that_is_to_steer_may_patch_the_status_of_pods() {
+fn pod_status_patch_needs_nomination_setting() {
     for (settings, may) in [(&[URL][..], false), (&[URL, "steer=true"], true)] {
         let Some(text) = rendered(settings) else { return };
         let objects = documents(&text);
@@ -361,7 +365,7 @@ fn only_a_chart_that_is_to_steer_may_patch_the_status_of_pods() {
 
 /// Checks that the program takes the arguments of a container, and goes on to look for the cluster.
 fn is_understood(container: &Json) {
-    let place = Place::example("quickstart");
+    let place = Workspace::example("quickstart");
     let arguments = container["args"].as_array().expect("arguments").iter();
     // What is tested is the command line, and not a repository far away.
     let local =
@@ -382,17 +386,17 @@ fn is_understood(container: &Json) {
 }
 
 #[test]
-fn the_program_takes_the_arguments_that_the_manifests_give_it() {
+fn manifest_arguments_are_accepted_by_the_binary() {
     let objects = documents(&read(MANIFESTS));
     let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
     is_understood(&deployment["spec"]["template"]["spec"]["containers"][0]);
     // `run` has the flag that is left out above.
-    let help = Place::empty().run(&["run", "--help"]);
+    let help = Workspace::empty().run(&["run", "--help"]);
     assert!(help.out.contains("--ref <"), "{}", help.out);
 }
 
 #[test]
-fn settings_that_cannot_be_meant_are_refused_by_name() {
+fn contradictory_chart_values_are_rejected_by_name() {
     for (settings, named) in [
         (vec![], "repository.url is required"),
         (vec![URL, "mode=full"], "mode"),
@@ -413,7 +417,7 @@ fn settings_that_cannot_be_meant_are_refused_by_name() {
 }
 
 #[test]
-fn the_image_is_built_from_what_is_named_and_runs_as_nobody() {
+fn image_is_built_from_pinned_base_and_runs_as_non_root() {
     let text = read("deploy/Dockerfile");
     let stages: Vec<&str> = text.split("\nFROM ").skip(1).collect();
     let [_, program, controller] = &stages[..] else { panic!("three stages") };
@@ -430,12 +434,12 @@ fn the_image_is_built_from_what_is_named_and_runs_as_nobody() {
 }
 
 #[test]
-fn the_notes_of_the_chart_lead_to_the_replica_that_leads() {
+fn chart_notes_point_to_the_leader() {
     let notes = read(&format!("{CHART}/templates/NOTES.txt"));
     let line = notes.lines().find(|line| line.contains("port-forward")).expect("how to get there");
     let line = line.replace("{{ .Release.Namespace }}", "fleet");
     assert!(!line.contains("{{"), "{line}");
-    let place = Place::empty();
+    let place = Workspace::empty();
     let stand_in = "#!/bin/sh\n\
         [ \"$*\" = '--namespace kube-system get lease fleetwright-apply --output jsonpath={.spec.holderIdentity}' ] \\\n\
         && printf run/fleetwright-7d9-zzzzz || echo \"$*\"\n";

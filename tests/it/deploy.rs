@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::binary::Place;
+use crate::binary::Workspace;
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/github")
 }
 
 /// Runs the action's script, with the program under test on the path.
-fn step(place: &Place, variables: &[(&str, &str)]) -> Output {
+fn step(place: &Workspace, variables: &[(&str, &str)]) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_fleetwright"));
     let own = program.parent().expect("a directory").display().to_string();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -27,15 +27,15 @@ fn step(place: &Place, variables: &[(&str, &str)]) -> Output {
         .expect("bash runs")
 }
 
-fn output(place: &Place, key: &str) -> String {
+fn output(place: &Workspace, key: &str) -> String {
     let text = place.read("outputs");
     let found = text.lines().rev().find_map(|line| line.strip_prefix(&format!("{key}=")));
     found.unwrap_or_default().to_owned()
 }
 
 #[test]
-fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
-    let place = Place::example("eks-workshop");
+fn workflow_steps_plan_apply_and_find_no_drift() {
+    let place = Workspace::example("eks-workshop");
     let world = ("FLEETWRIGHT_WORLD", "sim:world");
     // Whatever somebody commits under these names is neither a plan nor a receipt.
     place.write("plan.json", "{}");
@@ -87,8 +87,8 @@ fn the_steps_of_the_workflows_plan_apply_and_find_no_drift() {
 }
 
 #[test]
-fn a_plan_that_fails_leaves_none_of_before_behind() {
-    let place = Place::example("eks-workshop");
+fn failed_plan_removes_previous_plan_file() {
+    let place = Workspace::example("eks-workshop");
     let world = ("FLEETWRIGHT_WORLD", "sim:world");
     assert!(step(&place, &[("FLEETWRIGHT_COMMAND", "plan"), world]).status.success());
     place.write("fleetwright.yaml", "not: a fleet");
@@ -101,8 +101,8 @@ fn a_plan_that_fails_leaves_none_of_before_behind() {
 }
 
 #[test]
-fn policies_and_approvals_reach_the_program_one_a_line() {
-    let place = Place::example("eks-workshop");
+fn policies_and_approvals_are_passed_one_per_line() {
+    let place = Workspace::example("eks-workshop");
     place.write("guard/main.rego", "package main\nwarn[msg] { not data.a.b; msg := \"unset\" }\n");
     place.write("data.json", "{\"a\": {\"b\": true}}");
     let policies = [
@@ -124,8 +124,8 @@ fn policies_and_approvals_reach_the_program_one_a_line() {
 }
 
 #[test]
-fn labels_reach_policies_in_plan_and_apply_and_a_refusal_says_why() {
-    let place = Place::example("eks-workshop");
+fn labels_reach_policies_and_denials_state_the_reason() {
+    let place = Workspace::example("eks-workshop");
     let guard = "package main\nimport rego.v1\ndeny contains \"no label\" if not \"big\" in \
                  data.fleetwright.labels\n";
     place.write("guard/main.rego", guard);
@@ -150,8 +150,8 @@ fn labels_reach_policies_in_plan_and_apply_and_a_refusal_says_why() {
 }
 
 #[test]
-fn a_role_is_taken_on_with_the_identity_of_the_job_and_its_token_is_for_nobody_else() {
-    let place = Place::empty();
+fn role_is_assumed_with_job_identity_and_private_token() {
+    let place = Workspace::empty();
     let script = deploy().join("identity.sh").display().to_string();
     place.write("bin/aws", "#!/bin/sh\necho \"$AWS_ROLE_ARN $*\" >> \"$RUNNER_TEMP/called\"\n");
     let aws = place.path("bin/aws");
@@ -183,7 +183,7 @@ fn a_role_is_taken_on_with_the_identity_of_the_job_and_its_token_is_for_nobody_e
 }
 
 /// Runs `script` with `program` in place of a program on the path.
-fn with_stand_in(place: &Place, script: &str, name: &str, program: &str) -> Output {
+fn with_stand_in(place: &Workspace, script: &str, name: &str, program: &str) -> Output {
     place.write(&format!("bin/{name}"), program);
     let bin = place.path("bin");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -198,13 +198,13 @@ fn with_stand_in(place: &Place, script: &str, name: &str, program: &str) -> Outp
 }
 
 #[test]
-fn an_environment_without_reviewers_stops_the_apply() {
+fn environment_without_reviewers_stops_apply() {
     let text = workflow("apply");
     let after = text.split_once("environments/capacity").expect("a check").0;
     let begin = after.rfind("run: |\n").expect("a script") + "run: |\n".len();
     let script: Vec<&str> =
         text[begin..].lines().take_while(|line| line.starts_with("          ")).collect();
-    let place = Place::empty();
+    let place = Workspace::empty();
     for (answer, code) in
         [("echo 2", 0), ("echo 0", 1), ("echo", 1), ("echo 'Not Found'", 1), ("echo 2; exit 1", 1)]
     {
@@ -215,8 +215,8 @@ fn an_environment_without_reviewers_stops_the_apply() {
 }
 
 #[test]
-fn a_program_that_is_not_the_one_that_was_built_is_not_taken() {
-    let place = Place::empty();
+fn binary_with_other_checksum_is_rejected() {
+    let place = Workspace::empty();
     place.write("program/fleetwright", "#!/bin/sh\n");
     let take = |sha256: &str| {
         Command::new("bash")
@@ -265,7 +265,7 @@ fn permissions(text: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn each_job_may_do_what_it_does_and_nothing_else() {
+fn workflow_jobs_have_minimal_permissions() {
     let (read, write) = ("contents: read", ["pull-requests: write", "statuses: write"]);
     let identity = "id-token: write";
     let build = ("build", vec!["nothing"]);
@@ -304,7 +304,7 @@ fn each_job_may_do_what_it_does_and_nothing_else() {
 }
 
 #[test]
-fn workflows_are_pinned_and_ask_for_no_more_than_they_need() {
+fn workflow_actions_are_pinned_with_minimal_permissions() {
     for name in ["plan", "apply", "drift"] {
         let path = deploy().join(format!("workflows/{name}.yml"));
         let text = std::fs::read_to_string(&path).expect("a workflow");
@@ -333,7 +333,7 @@ fn file(path: &str) -> String {
 }
 
 #[test]
-fn a_release_is_compiled_where_nothing_may_be_published_and_is_what_the_chart_names() {
+fn release_is_built_without_publish_rights_and_matches_chart() {
     let text = file(".github/workflows/release.yml");
     is_pinned("release", &text);
     assert!(text.contains("\npermissions: {}\n"), "nothing is granted to all jobs");

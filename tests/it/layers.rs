@@ -1,192 +1,55 @@
-//! Holds the source to its layers: who may import whom, and what the pure part may never touch.
+//! Checks the layers of the source: which modules import which, and what pure modules never use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What each module may import of ours, beside itself. Lower layers come first.
-const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("ids", &[]),
-    ("measure", &[]),
-    ("units", &["ids"]),
-    ("requirement", &["ids"]),
-    ("pod", &["ids", "requirement", "units"]),
-    ("storage", &["ids", "pod", "units"]),
-    ("fargate", &["ids", "units"]),
-    ("manifest", &["fargate", "ids", "pod", "requirement", "storage", "units"]),
-    ("catalog", &["ids", "manifest", "pod", "requirement", "units"]),
-    ("fleet", &["catalog", "fargate", "ids", "pod", "storage", "units"]),
-    ("rival", &["fleet", "ids", "manifest", "pod", "requirement"]),
-    ("demand", &["fargate", "fleet", "ids", "manifest", "pod", "requirement", "storage", "units"]),
-    ("schedule", &["demand", "ids", "pod", "requirement", "storage", "units"]),
+/// The rooms, each with the rooms that it may import. Lower rooms come first; `src/lib.rs` describes
+/// each room.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("manifest", &["model"]),
+    ("catalog", &["model"]),
+    ("demand", &["model"]),
+    ("scheduler", &["demand", "model"]),
+    ("solver", &["catalog", "demand", "model", "scheduler"]),
+    ("plan", &["catalog", "demand", "model"]),
+    ("planner", &["catalog", "demand", "manifest", "model", "plan", "solver"]),
+    ("policy", &["model", "plan"]),
+    ("apply", &["catalog", "demand", "model", "plan"]),
+    ("render", &["apply", "catalog", "model", "plan", "policy"]),
+    ("telemetry", &["render"]),
+    ("adapters", &["apply", "catalog", "demand", "manifest", "model", "telemetry"]),
+    ("simulator", &["adapters", "apply", "catalog", "demand", "manifest", "model", "scheduler"]),
     (
-        "solve",
+        "controller",
         &[
-            "catalog",
-            "demand",
-            "fleet",
-            "ids",
-            "manifest",
-            "pod",
-            "requirement",
-            "rival",
-            "schedule",
-            "storage",
-            "units",
-        ],
-    ),
-    (
-        "plan",
-        &[
-            "catalog",
-            "demand",
-            "fargate",
-            "fleet",
-            "ids",
-            "manifest",
-            "pod",
-            "requirement",
-            "rival",
-            "solve",
-            "storage",
-            "units",
-        ],
-    ),
-    ("lint", &["catalog", "demand", "ids", "manifest", "pod", "requirement", "units"]),
-    (
-        "engine",
-        &[
-            "catalog",
-            "demand",
-            "fleet",
-            "ids",
-            "lint",
-            "manifest",
-            "plan",
-            "requirement",
-            "solve",
-            "units",
-        ],
-    ),
-    ("render", &["catalog", "ids", "manifest", "plan", "requirement", "units"]),
-    ("policy", &["ids", "plan"]),
-    ("port", &["catalog", "fargate", "fleet", "ids", "manifest", "pod", "storage", "units"]),
-    ("sources", &["ids", "manifest", "port"]),
-    ("review", &["apply", "ids", "plan", "policy", "port", "render"]),
-    ("github", &["port"]),
-    ("observe", &["fleet", "ids", "port"]),
-    (
-        "apply",
-        &[
-            "catalog",
-            "demand",
-            "fleet",
-            "ids",
-            "observe",
-            "plan",
-            "pod",
-            "port",
-            "requirement",
-            "units",
-        ],
-    ),
-    (
-        "reconcile",
-        &[
-            "apply", "catalog", "demand", "fleet", "ids", "manifest", "measure", "observe", "plan",
-            "pod", "port", "rival", "units",
-        ],
-    ),
-    // Views of what the loop publishes.
-    (
-        "face",
-        &[
+            "adapters",
             "apply",
             "catalog",
-            "fleet",
-            "ids",
-            "manifest",
-            "measure",
-            "plan",
-            "reconcile",
-            "render",
-            "units",
-        ],
-    ),
-    ("adopt", &["fleet", "ids", "manifest", "plan", "requirement", "rival"]),
-    ("register", &["face", "ids", "port", "reconcile"]),
-    ("door", &["ids", "port", "reconcile"]),
-    ("web", &[]),
-    ("listen", &["door", "face", "ids", "plan", "reconcile", "web"]),
-    ("program", &[]),
-    ("cache", &["ids"]),
-    ("git", &["ids", "manifest", "port", "program"]),
-    ("tools", &["cache", "ids", "manifest", "port", "program"]),
-    (
-        "sim",
-        &[
-            "catalog",
             "demand",
-            "fargate",
-            "fleet",
-            "ids",
-            "manifest",
-            "pod",
-            "port",
-            "requirement",
-            "schedule",
-            "storage",
-            "units",
+            "model",
+            "plan",
+            "render",
+            "simulator",
+            "telemetry",
         ],
     ),
     (
-        "serve",
-        &[
-            "catalog",
-            "fleet",
-            "ids",
-            "manifest",
-            "pod",
-            "port",
-            "requirement",
-            "sim",
-            "storage",
-            "units",
-            "web",
-        ],
+        "server",
+        &["adapters", "apply", "catalog", "controller", "model", "plan", "render", "telemetry"],
     ),
-    ("aws", &["catalog", "fargate", "fleet", "ids", "manifest", "measure", "pod", "port", "units"]),
-    ("kube", &["demand", "fleet", "ids", "manifest", "pod", "port", "storage", "units"]),
-    ("telemetry", &["render"]),
 ];
 
-/// The only place that wires; it may import everything.
-const WIRES: [&str; 3] = ["cli", "lib", "main"];
+/// Modules that may import everything.
+const UNRESTRICTED: [&str; 4] = ["cli", "lib", "main", "testing"];
 
 /// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
-const PURE: [&str; 18] = [
-    "face",
-    "ids",
-    "units",
-    "requirement",
-    "pod",
-    "storage",
-    "fargate",
-    "manifest",
-    "catalog",
-    "fleet",
-    "demand",
-    "schedule",
-    "solve",
-    "plan",
-    "lint",
-    "engine",
-    "policy",
-    "render",
-];
+const PURE: [&str; 9] =
+    ["model", "manifest", "catalog", "demand", "scheduler", "solver", "plan", "planner", "policy"];
 
 /// The one file of a pure module that may use threads: what it returns does not depend on them.
-const ABREAST: &str = "solve/abreast.rs";
+const PARALLEL: &str = "solver/parallel.rs";
 
 /// What a pure module never mentions.
 const IMPURE: [&str; 14] = [
@@ -217,7 +80,7 @@ fn sources() -> BTreeMap<String, Vec<(PathBuf, String)>> {
         let first = below.components().next().expect("a name").as_os_str().to_string_lossy();
         let module = first.trim_end_matches(".rs").to_owned();
         let text = fs::read_to_string(&path).expect("source is readable");
-        // Unit tests may use what they like; they stand last in a file.
+        // Unit tests are not restricted; they come last in a file.
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
         modules.entry(module).or_default().push((below, code));
     }
@@ -229,12 +92,12 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.expect("source is readable").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
-            // Folders `tests` and `story` hold nothing but unit tests and what they need.
-            if !["tests", "story"].contains(&name.as_str()) {
+            // Folders `tests` and `testing` hold unit tests and their fixtures only.
+            if !["tests", "testing"].contains(&name.as_str()) {
                 collect(&path, files);
             }
         } else if path.extension().is_some_and(|end| end == "rs")
-            && !["tests.rs", "fixture.rs", "story.rs", "build.rs"].contains(&name.as_str())
+            && !["tests.rs", "fixture.rs", "build.rs"].contains(&name.as_str())
         {
             files.push(path);
         }
@@ -252,14 +115,12 @@ fn imports(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_module_imports_only_what_lies_below_it() {
-    let table: BTreeMap<&str, BTreeSet<&str>> = MAY_IMPORT
-        .iter()
-        .map(|(module, below)| (*module, below.iter().copied().collect()))
-        .collect();
+fn modules_import_only_lower_modules() {
+    let table: BTreeMap<&str, BTreeSet<&str>> =
+        ROOMS.iter().map(|(module, below)| (*module, below.iter().copied().collect())).collect();
     let mut wrong = Vec::new();
     for (module, files) in sources() {
-        if WIRES.contains(&module.as_str()) {
+        if UNRESTRICTED.contains(&module.as_str()) {
             continue;
         }
         let Some(allowed) = table.get(module.as_str()) else {
@@ -268,7 +129,7 @@ fn every_module_imports_only_what_lies_below_it() {
         };
         for (path, code) in files {
             let used = imports(&code).into_iter().filter(|name| *name != module);
-            let bad = used.filter(|name| !allowed.contains(name.as_str()) && name != "story");
+            let bad = used.filter(|name| !allowed.contains(name.as_str()) && name != "testing");
             wrong.extend(bad.map(|name| format!("src/{}: imports crate::{name}", path.display())));
         }
     }
@@ -276,14 +137,14 @@ fn every_module_imports_only_what_lies_below_it() {
 }
 
 #[test]
-fn the_pure_part_touches_nothing_outside() {
+fn pure_modules_have_no_side_effects() {
     let mut wrong = Vec::new();
     for (module, files) in
         sources().into_iter().filter(|(module, _)| PURE.contains(&module.as_str()))
     {
         for (path, code) in files {
             let code: String = code.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
-            let may = |name: &str| name == "std::thread" && path == Path::new(ABREAST);
+            let may = |name: &str| name == "std::thread" && path == Path::new(PARALLEL);
             let bad = IMPURE.iter().filter(|name| code.contains(**name) && !may(name));
             wrong.extend(
                 bad.map(|name| format!("src/{}: {module} mentions {name}", path.display())),
@@ -294,9 +155,9 @@ fn the_pure_part_touches_nothing_outside() {
 }
 
 #[test]
-fn the_table_has_no_cycle() {
+fn module_table_has_no_cycle() {
     let mut known: BTreeSet<&str> = BTreeSet::new();
-    let mut waiting: Vec<_> = MAY_IMPORT.to_vec();
+    let mut waiting: Vec<_> = ROOMS.to_vec();
     while !waiting.is_empty() {
         let before = waiting.len();
         waiting.retain(|(module, below)| {
@@ -312,4 +173,24 @@ fn the_table_has_no_cycle() {
             waiting.iter().map(|(m, _)| m).collect::<Vec<_>>()
         );
     }
+}
+
+#[test]
+fn tour_and_recipes_name_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut missing = Vec::new();
+    for (page, base) in [("src/README.md", "src"), (".github/CONTRIBUTING.md", "")] {
+        let text = fs::read_to_string(root.join(page)).expect("the page is readable");
+        let quoted = text.split('`').skip(1).step_by(2);
+        let paths: Vec<&str> = quoted
+            .filter(|quoted| quoted.contains('/') && !quoted.contains([' ', '*', '~', '=']))
+            .collect();
+        assert!(paths.len() >= 5, "{page} names {paths:?}");
+        let exists =
+            |path: &&str| [base, ""].iter().any(|base| root.join(base).join(path).exists());
+        missing.extend(
+            paths.iter().filter(|path| !exists(path)).map(|path| format!("{page}: {path}")),
+        );
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
 }

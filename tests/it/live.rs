@@ -6,50 +6,50 @@
 
 #[cfg(feature = "aws")]
 mod account;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod api_faults;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod apply_faults;
 #[cfg(feature = "cluster")]
-mod added;
-#[cfg(feature = "cluster")]
-mod broken;
+mod broken_watches;
 mod burst;
 mod cluster;
+mod control_plane;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod controller;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod controller_fixture;
 #[cfg(feature = "cluster")]
 mod crash;
-#[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod embedded;
+#[cfg(feature = "cluster")]
+mod end_to_end;
 #[cfg(feature = "cluster")]
 mod faults;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod image_rollout;
 mod install;
-#[cfg(feature = "cluster")]
-mod journey;
 #[cfg(feature = "cluster")]
 mod kubelets;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod large;
-#[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod looped;
+mod large_cluster;
 #[cfg(feature = "aws")]
 mod moto;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod offered;
-mod plane;
+mod observation_calls;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod offerings;
 #[cfg(feature = "cluster")]
 mod proxy;
-#[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod queued;
-#[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod rolled;
-#[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod scale;
-#[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod scene;
+#[cfg(feature = "cluster")]
+mod proxy_additions;
 #[cfg(feature = "sandbox")]
-mod served;
+mod sandbox_api;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod standing;
+mod sqs_queue;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod stormy;
+mod standing_fleet;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
-mod watched;
+mod watches;
 
 /// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.
 fn not_run(why: &str) {

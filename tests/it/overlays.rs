@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::binary::Place;
+use crate::binary::Workspace;
 
 const PLAN: [&str; 3] = ["plan", "--at", "2026-09-01T10:00:00Z"];
 
@@ -14,22 +14,22 @@ pub(crate) fn stand_ins() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tools")
 }
 
-/// Returns the example on a machine whose programs are in `path`.
-fn example(path: &Path) -> Place {
-    let mut place = Place::example("overlays");
+/// Returns the example on an instance whose programs are in `path`.
+fn example(path: &Path) -> Workspace {
+    let mut place = Workspace::example("overlays");
     place.variables.insert("PATH".to_owned(), path.display().to_string());
     place.variables.insert("XDG_CACHE_HOME".to_owned(), place.path("cache").display().to_string());
     place
 }
 
-fn program(place: &Place, name: &str, script: &str) {
+fn program(place: &Workspace, name: &str, script: &str) {
     place.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
     let path = place.path(&format!("bin/{name}"));
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("allowed");
 }
 
 #[test]
-fn what_tools_make_is_planned_and_the_plan_names_them() {
+fn rendered_manifests_are_planned_and_renderers_recorded() {
     let place = example(&stand_ins());
     let ran = place.run(&[&PLAN[..], &["--format", "json"]].concat());
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
@@ -54,7 +54,7 @@ fn what_tools_make_is_planned_and_the_plan_names_them() {
 }
 
 #[test]
-fn a_tool_that_is_absent_or_fails_leaves_its_source_unresolved_and_every_node_in_place() {
+fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
     let place = example(&stand_ins());
     let world = ["--world", "sim:world"];
     let applied = place.run(&[&["apply", ".", "--auto-approve"][..], &PLAN[1..], &world].concat());
@@ -71,7 +71,7 @@ fn a_tool_that_is_absent_or_fails_leaves_its_source_unresolved_and_every_node_in
          `kustomize` nor `kubectl` is on the PATH; install one of them"
     ));
     assert!(validated.out.contains("2 unresolved"), "{}", validated.out);
-    let plan = |place: &Place| {
+    let plan = |place: &Workspace| {
         let ran = place.run(&[&["plan", "--format", "json"][..], &world].concat());
         serde_json::from_str::<Value>(&ran.out).unwrap_or_else(|_| panic!("{}", ran.err))
     };
@@ -85,13 +85,13 @@ fn a_tool_that_is_absent_or_fails_leaves_its_source_unresolved_and_every_node_in
     absent.variables.insert("PATH".to_owned(), bin);
     let failing = absent.run(&["validate"]);
     assert!(failing.out.contains("`kubectl version` failed (exit status: 1)"), "{}", failing.out);
-    assert!(failing.out.contains("helm failed (exit status: 3): it said nothing"));
+    assert!(failing.out.contains("helm failed (exit status: 3): no error output"));
     assert!(!failing.out.contains('\u{1b}'), "what a tool says is escaped");
     assert_eq!(plan(&absent)["summary"]["destroy"], 0);
 }
 
 #[test]
-fn a_commit_is_rendered_without_touching_the_files() {
+fn commit_is_rendered_without_changing_the_work_tree() {
     let place = example(&stand_ins());
     let repository = git2::Repository::init(place.root()).expect("made");
     let mut index = repository.index().expect("an index");

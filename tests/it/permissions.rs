@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use fleetwright::fleet::tag;
+use fleetwright::model::observed::tag;
 use serde_json::Value as Json;
 
 /// What EC2 asks for beside the call itself: a fleet launches, tags, and hands a role on.
@@ -30,7 +30,7 @@ fn root() -> &'static Path {
 /// Returns every call of the adapter, as a policy writes it.
 fn calls() -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
-    for file in fs::read_dir(root().join("src/aws")).expect("a folder") {
+    for file in fs::read_dir(root().join("src/adapters/aws")).expect("a folder") {
         let text = fs::read_to_string(file.expect("a file").path()).expect("text");
         let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         for (client, service) in CLIENTS {
@@ -78,7 +78,7 @@ fn calls_of_the_loop() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_policy_of_applying_allows_every_call_and_nothing_else() {
+fn apply_policy_allows_exactly_the_calls_made() {
     let mut needed = calls();
     needed.retain(|call| !calls_of_the_loop().contains(call));
     assert!(needed.contains("ec2:CreateFleet") && needed.len() > 8, "{needed:?}");
@@ -87,7 +87,7 @@ fn the_policy_of_applying_allows_every_call_and_nothing_else() {
 }
 
 #[test]
-fn the_policy_of_planning_is_a_part_of_it_that_changes_nothing() {
+fn plan_policy_is_a_read_only_subset() {
     let (plan, apply) = (allowed("plan.json"), allowed("apply.json"));
     assert!(plan.is_subset(&apply) && !plan.is_empty());
     for action in &plan {
@@ -97,7 +97,7 @@ fn the_policy_of_planning_is_a_part_of_it_that_changes_nothing() {
 }
 
 #[test]
-fn the_controller_may_call_what_applying_calls_and_makes_no_machine_without_tokens_or_encryption() {
+fn controller_policy_requires_imdsv2_and_encryption() {
     let of_the_loop = calls_of_the_loop();
     assert_eq!(of_the_loop.len(), 4 + SWEEPS.len(), "{of_the_loop:?}");
     assert_eq!(allowed("controller.json"), &allowed("apply.json") | &of_the_loop);
@@ -122,7 +122,7 @@ fn the_controller_may_call_what_applying_calls_and_makes_no_machine_without_toke
 }
 
 #[test]
-fn taking_over_may_add_the_three_tags_to_machines_of_the_cluster_and_nothing_else() {
+fn adopt_policy_allows_three_tags_on_cluster_instances() {
     assert_eq!(allowed("adopt.json"), ["ec2:CreateTags".to_owned()].into());
     let text = fs::read_to_string(root().join("deploy/aws/adopt.json")).expect("a policy");
     let policy: Json = serde_json::from_str(&text).expect("JSON");
@@ -136,7 +136,7 @@ fn taking_over_may_add_the_three_tags_to_machines_of_the_cluster_and_nothing_els
 }
 
 #[test]
-fn the_policy_of_nodes_changes_nothing_and_knows_no_other_cluster() {
+fn node_policy_is_read_only_and_scoped_to_the_cluster() {
     for action in allowed("node.json") {
         let (service, verb) = action.split_once(':').expect("a service");
         let reads = ["Describe", "Get", "BatchGet", "BatchCheck"];
@@ -147,7 +147,7 @@ fn the_policy_of_nodes_changes_nothing_and_knows_no_other_cluster() {
 }
 
 #[test]
-fn the_role_of_the_controller_is_had_by_its_service_account_alone() {
+fn controller_role_trusts_only_its_service_account() {
     for (file, actions, conditions) in [
         (
             "trust-pod-identity.json",

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::binary::Place;
+use crate::binary::Workspace;
 
 const WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
@@ -20,16 +20,16 @@ fn policies() -> String {
 }
 
 /// Returns a place with a plan of an example, saved over a new embedded world.
-fn planned(example: &str) -> Place {
-    let place = Place::example(example);
+fn planned(example: &str) -> Workspace {
+    let place = Workspace::example(example);
     let ran = place.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     place
 }
 
 #[test]
-fn the_guard_rails_that_ship_pass_their_own_tests() {
-    let place = Place::empty();
+fn shipped_guard_rails_pass_their_tests() {
+    let place = Workspace::empty();
     let ran = place.run(&["policy", "test", &policies()]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     for name in ["budget", "blast_radius", "unresolved", "allowed", "spot", "node_age"] {
@@ -42,7 +42,7 @@ fn the_guard_rails_that_ship_pass_their_own_tests() {
 }
 
 #[test]
-fn a_policy_that_denies_ends_with_6_and_so_does_an_apply_of_a_file_without_its_findings() {
+fn policy_denial_exits_with_6() {
     let place = planned("eks-workshop");
     place.write(
         "guard/main.rego",
@@ -61,8 +61,8 @@ fn a_policy_that_denies_ends_with_6_and_so_does_an_apply_of_a_file_without_its_f
 }
 
 #[test]
-fn with_keys_nothing_but_their_signatures_approves() {
-    let place = Place::example("eks-workshop");
+fn configured_keys_require_signed_approvals() {
+    let place = Workspace::example("eks-workshop");
     let fleet = place.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
     place.write("fleetwright.yaml", &guard);
@@ -75,7 +75,7 @@ fn with_keys_nothing_but_their_signatures_approves() {
         let ran = place.run(&[&["apply", "plan.json"], refused].concat());
         assert_eq!(ran.code, Some(5), "{}", ran.err);
         assert!(
-            ran.err.contains("none that alice signed") && ran.err.contains("hint:"),
+            ran.err.contains("no approval signed by alice") && ran.err.contains("hint:"),
             "{}",
             ran.err
         );
@@ -95,8 +95,8 @@ fn with_keys_nothing_but_their_signatures_approves() {
 }
 
 #[test]
-fn what_judged_a_plan_judges_it_again_or_it_is_not_applied() {
-    let place = Place::example("eks-workshop");
+fn apply_needs_the_policies_that_judged_the_plan() {
+    let place = Workspace::example("eks-workshop");
     place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"look\"\n}\n");
     let plan = ["plan", "--out", "plan.json", "--policy", "guard"];
     let ran = place.run(&[&plan[..], &WORLD[..]].concat());
@@ -112,8 +112,8 @@ fn what_judged_a_plan_judges_it_again_or_it_is_not_applied() {
 }
 
 #[test]
-fn a_denial_that_is_struck_out_of_the_file_is_found() {
-    let place = Place::example("eks-workshop");
+fn removed_denial_in_plan_file_is_detected() {
+    let place = Workspace::example("eks-workshop");
     place.write("guard/main.rego", "package main\ndeny[msg] {\n  msg := \"no\"\n}\n");
     let plan = ["plan", "--out", "plan.json", "--policy", "guard"];
     assert_eq!(place.run(&[&plan[..], &WORLD[..]].concat()).code, Some(6));
@@ -127,8 +127,8 @@ fn a_denial_that_is_struck_out_of_the_file_is_found() {
 }
 
 #[test]
-fn settings_that_guard_and_cannot_be_read_stop_everything() {
-    let place = Place::example("eks-workshop");
+fn unreadable_guard_settings_stop_everything() {
+    let place = Workspace::example("eks-workshop");
     let fleet = place.read("fleetwright.yaml");
     place.write("fleetwright.yaml", &format!("{fleet}  apply: {{ kays: [] }}\n"));
     git(&place, &["init", "-q", "-b", "main"]);
@@ -142,8 +142,8 @@ fn settings_that_guard_and_cannot_be_read_stop_everything() {
 }
 
 #[test]
-fn a_plan_of_a_commit_is_guarded_by_that_commit_and_not_by_the_files_beside_it() {
-    let place = Place::example("eks-workshop");
+fn commit_plan_uses_guard_of_that_commit() {
+    let place = Workspace::example("eks-workshop");
     let fleet = place.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
     place.write("fleetwright.yaml", &guard);
@@ -159,13 +159,13 @@ fn a_plan_of_a_commit_is_guarded_by_that_commit_and_not_by_the_files_beside_it()
     ] {
         let ran = place.run(command);
         assert_eq!(ran.code, Some(5), "{command:?}: {}", ran.err);
-        assert!(ran.err.contains("none that alice signed"), "{}", ran.err);
+        assert!(ran.err.contains("no approval signed by alice"), "{}", ran.err);
     }
 }
 
 #[test]
-fn the_guard_that_a_plan_records_is_the_one_that_guards_its_apply() {
-    let place = Place::example("eks-workshop");
+fn apply_uses_the_guard_recorded_in_the_plan() {
+    let place = Workspace::example("eks-workshop");
     let fleet = place.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
     place.write("fleetwright.yaml", &guard);
@@ -183,8 +183,8 @@ fn the_guard_that_a_plan_records_is_the_one_that_guards_its_apply() {
 }
 
 #[test]
-fn windows_are_those_of_the_worlds_clock_and_not_of_the_plans_own_time() {
-    let place = Place::example("eks-workshop");
+fn windows_use_the_clock_of_the_world() {
+    let place = Workspace::example("eks-workshop");
     let fleet = place.read("fleetwright.yaml");
     let window = "  apply: { windows: [{ from: \"10:00\", to: \"10:01\" }] }\n";
     place.write("fleetwright.yaml", &(fleet + window));
@@ -202,8 +202,8 @@ fn windows_are_those_of_the_worlds_clock_and_not_of_the_plans_own_time() {
 }
 
 #[test]
-fn the_label_of_a_pull_request_lets_a_removal_pass_the_guard_rails_that_ship() {
-    let place = Place::example("quickstart");
+fn pull_request_label_permits_removals() {
+    let place = Workspace::example("quickstart");
     let policies = policies();
     let plan = ["plan", "--policy", &policies, "--format", "json"];
     let without = place.run(&plan);
@@ -215,7 +215,7 @@ fn the_label_of_a_pull_request_lets_a_removal_pass_the_guard_rails_that_ship() {
 }
 
 #[test]
-fn guard_rails_without_their_limits_deny_and_so_does_a_directory_without_policies() {
+fn guard_rails_without_limits_or_policies_deny() {
     let place = planned("eks-workshop");
     for file in ["allowed", "blast_radius", "budget", "spot", "node_age"] {
         let name = format!("{file}.rego");
@@ -230,11 +230,11 @@ fn guard_rails_without_their_limits_deny_and_so_does_a_directory_without_policie
     place.write("none/data.json", "{}");
     let none = place.run(&[&["plan", "--policy", "none"], &WORLD[..]].concat());
     assert_eq!(none.code, Some(1), "{}", none.err);
-    assert!(none.err.contains("holds no policy"), "{}", none.err);
+    assert!(none.err.contains("contains no policy"), "{}", none.err);
 }
 
 #[test]
-fn a_receipt_is_kept_or_nothing_is_done_and_belongs_to_its_plan() {
+fn receipt_is_required_and_belongs_to_its_plan() {
     let place = planned("eks-workshop");
     let apply = ["apply", "plan.json", "--auto-approve", "--receipt"];
     let nowhere = place.run(&[&apply[..], &["none/receipt.json"]].concat());
@@ -257,7 +257,7 @@ fn a_receipt_is_kept_or_nothing_is_done_and_belongs_to_its_plan() {
 }
 
 #[test]
-fn who_approves_sees_the_plan_and_has_a_name() {
+fn approver_sees_the_plan_and_is_named() {
     let place = planned("eks-workshop");
     let approve =
         |plan: &str, by: &str| place.run(&["approve", plan, "--by", by, "--out", "approvals.json"]);
@@ -284,15 +284,15 @@ fn who_approves_sees_the_plan_and_has_a_name() {
 }
 
 #[test]
-fn a_repository_that_is_named_by_its_url_has_its_policies_too() {
-    let place = Place::example("eks-workshop");
+fn policies_are_loaded_from_repository_urls() {
+    let place = Workspace::example("eks-workshop");
     place.write("fleetwright.yaml", &(place.read("fleetwright.yaml") + "  policies: [guard]\n"));
     place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"from afar\"\n}\n");
     git(&place, &["init", "-q", "-b", "main"]);
     git(&place, &["add", "-A"]);
     git(&place, &["commit", "-q", "-m", "base"]);
     let url = format!("file://{}", place.root().display());
-    let mut here = Place::empty();
+    let mut here = Workspace::empty();
     let path = std::env::var("PATH").expect("a path");
     here.variables.insert("PATH".to_owned(), path);
     let ran = here.run(&["plan", &url, "--world", "empty", "--at", "2026-09-01T10:00:00Z"]);
@@ -304,7 +304,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-fn git(place: &Place, arguments: &[&str]) {
+fn git(place: &Workspace, arguments: &[&str]) {
     let done = Command::new("git")
         .current_dir(place.root())
         .args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"])
@@ -315,8 +315,8 @@ fn git(place: &Place, arguments: &[&str]) {
 }
 
 #[test]
-fn what_a_change_causes_is_told_from_what_was_pending_anyway_and_the_base_guards_it() {
-    let place = Place::example("eks-workshop");
+fn comparison_separates_new_changes_and_uses_base_guard() {
+    let place = Workspace::example("eks-workshop");
     place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"seen by the base\"\n}\n");
     place.write("fleetwright.yaml", &(place.read("fleetwright.yaml") + "  policies: [guard]\n"));
     git(&place, &["init", "-q", "-b", "main"]);
@@ -344,7 +344,7 @@ fn what_a_change_causes_is_told_from_what_was_pending_anyway_and_the_base_guards
 }
 
 #[test]
-fn two_plans_are_compared_and_drift_is_a_report() {
+fn plans_are_compared_and_drift_is_reported() {
     let place = planned("eks-workshop");
     let same = place.run(&["diff", "plan.json", "plan.json", "--detailed-exitcode"]);
     assert_eq!(same.code, Some(0), "{}", same.err);
@@ -365,7 +365,7 @@ fn two_plans_are_compared_and_drift_is_a_report() {
 }
 
 #[test]
-fn what_tools_for_terraform_look_for_is_in_every_view() {
+fn views_have_the_markers_of_terraform_tools() {
     let place = planned("eks-workshop");
     // As Atlantis and tfcmt have it.
     let is_summary = |line: &str| {
@@ -391,8 +391,8 @@ fn what_tools_for_terraform_look_for_is_in_every_view() {
 }
 
 #[test]
-fn a_secret_of_the_repository_is_in_no_view_and_no_error() {
-    let place = Place::example("eks-workshop");
+fn secrets_appear_in_no_view_or_error() {
+    let place = Workspace::example("eks-workshop");
     let secret = "planted-canary-7f3a";
     let workload = format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: leaky\n  annotations: {{ a: {secret} }}\nspec:\n  \

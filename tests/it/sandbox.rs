@@ -116,7 +116,7 @@ pub(crate) fn quickstart() -> tempfile::TempDir {
 }
 
 #[test]
-fn kubectl_sees_drains_and_scales_what_the_embedded_world_plays() {
+fn kubectl_reads_drains_and_scales_the_sandbox() {
     if !has_kubectl() {
         return;
     }
@@ -168,7 +168,7 @@ fn kubectl_sees_drains_and_scales_what_the_embedded_world_plays() {
 }
 
 #[test]
-fn kubectl_applies_without_flags_and_sees_autoscalers_schedules_and_our_own_kinds() {
+fn kubectl_applies_and_lists_all_sandbox_kinds() {
     if !has_kubectl() {
         return;
     }
@@ -238,7 +238,7 @@ fn kubectl_applies_without_flags_and_sees_autoscalers_schedules_and_our_own_kind
 }
 
 #[test]
-fn what_cannot_be_read_is_said_as_the_sandbox_begins() {
+fn unreadable_files_are_reported_at_sandbox_start() {
     let tree = quickstart();
     std::fs::write(tree.path().join("broken.yaml"), "kind: Pod\nspec: [").expect("written");
     let mut sandbox = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
@@ -257,7 +257,7 @@ fn what_cannot_be_read_is_said_as_the_sandbox_begins() {
 }
 
 #[test]
-fn the_workloads_are_delivered_again_when_the_files_change() {
+fn sandbox_redelivers_changed_workloads() {
     if !has_kubectl() {
         return;
     }
@@ -291,7 +291,7 @@ fn fleetwright(sandbox: &Sandbox, code: i32, arguments: &[&str]) -> String {
 
 #[cfg(feature = "cluster")]
 #[test]
-fn a_plan_is_carried_out_in_the_sandbox_and_the_next_one_is_empty() {
+fn plan_applied_in_sandbox_leaves_an_empty_plan() {
     let tree = quickstart();
     let sandbox = Sandbox::start(tree.path());
     let path = tree.path().to_str().expect("UTF-8");

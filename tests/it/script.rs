@@ -1,9 +1,9 @@
-//! Stories: what their lines mean, and how they are told.
+//! The language of scripts and the runner.
 //!
-//! A story runs in a directory of its own. Its lines, one step each:
+//! A script runs in a directory of its own. Each line is one step:
 //!
 //! ```text
-//! # said to the reader alone
+//! # comment
 //! example NAME                 begin with a copy of examples/NAME
 //! write FILE                   write the indented lines that follow (two spaces are taken off)
 //! set FILE KEY=VALUE           give the one `KEY: …` of a YAML or JSON file another value
@@ -16,7 +16,7 @@
 //! run ARGUMENTS [-> CODE]      run the program, which ends with CODE (0 where none is given)
 //! ```
 //!
-//! What follows a run is held against it:
+//! Expectations check the last run:
 //!
 //! ```text
 //! out TEXT, err TEXT           stdout, stderr has a line that holds TEXT
@@ -39,25 +39,25 @@ use std::path::Path;
 use git2::{IndexAddOption, Repository, Signature, Time};
 use serde_json::Value;
 
-use crate::binary::{Place, Ran};
+use crate::binary::{CommandResult, Workspace};
 use crate::golden;
 
-/// When every commit of a story is made.
+/// The time of each commit.
 const COMMITTED: i64 = 1_788_256_800;
 
-/// Tells the story of `scripts/NAME`.
+/// Runs `scripts/NAME`.
 ///
 /// # Panics
-/// When a step fails, with file, line, and what the last run wrote.
-pub(crate) fn tell(name: &str) {
+/// Panics with file, line and output of the last run where a step fails.
+pub(crate) fn run_script(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts").join(name);
     let text = fs::read_to_string(&path).expect("the script is readable");
-    let (place, ran) = (Place::empty(), Ran::default());
-    let mut story = Story { place, ran, kept: BTreeMap::new(), held: None };
+    let (place, ran) = (Workspace::empty(), CommandResult::default());
+    let mut script = ScriptRun { place, ran, kept: BTreeMap::new(), held: None };
     for step in steps(&text) {
-        let rest = story.filled_in(step.rest);
-        if let Err(why) = story.step(&Step { rest: &rest, ..step.clone() }) {
-            let Ran { out, err, .. } = &story.ran;
+        let rest = script.filled_in(step.rest);
+        if let Err(why) = script.step(&ScriptStep { rest: &rest, ..step.clone() }) {
+            let CommandResult { out, err, .. } = &script.ran;
             panic!(
                 "tests/it/scripts/{name}:{}: {} {}\n{why}\n--- stdout\n{out}\n--- stderr\n{err}",
                 step.line, step.word, step.rest
@@ -66,17 +66,17 @@ pub(crate) fn tell(name: &str) {
     }
 }
 
-/// One line of a story, and the indented ones below it.
+/// One line of a script, and the indented lines below it.
 #[derive(Clone)]
-struct Step<'a> {
+struct ScriptStep<'a> {
     line: usize,
     word: &'a str,
     rest: &'a str,
     body: String,
 }
 
-fn steps(text: &str) -> Vec<Step<'_>> {
-    let mut steps: Vec<Step<'_>> = Vec::new();
+fn steps(text: &str) -> Vec<ScriptStep<'_>> {
+    let mut steps: Vec<ScriptStep<'_>> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let body = line.strip_prefix("  ").or(line.is_empty().then_some(""));
         match (body, steps.last_mut()) {
@@ -87,31 +87,31 @@ fn steps(text: &str) -> Vec<Step<'_>> {
             _ if line.is_empty() || line.starts_with('#') => {}
             _ => {
                 let (word, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
-                steps.push(Step { line: index + 1, word, rest, body: String::new() });
+                steps.push(ScriptStep { line: index + 1, word, rest, body: String::new() });
             }
         }
     }
     steps
 }
 
-struct Story {
-    place: Place,
-    /// What the last run did.
-    ran: Ran,
-    /// Values by the name that the story gave them.
+struct ScriptRun {
+    place: Workspace,
+    /// The result of the last run.
+    ran: CommandResult,
+    /// Values by the name that `keep` gave them.
     kept: BTreeMap<String, String>,
-    /// The world that is locked.
+    /// The lock of a world.
     held: Option<fs::File>,
 }
 
-impl Story {
+impl ScriptRun {
     fn filled_in(&self, text: &str) -> String {
         let known = self.kept.iter().map(|(name, value)| (format!("${name}"), value));
         known.fold(text.replace("\\e", "\u{1b}"), |text, (name, value)| text.replace(&name, value))
     }
 
-    fn step(&mut self, step: &Step<'_>) -> Result<(), String> {
-        let Step { word, rest, body, .. } = step;
+    fn step(&mut self, step: &ScriptStep<'_>) -> Result<(), String> {
+        let ScriptStep { word, rest, body, .. } = step;
         match *word {
             "example" => {
                 self.place.take(rest);

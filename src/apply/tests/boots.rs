@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::*;
-use crate::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
+use crate::model::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
 
 #[test]
 fn a_node_counts_as_ready_once_its_startup_taints_are_gone() {
@@ -17,14 +17,14 @@ fn a_node_counts_as_ready_once_its_startup_taints_are_gone() {
         }
         let began = world.now();
         let (receipt, events) = apply_over(&plan, &world, &settings());
-        assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+        assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
         let ready = events.iter().find(|event| matches!(event.step, Step::Ready { .. }));
         ready.expect("three of them").at.duration_since(began)
     };
     let effect = TaintEffect::NoSchedule;
     let taint = Taint { key: "agent/not-ready".into(), value: "".into(), effect };
-    assert_eq!(ready_after(Vec::new()), crate::sim::delay::READY);
-    assert_eq!(ready_after(vec![taint]), crate::sim::delay::INITIALIZED);
+    assert_eq!(ready_after(Vec::new()), crate::simulator::delay::READY);
+    assert_eq!(ready_after(vec![taint]), crate::simulator::delay::INITIALIZED);
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_machine_that_never_becomes_ready_is_terminated_and_tried_again_by_the_next_
     let mut settings = settings();
     settings.bounds.ready = SignedDuration::from_secs(30);
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let outcome = outcome(&receipt, "2", WaveStep::Launch);
     assert!(
         matches!(outcome, Outcome::GivenUp { why } if why.contains("terminated")),
@@ -43,7 +43,7 @@ fn a_machine_that_never_becomes_ready_is_terminated_and_tried_again_by_the_next_
     let keys = |world: &World| active(world).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
     assert_eq!(keys(&world), ["", "0", "1"], "what did not boot is ended, the rest is kept");
     world.settle(MINUTE * 5).expect("kept in memory");
-    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied);
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan), "a new attempt has a new token");
 }
 
@@ -61,13 +61,13 @@ fn a_node_that_joined_and_is_not_ready_in_time_is_cordoned_before_its_machine_en
     assert!(!given_up.is_empty(), "{receipt:?}");
     let (mut cordoned, mut ended) = (0, 0);
     for call in writes(&world) {
-        if let Call::Terminate { instance, .. } = &call
+        if let PortCall::Terminate { instance, .. } = &call
             && given_up.contains(instance)
         {
             ended += 1;
             assert!(cordoned >= ended, "{instance} ended, and no pod was kept from it");
         }
-        cordoned += usize::from(matches!(call, Call::Cordon { unschedulable: true, .. }));
+        cordoned += usize::from(matches!(call, PortCall::Cordon { unschedulable: true, .. }));
     }
     assert_eq!(ended, given_up.len());
 }
@@ -77,7 +77,7 @@ fn a_machine_that_is_not_ready_in_time_but_holds_pods_is_left() {
     let world = fleet();
     let plan = plan(&world);
     let mut delivery = workloads(12);
-    let mut template = crate::sim::fixture::template("api", 500);
+    let mut template = crate::simulator::fixture::template("api", 500);
     let anything = Toleration { operator: TolerationOperator::Exists, ..Toleration::default() };
     template.spec.tolerations.push(anything);
     let api = id(WorkloadKind::Deployment, "api");
@@ -87,7 +87,7 @@ fn a_machine_that_is_not_ready_in_time_but_holds_pods_is_left() {
     settings.bounds.ready = SignedDuration::from_secs(40);
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     let outcomes = ["1", "2", "3"].map(|key| outcome(&receipt, key, WaveStep::Launch));
-    let left = |o: &&&Outcome| matches!(o, Outcome::GivenUp { why } if why.contains("was left"));
+    let left = |o: &&&Outcome| matches!(o, Outcome::GivenUp { why } if why.contains("was kept"));
     assert!(outcomes.iter().any(|o| left(&o)), "{outcomes:?}");
     world.settle(MINUTE * 5).expect("kept in memory");
     assert!(active(&world).len() > 3, "what holds pods runs on");
@@ -104,7 +104,7 @@ fn a_machine_whose_node_somebody_uncordons_while_it_is_given_up_is_not_ended_as_
         let mut first = first.borrow_mut();
         if let (Step::Cordoned { node }, None) = (&event.step, &*first) {
             let found = world.observed().nodes[node].clone();
-            world.change_node(&Node { unschedulable: false, ..found });
+            world.update_node(&Node { unschedulable: false, ..found });
             *first = Some(node.clone());
         }
     };
@@ -121,7 +121,7 @@ fn a_machine_whose_node_somebody_uncordons_while_it_is_given_up_is_not_ended_as_
 fn a_machine_is_not_ended_by_a_look_that_shows_pods_on_nodes_and_no_node() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Launched { .. }) {
@@ -134,5 +134,5 @@ fn a_machine_is_not_ended_by_a_look_that_shows_pods_on_nodes_and_no_node() {
         let says = matches!(left, Outcome::GivenUp { why } if why.contains("and no node"));
         assert!(says, "{left:?}");
     }
-    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Terminate { .. })));
+    assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Terminate { .. })));
 }

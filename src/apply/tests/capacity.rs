@@ -1,17 +1,18 @@
 //! Where EC2 has nothing left of what was decided: approved alternatives, and what waits for a launch that failed.
 
 use super::*;
-use crate::catalog::{CapacityType, InstanceType, Measured, PriceSource, Zone};
-use crate::ids::InstanceTypeName;
+use crate::catalog::{InstanceType, MeasuredNodes, PriceSource, Zone};
+use crate::model::ids::InstanceTypeName;
+use crate::model::market::CapacityType;
+use crate::model::reason::{Alternative, KeepReason};
+use crate::model::requirement::{key, label};
+use crate::model::units::MicroUsd;
 use crate::plan::wire::{AlternativesRow, Amount, ExplainRow, PodCounts, Reason};
-use crate::requirement::{key, label};
-use crate::sim::Unavailable;
-use crate::solve::{Alternative, KeepReason};
-use crate::units::MicroUsd;
+use crate::simulator::OfferingOutage;
 
 fn no_capacity(world: &World, kind: &str) {
     let instance_type = Some(InstanceTypeName::from(kind));
-    world.set_unavailable(vec![Unavailable { instance_type, ..Unavailable::default() }]);
+    world.set_unavailable(vec![OfferingOutage { instance_type, ..OfferingOutage::default() }]);
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn without_capacity_or_alternative_nothing_that_depends_on_it_is_retired() {
     no_capacity(&world, "m6i.large");
     let before = active(&world);
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let failed = outcome(&receipt, "2", WaveStep::Launch);
     assert!(
         matches!(failed, Outcome::Failed { why } if why.contains("InsufficientInstanceCapacity")),
@@ -33,7 +34,7 @@ fn without_capacity_or_alternative_nothing_that_depends_on_it_is_retired() {
     }
     assert_eq!(active(&world), before);
     world.set_unavailable(Vec::new());
-    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "the same plan finishes");
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
     assert_eq!(active(&world), planned_fleet(&plan));
 }
 
@@ -64,9 +65,9 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
         let groups = [("1", "a"), ("2", "b"), ("3", "a")].into_iter().chain(group_of_0);
         plan.capacity.explain = groups.map(explain).collect();
         let zone = Some("eu-west-1b".into());
-        world.set_unavailable(vec![Unavailable { zone, ..Unavailable::default() }]);
+        world.set_unavailable(vec![OfferingOutage { zone, ..OfferingOutage::default() }]);
         let receipt = applied(&plan, &world);
-        assert_eq!(receipt.verdict, Verdict::Partly);
+        assert_eq!(receipt.verdict, ApplyStatus::Partly);
         assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
         assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { .. }));
         assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done);
@@ -106,7 +107,7 @@ fn catalog() -> Catalog {
             stand_in: false,
         },
         warnings: Vec::new(),
-        measured: Measured::default(),
+        measured: MeasuredNodes::default(),
         quotas: None,
         offered: None,
     }
@@ -135,7 +136,7 @@ fn without_capacity_the_next_approved_alternative_is_taken() {
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let (receipt, events) = apply_over(&plan, &world, &settings);
-    assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+    assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan));
     assert!(events.iter().any(|event| matches!(event.step, Step::NoCapacity { .. })));
     let observed = world.observed();
@@ -143,7 +144,7 @@ fn without_capacity_the_next_approved_alternative_is_taken() {
     for instance in observed.instances.values().filter(has_spec) {
         assert_eq!(instance.instance_type.as_str(), "m7i.large");
         assert_eq!(instance.capacity_type, CapacityType::Spot);
-        let labels = &observed.node_of(&instance.id).expect("registered").labels;
+        let labels = &observed.node_for_instance(&instance.id).expect("registered").labels;
         for (key, value) in [
             (key::INSTANCE_TYPE, "m7i.large"),
             (key::ZONE, "eu-west-1b"),
@@ -168,12 +169,12 @@ fn an_alternative_the_catalogue_does_not_know_is_never_launched() {
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
     assert!(writes(&world).iter().all(|call| match call {
-        Call::Launch { request, .. } => request.instance_type.as_str() == "m6i.large",
-        Call::Terminate { .. }
-        | Call::Cordon { .. }
-        | Call::Evict { .. }
-        | Call::RaiseGroup { .. }
-        | Call::EndMember { .. }
-        | Call::DeleteNode { .. } => false,
+        PortCall::Launch { request, .. } => request.instance_type.as_str() == "m6i.large",
+        PortCall::Terminate { .. }
+        | PortCall::Cordon { .. }
+        | PortCall::Evict { .. }
+        | PortCall::RaiseGroup { .. }
+        | PortCall::EndMember { .. }
+        | PortCall::DeleteNode { .. } => false,
     }));
 }

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::fleet::{CORDONED_ANNOTATION, CordonedFor};
-use crate::ids::NodeName;
+use crate::model::ids::NodeName;
+use crate::model::observed::{CORDONED_ANNOTATION, CordonReason};
 
 /// What somebody makes of a node.
-type Person = fn(&Node) -> Node;
+type NodeEdit = fn(&Node) -> Node;
 
 /// Cordons a node as `kubectl cordon` does: what else is written on it stays.
 fn cordons(node: &Node) -> Node {
@@ -20,17 +20,17 @@ fn takes_over(node: &Node) -> Node {
 }
 
 /// Has a person write the first node that is about to be written, just before it is.
-fn applies_beside_a_person(plan: &Plan, world: &World, person: Person) -> (Receipt, NodeName) {
+fn applies_beside_a_person(plan: &Plan, world: &World, person: NodeEdit) -> (Receipt, NodeName) {
     let first: Cell<Option<NodeName>> = Cell::default();
     let meddles = |node: &Node| {
         let name = first.take().unwrap_or_else(|| {
             let now = world.observed().nodes[&node.name].clone();
-            world.change_node(&person(&now));
+            world.update_node(&person(&now));
             node.name.clone()
         });
         first.set(Some(name));
     };
-    let mut ports = Faulty::new(world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::new(world, usize::MAX, Fault::FailBefore);
     ports.meddles = Some(&meddles);
     let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
     (receipt, first.take().expect("a node was to be written"))
@@ -43,7 +43,7 @@ fn marked(plan: &Plan, world: &World, n: usize, unschedulable: bool) -> Node {
     let mark = (CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
     let node = world.observed().nodes[&name].clone();
     let node = Node { unschedulable, annotations: [mark].into(), ..node };
-    world.change_node(&node);
+    world.update_node(&node);
     node
 }
 
@@ -66,21 +66,21 @@ fn what_a_person_cordons_between_look_and_write_keeps_their_cordon_and_gets_no_m
         |key| matches!(outcome(&receipt, key, WaveStep::Retire), Outcome::GivenUp { .. });
     assert!(given_up("0") && given_up("1"), "{receipt:#?}");
     let node = &world.observed().nodes[&name];
-    assert_eq!((node.unschedulable, node.cordoned_for()), (true, None));
+    assert_eq!((node.unschedulable, node.cordon_reason()), (true, None));
 }
 
 #[test]
 fn a_stale_cordon_that_a_person_takes_over_stays_and_one_that_still_has_our_mark_goes() {
     // `kubectl cordon` changes nothing of what is cordoned already: it is no way of taking it over.
-    let persons: [(Person, bool); 2] = [(takes_over, true), (cordons, false)];
+    let persons: [(NodeEdit, bool); 2] = [(takes_over, true), (cordons, false)];
     for (person, stays) in persons {
         let world = fleet();
         let plan = without_retirements(plan(&world));
         let node = marked(&plan, &world, 0, true);
         let (receipt, name) = applies_beside_a_person(&plan, &world, person);
-        assert_eq!((receipt.verdict, &name), (Verdict::Applied, &node.name));
+        assert_eq!((receipt.verdict, &name), (ApplyStatus::Applied, &node.name));
         let node = &world.observed().nodes[&name];
-        assert_eq!((node.unschedulable, node.cordoned_for()), (stays, None));
+        assert_eq!((node.unschedulable, node.cordon_reason()), (stays, None));
     }
 }
 
@@ -95,7 +95,7 @@ fn a_node_is_written_although_its_kubelet_wrote_it_since_it_was_seen() {
         Node { labels, ..node.clone() }
     };
     applies_beside_a_person(&plan, &world, reports);
-    assert_eq!(world.observed().nodes[&node.name].cordoned_for(), None);
+    assert_eq!(world.observed().nodes[&node.name].cordon_reason(), None);
 }
 
 #[test]
@@ -104,17 +104,17 @@ fn a_mark_is_taken_off_a_node_that_takes_pods_and_nobody_is_told_that_it_does() 
     let plan = without_retirements(plan(&world));
     let node = marked(&plan, &world, 0, false);
     let (receipt, events) = apply_over(&plan, &world, &settings());
-    assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(Verdict::Applied));
+    assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(ApplyStatus::Applied));
     let found = &world.observed().nodes[&node.name];
-    assert_eq!((found.unschedulable, found.cordoned_for()), (false, None));
+    assert_eq!((found.unschedulable, found.cordon_reason()), (false, None));
     assert!(!events.iter().any(|event| matches!(event.step, Step::Uncordoned { .. })));
 }
 
 /// Applies, interrupted once it is checked where that is said; returns how often Kubernetes was read before the first launch.
-fn reads_before_launch(plan: &Plan, ports: &Faulty<'_>, interrupts: bool) -> usize {
+fn reads_before_launch(plan: &Plan, ports: &FaultyPorts<'_>, interrupts: bool) -> usize {
     let flag = AtomicBool::new(false);
     let mut settings = ApplySettings { interrupted: Some(&flag), ..settings() };
-    settings.waits = Waits::UntilLaunched;
+    settings.launch_wait = LaunchWait::UntilLaunched;
     let mut reads = 0;
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Checked { .. }) {
@@ -132,16 +132,16 @@ fn reads_before_launch(plan: &Plan, ports: &Faulty<'_>, interrupts: bool) -> usi
 fn an_apply_that_is_interrupted_uncordons_nothing_and_one_that_may_have_looks_again() {
     // What was seen before shows a node cordoned that takes pods.
     for (interrupts, at, reads, left) in [
-        (true, usize::MAX, 0, Some(CordonedFor::Drain)),
+        (true, usize::MAX, 0, Some(CordonReason::Drain)),
         (false, usize::MAX, 2, None),
         (false, 0, 2, None),
     ] {
         let world = fleet();
         let plan = without_retirements(plan(&world));
         let node = marked(&plan, &world, 0, true);
-        let ports = Faulty::new(&world, at, Fault::LoseReply);
+        let ports = FaultyPorts::new(&world, at, Fault::LoseReply);
         assert_eq!(reads_before_launch(&plan, &ports, interrupts), reads, "at {at}");
-        assert_eq!(world.observed().nodes[&node.name].cordoned_for(), left, "at {at}");
+        assert_eq!(world.observed().nodes[&node.name].cordon_reason(), left, "at {at}");
     }
 }
 
@@ -163,7 +163,7 @@ fn given_up(receipt: &Receipt) -> Vec<(&InstanceId, &str)> {
 #[test]
 fn all_that_are_not_ready_in_time_are_judged_by_one_look_after_the_last_was_cordoned() {
     let world = fleet();
-    let ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     let (mut before, mut after) = (None, 0);
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Cordoned { .. }) {
@@ -186,7 +186,7 @@ fn a_call_that_fails_for_now_leaves_no_machine_that_is_not_ready_in_time() {
         let mut given = 0;
         for at in 0..12 {
             let world = fleet();
-            let ports = Faulty::new(&world, at, fault);
+            let ports = FaultyPorts::new(&world, at, fault);
             let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
             let observed = world.observed();
             for (id, why) in given_up(&receipt) {
@@ -204,11 +204,13 @@ fn a_node_that_is_ready_after_all_while_its_machine_is_given_up_takes_pods() {
     let mut ready = 0;
     for at in 0..24 {
         let world = fleet();
-        let ports = Faulty::new(&world, at, Fault::TurnAway);
+        let ports = FaultyPorts::new(&world, at, Fault::TurnAway);
         let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
         let observed = world.observed();
         let done = receipt.outcomes.iter().filter(|change| change.outcome == Outcome::Done);
-        for node in done.filter_map(|change| observed.node_of(change.instance_id.as_ref()?)) {
+        for node in
+            done.filter_map(|change| observed.node_for_instance(change.instance_id.as_ref()?))
+        {
             assert!(!node.unschedulable && node.annotations.is_empty(), "at {at}: {node:?}");
             ready += 1;
         }
@@ -219,7 +221,7 @@ fn a_node_that_is_ready_after_all_while_its_machine_is_given_up_takes_pods() {
 #[test]
 fn a_machine_that_ec2_no_longer_shows_is_not_said_to_hold_pods() {
     let world = fleet();
-    let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     ports.lag = SignedDuration::from_secs(45);
     let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
     for (_, why) in given_up(&receipt) {

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::plan::client_token;
-use crate::sim::fixture::poll_once;
+use crate::simulator::fixture::poll_once;
 
 /// Applies with a fault at the `at`-th write; returns whether the run got that far.
 fn run_into(plan: &Plan, world: &World, at: usize, fault: Fault) -> bool {
-    let faulty = Faulty::new(world, at, fault);
+    let faulty = FaultyPorts::new(world, at, fault);
     let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
     let settings = settings();
     let mut silent = |_: &Event| {};
@@ -28,7 +28,7 @@ fn the_same_plan_finishes_after_any_fault_at_any_write() {
                 break;
             }
             let receipt = applied(&plan, &world);
-            assert_eq!(receipt.verdict, Verdict::Applied, "{fault:?} at {at}: {receipt:#?}");
+            assert_eq!(receipt.verdict, ApplyStatus::Applied, "{fault:?} at {at}: {receipt:#?}");
             assert_eq!(active(&world), planned_fleet(&plan), "{fault:?} at {at}");
             assert_lawful(&world, &plan);
             let observed = world.observed();
@@ -47,7 +47,7 @@ fn a_run_may_die_twice() {
             let plan = plan(&world);
             run_into(&plan, &world, first, Fault::DieAfter);
             run_into(&plan, &world, second, Fault::DieBefore);
-            assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "{first}, {second}");
+            assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "{first}, {second}");
             assert_eq!(active(&world), planned_fleet(&plan), "{first}, {second}");
             assert_lawful(&world, &plan);
         }
@@ -59,10 +59,10 @@ fn where_the_list_lags_the_token_keeps_a_launch_from_happening_twice() {
     let world = fleet();
     let plan = plan(&world);
     assert!(run_into(&plan, &world, 1, Fault::DieAfter));
-    let mut lagging = Faulty::new(&world, usize::MAX, Fault::DieBefore);
+    let mut lagging = FaultyPorts::new(&world, usize::MAX, Fault::DieBefore);
     lagging.lag = SignedDuration::from_secs(20);
     let receipt = apply_over(&plan, &lagging, &settings()).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan));
     assert_lawful(&world, &plan);
 }
@@ -107,11 +107,11 @@ fn what_a_run_that_died_left_cordoned_takes_pods_again_in_the_next_one_unless_it
         let mut nodes = world.observed().nodes.into_values();
         let theirs = nodes.find(|node| !node.unschedulable);
         let theirs = Node { unschedulable: true, ..theirs.expect("another") };
-        world.change_node(&theirs);
+        world.update_node(&theirs);
         for alone in [false, true] {
-            let settings = ApplySettings { alone, ..settings() };
+            let settings = ApplySettings { is_exclusive: alone, ..settings() };
             let (receipt, events) = apply_over(&other, &world, &settings);
-            assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(Verdict::Applied));
+            assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(ApplyStatus::Applied));
             let opened = events.iter().filter_map(|event| {
                 let Step::Uncordoned { node } = &event.step else { return None };
                 Some(node.clone())

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::fleet::Pod;
-use crate::ids::{NodeName, Uid, WorkloadId};
+use crate::model::ids::{NodeName, Uid, WorkloadId};
+use crate::model::observed::Pod;
 
 #[test]
 fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
@@ -16,7 +16,7 @@ fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
     let plan = plan(&world);
     let began = world.now();
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
     for key in ["0", "1"] {
         let outcome = outcome(&receipt, key, WaveStep::Retire);
         assert!(
@@ -31,7 +31,7 @@ fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
     assert!(world.now().duration_since(began) < bounds.drain + bounds.ready);
     assert_eq!(pods(&world, "api").iter().filter(|pod| pod.terminating).count(), 0);
     world.deliver(&workloads(6)).expect("kept in memory");
-    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "the same plan finishes");
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
     assert_eq!(active(&world), planned_fleet(&plan));
     assert_lawful(&world, &plan);
 }
@@ -42,11 +42,17 @@ fn a_budget_that_lets_one_pod_go_at_a_time_slows_a_drain_and_is_kept() {
     world.deliver(&workloads(6).budget("api", Some("5"), None)).expect("kept in memory");
     let plan = plan(&world);
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
-    let blocked = |call: &Call| {
-        matches!(call, Call::Evict { outcome: Some(crate::port::EvictOutcome::Blocked { .. }), .. })
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
+    let blocked = |call: &PortCall| {
+        matches!(
+            call,
+            PortCall::Evict {
+                outcome: Some(crate::apply::ports::EvictOutcome::Blocked { .. }),
+                ..
+            }
+        )
     };
-    assert!(world.ledger().iter().any(blocked));
+    assert!(world.calls().iter().any(blocked));
 }
 
 #[test]
@@ -65,10 +71,10 @@ fn critical_pods_leave_a_node_after_all_others() {
         pod.and_then(|pod| pod.node.clone())
     };
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     let evicted = writes(&world).into_iter().filter_map(|call| {
-        let Call::Evict { name, outcome: Some(outcome), .. } = call else { return None };
-        (outcome == crate::port::EvictOutcome::Evicted).then_some(name)
+        let PortCall::Evict { name, outcome: Some(outcome), .. } = call else { return None };
+        (outcome == crate::apply::ports::EvictOutcome::Evicted).then_some(name)
     });
     let evicted: Vec<String> = evicted.collect();
     let critical: Vec<&String> = evicted.iter().filter(|name| name.contains("dns")).collect();
@@ -89,11 +95,11 @@ fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() 
     let mut observed = world.observed();
     let name = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("a node");
     observed.nodes.get_mut(&name).expect("registered").unschedulable = true;
-    let bytes = crate::fleet::write_world(&observed);
+    let bytes = crate::model::observed::write_world(&observed);
     std::fs::write(dir.path().join("world.json"), bytes).expect("written");
-    let genesis = crate::sim::fixture::genesis();
-    let world =
-        World::open(dir.path(), &genesis, crate::sim::fixture::shapes()).expect("a world file");
+    let genesis = crate::simulator::fixture::genesis();
+    let world = World::open(dir.path(), &genesis, crate::simulator::fixture::shapes())
+        .expect("a world file");
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept");
     let receipt = applied(&plan, &world);
     assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::GivenUp { .. }));
@@ -106,22 +112,22 @@ fn a_machine_ends_once_its_volumes_are_detached_or_their_bound_is_reached() {
         let world = fleet();
         let plan = plan(&world);
         let begun = world.now();
-        let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+        let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
         ports.attached = begun + MINUTE * minutes;
         let (receipt, events) = apply_over(&plan, &ports, &settings());
-        assert_eq!(receipt.expect("not refused").verdict, Verdict::Applied);
+        assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
         let said = events.iter().any(
             |event| matches!(&event.step, Step::Waiting { why } if why.contains("volume vol-1")),
         );
         assert!(said, "{events:?}");
-        let ended = world.ledger().into_iter().find_map(|call| match call {
-            Call::Terminate { at, .. } => Some(at),
-            Call::Launch { .. }
-            | Call::RaiseGroup { .. }
-            | Call::EndMember { .. }
-            | Call::Cordon { .. }
-            | Call::Evict { .. }
-            | Call::DeleteNode { .. } => None,
+        let ended = world.calls().into_iter().find_map(|call| match call {
+            PortCall::Terminate { at, .. } => Some(at),
+            PortCall::Launch { .. }
+            | PortCall::RaiseGroup { .. }
+            | PortCall::EndMember { .. }
+            | PortCall::Cordon { .. }
+            | PortCall::Evict { .. }
+            | PortCall::DeleteNode { .. } => None,
         });
         assert!(ended.expect("it ended").duration_since(begun) >= waits, "{minutes}");
     }
@@ -132,7 +138,7 @@ fn a_pod_that_asks_not_to_be_moved_keeps_its_node() {
     let world = fleet();
     let mut delivery = workloads(6);
     let api = id(WorkloadKind::Deployment, "api");
-    let mut template = crate::sim::fixture::template("api", 500);
+    let mut template = crate::simulator::fixture::template("api", 500);
     template.annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
     delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
     world.deliver(&delivery).expect("kept in memory");
@@ -141,7 +147,7 @@ fn a_pod_that_asks_not_to_be_moved_keeps_its_node() {
     let kept = outcome(&receipt, "1", WaveStep::Retire);
     assert!(matches!(kept, Outcome::GivenUp { why } if why.contains("asks not to")), "{kept:?}");
     assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
-    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Evict { .. })));
+    assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Evict { .. })));
 }
 
 #[test]
@@ -151,15 +157,15 @@ fn a_node_waits_for_its_workload_to_shrink_and_is_left_when_it_does_not() {
     plan.capacity.base.preconditions[0].condition =
         Condition::ReplicasAtMost { workload: id(WorkloadKind::Deployment, "api"), replicas: 4 };
     let receipt = applied(&plan, &world);
-    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let left = outcome(&receipt, "0", WaveStep::Retire);
     assert!(matches!(left, Outcome::GivenUp { why } if why.contains("6 replicas")), "{left:?}");
     assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done, "nobody else waits");
     let zero = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("node");
-    let touched = |call: &Call| matches!(call, Call::Cordon { node, .. } if *node == zero);
+    let touched = |call: &PortCall| matches!(call, PortCall::Cordon { node, .. } if *node == zero);
     assert!(!writes(&world).iter().any(touched), "it was not even cordoned");
     world.deliver(&workloads(4)).expect("kept in memory");
-    assert_eq!(applied(&plan, &world).verdict, Verdict::Applied);
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
 }
 
 #[test]
@@ -176,7 +182,7 @@ fn an_interrupted_drain_is_taken_back() {
         }
     };
     let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("begun");
-    assert_eq!(receipt.verdict, Verdict::Interrupted);
+    assert_eq!(receipt.verdict, ApplyStatus::Interrupted);
     assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
     let early = apply_over(&plan, &world, &settings).0.expect_err("refused");
     assert_eq!(early, ApplyError::Interrupted);
@@ -198,11 +204,11 @@ fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_
         let mut report = |event: &Event| {
             let nodes = if is_it(&event.step) { world.observed().nodes } else { BTreeMap::new() };
             for node in nodes.into_values().filter(|node| node.unschedulable) {
-                world.change_node(&Node { unschedulable: false, ..node });
+                world.update_node(&Node { unschedulable: false, ..node });
             }
         };
         let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("not refused");
-        assert_eq!(receipt.verdict, Verdict::Partly);
+        assert_eq!(receipt.verdict, ApplyStatus::Partly);
         for key in ["0", "1"] {
             let left = outcome(&receipt, key, WaveStep::Retire);
             let says = matches!(left, Outcome::GivenUp { why } if why.contains("uncordoned node"));
@@ -212,7 +218,7 @@ fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_
         assert!(before.iter().all(|machine| now.contains(machine)), "{before:?} {now:?}");
         let nodes = world.observed().nodes;
         assert!(nodes.values().all(|node| !node.unschedulable && node.annotations.is_empty()));
-        let evicted = writes(&world).iter().any(|call| matches!(call, Call::Evict { .. }));
+        let evicted = writes(&world).iter().any(|call| matches!(call, PortCall::Evict { .. }));
         assert_eq!(evicted, evicts);
     }
 }
@@ -227,13 +233,13 @@ fn a_pod_that_comes_just_before_a_cordon_leaves_before_its_machine_ends() {
         world.deliver(&workloads(6)).expect("kept in memory");
         world.settle(SignedDuration::from_secs(20)).expect("kept in memory");
     };
-    let mut ports = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     ports.meddles = Some(&comes);
     let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     let calls = writes(&world);
-    let evicted = calls.iter().position(|call| matches!(call, Call::Evict { .. }));
-    let ended = calls.iter().position(|call| matches!(call, Call::Terminate { .. }));
+    let evicted = calls.iter().position(|call| matches!(call, PortCall::Evict { .. }));
+    let ended = calls.iter().position(|call| matches!(call, PortCall::Terminate { .. }));
     assert!(evicted.is_some() && evicted < ended, "{calls:?}");
 }
 
@@ -241,7 +247,7 @@ fn a_pod_that_comes_just_before_a_cordon_leaves_before_its_machine_ends() {
 fn a_machine_that_somebody_takes_our_tags_off_while_it_is_drained_is_left() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
     let mut report = |event: &Event| {
         faulty.untagged.set(faulty.untagged.get() || matches!(event.step, Step::Cordoned { .. }));
@@ -252,7 +258,7 @@ fn a_machine_that_somebody_takes_our_tags_off_while_it_is_drained_is_left() {
         let says = matches!(left, Outcome::GivenUp { why } if why.contains("no longer carries"));
         assert!(says, "{left:?}");
     }
-    assert!(!writes(&world).iter().any(|call| matches!(call, Call::Terminate { .. })));
+    assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Terminate { .. })));
 }
 
 /// Applies while `comes` happens to the first node that is about to end, after the last look at everything.
@@ -266,7 +272,7 @@ fn applies_while(world: &World, plan: &Plan, comes: &dyn Fn(&Node)) -> (Receipt,
             *first = node.instance;
         }
     };
-    let mut ports = Faulty::new(world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::new(world, usize::MAX, Fault::FailBefore);
     ports.comes = Some(&once);
     let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
     (receipt, first.take().expect("a machine was about to end"))
@@ -278,7 +284,7 @@ fn a_machine_to_which_a_pod_came_after_the_last_look_ends_once_that_has_left() {
     let plan = plan(&world);
     let (late, namespace) = (Uid::from("late"), "web".into());
     let comes = |node: &Node| {
-        let template = crate::sim::fixture::template("api", 100).into();
+        let template = crate::simulator::fixture::template("api", 100).into();
         let bare = WorkloadId { name: "api-late".into(), ..id(WorkloadKind::Pod, "api") };
         world.add_pod(&bare, late.clone(), &template);
         world.bind_pod(&namespace, "api-late", &late, &node.name);
@@ -286,11 +292,12 @@ fn a_machine_to_which_a_pod_came_after_the_last_look_ends_once_that_has_left() {
         assert!(world.observed().pods.iter().any(there));
     };
     let (receipt, instance) = applies_while(&world, &plan, &comes);
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     let calls = writes(&world);
     let evicted =
-        calls.iter().position(|c| matches!(c, Call::Evict { name, .. } if name == "api-late"));
-    let ended = |c: &Call| matches!(c, Call::Terminate { instance: id, .. } if *id == instance);
+        calls.iter().position(|c| matches!(c, PortCall::Evict { name, .. } if name == "api-late"));
+    let ended =
+        |c: &PortCall| matches!(c, PortCall::Terminate { instance: id, .. } if *id == instance);
     let ended = calls.iter().position(ended);
     assert!(evicted.expect("asked to leave") < ended.expect("told to end"), "{calls:#?}");
     assert_lawful(&world, &plan);
@@ -300,9 +307,9 @@ fn a_machine_to_which_a_pod_came_after_the_last_look_ends_once_that_has_left() {
 fn a_machine_whose_node_somebody_uncordoned_after_the_last_look_stays() {
     let world = fleet();
     let plan = plan(&world);
-    let comes = |node: &Node| world.change_node(&Node { unschedulable: false, ..node.clone() });
+    let comes = |node: &Node| world.update_node(&Node { unschedulable: false, ..node.clone() });
     let (receipt, instance) = applies_while(&world, &plan, &comes);
-    assert_eq!(receipt.verdict, Verdict::Partly, "{receipt:#?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:#?}");
     assert!(world.instance(&instance).expect("it is there").is_active());
 }
 
@@ -310,7 +317,7 @@ fn a_machine_whose_node_somebody_uncordoned_after_the_last_look_stays() {
 fn a_node_that_has_taken_the_place_of_one_whose_machine_ended_is_not_deleted() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = Faulty::new(&world, usize::MAX, Fault::FailBefore);
+    let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
     let mut ending = 0;
     let mut report = |event: &Event| {
@@ -322,6 +329,6 @@ fn a_node_that_has_taken_the_place_of_one_whose_machine_ended_is_not_deleted() {
         }
     };
     let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
-    assert_eq!((receipt.verdict, ending), (Verdict::Applied, 2), "{receipt:#?}");
-    assert!(!writes(&world).iter().any(|call| matches!(call, Call::DeleteNode { .. })));
+    assert_eq!((receipt.verdict, ending), (ApplyStatus::Applied, 2), "{receipt:#?}");
+    assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::DeleteNode { .. })));
 }

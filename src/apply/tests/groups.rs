@@ -2,18 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::fixture::{Fault, Faulty, apply_over, capacity, new_node, row, settings};
+use super::super::fixture::{Fault, FaultyPorts, apply_over, capacity, new_node, row, settings};
 use super::super::*;
-use crate::catalog::CapacityType;
-use crate::fleet::{Group, Instance};
-use crate::ids::InstanceTypeName;
+use crate::apply::ports::LaunchRequest;
+use crate::model::ids::InstanceTypeName;
+use crate::model::market::CapacityType;
+use crate::model::observed::{Group, Instance};
 use crate::plan::wire::{
     Action, Condition, GroupSize, NodeState, Precondition, ResourceChange, ResourceKind, Summary,
     Wave,
 };
-use crate::port::LaunchRequest;
-use crate::sim::fixture::{genesis, poll_once, request, run, shapes};
-use crate::sim::{Call, DeliveredGroup, Delivery, LaunchTemplate, Unavailable, World};
+use crate::simulator::fixture::{genesis, poll_once, request, run, shapes};
+use crate::simulator::{DeliveredGroup, Delivery, LaunchTemplate, OfferingOutage, PortCall, World};
 
 const NAME: &str = "asg-batch";
 const ROW: &str = "autoscaling_group.batch";
@@ -35,7 +35,7 @@ fn world() -> World {
         schedules_unread: None,
     };
     let machine = LaunchRequest { tags: [].into(), ..request("unused") };
-    let template = LaunchTemplate::of(CapacityType::OnDemand, vec![machine]);
+    let template = LaunchTemplate::new(CapacityType::OnDemand, vec![machine]);
     let groups = vec![DeliveredGroup { group, identity: tags.into(), template }];
     world.deliver(&Delivery { groups, ..Delivery::default() }).expect("kept in memory");
     world.settle(SignedDuration::from_mins(10)).expect("kept in memory");
@@ -48,7 +48,7 @@ fn members(world: &World) -> Vec<Instance> {
 }
 
 fn raises(world: &World) -> usize {
-    world.ledger().iter().filter(|call| matches!(call, Call::RaiseGroup { .. })).count()
+    world.calls().iter().filter(|call| matches!(call, PortCall::RaiseGroup { .. })).count()
 }
 
 fn in_pool(mut row: ResourceChange) -> ResourceChange {
@@ -61,7 +61,7 @@ fn in_pool(mut row: ResourceChange) -> ResourceChange {
 }
 
 fn of(instance: &Instance, observed: &Observed) -> NodeState {
-    let node = observed.node_of(&instance.id).expect("registered");
+    let node = observed.node_for_instance(&instance.id).expect("registered");
     NodeState {
         instance_type: Some(instance.instance_type.clone()),
         instance_id: Some(instance.id.clone()),
@@ -87,7 +87,7 @@ fn plan(world: &World, more: u32) -> Plan {
     }
     let size = |desired| {
         let group = GroupSize { name: Some(NAME.into()), min: 1, max: 5, desired };
-        Some(NodeState { group: Some(group), ..NodeState::nothing() })
+        Some(NodeState { group: Some(group), ..NodeState::empty() })
     };
     let mut group = row("0", &[Action::Update], [size(2), size(1 + more)]);
     (group.address, group.name, group.index) = (ROW.into(), "batch".into(), None);
@@ -136,7 +136,7 @@ fn a_group_is_raised_once_for_all_of_its_new_members_and_loses_the_named_one() {
     let world = world();
     let gone = members(&world)[0].id.clone();
     let receipt = apply_over(&plan(&world, 3), &world, &settings()).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:#?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     assert_eq!(raises(&world), 1);
     assert_as_planned(&world, &gone, 3);
 }
@@ -155,10 +155,10 @@ fn an_interrupted_group_apply_is_finished_by_the_same_plan_and_raises_no_further
         }
     };
     let receipt = run(apply(&plan, &ports, &settings_now, &mut report)).expect("begun");
-    assert_eq!(receipt.verdict, Verdict::Interrupted);
+    assert_eq!(receipt.verdict, ApplyStatus::Interrupted);
     assert!(members(&world).iter().any(|member| member.id == gone), "nothing went");
     let again = apply_over(&plan, &world, &settings()).0.expect("not refused");
-    assert_eq!(again.verdict, Verdict::Applied, "{again:#?}");
+    assert_eq!(again.verdict, ApplyStatus::Applied, "{again:#?}");
     assert_eq!(raises(&world), 1);
     assert_as_planned(&world, &gone, 2);
 }
@@ -170,12 +170,12 @@ fn a_group_apply_may_die_at_any_write_and_the_same_plan_finishes_it() {
             let world = world();
             let gone = members(&world)[0].id.clone();
             let plan = plan(&world, 2);
-            let faulty = Faulty::new(&world, at, fault);
+            let faulty = FaultyPorts::new(&world, at, fault);
             let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
             let (settings, mut silent) = (settings(), |_: &Event| {});
             drop(poll_once(apply(&plan, &ports, &settings, &mut silent)));
             let again = apply_over(&plan, &world, &settings).0.expect("not refused");
-            assert_eq!(again.verdict, Verdict::Applied, "{fault:?} at {at}: {again:#?}");
+            assert_eq!(again.verdict, ApplyStatus::Applied, "{fault:?} at {at}: {again:#?}");
             assert_as_planned(&world, &gone, 2);
         }
     }
@@ -187,9 +187,9 @@ fn members_that_do_not_come_are_given_up_and_nothing_goes() {
     let gone = members(&world)[0].id.clone();
     let plan = plan(&world, 2);
     let instance_type = Some(InstanceTypeName::from("m5.large"));
-    world.set_unavailable(vec![Unavailable { instance_type, ..Unavailable::default() }]);
+    world.set_unavailable(vec![OfferingOutage { instance_type, ..OfferingOutage::default() }]);
     let receipt = apply_over(&plan, &world, &settings()).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let given_up = |change: &&ChangeOutcome| matches!(change.outcome, Outcome::GivenUp { .. });
     assert_eq!(receipt.outcomes.iter().filter(given_up).count(), 2, "{receipt:#?}");
     assert!(members(&world).iter().any(|member| member.id == gone));

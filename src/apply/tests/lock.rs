@@ -8,7 +8,7 @@ use super::*;
 fn applied_for(plan: &Plan, world: &World, most: usize) -> Receipt {
     let left = Cell::new(most);
     let is_held = || left.replace(left.get().saturating_sub(1)) > 0;
-    let (cloud, cluster) = (Fenced::new(world, &is_held), Fenced::new(world, &is_held));
+    let (cloud, cluster) = (LeaseGuard::new(world, &is_held), LeaseGuard::new(world, &is_held));
     let ports = Ports { cloud: &cloud, cluster: &cluster, clock: world };
     run(apply(plan, &ports, &settings(), &mut |_| {})).expect("not refused")
 }
@@ -25,17 +25,17 @@ fn a_lock_that_is_lost_at_any_write_ends_the_writes_and_the_same_plan_finishes_l
         let world = fleet();
         let plan = plan(&world);
         let receipt = applied_for(&plan, &world, most);
-        assert_eq!(receipt.verdict, Verdict::Partly, "{most}");
+        assert_eq!(receipt.verdict, ApplyStatus::Partly, "{most}");
         assert_eq!(writes(&world).len(), most);
         let why = |change: &ChangeOutcome| match &change.outcome {
-            Outcome::Failed { why } | Outcome::GivenUp { why } => why.contains("lock"),
+            Outcome::Failed { why } | Outcome::GivenUp { why } => why.contains("lease"),
             Outcome::Done
             | Outcome::AlreadyDone
             | Outcome::Dropped { .. }
             | Outcome::Skipped { .. } => false,
         };
         assert!(receipt.outcomes.iter().any(why), "{most}: {receipt:?}");
-        assert_eq!(applied(&plan, &world).verdict, Verdict::Applied, "{most}");
+        assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "{most}");
         assert_eq!(active(&world), planned_fleet(&plan), "{most}");
     }
 }

@@ -1,8 +1,8 @@
 //! What apply refuses before its first write, and what it leaves as it is because something else is needed by now.
 
-use super::super::fixture::Otherwise;
+use super::super::fixture::FixedReplan;
 use super::*;
-use crate::plan::wire::{Check, Precondition};
+use crate::plan::wire::{Check, CheckStatus, Precondition};
 
 #[test]
 fn every_refusal_comes_before_the_first_write() {
@@ -21,7 +21,7 @@ fn every_refusal_comes_before_the_first_write() {
                 let problems = vec!["too dear".to_owned()];
                 p.checks.push(Check {
                     name: "cost".into(),
-                    status: "fail".into(),
+                    status: CheckStatus::Fail,
                     problems,
                     ..Check::default()
                 });
@@ -31,12 +31,12 @@ fn every_refusal_comes_before_the_first_write() {
         (|p, _| p.capacity.expires_at = p.timestamp, |e| matches!(e, ApplyError::Expired { .. })),
         (
             |p, _| p.capacity.waves.truncate(1),
-            |e| matches!(e, ApplyError::Unreadable(why) if why.len() == 2),
+            |e| matches!(e, ApplyError::InvalidPlan(why) if why.len() == 2),
         ),
-        (|p, _| p.capacity.waves.reverse(), |e| matches!(e, ApplyError::Unreadable(_))),
+        (|p, _| p.capacity.waves.reverse(), |e| matches!(e, ApplyError::InvalidPlan(_))),
         (
             |p, _| p.resource_changes[2].change.actions = vec![Action::Update],
-            |e| matches!(e, ApplyError::Unreadable(_)),
+            |e| matches!(e, ApplyError::InvalidPlan(_)),
         ),
         (
             |p, _| {
@@ -45,7 +45,7 @@ fn every_refusal_comes_before_the_first_write() {
                     row.change.before = None;
                 }
             },
-            |e| matches!(e, ApplyError::Unreadable(why) if why.len() == 5),
+            |e| matches!(e, ApplyError::InvalidPlan(why) if why.len() == 5),
         ),
     ];
     for (n, (change, expected)) in cases.into_iter().enumerate() {
@@ -72,10 +72,13 @@ fn the_approved_digest_lets_the_plan_pass() {
 fn an_unknown_world_is_no_empty_one() {
     let world = fleet();
     let plan = plan(&world);
-    let mut faulty = Faulty::new(&world, usize::MAX, Fault::DieBefore);
+    let mut faulty = FaultyPorts::new(&world, usize::MAX, Fault::DieBefore);
     faulty.lag = MINUTE * 60;
     let error = apply_over(&plan, &faulty, &settings()).0.expect_err("EC2 lists nothing");
-    assert!(matches!(&error, ApplyError::Unknown(why) if why[0].starts_with("ec2")), "{error}");
+    assert!(
+        matches!(&error, ApplyError::IncompleteObservation(why) if why[0].starts_with("ec2")),
+        "{error}"
+    );
     assert!(writes(&world).is_empty());
 }
 
@@ -108,7 +111,7 @@ fn a_stale_plan_names_every_condition_with_what_was_found() {
     assert!(found[0].0 == address("0") && found[0].1.contains(&found_uid));
     assert!(found[1].0 == address("3") && found[1].1.contains(taken.as_str()));
     assert_eq!(found[2], (address("9"), "no such instance".into()));
-    assert!(writes(&world).iter().all(|call| !matches!(call, Call::Terminate { .. })));
+    assert!(writes(&world).iter().all(|call| !matches!(call, PortCall::Terminate { .. })));
 }
 
 #[test]
@@ -116,10 +119,10 @@ fn an_instance_that_lost_our_tags_is_not_ours_to_retire() {
     let world = fleet();
     let mut plan = plan(&world);
     let observed = world.observed();
-    let foreign = observed.instances.values().find(|i| !i.is_ours("prod")).expect("one");
+    let foreign = observed.instances.values().find(|i| !i.is_managed_by("prod")).expect("one");
     let before = plan.resource_changes[0].change.before.as_mut().expect("a node");
     before.instance_id = Some(foreign.id.clone());
-    before.node_uid = observed.node_of(&foreign.id).map(|node| node.uid.clone());
+    before.node_uid = observed.node_for_instance(&foreign.id).map(|node| node.uid.clone());
     let error = apply_over(&plan, &world, &settings()).0.expect_err("not listed as ours");
     assert!(matches!(error, ApplyError::Stale(_)), "{error}");
     assert!(writes(&world).is_empty());
@@ -134,7 +137,7 @@ fn an_instance_with_our_cluster_tag_alone_is_not_ours_to_retire() {
     let instance = launch(&world, &half);
     world.settle(MINUTE * 5).expect("kept in memory");
     let before = plan.resource_changes[0].change.before.as_mut().expect("a node");
-    before.node_uid = world.observed().node_of(&instance).map(|node| node.uid.clone());
+    before.node_uid = world.observed().node_for_instance(&instance).map(|node| node.uid.clone());
     before.instance_id = Some(instance);
     let error = apply_over(&plan, &world, &settings()).0.expect_err("not ours");
     let ApplyError::Stale(failed) = error else { panic!("{error}") };
@@ -148,10 +151,10 @@ fn dropped_changes_are_left_out() {
     let plan = plan(&world);
     let why = "no pod needs it any more".to_owned();
     let dropped = ["0", "3"].map(|key| (address(key), why.clone())).into();
-    let replan = Otherwise { dropped, ..Otherwise::default() };
+    let replan = FixedReplan { dropped, ..FixedReplan::default() };
     let settings = ApplySettings { replan: &replan, ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Applied);
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Dropped { why: why.clone() });
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Dropped { why });
     let keys: Vec<_> = active(&world).into_iter().map(|(key, _)| key).collect();
@@ -164,28 +167,29 @@ fn what_is_needed_beyond_the_approved_stops_an_apply_before_its_first_write() {
     let plan = plan(&world);
     let before = (active(&world), writes(&world));
     let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
-    let replan = Otherwise { missing: missing.clone(), ..Otherwise::default() };
+    let replan = FixedReplan { missing: missing.clone(), ..FixedReplan::default() };
     let settings = ApplySettings { replan: &replan, ..settings() };
     let (refused, events) = apply_over(&plan, &world, &settings);
-    assert_eq!(refused, Err(ApplyError::Outgrown(missing)));
+    assert_eq!(refused, Err(ApplyError::ExceedsApproval(missing)));
     assert!(events.is_empty(), "{events:?}");
     assert_eq!((active(&world), writes(&world)), before);
 }
 
 /// Plans again as approved until machines were launched, and then lacks something.
 #[derive(Debug)]
-struct OutgrownSince {
+struct BlockedAfterLaunch {
     machines: usize,
 }
 
-impl Replan for OutgrownSince {
+impl Replan for BlockedAfterLaunch {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         let grown = observed.instances.len() > self.machines;
         let held = grown.then(|| "1 more pods would have no place".to_owned());
         // What is missing besides is nothing that the nodes that go could give.
         let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
         let missing = if grown { missing } else { Vec::new() };
-        let pinned = Pinned { missing, held, ..Pinned::as_approved(plan.clone()) };
+        let pinned =
+            PinnedPlan { missing, blocked_removal: held, ..PinnedPlan::as_approved(plan.clone()) };
         Box::pin(std::future::ready(pinned))
     }
 }
@@ -195,10 +199,10 @@ fn what_came_to_need_the_nodes_meanwhile_keeps_them() {
     let world = fleet();
     let plan = plan(&world);
     let before = active(&world);
-    let replan = OutgrownSince { machines: before.len() };
+    let replan = BlockedAfterLaunch { machines: before.len() };
     let settings = ApplySettings { replan: &replan, ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
-    assert_eq!(receipt.verdict, Verdict::Partly);
+    assert_eq!(receipt.verdict, ApplyStatus::Partly);
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Done);
     let why = "by now it is not as approved: 1 more pods would have no place".to_owned();
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { why });
@@ -212,7 +216,7 @@ fn a_plan_that_removes_is_stopped_while_nothing_may_be_removed() {
     let plan = plan(&world);
     let before = (active(&world), writes(&world));
     let why = "the size of HelmRelease web/shop is not known".to_owned();
-    let replan = Otherwise { frozen: Some(why.clone()), ..Otherwise::default() };
+    let replan = FixedReplan { frozen: Some(why.clone()), ..FixedReplan::default() };
     let settings = ApplySettings { replan: &replan, ..settings() };
     let (refused, _) = apply_over(&plan, &world, &settings);
     assert_eq!(refused, Err(ApplyError::Frozen(why)));

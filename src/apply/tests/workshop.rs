@@ -3,8 +3,8 @@
 use super::*;
 use crate::demand::DemandMode;
 use crate::plan::wire::{Base, BaseWorld};
-use crate::sim::{DeliveredWorkload, Delivery, Genesis};
-use crate::story::Story;
+use crate::simulator::{DeliveredWorkload, Delivery, WorldInit};
+use crate::testing::Story;
 
 /// Plans the story's repository over a simulated world.
 fn plan_over(story: &Story, world: &World) -> Plan {
@@ -15,7 +15,7 @@ fn plan_over(story: &Story, world: &World) -> Plan {
         taken_at: observed.taken_at,
         sources: observed.sources.clone(),
     };
-    crate::engine::plan(&crate::engine::Inputs {
+    crate::planner::plan(&crate::planner::Inputs {
         desired: &story.desired,
         observed: &observed,
         catalog: &story.catalog,
@@ -36,20 +36,23 @@ fn plan_over(story: &Story, world: &World) -> Plan {
         at: observed.taken_at,
         demand: DemandMode::Live,
         is_forecast: false,
-        scope: crate::engine::Scope::default(),
-        settings: crate::solve::Settings::default(),
+        scope: crate::planner::Scope::default(),
+        settings: crate::solver::Settings::default(),
     })
 }
 
 #[test]
 fn the_workshop_walk_plan_apply_plan_again_finds_nothing_to_do() {
     let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 0, 1024);
-    let genesis =
-        Genesis { cluster: story.observed.cluster.clone(), now: story.observed.taken_at, seed: 1 };
-    let world = World::in_memory(&genesis, crate::sim::fixture::shapes());
+    let genesis = WorldInit {
+        cluster: story.observed.cluster.clone(),
+        now: story.observed.taken_at,
+        seed: 1,
+    };
+    let world = World::in_memory(&genesis, crate::simulator::fixture::shapes());
     for replicas in [0, 5, 12, 5, 1, 0] {
         story.scale(replicas);
-        let deliver = |workload: &crate::manifest::Workload| DeliveredWorkload {
+        let deliver = |workload: &crate::model::desired::Workload| DeliveredWorkload {
             replicas,
             first_ordinal: workload.first_ordinal,
             template: workload.template.clone(),
@@ -62,7 +65,7 @@ fn the_workshop_walk_plan_apply_plan_again_finds_nothing_to_do() {
         world.deliver(&delivery).expect("kept in memory");
         let settings = ApplySettings { cluster: world.cluster(), ..settings() };
         let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
-        assert_eq!(receipt.verdict, Verdict::Applied, "{replicas}: {receipt:#?}");
+        assert_eq!(receipt.verdict, ApplyStatus::Applied, "{replicas}: {receipt:#?}");
         world.settle(MINUTE * 5).expect("kept in memory");
         let running = pods_of(&world);
         assert_eq!(running, usize::try_from(replicas).expect("small"), "every pod runs");

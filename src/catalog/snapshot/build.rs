@@ -1,21 +1,19 @@
-//! Compresses the catalogue snapshot, so that the repository keeps readable lines and the binary
-//! stays small.
+//! Compresses the catalog snapshot, so that the repository has readable lines and the binary stays
+//! small.
 //!
-//! Regions are kept apart, because a run needs one of them. Prices become decimal strings, so that
-//! no float is read on the way to a plan. The files are split by line, not parsed: their layout
-//! (one type a line, a region's head on a line of its own) is part of what README.md promises.
+//! Regions are stored separately, because a run needs only one. Prices become decimal strings, so
+//! that no float is involved in a plan. The files are split by line, not parsed: their layout (one
+//! type per line, each region's head on its own line) is part of README.md's contract.
 
-use std::env;
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
 
 const SNAPSHOT: &str = "src/catalog/snapshot";
 
-/// Fields of a type that nothing reads yet: inflating and parsing them would cost every run.
+/// Fields of a type that no code reads: decompressing and parsing them would cost every run.
 const UNREAD: [&str; 18] = [
     "boot",
     "burstable",
@@ -37,7 +35,7 @@ const UNREAD: [&str; 18] = [
     "virt",
 ];
 
-/// Highest level that zlib knows; the cost is paid once a build.
+/// Highest zlib level; the cost is paid once per build.
 const LEVEL: u8 = 9;
 
 fn main() -> io::Result<()> {
@@ -74,7 +72,7 @@ fn pack(out: &Path, code: &mut String, name: &str, texts: &[(String, String)]) -
         .map_err(io::Error::other)
 }
 
-/// Splits `{"REGION":{…},…}` into the regions and their objects: only a region's line opens one.
+/// Splits `{"REGION":{…},…}` into regions and their objects. Only a region's line opens one.
 fn by_region(text: &str) -> io::Result<Vec<(String, String)>> {
     let mut regions: Vec<(String, String)> = Vec::new();
     for line in text.lines().filter(|line| !matches!(*line, "{" | "}" | "")) {
@@ -91,7 +89,7 @@ fn by_region(text: &str) -> io::Result<Vec<(String, String)>> {
     Ok(regions)
 }
 
-/// Drops the [`UNREAD`] fields of each line's object.
+/// Removes the [`UNREAD`] fields of each line's object.
 fn keep_read_fields(text: &str) -> String {
     let name = |field: &str| field.split('"').nth(1).unwrap_or_default().to_owned();
     let keep = |line: &str| {
@@ -100,14 +98,14 @@ fn keep_read_fields(text: &str) -> String {
         };
         let comma = if line.ends_with(',') { "," } else { "" };
         let fields = split_fields(object.strip_suffix('}').unwrap_or(object)).into_iter();
-        let kept: Vec<&str> =
+        let fields_read: Vec<&str> =
             fields.filter(|field| !UNREAD.contains(&name(field).as_str())).collect();
-        format!("{{{}}}{comma}", kept.join(","))
+        format!("{{{}}}{comma}", fields_read.join(","))
     };
     text.lines().map(keep).collect::<Vec<_>>().join("\n")
 }
 
-/// Splits at the commas that are in no text, list or object.
+/// Splits at commas outside strings, lists and objects.
 fn split_fields(object: &str) -> Vec<&str> {
     let (mut depth, mut quoted) = (0_u32, false);
     let at_comma = |c: char| {
@@ -122,7 +120,7 @@ fn split_fields(object: &str) -> Vec<&str> {
     object.split(at_comma).collect()
 }
 
-/// Turns `{"m5.large":0.096,…}` into `{"m5.large":"0.096",…}`.
+/// Converts `{"m5.large":0.096,…}` to `{"m5.large":"0.096",…}`.
 fn quote_numbers(object: &str) -> String {
     let quote = |pair: &str| {
         let (name, number) = pair.split_once(':').unwrap_or((pair, ""));

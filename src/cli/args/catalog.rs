@@ -1,4 +1,4 @@
-//! Which types of the catalogue are looked at, and for nodes of which set-up.
+//! Arguments of `catalog`: the types to show, and the settings of their nodes.
 
 use std::path::PathBuf;
 
@@ -8,33 +8,33 @@ use super::FormatArgs;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum CatalogArgs {
-    /// List instance types, what their nodes offer to pods, and prices
+    /// List instance types, allocatable capacity and prices
     List(CatalogListArgs),
-    /// Show where each number of an instance type comes from
+    /// Show the source of each number of an instance type
     Explain(CatalogExplainArgs),
 }
 
-/// Which catalogue to look at, and how its nodes are set up: by options, or as a pool of a repository
-/// declares it.
+/// The catalog to show, and the settings of its nodes: from options, or from a pool of a
+/// repository.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct RegionArgs {
     /// AWS region
     #[arg(long, default_value = "us-east-1")]
     pub(in crate::cli) region: String,
-    /// AMI family, which decides what is kept for the system
+    /// AMI family, which decides the capacity reserved for the system
     #[arg(long, value_enum, value_name = "FAMILY", default_value_t = FamilyArg::Al2023)]
     pub(in crate::cli) ami_family: FamilyArg,
-    /// Most pods on a node (maxPods of the kubelet)
+    /// Maximum pods per node (maxPods of the kubelet)
     #[arg(long, value_name = "N")]
     pub(in crate::cli) max_pods: Option<u32>,
-    /// Most pods for each core (podsPerCore of the kubelet)
+    /// Maximum pods per core (podsPerCore of the kubelet)
     #[arg(long, value_name = "N")]
     pub(in crate::cli) pods_per_core: Option<u32>,
-    /// Pods get addresses from prefixes of 16
+    /// Assign pod addresses from prefixes of 16
     #[arg(long)]
     pub(in crate::cli) prefix_delegation: bool,
-    /// Nodes as this pool makes them: region, image family, kubelet settings and volumes of the
-    /// repository, and what nodes of the pool report that run
+    /// Use the nodes of this pool: region, image family, kubelet settings and volumes of the
+    /// repository, and the capacity that its running nodes report
     #[arg(
         long,
         value_name = "NAME",
@@ -44,7 +44,8 @@ pub(in crate::cli) struct RegionArgs {
     /// Repository of the pool
     #[arg(long, value_name = "DIR", default_value = ".", requires = "pool", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) path: PathBuf,
-    /// What runs: `empty`, a world FILE or `sim:DIR` [default: spec.world of fleetwright.yaml]
+    /// World to read nodes from: `empty`, a world FILE or `sim:DIR` [default: spec.world of
+    /// fleetwright.yaml]
     #[arg(long, value_name = "empty|FILE|sim:DIR", requires = "pool")]
     pub(in crate::cli) world: Option<String>,
     #[command(flatten)]
@@ -72,16 +73,16 @@ Examples:
   fleetwright catalog list --allocatable --pool web --world prod.json")]
 pub(in crate::cli) struct CatalogListArgs {
     /// Requirements on labels: KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY,
-    /// !KEY; commas between them, repeatable
+    /// !KEY; comma-separated, repeatable
     #[arg(short = 'l', long, value_name = "REQUIREMENTS")]
     pub(in crate::cli) selector: Vec<String>,
-    /// What comes first [default: price; with --allocatable name]
+    /// Sort order [default: price; with --allocatable name]
     #[arg(long, value_enum, value_name = "ORDER")]
     pub(in crate::cli) sort: Option<SortArg>,
-    /// Show what each type has, what is kept of it, and what is left for pods, instead of prices
+    /// Show capacity, reserved capacity and allocatable capacity of each type instead of prices
     #[arg(long)]
     pub(in crate::cli) allocatable: bool,
-    /// List at most so many types
+    /// List at most this many types
     #[arg(long, value_name = "N")]
     pub(in crate::cli) limit: Option<usize>,
     #[command(flatten)]
@@ -90,13 +91,13 @@ pub(in crate::cli) struct CatalogListArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum SortArg {
-    /// The cheapest
+    /// Cheapest first
     Price,
-    /// The first by name
+    /// By name
     Name,
-    /// The fewest vCPUs
+    /// Fewest vCPUs first
     Cpu,
-    /// The least memory
+    /// Least memory first
     Memory,
 }
 

@@ -1,19 +1,22 @@
-//! The lines of an apply's stream.
+//! The JSON lines of an apply.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Tally, describe};
-use crate::apply::{Event, Outcome, Receipt, Step, Verdict};
+use super::{ReceiptCounts, describe};
+use crate::apply::{ApplyStatus, Event, Outcome, Receipt, Step};
 use crate::cli::error::CliError;
 use crate::plan::Plan;
-use crate::plan::wire::{ResourceChange, WaveStep};
-use crate::render::{Counts, Hook, Level, Line, Message, Operation, Problem, Resource};
+use crate::plan::wire::{DiagnosticSeverity, ResourceChange, WaveStep};
+use crate::render::{
+    StreamCounts, StreamDiagnostic, StreamHook, StreamLevel, StreamLine, StreamMessage,
+    StreamOperation, StreamResource,
+};
 
-/// Returns the line for an event of an apply that began at `started`.
-pub(super) fn line(event: &Event, started: Timestamp, plan: &Plan) -> Line {
+/// Returns the line of an event of an apply that began at `started`.
+pub(super) fn line(event: &Event, started: Timestamp, plan: &Plan) -> StreamLine {
     let row = event
         .address
         .as_ref()
@@ -21,56 +24,62 @@ pub(super) fn line(event: &Event, started: Timestamp, plan: &Plan) -> Line {
     let text = describe(&event.step);
     let text = event.address.as_ref().map_or(text.clone(), |address| format!("{address}: {text}"));
     let (level, message) = message(event, row, event.at.duration_since(started).as_secs());
-    Line::new(level, text, event.at, message)
+    StreamLine::new(level, text, event.at, message)
 }
 
-fn message(event: &Event, row: Option<&ResourceChange>, elapsed_seconds: i64) -> (Level, Message) {
+fn message(
+    event: &Event,
+    row: Option<&ResourceChange>,
+    elapsed_seconds: i64,
+) -> (StreamLevel, StreamMessage) {
     let mut detail = detail(&event.step);
     let name = detail.remove("event").and_then(|name| Some(name.as_str()?.to_owned()));
-    let hook = Hook {
-        resource: row.map(Resource::of),
+    let hook = StreamHook {
+        resource: row.map(StreamResource::from_row),
         action: half(&event.step).map(str::to_owned),
         event: name.unwrap_or_default(),
         detail,
         elapsed_seconds,
     };
     match &event.step {
-        Step::Checked { dropped } => (Level::Info, Message::Checked { dropped: *dropped }),
+        Step::Checked { dropped } => {
+            (StreamLevel::Info, StreamMessage::Checked { dropped: *dropped })
+        }
         Step::Wave { step, changes } => {
             let step = match step {
                 WaveStep::Launch => "launch",
                 WaveStep::Retire => "retire",
             };
-            (Level::Info, Message::Wave { step: step.to_owned(), changes: *changes })
+            (StreamLevel::Info, StreamMessage::Wave { step: step.to_owned(), changes: *changes })
         }
         Step::Launched { .. }
         | Step::Raised { .. }
         | Step::Joined { .. }
         | Step::Found { .. }
-        | Step::Cordoned { .. } => (Level::Info, Message::ApplyStart { hook }),
+        | Step::Cordoned { .. } => (StreamLevel::Info, StreamMessage::ApplyStart { hook }),
         Step::NoCapacity { .. }
         | Step::Retrying { .. }
         | Step::Unanswered
         | Step::Unreadable
         | Step::Blocked { .. }
-        | Step::Uncordoned { .. } => (Level::Warn, Message::ApplyProgress { hook }),
+        | Step::Uncordoned { .. } => (StreamLevel::Warn, StreamMessage::ApplyProgress { hook }),
         Step::Going { .. }
         | Step::Ready { .. }
         | Step::Waiting { .. }
         | Step::Evicted { .. }
-        | Step::Terminating { .. } => (Level::Info, Message::ApplyProgress { hook }),
+        | Step::Terminating { .. } => (StreamLevel::Info, StreamMessage::ApplyProgress { hook }),
         Step::Finished { outcome, .. } => match outcome {
             Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } => {
-                (Level::Info, Message::ApplyComplete { hook })
+                (StreamLevel::Info, StreamMessage::ApplyComplete { hook })
             }
             Outcome::Skipped { .. } | Outcome::GivenUp { .. } | Outcome::Failed { .. } => {
-                (Level::Error, Message::ApplyErrored { hook })
+                (StreamLevel::Error, StreamMessage::ApplyErrored { hook })
             }
         },
     }
 }
 
-/// Returns what belongs to a step, by name.
+/// Returns the fields of a step, by name.
 fn detail(step: &Step) -> BTreeMap<String, Value> {
     match serde_json::to_value(step) {
         Ok(Value::Object(fields)) => fields.into_iter().collect(),
@@ -78,7 +87,7 @@ fn detail(step: &Step) -> BTreeMap<String, Value> {
     }
 }
 
-/// Returns which half of its row a step is of, as Terraform names actions.
+/// Returns the Terraform action of a step.
 fn half(step: &Step) -> Option<&'static str> {
     match step {
         Step::Launched { .. }
@@ -104,27 +113,27 @@ fn half(step: &Step) -> Option<&'static str> {
     }
 }
 
-/// Returns the last line: what was done.
-pub(super) fn summary(receipt: &Receipt) -> Line {
-    let Tally { launched, retired, left, dropped } = Tally::of(receipt);
+/// Returns the last line, with the counts of the apply.
+pub(super) fn summary(receipt: &Receipt) -> StreamLine {
+    let ReceiptCounts { launched, retired, left, dropped } = ReceiptCounts::from_receipt(receipt);
     let (level, verdict) = match receipt.verdict {
-        Verdict::Applied => (Level::Info, "applied"),
-        Verdict::Partly => (Level::Error, "partly"),
-        Verdict::Interrupted => (Level::Error, "interrupted"),
+        ApplyStatus::Applied => (StreamLevel::Info, "applied"),
+        ApplyStatus::Partly => (StreamLevel::Error, "partly"),
+        ApplyStatus::Interrupted => (StreamLevel::Error, "interrupted"),
     };
-    // The words follow those of Terraform: who knows that reads this; programs read the fields.
+    // The text follows Terraform for readers who know it; programs read the fields.
     let text = format!(
         "Apply {}! Resources: {launched} added, 0 changed, {retired} destroyed.",
-        if receipt.verdict == Verdict::Applied { "complete" } else { "incomplete" }
+        if receipt.verdict == ApplyStatus::Applied { "complete" } else { "incomplete" }
     );
-    let message = Message::ChangeSummary {
-        changes: Counts {
+    let message = StreamMessage::ChangeSummary {
+        changes: StreamCounts {
             add: launched,
             remove: retired,
             left: Some(left),
             dropped: Some(dropped),
-            operation: Operation::Apply,
-            ..Counts::default()
+            operation: StreamOperation::Apply,
+            ..StreamCounts::default()
         },
         digest: receipt.digest.clone(),
         applyable: None,
@@ -132,20 +141,20 @@ pub(super) fn summary(receipt: &Receipt) -> Line {
         plan_id: Some(receipt.plan_id.clone()),
         verdict: Some(verdict.to_owned()),
     };
-    Line::new(level, text, receipt.finished_at, message)
+    StreamLine::new(level, text, receipt.finished_at, message)
 }
 
-/// Returns the line for an error that ends the command.
-pub(super) fn failure(error: &CliError, now: Timestamp) -> Line {
+/// Returns the line of an error that ends the command.
+pub(super) fn failure(error: &CliError, now: Timestamp) -> StreamLine {
     let summary = error.to_string();
-    let diagnostic = Problem {
-        severity: "error".to_owned(),
+    let diagnostic = StreamDiagnostic {
+        severity: DiagnosticSeverity::Error,
         summary: summary.clone(),
         detail: error.hint_text(),
         range: None,
         exit_code: Some(error.kind.code()),
     };
-    Line::new(Level::Error, summary, now, Message::Diagnostic { diagnostic })
+    StreamLine::new(StreamLevel::Error, summary, now, StreamMessage::Diagnostic { diagnostic })
 }
 
 #[cfg(test)]
@@ -162,19 +171,19 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).expect("a time")
     }
 
-    fn read(line: &Line) -> Value {
+    fn read(line: &StreamLine) -> Value {
         let schema: Value = serde_json::from_str(&stream_schema()).expect("JSON");
-        let line: Value = serde_json::from_str(&line.written()).expect("one object");
+        let line: Value = serde_json::from_str(&line.to_json_line()).expect("one object");
         assert!(jsonschema::draft202012::is_valid(&schema, &line), "{line:#}");
         line
     }
 
-    /// One step of each kind, with the type of its line.
+    /// Steps of each kind, with the type of their line.
     fn steps() -> Vec<(Step, &'static str)> {
         let instance_id = || "i-1".into();
         let why = || "a\n\u{1b}[31m".to_owned();
         let (kind, zone) = ("m5.large".into(), "us-east-1a".into());
-        let capacity_type = crate::catalog::CapacityType::Spot;
+        let capacity_type = crate::model::market::CapacityType::Spot;
         let ended = |outcome| Step::Finished { step: WaveStep::Retire, outcome };
         vec![
             (Step::Checked { dropped: 2 }, "checked"),
@@ -200,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_is_a_line_that_the_schema_describes() {
+    fn event_lines_match_the_schema() {
         let plan = sealed(fixture::plan());
         let address = plan.resource_changes[0].address.clone();
         for (step, kind) in steps() {
@@ -212,13 +221,13 @@ mod tests {
                 assert_eq!(found["hook"]["elapsed_seconds"], 65);
                 assert_eq!(found["hook"]["resource"]["addr"], address.as_str());
             }
-            assert!(!line.written().contains('\u{1b}'));
-            assert_eq!(line.written().lines().count(), 1);
+            assert!(!line.to_json_line().contains('\u{1b}'));
+            assert_eq!(line.to_json_line().lines().count(), 1);
         }
     }
 
     #[test]
-    fn what_happened_stands_in_the_details() {
+    fn event_fields_are_in_the_details() {
         let plan = sealed(fixture::plan());
         let outcome = Outcome::Failed { why: "no capacity".into() };
         let step = Step::Finished { step: WaveStep::Launch, outcome };
@@ -230,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_and_an_error_has_its_exit_code() {
+    fn summary_line_has_counts_and_error_line_has_exit_code() {
         let left = |outcome| ChangeOutcome {
             address: "a".into(),
             step: WaveStep::Launch,
@@ -243,7 +252,7 @@ mod tests {
             left(Outcome::Dropped { why: why() }),
             left(Outcome::Failed { why: why() }),
         ];
-        let (plan_id, digest, verdict) = ("p".into(), "d".into(), Verdict::Partly);
+        let (plan_id, digest, verdict) = ("p".into(), "d".into(), ApplyStatus::Partly);
         let (started_at, finished_at) = (at(0), at(9));
         let receipt = Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict };
         let found = read(&summary(&receipt));

@@ -1,28 +1,28 @@
-//! Which types of the catalogue are looked at, and for nodes of which set-up.
+//! Settings of `catalog`: the types to show, and the settings of their nodes.
 
 use super::planning::SourceSettings;
-use super::{Format, of_format};
+use super::{Format, to_format};
 use crate::catalog::NodeSettings;
 use crate::cli::args::{CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg};
 use crate::cli::error::CliError;
 use crate::cli::world::WorldChoice;
-use crate::ids::{InstanceTypeName, PoolName, Region};
-use crate::manifest::{AmiFamily, KubeletSettings};
-use crate::requirement::Requirements;
+use crate::model::desired::{AmiFamily, KubeletSettings};
+use crate::model::ids::{InstanceTypeName, PoolName, Region};
+use crate::model::requirement::Requirements;
 
-/// Which catalogue is looked at.
+/// The catalog to show.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct RegionSettings {
     pub(in crate::cli) node: NodeSource,
     pub(in crate::cli) format: Format,
 }
 
-/// Where it is told how nodes are set up.
+/// The source of node settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) enum NodeSource {
-    /// On the command line.
-    Typed { region: Region, node: Box<NodeSettings> },
-    /// In a repository; without a world, what `fleetwright.yaml` says runs.
+    /// Options of the command line.
+    Options { region: Region, node: Box<NodeSettings> },
+    /// A pool of a repository. Without a world, that of `fleetwright.yaml`.
     Pool { name: PoolName, source: SourceSettings, world: Option<WorldChoice> },
 }
 
@@ -60,7 +60,7 @@ pub(super) fn catalog_explain(
 }
 
 fn region(args: RegionArgs) -> Result<RegionSettings, CliError> {
-    let format = of_format(args.format.format);
+    let format = to_format(args.format.format);
     let RegionArgs { region, ami_family, max_pods, pods_per_core, prefix_delegation, .. } = args;
     if let Some(name) = args.pool {
         let source = SourceSettings { path: args.path, revision: None };
@@ -78,6 +78,6 @@ fn region(args: RegionArgs) -> Result<RegionSettings, CliError> {
     };
     let kubelet = KubeletSettings { max_pods, pods_per_core, ..KubeletSettings::default() };
     let node = NodeSettings { family, kubelet, prefix_delegation, ..NodeSettings::default() };
-    let node = NodeSource::Typed { region: region.into(), node: Box::new(node) };
+    let node = NodeSource::Options { region: region.into(), node: Box::new(node) };
     Ok(RegionSettings { node, format })
 }

@@ -1,18 +1,18 @@
-//! What a plan is made from: where desired state is read, over which world, and what of it may change.
+//! Settings of planning: source, world, and scope.
 
 use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-use super::texts::moment;
+use super::parse::moment;
 use crate::cli::args::{DemandArg, GuardArgs, PlanningArgs, SourceArgs};
 use crate::cli::error::CliError;
 use crate::cli::world::WorldChoice;
 use crate::demand::DemandMode;
-use crate::engine::Scope;
 use crate::plan::wire::ResourceKind;
+use crate::planner::Scope;
 
-/// Where desired state is read.
+/// The source of the desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct SourceSettings {
     pub(in crate::cli) path: PathBuf,
@@ -20,17 +20,17 @@ pub(in crate::cli) struct SourceSettings {
     pub(in crate::cli) revision: Option<String>,
 }
 
-/// What a plan is made from.
+/// The settings of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct PlanningSettings {
     pub(in crate::cli) source: SourceSettings,
-    /// `None`: what `fleetwright.yaml` says.
+    /// `None`: the world of `fleetwright.yaml`.
     pub(in crate::cli) world: Option<WorldChoice>,
-    /// `None`: now, or the world's own time.
+    /// `None`: now, or the time of the world.
     pub(in crate::cli) at: Option<Timestamp>,
-    /// `None`: what `fleetwright.yaml` says.
+    /// `None`: the count of `fleetwright.yaml`.
     pub(in crate::cli) demand: Option<DemandMode>,
-    /// Whether pods are nominated to the nodes that they are planned on.
+    /// True if pods are nominated to their planned nodes.
     pub(in crate::cli) steer: bool,
     pub(in crate::cli) scope: Scope,
     /// The commit to compare with.
@@ -38,26 +38,26 @@ pub(in crate::cli) struct PlanningSettings {
     pub(in crate::cli) guard: GuardChoice,
 }
 
-/// What a plan is judged by.
+/// The policies that judge a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::cli) struct GuardChoice {
-    /// Directories of policies, beside those that `fleetwright.yaml` names.
+    /// Policy directories, in addition to those of `fleetwright.yaml`.
     pub(in crate::cli) policies: Vec<PathBuf>,
-    /// Data for policies.
+    /// Policy data files.
     pub(in crate::cli) data: Vec<PathBuf>,
-    /// The commit whose settings and policies guard.
+    /// The commit of the guarding settings and policies.
     pub(in crate::cli) revision: Option<String>,
 }
 
 pub(super) fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSettings, CliError> {
     let PlanningArgs { source, world, at, demand, steer, target, exclude, replace, compare, guard } =
         args;
-    let guard = of_guard(guard, compare.as_deref());
+    let guard = guard_choice(guard, compare.as_deref());
     Ok(PlanningSettings {
-        source: of_source(path, source),
+        source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         at: moment("--at", at.as_deref())?,
-        demand: demand.map(mode),
+        demand: demand.map(demand_mode),
         steer,
         scope: Scope {
             target: addresses(target)?,
@@ -71,14 +71,14 @@ pub(super) fn planning(path: PathBuf, args: PlanningArgs) -> Result<PlanningSett
     })
 }
 
-/// What guards a change is read from what it is compared with, unless somebody says otherwise.
-pub(super) fn of_guard(args: GuardArgs, compare: Option<&str>) -> GuardChoice {
+/// Guarding settings come from `--guard-ref`, otherwise from the compared revision.
+pub(super) fn guard_choice(args: GuardArgs, compare: Option<&str>) -> GuardChoice {
     let GuardArgs { policy, policy_data, guard_ref } = args;
     let revision = guard_ref.or_else(|| compare.map(str::to_owned));
     GuardChoice { policies: policy, data: policy_data, revision }
 }
 
-pub(super) fn mode(demand: DemandArg) -> DemandMode {
+pub(super) fn demand_mode(demand: DemandArg) -> DemandMode {
     match demand {
         DemandArg::Floor => DemandMode::Floor,
         DemandArg::Live => DemandMode::Live,
@@ -86,7 +86,10 @@ pub(super) fn mode(demand: DemandArg) -> DemandMode {
     }
 }
 
-pub(super) fn of_source(path: PathBuf, SourceArgs { revision }: SourceArgs) -> SourceSettings {
+pub(super) fn source_settings(
+    path: PathBuf,
+    SourceArgs { revision }: SourceArgs,
+) -> SourceSettings {
     SourceSettings { path, revision }
 }
 
@@ -96,8 +99,7 @@ fn addresses(texts: Vec<String>) -> Result<Vec<String>, CliError> {
 
 /// Returns an address as plans write it: `TYPE.NAME`, or `TYPE.NAME["KEY"]`.
 ///
-/// A shell takes the quotes out of an address that is not quoted itself, so `TYPE.NAME[KEY]` is
-/// taken for what it was.
+/// A shell removes unquoted quotes, so `TYPE.NAME[KEY]` is accepted as well.
 fn address(text: &str) -> Result<String, CliError> {
     let wrong = || {
         CliError::text(format!("`{text}` is not the address of a node or pool"))
@@ -125,8 +127,7 @@ fn address(text: &str) -> Result<String, CliError> {
     }
 }
 
-/// Refuses options that a saved plan has long decided: to ignore one would apply something else
-/// than what the caller asked for.
+/// Refuses planning options with a saved plan, because ignoring them would apply something else.
 pub(super) fn refuse_planning(args: &PlanningArgs) -> Result<(), CliError> {
     let PlanningArgs {
         source,

@@ -1,52 +1,53 @@
-//! How the loop runs.
+//! Settings of `run`.
 
-use super::planning::{SourceSettings, of_source};
-use super::texts::duration;
+use super::parse::duration;
+use super::planning::{SourceSettings, source_settings};
 use crate::cli::args::{LogFormatArg, ModeArg, RunArgs};
 use crate::cli::error::CliError;
 use crate::cli::world::WorldChoice;
-use crate::manifest::Mode;
+use crate::model::desired::Mode;
 use crate::telemetry::LogFormat;
 
-/// How the loop runs.
+/// Settings of `run`.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct RunSettings {
     pub(in crate::cli) source: SourceSettings,
-    /// The world, where it is not that of the repository.
+    /// The world, unless the repository names it.
     pub(in crate::cli) world: Option<WorldChoice>,
-    /// What it may do, where it is not what the repository says.
+    /// The mode, unless the repository sets it.
     pub(in crate::cli) mode: Option<Mode>,
-    /// Whether it ends once nothing is left to do.
+    /// True to stop once nothing is left to do.
     pub(in crate::cli) once: bool,
-    /// Where page, metrics and answers to probes are served.
+    /// The address of page, metrics and probes.
     #[cfg(feature = "page")]
     pub(in crate::cli) listen: Option<std::net::SocketAddr>,
-    /// Further names by which they are reached.
+    /// Additional host names of the page.
     #[cfg(feature = "page")]
     pub(in crate::cli) listen_names: Vec<String>,
-    /// What webhooks are signed with, where they are heard.
+    /// The webhook secrets, if webhooks are received.
     #[cfg(feature = "page")]
-    pub(in crate::cli) webhook: Option<crate::listen::Secrets>,
-    /// How lines on stderr look.
+    pub(in crate::cli) webhook: Option<crate::server::http::WebhookSecrets>,
+    /// The format of log lines.
     pub(in crate::cli) log_format: LogFormat,
-    /// How many times as fast the time of an embedded world passes.
+    /// Speed factor of the time of an embedded world.
     pub(in crate::cli) speed: u32,
-    /// How long to wait for the lock.
+    /// The longest wait for the lock.
     pub(in crate::cli) lock_timeout: std::time::Duration,
 }
 
-/// The variable that may hold the secret of webhooks.
+/// The variable that may hold the webhook secret.
 #[cfg(feature = "page")]
 const WEBHOOK_VARIABLE: &str = "FLEETWRIGHT_WEBHOOK_SECRET";
 
-/// Reads what webhooks are signed with: of a file, else of a variable, else they are not heard.
+/// Reads the webhook secrets from a file, otherwise from a variable. Without either, webhooks are
+/// not received.
 #[cfg(feature = "page")]
 fn webhook(
     file: Option<&std::path::Path>,
     variable: Option<String>,
-) -> Result<Option<crate::listen::Secrets>, CliError> {
+) -> Result<Option<crate::server::http::WebhookSecrets>, CliError> {
     let read = |text: &str, from: &str| {
-        crate::listen::Secrets::read(text)
+        crate::server::http::WebhookSecrets::parse(text)
             .map(Some)
             .map_err(|why| CliError::text(format!("{from} cannot be used: {why}")))
     };
@@ -87,7 +88,7 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         ModeArg::Full => Mode::Full,
     });
     Ok(RunSettings {
-        source: of_source(path, source),
+        source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         mode,
         once,

@@ -1,8 +1,9 @@
 //! Repositories, and what the API server would say of their pods.
 
 use crate::demand::{Demand, DemandMode};
-use crate::fleet::{ClusterIdentity, Observed};
-use crate::manifest::{Fleet, Problem, Severity, Tree, TreeFile, read};
+use crate::manifest::read;
+use crate::model::desired::{Fleet, Problem, Severity, Tree, TreeFile};
+use crate::model::observed::{ClusterIdentity, Observed};
 
 fn problems(text: &str) -> Vec<Problem> {
     let file = TreeFile { path: "a.yaml".into(), content: Ok(text.as_bytes().into()) };

@@ -1,11 +1,11 @@
 //! Where claims let their pods run, as a table.
 
 use super::*;
-use crate::demand::{ShapeContext, shape_of};
-use crate::ids::{Labels, Origin};
-use crate::manifest::VolumeClaim;
-use crate::pod::{Expression, PodTemplate};
-use crate::requirement::{Operator, label};
+use crate::demand::{ShapeContext, pod_shape};
+use crate::model::desired::VolumeClaim;
+use crate::model::ids::{Labels, Origin};
+use crate::model::pod::{Expression, PodTemplate};
+use crate::model::requirement::{Operator, label};
 
 fn term(key: &str, values: &[&str]) -> NodeTerm {
     let values = values.iter().map(|value| (*value).into()).collect();
@@ -17,7 +17,7 @@ fn class(provisioner: &str, waits_for_pod: bool, zones: &[&str]) -> StorageClass
     let topology = (!zones.is_empty()).then(|| term("topology.ebs.csi.aws.com/zone", zones));
     StorageClass {
         provisioner: provisioner.to_owned(),
-        waits_for_pod,
+        wait_for_first_consumer: waits_for_pod,
         allowed_topologies: topology.into_iter().collect(),
         is_default: false,
         created_at: None,
@@ -81,7 +81,7 @@ fn world() -> Storage {
 }
 
 fn shape() -> PodShape {
-    shape_of(&"web".into(), &PodTemplate::default(), &ShapeContext::of(&Desired::default()))
+    pod_shape(&"web".into(), &PodTemplate::default(), &ShapeContext::new(&Desired::default()))
 }
 
 fn mounted(desired: &Desired, world: &Storage, sources: &[VolumeSource]) -> PodShape {
@@ -90,12 +90,12 @@ fn mounted(desired: &Desired, world: &Storage, sources: &[VolumeSource]) -> PodS
         .enumerate()
         .map(|(i, source)| Volume { name: format!("v{i}"), source: source.clone() })
         .collect();
-    Claims::of(desired, world).mounted(&shape(), &volumes, None)
+    Claims::new(desired, world).with_volumes(&shape(), &volumes, None)
 }
 
 /// Returns which of the zones a, b, c, and of the nodes n1, n2 in zone a, admit the pod.
 fn places(shape: &PodShape) -> String {
-    let on = |labels: &Labels| shape.nodes.any_of.iter().any(|one| one.match_labels(labels));
+    let on = |labels: &Labels| shape.nodes.any_of.iter().any(|one| one.matches_labels(labels));
     let zones = ["a", "b", "c"].map(|zone| (zone, [label(key::ZONE, zone)].into()));
     let nodes = ["n1", "n2"].map(|n| (n, [label(key::ZONE, "a"), label(key::HOSTNAME, n)].into()));
     let all = zones.into_iter().chain(nodes).filter(|(_, labels)| on(labels));
@@ -143,30 +143,31 @@ fn volumes_narrow_the_nodes_of_their_pods() {
 #[test]
 fn a_claim_without_a_place_makes_its_pods_wait_and_says_why() {
     for (sources, expected) in [
-        (vec![claim("no-such-claim")], Wait::Missing),
-        (vec![claim("going")], Wait::Deleting),
-        (vec![claim("lost")], Wait::Lost),
-        (vec![claim("gone")], Wait::VolumeGone("no-such-volume".into())),
-        (vec![claim("asking")], Wait::VolumePending("in-b".into())),
-        (vec![claim("classless")], Wait::ClassGone("no-such-class".into())),
-        (vec![claim("default")], Wait::NoDefaultClass),
-        (vec![claim("new-at-once")], Wait::Immediate("at-once".into())),
-        (vec![made("at-once")], Wait::Immediate("at-once".into())),
-        (vec![made("by-hand")], Wait::ByHand),
-        (vec![made("")], Wait::ByHand),
-        (vec![VolumeSource::Ebs("vol-1".into())], Wait::UnknownDisk),
-        (vec![VolumeSource::InTree("cinder".into())], Wait::UnknownDisk),
+        (vec![claim("no-such-claim")], VolumeProblem::Missing),
+        (vec![claim("going")], VolumeProblem::Deleting),
+        (vec![claim("lost")], VolumeProblem::Lost),
+        (vec![claim("gone")], VolumeProblem::VolumeGone("no-such-volume".into())),
+        (vec![claim("asking")], VolumeProblem::VolumePending("in-b".into())),
+        (vec![claim("classless")], VolumeProblem::ClassGone("no-such-class".into())),
+        (vec![claim("default")], VolumeProblem::NoDefaultClass),
+        (vec![claim("new-at-once")], VolumeProblem::Immediate("at-once".into())),
+        (vec![made("at-once")], VolumeProblem::Immediate("at-once".into())),
+        (vec![made("by-hand")], VolumeProblem::ByHand),
+        (vec![made("")], VolumeProblem::ByHand),
+        (vec![VolumeSource::Ebs("vol-1".into())], VolumeProblem::UnknownDisk),
+        (vec![VolumeSource::InTree("cinder".into())], VolumeProblem::UnknownDisk),
     ] {
         let mut world = world();
         world.volumes.remove("anywhere");
         let shape = mounted(&Desired::default(), &world, &sources);
-        let waits: Vec<&Wait> = shape.volumes.iter().filter_map(|m| m.waits.as_ref()).collect();
+        let waits: Vec<&VolumeProblem> =
+            shape.volumes.iter().filter_map(|m| m.problem.as_ref()).collect();
         assert_eq!(waits, [&expected]);
         assert_eq!(shape.unsupported, [Unsupported::Volumes], "{expected:?}");
         assert!(
             shape.volumes[0]
-                .wait_text()
-                .is_some_and(|text| text.contains("web/") || expected == Wait::UnknownDisk)
+                .problem_text()
+                .is_some_and(|text| text.contains("web/") || expected == VolumeProblem::UnknownDisk)
         );
     }
 }
@@ -223,7 +224,7 @@ fn the_youngest_default_class_counts() {
 #[test]
 fn where_no_class_is_known_one_is_assumed_and_said_so() {
     let shape = mounted(&Desired::default(), &Storage::default(), &[made("gp3")]);
-    assert_eq!(shape.volumes[0].cause, Cause::Assumed("gp3".into()));
+    assert_eq!(shape.volumes[0].cause, TopologySource::Assumed("gp3".into()));
     assert_eq!(shape.volumes[0].driver.as_deref(), Some(EBS_DRIVER));
     assert_eq!((places(&shape).as_str(), shape.unsupported.len()), ("a b c n1 n2", 0));
 }
@@ -233,25 +234,25 @@ fn the_claims_of_a_stateful_set_are_told_by_the_names_of_its_pods() {
     let volumes =
         [Volume { name: "data".into(), source: VolumeSource::ClaimTemplate(Some("ab".into())) }];
     let (desired, world) = (Desired::default(), world());
-    let claims = Claims::of(&desired, &world);
-    let of = |pod| places(&claims.mounted(&shape(), &volumes, Some(pod)));
+    let claims = Claims::new(&desired, &world);
+    let of = |pod| places(&claims.with_volumes(&shape(), &volumes, Some(pod)));
     assert_eq!((of("db-0").as_str(), of("db-1").as_str()), ("a b n1 n2", "b"));
-    assert!(claims.has_kept(&"web".into(), &volumes, "db-1"));
-    assert!(!claims.has_kept(&"web".into(), &volumes, "db-0"));
+    assert!(claims.has_existing_claim(&"web".into(), &volumes, "db-1"));
+    assert!(!claims.has_existing_claim(&"web".into(), &volumes, "db-0"));
 }
 
 #[test]
 fn volumes_put_in_twice_are_put_in_once() {
     let (desired, world) = (Desired::default(), world());
-    let claims = Claims::of(&desired, &world);
+    let claims = Claims::new(&desired, &world);
     let volumes = [Volume { name: "v".into(), source: claim("new-ab") }];
-    let once = claims.mounted(&shape(), &volumes, None);
-    assert_eq!(claims.mounted(&once, &volumes, None), once);
+    let once = claims.with_volumes(&shape(), &volumes, None);
+    assert_eq!(claims.with_volumes(&once, &volumes, None), once);
     let others = [Volume { name: "v".into(), source: made("only-c") }];
-    assert_eq!(places(&claims.mounted(&once, &others, None)), "c");
+    assert_eq!(places(&claims.with_volumes(&once, &others, None)), "c");
     let waits =
-        claims.mounted(&shape(), &[Volume { name: "v".into(), source: claim("lost") }], None);
-    assert_eq!(claims.mounted(&waits, &volumes, None), once, "and nothing is left of others");
+        claims.with_volumes(&shape(), &[Volume { name: "v".into(), source: claim("lost") }], None);
+    assert_eq!(claims.with_volumes(&waits, &volumes, None), once, "and nothing is left of others");
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn too_many_combinations_are_not_looked_at() {
     }
     let sources: Vec<VolumeSource> = (0..4).map(|n| made(&format!("many-{n}"))).collect();
     let shape = mounted(&Desired::default(), &world, &sources);
-    assert_eq!(shape.volumes[0].waits, Some(Wait::TooManyPlaces));
+    assert_eq!(shape.volumes[0].problem, Some(VolumeProblem::TooManyPlaces));
     assert_eq!(shape.unsupported, [Unsupported::Volumes]);
     let twice = [sources[0].clone(), sources[0].clone(), sources[1].clone()];
     assert_eq!(mounted(&Desired::default(), &world, &twice).nodes.any_of.len(), 36);

@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::demand::DemandMode;
-use crate::fargate::{FARGATE, ProfileSelector};
-use crate::ids::WorkloadKind;
-use crate::pod::{Container, HostPort, Volume, VolumeSource};
-use crate::requirement::label;
-use crate::story::Story;
-use crate::units::{Bytes, MilliCpu};
+use crate::model::fargate::{FARGATE, ProfileSelector};
+use crate::model::ids::WorkloadKind;
+use crate::model::pod::{Container, HostPort, Volume, VolumeSource};
+use crate::model::requirement::label;
+use crate::model::units::{Bytes, MilliCpu};
+use crate::testing::Story;
 
 /// A repository with one Deployment, `web/api` of 3 pods, and a profile that takes its namespace.
 fn story() -> Story {
@@ -15,7 +15,7 @@ fn story() -> Story {
     story.scale(3);
     let namespace = workload(&story).namespace.to_string();
     let selectors = vec![ProfileSelector { namespace, labels: [].into() }];
-    let profile = Profile { name: "web".into(), origin: None, selectors };
+    let profile = FargateProfile { name: "web".into(), origin: None, selectors };
     story.desired.fargate_profiles.insert("web".into(), profile);
     story
 }
@@ -37,7 +37,7 @@ fn demand(story: &Story) -> Demand {
 fn split(story: &Story) -> (u32, u32, Vec<String>) {
     let demand = demand(story);
     let on_nodes = demand.groups.iter().map(|group| group.counts.planned).sum();
-    let on_fargate = demand.fargate.iter().map(FargatePods::placed).sum();
+    let on_fargate = demand.fargate.iter().map(FargatePods::pods_on_fargate).sum();
     (on_nodes, on_fargate, demand.problems.into_iter().map(|p| p.message).collect())
 }
 
@@ -49,7 +49,7 @@ fn what_a_profile_takes_needs_no_node() {
     let [taken] = demand.fargate.as_slice() else { panic!("{:?}", demand.fargate) };
     assert_eq!((taken.pods, taken.counts.planned), (3, 3));
     assert_eq!(taken.profile.as_deref(), Some("web"));
-    assert_eq!(taken.size, Ok(Size { cpu_milli: 500, memory_mib: 1024 }));
+    assert_eq!(taken.size, Ok(FargateSize { cpu_milli: 500, memory_mib: 1024 }));
 }
 
 #[test]
@@ -147,7 +147,11 @@ fn what_fargate_cannot_run_is_stuck_and_never_ec2_demand() {
         edit(&mut story, change);
         let demand = demand(&story);
         assert!(demand.groups.is_empty(), "{rule}");
-        assert_eq!((demand.fargate[0].placed(), demand.fargate[0].stuck()), (0, 3), "{rule}");
+        assert_eq!(
+            (demand.fargate[0].pods_on_fargate(), demand.fargate[0].rejected_pods()),
+            (0, 3),
+            "{rule}"
+        );
         let errors = demand.problems.iter().filter(|p| p.severity == Severity::Error);
         let said = errors.filter(|p| p.message.contains(problem) && p.hint.is_some()).count();
         assert_eq!(said, 1, "{rule}: {:?}", demand.problems);
@@ -225,7 +229,7 @@ fn pods_that_only_the_world_knows_count_as_what_runs_them() {
     story.desired.workloads.clear();
     let demand = demand(&story);
     assert!(demand.groups.is_empty());
-    assert_eq!((demand.fargate[0].placed(), &demand.fargate[0].origin), (1, &None));
+    assert_eq!((demand.fargate[0].pods_on_fargate(), &demand.fargate[0].origin), (1, &None));
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn daemons_are_never_taken() {
     let mut story = story();
     let (id, mut declared) = story.desired.workloads.pop_first().expect("one workload");
     declared.id = WorkloadId { kind: WorkloadKind::DaemonSet, ..id };
-    declared.scale = crate::manifest::Scale::PerNode;
+    declared.scale = crate::model::desired::Scale::PerNode;
     story.desired.workloads.insert(declared.id.clone(), declared);
     let demand = demand(&story);
     assert_eq!((demand.daemons.len(), demand.fargate.len()), (1, 0));
@@ -246,7 +250,7 @@ fn a_profile_of_the_world_takes_pods_too_and_the_repository_has_the_last_word() 
     story.observed.fargate_profiles.insert("web".into(), declared.clone());
     assert_eq!(split(&story).1, 3, "the world tells it");
     let selectors = vec![ProfileSelector { namespace: "else".into(), labels: [].into() }];
-    story.desired.fargate_profiles.insert("web".into(), Profile { selectors, ..declared });
+    story.desired.fargate_profiles.insert("web".into(), FargateProfile { selectors, ..declared });
     assert_eq!(split(&story).0, 3, "the repository changes it");
 }
 

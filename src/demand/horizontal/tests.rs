@@ -1,5 +1,5 @@
 use super::*;
-use crate::units::Quantity;
+use crate::model::units::Quantity;
 
 fn cpu(percent: u32) -> Metric {
     let target = MetricTarget::Utilization(percent);
@@ -28,7 +28,7 @@ fn at(current: u32, utilization: Option<u32>) -> LiveHorizontal {
 }
 
 fn step(rule: &Horizontal, live: &LiveHorizontal) -> Option<(u32, u32)> {
-    next(rule, live).map(|step| (step.wanted, step.count))
+    next_step(rule, live).map(|step| (step.wanted, step.count))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::*;
-use crate::manifest::LimitScope;
+use crate::model::desired::LimitScope;
 
-fn amounts(list: &[(&str, i64)]) -> Amounts {
+fn amounts(list: &[(&str, i64)]) -> ResourceList {
     list.iter().map(|(name, amount)| (ResourceName::from(*name), *amount)).collect()
 }
 
@@ -29,9 +29,9 @@ fn requests(spec: &PodSpec) -> Resources {
     bare(spec, pod_requests)
 }
 
-fn bare(spec: &PodSpec, of: impl Fn(&PodSpec, &Surroundings) -> Resources) -> Resources {
-    let (overhead, granted) = (Amounts::new(), Granted::new());
-    of(spec, &Surroundings { overhead: &overhead, limits: &[], granted: &granted })
+fn bare(spec: &PodSpec, of: impl Fn(&PodSpec, &RequestContext) -> Resources) -> Resources {
+    let (overhead, granted) = (ResourceList::new(), AllocatedResources::new());
+    of(spec, &RequestContext { overhead: &overhead, limits: &[], granted: &granted })
 }
 
 #[test]
@@ -161,8 +161,9 @@ fn case_12_overhead_comes_on_top_of_everything() {
         containers: vec![container(100)],
         ..PodSpec::default()
     };
-    let (overhead, granted) = (amounts(&[("cpu", 25), ("example.com/x", 1)]), Granted::new());
-    let around = Surroundings { overhead: &overhead, limits: &[], granted: &granted };
+    let (overhead, granted) =
+        (amounts(&[("cpu", 25), ("example.com/x", 1)]), AllocatedResources::new());
+    let around = RequestContext { overhead: &overhead, limits: &[], granted: &granted };
     let found = pod_requests(&spec, &around);
     assert_eq!((found.cpu.0, found.pods), (325, 1));
     assert_eq!(found.extended(&"example.com/x".into()), 1);
@@ -177,9 +178,9 @@ fn case_20_of_what_is_asked_and_what_was_granted_the_larger_counts() {
         ("it shrinks, and the kubelet has not let go", 800, 900),
         ("it grows, and the kubelet has not granted it", 300, 600),
     ] {
-        let granted: Granted = [("app".to_owned(), amounts(&[("cpu", granted)]))].into();
-        let overhead = Amounts::new();
-        let around = Surroundings { overhead: &overhead, limits: &[], granted: &granted };
+        let granted: AllocatedResources = [("app".to_owned(), amounts(&[("cpu", granted)]))].into();
+        let overhead = ResourceList::new();
+        let around = RequestContext { overhead: &overhead, limits: &[], granted: &granted };
         assert_eq!(pod_requests(&spec, &around).cpu.0, expected, "{rule}");
     }
 }

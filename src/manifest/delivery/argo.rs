@@ -1,213 +1,240 @@
 //! `Application` and `ApplicationSet` of Argo CD.
 
-use super::super::order::{Layer, Order, Recipe, Release, SetValue, Values};
-use super::super::yaml::{self, Node, Value, to_json};
+use super::super::yaml::{self, YamlNode, YamlValue, to_json};
 use super::{
-    Around, Content, Files, Parcel, Whose, at, flag, generators, normal_path, release_name, text,
+    DeliveryContext, FileSelection, ManifestContent, ManifestSet, TargetCluster, flag_at,
+    generators, items_at, node_at, normal_path, release_name, text_at,
 };
+use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
 
-/// How Argo CD calls the cluster that it runs in.
+/// Names that Argo CD uses for its own cluster.
 const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
 
-impl Around<'_> {
-    /// Returns what an `Application` that lives in the cluster `home` delivers.
-    pub(super) fn application(&self, root: &Node<'_>, home: Whose) -> Vec<Result<Parcel, String>> {
-        let Some(spec) = at(root, &["spec"]) else { return vec![Err("it has no `spec`".into())] };
-        let whose = match self.whose(spec, home) {
-            Ok(whose) => whose,
+impl DeliveryContext<'_> {
+    /// Returns the manifests that an `Application` in the cluster `home` delivers.
+    pub(super) fn application(
+        &self,
+        root: &YamlNode<'_>,
+        home: TargetCluster,
+    ) -> Vec<Result<ManifestSet, String>> {
+        let Some(spec) = node_at(root, &["spec"]) else {
+            return vec![Err("it has no `spec`".into())];
+        };
+        let cluster = match self.destination_cluster(spec, home) {
+            Ok(cluster) => cluster,
             Err(reason) => return vec![Err(reason)],
         };
-        let name = text(root, &["metadata", "name"]).unwrap_or("release");
-        let namespace = text(spec, &["destination", "namespace"]);
-        let sources: Vec<&Node<'_>> = match at(spec, &["sources"]).map(|node| &node.value) {
-            Some(Value::Seq(items)) => items.iter().collect(),
-            Some(_) | None => at(spec, &["source"]).into_iter().collect(),
+        let name = text_at(root, &["metadata", "name"]).unwrap_or("release");
+        let namespace = text_at(spec, &["destination", "namespace"]);
+        let sources: Vec<&YamlNode<'_>> = match node_at(spec, &["sources"]).map(|node| &node.value)
+        {
+            Some(YamlValue::Seq(items)) => items.iter().collect(),
+            Some(_) | None => node_at(spec, &["source"]).into_iter().collect(),
         };
-        if whose == Whose::Theirs {
-            // What of it could not be read need not be known here.
-            return sources.iter().filter_map(|source| self.argo_theirs(source)).map(Ok).collect();
+        if cluster == TargetCluster::Other {
+            // Unreadable parts of another cluster's application do not matter here.
+            return sources
+                .iter()
+                .filter_map(|source| self.argo_other_cluster_set(source))
+                .map(Ok)
+                .collect();
         }
         if sources.is_empty() {
             return vec![Err("it has no source".to_owned())];
         }
-        // A source that only lends values files to the others delivers nothing.
-        let delivers = |source: &&&Node<'_>| {
-            text(source, &["ref"]).is_none() || text(source, &["path"]).is_some()
+        // A source that only provides values files to the others delivers nothing.
+        let delivers = |source: &&&YamlNode<'_>| {
+            text_at(source, &["ref"]).is_none() || text_at(source, &["path"]).is_some()
         };
-        let one = |source: &&Node<'_>| self.argo_source(source, name, namespace, &sources);
+        let one = |source: &&YamlNode<'_>| self.argo_source(source, name, namespace, &sources);
         sources.iter().filter(delivers).map(one).collect()
     }
 
-    /// Returns what the applications of an `ApplicationSet` deliver.
+    /// Returns the manifests that the applications of an `ApplicationSet` deliver.
     pub(super) fn application_set(
         &self,
-        root: &Node<'_>,
-        home: Whose,
-    ) -> Vec<Result<Parcel, String>> {
+        root: &YamlNode<'_>,
+        home: TargetCluster,
+    ) -> Vec<Result<ManifestSet, String>> {
         self.applications(root, home).unwrap_or_else(|reason| vec![Err(reason)])
     }
 
     fn applications(
         &self,
-        root: &Node<'_>,
-        home: Whose,
-    ) -> Result<Vec<Result<Parcel, String>>, String> {
-        let spec = at(root, &["spec"]).ok_or("it has no `spec`")?;
-        if at(spec, &["templatePatch"]).is_some() {
-            return Err("its templatePatch is not understood".to_owned());
+        root: &YamlNode<'_>,
+        home: TargetCluster,
+    ) -> Result<Vec<Result<ManifestSet, String>>, String> {
+        let spec = node_at(root, &["spec"]).ok_or("it has no `spec`")?;
+        if node_at(spec, &["templatePatch"]).is_some() {
+            return Err("its templatePatch is not supported".to_owned());
         }
-        let template = at(spec, &["template"]).ok_or("it has no template")?;
-        let Some(Value::Seq(generators)) = at(spec, &["generators"]).map(|node| &node.value) else {
+        let template = node_at(spec, &["template"]).ok_or("it has no template")?;
+        let Some(YamlValue::Seq(generators)) =
+            node_at(spec, &["generators"]).map(|node| &node.value)
+        else {
             return Err("it has no generators".to_owned());
         };
         let template = to_json(template).to_string();
-        let (mut parcels, mut count) = (Vec::new(), 0);
+        let (mut manifest_sets, mut count) = (Vec::new(), 0);
         for generator in generators {
-            let made = self.generate(generator)?;
-            count += made.len();
-            generators::bounded(count)?;
-            // One application at a time: all of them together may be large.
-            for params in &made {
-                let text = self.fill_in(&template, params)?;
+            let generated = self.generate(generator)?;
+            count += generated.len();
+            generators::check_application_count(count)?;
+            // One application at a time, because all of them together may be large.
+            for params in &generated {
+                let text = self.render_template(&template, params)?;
                 let loaded = yaml::load(&text);
                 let document = loaded.documents.first().ok_or("its template gives no object")?;
-                parcels.extend(self.application(&document.root, home));
+                manifest_sets.extend(self.application(&document.root, home));
             }
         }
-        Ok(parcels)
+        Ok(manifest_sets)
     }
 
-    /// Returns which cluster the destination is, for an object that lives in the cluster `home`.
-    fn whose(&self, spec: &Node<'_>, home: Whose) -> Result<Whose, String> {
+    /// Returns the destination cluster of an object in the cluster `home`.
+    fn destination_cluster(
+        &self,
+        spec: &YamlNode<'_>,
+        home: TargetCluster,
+    ) -> Result<TargetCluster, String> {
         let destination =
-            text(spec, &["destination", "name"]).or(text(spec, &["destination", "server"]));
+            text_at(spec, &["destination", "name"]).or(text_at(spec, &["destination", "server"]));
         let Some(destination) = destination else {
             return Err("it has no destination".to_owned());
         };
         if IN_CLUSTER.contains(&destination) {
             return Ok(home);
         }
-        self.listed(destination).ok_or_else(|| {
+        self.cluster_by_name(destination).ok_or_else(|| {
             format!(
-                "whether its destination `{}` is this cluster is not known; list it under \
+                "it is unknown whether its destination `{}` is this cluster; list it under \
                  `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
                 super::super::decode::shorten(destination)
             )
         })
     }
 
-    /// Returns what a source gives to another cluster, as far as it is in this tree.
-    fn argo_theirs(&self, source: &Node<'_>) -> Option<Parcel> {
-        self.is_here(text(source, &["repoURL"])?).ok()?;
-        let parcel = self.theirs(self.inside(text(source, &["path"])?).ok()?);
-        let Content::Files(Files { path, .. }) = parcel.content else { return Some(parcel) };
-        Some(Parcel { content: Content::Files(argo_files(source, path)), ..parcel })
+    /// Returns the manifests that a source delivers to another cluster, if they are in this tree.
+    fn argo_other_cluster_set(&self, source: &YamlNode<'_>) -> Option<ManifestSet> {
+        self.check_repository(text_at(source, &["repoURL"])?).ok()?;
+        let manifest_set =
+            self.other_cluster_set(self.local_directory(text_at(source, &["path"])?).ok()?);
+        let ManifestContent::Files(FileSelection { path, .. }) = manifest_set.content else {
+            return Some(manifest_set);
+        };
+        Some(ManifestSet {
+            content: ManifestContent::Files(argo_files(source, path)),
+            ..manifest_set
+        })
     }
 
     fn argo_source(
         &self,
-        source: &Node<'_>,
+        source: &YamlNode<'_>,
         name: &str,
         namespace: Option<&str>,
-        all: &[&Node<'_>],
-    ) -> Result<Parcel, String> {
-        let url = text(source, &["repoURL"]).ok_or("its source has no repoURL")?;
-        if let Some(chart) = text(source, &["chart"]) {
+        all: &[&YamlNode<'_>],
+    ) -> Result<ManifestSet, String> {
+        let url = text_at(source, &["repoURL"]).ok_or("its source has no repoURL")?;
+        if let Some(chart) = text_at(source, &["chart"]) {
             return Err(format!("chart {chart} of {url} is not in this repository"));
         }
-        self.is_here(url)?;
-        self.is_this_revision(text(source, &["targetRevision"]).unwrap_or_default())?;
-        if at(source, &["plugin"]).is_some() {
+        self.check_repository(url)?;
+        self.check_revision(text_at(source, &["targetRevision"]).unwrap_or_default())?;
+        if node_at(source, &["plugin"]).is_some() {
             return Err("a config management plugin makes its manifests".to_owned());
         }
-        let path = self.inside(text(source, &["path"]).ok_or("its source has no path")?)?;
-        let is_helm = at(source, &["helm"]).is_some() || self.has_chart(&path);
+        let path =
+            self.local_directory(text_at(source, &["path"]).ok_or("its source has no path")?)?;
+        let is_helm = node_at(source, &["helm"]).is_some() || self.has_chart(&path);
         let content = if is_helm {
-            let mut release = self.argo_helm(source, &path, all)?;
-            let stated = text(source, &["helm", "releaseName"]);
+            let mut release = self.argo_release(source, &path, all)?;
+            let stated = text_at(source, &["helm", "releaseName"]);
             release.name = stated.map_or_else(|| release_name(name), str::to_owned);
-            let own = text(source, &["helm", "namespace"]).or(namespace);
+            let own = text_at(source, &["helm", "namespace"]).or(namespace);
             own.unwrap_or("default").clone_into(&mut release.namespace);
-            Content::Rendered(Order { path, recipe: Recipe::Helm(release) })
-        } else if at(source, &["kustomize"]).is_some() || self.has_kustomization(&path) {
-            let overlay = argo_kustomize(source, &path)?;
-            Content::Rendered(Order { path, recipe: Recipe::Kustomize(overlay) })
+            ManifestContent::Rendered(RenderRequest { path, recipe: Recipe::Helm(release) })
+        } else if node_at(source, &["kustomize"]).is_some() || self.has_kustomization(&path) {
+            let overlay = argo_layer(source, &path)?;
+            ManifestContent::Rendered(RenderRequest { path, recipe: Recipe::Kustomize(overlay) })
         } else {
-            if at(source, &["directory", "jsonnet"]).is_some() {
-                return Err("Jsonnet is not understood".to_owned());
+            if node_at(source, &["directory", "jsonnet"]).is_some() {
+                return Err("Jsonnet is not supported".to_owned());
             }
-            Content::Files(argo_files(source, path))
+            ManifestContent::Files(argo_files(source, path))
         };
-        Ok(Parcel {
+        Ok(ManifestSet {
             content,
             namespace: namespace.map(str::to_owned),
             target_namespace: None,
             vars: self.fleet.delivery.vars.clone(),
-            whose: Whose::Ours,
+            cluster: TargetCluster::This,
         })
     }
 
-    fn argo_helm(
+    fn argo_release(
         &self,
-        source: &Node<'_>,
+        source: &YamlNode<'_>,
         path: &str,
-        all: &[&Node<'_>],
+        all: &[&YamlNode<'_>],
     ) -> Result<Release, String> {
-        let Some(helm) = at(source, &["helm"]) else { return Ok(Release::default()) };
-        let optional = flag(helm, &["ignoreMissingValueFiles"]);
+        let Some(helm) = node_at(source, &["helm"]) else { return Ok(Release::default()) };
+        let optional = flag_at(helm, &["ignoreMissingValueFiles"]);
         let mut values = Vec::new();
-        for file in items(helm, &["valueFiles"]) {
-            let file = file.text().ok_or("a values file is no text")?;
+        for file in items_at(helm, &["valueFiles"]) {
+            let file = file.text().ok_or("a values file is not a string")?;
             let path = self.values_file(file, path, all)?;
             values.push(if optional { Values::OptionalFile(path) } else { Values::File(path) });
         }
-        match (at(helm, &["valuesObject"]), text(helm, &["values"])) {
+        match (node_at(helm, &["valuesObject"]), text_at(helm, &["values"])) {
             (Some(object), _) => values.push(Values::Text(to_json(object).to_string())),
             (None, Some(text)) => values.push(Values::Text(text.to_owned())),
             (None, None) => {}
         }
         for key in ["fileParameters", "kubeVersion", "apiVersions"] {
-            if at(helm, &[key])
-                .is_some_and(|node| !matches!(&node.value, Value::Seq(all) if all.is_empty()))
+            if node_at(helm, &[key])
+                .is_some_and(|node| !matches!(&node.value, YamlValue::Seq(all) if all.is_empty()))
             {
-                return Err(format!("helm.{key} is not understood"));
+                return Err(format!("helm.{key} is not supported"));
             }
         }
-        let parameter = |item: &Node<'_>| {
+        let parameter = |item: &YamlNode<'_>| {
             Some(SetValue {
-                name: text(item, &["name"])?.to_owned(),
-                value: escaped(text(item, &["value"]).unwrap_or_default()),
-                is_text: flag(item, &["forceString"]),
+                name: text_at(item, &["name"])?.to_owned(),
+                value: escape_commas(text_at(item, &["value"]).unwrap_or_default()),
+                is_text: flag_at(item, &["forceString"]),
             })
         };
-        let set = items(helm, &["parameters"]).iter().filter_map(parameter).collect();
+        let set = items_at(helm, &["parameters"]).iter().filter_map(parameter).collect();
         Ok(Release { values, set, ..Release::default() })
     }
 
-    /// Returns a values file as a path below the root. `$NAME/` means the root of another source.
-    fn values_file(&self, file: &str, path: &str, all: &[&Node<'_>]) -> Result<String, String> {
+    /// Returns the path of a values file in the tree. `$NAME/` refers to the root of another
+    /// source.
+    fn values_file(&self, file: &str, path: &str, all: &[&YamlNode<'_>]) -> Result<String, String> {
         if file.contains("://") {
             return Err(format!("values file {file} is not in this repository"));
         }
         let Some(rest) = file.strip_prefix('$') else {
             if file.starts_with('/') {
-                return self.inside_file(file);
+                return self.local_file(file);
             }
             let outside = || format!("values file {file} is outside the directory that is read");
             return normal_path(path, file).ok_or_else(outside);
         };
         let (name, file) = rest.split_once('/').ok_or("a values file names no file")?;
-        let lends = all.iter().find(|source| text(source, &["ref"]) == Some(name));
-        let lends = lends.ok_or_else(|| format!("values file ${rest} names no source"))?;
-        self.is_here(text(lends, &["repoURL"]).unwrap_or_default())?;
-        self.is_this_revision(text(lends, &["targetRevision"]).unwrap_or_default())?;
-        self.inside_file(file)
+        let referenced = all.iter().find(|source| text_at(source, &["ref"]) == Some(name));
+        let referenced =
+            referenced.ok_or_else(|| format!("values file ${rest} names no source"))?;
+        self.check_repository(text_at(referenced, &["repoURL"]).unwrap_or_default())?;
+        self.check_revision(text_at(referenced, &["targetRevision"]).unwrap_or_default())?;
+        self.local_file(file)
     }
 }
 
-/// Returns the value of a parameter as Argo CD hands it to Helm: a comma would begin the next
-/// value, unless it is escaped already or all of it is a list.
-fn escaped(value: &str) -> String {
+/// Escapes a parameter as Argo CD does for Helm: an unescaped comma would begin the next value,
+/// except in a list.
+fn escape_commas(value: &str) -> String {
     if value.starts_with('{') && value.ends_with('}') {
         return value.to_owned();
     }
@@ -223,53 +250,49 @@ fn escaped(value: &str) -> String {
     out
 }
 
-/// Returns the files that a source takes as they are.
-fn argo_files(source: &Node<'_>, path: String) -> Files {
-    let pattern = |key| text(source, &["directory", key]).unwrap_or_default().to_owned();
-    Files {
+/// Returns the files that a source delivers unrendered.
+fn argo_files(source: &YamlNode<'_>, path: String) -> FileSelection {
+    let pattern = |key| text_at(source, &["directory", key]).unwrap_or_default().to_owned();
+    FileSelection {
         path,
-        recurse: flag(source, &["directory", "recurse"]),
+        recurse: flag_at(source, &["directory", "recurse"]),
         include: pattern("include"),
         exclude: pattern("exclude"),
-        ..Files::default()
+        ..FileSelection::default()
     }
 }
 
-/// Returns a patch that is put over a kustomization, as JSON.
-pub(super) fn patch(item: &Node<'_>) -> Result<String, String> {
-    match text(item, &["path"]) {
+/// Returns an inline patch of a kustomization, as JSON.
+pub(super) fn inline_patch(item: &YamlNode<'_>) -> Result<String, String> {
+    match text_at(item, &["path"]) {
         Some(path) => {
-            Err(format!("its patch of the file {path} is not understood; write it inline"))
+            Err(format!("its patch of the file {path} is not supported; write it inline"))
         }
         None => Ok(to_json(item).to_string()),
     }
 }
 
-fn argo_kustomize(source: &Node<'_>, path: &str) -> Result<Layer, String> {
-    let Some(own) = at(source, &["kustomize"]) else { return Ok(Layer::default()) };
-    let word = |key| text(own, &[key]).unwrap_or_default().to_owned();
-    let component = |item: &Node<'_>| {
+fn argo_layer(source: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
+    let Some(own) = node_at(source, &["kustomize"]) else { return Ok(Layer::default()) };
+    let field_text = |key| text_at(own, &[key]).unwrap_or_default().to_owned();
+    let component = |item: &YamlNode<'_>| {
         let inside = item.text().and_then(|item| normal_path(path, item));
         inside.ok_or_else(|| "a component is outside the repository".to_owned())
     };
-    let replicas = |item: &Node<'_>| {
-        let count = text(item, &["count"]).and_then(|count| count.parse().ok());
-        let named = text(item, &["name"]).map(str::to_owned).zip(count);
-        named.ok_or_else(|| "an item of kustomize.replicas is not understood".to_owned())
+    let replicas = |item: &YamlNode<'_>| {
+        let count = text_at(item, &["count"]).and_then(|count| count.parse().ok());
+        let named = text_at(item, &["name"]).map(str::to_owned).zip(count);
+        named.ok_or_else(|| "an item of kustomize.replicas is not supported".to_owned())
     };
     Ok(Layer {
-        namespace: text(own, &["namespace"]).map(str::to_owned),
-        name_prefix: word("namePrefix"),
-        name_suffix: word("nameSuffix"),
-        components: items(own, &["components"]).iter().map(component).collect::<Result<_, _>>()?,
-        patches: items(own, &["patches"]).iter().map(patch).collect::<Result<_, _>>()?,
-        replicas: items(own, &["replicas"]).iter().map(replicas).collect::<Result<_, _>>()?,
+        namespace: text_at(own, &["namespace"]).map(str::to_owned),
+        name_prefix: field_text("namePrefix"),
+        name_suffix: field_text("nameSuffix"),
+        components: items_at(own, &["components"])
+            .iter()
+            .map(component)
+            .collect::<Result<_, _>>()?,
+        patches: items_at(own, &["patches"]).iter().map(inline_patch).collect::<Result<_, _>>()?,
+        replicas: items_at(own, &["replicas"]).iter().map(replicas).collect::<Result<_, _>>()?,
     })
-}
-
-pub(super) fn items<'n, 't>(node: &'n Node<'t>, path: &[&str]) -> &'n [Node<'t>] {
-    match at(node, path).map(|node| &node.value) {
-        Some(Value::Seq(items)) => items,
-        Some(_) | None => &[],
-    }
 }

@@ -2,100 +2,121 @@
 
 use serde_json::Value as Json;
 
-use super::super::fleet::is_below;
-use super::super::layout::directory;
-use super::super::order::{Layer, Order, Recipe, Release, Values};
 use super::super::placeholder::Vars;
-use super::super::yaml::{Node, Value, to_json};
-use super::argo::{items, patch};
+use super::super::repository_layout::parent_directory;
+use super::super::settings::is_within;
+use super::super::yaml::{YamlNode, YamlValue, to_json};
+use super::argo::inline_patch;
 use super::{
-    Around, ConfigMap, Content, Files, Parcel, Repository, Whose, at, flag, normal_path, text, word,
+    ConfigMapData, DeliveryContext, FileSelection, GitRepository, ManifestContent, ManifestSet,
+    TargetCluster, flag_at, items_at, node_at, normal_path, scalar_text, text_at,
 };
+use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
 
-/// Longest name of a release; Flux shortens longer ones with a hash of its own.
+/// Maximum length of a release name; Flux shortens longer ones with a hash of its own.
 const RELEASE_NAME_MAX: usize = 53;
 
-impl Around<'_> {
-    /// Returns what a `Kustomization` of Flux delivers that lives in `namespace` of a cluster.
+impl DeliveryContext<'_> {
+    /// Returns the manifests that a Flux `Kustomization` in `namespace` of a cluster delivers.
     pub(super) fn kustomization(
         &self,
-        root: &Node<'_>,
-        (home, namespace): (Whose, &str),
-    ) -> Vec<Result<Parcel, String>> {
-        let Some(spec) = at(root, &["spec"]) else { return vec![Err("it has no `spec`".into())] };
-        let (whose, why) = self.flux_cluster(spec, home);
-        if whose == Whose::Ours {
-            return match self.flux_parts(spec, namespace) {
+        root: &YamlNode<'_>,
+        (home, namespace): (TargetCluster, &str),
+    ) -> Vec<Result<ManifestSet, String>> {
+        let Some(spec) = node_at(root, &["spec"]) else {
+            return vec![Err("it has no `spec`".into())];
+        };
+        let (cluster, why) = self.flux_cluster(spec, home);
+        if cluster == TargetCluster::This {
+            return match self.flux_manifest_sets(spec, namespace) {
                 Ok(parts) => parts.into_iter().map(Ok).collect(),
                 Err(reason) => vec![Err(reason)],
             };
         }
-        let mut parcels: Vec<_> = why.map(Err).into_iter().collect();
-        let is_here = self.flux_source(spec, &["sourceRef"], (home, namespace));
-        let path = self.inside(text(spec, &["path"]).unwrap_or_default());
-        if let (Ok(_), Ok(path)) = (is_here, path) {
-            let parcel = self.theirs(path.clone());
-            if let Content::Files(files) = &parcel.content {
-                let files = Files { recurse: true, ..files.clone() };
-                parcels.push(Ok(Parcel { content: Content::Files(files), ..parcel }));
+        let mut manifest_sets: Vec<_> = why.map(Err).into_iter().collect();
+        let check_repository = self.flux_source(spec, &["sourceRef"], (home, namespace));
+        let path = self.local_directory(text_at(spec, &["path"]).unwrap_or_default());
+        if let (Ok(_), Ok(path)) = (check_repository, path) {
+            let manifest_set = self.other_cluster_set(path.clone());
+            if let ManifestContent::Files(files) = &manifest_set.content {
+                let files = FileSelection { recurse: true, ..files.clone() };
+                manifest_sets.push(Ok(ManifestSet {
+                    content: ManifestContent::Files(files),
+                    ..manifest_set
+                }));
                 let inner = self.kustomizations_below(&path);
-                parcels.extend(inner.into_iter().map(|path| Ok(self.theirs(path))));
+                manifest_sets
+                    .extend(inner.into_iter().map(|path| Ok(self.other_cluster_set(path))));
             } else {
-                parcels.push(Ok(parcel));
+                manifest_sets.push(Ok(manifest_set));
             }
         }
-        parcels
+        manifest_sets
     }
 
-    /// Returns the cluster that an object of Flux delivers to: that of its kubeConfig, else the one
-    /// that it lives in; and what is to be said where a kubeConfig's is not known. Such a one is
-    /// taken for another cluster, since nobody needs a kubeConfig for his own.
-    fn flux_cluster(&self, spec: &Node<'_>, home: Whose) -> (Whose, Option<String>) {
-        let Some(config) = at(spec, &["kubeConfig"]) else { return (home, None) };
+    /// Returns the target cluster of a Flux object, and the problem to report if its kubeConfig is
+    /// unknown.
+    ///
+    /// The target is the kubeConfig's cluster, else the object's own. An unknown kubeConfig counts
+    /// as another cluster, because the own cluster needs none.
+    fn flux_cluster(
+        &self,
+        spec: &YamlNode<'_>,
+        home: TargetCluster,
+    ) -> (TargetCluster, Option<String>) {
+        let Some(config) = node_at(spec, &["kubeConfig"]) else { return (home, None) };
         let mut names = ["secretRef", "configMapRef"].into_iter();
-        let name = names.find_map(|key| text(config, &[key, "name"])).unwrap_or_default();
-        if let Some(whose) = self.listed(name) {
-            return (whose, None);
+        let name = names.find_map(|key| text_at(config, &[key, "name"])).unwrap_or_default();
+        if let Some(cluster) = self.cluster_by_name(name) {
+            return (cluster, None);
         }
         let name = super::super::decode::shorten(name);
         let why = format!(
-            "whether its kubeConfig `{name}` is of this cluster is not known; list it under \
+            "it is unknown whether its kubeConfig `{name}` belongs to this cluster; list it under \
              `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml"
         );
-        (Whose::Theirs, Some(why))
+        (TargetCluster::Other, Some(why))
     }
 
-    fn flux_parts(&self, spec: &Node<'_>, namespace: &str) -> Result<Vec<Parcel>, String> {
-        is_at_work(spec)?;
-        self.flux_revision(spec, &["sourceRef"], namespace)?;
-        let path = self.inside(text(spec, &["path"]).unwrap_or_default())?;
+    fn flux_manifest_sets(
+        &self,
+        spec: &YamlNode<'_>,
+        namespace: &str,
+    ) -> Result<Vec<ManifestSet>, String> {
+        check_not_suspended(spec)?;
+        self.check_flux_source(spec, &["sourceRef"], namespace)?;
+        let path = self.local_directory(text_at(spec, &["path"]).unwrap_or_default())?;
         let vars = self.post_build(spec, namespace)?;
-        let overlay = flux_overlay(spec, &path)?;
+        let overlay = flux_layer(spec, &path)?;
         let target_namespace = overlay.namespace.clone();
-        let parcel = |content| Parcel {
+        let manifest_set = |content| ManifestSet {
             content,
             namespace: None,
             target_namespace: target_namespace.clone(),
             vars: vars.clone(),
-            whose: Whose::Ours,
+            cluster: TargetCluster::This,
         };
         let rendered = |path: String| {
             let recipe = Recipe::Kustomize(overlay.clone());
-            parcel(Content::Rendered(Order { path, recipe }))
+            manifest_set(ManifestContent::Rendered(RenderRequest { path, recipe }))
         };
         if self.has_kustomization(&path) {
             return Ok(vec![rendered(path)]);
         }
-        // Without a kustomization Flux takes every manifest below, and each kustomization that it
-        // meets on the way as a whole.
+        // Without a kustomization, Flux takes every manifest in the directory tree, and each nested
+        // kustomization as a whole.
         let inner = self.kustomizations_below(&path);
         let plain = Layer { namespace: overlay.namespace.clone(), ..Layer::default() };
         if plain != overlay {
             return Err("it changes plain manifests, which have no kustomization".to_owned());
         }
-        let files =
-            Files { path, recurse: true, but: inner.iter().cloned().collect(), ..Files::default() };
-        let mut parts = vec![parcel(Content::Files(files))];
+        let files = FileSelection {
+            path,
+            recurse: true,
+            excluded_directories: inner.iter().cloned().collect(),
+            ..FileSelection::default()
+        };
+        let mut parts = vec![manifest_set(ManifestContent::Files(files))];
         parts.extend(inner.into_iter().map(rendered));
         Ok(parts)
     }
@@ -104,177 +125,196 @@ impl Around<'_> {
     fn kustomizations_below(&self, path: &str) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
         for file in self.layout.kustomizations.keys() {
-            let own = directory(file);
-            if is_below(own, path) && !found.iter().any(|outer| is_below(own, outer)) {
-                found.retain(|inner| !is_below(inner, own));
+            let own = parent_directory(file);
+            if is_within(own, path) && !found.iter().any(|outer| is_within(own, outer)) {
+                found.retain(|inner| !is_within(inner, own));
                 found.push(own.to_owned());
             }
         }
         found
     }
 
-    /// Returns the source at `path`, which is this repository.
+    /// Returns the source at `path`, if it is this repository.
     fn flux_source(
         &self,
-        spec: &Node<'_>,
+        spec: &YamlNode<'_>,
         path: &[&str],
-        (home, namespace): (Whose, &str),
-    ) -> Result<&Repository, String> {
-        let source = at(spec, path).ok_or("it names no source")?;
-        let kind = text(source, &["kind"]).unwrap_or("GitRepository");
-        let name = text(source, &["name"]).ok_or("its source has no name")?;
+        (home, namespace): (TargetCluster, &str),
+    ) -> Result<&GitRepository, String> {
+        let source = node_at(spec, path).ok_or("it names no source")?;
+        let kind = text_at(source, &["kind"]).unwrap_or("GitRepository");
+        let name = text_at(source, &["name"]).ok_or("its source has no name")?;
         if kind != "GitRepository" {
             return Err(format!("its source {kind} {name} is not in this repository"));
         }
-        let namespace = text(source, &["namespace"]).unwrap_or(namespace);
+        let namespace = text_at(source, &["namespace"]).unwrap_or(namespace);
         let found = self.repositories.get(&(home, namespace.to_owned(), name.to_owned()));
         let found = found.ok_or_else(|| {
             format!("GitRepository {namespace}/{name}, its source, is not in this tree")
         })?;
         let found = found.as_ref().ok_or_else(|| {
-            format!("GitRepository {namespace}/{name}, its source, is defined twice, differently")
+            format!("GitRepository {namespace}/{name}, its source, has two different definitions")
         })?;
-        self.is_here(&found.url)?;
+        self.check_repository(&found.url)?;
         Ok(found)
     }
 
-    /// Checks that the source at `path` is this repository, as it is read here.
-    fn flux_revision(&self, spec: &Node<'_>, path: &[&str], namespace: &str) -> Result<(), String> {
-        let found = self.flux_source(spec, path, (Whose::Ours, namespace))?;
+    /// Checks that the source at `path` is this repository at the revision that is read.
+    fn check_flux_source(
+        &self,
+        spec: &YamlNode<'_>,
+        path: &[&str],
+        namespace: &str,
+    ) -> Result<(), String> {
+        let found = self.flux_source(spec, path, (TargetCluster::This, namespace))?;
         if let Some(changed) = found.changed {
-            return Err(format!("its source {changed}, which is not understood"));
+            return Err(format!("its source {changed}, which is not supported"));
         }
-        self.is_this_revision(&found.revision)
+        self.check_revision(&found.revision)
     }
 
-    /// Returns the values that Flux substitutes after it built the manifests.
-    fn post_build(&self, spec: &Node<'_>, namespace: &str) -> Result<Vars, String> {
+    /// Returns the values of Flux's post-build substitution.
+    fn post_build(&self, spec: &YamlNode<'_>, namespace: &str) -> Result<Vars, String> {
         let mut vars = self.fleet.delivery.vars.clone();
-        for item in items(spec, &["postBuild", "substituteFrom"]) {
-            vars.extend(self.config(item, namespace, &vars)?);
+        for item in items_at(spec, &["postBuild", "substituteFrom"]) {
+            vars.extend(self.config_values(item, namespace, &vars)?);
         }
-        if let Some(Value::Map(entries)) =
-            at(spec, &["postBuild", "substitute"]).map(|node| &node.value)
+        if let Some(YamlValue::Map(entries)) =
+            node_at(spec, &["postBuild", "substitute"]).map(|node| &node.value)
         {
             for entry in entries {
-                vars.insert(entry.key.to_string(), word(&entry.value));
+                vars.insert(entry.key.to_string(), scalar_text(&entry.value));
             }
         }
         Ok(vars)
     }
 
-    /// Returns what the `ConfigMap` that `item` names holds.
-    fn config(&self, item: &Node<'_>, namespace: &str, vars: &Vars) -> Result<ConfigMap, String> {
-        let kind = text(item, &["kind"]).unwrap_or("ConfigMap");
-        let name = text(item, &["name"]).unwrap_or_default();
-        let key = (Whose::Ours, namespace.to_owned(), name.to_owned());
+    /// Returns the values of the `ConfigMap` that `item` names.
+    fn config_values(
+        &self,
+        item: &YamlNode<'_>,
+        namespace: &str,
+        vars: &Vars,
+    ) -> Result<ConfigMapData, String> {
+        let kind = text_at(item, &["kind"]).unwrap_or("ConfigMap");
+        let name = text_at(item, &["name"]).unwrap_or_default();
+        let key = (TargetCluster::This, namespace.to_owned(), name.to_owned());
         match self.config_maps.get(&key).filter(|_| kind == "ConfigMap") {
             Some(Some(found)) => Ok(found.clone()),
-            Some(None) => Err(format!("{kind} {namespace}/{name} is defined twice, differently")),
-            None if flag(item, &["optional"]) => Ok(ConfigMap::new()),
-            // What a Secret holds is not for us; the settings may say what it stands for.
-            None if kind == "Secret" && !vars.is_empty() => Ok(ConfigMap::new()),
+            Some(None) => Err(format!("{kind} {namespace}/{name} has two different definitions")),
+            None if flag_at(item, &["optional"]) => Ok(ConfigMapData::new()),
+            // Secrets are not read; the settings may provide their values.
+            None if kind == "Secret" && !vars.is_empty() => Ok(ConfigMapData::new()),
             None => Err(format!("values of {kind} {namespace}/{name} are not in this tree")),
         }
     }
 
-    /// Returns what a `HelmRelease` delivers that lives in `namespace` of a cluster.
+    /// Returns the manifests that a `HelmRelease` in `namespace` of a cluster delivers.
     pub(super) fn helm_release(
         &self,
-        root: &Node<'_>,
-        (home, namespace): (Whose, &str),
-    ) -> Vec<Result<Parcel, String>> {
-        let Some(spec) = at(root, &["spec"]) else { return vec![Err("it has no `spec`".into())] };
-        let (whose, why) = self.flux_cluster(spec, home);
-        if whose == Whose::Ours {
+        root: &YamlNode<'_>,
+        (home, namespace): (TargetCluster, &str),
+    ) -> Vec<Result<ManifestSet, String>> {
+        let Some(spec) = node_at(root, &["spec"]) else {
+            return vec![Err("it has no `spec`".into())];
+        };
+        let (cluster, why) = self.flux_cluster(spec, home);
+        if cluster == TargetCluster::This {
             return vec![self.flux_release(root, spec, namespace)];
         }
-        let theirs = || {
-            let chart = at(spec, &["chart", "spec"])?;
+        let other_cluster = || {
+            let chart = node_at(spec, &["chart", "spec"])?;
             self.flux_source(chart, &["sourceRef"], (home, namespace)).ok()?;
-            Some(self.theirs(self.inside(text(chart, &["chart"])?).ok()?))
+            Some(self.other_cluster_set(self.local_directory(text_at(chart, &["chart"])?).ok()?))
         };
-        why.map(Err).into_iter().chain(theirs().map(Ok)).collect()
+        why.map(Err).into_iter().chain(other_cluster().map(Ok)).collect()
     }
 
     fn flux_release(
         &self,
-        root: &Node<'_>,
-        spec: &Node<'_>,
+        root: &YamlNode<'_>,
+        spec: &YamlNode<'_>,
         namespace: &str,
-    ) -> Result<Parcel, String> {
-        is_at_work(spec)?;
-        let chart = at(spec, &["chart", "spec"]).ok_or("its chart is not in this repository")?;
-        let chart_name = text(chart, &["chart"]).ok_or("its chart has no name")?;
-        let source_kind = text(chart, &["sourceRef", "kind"]).unwrap_or("HelmRepository");
+    ) -> Result<ManifestSet, String> {
+        check_not_suspended(spec)?;
+        let chart =
+            node_at(spec, &["chart", "spec"]).ok_or("its chart is not in this repository")?;
+        let chart_name = text_at(chart, &["chart"]).ok_or("its chart has no name")?;
+        let source_kind = text_at(chart, &["sourceRef", "kind"]).unwrap_or("HelmRepository");
         if source_kind != "GitRepository" {
-            let name = text(chart, &["sourceRef", "name"]).unwrap_or_default();
+            let name = text_at(chart, &["sourceRef", "name"]).unwrap_or_default();
             return Err(format!(
                 "chart {chart_name} of {source_kind} {name} is not in this repository"
             ));
         }
-        self.flux_revision(chart, &["sourceRef"], namespace)?;
-        if !items(spec, &["postRenderers"]).is_empty() {
-            return Err("its postRenderers are not understood".to_owned());
+        self.check_flux_source(chart, &["sourceRef"], namespace)?;
+        if !items_at(spec, &["postRenderers"]).is_empty() {
+            return Err("its postRenderers are not supported".to_owned());
         }
-        let path = self.inside(chart_name)?;
-        let target = text(spec, &["targetNamespace"]);
+        let path = self.local_directory(chart_name)?;
+        let target = text_at(spec, &["targetNamespace"]);
         let lives_in = target.unwrap_or(namespace).to_owned();
         let files = self.flux_values_files(chart)?;
         let release = Release {
-            name: release_of(root, spec, target)?,
+            name: flux_release_name(root, spec, target)?,
             namespace: lives_in.clone(),
-            // Flux makes a chart of its own whose values are those files and nothing else.
+            // Flux builds a chart whose values are only those files.
             replaces_values: !files.is_empty(),
             values: files.into_iter().chain(self.flux_values(spec, namespace)?).collect(),
             set: Vec::new(),
         };
-        Ok(Parcel {
-            content: Content::Rendered(Order { path, recipe: Recipe::Helm(release) }),
+        Ok(ManifestSet {
+            content: ManifestContent::Rendered(RenderRequest {
+                path,
+                recipe: Recipe::Helm(release),
+            }),
             namespace: Some(lives_in),
             target_namespace: None,
             vars: self.fleet.delivery.vars.clone(),
-            whose: Whose::Ours,
+            cluster: TargetCluster::This,
         })
     }
 
-    fn flux_values_files(&self, chart: &Node<'_>) -> Result<Vec<Values>, String> {
-        let optional = flag(chart, &["ignoreMissingValuesFiles"]);
-        let one = |file: &Node<'_>| {
-            let path = self.inside_file(file.text().unwrap_or_default())?;
+    fn flux_values_files(&self, chart: &YamlNode<'_>) -> Result<Vec<Values>, String> {
+        let optional = flag_at(chart, &["ignoreMissingValuesFiles"]);
+        let one = |file: &YamlNode<'_>| {
+            let path = self.local_file(file.text().unwrap_or_default())?;
             Ok(if optional { Values::OptionalFile(path) } else { Values::File(path) })
         };
-        items(chart, &["valuesFiles"]).iter().map(one).collect()
+        items_at(chart, &["valuesFiles"]).iter().map(one).collect()
     }
 
-    /// Returns the values of a release, later ones over earlier ones: those from elsewhere in their
-    /// order, and its own over all of them.
-    fn flux_values(&self, spec: &Node<'_>, namespace: &str) -> Result<Vec<Values>, String> {
+    /// Returns the values of a release in order of precedence, lowest first: referenced values in
+    /// their order, then its own.
+    fn flux_values(&self, spec: &YamlNode<'_>, namespace: &str) -> Result<Vec<Values>, String> {
         let mut values = Vec::new();
-        for item in items(spec, &["valuesFrom"]) {
-            let config = self.config(item, namespace, &Vars::new())?;
-            let key = text(item, &["valuesKey"]).unwrap_or("values.yaml");
+        for item in items_at(spec, &["valuesFrom"]) {
+            let config = self.config_values(item, namespace, &Vars::new())?;
+            let key = text_at(item, &["valuesKey"]).unwrap_or("values.yaml");
             let Some(value) = config.get(key) else {
-                if flag(item, &["optional"]) {
+                if flag_at(item, &["optional"]) {
                     continue;
                 }
-                let name = text(item, &["name"]).unwrap_or_default();
+                let name = text_at(item, &["name"]).unwrap_or_default();
                 return Err(format!("ConfigMap {namespace}/{name} has no key `{key}`"));
             };
-            values.push(Values::Text(match text(item, &["targetPath"]) {
-                Some(path) => value_at(path, value)?,
+            values.push(Values::Text(match text_at(item, &["targetPath"]) {
+                Some(path) => nested_value(path, value)?,
                 None => value.clone(),
             }));
         }
-        values.extend(at(spec, &["values"]).map(|own| Values::Text(to_json(own).to_string())));
+        values.extend(node_at(spec, &["values"]).map(|own| Values::Text(to_json(own).to_string())));
         Ok(values)
     }
 }
 
-/// Returns the name of a release.
-fn release_of(root: &Node<'_>, spec: &Node<'_>, target: Option<&str>) -> Result<String, String> {
-    let name = text(root, &["metadata", "name"]).unwrap_or_default();
-    let release = text(spec, &["releaseName"]).map(str::to_owned);
+fn flux_release_name(
+    root: &YamlNode<'_>,
+    spec: &YamlNode<'_>,
+    target: Option<&str>,
+) -> Result<String, String> {
+    let name = text_at(root, &["metadata", "name"]).unwrap_or_default();
+    let release = text_at(spec, &["releaseName"]).map(str::to_owned);
     let release = release.unwrap_or_else(|| match target {
         Some(target) => format!("{target}-{name}"),
         None => name.to_owned(),
@@ -285,9 +325,9 @@ fn release_of(root: &Node<'_>, spec: &Node<'_>, target: Option<&str>) -> Result<
     Ok(release)
 }
 
-/// Returns, as JSON, the values in which `value` stands at `path`. Helm's own way of writing paths
-/// and values knows lists and escapes; of it no more than keys and scalars is understood here.
-fn value_at(path: &str, value: &str) -> Result<String, String> {
+/// Returns, as JSON, the values in which `value` is at `path`. Helm's path syntax also has lists
+/// and escapes; only keys and scalars are supported here.
+fn nested_value(path: &str, value: &str) -> Result<String, String> {
     let quoted = ['"', '\''].into_iter().find_map(|quote| {
         value.strip_prefix(quote)?.strip_suffix(quote).filter(|inner| !inner.is_empty())
     });
@@ -296,7 +336,7 @@ fn value_at(path: &str, value: &str) -> Result<String, String> {
         && !quoted.unwrap_or(value).contains([',', '\\', '{', '}', '[', ']']);
     if !is_plain {
         let path = super::super::decode::shorten(path);
-        return Err(format!("its value for targetPath `{path}` is not understood"));
+        return Err(format!("its value for targetPath `{path}` is not supported"));
     }
     let scalar = match (quoted, value) {
         (Some(text), _) => Json::from(text),
@@ -305,7 +345,7 @@ fn value_at(path: &str, value: &str) -> Result<String, String> {
         (None, "null") => Json::Null,
         (None, "0") => Json::from(0),
         (None, text) => match text.parse::<i64>() {
-            // What begins with a zero, or a sign that is none of a number's, stays a text.
+            // A text with a leading zero or plus sign stays a string.
             Ok(number) if number.to_string() == text => Json::from(number),
             Ok(_) | Err(_) => Json::from(text),
         },
@@ -315,31 +355,33 @@ fn value_at(path: &str, value: &str) -> Result<String, String> {
     Ok(path.rsplit('.').fold(scalar, nest).to_string())
 }
 
-/// Checks that an object of Flux is at work.
-fn is_at_work(spec: &Node<'_>) -> Result<(), String> {
-    if flag(spec, &["suspend"]) {
-        return Err("it is suspended, so that what runs need not be what is in Git".to_owned());
+fn check_not_suspended(spec: &YamlNode<'_>) -> Result<(), String> {
+    if flag_at(spec, &["suspend"]) {
+        return Err("it is suspended, so the cluster may differ from Git".to_owned());
     }
     Ok(())
 }
 
-fn flux_overlay(spec: &Node<'_>, path: &str) -> Result<Layer, String> {
-    let word = |key| text(spec, &[key]).unwrap_or_default().to_owned();
+fn flux_layer(spec: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
+    let field_text = |key| text_at(spec, &[key]).unwrap_or_default().to_owned();
     for old in ["patchesStrategicMerge", "patchesJson6902"] {
-        if at(spec, &[old]).is_some() {
-            return Err(format!("its {old} are not understood; write them as patches"));
+        if node_at(spec, &[old]).is_some() {
+            return Err(format!("its {old} are not supported; write them as patches"));
         }
     }
-    let component = |item: &Node<'_>| {
+    let component = |item: &YamlNode<'_>| {
         let inside = item.text().and_then(|item| normal_path(path, item));
         inside.ok_or_else(|| "a component is outside the repository".to_owned())
     };
     Ok(Layer {
-        namespace: text(spec, &["targetNamespace"]).map(str::to_owned),
-        name_prefix: word("namePrefix"),
-        name_suffix: word("nameSuffix"),
-        components: items(spec, &["components"]).iter().map(component).collect::<Result<_, _>>()?,
-        patches: items(spec, &["patches"]).iter().map(patch).collect::<Result<_, _>>()?,
+        namespace: text_at(spec, &["targetNamespace"]).map(str::to_owned),
+        name_prefix: field_text("namePrefix"),
+        name_suffix: field_text("nameSuffix"),
+        components: items_at(spec, &["components"])
+            .iter()
+            .map(component)
+            .collect::<Result<_, _>>()?,
+        patches: items_at(spec, &["patches"]).iter().map(inline_patch).collect::<Result<_, _>>()?,
         ..Layer::default()
     })
 }

@@ -1,14 +1,15 @@
-//! Patterns over paths: `*` and `?` within a name, `**` over directories, `{a,b}` for either.
+//! Glob patterns over paths: `*` and `?` within a name, `**` over directories, `{a,b}` for
+//! alternatives.
 
-/// Most alternatives that one pattern may stand for.
+/// Maximum number of alternatives of one pattern.
 const ALTERNATIVES_MAX: usize = 64;
 
-/// Returns whether `path` fits `pattern`.
+/// Returns whether `path` matches `pattern`.
 pub(in super::super) fn matches(pattern: &str, path: &str) -> bool {
     let names: Vec<&str> = path.split('/').collect();
     let fits = |pattern: String| {
         let parts: Vec<&str> = pattern.split('/').collect();
-        fits_path(&parts, &names)
+        matches_path(&parts, &names)
     };
     alternatives(pattern).into_iter().any(fits)
 }
@@ -30,8 +31,8 @@ fn alternatives(pattern: &str) -> Vec<String> {
     done
 }
 
-fn fits_path(parts: &[&str], names: &[&str]) -> bool {
-    // `ways[n]` says whether the parts so far fit the first n names.
+fn matches_path(parts: &[&str], names: &[&str]) -> bool {
+    // `ways[n]` is true if the parts so far match the first n names.
     let mut ways = vec![false; names.len() + 1];
     ways[0] = true;
     for part in parts {
@@ -44,7 +45,7 @@ fn fits_path(parts: &[&str], names: &[&str]) -> bool {
             }
         } else {
             for (at, name) in names.iter().enumerate() {
-                next[at + 1] = ways[at] && fits_name(part.as_bytes(), name.as_bytes());
+                next[at + 1] = ways[at] && matches_name(part.as_bytes(), name.as_bytes());
             }
         }
         ways = next;
@@ -52,7 +53,7 @@ fn fits_path(parts: &[&str], names: &[&str]) -> bool {
     ways[names.len()]
 }
 
-fn fits_name(pattern: &[u8], name: &[u8]) -> bool {
+fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stay_within_a_name_and_two_of_them_do_not() {
+    fn a_star_stays_within_a_name_and_two_do_not() {
         for (pattern, path, expected) in [
             ("apps/*", "apps/shop", true),
             ("apps/*", "apps/shop/prod", false),

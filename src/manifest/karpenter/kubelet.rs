@@ -1,12 +1,11 @@
-//! Kubelet settings, which every generation writes alike and keeps in another place.
+//! Kubelet settings. Every generation has the same fields, in a different place.
 
-use super::super::amounts::{amount, amounts};
 use super::super::decode::{Field, shorten};
-use super::super::model::Severity;
-use super::super::pool::{KubeletSettings, Reserved};
-use crate::units::Bytes;
+use super::super::resource_list::{non_negative_quantity, resource_list};
+use crate::model::desired::{KubeletSettings, ReservedAmount, Severity};
+use crate::model::units::Bytes;
 
-/// Settings that do not change what a node offers.
+/// Settings that do not affect a node's allocatable.
 const IRRELEVANT: &[&str] = &[
     "clusterDNS",
     "containerRuntime",
@@ -18,7 +17,7 @@ const IRRELEVANT: &[&str] = &[
     "imageGCLowThresholdPercent",
 ];
 
-/// Signals that hard eviction knows.
+/// Signals of hard eviction.
 const SIGNALS: [&str; 6] = [
     "memory.available",
     "nodefs.available",
@@ -34,14 +33,17 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
     let mut settings = KubeletSettings {
         max_pods: map.get("maxPods").and_then(|f| f.int(0)),
         pods_per_core: map.get("podsPerCore").and_then(|f| f.int(0)),
-        kube_reserved: map.get("kubeReserved").map(|f| amounts(&f)).unwrap_or_default(),
-        system_reserved: map.get("systemReserved").map(|f| amounts(&f)).unwrap_or_default(),
+        kube_reserved: map.get("kubeReserved").map(|f| resource_list(&f)).unwrap_or_default(),
+        system_reserved: map.get("systemReserved").map(|f| resource_list(&f)).unwrap_or_default(),
         ..KubeletSettings::default()
     };
     if let Some(signals) = map.get("evictionHard").as_ref().and_then(Field::map) {
         for (signal, value) in signals.entries() {
             if !SIGNALS.contains(&signal) {
-                value.error(format_args!("is for `{}`, which is no signal", shorten(signal)), None);
+                value.error(
+                    format_args!("is for `{}`, which is not a signal", shorten(signal)),
+                    None,
+                );
             } else if let Some(reserved) = reserved(&value) {
                 settings.eviction_hard.insert(signal.to_owned(), reserved);
             }
@@ -53,10 +55,10 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
 }
 
 /// Reads `100Mi` or `7.5%`.
-fn reserved(field: &Field<'_>) -> Option<Reserved> {
-    let text = field.word()?;
+fn reserved(field: &Field<'_>) -> Option<ReservedAmount> {
+    let text = field.text_or_number()?;
     let Some(percent) = text.strip_suffix('%') else {
-        return Some(Reserved::Bytes(Bytes::from_quantity(amount(field)?).0));
+        return Some(ReservedAmount::Bytes(Bytes::from_quantity(non_negative_quantity(field)?).0));
     };
     let parsed = milli_percent(percent);
     if parsed.is_none() {
@@ -65,10 +67,11 @@ fn reserved(field: &Field<'_>) -> Option<Reserved> {
             "write 0% to 100%, or an amount such as 100Mi".to_owned(),
         );
     }
-    parsed.map(Reserved::MilliPercent)
+    parsed.map(ReservedAmount::MilliPercent)
 }
 
-/// Returns the thousandths of a percent that `text` writes, from 0 to 100 %, further digits cut.
+/// Returns the thousandths of a percent that `text` states, from 0 to 100 %, further digits
+/// truncated.
 pub(in super::super) fn milli_percent(text: &str) -> Option<u32> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,19 +1,19 @@
 //! `EC2NodeClass` (v1, v1beta1) and `AWSNodeTemplate` (v1alpha1).
 
-use super::super::collect::{Collected, Named};
-use super::super::decode::{Field, Map, nearest, shorten};
-use super::super::machine::Machine;
-use super::super::meta::Meta;
-use super::super::model::Severity;
-use super::super::pool::{AmiFamily, Generation, KubeletSettings, NodeClass, ReservationTerm};
-use super::canonical::{canonical, digests, sha256};
+use super::super::collector::{Collector, Definition};
+use super::super::decode::{Field, FieldMap, nearest, shorten};
+use super::super::object_meta::ObjectMeta;
 use super::finish_root;
+use super::instance_settings::instance_settings;
 use super::kubelet::kubelet;
-use super::machine::machine;
-use super::node_pool::texts;
-use crate::units::Bytes;
+use super::node_pool::string_map;
+use super::spec_digest::{canonical, digests, sha256};
+use crate::model::desired::{
+    AmiFamily, Generation, InstanceSettings, KubeletSettings, NodeClass, ReservationTerm, Severity,
+};
+use crate::model::units::Bytes;
 
-/// Families as `amiFamily` spells them.
+/// Values of `amiFamily`.
 const FAMILIES: [(&str, AmiFamily); 8] = [
     ("AL2", AmiFamily::Al2),
     ("AL2023", AmiFamily::Al2023),
@@ -25,7 +25,7 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
     ("Custom", AmiFamily::Custom),
 ];
 
-/// Fields of every generation that do not change what a node offers.
+/// Fields of every generation that do not affect a node's allocatable.
 const IRRELEVANT: &[&str] = &[
     "connectionTracking",
     "context",
@@ -35,21 +35,21 @@ const IRRELEVANT: &[&str] = &[
     "placementGroupSelector",
 ];
 
-/// Annotation by which a class says that its nodes hand out prefixes of addresses.
+/// Annotation of a class whose nodes use prefix delegation.
 const PREFIX_DELEGATION: &str = "fleetwright.dev/prefix-delegation";
 
-/// Fields of v1alpha1 alone that do not change what a node offers.
+/// Fields of v1alpha1 that do not affect a node's allocatable.
 const ALPHA_IRRELEVANT: &[&str] = &["apiVersion", "context", "kind"];
 
 /// Reads an `EC2NodeClass` of `generation`.
 pub(in super::super) fn node_class(
     generation: Generation,
-    meta: Meta,
-    root: &Map<'_>,
-    into: &mut Collected,
+    meta: ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
 ) {
     finish_root(root);
-    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = root.required("spec") else { return };
     let Some(spec) = spec.map() else { return };
     let image = image(&spec, generation);
     let kubelet = match generation {
@@ -63,16 +63,21 @@ pub(in super::super) fn node_class(
     spec.ignore(IRRELEVANT);
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
-    let machine = machine(&spec, image.as_ref().and_then(|(_, image)| aliased(image)));
+    let instance_settings =
+        instance_settings(&spec, image.as_ref().and_then(|(_, image)| image_alias(image)));
     spec.finish(Severity::Warning);
     let Some((_, image)) = image else { return };
-    add(NodeClass { image, machine, kubelet: kubelet.unwrap_or_default(), ..class }, root, into);
+    add(
+        NodeClass { image, instance_settings, kubelet: kubelet.unwrap_or_default(), ..class },
+        root,
+        into,
+    );
 }
 
 /// Reads an `AWSNodeTemplate`.
-pub(in super::super) fn node_template(meta: Meta, root: &Map<'_>, into: &mut Collected) {
+pub(in super::super) fn node_template(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector) {
     finish_root(root);
-    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = root.required("spec") else { return };
     let Some(spec) = spec.map() else { return };
     let family = family(spec.get("amiFamily"), Generation::V1alpha5);
     let name = spec.get("amiFamily").and_then(|field| field.node.text());
@@ -93,17 +98,17 @@ pub(in super::super) fn node_template(meta: Meta, root: &Map<'_>, into: &mut Col
     // This generation defaults to Amazon Linux 2.
     let known = family.as_ref().map_or(AmiFamily::Custom, |f| f.unwrap_or(AmiFamily::Al2));
     let class = settings(&spec, Generation::V1alpha5, meta, known);
-    let machine = machine(&spec, aliased(&image));
+    let instance_settings = instance_settings(&spec, image_alias(&image));
     spec.finish(Severity::Warning);
     if family.is_ok() {
-        add(NodeClass { image, machine, ..class }, root, into);
+        add(NodeClass { image, instance_settings, ..class }, root, into);
     }
 }
 
-fn add(class: NodeClass, root: &Map<'_>, into: &mut Collected) {
-    let class = NodeClass { unreadable: root.field.scope.first_failed(), ..class };
-    let named = Named {
-        sort: "EC2NodeClass",
+fn add(class: NodeClass, root: &FieldMap<'_>, into: &mut Collector) {
+    let class = NodeClass { unreadable: root.field.scope.first_failed_field(), ..class };
+    let named = Definition {
+        kind: "EC2NodeClass",
         name: class.name.to_string(),
         scope: root.field.scope,
         origin: class.origin.clone(),
@@ -113,19 +118,24 @@ fn add(class: NodeClass, root: &Map<'_>, into: &mut Collected) {
     into.insert(named, |all| &mut all.desired.node_classes, (class.name.clone(), class), same);
 }
 
-/// Returns `image` where it is an alias, rather than terms that select.
-fn aliased(image: &str) -> Option<&str> {
+/// Returns `image` if it is an alias rather than selector terms.
+fn image_alias(image: &str) -> Option<&str> {
     let (family, _) = image.split_once('@')?;
     family.chars().all(|c| c.is_ascii_alphanumeric()).then_some(image)
 }
 
-/// Reads what every generation writes alike; image and kubelet are left at defaults.
-fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamily) -> NodeClass {
+/// Reads the fields that all generations share. Image and kubelet keep their defaults.
+fn settings(
+    spec: &FieldMap<'_>,
+    generation: Generation,
+    meta: ObjectMeta,
+    family: AmiFamily,
+) -> NodeClass {
     let policies = [("RAID0", true)];
     let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
-    // What selects reservations may change without any machine being set up otherwise.
+    // The reservation selector may change without any change to an instance's setup.
     let spec_digests = digests(spec.field.node, vars, &["capacityReservationSelectorTerms"]);
     let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {
@@ -145,8 +155,8 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
             .unwrap_or_default(),
         prefix_delegation,
         user_data_digest: user_data,
-        tags: spec.get("tags").map(|field| texts(&field)).unwrap_or_default(),
-        machine: Machine::default(),
+        tags: spec.get("tags").map(|field| string_map(&field)).unwrap_or_default(),
+        instance_settings: InstanceSettings::default(),
         spec_digests: spec_digests.into(),
         unreadable: None,
     }
@@ -156,18 +166,19 @@ fn settings(spec: &Map<'_>, generation: Generation, meta: Meta, family: AmiFamil
 fn reservation_terms(field: &Field<'_>) -> Vec<ReservationTerm> {
     let term = |item: Field<'_>| {
         let map = item.map()?;
-        let filled = |key| map.get(key).and_then(|f| f.filled()).map(std::borrow::Cow::into_owned);
+        let filled =
+            |key| map.get(key).and_then(|f| f.non_empty_text()).map(std::borrow::Cow::into_owned);
         let criteria = [("open", false), ("targeted", true)];
         let term = ReservationTerm {
             id: filled("id"),
-            tags: map.get("tags").map(|field| texts(&field)).unwrap_or_default(),
+            tags: map.get("tags").map(|field| string_map(&field)).unwrap_or_default(),
             owner: filled("ownerID"),
             targeted: map.get("instanceMatchCriteria").and_then(|f| f.choice(&criteria)),
         };
         map.finish(Severity::Warning);
         let beside = term.owner.is_some() || term.targeted.is_some() || !term.tags.is_empty();
         if term.id.is_some() && beside {
-            item.error("has an `id` beside other conditions, which it excludes", None);
+            item.error("has an `id`, which excludes other conditions", None);
         } else if term == ReservationTerm::default() {
             let hint = "state an id, tags, ownerID or instanceMatchCriteria".to_owned();
             item.error("selects every reservation", hint);
@@ -178,13 +189,13 @@ fn reservation_terms(field: &Field<'_>) -> Vec<ReservationTerm> {
     field.items().filter_map(term).collect()
 }
 
-/// Reads the annotation about prefixes.
-fn prefix_delegation(spec: &Map<'_>, meta: &Meta) -> bool {
+/// Reads the prefix delegation annotation.
+fn prefix_delegation(spec: &FieldMap<'_>, meta: &ObjectMeta) -> bool {
     match meta.annotations.get(PREFIX_DELEGATION).map(String::as_str) {
         Some("true") => true,
         None | Some("false") => false,
         Some(other) => {
-            spec.field.scope.note(
+            spec.field.scope.report_problem(
                 Severity::Error,
                 meta.origin.line,
                 format!("annotation `{PREFIX_DELEGATION}` is `{}`", shorten(other)),
@@ -195,21 +206,24 @@ fn prefix_delegation(spec: &Map<'_>, meta: &Meta) -> bool {
     }
 }
 
-/// A value is there and wrong, and its problem is noted.
-struct Noted;
+/// The value is wrong, and the problem is already reported.
+struct AlreadyReported;
 
-/// Reads `amiFamily`, where it is stated.
-fn family(field: Option<Field<'_>>, generation: Generation) -> Result<Option<AmiFamily>, Noted> {
+/// Reads `amiFamily`, if present.
+fn family(
+    field: Option<Field<'_>>,
+    generation: Generation,
+) -> Result<Option<AmiFamily>, AlreadyReported> {
     let Some(field) = field else { return Ok(None) };
     let there = |(_, family): &&(&'static str, AmiFamily)| {
         generation != Generation::V1 || *family != AmiFamily::Ubuntu
     };
     let families: Vec<_> = FAMILIES.iter().filter(there).copied().collect();
-    field.choice(&families).map(Some).ok_or(Noted)
+    field.choice(&families).map(Some).ok_or(AlreadyReported)
 }
 
-/// Reads the family and the image of an `EC2NodeClass`; `None` where a problem is noted.
-fn image(spec: &Map<'_>, generation: Generation) -> Option<(AmiFamily, String)> {
+/// Reads the family and the image of an `EC2NodeClass`; `None` after reporting a problem.
+fn image(spec: &FieldMap<'_>, generation: Generation) -> Option<(AmiFamily, String)> {
     let stated = spec.get("amiFamily");
     let name = stated.as_ref().and_then(|field| field.node.text()).unwrap_or_default();
     let latest = format!("{}@latest", name.to_ascii_lowercase());
@@ -236,32 +250,32 @@ fn image(spec: &Map<'_>, generation: Generation) -> Option<(AmiFamily, String)> 
             Some((family?, canonical(terms.node, terms.scope.vars, &[])))
         }
         (None, None, family) if generation == Generation::V1 => {
-            spec.need("amiSelectorTerms");
+            spec.required("amiSelectorTerms");
             Some((family?, latest))
         }
         (None, None, Some(family)) => Some((family, latest)),
         (None, None, None) => {
-            spec.need("amiFamily");
+            spec.required("amiFamily");
             None
         }
     }
 }
 
-/// Reads the alias among the terms, where there is one.
-fn alias(terms: &Field<'_>) -> Result<Option<(String, AmiFamily)>, Noted> {
+/// Reads the alias among the terms, if there is one.
+fn alias(terms: &Field<'_>) -> Result<Option<(String, AmiFamily)>, AlreadyReported> {
     let count = terms.items().count();
     for item in terms.items() {
-        let Some(term) = item.map() else { return Err(Noted) };
+        let Some(term) = item.map() else { return Err(AlreadyReported) };
         let Some(field) = term.get("alias") else { continue };
         if count > 1 {
-            field.error("stands beside other terms, which an alias excludes", None);
+            field.error("conflicts with the other terms: an alias must be the only one", None);
         }
-        return read_alias(&field).map(Some).ok_or(Noted);
+        return read_alias(&field).map(Some).ok_or(AlreadyReported);
     }
     Ok(None)
 }
 
-/// Reads an alias such as `al2023@latest`, and tells its family.
+/// Reads an alias such as `al2023@latest`, and returns its family.
 fn read_alias(field: &Field<'_>) -> Option<(String, AmiFamily)> {
     const FAMILIES: [(&str, AmiFamily); 6] = [
         ("al2", AmiFamily::Al2),
@@ -286,33 +300,33 @@ fn read_alias(field: &Field<'_>) -> Option<(String, AmiFamily)> {
     None
 }
 
-/// A block device, as far as its size goes.
-struct Device {
+/// The name and size of a block device.
+struct DeviceSize {
     name: String,
     root: bool,
     size: Option<i64>,
 }
 
-/// Returns the size of the volume that holds the kubelet's data: the root volume, or the family's
-/// device, or for images of the user's own the last one.
+/// Returns the size of the volume that holds the kubelet's data: the root volume, else the family's
+/// device, else the last one for custom images.
 fn ephemeral_storage(field: &Field<'_>, family: AmiFamily) -> Option<i64> {
-    let devices: Vec<Device> =
+    let devices: Vec<DeviceSize> =
         field.items().filter_map(|item| Some(device(&item.map()?))).collect();
     let chosen = devices.iter().find(|device| device.root).or_else(|| match family.devices() {
-        // Pods use the last of the volumes that an image has.
+        // Pods use the last of an image's volumes.
         [.., (name, _)] => devices.iter().find(|device| device.name == *name),
         [] => devices.last(),
     });
     chosen.and_then(|device| device.size)
 }
 
-fn device(map: &Map<'_>) -> Device {
+fn device(map: &FieldMap<'_>) -> DeviceSize {
     let name = map.get("deviceName").and_then(|field| field.text());
     let root = map.get("rootVolume").and_then(|field| field.boolean()).unwrap_or(false);
     let size = map.get("ebs").and_then(|field| {
         let ebs = field.map()?;
         let size = ebs.get("volumeSize")?;
-        Some(Bytes::from_quantity(super::super::amounts::amount(&size)?).0)
+        Some(Bytes::from_quantity(super::super::resource_list::non_negative_quantity(&size)?).0)
     });
-    Device { name: name.unwrap_or_default().into_owned(), root, size }
+    DeviceSize { name: name.unwrap_or_default().into_owned(), root, size }
 }

@@ -4,59 +4,60 @@ use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
 
-use super::super::amounts::amounts;
-use super::super::collect::Collected;
+use super::super::collector::Collector;
 use super::super::cron;
-use super::super::decode::{Field, Map, shorten};
-use super::super::meta::Meta;
-use super::super::model::Severity;
-use super::super::podspec::taints;
-use super::super::pool::{Budget, Consolidation, Expiry, Generation, Pool, PoolLimits};
-use super::super::yaml::Node;
+use super::super::decode::{Field, FieldMap, shorten};
+use super::super::object_meta::ObjectMeta;
+use super::super::pod_spec::taints;
+use super::super::resource_list::resource_list;
+use super::super::yaml::YamlNode;
 use super::kubelet::kubelet;
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
-use crate::ids::NodeClassName;
-use crate::units::ResourceName;
+use crate::model::desired::{
+    Budget, Consolidation, Expiry, Generation, Pool, PoolLimits, Severity,
+};
+use crate::model::ids::NodeClassName;
+use crate::model::units::ResourceName;
 
-/// How old nodes become where the pool does not say: 720 h.
+/// Default `expireAfter`: 720 h.
 const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
 
-/// Name of the limit that counts nodes.
+/// Name of the limit on the number of nodes.
 const NODES: &str = "nodes";
 
-/// Group of the node classes of EKS Auto Mode.
+/// API group of the node classes of EKS Auto Mode.
 const EKS: &str = "eks.amazonaws.com";
 
 const REASONS: [(&str, &str); 3] =
     [("Underutilized", "Underutilized"), ("Empty", "Empty"), ("Drifted", "Drifted")];
 
-/// When nodes may go, as `spec.disruption` says.
+/// The settings of `spec.disruption`.
 struct Disruption {
     consolidation: Consolidation,
     consolidate_after: Option<SignedDuration>,
     budgets: Vec<Budget>,
-    /// Only v1beta1 keeps it here.
+    /// Only v1beta1 has this field here.
     expire_after: Option<Expiry>,
 }
 
 /// Reads a `NodePool` of `generation`.
 pub(in super::super) fn node_pool(
     generation: Generation,
-    meta: &Meta,
-    root: &Map<'_>,
-    into: &mut Collected,
+    meta: &ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
 ) {
     finish_root(root);
-    let Some(spec) = root.need("spec") else { return };
-    if is_of_auto_mode(&spec) {
+    let Some(spec) = root.required("spec") else { return };
+    if is_eks_auto_mode(&spec) {
         let why =
-            "is of EKS Auto Mode, which makes and removes the nodes of this pool: it is left alone";
+            "belongs to EKS Auto Mode, which manages the nodes of this pool: the pool is ignored";
         spec.warn(why, None);
         return;
     }
     let Some(spec) = spec.map() else { return };
-    let template = spec.need("template");
+    let template = spec.required("template");
     let disruption = spec.get("disruption");
     let disruption = disruption.as_ref().and_then(Field::map);
     let disruption = disruption_of(disruption.as_ref(), generation);
@@ -85,10 +86,10 @@ pub(in super::super) fn node_pool(
     add_pool(pool, root, into);
 }
 
-fn check_static(weight: Option<&Field<'_>>, limits: &PoolLimits, spec: &Map<'_>) {
+fn check_static(weight: Option<&Field<'_>>, limits: &PoolLimits, spec: &FieldMap<'_>) {
     if let Some(weight) = weight {
         let hint = "pods never choose a pool with `replicas`; remove `weight`".to_owned();
-        weight.error("stands beside `replicas`, which excludes it", hint);
+        weight.error("conflicts with `replicas`", hint);
     }
     if !limits.resources.is_empty()
         && let Some(limits) = spec.get("limits")
@@ -98,21 +99,21 @@ fn check_static(weight: Option<&Field<'_>>, limits: &PoolLimits, spec: &Map<'_>)
     }
 }
 
-/// Reads `spec.template` into a pool whose other settings are the defaults.
-fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option<Pool> {
+/// Reads `spec.template` into a pool with default values elsewhere.
+fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> Option<Pool> {
     let template = field.map()?;
     let metadata = template.get("metadata");
     let metadata = metadata.as_ref().and_then(Field::map);
     let of_metadata = |key| metadata.as_ref().and_then(|map| map.get(key));
     let labels = pool_labels(of_metadata("labels"));
-    let annotations = of_metadata("annotations").map(|f| texts(&f)).unwrap_or_default();
+    let annotations = of_metadata("annotations").map(|f| string_map(&f)).unwrap_or_default();
     if let Some(metadata) = &metadata {
         metadata.finish(Severity::Warning);
     }
-    let spec = template.need("spec");
+    let spec = template.required("spec");
     let spec = spec.as_ref().and_then(Field::map)?;
     template.finish(Severity::Warning);
-    let node_class = spec.need("nodeClassRef").and_then(|field| node_class_ref(&field));
+    let node_class = spec.required("nodeClassRef").and_then(|field| node_class_ref(&field));
     let requirements = pool_requirements(spec.get("requirements"), generation);
     let (steady, startup) = (taints(spec.get("taints")), taints(spec.get("startupTaints")));
     check_taints(&spec.field, &steady, &startup);
@@ -121,7 +122,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option
     let expire_after =
         if beta { None } else { spec.get("expireAfter").and_then(|f| f.duration_or_never()) };
     if let Some(grace) = spec.get("terminationGracePeriod") {
-        bounds_no_drain(&grace);
+        warn_termination_grace_period(&grace);
     }
     if beta {
         spec.ignore(&["resources"]);
@@ -149,16 +150,16 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &Meta) -> Option
     })
 }
 
-/// Reads a mapping of texts.
-pub(super) fn texts(field: &Field<'_>) -> BTreeMap<String, String> {
+/// Reads a mapping of strings.
+pub(super) fn string_map(field: &Field<'_>) -> BTreeMap<String, String> {
     let Some(map) = field.map() else { return BTreeMap::new() };
     let text = |(key, value): (&str, Field<'_>)| Some((key.to_owned(), value.text()?.into_owned()));
     map.entries().filter_map(text).collect()
 }
 
-/// Returns whether the node class of a pool is one of EKS Auto Mode, which nobody else launches for.
-fn is_of_auto_mode(spec: &Field<'_>) -> bool {
-    let of = |node: &Node<'_>| {
+/// Returns whether the pool's node class belongs to EKS Auto Mode, which launches the nodes itself.
+fn is_eks_auto_mode(spec: &Field<'_>) -> bool {
+    let of = |node: &YamlNode<'_>| {
         let class = node.get("template")?.get("spec")?.get("nodeClassRef")?;
         let text = |key| class.get(key).and_then(|value| value.text().map(ToOwned::to_owned));
         let version = text("apiVersion");
@@ -171,13 +172,13 @@ fn is_of_auto_mode(spec: &Field<'_>) -> bool {
 
 fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
     let map = field.map()?;
-    let name = map.need("name").and_then(|name| name.filled());
+    let name = map.required("name").and_then(|name| name.non_empty_text());
     if let Some(kind) = map.get("kind")
         && let Some(text) = kind.text()
         && text != "EC2NodeClass"
     {
         kind.error(
-            format_args!("is `{}`, a node class that is not understood", shorten(&text)),
+            format_args!("is `{}`, a node class that is not supported", shorten(&text)),
             "only EC2NodeClass of karpenter.k8s.aws is".to_owned(),
         );
     }
@@ -186,7 +187,7 @@ fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
     Some(NodeClassName::from(&*name?))
 }
 
-fn disruption_of(map: Option<&Map<'_>>, generation: Generation) -> Disruption {
+fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disruption {
     let mut read = Disruption {
         consolidation: Consolidation::WhenEmptyOrUnderutilized,
         consolidate_after: Some(SignedDuration::ZERO),
@@ -230,18 +231,18 @@ fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
     Some(policy)
 }
 
-/// Tells that no machine is ended over pods that do not leave, whatever time its pool gives them.
-fn bounds_no_drain(grace: &Field<'_>) {
+/// Warns that no drain ends by force, regardless of the pool's termination grace period.
+fn warn_termination_grace_period(grace: &Field<'_>) {
     if grace.duration().is_some() {
         grace.warn(
-            "ends no drain by force: one that pods hold up is given up, and its node takes pods again",
-            "let budgets and `karpenter.sh/do-not-disrupt` yield before what keeps a node may go".to_owned(),
+            "does not end a drain by force: a drain that pods block is abandoned, and its node accepts pods again",
+            "relax the budgets and `karpenter.sh/do-not-disrupt` annotations that block the drain".to_owned(),
         );
     }
 }
 
-fn budget(map: &Map<'_>) -> Option<Budget> {
-    let nodes = map.need("nodes").and_then(|field| budget_nodes(&field));
+fn budget(map: &FieldMap<'_>) -> Option<Budget> {
+    let nodes = map.required("nodes").and_then(|field| budget_nodes(&field));
     let reasons = map.get("reasons").map(|field| {
         let reason = |item: Field<'_>| item.choice(&REASONS).map(ToOwned::to_owned);
         field.items().filter_map(reason).collect::<Vec<String>>()
@@ -257,7 +258,7 @@ fn budget(map: &Map<'_>) -> Option<Budget> {
 }
 
 fn budget_nodes(field: &Field<'_>) -> Option<String> {
-    let text = field.word()?;
+    let text = field.text_or_number()?;
     let number = text.strip_suffix('%');
     let digits = number.unwrap_or(&text);
     let parsed = digits.parse::<u32>().ok().filter(|_| !digits.starts_with('+'));
@@ -273,7 +274,7 @@ fn budget_nodes(field: &Field<'_>) -> Option<String> {
 
 /// Reads limits: amounts of resources, and a number of nodes.
 pub(super) fn limits(field: &Field<'_>) -> PoolLimits {
-    let mut resources = amounts(field);
+    let mut resources = resource_list(field);
     let nodes = resources.remove(&ResourceName::from(NODES));
     PoolLimits { resources, nodes: nodes.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX)) }
 }

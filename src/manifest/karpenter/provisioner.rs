@@ -2,27 +2,28 @@
 
 use jiff::SignedDuration;
 
-use super::super::collect::Collected;
-use super::super::decode::{Field, Map};
-use super::super::meta::Meta;
-use super::super::model::Severity;
-use super::super::podspec::taints;
-use super::super::pool::{Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement};
+use super::super::collector::Collector;
+use super::super::decode::{Field, FieldMap};
+use super::super::object_meta::ObjectMeta;
+use super::super::pod_spec::taints;
 use super::kubelet::kubelet;
-use super::node_pool::{limits, texts};
+use super::node_pool::{limits, string_map};
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
-use crate::ids::{Labels, NodeClassName};
-use crate::requirement::{Operator, key};
+use crate::model::desired::{
+    Consolidation, Expiry, Generation, Pool, PoolLimits, PoolRequirement, Severity,
+};
+use crate::model::ids::{Labels, NodeClassName};
+use crate::model::requirement::{Operator, key};
 
 const CATEGORY: &str = "karpenter.k8s.aws/instance-category";
 const FAMILY: &str = "karpenter.k8s.aws/instance-family";
 const GENERATION: &str = "karpenter.k8s.aws/instance-generation";
 
 /// Reads a `Provisioner`.
-pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Collected) {
+pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector) {
     finish_root(root);
-    let Some(spec) = root.need("spec") else { return };
+    let Some(spec) = root.required("spec") else { return };
     let Some(spec) = spec.map() else { return };
     let labels = pool_labels(spec.get("labels"));
     let mut requirements = pool_requirements(spec.get("requirements"), Generation::V1alpha5);
@@ -37,7 +38,7 @@ pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Colle
         generation: Generation::V1alpha5,
         node_class: node_class(&spec),
         labels,
-        annotations: spec.get("annotations").map(|field| texts(&field)).unwrap_or_default(),
+        annotations: spec.get("annotations").map(|field| string_map(&field)).unwrap_or_default(),
         requirements,
         taints: steady,
         startup_taints: startup,
@@ -55,22 +56,22 @@ pub(in super::super) fn provisioner(meta: Meta, root: &Map<'_>, into: &mut Colle
     add_pool(pool, root, into);
 }
 
-fn node_class(spec: &Map<'_>) -> Option<NodeClassName> {
+fn node_class(spec: &FieldMap<'_>) -> Option<NodeClassName> {
     let (reference, inline) = (spec.get("providerRef"), spec.get("provider"));
     if let Some(inline) = &inline {
         inline.error(
-            "states the provider inline, which is not understood",
+            "states the provider inline, which is not supported",
             "move it to an AWSNodeTemplate, and name that under `providerRef`".to_owned(),
         );
     }
     let Some(reference) = reference else {
         if inline.is_none() {
-            spec.need("providerRef");
+            spec.required("providerRef");
         }
         return None;
     };
     let map = reference.map()?;
-    let name = map.need("name").and_then(|name| name.filled());
+    let name = map.required("name").and_then(|name| name.non_empty_text());
     map.ignore(&["kind", "apiVersion"]);
     map.finish(Severity::Warning);
     Some(NodeClassName::from(&*name?))
@@ -80,8 +81,9 @@ fn seconds(field: &Field<'_>) -> Option<SignedDuration> {
     field.int::<i64>(0).map(SignedDuration::from_secs)
 }
 
-/// Reads when nodes may go. With neither setting, Karpenter of this generation removes none.
-fn consolidation(spec: &Map<'_>) -> (Consolidation, Option<SignedDuration>) {
+/// Reads the consolidation policy. With neither setting, Karpenter of this generation removes no
+/// node.
+fn consolidation(spec: &FieldMap<'_>) -> (Consolidation, Option<SignedDuration>) {
     let empty = spec.get("ttlSecondsAfterEmpty");
     let setting = spec.get("consolidation");
     let enabled = setting.as_ref().and_then(Field::map).and_then(|map| {
@@ -108,8 +110,8 @@ fn resource_limits(field: &Field<'_>) -> PoolLimits {
     read
 }
 
-/// Adds what this generation's webhook added where a pool leaves it open: on-demand Linux nodes on
-/// amd64, and third generation or later of the c, m and r types.
+/// Adds the defaults of this generation's webhook: on-demand Linux nodes on amd64, and third
+/// generation or later of the c, m and r types.
 ///
 /// Source: karpenter v0.27, `pkg/apis/v1alpha1/provisioner_defaults.go`, and the core defaults.
 fn add_defaults(requirements: &mut Vec<PoolRequirement>, labels: &Labels) {

@@ -1,13 +1,12 @@
 //! Requirements and labels of pools.
 
-use super::super::decode::{Field, Map};
-use super::super::labels::{NODE_OPERATORS, Of, expression_of, labels};
-use super::super::model::Severity;
-use super::super::pool::{Generation, PoolRequirement};
-use crate::ids::{LabelValue, Labels};
-use crate::requirement::{Operator, is_restricted, key, known_values};
+use super::super::decode::{Field, FieldMap};
+use super::super::labels::{LabelOwner, NODE_OPERATORS, expression_of, labels};
+use crate::model::desired::{Generation, PoolRequirement, Severity};
+use crate::model::ids::{LabelValue, Labels};
+use crate::model::requirement::{Operator, is_restricted, key, known_values};
 
-/// Operators of pool requirements in today's API.
+/// Operators of pool requirements in v1.
 const V1_OPERATORS: &[Operator] = &[
     Operator::In,
     Operator::NotIn,
@@ -19,16 +18,16 @@ const V1_OPERATORS: &[Operator] = &[
     Operator::Lte,
 ];
 
-/// Most requirements of one pool.
+/// Maximum number of requirements of one pool.
 const REQUIREMENTS_MAX: usize = 100;
 
-/// Most that `minValues` may ask for.
+/// Maximum of `minValues`.
 const MIN_VALUES_MAX: u32 = 50;
 
 /// Reads the labels of a pool's nodes.
 pub(super) fn pool_labels(field: Option<Field<'_>>) -> Labels {
     let Some(field) = field else { return Labels::new() };
-    let labels = labels(&field, Of::Node);
+    let labels = labels(&field, LabelOwner::Node);
     for name in labels.keys() {
         check_restricted(&field, name.as_str());
     }
@@ -43,7 +42,7 @@ pub(super) fn pool_requirements(
     requirements(field, generation, check_restricted)
 }
 
-/// Reads the requirements of an overlay, which may name the pool.
+/// Reads the requirements of an overlay, which may name a pool.
 pub(super) fn overlay_requirements(
     field: Option<Field<'_>>,
     generation: Generation,
@@ -71,12 +70,12 @@ fn requirements(
 }
 
 fn pool_requirement(
-    map: &Map<'_>,
+    map: &FieldMap<'_>,
     generation: Generation,
     check_key: fn(&Field<'_>, &str),
 ) -> Option<PoolRequirement> {
     let allowed = if generation == Generation::V1 { V1_OPERATORS } else { NODE_OPERATORS };
-    let expression = expression_of(map, Of::Node, allowed);
+    let expression = expression_of(map, LabelOwner::Node, allowed);
     let min_values = map.get("minValues").and_then(|field| {
         let least = field.int::<u32>(1)?;
         if least > MIN_VALUES_MAX {
@@ -116,8 +115,8 @@ fn check_values(field: &Field<'_>, requirement: &PoolRequirement) {
     }
 }
 
-/// Notes values that a well-known key never has. Where no other value is listed, no node can ever
-/// meet the requirement, and Karpenter holds the pool not Ready.
+/// Reports values that a well-known key never has. If no other value is listed, no node can meet
+/// the requirement, and Karpenter keeps the pool not Ready.
 ///
 /// Source: karpenter core, `pkg/apis/v1/nodeclaim_validation.go`.
 fn check_known_values(field: &Field<'_>, requirement: &PoolRequirement) {
@@ -142,7 +141,7 @@ fn check_restricted(field: &Field<'_>, name: &str) {
     if own || is_restricted(name) {
         field.error(
             format_args!("uses the label `{name}`, which pools may not set"),
-            "Karpenter keeps this label for itself; use one of your own domain".to_owned(),
+            "Karpenter reserves this label; use one of your own domain".to_owned(),
         );
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
-use crate::pod::Selector;
-use crate::requirement::Operator;
+use crate::model::desired::{LimitScope, PriorityClass};
+use crate::model::pod::Selector;
+use crate::model::requirement::Operator;
 
 #[test]
 fn classes_and_namespaces_are_kept() {
@@ -40,7 +41,7 @@ spec: {runtimeHandler: x, overhead: {podFixed: {cpu: 1}}}
 }
 
 #[test]
-fn limit_ranges_take_the_defaults_that_the_api_server_derives() {
+fn limit_ranges_have_the_api_servers_defaults() {
     let desired = clean(
         "apiVersion: v1
 kind: LimitRange
@@ -66,7 +67,7 @@ spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}, min: {cpu: 50m}}]
 }
 
 #[test]
-fn budgets_protect_what_their_version_says() {
+fn an_empty_pdb_selector_depends_on_the_version() {
     let budget = |version: &str, spec: &str| {
         let text = format!(
             "apiVersion: policy/{version}\nkind: PodDisruptionBudget\nmetadata: {{name: b}}\n\
@@ -125,7 +126,7 @@ spec: {storageClassName: '', volumeName: new, accessModes: [ReadWriteOnce]}
 ",
     );
     let class = &desired.storage_classes["gp3"];
-    assert!(class.waits_for_pod && class.is_default);
+    assert!(class.wait_for_first_consumer && class.is_default);
     let zone = &class.allowed_topologies[0].expressions[0];
     assert_eq!((zone.key.as_str(), zone.operator), ("topology.kubernetes.io/zone", Operator::In));
     assert_eq!(desired.volumes["new"].driver.as_deref(), Some("ebs.csi.aws.com"));
@@ -164,11 +165,12 @@ spec: {targetRef: {kind: Deployment, name: api}}
 ",
     );
     let scalers = desired.scalers.iter();
-    let mut shown: Vec<String> =
+    let mut scalers: Vec<String> =
         scalers.map(|a| format!("{} -> {}", a.object, a.targets[0])).collect();
-    shown.extend(desired.verticals.iter().map(|v| format!("{} -> {}", v.object, v.target)));
+    scalers
+        .extend(desired.vertical_scalers.iter().map(|v| format!("{} -> {}", v.object, v.target)));
     assert_eq!(
-        shown,
+        scalers,
         [
             "HorizontalPodAutoscaler web/h -> StatefulSet db",
             "ScaledObject default/s -> Deployment api",
@@ -204,11 +206,11 @@ spec: {name: karpenter, clusterName: any, selectors: [{namespace: karpenter}]}
 }
 
 #[test]
-fn what_is_wrong_with_a_profile_is_said_with_its_line() {
+fn invalid_fargate_profiles_are_reported_with_their_line() {
     for (profile, expected) in [
         (
             "{name: eks-web, selectors: [{namespace: web}]}",
-            "names that begin with eks- are EKS' own",
+            "names that begin with eks- are reserved by EKS",
         ),
         ("{name: web, selectors: []}", "lists no selector"),
         ("{name: web}", "has no `selectors`"),
@@ -277,10 +279,10 @@ nodeGroups:
     assert_eq!(label("role"), "web");
     assert_eq!(label("eks.amazonaws.com/nodegroup"), "web");
     assert_eq!(label("eks.amazonaws.com/capacityType"), "SPOT");
-    assert_eq!(web.taints[0].effect, crate::pod::TaintEffect::NoSchedule);
+    assert_eq!(web.taints[0].effect, crate::model::pod::TaintEffect::NoSchedule);
     let class = &desired.node_classes["web"];
     assert_eq!((class.ephemeral_storage, class.kubelet.max_pods), (Some(100 << 30), Some(20)));
-    assert_eq!(old.taints[0].effect, crate::pod::TaintEffect::NoExecute);
+    assert_eq!(old.taints[0].effect, crate::model::pod::TaintEffect::NoExecute);
     assert_eq!(
         desired.node_classes["old"].kubelet.kube_reserved.values().copied().max(),
         Some(300)
@@ -291,16 +293,16 @@ nodeGroups:
 }
 
 #[test]
-fn what_is_wrong_with_a_node_group_is_said_with_its_line() {
+fn invalid_node_groups_are_reported_with_their_line() {
     for (group, expected) in [
         ("{name: web, minSize: 3, maxSize: 2}", "has at least 3 and at most 2 nodes"),
         ("{name: web, minSize: 1, maxSize: 2, desiredCapacity: 3}", "which is not from 1 to 2"),
         ("{name: web, taints: {a: b}}", "is `b`, which is not value:Effect"),
-        ("{name: web, instanceSelector: {vCPUs: 2}}", "not understood yet"),
+        ("{name: web, instanceSelector: {vCPUs: 2}}", "not supported yet"),
         ("{name: web, minsize: 3}", "unknown field `minsize`"),
         (
             "{name: web, instanceType: m5.large, instancesDistribution: {instanceTypes: [m5.large]}}",
-            "stands beside `instancesDistribution`",
+            "conflicts with `instancesDistribution`",
         ),
         (
             "{name: web, tags: {k8s.io/cluster-autoscaler/node-template/taint/a: x}}",
@@ -314,7 +316,7 @@ fn what_is_wrong_with_a_node_group_is_said_with_its_line() {
 }
 
 #[test]
-fn a_group_and_a_node_class_of_one_name_are_an_error_and_neither_replaces_the_other() {
+fn a_group_and_a_node_class_of_one_name_conflict() {
     let class = "\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\n\
                  metadata: { name: web }\nspec:\n  role: r\n  \
                  amiFamily: AL2023\n  amiSelectorTerms: [{ id: ami-1 }]\n";

@@ -1,13 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::ids::Origin;
+use crate::model::desired::{Desired, Fleet, Scale, Tree, TreeFile};
+use crate::model::ids::Origin;
 
 const POD: &str =
     "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n";
 
 #[test]
-fn what_is_no_input_is_skipped_with_its_reason() {
+fn documents_that_are_no_input_are_skipped_with_a_reason() {
     for (text, expected) in [
         ("", &[][..]),
         ("---\n---\n", &["a.yaml:2: empty document", "a.yaml:3: empty document"]),
@@ -40,7 +41,7 @@ fn what_is_no_input_is_skipped_with_its_reason() {
 }
 
 #[test]
-fn what_makes_pods_elsewhere_is_unresolved_never_nothing() {
+fn objects_with_unknown_pods_are_unresolved() {
     let pods = "spec: {template: {spec: {containers: [{name: c}]}}}";
     for (version, kind, rest) in [
         ("argoproj.io/v1alpha1", "Application", ""),
@@ -68,7 +69,7 @@ fn a_broken_file_is_an_error_with_its_line() {
         ("a.yaml", "a: 1\nb: 'x", "error a.yaml:2: is not YAML: "),
         ("a.yaml", "a:\n\tb: 1", "error a.yaml:2: is not YAML: "),
         ("a.json", "{\"apiVersion\": 1,", "error a.json:2: is not JSON: "),
-        ("a.yaml", "a: \0", "error a.yaml:1: holds a NUL byte"),
+        ("a.yaml", "a: \0", "error a.yaml:1: contains a NUL byte"),
         ("a.yaml", "a: [${B}]", "error a.yaml:1: is not YAML: "),
     ] {
         let found = lines(&read_files(&[(path, text)]));
@@ -165,7 +166,7 @@ fn helm_charts_are_not_read_as_plain_files() {
 }
 
 #[test]
-fn what_no_source_renders_is_asked_about_and_its_patches_are_no_workloads() {
+fn an_unrendered_kustomization_is_unresolved_without_patches() {
     let overlay = "apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [../base]
@@ -186,8 +187,7 @@ patchesStrategicMerge: [patch.yaml, 'kind: Pod']
         unresolved(&desired),
         [
             "prod/kustomization.yaml: Kustomization prod: no source renders it; add `- { path: prod, \
-          render: kustomize }` to `spec.sources` in fleetwright.yaml, beside the paths to read as \
-          they are"
+          render: kustomize }` to `spec.sources` in fleetwright.yaml, next to the paths of plain manifests"
         ],
         "a base is part of what is built on it"
     );
@@ -212,7 +212,7 @@ patchesStrategicMerge: [patch.yaml, 'kind: Pod']
 }
 
 #[test]
-fn a_chart_that_makes_objects_is_unresolved_once() {
+fn a_chart_with_objects_is_unresolved_once() {
     let chart = "apiVersion: v2\nname: shop\n";
     let desired = read_files(&[
         ("charts/shop/Chart.yaml", chart),
@@ -222,7 +222,7 @@ fn a_chart_that_makes_objects_is_unresolved_once() {
     let reason = |path: &str| {
         format!(
             "no source renders it; add `- {{ path: {path}, render: helm }}` to `spec.sources` in \
-             fleetwright.yaml, beside the paths to read as they are"
+             fleetwright.yaml, next to the paths of plain manifests"
         )
     };
     assert_eq!(
@@ -235,7 +235,7 @@ fn a_chart_that_makes_objects_is_unresolved_once() {
     assert_eq!(unresolved(&rendered), ["fleetwright.yaml:5: source .: helm was not run on it"]);
 }
 
-/// Reads files with a fleet of these sources, which must be right.
+/// Reads files with these sources in the settings, which must be valid.
 fn with_sources(sources: &str, files: &[(&str, &str)]) -> Desired {
     let fleet = format!(
         "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  cluster: {{name: prod, region: \
@@ -249,8 +249,8 @@ fn with_sources(sources: &str, files: &[(&str, &str)]) -> Desired {
 }
 
 #[test]
-fn an_embedded_world_that_is_too_large_to_be_a_manifest_is_none() {
-    let told = |world: &str| {
+fn an_oversized_embedded_world_is_not_a_manifest() {
+    let problem_count = |world: &str| {
         let fleet = format!(
             "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{name: a}}\nspec:\n  \
              cluster: {{name: a, region: r, zones: [ra]}}\n  world: {world}\n"
@@ -264,8 +264,8 @@ fn an_embedded_world_that_is_too_large_to_be_a_manifest_is_none() {
         assert_eq!(problems, []);
         lines(&read(&tree, &fleet)).len()
     };
-    assert_eq!(told("sim:./sim"), 1);
-    assert_eq!((told("sim:other"), told("live")), (2, 2));
+    assert_eq!(problem_count("sim:./sim"), 1);
+    assert_eq!((problem_count("sim:other"), problem_count("live")), (2, 2));
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn only_what_is_below_a_source_is_read() {
 }
 
 #[test]
-fn placeholders_take_values_of_their_source_and_of_the_cluster() {
+fn placeholders_use_variables_of_source_and_cluster() {
     let deployment = |replicas: &str| {
         format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: '${{CLUSTER_NAME}}-x'}}\nspec:\n  \
@@ -315,7 +315,7 @@ fn placeholders_take_values_of_their_source_and_of_the_cluster() {
           no value; give `M` a value under `vars` of the source in fleetwright.yaml"
         ]
     );
-    assert!(lines(&read("'{{ n }}'"))[0].contains("holds the template expression `{{ n }}`"));
+    assert!(lines(&read("'{{ n }}'"))[0].contains("contains the template expression `{{ n }}`"));
     let in_flow = "apiVersion: v1\nkind: Pod\nmetadata: {name: ${CLUSTER_NAME}}\n\
                    spec: {containers: [{name: c}]}";
     let desired = with_sources("[{path: a}]", &[("a/b.yaml", in_flow)]);
@@ -333,16 +333,16 @@ fn the_result_does_not_depend_on_the_order_of_files() {
         ("d.yaml", "x: ["),
         ("e.yaml", "- a"),
     ];
-    let shown = |desired: Desired| format!("{desired:?}");
-    let forward = shown(read_files(&files));
+    let debug = |desired: Desired| format!("{desired:?}");
+    let forward = debug(read_files(&files));
     let mut backward = files;
     backward.reverse();
-    assert_eq!(forward, shown(read_files(&backward)));
+    assert_eq!(forward, debug(read_files(&backward)));
     assert!(forward.contains("is defined differently at a.yaml:1"));
 }
 
 #[test]
-fn every_object_remembers_its_place() {
+fn every_object_has_its_origin() {
     let desired = clean(&format!("# comment\n---\n{POD}"));
     let workload = desired.workloads.values().next().expect("one");
     assert_eq!(workload.origin, Origin::new("a.yaml", 3));
@@ -357,7 +357,7 @@ proptest! {
 
     #[test]
     fn objects_with_random_values_never_panic(
-        edits in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![
+        edit_distance in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(vec![
             "null", "-1", "[]", "{}", "'x'", "1e999", "${A}", "{{ x }}", "!Ref y", "*a", "&a 1",
             "99999999999999999999", "true", "\"\\u0000\"", "5%", "Never", "- a",
         ])), 0..6),
@@ -368,7 +368,7 @@ proptest! {
         ]),
     ) {
         let mut lines: Vec<String> = text.lines().map(ToOwned::to_owned).collect();
-        for (index, value) in edits {
+        for (index, value) in edit_distance {
             let at = index.index(lines.len());
             if let Some((key, _)) = lines[at].split_once(": ") {
                 lines[at] = format!("{key}: {value}");

@@ -1,9 +1,9 @@
 use super::*;
-use crate::pod::{
+use crate::model::pod::{
     Expression, HostPort, NodeInclusion, Selector, TaintEffect, TolerationOperator, VolumeSource,
     WhenUnsatisfiable,
 };
-use crate::requirement::Operator;
+use crate::model::requirement::Operator;
 
 fn container(resources: &str) -> String {
     format!(
@@ -44,7 +44,7 @@ fn requests_are_read_as_kubernetes_reads_quantities() {
 }
 
 #[test]
-fn resources_that_the_api_server_refuses_are_errors() {
+fn resources_that_the_api_server_rejects_are_errors() {
     let at = "spec.containers[0].resources";
     for (resources, expected) in [
         (
@@ -66,14 +66,14 @@ fn resources_that_the_api_server_refuses_are_errors() {
         (
             "requests: {mem: 1Gi}",
             format!(
-                "`{at}.requests.mem` is an amount of `mem`, which is no resource; extended \
+                "`{at}.requests.mem` is an amount of `mem`, which is not a resource; extended \
                  resources carry a domain, such as nvidia.com/gpu"
             ),
         ),
         (
             "requests: {memroy: 1Gi}",
             format!(
-                "`{at}.requests.memroy` is an amount of `memroy`, which is no resource; did you \
+                "`{at}.requests.memroy` is an amount of `memroy`, which is not a resource; did you \
                  mean `memory`?"
             ),
         ),
@@ -99,7 +99,7 @@ fn resources_that_the_api_server_refuses_are_errors() {
 }
 
 #[test]
-fn the_fields_that_decide_placement_are_kept_and_no_others() {
+fn only_scheduling_fields_of_a_pod_are_read() {
     let desired = clean(&pod("  initContainers:
   - {name: i, restartPolicy: Always, command: [secret]}
   - {name: j, env: [{name: A, value: secret}], image: secret}
@@ -129,7 +129,7 @@ fn the_fields_that_decide_placement_are_kept_and_no_others() {
 }
 
 #[test]
-fn annotations_are_kept_only_where_they_mean_something_for_capacity() {
+fn only_annotations_that_affect_capacity_are_read() {
     let desired = clean(
         "apiVersion: v1
 kind: Pod
@@ -157,7 +157,7 @@ spec: {containers: [{name: c}]}",
 }
 
 #[test]
-fn node_selection_is_read_with_todays_names() {
+fn node_selection_uses_current_label_names() {
     let desired = clean(&pod("  nodeSelector: {beta.kubernetes.io/arch: arm64, team: a}
   affinity:
     nodeAffinity:
@@ -235,7 +235,7 @@ fn tolerations_take_their_defaults() {
 }
 
 #[test]
-fn volumes_are_told_apart_by_what_binds_them() {
+fn volumes_are_classified_by_their_binding() {
     let desired = clean(&format!(
         "{}\n---\n{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: data}}, spec: {{}}}}",
         pod("  volumes:
@@ -271,7 +271,7 @@ fn volumes_are_told_apart_by_what_binds_them() {
 }
 
 #[test]
-fn a_pod_of_which_a_part_cannot_be_read_is_unresolved_never_planned_without_it() {
+fn a_partly_unreadable_pod_is_unresolved() {
     for (rest, field) in [
         (
             "  volumes: [{name: a, persistentVolumeClaim: {claimName: '${CLAIM}'}}]",
@@ -298,7 +298,7 @@ fn a_pod_of_which_a_part_cannot_be_read_is_unresolved_never_planned_without_it()
 }
 
 #[test]
-fn ports_of_the_node_are_those_stated_and_all_with_host_network() {
+fn host_ports_are_declared_or_implied_by_host_network() {
     let ports = |network: &str| {
         let desired = clean(&format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{{network}containers: [{{name: c, \
@@ -318,7 +318,7 @@ fn ports_of_the_node_are_those_stated_and_all_with_host_network() {
 }
 
 #[test]
-fn what_is_wrong_in_a_pod_is_named_with_its_place() {
+fn pod_problems_have_their_path() {
     let affinity = |expression: &str| {
         format!(
             "  affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: \
@@ -340,12 +340,12 @@ fn what_is_wrong_in_a_pod_is_named_with_its_place() {
         ("  nodeSelector: {a: 'x y'}".to_owned(), "is `x y`, not a label value"),
         (
             "  nodeSelector: {beta.kubernetes.io/os: linux, kubernetes.io/os: windows}".to_owned(),
-            "says `windows`, while another name of the same label says `linux`",
+            "says `windows`, but another name of the same label says `linux`",
         ),
         ("  tolerations: [{key: a, effect: NoScheduled}]".to_owned(), "write NoSchedule"),
         ("  tolerations: [{value: a}]".to_owned(), "has no key, which only operator Exists"),
         ("  tolerations: [{key: a, operator: Exists, value: b}]".to_owned(), "has a value, which"),
-        ("  tolerations: [{key: a, operator: Gt, value: b}]".to_owned(), "no integer"),
+        ("  tolerations: [{key: a, operator: Gt, value: b}]".to_owned(), "not an integer"),
         ("  tolerations: [{key: a, tolerationSeconds: 3}]".to_owned(), "only effect NoExecute"),
         (
             "  topologySpreadConstraints: [{maxSkew: 0, topologyKey: a, \

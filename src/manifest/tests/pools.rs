@@ -1,9 +1,13 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::pod::TaintEffect;
-use crate::requirement::Operator;
-use crate::units::MicroUsd;
+use crate::model::desired::{
+    AmiFamily, Consolidation, Expiry, Generation, NodeClass, Pool, PoolLimits, PoolRequirement,
+    PriceChange, ReservedAmount,
+};
+use crate::model::pod::TaintEffect;
+use crate::model::requirement::Operator;
+use crate::model::units::MicroUsd;
 
 const CLASS: &str = "---
 apiVersion: karpenter.k8s.aws/v1
@@ -12,7 +16,7 @@ metadata: {name: default}
 spec: {role: r, amiSelectorTerms: [{alias: al2023@latest}]}
 ";
 
-/// Returns a v1 pool with `template` in its node template and `spec` beside that.
+/// Returns a v1 pool with `template` in its node template and `spec` in its specification.
 fn v1(template: &str, spec: &str) -> String {
     format!(
         "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: web}}\nspec:\n  template:\n    \
@@ -44,9 +48,10 @@ fn class(text: &str) -> NodeClass {
     clean(text).node_classes.into_values().next().expect("a class")
 }
 
-fn shown(pool: &Pool) -> Vec<String> {
+fn requirement_lines(pool: &Pool) -> Vec<String> {
     let of = |r: &PoolRequirement| {
-        let values: Vec<&str> = r.values.iter().map(crate::ids::LabelValue::as_str).collect();
+        let values: Vec<&str> =
+            r.values.iter().map(crate::model::ids::LabelValue::as_str).collect();
         format!("{} {:?} {}", r.key, r.operator, values.join(","))
     };
     pool.requirements.iter().map(of).collect()
@@ -60,7 +65,10 @@ fn hours(hours: i64) -> SignedDuration {
 fn a_v1_pool_takes_the_defaults_of_its_generation() {
     let pool = pool(&v1("", ""));
     assert_eq!(pool.generation, Generation::V1);
-    assert_eq!(pool.node_class.as_ref().map(crate::ids::NodeClassName::as_str), Some("default"));
+    assert_eq!(
+        pool.node_class.as_ref().map(crate::model::ids::NodeClassName::as_str),
+        Some("default")
+    );
     assert_eq!(pool.consolidation, Consolidation::WhenEmptyOrUnderutilized);
     assert_eq!(pool.consolidate_after, Some(SignedDuration::ZERO));
     assert_eq!(pool.expire_after, Expiry::After(hours(720)));
@@ -94,7 +102,7 @@ fn every_setting_of_a_v1_pool_is_read() {
         (TaintEffect::NoSchedule, TaintEffect::NoExecute)
     });
     assert_eq!(
-        shown(&pool),
+        requirement_lines(&pool),
         ["kubernetes.io/arch In amd64", "karpenter.k8s.aws/instance-cpu Gte 4",]
     );
     assert_eq!(pool.requirements[0].min_values, Some(1));
@@ -121,11 +129,11 @@ fn a_v1beta1_pool_maps_to_the_same_model() {
     ));
     let kubelet = kubelet.pools["web"].kubelet.clone().expect("kubelet");
     assert_eq!(kubelet.max_pods, Some(20));
-    assert_eq!(kubelet.eviction_hard["memory.available"], Reserved::MilliPercent(5_000));
+    assert_eq!(kubelet.eviction_hard["memory.available"], ReservedAmount::MilliPercent(5_000));
 }
 
 #[test]
-fn a_provisioner_gets_what_its_webhook_added() {
+fn a_provisioner_has_its_webhooks_defaults() {
     let defaults = [
         "karpenter.sh/capacity-type In on-demand",
         "kubernetes.io/os In linux",
@@ -136,19 +144,19 @@ fn a_provisioner_gets_what_its_webhook_added() {
         "karpenter.k8s.aws/instance-generation Gt 2",
     ];
     let bare = pool(&provisioner(""));
-    assert_eq!(shown(&bare), [&defaults[..], &c_m_r].concat());
+    assert_eq!(requirement_lines(&bare), [&defaults[..], &c_m_r].concat());
     assert_eq!((bare.expire_after, bare.weight), (Expiry::Never, 0));
     let of_types = pool(&provisioner(
         "  requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [c5.large]}]\n",
     ));
     let stated = ["node.kubernetes.io/instance-type In c5.large"];
-    assert_eq!(shown(&of_types), [&stated[..], &defaults].concat());
+    assert_eq!(requirement_lines(&of_types), [&stated[..], &defaults].concat());
     let labelled = pool(&provisioner("  labels: {karpenter.sh/capacity-type: spot}\n"));
-    assert!(!shown(&labelled).iter().any(|r| r.contains("capacity-type")));
+    assert!(!requirement_lines(&labelled).iter().any(|r| r.contains("capacity-type")));
 }
 
 #[test]
-fn a_provisioner_says_when_nodes_go() {
+fn provisioner_ttls_become_disruption_settings() {
     let after = |seconds| Some(SignedDuration::from_secs(seconds));
     for (spec, expected) in [
         ("", (Consolidation::WhenEmpty, None)),
@@ -176,7 +184,7 @@ fn a_provisioner_says_when_nodes_go() {
 }
 
 #[test]
-fn what_karpenter_refuses_is_an_error_with_its_line() {
+fn karpenter_rejections_are_errors_with_their_line() {
     let requirement = |text: &str| v1(&format!("      requirements: [{text}]\n"), "");
     for (text, expected) in [
         (
@@ -202,7 +210,7 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
         (v1("    metadata: {labels: {karpenter.sh/x: z}}\n", ""), "which pools may not set"),
         (v1("", "  weight: 101\n"), "`spec.weight` is 101, above 100"),
         (v1("", "  weight: 0\n"), "`spec.weight` is 0, below 1"),
-        (v1("", "  replicas: 3\n  weight: 5\n"), "stands beside `replicas`, which excludes it"),
+        (v1("", "  replicas: 3\n  weight: 5\n"), "conflicts with `replicas`"),
         (
             v1("", "  replicas: 3\n  limits: {cpu: 5}\n"),
             "limits resources of a pool with `replicas`",
@@ -234,7 +242,7 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
         ),
         (
             v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
-            "is `NodeClass`, a node class that is not understood",
+            "is `NodeClass`, a node class that is not supported",
         ),
         (
             v1("", "").replace("EC2NodeClass, name: default", "EC2NodeClass, name: defualt"),
@@ -249,16 +257,15 @@ fn what_karpenter_refuses_is_an_error_with_its_line() {
 }
 
 #[test]
-fn a_time_after_which_drains_would_be_forced_is_warned_of() {
+fn a_termination_grace_period_is_a_warning() {
     let found = |grace: &str| problem(&v1(&format!("      terminationGracePeriod: {grace}\n"), ""));
-    let said =
-        "warning a.yaml:8: NodePool web: `spec.template.spec.terminationGracePeriod` ends no drain";
+    let said = "warning a.yaml:8: NodePool web: `spec.template.spec.terminationGracePeriod` does not end a drain";
     assert!(found("48h").starts_with(said), "{}", found("48h"));
     assert!(found("soon").contains("is `soon`, not a duration"), "{}", found("soon"));
 }
 
 #[test]
-fn a_pool_of_auto_mode_is_left_alone_with_a_warning_whatever_it_says() {
+fn an_eks_auto_mode_pool_is_ignored_with_a_warning() {
     let of_eks = "{group: eks.amazonaws.com, kind: NodeClass, name: default}";
     let text =
         v1("      requirements: [{key: eks.amazonaws.com/instance-cpu, operator: Near}]\n", "")
@@ -268,14 +275,13 @@ fn a_pool_of_auto_mode_is_left_alone_with_a_warning_whatever_it_says() {
     assert_eq!(
         lines(&read),
         [
-            "warning a.yaml:5: NodePool web: `spec` is of EKS Auto Mode, which makes and removes the nodes \
-             of this pool: it is left alone"
+            "warning a.yaml:5: NodePool web: `spec` belongs to EKS Auto Mode, which manages the nodes of this pool: the pool is ignored"
         ]
     );
 }
 
 #[test]
-fn values_that_no_node_has_spoil_a_pool_only_where_no_other_is_listed() {
+fn impossible_values_are_errors_only_without_possible_ones() {
     let requirement = |values: &str| {
         let text = format!(
             "      requirements: [{{key: karpenter.sh/capacity-type, operator: In, values: [{values}]}}]\n"
@@ -294,7 +300,7 @@ fn values_that_no_node_has_spoil_a_pool_only_where_no_other_is_listed() {
 }
 
 #[test]
-fn a_pool_or_class_with_an_error_in_it_is_marked_as_not_read_whole() {
+fn a_pool_or_class_with_an_error_is_marked_unreadable() {
     let bad = v1("      requirements: [{key: a, operator: Gt, values: ['1', '2']}]\n", "");
     let pool = read_text(&bad).pools.remove("web").expect("kept, so that its nodes are known");
     assert_eq!(pool.unreadable.as_deref(), Some("spec.template.spec.requirements[0]"));
@@ -322,9 +328,9 @@ fn an_overlay_is_read_whole_or_not_at_all() {
             "  price: cheap\n",
             "error a.yaml:7: NodeOverlay deal: `spec.price` is `cheap`, not a price",
         ),
-        ("  price: '1'\n  priceAdjustment: -1%\n", "stands beside `price`, which excludes it"),
+        ("  price: '1'\n  priceAdjustment: -1%\n", "conflicts with `price`"),
         ("  priceAdjustment: 10%\n", "is `10%`, not an adjustment; write dollars or a share"),
-        ("  capacity: {cpu: 2}\n", "sets `cpu`, which follows from the machine"),
+        ("  capacity: {cpu: 2}\n", "sets `cpu`, which follows from the instance type"),
         ("  weight: 10001\n", "is 10001, above 10000"),
     ] {
         let text = overlay(spec);
@@ -350,7 +356,7 @@ fn terms_select_reservations_by_id_tags_owner_or_criteria() {
     assert_eq!(by_tags.owner.as_deref(), Some("1"));
     assert_eq!(read.spec_digests, class(&terms("{id: cr-2}")).spec_digests, "no node drifts");
     for (text, expected) in [
-        ("{id: cr-1, ownerID: '1'}", "has an `id` beside other conditions"),
+        ("{id: cr-1, ownerID: '1'}", "has an `id`, which excludes other conditions"),
         ("{}", "selects every reservation"),
         ("{instanceMatchCriteria: closed}", "is `closed`, not one of open, targeted"),
     ] {
@@ -360,7 +366,7 @@ fn terms_select_reservations_by_id_tags_owner_or_criteria() {
 }
 
 #[test]
-fn a_provisioner_and_a_pool_of_one_name_clash() {
+fn a_provisioner_and_a_pool_of_one_name_conflict() {
     let text = format!("{}---\n{}", v1("", ""), provisioner(""));
     let desired = read_text(&text);
     let messages: Vec<&str> = desired.problems.iter().map(|p| p.message.as_str()).collect();
@@ -382,7 +388,7 @@ fn node_class(spec: &str) -> String {
 const ALIAS: &str = "  amiSelectorTerms: [{alias: bottlerocket@v1.2}]\n";
 
 #[test]
-fn a_node_class_keeps_what_decides_capacity() {
+fn a_node_class_keeps_capacity_settings() {
     let text = node_class(&format!(
         "{ALIAS}  kubelet: {{maxPods: 110, kubeReserved: {{cpu: 200m}}, evictionHard: \
          {{memory.available: 100Mi, nodefs.available: 7.5%}}}}\n  instanceStorePolicy: RAID0\n  \
@@ -396,8 +402,11 @@ fn a_node_class_keeps_what_decides_capacity() {
     );
     assert_eq!(class.kubelet.max_pods, Some(110));
     assert_eq!(class.kubelet.kube_reserved["cpu"], 200);
-    assert_eq!(class.kubelet.eviction_hard["memory.available"], Reserved::Bytes(100 << 20));
-    assert_eq!(class.kubelet.eviction_hard["nodefs.available"], Reserved::MilliPercent(7_500));
+    assert_eq!(class.kubelet.eviction_hard["memory.available"], ReservedAmount::Bytes(100 << 20));
+    assert_eq!(
+        class.kubelet.eviction_hard["nodefs.available"],
+        ReservedAmount::MilliPercent(7_500)
+    );
     assert!(class.instance_store_raid0);
     assert_eq!(class.ephemeral_storage, Some(50 << 30), "the device of the family");
     assert_eq!(class.tags["team"], "a");
@@ -409,7 +418,7 @@ fn a_node_class_keeps_what_decides_capacity() {
 }
 
 #[test]
-fn the_digest_of_a_class_changes_with_its_meaning_alone() {
+fn a_class_digest_changes_only_with_its_meaning() {
     let digest = |spec: &str| class(&node_class(spec)).spec_digests;
     let first = digest(&format!("{ALIAS}  tags: {{a: b, c: 'd'}}\n"));
     assert_eq!(first, digest(&format!("  tags: {{c: d, a: \"b\"}}\n{ALIAS}")));
@@ -419,7 +428,7 @@ fn the_digest_of_a_class_changes_with_its_meaning_alone() {
 }
 
 #[test]
-fn the_volume_of_the_kubelet_is_found_as_karpenter_finds_it() {
+fn the_kubelet_volume_is_chosen_as_in_karpenter() {
     let devices = "  blockDeviceMappings:\n  - {deviceName: /dev/xvda, ebs: {volumeSize: 1Gi}}\n  \
                    - {deviceName: /dev/xvdc, ebs: {volumeSize: 2Gi}}\n";
     for (family, extra, expected) in [
@@ -458,7 +467,7 @@ fn older_node_classes_map_to_the_same_model() {
 }
 
 #[test]
-fn a_class_says_by_an_annotation_that_its_nodes_hand_out_prefixes() {
+fn an_annotation_enables_prefix_delegation() {
     let annotated = |value: &str| {
         let annotations = format!("annotations: {{fleetwright.dev/prefix-delegation: {value}}}");
         node_class(ALIAS)
@@ -476,11 +485,11 @@ fn a_class_says_by_an_annotation_that_its_nodes_hand_out_prefixes() {
 }
 
 #[test]
-fn what_is_wrong_in_a_node_class_is_named() {
+fn node_class_problems_are_reported() {
     for (spec, expected) in [
         ("  amiSelectorTerms: [{alias: al2023}]\n", "is `al2023`, not family@version of a known"),
         ("  amiSelectorTerms: [{alias: al2024@latest}]\n", "write al2023@latest; families are"),
-        ("  amiSelectorTerms: [{alias: al2@x}, {id: ami-1}]\n", "stands beside other terms"),
+        ("  amiSelectorTerms: [{alias: al2@x}, {id: ami-1}]\n", "conflicts with the other terms"),
         ("  amiSelectorTerms: [{id: ami-1}]\n", "has no `amiFamily`, which selector terms"),
         ("  amiFamily: AL2\n", "`spec` has no `amiSelectorTerms`"),
         ("  amiFamily: AL2024\n  amiSelectorTerms: [{id: a}]\n", "write AL2023"),
@@ -495,7 +504,7 @@ fn what_is_wrong_in_a_node_class_is_named() {
         ),
         (
             "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {memory: 1Gi}}\n",
-            "is for `memory`, which is no signal",
+            "is for `memory`, which is not a signal",
         ),
         (
             "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {pid.available: 101%}}\n",

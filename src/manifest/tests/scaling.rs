@@ -1,6 +1,10 @@
 use jiff::SignedDuration;
 
 use super::*;
+use crate::model::desired::{
+    Desired, Horizontal, JobStrategy, MetricSource, MetricTarget, PauseMode, ProportionalMode,
+    Scale, ScalerRule, SelectPolicy,
+};
 
 fn hpa(version: &str, spec: &str) -> String {
     format!(
@@ -16,7 +20,7 @@ fn horizontal(text: &str) -> Horizontal {
 }
 
 #[test]
-fn every_version_of_a_horizontal_autoscaler_says_the_same() {
+fn every_hpa_version_reads_alike() {
     for (version, spec) in [
         ("v1", "targetCPUUtilizationPercentage: 50"),
         (
@@ -58,7 +62,7 @@ fn every_kind_of_metric_is_read() {
 }
 
 #[test]
-fn behavior_is_filled_where_it_is_not_stated() {
+fn missing_behavior_has_the_hpa_defaults() {
     let rule = horizontal(&hpa(
         "v2",
         "behavior: {scaleUp: {policies: [{type: Pods, value: 2, periodSeconds: 60}]}, scaleDown: \
@@ -72,7 +76,7 @@ fn behavior_is_filled_where_it_is_not_stated() {
 }
 
 #[test]
-fn what_no_autoscaler_would_take_is_an_error_with_its_line() {
+fn invalid_autoscalers_are_errors_with_their_line() {
     let keda = |spec: &str| {
         format!(
             "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s}}\n\
@@ -87,7 +91,7 @@ fn what_no_autoscaler_would_take_is_an_error_with_its_line() {
         (hpa("v2", "metrics: [{type: Resorce}]"), "write Resource"),
         (
             cron("{timezone: Asia/Seoul, start: 3 * * * *, end: 10 * * * *, desiredReplicas: '0'}"),
-            "is `0`, which is no number of pods above 0",
+            "is `0`, which is not a positive number of pods",
         ),
         (
             cron("{timezone: Asia/Seoul, start: 3 * * * *, end: 3 * * * *, desiredReplicas: '5'}"),
@@ -95,11 +99,11 @@ fn what_no_autoscaler_would_take_is_an_error_with_its_line() {
         ),
         (
             cron("{timezone: Asia/Soul, start: 3 * * * *, end: 9 * * * *, desiredReplicas: '5'}"),
-            "is `Asia/Soul`, which is no time zone",
+            "is `Asia/Soul`, which is not a time zone",
         ),
         (
             cron("{timezone: UTC, start: '@daily', end: 9 * * * *, desiredReplicas: '5'}"),
-            "is a macro, which KEDA does not know",
+            "is a macro, which KEDA does not support",
         ),
         (
             cron("{timezone: UTC, start: 3 * * * *, end: 9 * * * *, desiredReplicas: 5}"),
@@ -129,11 +133,11 @@ fn pauses_of_keda_are_read_from_annotations() {
         rule.paused
     };
     for (annotation, expected) in [
-        ("", Paused::No),
-        ("autoscaling.keda.sh/paused: 'false'", Paused::No),
-        ("autoscaling.keda.sh/paused: 'yes'", Paused::AsIs),
-        ("autoscaling.keda.sh/paused-replicas: '7'", Paused::At(7)),
-        ("autoscaling.keda.sh/paused-scale-in: 'true'", Paused::ScaleIn),
+        ("", PauseMode::No),
+        ("autoscaling.keda.sh/paused: 'false'", PauseMode::No),
+        ("autoscaling.keda.sh/paused: 'yes'", PauseMode::AsIs),
+        ("autoscaling.keda.sh/paused-replicas: '7'", PauseMode::At(7)),
+        ("autoscaling.keda.sh/paused-scale-in: 'true'", PauseMode::ScaleIn),
     ] {
         assert_eq!(paused(annotation), expected, "{annotation}");
     }
@@ -157,7 +161,7 @@ spec:
 ";
 
 #[test]
-fn a_proportional_autoscaler_takes_its_parameters_from_its_config_map() {
+fn a_proportional_autoscaler_reads_its_config_map() {
     let map = |data: &str| {
         format!(
             "{PROPORTIONAL}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: dns-autoscaler, \
@@ -179,7 +183,7 @@ fn a_proportional_autoscaler_takes_its_parameters_from_its_config_map() {
 }
 
 #[test]
-fn buffers_take_their_pods_from_a_template_or_a_workload() {
+fn buffers_use_a_pod_template_or_a_workload() {
     let buffer = |of: &str| {
         format!(
             "apiVersion: autoscaling.x-k8s.io/v1beta1\nkind: CapacityBuffer\nmetadata: {{name: b}}\n\
@@ -203,7 +207,7 @@ fn buffers_take_their_pods_from_a_template_or_a_workload() {
 }
 
 #[test]
-fn what_scalers_refer_to_is_not_chosen_from_two_definitions() {
+fn scaler_references_need_one_definition() {
     let map = |data: &str| {
         format!(
             "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m, namespace: web}}\ndata:\n  \
@@ -233,7 +237,7 @@ fn what_scalers_refer_to_is_not_chosen_from_two_definitions() {
 }
 
 #[test]
-fn a_custom_strategy_is_read_and_periods_are_those_that_kubernetes_holds() {
+fn a_custom_strategy_is_read_and_periods_are_validated() {
     let job = |rest: &str| {
         format!(
             "apiVersion: keda.sh/v1alpha1\nkind: ScaledJob\nmetadata: {{name: j}}\nspec:\n  \
@@ -262,7 +266,7 @@ fn a_custom_strategy_is_read_and_periods_are_those_that_kubernetes_holds() {
         assert_eq!(read(&rest), expected, "{rest}");
     }
     let wrong = job("strategy: custom, customScalingRunningJobPercentage: half");
-    assert!(lines(&read_text(&wrong))[0].contains("is `half`, which is no share"));
+    assert!(lines(&read_text(&wrong))[0].contains("is `half`, which is not a share"));
     let object = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: s}\nspec:\n  \
                   scaleTargetRef: {name: api}\n  triggers: [{type: kafka, metadata: {}}]\n  \
                   cooldownPeriod: 9223372036854775807\n";
@@ -270,7 +274,7 @@ fn a_custom_strategy_is_read_and_periods_are_those_that_kubernetes_holds() {
 }
 
 #[test]
-fn triggers_beyond_the_most_are_an_error_and_are_not_read() {
+fn triggers_beyond_the_maximum_are_an_error() {
     let of = |count: usize| {
         let trigger = "{type: cron, metadata: {timezone: UTC, start: 3 * * * *, end: 9 * * * *, \
                        desiredReplicas: '2'}}";

@@ -1,7 +1,8 @@
 use jiff::tz::TimeZone;
 
 use super::*;
-use crate::pod::VolumeSource;
+use crate::model::desired::{Concurrency, CronSchedule, Scale, Schedule};
+use crate::model::pod::VolumeSource;
 
 const TEMPLATE: &str = "template: {spec: {containers: [{name: c}]}}";
 
@@ -14,7 +15,7 @@ fn scale(kind: &str, api_version: &str, spec: &str) -> Scale {
 }
 
 #[test]
-fn every_kind_wants_as_many_pods_as_the_api_server_says() {
+fn pod_counts_of_every_kind_match_the_api_server() {
     for (kind, version, spec, expected) in [
         ("Deployment", "apps/v1", "", Scale::Replicas(1)),
         ("Deployment", "apps/v1", "replicas: 0, ", Scale::Replicas(0)),
@@ -58,8 +59,8 @@ fn a_cron_job_keeps_its_schedule() {
     };
     let of = |time_zone: &str, concurrency, suspended| {
         let zone = TimeZone::get(time_zone).expect("a zone");
-        let due = Schedule::parse("0 3 * * *").expect("cron").within(zone);
-        let schedule = CronSchedule { due, concurrency, deadline: None };
+        let due = Schedule::parse("0 3 * * *").expect("cron").in_time_zone(zone);
+        let schedule = CronSchedule { schedule: due, concurrency, deadline: None };
         Scale::CronJob { pods: 1, suspended, schedule }
     };
     assert_eq!(schedule(""), of("UTC", Concurrency::Allow, false));
@@ -70,7 +71,7 @@ fn a_cron_job_keeps_its_schedule() {
 }
 
 #[test]
-fn what_the_api_server_refuses_is_an_error() {
+fn api_server_rejections_are_errors() {
     for (spec, expected) in [
         ("replicas: -1", "`spec.replicas` is -1, below 0"),
         ("replicas: two", "`spec.replicas` is `two` (a text), not a whole number"),
@@ -104,7 +105,7 @@ fn what_the_api_server_refuses_is_an_error() {
 }
 
 #[test]
-fn a_slip_in_the_name_of_a_field_is_an_error_and_an_unknown_field_a_warning() {
+fn a_misspelled_field_is_an_error_and_an_unknown_one_a_warning() {
     for (spec, template, expected) in [
         (
             "replcas: 3",
@@ -156,7 +157,7 @@ spec:
 }
 
 #[test]
-fn an_object_without_a_name_gets_one_that_stays_the_same() {
+fn a_generated_name_is_stable() {
     let text = "apiVersion: batch/v1\nkind: Job\nmetadata: {generateName: pi-, namespace: web}\n\
                 spec: {template: {spec: {containers: [{name: c}]}}}";
     let desired = clean(text);
@@ -211,7 +212,7 @@ fn a_kind_in_a_version_that_is_not_served_is_an_error() {
 }
 
 #[test]
-fn one_object_is_defined_once_unless_the_definitions_say_the_same() {
+fn duplicate_definitions_must_be_equal() {
     let of = |replicas: u32, image: &str| {
         format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: x}}\n\
@@ -229,8 +230,8 @@ fn one_object_is_defined_once_unless_the_definitions_say_the_same() {
           two, or name the paths to read under `spec.sources`"
         ]
     );
-    let kept = desired.workloads.values().next().expect("one");
-    assert_eq!(kept.scale, Scale::Replicas(2), "the first file's, whatever the order");
+    let first = desired.workloads.values().next().expect("one");
+    assert_eq!(first.scale, Scale::Replicas(2), "the first file's, whatever the order");
     let both = format!("{two}---\n{three}");
     assert_eq!(read_text(&both).problems[0].origin.line, 6);
 }

@@ -1,14 +1,14 @@
-//! A tree → JSON, as Kubernetes tools turn YAML into it.
+//! Converts a tree to JSON, as Kubernetes tools do.
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::{Node, Scalar, Value, resolve};
+use super::{Scalar, YamlNode, YamlValue, resolve};
 
-/// Returns `node` as JSON. Tags are left out; numbers that JSON cannot hold become texts.
-pub(in super::super) fn to_json(node: &Node<'_>) -> Json {
+/// Returns `node` as JSON. Tags are removed; numbers that JSON cannot represent become strings.
+pub(in super::super) fn to_json(node: &YamlNode<'_>) -> Json {
     match &node.value {
-        Value::Quoted(text) => Json::from(&**text),
-        Value::Plain(text) => match resolve(text) {
+        YamlValue::Quoted(text) => Json::from(&**text),
+        YamlValue::Plain(text) => match resolve(text) {
             Scalar::Null => Json::Null,
             Scalar::Bool(value) => Json::from(value),
             Scalar::Int(int) => Json::from(int),
@@ -18,12 +18,13 @@ pub(in super::super) fn to_json(node: &Node<'_>) -> Json {
             }
             Scalar::Text(text) => Json::from(text),
         },
-        Value::Seq(items) => items.iter().map(to_json).collect(),
-        Value::Map(entries) => {
-            let pair = |entry: &super::Entry<'_>| (entry.key.to_string(), to_json(&entry.value));
+        YamlValue::Seq(items) => items.iter().map(to_json).collect(),
+        YamlValue::Map(entries) => {
+            let pair =
+                |entry: &super::YamlEntry<'_>| (entry.key.to_string(), to_json(&entry.value));
             Json::Object(entries.iter().map(pair).collect::<Map<_, _>>())
         }
-        Value::Tagged(_, node) => to_json(node),
+        YamlValue::Tagged(_, node) => to_json(node),
     }
 }
 

@@ -1,25 +1,25 @@
-//! What a plain word means: null, a boolean, a number or a text.
+//! The meaning of plain scalars: null, a boolean, a number or a text.
 //!
-//! The rules are those of `sigs.k8s.io/yaml`, through which every tool of Kubernetes reads YAML:
-//! `yes`, `no`, `on` and `off` are booleans, `010` is eight, `1_000` is a thousand.
+//! The rules are those of `sigs.k8s.io/yaml`, which every Kubernetes tool uses to read YAML: `yes`,
+//! `no`, `on` and `off` are booleans, `010` is eight, `1_000` is a thousand.
 
 /// The meaning of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Scalar<'a> {
-    /// Nothing.
+    /// Null.
     Null,
     /// A boolean.
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// A number that is no integer, or too large for one; as written, `_` included.
+    /// A fraction, or an integer that is too large; as written, `_` included.
     Number(&'a str),
     /// A text.
     Text(&'a str),
 }
 
 impl Scalar<'_> {
-    /// Returns what the scalar is, for messages.
+    /// Returns the type of the scalar, for messages.
     pub(in super::super) fn noun(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -30,7 +30,7 @@ impl Scalar<'_> {
     }
 }
 
-/// Returns what the plain scalar `text` means.
+/// Returns the meaning of the plain scalar `text`.
 pub(in super::super) fn resolve(text: &str) -> Scalar<'_> {
     match text.as_bytes().first() {
         None => Scalar::Null,
@@ -86,7 +86,7 @@ fn integer(digits: &str) -> Option<i128> {
     }
 }
 
-/// Returns whether `digits` is `1`, `1.`, `.5` or `1.5`, with an exponent or without.
+/// Returns whether `digits` is `1`, `1.`, `.5` or `1.5`, with or without an exponent.
 fn is_float(digits: &str) -> bool {
     let (mantissa, exponent) = match digits.find(['e', 'E']) {
         Some(at) => (&digits[..at], Some(&digits[at + 1..])),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_words_mean_what_kubernetes_tools_take_them_for() {
+    fn plain_scalars_resolve_as_in_kubernetes_tools() {
         for (text, expected) in [
             ("", Scalar::Null),
             ("~", Scalar::Null),

@@ -6,35 +6,35 @@ fn lines(count: usize, line: impl Fn(usize) -> String) -> String {
     (0..count).map(line).collect::<Vec<_>>().concat()
 }
 
-fn one(text: &str) -> Node<'_> {
+fn one(text: &str) -> YamlNode<'_> {
     let mut loaded = load(text);
     assert_eq!(loaded.fault, None, "{text}");
     assert_eq!(loaded.documents.len(), 1, "{text}");
     loaded.documents.remove(0).root
 }
 
-fn fault_of(text: &str) -> Fault {
+fn fault_of(text: &str) -> YamlFault {
     load(text).fault.unwrap_or_else(|| panic!("no fault in {text}"))
 }
 
 /// Writes a node as a line, to compare trees by eye.
-fn shown(node: &Node<'_>) -> String {
+fn to_line(node: &YamlNode<'_>) -> String {
     match &node.value {
-        Value::Plain(text) => text.to_string(),
-        Value::Quoted(text) => format!("{text:?}"),
-        Value::Seq(items) => {
-            format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", "))
+        YamlValue::Plain(text) => text.to_string(),
+        YamlValue::Quoted(text) => format!("{text:?}"),
+        YamlValue::Seq(items) => {
+            format!("[{}]", items.iter().map(to_line).collect::<Vec<_>>().join(", "))
         }
-        Value::Map(entries) => {
-            let pairs = entries.iter().map(|e| format!("{}: {}", e.key, shown(&e.value)));
+        YamlValue::Map(entries) => {
+            let pairs = entries.iter().map(|e| format!("{}: {}", e.key, to_line(&e.value)));
             format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
         }
-        Value::Tagged(tag, inner) => format!("{tag} {}", shown(inner)),
+        YamlValue::Tagged(tag, inner) => format!("{tag} {}", to_line(inner)),
     }
 }
 
 #[test]
-fn trees_are_read_as_yaml_means_them() {
+fn yaml_trees_are_read() {
     for (text, expected) in [
         ("a: 1\nb: [x, 'y']", "{a: 1, b: [x, \"y\"]}"),
         ("a:\n- b\n- c: d", "{a: [b, {c: d}]}"),
@@ -55,25 +55,25 @@ fn trees_are_read_as_yaml_means_them() {
         ("# only a comment\n---\na: 1\n...\n", "{a: 1}"),
         ("a: |\n  x\n  \ty\n", "{a: \"x\\n\\ty\\n\"}"),
     ] {
-        assert_eq!(shown(&one(text)), expected, "{text}");
+        assert_eq!(to_line(&one(text)), expected, "{text}");
     }
 }
 
 #[test]
-fn every_value_remembers_its_line() {
+fn every_value_has_its_line() {
     let root = one("a: 1\n\nb:\n  c:\n    - x\n    - y\n");
     let items = root.get("b").and_then(|b| b.get("c")).expect("there");
-    let Value::Seq(items) = &items.value else { panic!("a list") };
+    let YamlValue::Seq(items) = &items.value else { panic!("a list") };
     assert_eq!(items.iter().map(|item| item.line).collect::<Vec<_>>(), [5, 6]);
-    let Value::Map(entries) = &root.value else { panic!("a mapping") };
+    let YamlValue::Map(entries) = &root.value else { panic!("a mapping") };
     assert_eq!(entries.iter().map(|e| e.line).collect::<Vec<_>>(), [1, 3]);
 }
 
 #[test]
 fn a_file_holds_many_documents_and_empty_ones() {
     let loaded = load("---\n---\na: 1\n---\n# nothing\n---\nb: 2\n");
-    let shown: Vec<String> = loaded.documents.iter().map(|d| shown(&d.root)).collect();
-    assert_eq!(shown, ["", "{a: 1}", "", "{b: 2}"]);
+    let to_line: Vec<String> = loaded.documents.iter().map(|d| to_line(&d.root)).collect();
+    assert_eq!(to_line, ["", "{a: 1}", "", "{b: 2}"]);
     assert_eq!(load("").documents.len(), 0);
 }
 
@@ -84,9 +84,9 @@ fn anchors_end_with_their_document() {
 }
 
 #[test]
-fn a_key_given_twice_is_a_fault_with_both_lines() {
+fn a_duplicate_key_is_a_fault_with_both_lines() {
     let loaded = load("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n");
-    assert_eq!(shown(&loaded.documents[0].root), "{a: 1, b: {d: 2, c: 3}}");
+    assert_eq!(to_line(&loaded.documents[0].root), "{a: 1, b: {d: 2, c: 3}}");
     assert_eq!(loaded.documents[0].faults[0].message, "key `c` is given twice, at lines 3 and 5");
     let many = lines(40, |n| format!("k{}: {n}\n", n % 39));
     let faults = &load(&many).documents[0].faults;
@@ -95,7 +95,7 @@ fn a_key_given_twice_is_a_fault_with_both_lines() {
 }
 
 #[test]
-fn what_is_no_yaml_is_a_fault_with_its_line() {
+fn invalid_yaml_is_a_fault_with_its_line() {
     for (text, line) in [
         ("b: 1\na: 'x\n", 2),
         ("a:\n\tb: 1\n", 2),
@@ -145,8 +145,8 @@ fn nesting_ends_in_a_fault_not_in_a_crash() {
 #[test]
 fn long_and_wide_input_takes_linear_time() {
     let long = "x".repeat(1 << 20);
-    assert_eq!(one(&format!("a: {long}")).get("a").and_then(Node::text), Some(&*long));
-    assert_eq!(one(&format!("a: '{long}'")).get("a").and_then(Node::text), Some(&*long));
+    assert_eq!(one(&format!("a: {long}")).get("a").and_then(YamlNode::text), Some(&*long));
+    assert_eq!(one(&format!("a: '{long}'")).get("a").and_then(YamlNode::text), Some(&*long));
     let wide = lines(50_000, |n| format!("k{n}: {n}\n"));
     assert!(load(&wide).documents[0].faults.is_empty());
     let same = "k: 1\n".repeat(50_000);
@@ -158,7 +158,7 @@ fn long_and_wide_input_takes_linear_time() {
     assert!(load(&"---\n".repeat(DOCUMENTS_MAX + 2)).fault.is_some());
 }
 
-/// Texts that libyaml reads and YAML 1.2 forbids.
+/// Texts that libyaml accepts and YAML 1.2 forbids.
 const LOOSE: [(&str, &str); 9] = [
     ("x:\n- a: 'b\n  c'\n", "{x: [{a: \"b c\"}]}"),
     ("x:\n  a: \"b \\\n  c\"\n  d: 1", "{x: {a: \"b c\", d: 1}}"),
@@ -172,30 +172,30 @@ const LOOSE: [(&str, &str); 9] = [
 ];
 
 #[test]
-fn lines_inside_quotes_and_brackets_may_stand_at_the_column_of_their_key() {
+fn continuation_lines_may_start_at_the_column_of_their_key() {
     for (text, expected) in LOOSE {
         assert!(load(text).fault.is_some(), "{text} needs no loosening");
-        let loose = loosen(text).unwrap_or_else(|| panic!("{text} is not changed"));
-        assert_eq!(shown(&one(&loose)), expected, "{text}");
+        let loose = indent_continuations(text).unwrap_or_else(|| panic!("{text} is not changed"));
+        assert_eq!(to_line(&one(&loose)), expected, "{text}");
         assert_eq!(loose.lines().count(), text.lines().count());
     }
 }
 
 #[test]
-fn a_bracket_in_the_second_line_of_a_plain_scalar_opens_nothing() {
+fn a_bracket_in_a_continued_plain_scalar_opens_nothing() {
     let text = "b: it's\n  [\nc: [1,\n2]\n";
-    assert_eq!(loosen(text).as_deref(), Some("b: it's\n  [\nc: [1,\n 2]\n"));
+    assert_eq!(indent_continuations(text).as_deref(), Some("b: it's\n  [\nc: [1,\n 2]\n"));
 }
 
 #[test]
-fn loosening_does_not_grow_without_bound() {
+fn indentation_growth_is_bounded() {
     let text = format!("{}b: [\n{}]", "- ".repeat(2_000), "x,\n".repeat(100_000));
-    assert_eq!(loosen(&text), None);
+    assert_eq!(indent_continuations(&text), None);
 }
 
 proptest! {
     #[test]
-    fn loosening_changes_no_text_that_parses(
+    fn indentation_changes_no_text_that_parses(
         parts in prop::collection::vec(
             prop::sample::select(vec![
                 "a", "b: ", "- ", "\n", "\n  ", "\n    ", "[", "]", "{", "}", ", ", "'", "\"", " # ",
@@ -206,7 +206,7 @@ proptest! {
     ) {
         let text = parts.concat();
         let loaded = load(&text);
-        if let (None, Some(loose)) = (&loaded.fault, loosen(&text)) {
+        if let (None, Some(loose)) = (&loaded.fault, indent_continuations(&text)) {
             let again = load(&loose);
             prop_assert_eq!(&again.fault, &None, "{}", loose);
             for (before, after) in loaded.documents.iter().zip(&again.documents) {
@@ -235,6 +235,6 @@ proptest! {
     ) {
         let text = parts.concat();
         let _ = load(&text);
-        let _ = loosen(&text).map(|loose| load(&loose).documents.len());
+        let _ = indent_continuations(&text).map(|loose| load(&loose).documents.len());
     }
 }

@@ -1,6 +1,6 @@
-//! From a value to a tree in which every number is an integer and every object is sorted.
+//! Converts a value to a tree in which every number is an integer and every object is sorted.
 //!
-//! `serde_json::Value` would not do: it turns a float that is no number into `null` without a word.
+//! `serde_json::Value` is unsuitable: it turns NaN and infinity into `null` without an error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,8 +9,8 @@ use serde::ser::{self, Serialize, Serializer};
 
 use super::CanonicalError;
 
-/// A key of an object; those of structs are there already.
-pub(super) type Key = Cow<'static, str>;
+/// A key of an object; keys of structs are borrowed.
+pub(super) type JsonKey = Cow<'static, str>;
 
 /// A JSON value without floats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,19 +20,19 @@ pub(super) enum Json {
     Integer(i128),
     Text(String),
     List(Vec<Json>),
-    /// Sorted by key, and no key twice.
-    Object(Vec<(Key, Json)>),
+    /// Sorted by key, without duplicates.
+    Object(Vec<(JsonKey, Json)>),
 }
 
 impl Json {
     /// Converts `value`.
-    pub(super) fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, CanonicalError> {
+    pub(super) fn from_value<T: Serialize + ?Sized>(value: &T) -> Result<Self, CanonicalError> {
         value.serialize(ToTree)
     }
 
-    /// Returns an object of the one entry `name`, as variants with contents are written.
+    /// Returns an object with the one entry `name`, the form of enum variants with contents.
     fn variant(name: &'static str, content: Self) -> Self {
-        Self::Object(vec![(Key::Borrowed(name), content)])
+        Self::Object(vec![(JsonKey::Borrowed(name), content)])
     }
 }
 
@@ -44,23 +44,23 @@ impl ser::Error for CanonicalError {
 
 struct ToTree;
 
-/// The items of a list, and the variant they belong to.
-struct Items {
+/// Items of a list, and the enum variant that contains it.
+struct ListWriter {
     variant: Option<&'static str>,
     items: Vec<Json>,
 }
 
-impl Items {
+impl ListWriter {
     fn new(variant: Option<&'static str>) -> Self {
         Self { variant, items: Vec::new() }
     }
 
     fn push<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), CanonicalError> {
-        self.items.push(Json::of(value)?);
+        self.items.push(Json::from_value(value)?);
         Ok(())
     }
 
-    fn close(self) -> Json {
+    fn finish(self) -> Json {
         let list = Json::List(self.items);
         match self.variant {
             Some(name) => Json::variant(name, list),
@@ -69,30 +69,34 @@ impl Items {
     }
 }
 
-/// The entries of an object, and the variant they belong to.
-struct Entries {
+/// Entries of an object, and the enum variant that contains it.
+struct ObjectWriter {
     variant: Option<&'static str>,
-    key: Option<Key>,
-    held: Vec<(Key, Json)>,
+    key: Option<JsonKey>,
+    entries: Vec<(JsonKey, Json)>,
 }
 
-impl Entries {
+impl ObjectWriter {
     fn new(variant: Option<&'static str>) -> Self {
-        Self { variant, key: None, held: Vec::new() }
+        Self { variant, key: None, entries: Vec::new() }
     }
 
-    fn put<T: Serialize + ?Sized>(&mut self, key: Key, value: &T) -> Result<(), CanonicalError> {
-        self.held.push((key, Json::of(value)?));
+    fn insert<T: Serialize + ?Sized>(
+        &mut self,
+        key: JsonKey,
+        value: &T,
+    ) -> Result<(), CanonicalError> {
+        self.entries.push((key, Json::from_value(value)?));
         Ok(())
     }
 
-    fn close(mut self) -> Result<Json, CanonicalError> {
-        self.held.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let twice = self.held.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    fn finish(mut self) -> Result<Json, CanonicalError> {
+        self.entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let twice = self.entries.windows(2).find(|pair| pair[0].0 == pair[1].0);
         if let Some(pair) = twice {
             return Err(CanonicalError::DuplicateKey(pair[0].0.to_string()));
         }
-        let object = Json::Object(self.held);
+        let object = Json::Object(self.entries);
         Ok(match self.variant {
             Some(name) => Json::variant(name, object),
             None => object,
@@ -100,7 +104,7 @@ impl Entries {
     }
 }
 
-/// Writes the methods for integers that fit into 64 bits.
+/// Defines the methods for integers that fit into 64 bits.
 macro_rules! integers {
     ($($method:ident($type:ty)),+ $(,)?) => {$(
         fn $method(self, value: $type) -> Result<Json, CanonicalError> {
@@ -112,13 +116,13 @@ macro_rules! integers {
 impl Serializer for ToTree {
     type Ok = Json;
     type Error = CanonicalError;
-    type SerializeSeq = Items;
-    type SerializeTuple = Items;
-    type SerializeTupleStruct = Items;
-    type SerializeTupleVariant = Items;
-    type SerializeMap = Entries;
-    type SerializeStruct = Entries;
-    type SerializeStructVariant = Entries;
+    type SerializeSeq = ListWriter;
+    type SerializeTuple = ListWriter;
+    type SerializeTupleStruct = ListWriter;
+    type SerializeTupleVariant = ListWriter;
+    type SerializeMap = ObjectWriter;
+    type SerializeStruct = ObjectWriter;
+    type SerializeStructVariant = ObjectWriter;
 
     integers! {
         serialize_i8(i8), serialize_i16(i16), serialize_i32(i32), serialize_i64(i64),
@@ -165,7 +169,7 @@ impl Serializer for ToTree {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<Json, CanonicalError> {
-        Json::of(value)
+        Json::from_value(value)
     }
 
     fn serialize_unit(self) -> Result<Json, CanonicalError> {
@@ -190,7 +194,7 @@ impl Serializer for ToTree {
         _: &'static str,
         value: &T,
     ) -> Result<Json, CanonicalError> {
-        Json::of(value)
+        Json::from_value(value)
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -200,19 +204,23 @@ impl Serializer for ToTree {
         variant: &'static str,
         value: &T,
     ) -> Result<Json, CanonicalError> {
-        Ok(Json::variant(variant, Json::of(value)?))
+        Ok(Json::variant(variant, Json::from_value(value)?))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Items, CanonicalError> {
-        Ok(Items::new(None))
+    fn serialize_seq(self, _: Option<usize>) -> Result<ListWriter, CanonicalError> {
+        Ok(ListWriter::new(None))
     }
 
-    fn serialize_tuple(self, _: usize) -> Result<Items, CanonicalError> {
-        Ok(Items::new(None))
+    fn serialize_tuple(self, _: usize) -> Result<ListWriter, CanonicalError> {
+        Ok(ListWriter::new(None))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Items, CanonicalError> {
-        Ok(Items::new(None))
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<ListWriter, CanonicalError> {
+        Ok(ListWriter::new(None))
     }
 
     fn serialize_tuple_variant(
@@ -221,16 +229,16 @@ impl Serializer for ToTree {
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Items, CanonicalError> {
-        Ok(Items::new(Some(variant)))
+    ) -> Result<ListWriter, CanonicalError> {
+        Ok(ListWriter::new(Some(variant)))
     }
 
-    fn serialize_map(self, _: Option<usize>) -> Result<Entries, CanonicalError> {
-        Ok(Entries::new(None))
+    fn serialize_map(self, _: Option<usize>) -> Result<ObjectWriter, CanonicalError> {
+        Ok(ObjectWriter::new(None))
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Entries, CanonicalError> {
-        Ok(Entries::new(None))
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<ObjectWriter, CanonicalError> {
+        Ok(ObjectWriter::new(None))
     }
 
     fn serialize_struct_variant(
@@ -239,12 +247,12 @@ impl Serializer for ToTree {
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Entries, CanonicalError> {
-        Ok(Entries::new(Some(variant)))
+    ) -> Result<ObjectWriter, CanonicalError> {
+        Ok(ObjectWriter::new(Some(variant)))
     }
 }
 
-impl ser::SerializeSeq for Items {
+impl ser::SerializeSeq for ListWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
@@ -253,11 +261,11 @@ impl ser::SerializeSeq for Items {
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        Ok(self.finish())
     }
 }
 
-impl ser::SerializeTuple for Items {
+impl ser::SerializeTuple for ListWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
@@ -266,11 +274,11 @@ impl ser::SerializeTuple for Items {
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        Ok(self.finish())
     }
 }
 
-impl ser::SerializeTupleStruct for Items {
+impl ser::SerializeTupleStruct for ListWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
@@ -279,11 +287,11 @@ impl ser::SerializeTupleStruct for Items {
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        Ok(self.finish())
     }
 }
 
-impl ser::SerializeTupleVariant for Items {
+impl ser::SerializeTupleVariant for ListWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
@@ -292,18 +300,18 @@ impl ser::SerializeTupleVariant for Items {
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        Ok(self.close())
+        Ok(self.finish())
     }
 }
 
-impl ser::SerializeMap for Entries {
+impl ser::SerializeMap for ObjectWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Self::Error> {
-        self.key = Some(match Json::of(key)? {
-            Json::Text(text) => Key::Owned(text),
-            Json::Integer(n) => Key::Owned(n.to_string()),
+        self.key = Some(match Json::from_value(key)? {
+            Json::Text(text) => JsonKey::Owned(text),
+            Json::Integer(n) => JsonKey::Owned(n.to_string()),
             Json::Null | Json::Bool(_) | Json::List(_) | Json::Object(_) => {
                 return Err(CanonicalError::Key);
             }
@@ -313,15 +321,15 @@ impl ser::SerializeMap for Entries {
 
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Self::Error> {
         let key = self.key.take().ok_or(CanonicalError::Key)?;
-        self.put(key, value)
+        self.insert(key, value)
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        self.close()
+        self.finish()
     }
 }
 
-impl ser::SerializeStruct for Entries {
+impl ser::SerializeStruct for ObjectWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
@@ -330,15 +338,15 @@ impl ser::SerializeStruct for Entries {
         key: &'static str,
         value: &T,
     ) -> Result<(), Self::Error> {
-        self.put(Key::Borrowed(key), value)
+        self.insert(JsonKey::Borrowed(key), value)
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        self.close()
+        self.finish()
     }
 }
 
-impl ser::SerializeStructVariant for Entries {
+impl ser::SerializeStructVariant for ObjectWriter {
     type Ok = Json;
     type Error = CanonicalError;
 
@@ -347,10 +355,10 @@ impl ser::SerializeStructVariant for Entries {
         key: &'static str,
         value: &T,
     ) -> Result<(), Self::Error> {
-        self.put(Key::Borrowed(key), value)
+        self.insert(JsonKey::Borrowed(key), value)
     }
 
     fn end(self) -> Result<Json, CanonicalError> {
-        self.close()
+        self.finish()
     }
 }

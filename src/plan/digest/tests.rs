@@ -6,13 +6,13 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::demand::DemandMode;
+use crate::model::requirement::label;
+use crate::model::units::MicroUsd;
 use crate::plan::fixture::{address, plan};
-use crate::plan::wire::Check;
-use crate::requirement::label;
-use crate::units::MicroUsd;
+use crate::plan::wire::{Check, CheckStatus};
 
 /// A change to a plan, by name.
-type Edit = (&'static str, fn(&mut Plan));
+type PlanEdit = (&'static str, fn(&mut Plan));
 
 fn before(plan: &mut Plan) -> &mut NodeState {
     plan.resource_changes[1].change.before.as_mut().unwrap()
@@ -26,8 +26,8 @@ fn size() -> GroupSize {
     GroupSize { name: Some("g".into()), min: 0, max: 9, desired: 3 }
 }
 
-/// Everything that a plan decides: whatever `apply` reads of it is here.
-const DECIDED: &[Edit] = &[
+/// Every decision of a plan: all fields that `apply` reads.
+const DECIDED: &[PlanEdit] = &[
     ("cluster name", |p| p.capacity.base.world.cluster.name.push('x')),
     ("cluster region", |p| p.capacity.base.world.cluster.region.push('x')),
     ("cluster account", |p| p.capacity.base.world.cluster.account.push('x')),
@@ -103,8 +103,8 @@ const DECIDED: &[Edit] = &[
     }),
 ];
 
-/// Everything that is shown with a plan and decides nothing.
-const SHOWN: &[Edit] = &[
+/// Every field that is informational and decides nothing.
+const SHOWN: &[PlanEdit] = &[
     ("format version", |p| p.format_version = "1.7".to_owned()),
     ("tool version", |p| p.tool_version.push('x')),
     ("time", |p| p.timestamp = Timestamp::UNIX_EPOCH),
@@ -144,7 +144,7 @@ const SHOWN: &[Edit] = &[
     ("policies", |p| {
         p.checks.push(Check {
             name: "x".to_owned(),
-            status: "pass".to_owned(),
+            status: CheckStatus::Pass,
             ..Check::default()
         });
     }),
@@ -158,7 +158,7 @@ const SHOWN: &[Edit] = &[
 ];
 
 #[test]
-fn every_decided_field_changes_the_digest_in_its_own_way() {
+fn every_decided_field_changes_the_digest() {
     let mut digests = BTreeSet::from([digest(&plan())]);
     for (name, edit) in DECIDED {
         let mut other = plan();
@@ -168,12 +168,12 @@ fn every_decided_field_changes_the_digest_in_its_own_way() {
 }
 
 #[test]
-fn what_is_only_shown_does_not_change_the_digest() {
+fn informational_fields_do_not_change_the_digest() {
     for (name, edit) in SHOWN {
         let (mut one, mut other) = (plan(), plan());
         edit(&mut other);
         if *name == "order of taints" {
-            // Both hold two taints; the other one in reverse.
+            // Both have two taints, in opposite order.
             edit(&mut one);
             after(&mut other).taints.reverse();
             assert_ne!(one, other);
@@ -184,7 +184,7 @@ fn what_is_only_shown_does_not_change_the_digest() {
 
 proptest! {
     #[test]
-    fn the_digest_does_not_depend_on_the_order_of_rows(
+    fn digest_is_independent_of_row_order(
         rows in Just(plan().resource_changes).prop_shuffle(),
         alternatives in Just(plan().capacity.alternatives).prop_shuffle(),
         preconditions in Just(plan().capacity.base.preconditions).prop_shuffle(),
@@ -199,14 +199,14 @@ proptest! {
     }
 
     #[test]
-    fn edits_of_both_kinds_add_up(
+    fn digest_ignores_informational_edits_beside_decisions(
         decided in proptest::sample::subsequence(DECIDED.to_vec(), 0..4),
         shown in proptest::sample::subsequence(SHOWN.to_vec(), 0..4),
     ) {
         let (mut one, mut other) = (plan(), plan());
-        // Rows that are gone cannot be edited: those edits come last.
+        // Removed rows cannot be edited, so such edits come last.
         let gone = |name: &str| name.contains("gone") || name.starts_with("no ");
-        let removes = |(name, _): &&Edit| gone(name) || name.contains("rows");
+        let removes = |(name, _): &&PlanEdit| gone(name) || name.contains("rows");
         for (_, edit) in decided.iter().filter(|edit| !removes(edit)) {
             edit(&mut one);
             edit(&mut other);
@@ -219,7 +219,7 @@ proptest! {
 }
 
 #[test]
-fn digests_of_older_formats_stay_what_they_were_and_never_are_those_of_newer_ones() {
+fn old_format_digests_are_stable_and_distinct() {
     for (name, edit) in DECIDED {
         let (mut old, mut new) = (plan(), plan());
         edit(&mut old);

@@ -1,4 +1,4 @@
-//! What a plan was made from, what must still hold, and in which order it is carried out.
+//! Sources, preconditions and waves of a plan.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amount, Diagnostic};
 use crate::demand::DemandMode;
-use crate::fleet::{ClusterIdentity, Completeness};
-use crate::ids::{Address, Digest, GroupName, InstanceId, Origin, PoolName, Uid, WorkloadId};
-use crate::units::MicroUsd;
+use crate::model::ids::{
+    Address, Digest, GroupName, InstanceId, Origin, PoolName, Uid, WorkloadId,
+};
+use crate::model::observed::{ClusterIdentity, Completeness};
+use crate::model::units::MicroUsd;
 
-/// What one revision changes against another, both planned over the same world.
+/// Changes of one revision compared with another, both planned over the same observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// The revision compared with, as the user named it.
@@ -20,35 +22,35 @@ pub struct Comparison {
     /// Its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The digest of the plan that it would give.
+    /// Digest of the other revision's plan.
     pub digest: Digest,
     /// Changes of this plan that the other revision would not make.
     pub caused: Vec<Address>,
-    /// Changes of this plan that the other revision would make just the same.
+    /// Changes of this plan that the other revision would make as well.
     pub pending: Vec<Address>,
-    /// Changes that the other revision would make and this plan does not, in words of one line.
+    /// Changes that the other revision would make and this plan does not, one line each.
     pub withdrawn: Vec<String>,
-    /// Price per hour once the other revision's plan were applied.
+    /// Price per hour after an apply of the other revision's plan.
     pub hourly_after: MicroUsd,
-    /// What this revision adds to the price per hour.
+    /// Change of the price per hour that this revision causes.
     pub hourly_caused: MicroUsd,
-    /// What was pending anyway adds to the price per hour.
+    /// Change of the price per hour that was pending anyway.
     pub hourly_pending: MicroUsd,
     /// Workloads whose planned pods differ.
     #[serde(default)]
     pub workloads: Vec<ComparedWorkload>,
-    /// Workloads of which the other revision leaves at least as many pods without a place.
+    /// Workloads for which the other revision leaves at least as many pods unschedulable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced_pending: Vec<WorkloadId>,
-    /// Problems of the inputs that the other revision has as well, as object and message.
+    /// Problems of the inputs that the other revision has too, as object and message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems_pending: Vec<String>,
 }
 
 impl Comparison {
-    /// Returns what tells a problem apart, wherever it stands in its file.
+    /// Returns a key that identifies a problem independently of its place in the file.
     #[must_use]
-    pub fn problem(diagnostic: &Diagnostic) -> String {
+    pub fn problem_key(diagnostic: &Diagnostic) -> String {
         format!("{}: {}", diagnostic.object, diagnostic.message)
     }
 }
@@ -58,23 +60,23 @@ impl Comparison {
 pub struct ComparedWorkload {
     /// Workload.
     pub workload: WorkloadId,
-    /// Where this revision declares it; absent where it no longer does.
+    /// Where this revision declares it; absent where it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Pods that the other revision plans.
     pub before: u32,
     /// Pods that this revision plans.
     pub after: u32,
-    /// What each pod asks for in the other revision; absent where both agree.
+    /// Requests of each pod in the other revision; absent where both agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_before: Option<Amount>,
-    /// What each pod asks for in this revision; absent where both agree.
+    /// Requests of each pod in this revision; absent where both agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_after: Option<Amount>,
 }
 
-/// Where the settings and policies that guard an apply were read, where that is not the tree that
-/// was planned: a pull request must not loosen the rules that it is judged by.
+/// Revision of the settings and policies that guard an apply, where it differs from the planned
+/// tree. A pull request must not loosen the rules that judge it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Guard {
     /// The revision, as the user named it.
@@ -82,11 +84,11 @@ pub struct Guard {
     /// Its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Whether the planned tree has other settings or policies than the guarding one.
+    /// Whether the planned tree has other settings or policies than the guard.
     pub changed: bool,
 }
 
-/// A file that judged a plan: a policy, or data of policies.
+/// A policy file, or a data file of policies, that checked the plan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct JudgedBy {
     /// Its path, as messages name it.
@@ -95,88 +97,89 @@ pub struct JudgedBy {
     pub sha256: String,
 }
 
-/// What a plan was made from.
+/// Sources of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Base {
-    /// The path that was planned, as the user named it.
+    /// The planned path, as the user named it.
     pub path: String,
-    /// The same path below the root of its repository, empty for the root; absent outside of one.
+    /// The planned path relative to the root of its repository, empty for the root; absent outside
+    /// of a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
-    /// URL of the repository's `origin` without credentials; absent where there is none.
+    /// URL of the repository's `origin` without credentials; absent without an `origin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
     /// Commit; absent outside a Git work tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// SHA-256 over paths and contents of the files read.
+    /// SHA-256 over paths and contents of the input files.
     pub tree: String,
     /// Whether the work tree differs from the commit.
     #[serde(default)]
     pub dirty: bool,
-    /// What tools made of the files, by the path that was rendered.
+    /// Manifests that renderers produced, by the rendered path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rendered: Vec<RenderedRow>,
-    /// The world.
+    /// The observation.
     pub world: BaseWorld,
-    /// Which of a workload's counts the plan is made for.
+    /// Pod count that the plan is made for.
     pub demand: DemandMode,
-    /// What must still hold when the plan is applied.
+    /// Conditions that must hold at the time of the apply.
     pub preconditions: Vec<Precondition>,
-    /// Where guarding settings and policies were read, where that is another revision.
+    /// Source of the guarding settings and policies, where it is another revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
-    /// What judged the plan; the same files judge it again before it is applied.
+    /// Policy files that checked the plan. The same files check it again before the apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged_by: Vec<JudgedBy>,
 }
 
-/// A directory that a tool made manifests of.
+/// A directory whose manifests a renderer produced.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct RenderedRow {
-    /// The directory below the path that was planned; empty for that path itself.
+    /// The directory relative to the planned path; empty for that path itself.
     pub path: String,
-    /// The tool and its version.
+    /// The renderer and its version.
     pub tool: String,
-    /// SHA-256 over settings and files that it was made from.
+    /// SHA-256 over the settings and files that it read.
     pub inputs: String,
 }
 
-/// The world a plan was made over.
+/// The observation that a plan is made over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BaseWorld {
     /// `empty`, `live`, `file:NAME` or `sim:DIR`, as the user named it.
     pub name: String,
     /// The cluster.
     pub cluster: ClusterIdentity,
-    /// When it was observed.
+    /// Time of the observation.
     pub taken_at: Timestamp,
-    /// How complete each source is.
+    /// Completeness of each source.
     pub sources: BTreeMap<String, Completeness>,
 }
 
-/// Something that must still hold when a change is applied.
+/// A condition that must hold when a change is applied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Precondition {
-    /// The row it belongs to.
+    /// Row that it belongs to.
     pub address: Address,
-    /// What must hold.
+    /// The condition.
     #[serde(flatten)]
     pub condition: Condition,
 }
 
-/// A condition on the world.
+/// A condition on the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "condition", rename_all = "kebab-case")]
 pub enum Condition {
-    /// The instance exists, is ours, and its node is this one.
+    /// The instance exists, is ours, and has this node.
     InstanceIs {
         /// Instance id.
         instance_id: InstanceId,
-        /// UID of its node; absent where none had joined.
+        /// UID of its node; absent for an instance that has not joined.
         node_uid: Option<Uid>,
     },
-    /// The group is to have as many members as it had.
+    /// The group still has this desired size.
     GroupIs {
         /// The Auto Scaling group.
         group: GroupName,
@@ -194,27 +197,27 @@ pub enum Condition {
     ReplicasAtMost {
         /// Workload.
         workload: WorkloadId,
-        /// The most.
+        /// Maximum number of replicas.
         replicas: u32,
     },
 }
 
-/// Changes that may go on at the same time; the next wave waits for all of them.
+/// Changes that may run concurrently. The next wave waits for all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Wave {
-    /// What the wave does.
+    /// Action of the wave.
     pub step: WaveStep,
-    /// The rows it does it to.
+    /// Rows of the wave.
     pub addresses: Vec<Address>,
 }
 
-/// What a wave does.
+/// Action of a wave.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum WaveStep {
-    /// Launch, and wait until Ready.
+    /// Launch, and wait until the node is Ready.
     Launch,
     /// Cordon, drain, terminate.
     Retire,

@@ -1,56 +1,56 @@
-//! Money: the prices of a plan, in parts, with what was committed to.
+//! Cost of a plan, its parts, and the effect of commitments.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::PriceSource;
-use crate::fargate::Rates as FargateRates;
-use crate::units::MicroUsd;
+use crate::model::fargate::Rates as FargateRates;
+use crate::model::units::MicroUsd;
 
-/// Money; every amount is in USD.
+/// Cost; every amount is in USD.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Always `USD`.
     pub currency: String,
-    /// Price per hour of what runs.
+    /// Price per hour of the running fleet.
     pub hourly_before: MicroUsd,
-    /// Price per hour once the plan is applied.
+    /// Price per hour after the apply.
     pub hourly_after: MicroUsd,
     /// The difference.
     pub hourly_delta: MicroUsd,
-    /// The difference in a month of 730 hours.
+    /// The difference for a month of 730 hours.
     pub monthly_delta: MicroUsd,
-    /// A bound below the hourly price of every fleet that holds the same pods.
+    /// Lower bound of the hourly price of every fleet that holds the same pods.
     pub lower_bound_hourly: MicroUsd,
-    /// How far `hourly_after` is above the bound, in percent with two digits.
+    /// Distance of `hourly_after` above the bound, in percent with two digits.
     pub gap_percent: String,
-    /// Where prices come from.
+    /// Source of the prices.
     pub prices: PriceSource,
-    /// How many nodes have an estimated price.
+    /// Number of nodes with an estimated price.
     pub estimated: u32,
-    /// How many nodes have no known price and count as nothing.
+    /// Number of nodes with an unknown price, which count as zero.
     pub unpriced: u32,
-    /// What Fargate costs, which is in none of the amounts above; absent where it runs nothing.
+    /// Cost of Fargate, which none of the amounts above includes; absent where it runs nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fargate: Option<FargateCost>,
-    /// The same money in parts, and what is in it.
+    /// The same cost in parts, and what it includes.
     #[serde(default, skip_serializing_if = "CostBreakdown::is_empty")]
     pub breakdown: CostBreakdown,
 }
 
-/// What Fargate costs, apart from nodes.
+/// Cost of Fargate, apart from nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FargateCost {
-    /// Prices, from `fleetwright.yaml`; absent where it states none: then nothing is priced.
+    /// Prices from `fleetwright.yaml`; absent where it states none, so that nothing is priced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<FargateRates>,
-    /// What runs now.
+    /// Running pods.
     pub before: FargateBill,
-    /// What is planned.
+    /// Planned pods.
     pub after: FargateBill,
 }
 
-/// What Fargate runs at one time.
+/// Pods on Fargate at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FargateBill {
     /// Pods.
@@ -59,41 +59,41 @@ pub struct FargateBill {
     pub cpu_milli: i64,
     /// Memory of their sizes, in MiB.
     pub memory_mib: i64,
-    /// Price per hour; absent where it is not priced.
+    /// Price per hour; absent where no price is stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly: Option<MicroUsd>,
 }
 
-/// Money in parts, and what is in it.
+/// Cost in parts, and what it includes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CostBreakdown {
-    /// By pool; what belongs to none stands under the empty name.
+    /// By pool; nodes without a pool have the empty name.
     pub by_pool: Vec<CostRow>,
     /// By zone.
     pub by_zone: Vec<CostRow>,
     /// By capacity type.
     pub by_capacity_type: Vec<CostRow>,
-    /// Bounds of the price after, where prices are uncertain.
+    /// Bounds of the price after, where prices are estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<CostRange>,
-    /// What commitments change; absent where none are declared.
+    /// Totals with commitments; absent where none are declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub committed: Option<Committed>,
-    /// What the figures hold, in words.
+    /// Costs that the figures include, in words.
     pub included: Vec<String>,
-    /// What they do not hold, in words.
+    /// Costs that the figures do not include, in words.
     pub not_included: Vec<String>,
 }
 
 impl CostBreakdown {
-    /// Returns whether nothing was broken down.
+    /// Returns whether there is no breakdown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// One part of the money.
+/// One part of the cost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CostRow {
     /// Pool, zone or capacity type.
@@ -108,41 +108,41 @@ pub struct CostRow {
     pub hourly_after: MicroUsd,
 }
 
-/// Bounds of a price that is not known exactly.
+/// Bounds of an estimated price.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CostRange {
-    /// The least that the fleet may cost per hour after.
+    /// Lowest possible price per hour after the apply.
     pub hourly_low: MicroUsd,
-    /// The most.
+    /// Highest possible price per hour.
     pub hourly_high: MicroUsd,
-    /// Why there is a range, in words.
+    /// Reasons for the range, in words.
     pub because: Vec<String>,
 }
 
-/// What commitments that `fleetwright.yaml` declares make of the list prices.
+/// Totals with the commitments that `fleetwright.yaml` declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Committed {
     /// Price per hour before, commitments included.
     pub hourly_before: MicroUsd,
     /// Price per hour after, commitments included.
     pub hourly_after: MicroUsd,
-    /// Each commitment, and how much of it is used.
+    /// Each commitment and its use.
     pub commitments: Vec<CommitmentRow>,
 }
 
-/// A commitment, and how much of it is used.
+/// A commitment and its use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommitmentRow {
     /// Its name in `fleetwright.yaml`.
     pub name: String,
     /// `savings-plan` or `reserved-instances`.
     pub kind: String,
-    /// What is paid per hour whether or not it is used.
+    /// Price per hour of the commitment, used or not.
     pub hourly: MicroUsd,
-    /// List price per hour of what it covers before.
+    /// List price per hour of the covered capacity before.
     pub covers_before: MicroUsd,
-    /// List price per hour of what it covers after.
+    /// List price per hour of the covered capacity after.
     pub covers_after: MicroUsd,
-    /// List price per hour that it could cover.
+    /// List price per hour that the commitment can cover.
     pub capacity: MicroUsd,
 }

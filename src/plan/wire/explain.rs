@@ -1,14 +1,16 @@
-//! Why each row is as it is, and which offerings may stand in for it.
+//! Reasons of rows, and fallback offerings.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Amount;
-use crate::ids::{Address, InstanceId, Shared, WorkloadKey};
-use crate::solve::{Alternative, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason};
-use crate::units::MicroUsd;
+use crate::model::ids::{Address, InstanceId, Shared, WorkloadKey};
+use crate::model::reason::{
+    Alternative, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
+};
+use crate::model::units::MicroUsd;
 
-/// Offerings that may stand in for one launch.
+/// Fallback offerings of one launch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AlternativesRow {
     /// The row of the launch.
@@ -17,76 +19,78 @@ pub struct AlternativesRow {
     pub offerings: Vec<Alternative>,
 }
 
-/// How many pods of each workload: on most nodes of a large fleet nothing changes, and each would be told twice.
+/// Number of pods by workload. On most nodes of a large fleet nothing changes, so `pods` and
+/// `pods_before` share one map.
 pub type PodCounts = Shared<WorkloadKey, u32>;
 
-/// Why a row is as it is.
+/// Reason of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainRow {
     /// The row.
     pub address: Address,
-    /// Name of the group of rows that replace each other.
+    /// Name that the rows of one replacement share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// The reason.
     pub reason: Reason,
-    /// Why the rest of a replacement goes; present on rows that both create and delete.
+    /// Reason of the retirement; present on rows that create and delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_reason: Option<RetireReason>,
-    /// In what a node that stays is not what its pool declares: as it was launched, so that it
-    /// is to go once it may, or as somebody changed it since, which a report of drift tells.
+    /// Difference between a retained node and its pool. Either its pool changed since the launch,
+    /// so that it is replaced once that is allowed, or the node was changed by hand, which a drift
+    /// report shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<RetireReason>,
-    /// Price per hour before; absent where nothing was, or where it is not known.
+    /// Price per hour before; absent where nothing ran or the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_before: Option<MicroUsd>,
     /// Price per hour after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_after: Option<MicroUsd>,
-    /// Whether the price after stands in for one that is not known.
+    /// Whether the price after is an estimate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// Planned pods on the node, DaemonSet pods excluded, by `namespace/kind/name`.
     pub pods: PodCounts,
-    /// Pods that ran on the node, DaemonSet pods and pods without a place in the plan excluded.
+    /// Pods that ran on the node, without DaemonSet pods and pods that are unschedulable in the
+    /// plan.
     #[serde(default, skip_serializing_if = "PodCounts::is_empty")]
     pub pods_before: PodCounts,
-    /// What DaemonSet pods take of the node.
+    /// Requests of the DaemonSet pods on the node.
     pub daemons: Amount,
-    /// What was looked at and not taken.
+    /// Options that were considered and rejected.
     #[serde(default)]
     pub rejected: Vec<Rejection>,
     /// Names of the node overlays that changed its price or its capacity.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<String>,
-    /// Demands for distinct values (`minValues`) that the launch and what may stand in for it do
-    /// not meet.
+    /// `minValues` requirements that the launch and its alternatives do not meet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub relaxed: Vec<Relaxed>,
 }
 
-/// The reason of a row.
+/// Reason of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Reason {
-    /// Why it is launched.
+    /// The node is launched.
     Launch {
         /// Reason.
         because: LaunchReason,
     },
-    /// Why it goes.
+    /// The node is retired.
     Retire {
         /// Reason.
         because: RetireReason,
     },
-    /// Who comes to a group, and who goes.
+    /// The group is resized.
     Resize {
         /// Members launched.
         launch: u32,
-        /// Members that go, by id.
+        /// Ids of the terminated members.
         terminate: Vec<InstanceId>,
     },
-    /// Why it stays.
+    /// The node is retained.
     Keep {
         /// Reason.
         because: KeepReason,

@@ -1,16 +1,16 @@
-//! What the pods come to: how many there are, where they go, and which find no place.
+//! Pods of a plan: their counts, their placements, and the unschedulable ones.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Amount;
+use super::{Amount, PlacementMode};
 use crate::demand::{Counts, Decider, DemandMode, Sizing};
-use crate::fargate::Size as FargateSize;
-use crate::ids::{Address, Origin, WorkloadId};
-use crate::solve::{KeptApart, Rejection, Unsteered};
-use crate::units::MicroUsd;
+use crate::model::fargate::FargateSize;
+use crate::model::ids::{Address, Origin, WorkloadId};
+use crate::model::reason::{FailureDomainReport, Rejection, Unsteered};
+use crate::model::units::MicroUsd;
 
 /// A disruption budget of the repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,10 +21,10 @@ pub struct DisruptionBudgetRow {
     pub name: String,
     /// File and line.
     pub origin: Origin,
-    /// Pods that must stay, as written.
+    /// Pods that must stay available, as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_available: Option<String>,
-    /// Pods that may go, as written.
+    /// Pods that may be unavailable, as written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<String>,
 }
@@ -34,47 +34,47 @@ pub struct DisruptionBudgetRow {
 pub struct PodTotals {
     /// Pods planned, DaemonSet pods excluded.
     pub total: u32,
-    /// Pods with a place.
+    /// Schedulable pods.
     pub placed: u32,
-    /// Pods without.
+    /// Unschedulable pods.
     pub unschedulable: u32,
-    /// Pods that need no node.
+    /// Pods that run on Fargate.
     pub fargate: u32,
-    /// Workloads whose size is not known.
+    /// Workloads of unknown size.
     pub unresolved: u32,
-    /// Running pods that a retirement moves.
+    /// Running pods that retirements move.
     pub moved: u32,
 }
 
-/// How the placement was found and tried.
+/// Method and simulation of the placement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// `unsteered` or `steered`.
-    pub mode: String,
-    /// Orders in which the placement was rehearsed.
+    pub mode: PlacementMode,
+    /// Scheduling orders in which the placement was simulated.
     pub orders: Vec<String>,
     /// Price per hour of the tightest packing found.
     pub packed_hourly: MicroUsd,
-    /// Of a steered plan: what would be missing if no nomination were honoured.
+    /// For a steered plan: the shortage if no nomination were honored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsteered: Option<Unsteered>,
-    /// Where `spec.failureDomains` limits what one node or zone may hold: what that comes to.
+    /// Effect of the limits of `spec.failureDomains` on nodes and zones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure_domains: Option<KeptApart>,
+    pub failure_domains: Option<FailureDomainReport>,
 }
 
-/// Pods of a workload that go to a node.
+/// Pods of a workload that are placed on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct PlacementRow {
     /// Workload.
     pub workload: WorkloadId,
     /// The row of the node.
     pub address: Address,
-    /// How many pods.
+    /// Number of pods.
     pub pods: u32,
 }
 
-/// Pods without a place, and why.
+/// Unschedulable pods with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnschedulableRow {
     /// Workload.
@@ -82,41 +82,41 @@ pub struct UnschedulableRow {
     /// File and line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// How many pods.
+    /// Number of pods.
     pub pods: u32,
-    /// How many offerings were looked at.
+    /// Number of offerings that were considered.
     pub offerings: u32,
-    /// How many of them each reason ruled out.
+    /// Number of offerings that each reason ruled out.
     pub reasons: Vec<Rejection>,
-    /// The change that would help, where one is known.
+    /// A change that would help, where one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nearest: Option<String>,
-    /// What kube-scheduler evicts for some of them, which it then lets in all the same.
+    /// Pods of lower priority that kube-scheduler evicts to schedule some of these pods after all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction: Option<EvictionRow>,
-    /// Placed pods that wait in their stead where they come first, by workload: the most in any
-    /// order that was rehearsed.
+    /// Placed pods that stay pending if these pods are scheduled first, by workload: the maximum
+    /// over all simulated orders.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub displaces: BTreeMap<String, u32>,
 }
 
-/// What is evicted for pods that have no place otherwise.
+/// Pods that are evicted for otherwise unschedulable pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EvictionRow {
-    /// How many of the pods are let in.
+    /// Number of pods that are scheduled after the evictions.
     pub lets_in: u32,
-    /// The pods of lower priority that are evicted for them, by workload.
+    /// Evicted pods of lower priority, by workload.
     pub evicts: BTreeMap<String, u32>,
 }
 
-/// A source whose size is not known.
+/// A source of unknown size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnresolvedRow {
     /// The object or source.
     pub object: String,
     /// File and line.
     pub origin: Origin,
-    /// Why its size is not known.
+    /// Reason why its size is unknown.
     pub reason: String,
 }
 
@@ -131,42 +131,43 @@ pub struct DemandRow {
     /// Counts.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Who decides.
+    /// Source of the planned count.
     pub decided_by: Decider,
-    /// What each pod asks for.
+    /// Requests of each pod.
     pub requests: Amount,
-    /// What of it Fargate runs; absent where it runs none.
+    /// Share of the pods that Fargate runs; absent where it runs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fargate: Option<FargateRow>,
-    /// The vertical autoscaler that decides what its pods ask for.
+    /// Vertical autoscaler that sets the requests of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sized_by: Option<Sizing>,
-    /// The rules of its pods that decide where they may run, in words.
+    /// Scheduling rules of the pods, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
-    /// What keeps one more of its pods off the planned nodes that hold none of them, and off how
-    /// many of these; absent where the fleet is too large to ask.
+    /// Reasons that exclude one more pod of the workload from planned nodes without any, with the
+    /// number of such nodes. Absent for fleets that are too large to evaluate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Rejection>,
 }
 
-/// The pods of a workload that need no node.
+/// Pods of a workload that run on Fargate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FargateRow {
-    /// The profile that takes them; absent where only the world tells that Fargate runs them.
+    /// Profile that selects the pods; absent where only the observation shows that Fargate runs
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// How many of the planned ones it takes.
+    /// Number of planned pods that the profile selects.
     pub pods: u32,
-    /// What each of them gets; absent where Fargate cannot run them.
+    /// Size of each pod; absent where Fargate cannot run them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<FargateSize>,
 }
 
-/// The fleet that one count of every autoscaled workload needs.
+/// Fleet for one demand mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModeRow {
-    /// Which count.
+    /// Demand mode.
     pub mode: DemandMode,
     /// Nodes.
     pub nodes: u32,
@@ -176,13 +177,13 @@ pub struct ModeRow {
     pub memory_bytes: i64,
     /// Pods planned, DaemonSet pods excluded.
     pub pods: u32,
-    /// Pods without a place.
+    /// Unschedulable pods.
     pub unschedulable: u32,
     /// Price per hour.
     pub hourly: MicroUsd,
 }
 
-/// A workload that runs on every node that admits it.
+/// A DaemonSet, or another workload that runs on every node that admits it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DaemonRow {
     /// Workload.
@@ -190,6 +191,6 @@ pub struct DaemonRow {
     /// File and line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What each pod asks for.
+    /// Requests of each pod.
     pub requests: Amount,
 }

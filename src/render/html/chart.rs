@@ -1,89 +1,89 @@
-//! Pictures of nodes before and after: one bar each, filled by what the pods of each workload ask
-//! for of whatever the node runs short of first.
+//! Charts of nodes before and after: one bar per node, filled by the requests of each workload for
+//! the scarcer of CPU and memory.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::amount::count;
-use super::super::row::{Row, Symbol};
-use super::safe::text;
+use super::super::row::{PlanRow, Symbol};
+use super::escape::text;
 use crate::plan::Plan;
 use crate::plan::wire::{Amount, NodeState, ResourceKind, WorkloadKey, workload_key};
 
-/// Most pictures of one side; where there are more, nodes that are alike share one.
+/// Most pictures per side. Beyond that, similar nodes share one.
 const PICTURES_MAX: usize = 240;
-/// Workloads that have a colour of their own; the rest share one.
-const COLOURS: usize = 9;
+/// Workloads with a color of their own; the others share one.
+const OWN_COLORS: usize = 9;
 const WIDTH: u32 = 30;
 const HEIGHT: u32 = 96;
 
 /// Returns the section with both sides, by pool.
-pub(in crate::render) fn pictures(plan: &Plan, rows: &[Row<'_>]) -> String {
+pub(in crate::render) fn pictures(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
     if nodes(rows).next().is_none() {
         return String::new();
     }
-    let colours = Colours::of(plan, rows);
+    let palette = Palette::from_plan(plan, rows);
     let requests: BTreeMap<String, &Amount> = plan
         .capacity
         .demand
         .iter()
         .map(|row| (workload_key(&row.workload), &row.requests))
         .collect();
-    let before = nodes(rows).filter_map(|row| picture(row, When::Before, &requests));
-    let after = nodes(rows).filter_map(|row| picture(row, When::After, &requests));
+    let before = nodes(rows).filter_map(|row| picture(row, PlanSide::Before, &requests));
+    let after = nodes(rows).filter_map(|row| picture(row, PlanSide::After, &requests));
     format!(
         "<h2 id=\"nodes\">Nodes before and after</h2>\n{}<div class=\"two\">\n{}{}</div>\n",
-        colours.legend(),
-        panel("Before", before.collect(), &colours),
-        panel("After", after.collect(), &colours)
+        palette.legend(),
+        panel("Before", before.collect(), &palette),
+        panel("After", after.collect(), &palette)
     )
 }
 
-/// Returns the rows of nodes: a node group is none, and its members have rows of their own.
-pub(super) fn nodes<'a, 'p>(rows: &'a [Row<'p>]) -> impl Iterator<Item = &'a Row<'p>> {
+/// Returns the rows of nodes. Node groups are left out, because their members have rows.
+pub(super) fn nodes<'a, 'p>(rows: &'a [PlanRow<'p>]) -> impl Iterator<Item = &'a PlanRow<'p>> {
     rows.iter().filter(|row| row.resource.kind != ResourceKind::AutoscalingGroup)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum When {
+enum PlanSide {
     Before,
     After,
 }
 
-/// One node, or several that are alike.
+/// One node, or several similar nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Picture {
+struct NodePicture {
     pool: String,
     class: &'static str,
     kind: String,
     zone: String,
-    /// Share of the node that the pods of each workload take, in thousandths.
+    /// Workload, number of pods, and their share of the node in thousandths.
     parts: Vec<(String, u32, u32)>,
     daemons: u32,
-    /// `cpu` or `memory`: what the node runs short of first.
+    /// The scarcer resource: `cpu` or `memory`.
     by: &'static str,
 }
 
 fn picture(
-    row: &Row<'_>,
-    when: When,
+    row: &PlanRow<'_>,
+    side: PlanSide,
     requests: &BTreeMap<String, &Amount>,
-) -> Option<(Picture, String)> {
+) -> Option<(NodePicture, String)> {
     let change = &row.resource.change;
-    let state = match when {
-        When::Before => change.before.as_ref()?,
-        When::After => change.after.as_ref()?,
+    let state = match side {
+        PlanSide::Before => change.before.as_ref()?,
+        PlanSide::After => change.after.as_ref()?,
     };
     let explain = row.explain?;
-    let pods = match when {
-        When::Before => &explain.pods_before,
-        When::After => &explain.pods,
+    let pods = match side {
+        PlanSide::Before => &explain.pods_before,
+        PlanSide::After => &explain.pods,
     };
     let sum = |of: fn(&Amount) -> i64| -> i64 {
-        let asked = pods.iter().map(|(name, n)| {
+        let requested = pods.iter().map(|(name, n)| {
             requests.get(name.as_str()).map_or(0, |amount| of(amount)).saturating_mul(i64::from(*n))
         });
-        asked.fold(0, i64::saturating_add).saturating_add(of(&explain.daemons))
+        requested.fold(0, i64::saturating_add).saturating_add(of(&explain.daemons))
     };
     let (cpu, memory) = (|a: &Amount| a.cpu_milli, |a: &Amount| a.memory_bytes);
     let (cpu_share, memory_share) =
@@ -92,15 +92,15 @@ fn picture(
         if cpu_share >= memory_share { ("cpu", cpu) } else { ("memory", memory) };
     let whole = of(&state.allocatable);
     let part = |(name, n): (&WorkloadKey, &u32)| {
-        let asked = requests
+        let requested = requests
             .get(name.as_str())
             .map_or(0, |amount| of(amount))
             .saturating_mul(i64::from(*n));
-        (name.to_string(), *n, share(asked, whole))
+        (name.to_string(), *n, share(requested, whole))
     };
-    let picture = Picture {
+    let picture = NodePicture {
         pool: row.resource.name.clone(),
-        class: class(row.symbol, when),
+        class: class(row.symbol, side),
         kind: name_of(state.instance_type.as_ref()),
         zone: name_of(state.zone.as_ref()),
         parts: pods.iter().map(part).collect(),
@@ -114,31 +114,35 @@ fn name_of<T: ToString>(name: Option<&T>) -> String {
     name.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns how the node is found by search: everything that names it.
-fn label(row: &Row<'_>, state: &NodeState) -> String {
+/// Returns the text that search matches: all names of the node.
+fn label(row: &PlanRow<'_>, state: &NodeState) -> String {
     let node = name_of(state.node.as_ref());
     format!("{} {node} {}", row.resource.address, name_of(state.instance_id.as_ref()))
 }
 
-/// Returns a part of a whole in thousandths, at most all of it.
+/// Returns a share in thousandths, at most 1000.
 fn share(part: i64, whole: i64) -> u32 {
     let share = i128::from(part.max(0)) * 1000 / i128::from(whole.max(1));
     u32::try_from(share).unwrap_or(1000).min(1000)
 }
 
-fn class(symbol: Symbol, when: When) -> &'static str {
-    match (symbol, when) {
-        (Symbol::Terminate | Symbol::TerminateFirst | Symbol::LaunchFirst, When::Before) => "gone",
-        (Symbol::Launch | Symbol::TerminateFirst | Symbol::LaunchFirst, When::After) => "new",
+fn class(symbol: Symbol, side: PlanSide) -> &'static str {
+    match (symbol, side) {
+        (Symbol::Terminate | Symbol::TerminateFirst | Symbol::LaunchFirst, PlanSide::Before) => {
+            "gone"
+        }
+        (Symbol::Launch | Symbol::TerminateFirst | Symbol::LaunchFirst, PlanSide::After) => "new",
         (Symbol::Update, _) => "chg",
         (Symbol::Blocked, _) => "blocked",
-        (Symbol::Keep, _) | (Symbol::Launch, When::Before) | (Symbol::Terminate, When::After) => "",
+        (Symbol::Keep, _)
+        | (Symbol::Launch, PlanSide::Before)
+        | (Symbol::Terminate, PlanSide::After) => "",
     }
 }
 
-fn panel(title: &str, pictures: Vec<(Picture, String)>, colours: &Colours) -> String {
+fn panel(title: &str, pictures: Vec<(NodePicture, String)>, palette: &Palette) -> String {
     let nodes = pictures.len();
-    let mut alike: BTreeMap<Picture, Vec<String>> = BTreeMap::new();
+    let mut alike: BTreeMap<NodePicture, Vec<String>> = BTreeMap::new();
     for (picture, label) in pictures {
         alike.entry(picture).or_default().push(label);
     }
@@ -152,11 +156,11 @@ fn panel(title: &str, pictures: Vec<(Picture, String)>, colours: &Colours) -> St
             continue;
         }
         if shared {
-            pool.1.push(draw(&picture, &labels, colours));
+            pool.1.push(draw(&picture, &labels, palette));
             drawn += 1;
         } else {
             let each =
-                labels.iter().map(|label| draw(&picture, std::slice::from_ref(label), colours));
+                labels.iter().map(|label| draw(&picture, std::slice::from_ref(label), palette));
             pool.1.extend(each);
         }
     }
@@ -174,8 +178,8 @@ fn panel(title: &str, pictures: Vec<(Picture, String)>, colours: &Colours) -> St
     html
 }
 
-fn draw(picture: &Picture, labels: &[String], colours: &Colours) -> String {
-    let Picture { pool, class, kind, zone, parts, daemons, by } = picture;
+fn draw(picture: &NodePicture, labels: &[String], palette: &Palette) -> String {
+    let NodePicture { pool, class, kind, zone, parts, daemons, by } = picture;
     let mut bars = String::new();
     let mut at = HEIGHT;
     let mut used = 0;
@@ -192,7 +196,7 @@ fn draw(picture: &Picture, labels: &[String], colours: &Colours) -> String {
     };
     bar(*daemons, "cd");
     for (workload, _, share) in parts {
-        bar(*share, colours.class(workload));
+        bar(*share, palette.class(workload));
     }
     let listed: Vec<String> =
         parts.iter().take(12).map(|(name, n, _)| format!("{name} ×{n}")).collect();
@@ -226,15 +230,15 @@ fn draw(picture: &Picture, labels: &[String], colours: &Colours) -> String {
     )
 }
 
-/// Which workload has which colour: the largest have their own.
-struct Colours {
+/// Colors of workloads: the largest have their own.
+struct Palette {
     classes: BTreeMap<WorkloadKey, usize>,
 }
 
 const CLASSES: [&str; 10] = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c8", "c9", "c7"];
 
-impl Colours {
-    fn of(plan: &Plan, rows: &[Row<'_>]) -> Self {
+impl Palette {
+    fn from_plan(plan: &Plan, rows: &[PlanRow<'_>]) -> Self {
         let mut pods: BTreeMap<&WorkloadKey, u64> = BTreeMap::new();
         for explain in rows.iter().filter_map(|row| row.explain) {
             for (name, n) in explain.pods.iter().chain(&explain.pods_before) {
@@ -252,12 +256,12 @@ impl Colours {
         };
         let mut largest: Vec<(&WorkloadKey, u64)> = pods.into_iter().collect();
         largest.sort_by_key(|(name, n)| (std::cmp::Reverse(weight(name.as_str(), *n)), *name));
-        let own = largest.into_iter().take(COLOURS).enumerate();
+        let own = largest.into_iter().take(OWN_COLORS).enumerate();
         Self { classes: own.map(|(index, (name, _))| (name.clone(), index)).collect() }
     }
 
     fn class(&self, workload: &str) -> &'static str {
-        CLASSES[self.classes.get(workload).copied().unwrap_or(COLOURS)]
+        CLASSES[self.classes.get(workload).copied().unwrap_or(OWN_COLORS)]
     }
 
     fn legend(&self) -> String {
@@ -277,7 +281,7 @@ impl Colours {
             html,
             "<span>{}other workloads</span><span>{}DaemonSets</span>\
              <span class=\"del\">dashed: removed</span><span class=\"add\">green: new</span></p>",
-            square(CLASSES[COLOURS]),
+            square(CLASSES[OWN_COLORS]),
             square("cd")
         );
         html

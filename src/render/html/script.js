@@ -6,7 +6,7 @@
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
-    // Asked for each time: on a page that follows a loop they come and go.
+    // Asked for each time: on the page of a controller they come and go.
     for (const item of document.querySelectorAll("[data-text]")) {
       const text = item.dataset.text.toLowerCase();
       const shown = words.every((word) => text.includes(word));

@@ -2,14 +2,14 @@ use super::*;
 use crate::render::fixture::{hostile, large, nothing, plan};
 
 #[test]
-fn the_page_of_a_plan_is_as_it_was() {
-    // The style and the script are files of their own, and long.
+fn html_page_matches_the_snapshot() {
+    // Style and script are long, and have files of their own.
     let page = html(&plan()).replace(STYLE, "…").replace(SCRIPT, "…");
     insta::assert_snapshot!(page);
 }
 
 #[test]
-fn the_page_asks_nothing_of_the_network_and_shows_what_matters_without_its_script() {
+fn html_page_is_self_contained_and_works_without_script() {
     for plan in [plan(), nothing(), large(300, 20)] {
         let page = html(&plan);
         let without = page.replace(SCRIPT, "");
@@ -22,7 +22,7 @@ fn the_page_asks_nothing_of_the_network_and_shows_what_matters_without_its_scrip
 }
 
 #[test]
-fn a_plan_of_five_thousand_nodes_is_a_page_of_a_few_megabytes() {
+fn html_page_of_5000_nodes_is_small() {
     let page = html(&large(5_000, 1_000));
     assert!(page.len() < 4 << 20, "{} bytes", page.len());
     assert_eq!(
@@ -34,7 +34,7 @@ fn a_plan_of_five_thousand_nodes_is_a_page_of_a_few_megabytes() {
 }
 
 #[test]
-fn a_node_group_is_no_node_in_pictures_and_zones() {
+fn node_groups_are_not_drawn_as_nodes() {
     let plan = Plan::from_json(include_str!("../../../plans/nodegroups.json")).expect("a plan");
     let page = html(&plan);
     let nodes = plan.summary.nodes;
@@ -44,7 +44,7 @@ fn a_node_group_is_no_node_in_pictures_and_zones() {
 }
 
 #[test]
-fn hostile_names_stay_text() {
+fn hostile_names_are_escaped() {
     let clean = html(&hostile(""));
     let tags = |page: &str| page.matches('<').count();
     for name in [

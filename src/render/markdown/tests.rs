@@ -2,12 +2,12 @@ use super::*;
 use crate::render::fixture::{hostile, large, nothing, plan};
 
 #[test]
-fn a_comment_tells_what_is_lost_before_anything_else_and_ends_as_terraform_does() {
+fn comment_matches_the_snapshot() {
     insta::assert_snapshot!(markdown(&plan(), MarkdownStyle::default()));
 }
 
 #[test]
-fn a_plan_without_changes_says_so_in_a_few_lines() {
+fn comment_without_changes_is_short() {
     let text = markdown(&nothing(), MarkdownStyle::default());
     assert!(text.starts_with("### Fleetwright plan for `prod-eu1`: no changes\n"));
     assert!(text.ends_with("\nNo changes. Your infrastructure matches the configuration.\n"));
@@ -15,7 +15,7 @@ fn a_plan_without_changes_says_so_in_a_few_lines() {
 }
 
 #[test]
-fn five_thousand_nodes_of_which_a_thousand_go_fit_one_comment_with_every_removal_in_sight() {
+fn comment_of_5000_nodes_shows_all_1000_removals() {
     let plan = large(5_000, 1_000);
     for chars_max in [MARKDOWN_CHARS_MAX, 20_000, 0] {
         let text = markdown(&plan, MarkdownStyle { chars_max });
@@ -33,7 +33,7 @@ fn five_thousand_nodes_of_which_a_thousand_go_fit_one_comment_with_every_removal
 }
 
 #[test]
-fn hostile_names_stay_text_and_the_comment_stays_within_its_budget() {
+fn hostile_names_are_escaped_within_the_budget() {
     for name in [
         "```\n# owned",
         "@acme/admins",
@@ -59,7 +59,7 @@ fn hostile_names_stay_text_and_the_comment_stays_within_its_budget() {
     assert!(length(&huge) <= MARKDOWN_CHARS_MAX);
 }
 
-/// Returns the text without code spans and fences, in which nothing is read as Markdown.
+/// Returns the text without code spans and fences, which Markdown does not interpret.
 fn without_code(text: &str) -> String {
     let mut rest = String::new();
     let mut fence: Option<String> = None;

@@ -1,7 +1,7 @@
-//! The lines of a stream, typed: what is written is what the schema says.
+//! The typed lines of a stream, from which the schema is generated.
 //!
-//! The types of messages are those of Terraform's `-json` where it has one. Readers show `@message`
-//! for types that they do not know, and ignore keys that they do not know.
+//! Message types follow Terraform's `-json` where it has them. Readers show `@message` of unknown
+//! types, and ignore unknown keys.
 
 use std::collections::BTreeMap;
 
@@ -11,78 +11,78 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::ids::{Address, Digest, Origin, PlanId};
+use crate::model::ids::{Address, Digest, Origin, PlanId};
 use crate::plan::canonical;
-use crate::plan::wire::{Check, Comparison, ResourceChange};
+use crate::plan::wire::{Check, Comparison, DiagnosticSeverity, ResourceChange};
 
 /// The version of the stream's messages.
 pub const STREAM_VERSION: &str = "1.1";
 
-/// Where the schema is published.
+/// The URL of the schema.
 const SCHEMA_ID: &str = "https://fleetwright.dev/stream.schema.json";
 
-/// What every line names as its origin.
+/// The module name of every line.
 const MODULE: &str = "fleetwright.ui";
 
 /// One line of a stream.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Line {
-    /// How much it matters.
+pub struct StreamLine {
+    /// The level of the message.
     #[serde(rename = "@level")]
-    pub level: Level,
-    /// The line for a person.
+    pub level: StreamLevel,
+    /// The message as text.
     #[serde(rename = "@message")]
     pub text: String,
     /// `fleetwright.ui`.
     #[serde(rename = "@module")]
     pub module: String,
-    /// Of a plan the moment that it was made for; of an apply the moment of the event.
+    /// The time: of a plan its timestamp, of an apply the time of the event.
     #[serde(rename = "@timestamp")]
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// What it says.
+    /// The message by type.
     #[serde(flatten)]
-    pub message: Message,
+    pub message: StreamMessage,
 }
 
-impl Line {
+impl StreamLine {
     /// Returns a line.
     #[must_use]
-    pub fn new(level: Level, text: String, at: Timestamp, message: Message) -> Self {
+    pub fn new(level: StreamLevel, text: String, at: Timestamp, message: StreamMessage) -> Self {
         Self { level, text, module: MODULE.to_owned(), at, message }
     }
 
-    /// Returns the line as it is written, its line feed included.
+    /// Returns the line as JSON, with its line feed.
     #[must_use]
-    pub fn written(&self) -> String {
-        // Numbers here are integers, and keys are text.
+    pub fn to_json_line(&self) -> String {
+        // All numbers are integers and all keys are text, so this cannot fail.
         let json = serde_json::to_value(self).map(|value| value.to_string()).unwrap_or_default();
-        // A line feed never stands in a line, and nothing in it is obeyed by a terminal.
-        format!("{}\n", canonical::shown(&json))
+        // JSON escapes line feeds; terminal controls are escaped as well.
+        format!("{}\n", canonical::escape_terminal_controls(&json))
     }
 }
 
-/// How much a line matters.
+/// The level of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Level {
-    /// It went as it should.
+pub enum StreamLevel {
+    /// Normal progress.
     Info,
-    /// Somebody should look.
+    /// Needs attention.
     Warn,
-    /// It went wrong.
+    /// An error.
     Error,
 }
 
-/// What a line says.
+/// The message of a line.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Message {
+pub enum StreamMessage {
     /// The first line.
     Version {
         /// Version of the program.
         fleetwright: String,
-        /// Version of the plan's format.
+        /// Version of the plan format.
         format_version: String,
         /// Version of these messages.
         ui: String,
@@ -90,45 +90,45 @@ pub enum Message {
     /// A problem.
     Diagnostic {
         /// The problem.
-        diagnostic: Problem,
+        diagnostic: StreamDiagnostic,
     },
-    /// A node moved outside Git.
+    /// A node that changed outside Git.
     ResourceDrift {
-        /// What moved.
-        change: Planned,
+        /// The changed node.
+        change: StreamChange,
     },
-    /// What one revision changes against another.
+    /// A comparison with another revision.
     Comparison {
-        /// What it causes, and what was pending without it.
+        /// Caused and pending changes.
         comparison: Box<Comparison>,
     },
-    /// A row of the plan that changes something.
+    /// A planned change of a row.
     PlannedChange {
         /// The row.
-        change: Planned,
+        change: StreamChange,
     },
-    /// Pods have no place.
+    /// Unschedulable pods of a workload.
     Unschedulable {
         /// Workload.
         workload: String,
-        /// How many pods.
+        /// Number of pods.
         pods: u32,
-        /// Where it is declared.
+        /// Location of the declaration.
         origin: Option<Origin>,
-        /// Why.
+        /// Reasons of rejection.
         reasons: Vec<String>,
         /// The nearest change that would help.
         nearest: Option<String>,
     },
-    /// A policy has something to say.
+    /// A finding of a policy.
     Check {
         /// The finding.
         check: Check,
     },
-    /// What the plan changes, or the apply changed.
+    /// The summary of a plan or an apply.
     ChangeSummary {
-        /// Counts.
-        changes: Counts,
+        /// Counts of changes.
+        changes: StreamCounts,
         /// Digest of the plan.
         digest: Digest,
         /// Of a plan: whether it may be applied.
@@ -144,64 +144,64 @@ pub enum Message {
         #[serde(skip_serializing_if = "Option::is_none")]
         verdict: Option<String>,
     },
-    /// What the plan relies on holds; the first write comes next.
+    /// All preconditions hold; the first write follows.
     Checked {
-        /// How many changes are no longer needed.
+        /// Number of changes that are no longer needed.
         dropped: usize,
     },
-    /// A wave of changes begins.
+    /// A wave of changes starts.
     Wave {
         /// `launch` or `retire`.
         step: String,
-        /// How many changes.
+        /// Number of changes.
         changes: usize,
     },
-    /// A change begins.
+    /// A change starts.
     ApplyStart {
-        /// Which, and what happened.
-        hook: Hook,
+        /// The row and the event.
+        hook: StreamHook,
     },
-    /// A change goes on, or waits.
+    /// A change continues, or waits.
     ApplyProgress {
-        /// Which, and what happened.
-        hook: Hook,
+        /// The row and the event.
+        hook: StreamHook,
     },
     /// A change is done, was done already, or is no longer needed.
     ApplyComplete {
-        /// Which, and what happened.
-        hook: Hook,
+        /// The row and the event.
+        hook: StreamHook,
     },
     /// A change is not done: skipped, given up, or failed.
     ApplyErrored {
-        /// Which, and what happened.
-        hook: Hook,
+        /// The row and the event.
+        hook: StreamHook,
     },
 }
 
-/// A problem of a plan, or why there was no apply.
+/// A problem of a plan, or the error of an apply.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Problem {
+pub struct StreamDiagnostic {
     /// `error`, `warning`, `note` or `drift`.
-    pub severity: String,
-    /// What is wrong.
+    pub severity: DiagnosticSeverity,
+    /// The problem.
     pub summary: String,
-    /// What to do.
+    /// The remedy.
     pub detail: Option<String>,
-    /// Where.
+    /// File and line.
     pub range: Option<Origin>,
-    /// How the program ends because of it, where it does.
+    /// The exit code, if the problem ends the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,
 }
 
-/// What a row is about, as Terraform names it.
+/// The resource of a row, in the terms of Terraform.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Resource {
+pub struct StreamResource {
     /// Address.
     pub addr: Address,
-    /// Address, once more.
+    /// Address, repeated.
     pub resource: Address,
-    /// Name: that of the pool.
+    /// Name of the pool.
     pub resource_name: String,
     /// `ec2_instance`, `kubernetes_node` or `autoscaling_group`.
     pub resource_type: String,
@@ -210,10 +210,10 @@ pub struct Resource {
     pub resource_key: Option<String>,
 }
 
-impl Resource {
-    /// Returns what a row is about.
+impl StreamResource {
+    /// Returns the resource of a row.
     #[must_use]
-    pub fn of(row: &ResourceChange) -> Self {
+    pub fn from_row(row: &ResourceChange) -> Self {
         Self {
             addr: row.address.clone(),
             resource: row.address.clone(),
@@ -224,53 +224,53 @@ impl Resource {
     }
 }
 
-/// A row of a plan.
+/// A change of a row.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Planned {
-    /// What it is about.
-    pub resource: Resource,
+pub struct StreamChange {
+    /// The resource.
+    pub resource: StreamResource,
     /// `create`, `delete`, `replace`, `update` or `noop`.
     pub action: String,
-    /// A hint, of an open set.
+    /// A reason code of an open set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, in words.
+    /// The reason in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Something that happened to a row.
+/// An event about a row.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Hook {
-    /// What it is about; absent where the apply as a whole is meant.
+pub struct StreamHook {
+    /// The resource; absent if the event concerns the whole apply.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resource: Option<Resource>,
-    /// `create` or `delete`, where the event is of one half of a row.
+    pub resource: Option<StreamResource>,
+    /// `create` or `delete`, if the event concerns one half of a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// What happened, of an open set: `launched`, `ready`, `cordoned`, `blocked`, `finished`, …
+    /// The event, of an open set: `launched`, `ready`, `cordoned`, `blocked`, `finished`, …
     pub event: String,
-    /// What belongs to the event, such as `instance_id`, `node`, `outcome` or `why`.
+    /// Details of the event, such as `instance_id`, `node`, `outcome` or `why`.
     pub detail: BTreeMap<String, Value>,
     /// Whole seconds since the apply began.
     pub elapsed_seconds: i64,
 }
 
-/// How much changes.
+/// Counts of changes.
 #[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
-pub struct Counts {
-    /// Nodes launched.
+pub struct StreamCounts {
+    /// Launched nodes.
     pub add: usize,
     /// Rows changed in place.
     pub change: usize,
-    /// Nothing is ever imported.
+    /// Imported rows; always zero.
     pub import: usize,
-    /// Nodes terminated.
+    /// Terminated nodes.
     pub remove: usize,
-    /// Of a plan: replacements among them.
+    /// Of a plan: replacements included above.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace: Option<usize>,
-    /// Of a plan: rows that something keeps from changing.
+    /// Of a plan: blocked rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<usize>,
     /// Of an apply: changes that are not done.
@@ -279,14 +279,14 @@ pub struct Counts {
     /// Of an apply: changes that are no longer needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped: Option<usize>,
-    /// What the counts are of.
-    pub operation: Operation,
+    /// The operation that is counted.
+    pub operation: StreamOperation,
 }
 
-/// What a summary is of.
+/// The operation of a summary.
 #[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Operation {
+pub enum StreamOperation {
     /// A plan.
     #[default]
     Plan,
@@ -297,7 +297,8 @@ pub enum Operation {
 /// Returns the JSON Schema (2020-12) of one line, canonical, as `plans/stream.schema.json` holds it.
 #[must_use]
 pub fn stream_schema() -> String {
-    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Line>();
+    let mut schema =
+        SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<StreamLine>();
     schema.insert("$id".to_owned(), SCHEMA_ID.into());
     write(&schema)
 }
@@ -316,7 +317,7 @@ mod tests {
     use crate::render::stream;
 
     #[test]
-    fn the_file_in_the_repository_is_the_schema_of_the_lines() {
+    fn published_schema_matches_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/stream.schema.json");
         if std::env::var_os("UPDATE_SCHEMA").is_some() {
             fs::write(&path, stream_schema()).expect("written");
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_a_plan_is_one_that_the_schema_describes() {
+    fn plan_lines_match_the_schema() {
         let schema: Value = serde_json::from_str(&stream_schema()).expect("JSON");
         let schema = jsonschema::draft202012::new(&schema).expect("a schema");
         for plan in [plan(), hostile("\u{1b}[31m\n</script>")] {

@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fleetwright::catalog::{CapacityType, Catalog, InstanceType, NodeSettings, allocation};
-use fleetwright::fleet::{
-    Exclusion, Group, Instance, InstanceState, LiveWorkload, MadeWith, Membership, Node, Observed,
-    Pod, PodPhase, tag,
+use fleetwright::catalog::{Catalog, InstanceType, NodeSettings, allocation};
+use fleetwright::model::desired::{Desired, Pool, Scale};
+use fleetwright::model::ids::{InstanceId, Labels, NodeName, Tags, WorkloadId, WorkloadKind};
+use fleetwright::model::market::CapacityType;
+use fleetwright::model::observed::{
+    Exclusion, Group, Instance, InstanceState, LaunchedWith, LiveWorkload, Membership, Node,
+    Observed, Pod, PodPhase, tag,
 };
-use fleetwright::ids::{InstanceId, Labels, NodeName, Tags, WorkloadId, WorkloadKind};
-use fleetwright::manifest::{Desired, Pool, Scale};
+use fleetwright::model::pod::{PodTemplate, Taint, TaintEffect};
+use fleetwright::model::requirement::label;
+use fleetwright::model::storage::EBS_DRIVER;
+use fleetwright::model::units::{Bytes, MilliCpu, Quantity, Resources};
 use fleetwright::plan::wire::{Amount, NodeState, Plan, ResourceKind};
-use fleetwright::pod::{PodTemplate, Taint, TaintEffect};
-use fleetwright::requirement::label;
-use fleetwright::storage::EBS_DRIVER;
-use fleetwright::units::{Bytes, MilliCpu, Quantity, Resources};
 use jiff::SignedDuration;
 
-use super::given::CLUSTER;
-use super::line::{Line, pairs};
+use super::case_input::CLUSTER;
+use super::case_line::{CaseLine, pairs};
 
 /// How old nodes are unless a case says otherwise.
 const AGE_MINUTES: i64 = 60;
@@ -26,7 +27,7 @@ const AGE_MINUTES: i64 = 60;
 /// Adds the node of a line, with the pods that it holds.
 pub(super) fn add(
     world: &mut Observed,
-    line: &Line,
+    line: &CaseLine,
     desired: &Desired,
     catalog: &Catalog,
 ) -> Result<(), String> {
@@ -48,7 +49,7 @@ pub(super) fn add(
     let pool = member.unwrap_or(pool);
     let declared = desired.pools.get(pool).filter(|_| !is_foreign || member.is_some());
     let class = declared.and_then(|pool| desired.node_classes.get(pool.node_class.as_ref()?));
-    let settings = declared.zip(class).map(|(pool, class)| NodeSettings::of(pool, class));
+    let settings = declared.zip(class).map(|(pool, class)| NodeSettings::new(pool, class));
     let capacity_type = capacity_type(line)?;
     let found = catalog.get(&kind.into()).ok_or_else(|| format!("there is no type {kind}"))?;
     let mut amounts = allocation(found, &settings.unwrap_or_default());
@@ -68,7 +69,7 @@ pub(super) fn add(
         state: InstanceState::Running,
         launched_at: born,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
-        made_with: MadeWith::default(),
+        launched_with: LaunchedWith::default(),
         tags: if is_foreign { Tags::new() } else { tags(world, pool).into() },
         group: member.map(membership),
     };
@@ -102,7 +103,7 @@ pub(super) fn add(
 /// Adds the labels that a node has from its pool or group, and those of its line.
 fn complete(
     labels: &mut Labels,
-    line: &Line,
+    line: &CaseLine,
     declared: Option<&Pool>,
     (pool, is_foreign): (&str, bool),
 ) {
@@ -116,7 +117,7 @@ fn complete(
 }
 
 /// Returns how the node of a line was bought.
-fn capacity_type(line: &Line) -> Result<CapacityType, String> {
+fn capacity_type(line: &CaseLine) -> Result<CapacityType, String> {
     match line.option("capacity") {
         None | Some("on-demand") => Ok(CapacityType::OnDemand),
         Some("spot") => Ok(CapacityType::Spot),
@@ -126,7 +127,7 @@ fn capacity_type(line: &Line) -> Result<CapacityType, String> {
 
 /// Returns the labels that a node has without its pool.
 fn labels(
-    line: &Line,
+    line: &CaseLine,
     kind: &InstanceType,
     instance: &Instance,
     catalog: &Catalog,
@@ -142,7 +143,7 @@ fn labels(
 }
 
 /// Binds the pods that `holds` names to the node of the line.
-fn hold(world: &mut Observed, line: &Line, desired: &Desired) -> Result<(), String> {
+fn hold(world: &mut Observed, line: &CaseLine, desired: &Desired) -> Result<(), String> {
     let node = line.word(1)?.into();
     for (owner, count) in line.option("holds").map(|text| pairs(text, ':')).unwrap_or_default() {
         let count = if count.is_empty() { Ok(1) } else { count.parse::<u32>() };
@@ -241,7 +242,7 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
 
 /// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`; `types` names what it launches, and
 /// `tags` adds to its own.
-pub(super) fn group(world: &mut Observed, line: &Line) -> Result<(), String> {
+pub(super) fn group(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     line.only(&["desired", "min", "max", "types", "tags"])?;
     let name = line.word(1)?;
     let number = |key: &str, default: u32| {
@@ -285,7 +286,7 @@ fn membership(name: &str) -> Membership {
 }
 
 /// Adds a reservation: `reservation ID TYPE ZONE COUNT`.
-pub(super) fn reserve(world: &mut Observed, line: &Line) -> Result<(), String> {
+pub(super) fn reserve(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let reservation = serde_json::json!({
         "id": line.word(1)?,
         "instance_type": line.word(2)?,
@@ -299,7 +300,7 @@ pub(super) fn reserve(world: &mut Observed, line: &Line) -> Result<(), String> {
 }
 
 /// Adds what EC2 lately had none of: `sold-out TYPE ZONE CAPACITY`, where `*` means any; for an hour.
-pub(super) fn sell_out(world: &mut Observed, line: &Line) -> Result<(), String> {
+pub(super) fn sell_out(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let part = |index| line.word(index).map(|word| Some(word).filter(|word| *word != "*"));
     let capacity_type = match part(3)? {
         None => None,
@@ -317,7 +318,7 @@ pub(super) fn sell_out(world: &mut Observed, line: &Line) -> Result<(), String> 
 }
 
 /// Has a node tell that it attaches so many EBS volumes: `attaches NODE COUNT`.
-pub(super) fn attaches(world: &mut Observed, line: &Line) -> Result<(), String> {
+pub(super) fn attaches(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let limits = [(EBS_DRIVER.to_owned(), line.count(2)?)].into();
     world.storage.attach_limits.insert(line.word(1)?.into(), limits);
     Ok(())
@@ -364,8 +365,9 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
     for row in &plan.capacity.explain {
         let Some(node) = at.get(row.address.as_str()) else { continue };
         for (key, count) in &row.pods {
-            let owner =
-                known.iter().find(|(id, _)| fleetwright::solve::workload_key(id) == key.as_str());
+            let owner = known
+                .iter()
+                .find(|(id, _)| fleetwright::model::ids::workload_key(id) == key.as_str());
             let (owner, template) = owner.expect("a planned pod has a workload");
             let stays =
                 |pod: &Pod| pod.owner.as_ref() == Some(owner) && pod.node.as_ref() == Some(node);
@@ -399,7 +401,7 @@ fn templates(world: &Observed, desired: &Desired) -> Vec<(WorkloadId, Arc<PodTem
     declared.chain(live).collect()
 }
 
-/// Adds the machine of a row, Ready.
+/// Adds the instance of a row, Ready.
 fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
     let taken = |n: &usize| world.instances.contains_key(format!("i-new{n}").as_str());
     let number = (0..=world.instances.len()).find(|n| !taken(n));
@@ -422,7 +424,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         state: InstanceState::Running,
         launched_at: world.taken_at,
         image: state.image.clone().unwrap_or_default(),
-        made_with: MadeWith::default(),
+        launched_with: LaunchedWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         group: None,
     };

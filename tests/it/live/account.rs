@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
-use fleetwright::aws::{Aws, Endpoint, Machines, Swept};
-use fleetwright::catalog::CapacityType;
-use fleetwright::fleet::{InstanceState, tag};
-use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
-use fleetwright::port::{Cloud, LaunchOutcome, LaunchRequest, RequirementState};
-use fleetwright::units::Resources;
+use fleetwright::adapters::aws::{Aws, ClusterEndpoint, LaunchContext, TemplateGcResult};
+use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, RequirementState};
+use fleetwright::manifest::read;
+use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
+use fleetwright::model::market::CapacityType;
+use fleetwright::model::observed::{InstanceState, tag};
+use fleetwright::model::units::Resources;
 
 use super::cluster::runtime;
+use super::controller_fixture::account;
 use super::moto::Moto;
 use super::proxy::{Call, Fault, Proxy, refusal_body};
-use super::scene::account;
 
 const CLUSTER: &str = "prod";
 
@@ -74,15 +75,15 @@ pub(super) async fn prepare(ec2: &Client, zones: &[&str]) -> String {
     image.image_id().expect("an id").to_owned()
 }
 
-pub(super) fn machines(desired: &Desired) -> Machines {
-    let endpoint = Endpoint {
+pub(super) fn machines(desired: &Desired) -> LaunchContext {
+    let endpoint = ClusterEndpoint {
         cluster: CLUSTER.into(),
         url: "https://api.example".into(),
         authority: "Q0E=".into(),
         service_cidr: "10.100.0.0/16".into(),
         dns: "10.100.0.10".into(),
     };
-    Machines::of(desired, endpoint, "1.33")
+    LaunchContext::new(desired, endpoint, "1.33")
 }
 
 pub(super) fn request(zone: &str) -> LaunchRequest {
@@ -104,19 +105,19 @@ pub(super) fn request(zone: &str) -> LaunchRequest {
 }
 
 #[test]
-fn an_instance_is_launched_listed_and_terminated_and_others_are_not_seen() {
+fn instance_is_launched_listed_and_terminated() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
         let config = moto.account();
         let ec2 = Client::new(&config);
         let desired = desired(&prepare(&ec2, &["us-east-1b"]).await);
         for name in [CLUSTER, "staging"] {
-            super::journey::make_cluster(&config, name).await;
+            super::end_to_end::make_cluster(&config, name).await;
         }
-        let aws = Aws::with(&config, CLUSTER);
+        let aws = Aws::from_config(&config, CLUSTER);
         assert!(aws.launch(&request("us-east-1b")).await.is_err(), "nothing says how");
-        let aws = aws.launching(machines(&desired));
-        assert_eq!(aws.account().await.expect("an account"), "123456789012");
+        let aws = aws.with_launch_context(machines(&desired));
+        assert_eq!(aws.account_id().await.expect("an account"), "123456789012");
         let launched = aws.launch(&request("us-east-1b")).await.expect("an answer");
         let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
         let nowhere = aws.launch(&request("us-east-1a")).await.expect("an answer");
@@ -125,13 +126,13 @@ fn an_instance_is_launched_listed_and_terminated_and_others_are_not_seen() {
                 if reason.contains("no subnet in us-east-1a")),
             "{nowhere:?}"
         );
-        let other = Aws::with(&config, "staging");
+        let other = Aws::from_config(&config, "staging");
         assert!(other.holdings().await.expect("a list").instances.is_empty());
         let listed = aws.holdings().await.expect("a list").instances;
         let [instance] = &listed[..] else { panic!("{listed:?}") };
         assert_eq!((&instance.id, instance.zone.as_str()), (&id, "us-east-1b"));
         assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
-        assert!(instance.is_ours(CLUSTER) && instance.is_active());
+        assert!(instance.is_managed_by(CLUSTER) && instance.is_active());
         template_says_everything(&ec2).await;
         only_idle_templates_of_the_cluster_are_swept(&config, &ec2, &aws).await;
         aws.terminate(&id).await.expect("terminated");
@@ -189,7 +190,7 @@ async fn only_idle_templates_of_the_cluster_are_swept(
     let all = names().await;
     assert_eq!(all.len(), 3, "{all:?}");
     let (none, now) = ([], std::time::Duration::ZERO);
-    let later = Aws::with(config, CLUSTER);
+    let later = Aws::from_config(config, CLUSTER);
     let ours = |name: &&String| name.starts_with("fleetwright-prod-") && *name != like_ours;
     let ours = all.iter().find(ours).expect("that of the launch");
     let template = ec2.describe_launch_templates().launch_template_names(ours);
@@ -198,12 +199,16 @@ async fn only_idle_templates_of_the_cluster_are_swept(
     let used = [[("aws:ec2launchtemplate:id".to_owned(), id)].into()];
     for (aws, age, tags, swept) in [
         (launches, now, &none[..], "what launches of this process are made from"),
-        (&Aws::with(config, "staging"), now, &none[..], "those of another cluster"),
+        (&Aws::from_config(config, "staging"), now, &none[..], "those of another cluster"),
         (&later, std::time::Duration::from_hours(1), &none[..], "a young one"),
         (&later, now, &used[..], "one that a machine was launched from"),
     ] {
-        let found = aws.sweep_templates(age, &[].into(), tags.iter()).await.expect("swept");
-        assert_eq!((found, names().await.len()), (Swept::default(), 3), "{swept} is left alone");
+        let found = aws.delete_unused_templates(age, &[].into(), tags.iter()).await.expect("swept");
+        assert_eq!(
+            (found, names().await.len()),
+            (TemplateGcResult::default(), 3),
+            "{swept} is left alone"
+        );
     }
     // One that cannot be deleted is named, and holds up no other; the next time it comes last.
     let stays = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
@@ -221,14 +226,15 @@ async fn only_idle_templates_of_the_cluster_are_swept(
             Fault::None
         }
     });
-    let later = Aws::with(&account(&proxy.url), CLUSTER);
-    let swept = later.sweep_templates(now, &[].into(), none.iter()).await.expect("swept");
-    assert_eq!((swept.gone, swept.left.len()), (1, 1), "{swept:?}");
-    assert!(swept.left[stays].contains("it is protected"), "{swept:?}");
+    let later = Aws::from_config(&account(&proxy.url), CLUSTER);
+    let swept = later.delete_unused_templates(now, &[].into(), none.iter()).await.expect("swept");
+    assert_eq!((swept.deleted, swept.failed.len()), (1, 1), "{swept:?}");
+    assert!(swept.failed[stays].contains("it is protected"), "{swept:?}");
     let left = names().await;
     assert!(left.len() == 3 && left.contains(&like_ours.to_owned()), "{left:?}");
-    let again = later.sweep_templates(now, &swept.left, none.iter()).await.expect("swept");
-    assert_eq!((again.gone, again.left.len()), (0, 1), "{again:?}");
+    let again =
+        later.delete_unused_templates(now, &swept.failed, none.iter()).await.expect("swept");
+    assert_eq!((again.deleted, again.failed.len()), (0, 1), "{again:?}");
 }
 
 /// Returns whether `controller.json` lets a machine be made so.
@@ -253,7 +259,7 @@ fn tags(call: &Call, kind: &str) -> BTreeMap<String, String> {
     keys.map(|(key, name)| (name.clone(), value(key))).collect()
 }
 
-/// Returns what a machine is made with, apart from its type, place, tags and user data.
+/// Returns what an instance is made with, apart from its type, place, tags and user data.
 fn made_with(call: &Call, prefix: &str) -> BTreeMap<String, String> {
     const PARTS: [&str; 7] = [
         "BlockDeviceMapping.",
@@ -273,13 +279,13 @@ fn made_with(call: &Call, prefix: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_dry_run_asks_as_the_launch_does_and_is_refused_where_that_is() {
+fn dry_run_is_denied_like_the_launch() {
     let Some(moto) = Moto::start() else { return };
     runtime().block_on(async {
         let config = moto.account();
         let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
-        super::journey::make_cluster(&config, CLUSTER).await;
-        super::journey::make_role(&config).await;
+        super::end_to_end::make_cluster(&config, CLUSTER).await;
+        super::end_to_end::make_role(&config).await;
         let proxy = Proxy::start(moto.url());
         proxy.judge(|call| match call.name().as_str() {
             "RunInstances" if !is_allowed(call) => {
@@ -297,12 +303,12 @@ fn a_dry_run_asks_as_the_launch_does_and_is_refused_where_that_is() {
         ];
         for (n, (more, allowed)) in all.into_iter().enumerate() {
             let desired = read_pools(&format!("id: {image}}}]\n  {more} #"));
-            let aws = Aws::with(&account(&proxy.url), CLUSTER);
+            let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
             let found = aws.preflight(&desired, None).await.requirements;
             let launch = found.iter().find(|one| one.what == "node class web: launch");
             let state = &launch.expect("it is asked for").state;
             assert_eq!(matches!(state, RequirementState::Met { .. }), allowed, "{more}: {state:?}");
-            let aws = aws.launching(machines(&desired));
+            let aws = aws.with_launch_context(machines(&desired));
             let request = LaunchRequest { token: format!("try-{n}"), ..request("us-east-1b") };
             aws.launch(&request).await.expect("launched");
             let calls: Vec<Call> = proxy.ledger().into_iter().map(|row| row.call).collect();
@@ -313,7 +319,7 @@ fn a_dry_run_asks_as_the_launch_does_and_is_refused_where_that_is() {
             for kind in ["instance", "volume"] {
                 let mut launched = tags(last("CreateFleet"), kind);
                 let mut tried = tags(tried, kind);
-                // Each machine has one of its own, and an image by the name that the class has for it.
+                // Each instance has one of its own, and an image by the name that the class has for it.
                 launched.retain(|key, _| key != tag::KEY && !key.ends_with("/image"));
                 tried.retain(|key, _| !key.ends_with("/image"));
                 assert!(tried.contains_key("team"), "{tried:?}");

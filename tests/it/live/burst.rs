@@ -9,16 +9,16 @@ use serde_json::json;
 use super::cluster::post;
 use super::proxy::{Fault, Proxy};
 
-/// Pods of a burst, which have room on one machine.
+/// Pods of a burst, which have room on one instance.
 const PODS: usize = 3;
 
 /// Longest wait for a launch call.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Launch calls, by when they reached the account.
-pub(super) struct Launches(Arc<Mutex<Vec<Instant>>>);
+pub(super) struct LaunchTimes(Arc<Mutex<Vec<Instant>>>);
 
-impl Launches {
+impl LaunchTimes {
     /// Notes those that pass a proxy from now on; it does nothing else to any call.
     pub(super) fn through(aws: &Proxy) -> Self {
         let calls: Arc<Mutex<Vec<Instant>>> = Arc::default();

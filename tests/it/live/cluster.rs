@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fleetwright::fleet::{CORDONED_ANNOTATION, CordonedFor, Node, Pod};
-use fleetwright::ids::WorkloadKind;
-use fleetwright::kube::{Kubernetes, Lease, LeaseError};
-use fleetwright::port::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome};
+use fleetwright::adapters::kube::{Kubernetes, LeaseError, LeaseLock};
+use fleetwright::apply::ports::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome};
+use fleetwright::model::ids::WorkloadKind;
+use fleetwright::model::observed::{CORDONED_ANNOTATION, CordonReason, Node, Pod};
 use jiff::Timestamp;
 use kube::{Client, Config};
 use serde_json::{Value as Json, json};
 use tokio::runtime::Runtime;
 
-use super::plane::Plane;
+use super::control_plane::ControlPlane;
 
 pub(super) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -152,8 +152,8 @@ fn named<'o>(objects: &'o ClusterObjects, name: &str) -> &'o Pod {
 }
 
 #[test]
-fn a_real_cluster_is_read_changed_and_locked() {
-    let Some(plane) = Plane::start() else { return };
+fn real_cluster_is_read_changed_and_locked() {
+    let Some(plane) = ControlPlane::start() else { return };
     runtime().block_on(async {
         // What the roles of `deploy/` do not allow fails here.
         works(plane.config("admin").await, plane.config("apply").await).await;
@@ -163,16 +163,16 @@ fn a_real_cluster_is_read_changed_and_locked() {
 /// The same over the API that `fleetwright sandbox` serves: it stands in for the real one elsewhere.
 #[cfg(feature = "sandbox")]
 #[test]
-fn a_served_cluster_is_read_changed_and_locked_as_a_real_one_is() {
-    let config = super::served::alone();
+fn sandbox_cluster_behaves_like_a_real_cluster() {
+    let config = super::sandbox_api::alone();
     runtime().block_on(works(config.clone(), config));
 }
 
 async fn works(admin: Config, apply: Config) {
     let client = Client::try_from(admin).expect("a client");
     grant(&client).await;
-    let kubernetes = Kubernetes::with(apply).expect("a client");
-    assert!(!kubernetes.uid().await.expect("a UID").as_str().is_empty());
+    let kubernetes = Kubernetes::from_config(apply).expect("a client");
+    assert!(!kubernetes.cluster_uid().await.expect("a UID").as_str().is_empty());
     populate(&client).await;
     reads(&kubernetes).await;
     cordons(&kubernetes).await;
@@ -203,7 +203,7 @@ async fn reads(kubernetes: &Kubernetes) {
     let of_owner = &objects.templates[workload.template.as_ref().expect("a template")];
     assert_eq!(of_owner.spec.containers, template.spec.containers);
     assert_eq!(of_owner.spec.node_selector, template.spec.node_selector);
-    assert!(objects.storage.classes["gp3"].waits_for_pod);
+    assert!(objects.storage.classes["gp3"].wait_for_first_consumer);
     assert!(objects.storage.claim(&"default".into(), "data").is_some());
     assert_eq!(objects.storage.attach_limits["n1"]["ebs.csi.aws.com"], 25);
     let kept = serde_json::to_string(&objects.templates).expect("JSON");
@@ -225,12 +225,12 @@ async fn reads_one(kubernetes: &Kubernetes, objects: &ClusterObjects) {
 
 async fn cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
-    let drain = Some(CordonedFor::Drain);
+    let drain = Some(CordonReason::Drain);
     let another = Node { uid: "another".into(), ..node.clone() };
     let another = kubernetes.cordon(&another, drain).await.expect("answered");
     assert_eq!(another, CordonOutcome::Outdated);
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
-    for mark in [drain, Some(CordonedFor::Leaving), None] {
+    for mark in [drain, Some(CordonReason::Interruption), None] {
         let node = kubernetes.objects().await.expect("read").nodes.remove(0);
         let written = kubernetes.cordon(&node, mark).await.expect("answered");
         assert_eq!(written, CordonOutcome::Written);
@@ -238,7 +238,7 @@ async fn cordons(kubernetes: &Kubernetes) {
         let again = kubernetes.cordon(&node, None).await.expect("answered");
         assert_eq!(again, CordonOutcome::Outdated);
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
-        assert_eq!((seen.unschedulable, seen.cordoned_for()), (mark.is_some(), mark));
+        assert_eq!((seen.unschedulable, seen.cordon_reason()), (mark.is_some(), mark));
     }
 }
 
@@ -259,7 +259,7 @@ async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
     let writes = async {
         let (mut written, mut tries) = (0, 0);
         for (seen, mark) in
-            [(&seen, Some(CordonedFor::Drain)), (&marked(&seen), None)].into_iter().cycle()
+            [(&seen, Some(CordonReason::Drain)), (&marked(&seen), None)].into_iter().cycle()
         {
             // What is written all the time may be turned away, and never is it taken for changed.
             while let Err(error) = kubernetes.cordon(seen, mark).await.map(|outcome| {
@@ -287,7 +287,7 @@ async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
     ] {
         send(client, "PATCH", &path, MERGE, &person).await;
         let before = kubernetes.objects().await.expect("read").nodes.remove(0);
-        for mark in [Some(CordonedFor::Drain), Some(CordonedFor::Leaving), None] {
+        for mark in [Some(CordonReason::Drain), Some(CordonReason::Interruption), None] {
             let written = kubernetes.cordon(&seen, mark).await.expect("answered");
             assert_eq!(written, CordonOutcome::Outdated, "{person}");
         }
@@ -300,7 +300,7 @@ async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
 /// Returns a node as it stands once it is cordoned for a drain.
 fn marked(node: &Node) -> Node {
     let mut annotations = node.annotations.clone();
-    annotations.insert(CORDONED_ANNOTATION.to_owned(), CordonedFor::Drain.as_str().to_owned());
+    annotations.insert(CORDONED_ANNOTATION.to_owned(), CordonReason::Drain.as_str().to_owned());
     Node { unschedulable: true, annotations, ..node.clone() }
 }
 
@@ -345,13 +345,16 @@ async fn deletes(kubernetes: &Kubernetes) {
 
 async fn locks(kubernetes: &Kubernetes) {
     let lease = |holder: &str| {
-        Lease::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
+        LeaseLock::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
     };
     let (first, second) = (lease("first"), lease("second"));
     let held = first.acquire(Timestamp::now()).await.expect("free");
     assert!(held.is_certain());
     let taken = second.acquire(Timestamp::now()).await.expect_err("taken");
-    assert!(matches!(&taken, LeaseError::Taken { holder, .. } if holder == "first"), "{taken}");
+    assert!(
+        matches!(&taken, LeaseError::HeldByOther { holder, .. } if holder == "first"),
+        "{taken}"
+    );
     let renewed = first.renew(&held, Timestamp::now()).await.expect("renewed");
     // Two processes of one name, as in one pod: the older one finds that it holds no more.
     let namesake = lease("first");
@@ -369,7 +372,7 @@ async fn locks(kubernetes: &Kubernetes) {
 
 /// Of two that take a lease at once one has it, whatever their clocks say; and that one keeps it though it is
 /// written to in between.
-async fn one_of_two_takes_it(third: &Lease, fourth: &Lease) {
+async fn one_of_two_takes_it(third: &LeaseLock, fourth: &LeaseLock) {
     let hours = |n: i64| {
         let at = Timestamp::now().checked_add(jiff::SignedDuration::from_hours(n));
         at.expect("a time")
@@ -384,10 +387,10 @@ async fn one_of_two_takes_it(third: &Lease, fourth: &Lease) {
     assert!(!matches!(error, LeaseError::Port(_)), "{error}");
     // A clock that runs ahead by more than the lease lasts takes nothing: what counts is what was seen.
     let taken = other.acquire(hours(9)).await.expect_err("it is held");
-    assert!(matches!(taken, LeaseError::Taken { .. }), "{taken}");
-    other.ask().await.expect("asked");
+    assert!(matches!(taken, LeaseError::HeldByOther { .. }), "{taken}");
+    other.request().await.expect("asked");
     let renewed = holder.renew(&held, hours(-9)).await.expect("a question takes nothing");
-    assert!(renewed.is_certain() && renewed.asked_for_by().is_some());
+    assert!(renewed.is_certain() && renewed.requested_by().is_some());
     // A renewal that was sent before that one, and arrives after it, is of the same hands.
     let late = holder.renew(&held, hours(0)).await.expect("it is held still");
     holder.release(&late, hours(0)).await.expect("given back");

@@ -5,40 +5,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_sdk_ec2::types::{Filter, InstanceType};
+use fleetwright::adapters::aws::{Aws, LaunchContext};
+use fleetwright::adapters::kube::Kubernetes;
+use fleetwright::apply::ports::Clock;
 use fleetwright::apply::{
-    ApplySettings, Bounds, Ports, Receipt, Replan, Replanned, Verdict, apply,
+    ApplySettings, ApplyStatus, Bounds, Ports, Receipt, Replan, Replanned, apply,
 };
-use fleetwright::aws::{Aws, Machines};
-use fleetwright::fleet::Observed;
-use fleetwright::kube::Kubernetes;
-use fleetwright::manifest::{Desired, Fleet, Tree, TreeFile, read};
-use fleetwright::plan::{Pinned, Plan, read_plan};
-use fleetwright::port::Clock;
+use fleetwright::manifest::read;
+use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
+use fleetwright::model::observed::Observed;
+use fleetwright::plan::{PinnedPlan, Plan, read_plan};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value as Json, json};
 
 use super::cluster::{post, runtime};
-use super::journey::{World, deployment, nodes};
+use super::control_plane::ControlPlane;
+use super::end_to_end::{LiveEnvironment, deployment, nodes};
 use super::moto::Moto;
-use super::plane::Plane;
 use super::proxy::{Call, Fault, Proxy};
 
 /// Plans again what was approved: what is tried here is what an apply leaves when it dies.
 #[derive(Debug)]
-pub(super) struct AsApproved;
+pub(super) struct ApprovedReplanner;
 
-impl Replan for AsApproved {
+impl Replan for ApprovedReplanner {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
-        Box::pin(std::future::ready(Pinned::as_approved(plan.clone())))
+        Box::pin(std::future::ready(PinnedPlan::as_approved(plan.clone())))
     }
 }
 
 /// More runs than two for each effect.
 const RUNS_MAX: usize = 100;
 
-pub(super) struct Wall;
+pub(super) struct SystemClock;
 
-impl Clock for Wall {
+impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
@@ -61,9 +62,9 @@ pub(super) fn bounds() -> Bounds {
     }
 }
 
-/// A cluster and an account behind proxies, with a plan that replaces three machines under a budget.
-pub(super) struct Scene {
-    pub(super) world: World,
+/// A cluster and an account behind proxies, with a plan that replaces three instances under a budget.
+pub(super) struct CrashFixture {
+    pub(super) world: LiveEnvironment,
     pub(super) api: Proxy,
     pub(super) plan: Plan,
     desired: Desired,
@@ -75,10 +76,10 @@ fn api() -> Vec<Json> {
     vec![deployment("api", 3, ("pool", "general"))]
 }
 
-impl Scene {
-    pub(super) async fn set(moto: Moto, mut plane: Plane) -> Self {
+impl CrashFixture {
+    pub(super) async fn set(moto: Moto, mut plane: ControlPlane) -> Self {
         let api = Proxy::start(&plane.plain_url());
-        let mut world = World::start(moto, plane).await;
+        let mut world = LiveEnvironment::start(moto, plane).await;
         let foreign = launch_foreign(&world).await;
         world.commit(&committed());
         let plan = world.path("plan.json");
@@ -91,7 +92,7 @@ impl Scene {
         });
         let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
         post(&world.client, budgets, &budget).await;
-        // Another type: each of the three machines has to give way to one of it.
+        // Another type: each of the three instances has to give way to one of it.
         world.edit_pools(|pools| pools.replace("[m5.large]", "[m5a.large]"));
         let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
         assert!(shown.contains("3 to add, 0 to change, 3 to destroy"), "{shown}");
@@ -106,15 +107,16 @@ impl Scene {
 
     /// Applies the plan; `None` where the process died in between.
     pub(super) async fn run(&mut self, bounds: Bounds) -> Option<Receipt> {
-        let cloud = Aws::with(&self.world.account(), "prod");
-        let joining = cloud.joining().await.expect("how to join");
-        let machines = Machines::of(&self.desired, joining.endpoint, &joining.kubernetes);
-        let cloud = cloud.launching(machines);
+        let cloud = Aws::from_config(&self.world.account(), "prod");
+        let joining = cloud.cluster_bootstrap().await.expect("how to join");
+        let machines =
+            LaunchContext::new(&self.desired, joining.endpoint, &joining.kubernetes_version);
+        let cloud = cloud.with_launch_context(machines);
         let config = kube::Config::new(self.api.url.parse().expect("a URL"));
-        let cluster = Kubernetes::with(config).expect("a client");
+        let cluster = Kubernetes::from_config(config).expect("a client");
         let here = self.plan.capacity.base.world.cluster.clone();
-        let settings = ApplySettings { bounds, ..ApplySettings::of(here, &AsApproved) };
-        let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &Wall };
+        let settings = ApplySettings { bounds, ..ApplySettings::new(here, &ApprovedReplanner) };
+        let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &SystemClock };
         let mut said = Vec::new();
         let mut report = |event: &fleetwright::apply::Event| said.push(format!("{event:?}"));
         let aws = self.world.aws.clone();
@@ -143,7 +145,7 @@ impl Scene {
         by_change
     }
 
-    /// Checks that every machine is there once, that none of others' was touched, and that no pod
+    /// Checks that every instance is there once, that none of others' was touched, and that no pod
     /// went otherwise than by eviction.
     pub(super) async fn check(&mut self) {
         let launched = self.launched().await;
@@ -188,7 +190,7 @@ fn is_running(machine: &aws_sdk_ec2::types::Instance) -> bool {
     state.is_some_and(|state| state.as_str() == "running")
 }
 
-pub(super) async fn machines(world: &World) -> Vec<aws_sdk_ec2::types::Instance> {
+pub(super) async fn machines(world: &LiveEnvironment) -> Vec<aws_sdk_ec2::types::Instance> {
     let ec2 = aws_sdk_ec2::Client::new(&world.moto.account());
     let all = Filter::builder().name("architecture").values("x86_64").build();
     let found = ec2.describe_instances().filters(all).send().await.expect("machines");
@@ -196,8 +198,8 @@ pub(super) async fn machines(world: &World) -> Vec<aws_sdk_ec2::types::Instance>
     found.flat_map(|reservation| reservation.instances.unwrap_or_default()).collect()
 }
 
-/// Returns how many machines of a type run.
-pub(super) async fn runs(world: &World, kind: &str) -> usize {
+/// Returns how many instances of a type run.
+pub(super) async fn runs(world: &LiveEnvironment, kind: &str) -> usize {
     let machines = machines(world).await;
     let of_type = |machine: &&aws_sdk_ec2::types::Instance| {
         machine.instance_type().is_some_and(|found| found.as_str() == kind) && is_running(machine)
@@ -205,8 +207,8 @@ pub(super) async fn runs(world: &World, kind: &str) -> usize {
     machines.iter().filter(of_type).count()
 }
 
-/// Launches a machine of nobody, and one of another cluster.
-async fn launch_foreign(world: &World) -> BTreeSet<String> {
+/// Launches an instance of nobody, and one of another cluster.
+async fn launch_foreign(world: &LiveEnvironment) -> BTreeSet<String> {
     use aws_sdk_ec2::types::{ResourceType, Tag, TagSpecification};
     let ec2 = aws_sdk_ec2::Client::new(&world.moto.account());
     let mut foreign = BTreeSet::new();
@@ -234,10 +236,10 @@ fn key(call: &Call) -> String {
 }
 
 #[test]
-fn a_process_that_dies_before_and_after_every_effect_leaves_nothing_twice_and_nothing_behind() {
-    let (Some(plane), Some(moto)) = (Plane::start_whole(), Moto::start()) else { return };
+fn crash_around_each_effect_neither_duplicates_nor_leaks() {
+    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
     runtime().block_on(async {
-        let mut scene = Box::pin(Scene::set(moto, plane)).await;
+        let mut scene = Box::pin(CrashFixture::set(moto, plane)).await;
         // Each effect is met three times: the process dies before it, then after it, then lives.
         let met: Arc<Mutex<BTreeMap<String, u8>>> = Arc::default();
         for proxy in [scene.api.clone(), scene.world.aws.clone()] {
@@ -264,7 +266,7 @@ fn a_process_that_dies_before_and_after_every_effect_leaves_nothing_twice_and_no
                 Some(receipt) => break receipt,
             }
         };
-        assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:?}");
+        assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
         // A template, three launches, three cordons, evictions, terminations and nodes.
         let effects = met.lock().unwrap_or_else(PoisonError::into_inner).len();
         assert!(effects >= 15, "{met:?}");

@@ -3,16 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use fleetwright::apply::{Bounds, Outcome, Receipt, Verdict};
+use fleetwright::apply::{ApplyStatus, Bounds, Outcome, Receipt};
 use jiff::SignedDuration;
 
-use super::added::fleet_refused;
 use super::cluster::runtime;
-use super::crash::{Scene, bounds, machines, runs};
-use super::journey::nodes;
+use super::control_plane::ControlPlane;
+use super::crash::{CrashFixture, bounds, machines, runs};
+use super::end_to_end::nodes;
 use super::moto::Moto;
-use super::plane::Plane;
 use super::proxy::{Call, Fault, refusal_body};
+use super::proxy_additions::fleet_refused;
 
 /// How long the API server is gone.
 const GONE: Duration = Duration::from_secs(3);
@@ -33,10 +33,10 @@ fn given_up(receipt: &Receipt) -> usize {
 }
 
 #[test]
-fn whatever_goes_wrong_outside_is_bounded_and_the_same_plan_finishes_later() {
-    let (Some(plane), Some(moto)) = (Plane::start_whole(), Moto::start()) else { return };
+fn external_faults_are_bounded_and_plan_finishes_later() {
+    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
     runtime().block_on(async {
-        let mut scene = Box::pin(Scene::set(moto, plane)).await;
+        let mut scene = Box::pin(CrashFixture::set(moto, plane)).await;
         nowhere_any_capacity(&mut scene).await;
         machines_that_never_join(&mut scene).await;
         throttled_and_lost(&mut scene).await;
@@ -44,8 +44,8 @@ fn whatever_goes_wrong_outside_is_bounded_and_the_same_plan_finishes_later() {
     });
 }
 
-/// No machine comes, so none goes: nothing is drained.
-async fn nowhere_any_capacity(scene: &mut Scene) {
+/// No instance comes, so none goes: nothing is drained.
+async fn nowhere_any_capacity(scene: &mut CrashFixture) {
     scene.world.aws.judge(|call| {
         if is_launch(call) {
             Fault::Answer(200, fleet_refused("InsufficientInstanceCapacity"))
@@ -54,7 +54,7 @@ async fn nowhere_any_capacity(scene: &mut Scene) {
         }
     });
     let receipt = scene.run(short()).await.expect("nobody dies");
-    assert_eq!(receipt.verdict, Verdict::Partly, "{receipt:?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
     let evicted = scene.api.ledger().iter().any(|row| row.call.path.ends_with("/eviction"));
     assert!(!evicted, "no pod was asked to leave");
     assert_eq!(runs(&scene.world, "m5a.large").await, 0);
@@ -63,10 +63,10 @@ async fn nowhere_any_capacity(scene: &mut Scene) {
 }
 
 /// They are given up after their bound, and terminated.
-async fn machines_that_never_join(scene: &mut Scene) {
+async fn machines_that_never_join(scene: &mut CrashFixture) {
     scene.world.kubelets.boots = false;
     let receipt = scene.run(short()).await.expect("nobody dies");
-    assert_eq!(receipt.verdict, Verdict::Partly, "{receipt:?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
     assert_eq!(given_up(&receipt), 3, "{receipt:?}");
     let launched = machines(&scene.world).await;
     let of_type =
@@ -77,8 +77,8 @@ async fn machines_that_never_join(scene: &mut Scene) {
 }
 
 /// EC2 throttles, the first answer to each launch is lost, and the API server is gone for a while: all
-/// that is borne, and each machine comes once.
-async fn throttled_and_lost(scene: &mut Scene) {
+/// that is borne, and each instance comes once.
+async fn throttled_and_lost(scene: &mut CrashFixture) {
     let mut calls = 0;
     scene.world.aws.judge(move |call| {
         if !is_launch(call) {
@@ -103,7 +103,7 @@ async fn throttled_and_lost(scene: &mut Scene) {
         }
     });
     let receipt = scene.run(bounds()).await.expect("nobody dies");
-    assert_eq!(receipt.verdict, Verdict::Applied, "{receipt:?}");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
     scene.world.aws.judge(|_| Fault::None);
     scene.api.judge(|_| Fault::None);
 }

@@ -6,7 +6,7 @@ use kube::Client;
 use serde_json::{Value as Json, json};
 
 use super::cluster::{post, runtime};
-use super::plane::Plane;
+use super::control_plane::ControlPlane;
 
 fn documents(file: &str) -> Vec<Json> {
     let path = format!("{}/deploy/kubernetes/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -26,8 +26,8 @@ fn collection(object: &Json) -> String {
 }
 
 #[test]
-fn an_api_server_takes_every_manifest_and_the_pods_under_the_restricted_standard() {
-    let Some(plane) = Plane::start() else { return };
+fn api_server_accepts_manifests_under_restricted_standard() {
+    let Some(plane) = ControlPlane::start() else { return };
     runtime().block_on(async {
         let client = Client::try_from(plane.config("admin").await).expect("a client");
         let mut pod = Json::Null;

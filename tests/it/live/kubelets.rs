@@ -1,7 +1,7 @@
-//! What stands in for the machines: no kubelet runs here, so that whoever boots, joins and runs pods is
+//! What stands in for the instances: no kubelet runs here, so that whoever boots, joins and runs pods is
 //! played, and nothing else is.
 //!
-//! A machine joins as its user data tells it, and only then: labels and taints of the node come from
+//! An instance joins as its user data tells it, and only then: labels and taints of the node come from
 //! what the launch template really says, and what a kubelet may not say of itself fails the test.
 //! Pods are scheduled, made and counted by the real scheduler and controllers.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use aws_sdk_ec2::types::{Filter, Instance, InstanceAttributeName};
 use aws_smithy_types::base64;
 use fleetwright::catalog::{Catalog, NodeSettings};
-use fleetwright::units::Resources;
+use fleetwright::model::units::Resources;
 use kube::Client;
 use serde_json::{Value as Json, json};
 
@@ -23,7 +23,7 @@ const ROUND: Duration = Duration::from_millis(250);
 /// Tag that Auto Scaling gives to members.
 const MEMBER: &str = "aws:autoscaling:groupName";
 
-/// The kubelets of all machines of a cluster.
+/// The kubelets of all instances of a cluster.
 pub(super) struct Kubelets {
     ec2: aws_sdk_ec2::Client,
     client: Client,
@@ -32,7 +32,7 @@ pub(super) struct Kubelets {
     /// Labels that members of each group register with: their templates are not ours.
     group_labels: BTreeMap<String, BTreeMap<String, String>>,
     joined: BTreeSet<String>,
-    /// Whether machines that are launched now ever come up.
+    /// Whether instances that are launched now ever come up.
     pub(super) boots: bool,
 }
 
@@ -59,7 +59,7 @@ impl Kubelets {
         }
     }
 
-    /// Lets every machine that runs join, and every pod run that is bound, or go that is to go.
+    /// Lets every instance that runs join, and every pod run that is bound, or go that is to go.
     pub(super) async fn round(&mut self) {
         let running = Filter::builder().name("instance-state-name").values("running").build();
         let found = self.ec2.describe_instances().filters(running).send().await.expect("machines");
@@ -121,7 +121,7 @@ impl Kubelets {
         send(&self.client, "PATCH", &path, "application/merge-patch+json", &status).await;
     }
 
-    /// Returns labels and taints that the user data of a machine tells its kubelet.
+    /// Returns labels and taints that the user data of an instance tells its kubelet.
     async fn told(&self, machine: &Instance) -> (BTreeMap<String, String>, Vec<Json>) {
         let id = machine.instance_id().expect("an id");
         let asked = self.ec2.describe_instance_attribute().instance_id(id);

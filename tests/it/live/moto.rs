@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
@@ -107,8 +108,14 @@ fn authorized(service: &str) -> String {
     )
 }
 
-/// Returns the program, which is installed once for each version.
+/// Returns the program. Tests that run at the same time share one installation.
 fn install() -> Result<PathBuf, String> {
+    static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    INSTALLED.get_or_init(install_version).clone()
+}
+
+/// Installs this version, unless an earlier run did.
+fn install_version() -> Result<PathBuf, String> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("moto-{VERSION}"));
     let (server, done) = (home.join("bin/moto_server"), home.join("installed"));
     if done.exists() {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 use tokio::sync::Notify;
 
-use super::added::Added;
+use super::proxy_additions::ProxyAdditions;
 
 /// Actions of AWS that change something.
 const CHANGES: [&str; 5] = [
@@ -76,26 +76,26 @@ pub(super) enum Fault {
 }
 
 /// Decides about each call, in order.
-pub(super) type Judge = Box<dyn FnMut(&Call) -> Fault + Send>;
+pub(super) type FaultRule = Box<dyn FnMut(&Call) -> Fault + Send>;
 
 /// A call.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct LoggedCall {
     pub(super) call: Call,
     /// Whether it arrived.
     pub(super) arrived: bool,
 }
 
-struct Inner {
+struct ProxyState {
     upstream: String,
-    judge: Mutex<Judge>,
-    ledger: Mutex<Vec<Row>>,
+    judge: Mutex<FaultRule>,
+    ledger: Mutex<Vec<LoggedCall>>,
     /// What launches of a token asked for, and what was answered.
     tokens: Mutex<BTreeMap<String, (Call, Answer)>>,
-    /// For how long no list shows what was launched, and when each machine was.
+    /// For how long no list shows what was launched, and when each instance was.
     lag: Mutex<Duration>,
     young: Mutex<BTreeMap<String, Instant>>,
-    added: Mutex<Added>,
+    added: Mutex<ProxyAdditions>,
     death: Notify,
 }
 
@@ -103,7 +103,7 @@ struct Inner {
 #[derive(Clone)]
 pub(super) struct Proxy {
     pub(super) url: String,
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
 }
 
 /// An answer, head and body.
@@ -129,7 +129,7 @@ impl Proxy {
         let upstream = upstream.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(ProxyState {
             upstream,
             judge: Mutex::new(Box::new(|_| Fault::None)),
             ledger: Mutex::default(),
@@ -155,18 +155,18 @@ impl Proxy {
         *lock(&self.inner.judge) = Box::new(judge);
     }
 
-    /// Has lists show machines only so long after their launch, as EC2 does under load.
+    /// Has lists show instances only so long after their launch, as EC2 does under load.
     pub(super) fn lag(&self, lag: Duration) {
         *lock(&self.inner.lag) = lag;
     }
 
     /// Changes what is added to the other side.
-    pub(super) fn add(&self, change: impl FnOnce(&mut Added)) {
+    pub(super) fn add(&self, change: impl FnOnce(&mut ProxyAdditions)) {
         change(&mut lock(&self.inner.added));
     }
 
     /// Returns what was asked for so far.
-    pub(super) fn ledger(&self) -> Vec<Row> {
+    pub(super) fn ledger(&self) -> Vec<LoggedCall> {
         lock(&self.inner.ledger).clone()
     }
 
@@ -180,7 +180,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Inner {
+impl ProxyState {
     /// Serves the requests of one connection.
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
@@ -195,7 +195,7 @@ impl Inner {
                     (true, None)
                 }
             };
-            lock(&self.ledger).push(Row { call, arrived });
+            lock(&self.ledger).push(LoggedCall { call, arrived });
             if matches!(fault, Fault::DieBefore | Fault::DieAfter) {
                 self.death.notify_one();
             }
@@ -244,7 +244,7 @@ impl Inner {
         Ok(answered)
     }
 
-    /// Leaves machines out of a list that were launched just now.
+    /// Leaves instances out of a list that were launched just now.
     fn without_young(&self, answered: Answer) -> Answer {
         let lag = *lock(&self.lag);
         let young = lock(&self.young).clone();

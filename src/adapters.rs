@@ -1,0 +1,20 @@
+//! Adapters implement the ports for the real systems: AWS, Kubernetes, Git, GitHub, manifest
+//! renderers and child processes.
+//!
+//! Types of SDKs and clients stay inside this module.
+
+#[cfg(feature = "aws")]
+pub mod aws;
+pub(crate) mod cache;
+pub(crate) mod files;
+pub mod git;
+#[cfg(feature = "live")]
+pub mod github;
+#[cfg(feature = "page")]
+pub(crate) mod http;
+#[cfg(feature = "kubernetes")]
+pub mod kube;
+pub mod renderers;
+pub(crate) mod subprocess;
+#[cfg(feature = "cluster")]
+pub mod system_clock;

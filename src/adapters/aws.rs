@@ -1,0 +1,47 @@
+//! EC2 adapter: implements the port [`Cloud`](crate::apply::ports::Cloud) for a real account.
+//!
+//! This module contains the AWS calls, the parsing of their responses, and the user data with which
+//! an instance joins its cluster. SDK types stay inside this module. It decides nothing: callers
+//! decide every part of a launch.
+//!
+//! Invariants: resources without the tag of this cluster are neither listed nor changed. Every list
+//! is read to its last page. Each call first takes a token of its own rate limit, so that a
+//! throttled account is not throttled further. User data is written to the launch template only.
+
+mod auto_scaling;
+mod call_timing;
+mod client;
+mod cloud;
+mod cluster_bootstrap;
+mod dry_run;
+mod errors;
+mod image;
+mod instance;
+mod instance_types;
+mod launch;
+mod launch_context;
+mod launch_template;
+mod launch_template_gc;
+mod market;
+mod market_cache;
+mod network;
+mod node_class_resolution;
+mod offerings;
+mod preflight;
+mod price_list;
+mod rate_limiter;
+mod reservations;
+mod resolution_cache;
+mod service_quotas;
+mod sqs;
+mod user_data;
+
+pub use client::Aws;
+pub use cluster_bootstrap::ClusterBootstrap;
+pub use errors::AwsError;
+pub use launch_context::LaunchContext;
+pub use launch_template_gc::TemplateGcResult;
+pub use market_cache::MarketAnswers;
+pub use preflight::{NodeRole, Preflight};
+pub use sqs::{MESSAGES_MAX, QueueMessage};
+pub use user_data::{BootstrapConfig, ClusterEndpoint};

@@ -1,0 +1,163 @@
+//! Implements the ports [`Cloud`] and [`Tagger`].
+
+use std::collections::BTreeMap;
+
+use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+use aws_sdk_ec2::types::{Filter, Tag};
+
+use super::auto_scaling::{ClusterGroups, GroupMembers};
+use super::client::Aws;
+use super::errors::{AwsError, port_error, refused};
+use super::instance::parse_instance;
+use super::rate_limiter::ApiBucket;
+use crate::apply::ports::{Cloud, CloudInventory, LaunchOutcome, LaunchRequest, PortError, Tagger};
+use crate::model::ids::{GroupName, InstanceId};
+use crate::model::observed::{Instance, InstanceState, tag};
+
+/// Most values of one filter. Source: EC2 API reference, `DescribeInstances`.
+const FILTER_VALUES_MAX: usize = 200;
+
+/// Error code of EC2 for an instance that does not exist, or no longer exists.
+const NO_SUCH_INSTANCE: &str = "InvalidInstanceID.NotFound";
+
+impl Cloud for Aws {
+    async fn holdings(&self) -> Result<CloudInventory, PortError> {
+        let mut holdings = CloudInventory::default();
+        // Groups first: every member that they list was launched before the instances are listed.
+        let ClusterGroups { groups, members } = self.list_groups().await?;
+        holdings.groups = groups;
+        self.list_instances(&members, &mut holdings).await?;
+        if self.reads_reservations() {
+            self.list_reservations(&mut holdings).await?;
+        }
+        holdings.fargate_profiles = self.fargate_profiles().await?;
+        let context = self.launch_context();
+        let version = context.as_ref().map(|context| context.kubernetes_version.as_str());
+        holdings.resolved = self.resolution.snapshot(version, tokio::time::Instant::now());
+        Ok(holdings)
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        const VERB: &str = "launch instance";
+        let Some(context) = self.launch_context() else {
+            let reason = "pools and node classes are not loaded".to_owned();
+            return Err(refused(VERB, reason));
+        };
+        match self.launch_instance(&context, request).await {
+            Ok(outcome) => Ok(outcome),
+            Err(AwsError::Port(error)) => Err(error),
+            Err(AwsError::Missing(reason)) => Err(refused(VERB, reason)),
+        }
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        self.raise_desired_capacity(group, desired).await
+    }
+
+    async fn terminate_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.terminate_member(id).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        const VERB: &str = "terminate instance";
+        // Checked again right before the call: foreign instances are never terminated, even if a
+        // plan names them.
+        let Some(instance) = self.describe_instance(id).await? else { return Ok(()) };
+        if !instance.is_managed_by(&self.cluster) {
+            let reason = format!("{id} does not carry the tags of cluster {}", self.cluster);
+            return Err(refused(VERB, reason));
+        }
+        self.limiter.acquire(ApiBucket::Terminate).await;
+        self.check_write_permit(VERB)?;
+        let result = self.ec2.terminate_instances().instance_ids(id.as_str()).send().await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) if error.code() == Some(NO_SUCH_INSTANCE) => Ok(()),
+            Err(error) => Err(port_error(VERB, &error)),
+        }
+    }
+}
+
+impl Tagger for Aws {
+    async fn tag(&self, id: &InstanceId, tags: &BTreeMap<String, String>) -> Result<(), PortError> {
+        const VERB: &str = "tag instance";
+        let Some(instance) = self.describe_instance(id).await? else {
+            return Err(refused(VERB, format!("instance {id} does not exist")));
+        };
+        if let Some(other) = instance.tags.get(tag::CLUSTER).filter(|name| **name != self.cluster) {
+            return Err(refused(VERB, format!("{id} carries the tag of cluster {other}")));
+        }
+        if let Some((key, value)) = instance.conflicting_tag(tags) {
+            return Err(refused(VERB, format!("{id} is ours already, with {key} = {value}")));
+        }
+        let tags = tags.iter().map(|(key, value)| Tag::builder().key(key).value(value).build());
+        self.limiter.acquire(ApiBucket::Other).await;
+        let call = self.ec2.create_tags().resources(id.as_str()).set_tags(Some(tags.collect()));
+        call.send().await.map(|_| ()).map_err(|error| port_error(VERB, &error))
+    }
+}
+
+impl Aws {
+    /// Reads the instances with the tag of the cluster, and the `members` of its groups.
+    pub(super) async fn list_instances(
+        &self,
+        members: &GroupMembers,
+        holdings: &mut CloudInventory,
+    ) -> Result<(), PortError> {
+        let of_cluster = filter(format!("tag:{}", tag::CLUSTER), vec![self.cluster.clone()]);
+        let mut filters = vec![of_cluster];
+        let ids: Vec<String> = members.keys().map(ToString::to_string).collect();
+        // A filter by id does not fail for a terminated instance.
+        let chunks = ids.chunks(FILTER_VALUES_MAX);
+        filters.extend(chunks.map(|ids| filter("instance-id".to_owned(), ids.to_vec())));
+        let mut found: BTreeMap<InstanceId, Instance> = BTreeMap::new();
+        for filter in filters {
+            for read in self.describe_instances(filter).await? {
+                match read {
+                    Ok(mut instance) => {
+                        instance.group = members.get(&instance.id).cloned();
+                        found.insert(instance.id.clone(), instance);
+                    }
+                    Err(why) => holdings.unread.push(why),
+                }
+            }
+        }
+        let lagging = members.keys().filter(|id| !found.contains_key(*id));
+        holdings.unread.extend(lagging.map(|id| {
+            format!("EC2 does not list instance {id}, a member of group {}", members[id].name)
+        }));
+        holdings.instances = found.into_values().collect();
+        Ok(())
+    }
+
+    /// Reads every instance that matches `filter`.
+    async fn describe_instances(
+        &self,
+        filter: Filter,
+    ) -> Result<Vec<Result<Instance, String>>, PortError> {
+        let request = self.ec2.describe_instances().filters(filter);
+        let (mut pages, mut read) = (request.into_paginator().send(), Vec::new());
+        loop {
+            self.limiter.acquire(ApiBucket::Describe).await;
+            let Some(page) = pages.next().await else { return Ok(read) };
+            let page = page.map_err(|error| port_error("list instances", &error))?;
+            let found = page.reservations.unwrap_or_default().into_iter();
+            read.extend(found.flat_map(|r| r.instances.unwrap_or_default()).map(parse_instance));
+        }
+    }
+
+    /// Returns the current state of an instance, or `None` if it is terminated.
+    pub(super) async fn describe_instance(
+        &self,
+        id: &InstanceId,
+    ) -> Result<Option<Instance>, PortError> {
+        let by_id = filter("instance-id".to_owned(), vec![id.to_string()]);
+        let mut read = self.describe_instances(by_id).await?;
+        let found = read.pop().transpose().map_err(|why| refused("describe instance", why))?;
+        Ok(found.filter(|i| !matches!(i.state, InstanceState::Terminated)))
+    }
+}
+
+fn filter(name: String, values: Vec<String>) -> Filter {
+    Filter::builder().name(name).set_values(Some(values)).build()
+}

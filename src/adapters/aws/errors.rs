@@ -1,0 +1,139 @@
+//! Errors of AWS calls, and the conversion of SDK errors to port errors.
+
+use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use thiserror::Error as ThisError;
+
+use crate::apply::ports::{CallEffect, PortError, with_causes};
+
+/// Text of the SDK error for missing credentials.
+const NO_CREDENTIALS: &str = "no credentials found in chain";
+
+/// Error codes for throttling.
+const THROTTLING_CODES: [&str; 5] = [
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "RequestThrottled",
+    "TooManyRequestsException",
+];
+
+/// Error codes of server faults, and the code for a token that an earlier launch used. The instance
+/// of that launch appears later. If the earlier launch failed permanently, it is launched again
+/// with a new token.
+const SERVER_ERROR_CODES: [&str; 7] = [
+    "IdempotentParameterMismatch",
+    "InternalError",
+    "InternalFailure",
+    "InternalServerError",
+    "PriorRequestNotComplete",
+    "ServiceUnavailable",
+    "Unavailable",
+];
+
+/// Error codes for missing capacity, in EC2 or for this account.
+const INSUFFICIENT_CAPACITY_CODES: [&str; 10] = [
+    "InsufficientInstanceCapacity",
+    "InsufficientCapacity",
+    "InsufficientHostCapacity",
+    "InsufficientReservedInstanceCapacity",
+    "InsufficientFreeAddressesInSubnet",
+    "MaxSpotInstanceCountExceeded",
+    "VcpuLimitExceeded",
+    "SpotMaxPriceTooLow",
+    "UnfulfillableCapacity",
+    "ReservationCapacityExceeded",
+];
+
+/// The reason that an account cannot be used.
+#[derive(Debug, ThisError)]
+pub enum AwsError {
+    /// A call failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// A resource that a node class names does not exist.
+    #[error("{0}")]
+    Missing(String),
+}
+
+/// Returns a permanent error: a retry fails in the same way.
+pub(super) fn refused(verb: &str, reason: String) -> PortError {
+    PortError { verb: verb.to_owned(), reason, effect: CallEffect::Refused }
+}
+
+pub(super) fn is_insufficient_capacity(code: &str) -> bool {
+    INSUFFICIENT_CAPACITY_CODES.contains(&code)
+}
+
+/// Converts an SDK error to a port error. A response without a code comes from a proxy or is
+/// truncated, so that a retry may help. The error describes the last attempt only: if the SDK
+/// retried, an earlier attempt may have succeeded.
+pub(super) fn port_error<E, R>(verb: &str, error: &SdkError<E, R>) -> PortError
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+    R: std::fmt::Debug + 'static,
+{
+    let (reason, effect) = match error {
+        SdkError::ServiceError(found) => {
+            let code = found.err().code().unwrap_or_default();
+            let message = found.err().message().unwrap_or("no message");
+            let effect = if THROTTLING_CODES.contains(&code) {
+                CallEffect::NotApplied
+            } else {
+                CallEffect::from_transience(code.is_empty() || SERVER_ERROR_CODES.contains(&code))
+            };
+            (format!("{message} ({})", if code.is_empty() { "no code" } else { code }), effect)
+        }
+        SdkError::TimeoutError(_) => {
+            ("AWS did not respond in time".to_owned(), CallEffect::Unknown)
+        }
+        SdkError::DispatchFailure(failure) if failure.is_user() => {
+            let why = "the request could not be created; check credentials and region";
+            (why.to_owned(), CallEffect::Refused)
+        }
+        SdkError::DispatchFailure(_) => {
+            let why = with_causes(error);
+            let why = match why.split_once(NO_CREDENTIALS) {
+                Some((_, tried)) => format!("no credentials were found{tried}"),
+                None => format!("AWS cannot be reached: {}", strip_request(&why)),
+            };
+            (why, CallEffect::Unknown)
+        }
+        SdkError::ResponseError(_) => {
+            ("the response of AWS was incomplete".to_owned(), CallEffect::Unknown)
+        }
+        other @ (SdkError::ConstructionFailure(_) | _) => {
+            let why = with_causes(other);
+            (
+                format!("the request could not be created: {}", strip_request(&why)),
+                CallEffect::Refused,
+            )
+        }
+    };
+    PortError { verb: verb.to_owned(), reason, effect }
+}
+
+/// Removes the quoted request from a text of the SDK.
+fn strip_request(text: &str) -> String {
+    const QUOTED: (&str, &str) = (" to request `", "`: ");
+    let cut = text.split_once(QUOTED.0).and_then(|(before, rest)| {
+        let (_, after) = rest.rsplit_once(QUOTED.1)?;
+        Some(format!("{before}: {after}"))
+    });
+    cut.unwrap_or_else(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_is_stripped_from_errors() {
+        let text = "dispatch failure: other: failed to apply endpoint `x` to request `Request { body: \
+                    \"Action=`a`\" }`: endpoint must contain scheme";
+        assert_eq!(
+            strip_request(text),
+            "dispatch failure: other: failed to apply endpoint `x`: endpoint must contain scheme"
+        );
+        assert_eq!(strip_request("timed out"), "timed out");
+    }
+}

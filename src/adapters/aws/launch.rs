@@ -1,0 +1,299 @@
+//! A launch: looks up its inputs and calls `CreateFleet`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aws_sdk_ec2::config::Config;
+use aws_sdk_ec2::config::retry::RetryConfig;
+use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
+use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
+use aws_sdk_ec2::types::{
+    DefaultTargetCapacityType, FleetLaunchTemplateConfigRequest,
+    FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest,
+    FleetOnDemandAllocationStrategy, FleetType, InstanceType, OnDemandOptionsRequest, ResourceType,
+    SpotAllocationStrategy, SpotOptionsRequest, Tag, TagSpecification,
+    TargetCapacitySpecificationRequest,
+};
+use aws_smithy_types::base64;
+
+use super::client::Aws;
+use super::errors::{AwsError, is_insufficient_capacity, port_error};
+use super::instance::IMAGE_TAG;
+use super::launch_context::LaunchContext;
+use super::launch_template::TemplateContent;
+use super::launch_template_gc::NO_SUCH_TEMPLATE;
+use super::rate_limiter::ApiBucket;
+use super::user_data::BootstrapConfig;
+use crate::apply::ports::{CallEffect, LaunchOutcome, LaunchRequest, PortError};
+use crate::model::desired::{Identity, NodeClass, UserData};
+use crate::model::market::CapacityType;
+use crate::model::observed::{Hardware, KEY_LABEL, tag};
+
+/// Attempts of a throttled launch, and the first backoff. Each further backoff is twice as long.
+const THROTTLED_ATTEMPTS_MAX: u32 = 3;
+const THROTTLED_BACKOFF: Duration = Duration::from_millis(500);
+
+impl Aws {
+    /// Launches one instance, at most once for each token.
+    ///
+    /// # Errors
+    /// Returns an error if the node class cannot be resolved, or if EC2 refuses for a reason other
+    /// than capacity.
+    pub(super) async fn launch_instance(
+        &self,
+        context: &LaunchContext,
+        request: &LaunchRequest,
+    ) -> Result<LaunchOutcome, AwsError> {
+        let pool = request.tags.get(tag::POOL).map_or("", String::as_str);
+        let class = context.node_class(pool);
+        let class = class
+            .ok_or_else(|| AwsError::Missing(format!("pool {pool} no longer has a node class")))?;
+        let subnets = self.launch_subnets(context, class).await.map_err(before_launch_error)?;
+        let Some(subnet) = subnets.get(&request.zone).and_then(|subnets| subnets.first()) else {
+            let (class, zone) = (&class.name, &request.zone);
+            let reason = format!("node class {class} has no subnet in {zone}");
+            return Ok(LaunchOutcome::InsufficientCapacity { reason });
+        };
+        let template = {
+            // Concurrent launches with the same inputs wait here and then find the cached lookups.
+            let _guard = context.lookup_lock.lock().await;
+            let content = self
+                .template_content(context, class, request)
+                .await
+                .map_err(before_launch_error)?;
+            self.ensure_template(context, &content).await.map_err(before_launch_error)?
+        };
+        let end = self
+            .create_fleet_with_retry(|| {
+                self.create_fleet_request((class, request), template.clone(), &subnet.id)
+            })
+            .await;
+        if let Err(AwsError::Port(error)) = &end
+            && NO_SUCH_TEMPLATE.iter().any(|code| error.reason.contains(code))
+        {
+            // The template was deleted externally. The retry of the launch creates it again.
+            context.update_lookups(|known| {
+                known.templates.remove(&template);
+            });
+            return Err(PortError { effect: CallEffect::NotApplied, ..error.clone() }.into());
+        }
+        end
+    }
+
+    /// Calls `CreateFleet` and retries while it is throttled. SDK retries are disabled: after its
+    /// own retries the SDK only reports the last error, although an earlier attempt may have
+    /// succeeded.
+    async fn create_fleet_with_retry(
+        &self,
+        call: impl Fn() -> CreateFleetFluentBuilder,
+    ) -> Result<LaunchOutcome, AwsError> {
+        use aws_sdk_ec2::error::ProvideErrorMetadata as _;
+        const VERB: &str = "launch instance";
+        let (mut wait, mut tries) = (THROTTLED_BACKOFF, 0);
+        loop {
+            self.limiter.acquire(ApiBucket::Launch).await;
+            self.check_write_permit(VERB)?;
+            let once = Config::builder().retry_config(RetryConfig::disabled());
+            let error = match call().customize().config_override(once).send().await {
+                Ok(answer) => return launch_outcome(answer),
+                Err(error) => error,
+            };
+            if let Some(code) = error.code().filter(|code| is_insufficient_capacity(code)) {
+                let reason = error.message().unwrap_or(code).to_owned();
+                return Ok(LaunchOutcome::InsufficientCapacity { reason });
+            }
+            let error = port_error(VERB, &error);
+            tries += 1;
+            if tries == THROTTLED_ATTEMPTS_MAX || error.effect != CallEffect::NotApplied {
+                return Err(error.into());
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+    }
+
+    /// Returns the request for a fleet of one instance in one subnet.
+    fn create_fleet_request(
+        &self,
+        (class, request): (&NodeClass, &LaunchRequest),
+        template: String,
+        subnet: &str,
+    ) -> CreateFleetFluentBuilder {
+        let overrides = FleetLaunchTemplateOverridesRequest::builder()
+            .instance_type(InstanceType::from(request.instance_type.as_str()))
+            .subnet_id(subnet)
+            .build();
+        let config = FleetLaunchTemplateConfigRequest::builder()
+            .launch_template_specification(
+                FleetLaunchTemplateSpecificationRequest::builder()
+                    .launch_template_name(template)
+                    .version("$Default")
+                    .build(),
+            )
+            .overrides(overrides)
+            .build();
+        let spot = request.capacity_type == CapacityType::Spot;
+        let capacity = TargetCapacitySpecificationRequest::builder()
+            .total_target_capacity(1)
+            .default_target_capacity_type(if spot {
+                DefaultTargetCapacityType::Spot
+            } else {
+                DefaultTargetCapacityType::OnDemand
+            })
+            .build();
+        let tags = launch_tags(class, &self.cluster, (&request.image, &request.tags));
+        let specifications = [ResourceType::Instance, ResourceType::Volume, ResourceType::Fleet];
+        let specifications = specifications.map(|kind| {
+            TagSpecification::builder().resource_type(kind).set_tags(Some(tags.clone())).build()
+        });
+        let call = self
+            .ec2
+            .create_fleet()
+            .r#type(FleetType::Instant)
+            .client_token(&request.token)
+            .launch_template_configs(config)
+            .target_capacity_specification(capacity)
+            .set_tag_specifications(Some(specifications.into()));
+        if spot {
+            let strategy = SpotAllocationStrategy::PriceCapacityOptimized;
+            call.spot_options(SpotOptionsRequest::builder().allocation_strategy(strategy).build())
+        } else {
+            let strategy = FleetOnDemandAllocationStrategy::LowestPrice;
+            let options = OnDemandOptionsRequest::builder().allocation_strategy(strategy);
+            call.on_demand_options(options.build())
+        }
+    }
+
+    /// Looks up the content of the launch template for a request.
+    async fn template_content<'c>(
+        &self,
+        context: &LaunchContext,
+        class: &'c NodeClass,
+        request: &LaunchRequest,
+    ) -> Result<TemplateContent<'c>, AwsError> {
+        let hardware = Hardware::from_labels(&request.labels);
+        let image = self.launch_image(context, (class, hardware)).await?;
+        let groups = self.launch_security_groups(context, class).await?;
+        let profile = self.instance_profile(context, class).await?;
+        let taints = [&request.taints[..], &request.startup_taints[..]].concat();
+        // The label is constant, and the tag of the instance holds the key. Otherwise every node
+        // would need its own launch template, and EC2 limits their creation.
+        let mut labels = request.labels.clone();
+        labels.entry(KEY_LABEL.into()).and_modify(|key| *key = "tagged".into());
+        let config = BootstrapConfig {
+            endpoint: &context.endpoint,
+            family: class.ami_family,
+            kubelet: &class.kubelet,
+            labels: &labels,
+            taints: &taints,
+            raid0: class.instance_store_raid0,
+            custom: class.instance_settings.user_data.as_ref().map(UserData::reveal),
+        };
+        let user_data = config
+            .user_data()
+            .map_err(|error| AwsError::Missing(format!("node class {}: {error}", class.name)))?;
+        Ok(TemplateContent {
+            image,
+            profile,
+            groups,
+            reservation: request.reservation.as_ref().map(ToString::to_string),
+            user_data: base64::encode(user_data),
+            class,
+        })
+    }
+
+    /// Returns the instance profile of a class: the named profile, or a profile that contains its
+    /// role.
+    pub(super) async fn instance_profile(
+        &self,
+        context: &LaunchContext,
+        class: &NodeClass,
+    ) -> Result<Option<String>, AwsError> {
+        let role = match &class.instance_settings.identity {
+            Identity::Profile(name) => return Ok(Some(name.clone())),
+            Identity::None => return Ok(None),
+            Identity::Role(role) => role,
+        };
+        if let Some(known) = context.read_lookups(|known| known.profiles.get(&class.name).cloned())
+        {
+            return Ok(Some(known));
+        }
+        self.limiter.acquire(ApiBucket::Other).await;
+        let found = self.iam.list_instance_profiles_for_role().role_name(role).send().await;
+        let found =
+            found.map_err(|error| port_error(&format!("read the role `{role}`"), &error))?;
+        // The first by name, so that the choice is deterministic.
+        let names =
+            found.instance_profiles.into_iter().map(|profile| profile.instance_profile_name);
+        let Some(name) = names.min() else {
+            return Err(AwsError::Missing(format!(
+                "no instance profile contains the role `{role}` of node class {}; create one, or set \
+                 `instanceProfile`",
+                class.name
+            )));
+        };
+        context.update_lookups(|known| {
+            known.profiles.insert(class.name.clone(), name.clone());
+        });
+        Ok(Some(name))
+    }
+}
+
+/// Converts an error that occurred before the launch call. A transient error then has no effect on
+/// EC2.
+fn before_launch_error(error: AwsError) -> AwsError {
+    match error {
+        AwsError::Port(error) if error.is_transient() => {
+            PortError { effect: CallEffect::NotApplied, ..error }.into()
+        }
+        other @ (AwsError::Port(_) | AwsError::Missing(_)) => other,
+    }
+}
+
+/// Reads the response: one instance, or the reason that there is none.
+fn launch_outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
+    let instances = answer.instances.unwrap_or_default();
+    let mut ids = instances.into_iter().flat_map(|found| found.instance_ids.unwrap_or_default());
+    if let Some(id) = ids.next() {
+        return Ok(LaunchOutcome::Launched(id.into()));
+    }
+    let errors = answer.errors.unwrap_or_default();
+    let words: BTreeMap<String, String> = errors
+        .into_iter()
+        .map(|error| {
+            (error.error_code.unwrap_or_default(), error.error_message.unwrap_or_default())
+        })
+        .collect();
+    let reason = words
+        .iter()
+        .map(|(code, message)| format!("{message} ({code})"))
+        .collect::<Vec<_>>()
+        .join("; ");
+    if !words.is_empty() && words.keys().all(|code| is_insufficient_capacity(code)) {
+        return Ok(LaunchOutcome::InsufficientCapacity { reason });
+    }
+    let reason = if reason.is_empty() {
+        "EC2 returned neither an instance nor an error".into()
+    } else {
+        reason
+    };
+    let effect = CallEffect::from_transience(words.is_empty());
+    let verb = "launch instance".to_owned();
+    Err(PortError { verb, reason, effect }.into())
+}
+
+/// Returns the tags of a launch. Our tags override the tags of the node class.
+pub(super) fn launch_tags(
+    class: &NodeClass,
+    cluster: &str,
+    (image, ours): (&str, &BTreeMap<String, String>),
+) -> Vec<Tag> {
+    let mut tags: BTreeMap<&str, &str> =
+        class.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let owned = format!("kubernetes.io/cluster/{cluster}");
+    tags.insert(&owned, "owned");
+    tags.insert("eks:eks-cluster-name", cluster);
+    tags.insert(IMAGE_TAG, image);
+    tags.extend(ours.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+    tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
+}

@@ -1,0 +1,107 @@
+//! Client-side rate limits: EC2 throttles by account and region, separately for each API.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// Calls that share a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ApiBucket {
+    /// Describe calls.
+    Describe,
+    /// Launches.
+    Launch,
+    /// Terminations.
+    Terminate,
+    /// Auto Scaling.
+    Scaling,
+    /// Launch templates, which EC2 limits most.
+    Template,
+    Queue,
+    /// Systems Manager parameters.
+    Parameter,
+    /// Everything else.
+    Other,
+}
+
+impl ApiBucket {
+    /// Returns the burst and the calls per second. Both are a third of the EC2 limits of an
+    /// account, so that other clients keep the rest.
+    ///
+    /// Source: EC2 API reference, request throttling: non-mutating 50 and 10, `RunInstances` 5 and
+    /// 2, `TerminateInstances` 100 and 5 (resources 1000 and 20), launch templates 5 and 1.
+    fn burst_and_rate(self) -> (u32, u32) {
+        match self {
+            Self::Describe => (16, 4),
+            Self::Launch => (5, 2),
+            Self::Terminate => (10, 2),
+            Self::Template => (5, 1),
+            // SQS has no relevant limit. This one bounds the cost of a bug.
+            Self::Queue => (200, 200),
+            // Systems Manager allows 40 calls per second.
+            Self::Parameter => (20, 10),
+            Self::Scaling | Self::Other => (10, 3),
+        }
+    }
+}
+
+/// A token bucket, stored as the time at which it is full again.
+#[derive(Debug, Default)]
+struct TokenBucket {
+    full_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RateLimiter {
+    buckets: Mutex<BTreeMap<ApiBucket, TokenBucket>>,
+}
+
+impl RateLimiter {
+    /// Waits for a token and takes it.
+    pub(super) async fn acquire(&self, api: ApiBucket) {
+        let at = self.reserve(api, Instant::now());
+        sleep_until(at).await;
+    }
+
+    /// Takes a token at `now` and returns the time at which the call may start.
+    fn reserve(&self, api: ApiBucket, now: Instant) -> Instant {
+        let (burst, rate) = api.burst_and_rate();
+        let each = Duration::from_secs(1) / rate.max(1);
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let bucket = buckets.entry(api).or_default();
+        let full_at = bucket.full_at.unwrap_or(now).max(now) + each;
+        bucket.full_at = Some(full_at);
+        // The number of remaining tokens follows from the time until the bucket is full.
+        full_at.checked_sub(each * burst).map_or(now, |at| at.max(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_beyond_burst_wait_at_the_rate() {
+        let (limiter, now) = (RateLimiter::default(), Instant::now());
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            waits.push(limiter.reserve(ApiBucket::Launch, now).duration_since(now).as_millis());
+        }
+        assert_eq!(waits, [0, 0, 0, 0, 0, 500, 1000, 1500]);
+        let other = limiter.reserve(ApiBucket::Terminate, now);
+        assert_eq!(other, now, "each API by itself");
+    }
+
+    #[test]
+    fn idle_bucket_refills_up_to_burst() {
+        let (limiter, now) = (RateLimiter::default(), Instant::now());
+        for _ in 0..5 {
+            limiter.reserve(ApiBucket::Template, now);
+        }
+        let later = now + Duration::from_mins(1);
+        let free = (0..9).filter(|_| limiter.reserve(ApiBucket::Template, later) == later).count();
+        assert_eq!(free, 5);
+    }
+}

@@ -1,0 +1,414 @@
+//! Remote repositories: fetched into a cache and read there without a checkout.
+//!
+//! The installed `git` fetches the objects, so that credentials, SSH agents, hardware keys, proxies
+//! and company certificates work as usual. This program then needs no TLS or SSH of its own. All
+//! reads use the object database, as for any commit. Only `https`, `ssh` and `file` URLs are
+//! allowed. No hook, filter or submodule is run, and nothing prompts.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::{
+    GitError, GitErrorKind, RepositoryTree, TextFile, TreeLimits, read_text_files, revision,
+    strip_credentials,
+};
+use crate::adapters::subprocess::{self, RunLimits};
+
+/// Allowed URL schemes.
+const SCHEMES: [&str; 3] = ["https", "ssh", "file"];
+
+const FETCH_LIMITS: RunLimits =
+    RunLimits { time: Duration::from_mins(2), output_bytes: 1 << 20, memory_bytes: None };
+
+/// Number of fetched commits: the newest, and its parent, which may list the accepted signers.
+const FETCH_DEPTH: usize = 2;
+
+/// Maximum characters of `git` output in an error.
+const ERROR_CHARS_MAX: usize = 300;
+
+/// A remote repository and a directory in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteRepository {
+    url: String,
+    /// The directory below the root. Empty for the root.
+    directory: String,
+}
+
+impl RemoteRepository {
+    /// Parses `https://HOST/PATH`, `ssh://…`, `file://…` or `USER@HOST:PATH`, each with an optional
+    /// `//DIRECTORY`. Returns `None` for a local path.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let after_scheme = if let Some(at) = text.find("://") {
+            at + 3
+        } else {
+            let (address, _) = text.split_once(':')?;
+            if address.contains('/') || !address.contains('@') {
+                return None;
+            }
+            0
+        };
+        let cut = text[after_scheme..].match_indices("//").map(|(at, _)| after_scheme + at);
+        // A `file://` URL may begin with more slashes, which are not a separator.
+        let cut = cut.filter(|at| *at > after_scheme).last();
+        let (url, directory) = cut.map_or((text, ""), |at| (&text[..at], &text[at + 2..]));
+        Some(Self { url: url.to_owned(), directory: directory.trim_matches('/').to_owned() })
+    }
+
+    /// Returns the URL and the directory without credentials.
+    #[must_use]
+    pub fn display_url(&self) -> String {
+        let url = strip_credentials(&self.url);
+        if self.directory.is_empty() { url } else { format!("{url}//{}", self.directory) }
+    }
+
+    /// Fetches `revision` (by default the default branch) into `cache` and reads it.
+    ///
+    /// # Errors
+    /// Returns an error if the scheme is not allowed, others can write to the cache, `git` is
+    /// missing or fails, or nothing can be read.
+    pub fn read(
+        &self,
+        revision: Option<&str>,
+        cache: &CloneCache,
+    ) -> Result<RepositoryTree, GitError> {
+        let revision = revision.unwrap_or("HEAD");
+        let tree = self.read_with_depth(revision, cache, FETCH_DEPTH)?;
+        let mut tree = match &tree.signed_history {
+            // All earlier commits determine the accepted signers.
+            Some(history) if history.is_truncated() => {
+                self.read_with_depth(revision, cache, super::signatures::COMMITS_MAX + 1)?
+            }
+            Some(_) | None => tree,
+        };
+        tree.base.repository = Some(strip_credentials(&self.url));
+        Ok(tree)
+    }
+
+    fn read_with_depth(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+        depth: usize,
+    ) -> Result<RepositoryTree, GitError> {
+        let fail = |kind| GitError { path: self.display_url(), kind };
+        let reference = self.fetch(revision, cache, depth).map_err(fail)?;
+        let clone = self.clone_path(cache);
+        let tree = revision::read(&clone.join(&self.directory), &reference, TreeLimits::DEFAULT);
+        tree.map_err(|error| fail(error.kind))
+    }
+
+    /// Returns the files below `directory` of the fetched `revision` whose names end with one of
+    /// `ends`.
+    ///
+    /// # Errors
+    /// Returns an error if the revision was not fetched, and otherwise as [`read_text_files`].
+    pub fn read_text_files(
+        &self,
+        directory: &str,
+        revision: Option<&str>,
+        ends: &[&str],
+        cache: &CloneCache,
+    ) -> Result<Vec<TextFile>, GitError> {
+        let below = self.clone_path(cache).join(&self.directory).join(directory);
+        let found =
+            read_text_files(&below, None, Some(&local_reference(revision.unwrap_or("HEAD"))), ends);
+        found.map_err(|error| GitError {
+            path: format!("{}//{directory}", self.display_url()),
+            ..error
+        })
+    }
+
+    /// Returns the path of the clone. Credentials are not part of the name, so that all users of a
+    /// URL share it.
+    fn clone_path(&self, cache: &CloneCache) -> PathBuf {
+        cache
+            .path
+            .join(format!("{}.git", hex::encode(Sha256::digest(strip_credentials(&self.url)))))
+    }
+
+    /// Fetches `revision` and returns its reference in the clone.
+    fn fetch(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+        depth: usize,
+    ) -> Result<String, GitErrorKind> {
+        let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
+        if !SCHEMES.contains(&scheme) {
+            return Err(GitErrorKind::Scheme { scheme: scheme.to_owned() });
+        }
+        let odd = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
+        if revision.starts_with('-') || revision.is_empty() || revision.contains(odd) {
+            let reason = "name a branch, a tag or a whole commit".to_owned();
+            let revision = revision.to_owned();
+            return Err(GitErrorKind::UnknownRevision { revision, reason });
+        }
+        cache.prepare().map_err(GitErrorKind::Fetch)?;
+        let clone = self.clone_path(cache);
+        if !clone.join("HEAD").is_file() {
+            run_git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
+                .map_err(GitErrorKind::Fetch)?;
+        }
+        remove_stale_lock(&clone.join("shallow.lock"));
+        let reference = local_reference(revision);
+        let clone = format!("--git-dir={}", clone.display());
+        let refspec = format!("+{revision}:{reference}");
+        let depth = format!("--depth={depth}");
+        let fetched = run_git(&[
+            &clone,
+            "fetch",
+            "--quiet",
+            &depth,
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--no-write-fetch-head",
+            "--",
+            &self.url,
+            &refspec,
+        ]);
+        // Credentials are removed before truncation, which could leave half of one.
+        let plain = |message: String| truncate(&redact(&message, &self.url));
+        fetched.map(|()| reference).map_err(|message| {
+            let (revision, reason) = (revision.to_owned(), plain(message));
+            if is_missing_revision(&reason) {
+                return GitErrorKind::UnknownRevision { revision, reason };
+            }
+            GitErrorKind::Fetch(reason)
+        })
+    }
+}
+
+/// Returns whether the server reported a missing commit or branch. A server that only serves branch
+/// heads (`Server does not allow request for unadvertised object`) has not reported that.
+fn is_missing_revision(message: &str) -> bool {
+    message.contains("not our ref") || message.contains("couldn't find remote ref")
+}
+
+/// A directory of clones.
+#[derive(Debug)]
+pub struct CloneCache {
+    path: PathBuf,
+    /// Removes a temporary directory at the end of the run.
+    _temporary: Option<TempDir>,
+}
+
+impl CloneCache {
+    /// Returns the directory below the user's cache. Without one, it is a private directory for
+    /// this run.
+    ///
+    /// # Errors
+    /// Returns an error if neither can be used.
+    pub fn from_environment() -> Result<Self, GitError> {
+        if let Some(cache) = subprocess::cache_directory() {
+            return Ok(Self { path: cache.join("clones"), _temporary: None });
+        }
+        let temporary = tempfile::Builder::new().prefix("fleetwright-").tempdir();
+        let temporary = temporary.map_err(|error| {
+            let kind = GitErrorKind::Fetch(format!("cannot create a temporary directory: {error}"));
+            GitError { path: std::env::temp_dir().display().to_string(), kind }
+        })?;
+        Ok(Self { path: temporary.path().join("clones"), _temporary: Some(temporary) })
+    }
+
+    /// Creates the directory and checks that only the user can write to it.
+    fn prepare(&self) -> Result<(), String> {
+        let display = self.path.display();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.path)
+            .map_err(|error| format!("its directory {display} cannot be created: {error}"))?;
+        let found = std::fs::symlink_metadata(&self.path)
+            .map_err(|error| format!("its directory {display} cannot be inspected: {error}"))?;
+        let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+        if is_ours && found.mode() & 0o022 == 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "other users can write to its directory {display}; remove it, or run `chmod 700` on it"
+        ))
+    }
+}
+
+/// Removes the lock of a killed fetch, which would block every later fetch. A lock older than the
+/// fetch timeout has no owner.
+fn remove_stale_lock(lock: &std::path::Path) {
+    let age = std::fs::metadata(lock).and_then(|found| found.modified());
+    let age = age.ok().and_then(|at| at.elapsed().ok());
+    if age.is_some_and(|age| age > FETCH_LIMITS.time) {
+        // If the removal fails, the fetch reports it.
+        let _ = std::fs::remove_file(lock);
+    }
+}
+
+/// Runs the installed `git` with the user's configuration and without prompts.
+fn run_git(arguments: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("git");
+    for setting in ["core.hooksPath=/dev/null", "fetch.fsckObjects=true", "gc.auto=0"] {
+        command.args(["-c", setting]);
+    }
+    command.args(arguments).env("GIT_TERMINAL_PROMPT", "0");
+    command.env("GIT_ALLOW_PROTOCOL", SCHEMES.join(":")).env("LC_ALL", "C");
+    if std::env::var_os("GIT_SSH_COMMAND").is_none() {
+        command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes");
+    }
+    command.stdin(Stdio::null());
+    let output = subprocess::run(&mut command, &FETCH_LIMITS)
+        .map_err(|failure| format!("`git` {failure}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(message.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Removes everything that may be a credential of `url` from `git` output.
+fn redact(message: &str, url: &str) -> String {
+    let mut message = message.replace(url, &strip_credentials(url));
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    let query = rest.split_once(['?', '#']).map_or("", |(_, query)| query);
+    let password = user.split_once(':').map_or("", |(_, password)| password);
+    let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
+    for secret in [user, password, query].into_iter().chain(values) {
+        // A user name alone, as for SSH, is not a secret.
+        if !secret.is_empty() && (secret != user || user.contains(':') || url.contains("://")) {
+            message = message.replace(secret, "…");
+        }
+    }
+    message
+}
+
+fn truncate(message: &str) -> String {
+    message.chars().take(ERROR_CHARS_MAX).collect()
+}
+
+fn local_reference(revision: &str) -> String {
+    format!("refs/fleetwright/{}", &hex::encode(Sha256::digest(revision))[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::tests::TestRepository;
+    use super::*;
+
+    fn cache_in(folder: &std::path::Path) -> CloneCache {
+        CloneCache { path: folder.join("clones"), _temporary: None }
+    }
+
+    #[test]
+    fn git_output_is_redacted_before_truncation() {
+        let token = "ghp_0123456789".repeat(40);
+        for (url, secret) in [
+            (format!("https://me:{token}@h/o/r"), token.as_str()),
+            (format!("https://{token}@h/o/r"), token.as_str()),
+            (format!("https://h/o/r?access={token}"), token.as_str()),
+        ] {
+            let message = format!("fatal: unable to access '{url}/': {secret} is refused");
+            let display = truncate(&redact(&message, &url));
+            assert!(!display.contains("ghp_") && display.contains("https://h/o/r"), "{display}");
+        }
+        let message = "git@h: Permission denied (publickey)";
+        assert_eq!(redact(message, "git@h:o/r"), message, "a name is no secret");
+    }
+
+    #[test]
+    fn clone_cache_must_be_private_and_ignores_credentials() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
+        assert_eq!(cache.prepare(), Ok(()));
+        fs::set_permissions(&cache.path, fs::Permissions::from_mode(0o777)).expect("opened");
+        assert!(cache.prepare().expect_err("open to all").contains("other users can write"));
+        fs::remove_dir(&cache.path).expect("removed");
+        std::os::unix::fs::symlink(folder.path(), &cache.path).expect("linked");
+        assert!(cache.prepare().expect_err("a link").contains("other users can write"));
+        let remote = |url: &str| RemoteRepository::parse(url).expect("a URL").clone_path(&cache);
+        assert_eq!(remote("https://a:b@h/o/r"), remote("https://h/o/r"));
+        assert_ne!(remote("https://h/o/r"), remote("https://h/o/s"));
+    }
+
+    #[test]
+    fn remote_urls_are_parsed_with_directory() {
+        let remote = |url: &str, directory: &str| {
+            Some(RemoteRepository { url: url.to_owned(), directory: directory.to_owned() })
+        };
+        for (text, expected) in [
+            ("https://h/o/r", remote("https://h/o/r", "")),
+            ("https://h/o/r.git//clusters/prod/", remote("https://h/o/r.git", "clusters/prod")),
+            ("git@h:o/r.git//apps", remote("git@h:o/r.git", "apps")),
+            ("ssh://git@h:22/o/r", remote("ssh://git@h:22/o/r", "")),
+            ("file:///srv/r//apps", remote("file:///srv/r", "apps")),
+            ("ext::sh -c x", None),
+            ("clusters/prod", None),
+            ("c:/x", None),
+            (".", None),
+        ] {
+            assert_eq!(RemoteRepository::parse(text), expected, "{text}");
+        }
+        let secret = RemoteRepository::parse("https://me:token@h/o/r//x").expect("a URL");
+        assert_eq!(secret.display_url(), "https://h/o/r//x");
+    }
+
+    #[test]
+    fn remote_is_fetched_shallow_without_checkout() {
+        let repo = TestRepository::new();
+        repo.write("apps/a.yaml", "1").write("b.yaml", "2").commit();
+        repo.write("apps/a.yaml", "3");
+        let last = repo.commit();
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
+        let url = format!("file://{}//apps", repo.path("").display());
+        let url = url.replace("///apps", "//apps");
+        let remote = RemoteRepository::parse(&url).expect("a URL");
+        let tree = remote.read(None, &cache).expect("read");
+        assert_eq!(tree.tree.files.len(), 1);
+        assert_eq!(tree.tree.files[0].content.as_deref(), Ok(&b"3"[..]));
+        assert_eq!(tree.base.commit.as_deref(), Some(last.as_str()));
+        let clone = remote.clone_path(&cache);
+        assert!(clone.join("shallow").is_file() && !clone.join("apps").exists());
+        repo.write("apps/a.yaml", "4").commit();
+        // A killed fetch leaves its lock.
+        let lock = fs::File::create(clone.join("shallow.lock")).expect("a lock");
+        assert!(remote.read(None, &cache).is_err(), "the lock may have an owner");
+        let long_ago = std::time::SystemTime::now() - FETCH_LIMITS.time * 2;
+        lock.set_modified(long_ago).expect("an older one");
+        let tree = remote.read(None, &cache).expect("read again");
+        assert_eq!(tree.tree.files[0].content.as_deref(), Ok(&b"4"[..]), "what is there now");
+        for none in ["nowhere", "1111111111111111111111111111111111111111"] {
+            let error = remote.read(Some(none), &cache).expect_err("there is none");
+            let certain = matches!(error.kind, GitErrorKind::UnknownRevision { .. });
+            assert!(certain && error.to_string().contains(none), "{error}");
+        }
+    }
+
+    #[test]
+    fn unsafe_remotes_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
+        for (url, revision, expected) in [
+            ("http://127.0.0.1:1/x", None, "scheme `http` is not fetched from"),
+            ("ext://sh/x", None, "scheme `ext` is not fetched from"),
+            ("git://127.0.0.1/x", None, "scheme `git` is not fetched from"),
+            ("file:///nowhere", Some("--upload-pack=x"), "has no commit `--upload-pack=x`"),
+            ("file:///nowhere", Some("a:b"), "has no commit `a:b`"),
+            ("file:///nowhere", None, "it cannot be fetched: "),
+            ("https://me:secret@127.0.0.1:1/x", None, "it cannot be fetched: "),
+        ] {
+            let remote = RemoteRepository::parse(url).expect("a URL");
+            let error = remote.read(revision, &cache).expect_err("refused").to_string();
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        }
+        assert!(fs::read_dir(&cache.path).expect("listed").count() <= 2);
+    }
+}

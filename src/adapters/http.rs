@@ -1,0 +1,160 @@
+//! HTTP/1.1 primitives for servers: connections, bodies, forms.
+//!
+//! This module handles the protocol only. Invariants: a slow, broken or hostile client affects only
+//! its own connection, and its input is bounded.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
+use percent_encoding::percent_decode_str;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Maximum number of open connections. hyper closes a connection whose request head takes longer
+/// than 30 seconds.
+const CONNECTIONS_MAX: usize = 512;
+
+/// Serves connections until the future is dropped. It must run in a `LocalSet`.
+pub(crate) async fn serve<A, F>(listener: TcpListener, answer: A)
+where
+    A: Fn(hyper::Request<Incoming>) -> F + 'static,
+    F: Future<Output = hyper::Response<ResponseBody>> + 'static,
+{
+    let answer = Rc::new(answer);
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // Further clients wait until a connection ends.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        // An accept error concerns one client, or a temporary shortage. The server continues.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let answer = Rc::clone(&answer);
+        tokio::task::spawn_local(async move {
+            let answer = service_fn(move |request| {
+                let answered = answer(request);
+                async move { Ok::<_, Infallible>(answered.await) }
+            });
+            let mut http = http1::Builder::new();
+            let connection =
+                http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended early");
+            }
+            drop(slot);
+        });
+    }
+}
+
+/// Returns a response with content type and date.
+pub(crate) fn response(
+    code: u16,
+    content_type: &'static str,
+    body: ResponseBody,
+) -> hyper::Response<ResponseBody> {
+    let mut response = hyper::Response::new(body);
+    *response.status_mut() =
+        hyper::StatusCode::from_u16(code).unwrap_or(hyper::StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    // Clients compare their clocks with this header.
+    let now = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    if let Ok(now) = now.parse() {
+        headers.insert(DATE, now);
+    }
+    response
+}
+
+/// Returns all values of a header, joined with commas.
+pub(crate) fn header_values(headers: &HeaderMap, name: &HeaderName) -> String {
+    let all = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    all.collect::<Vec<_>>().join(",")
+}
+
+/// Parses a form or a query. The last value of a repeated field is used.
+pub(crate) fn parse_form(text: &str) -> BTreeMap<String, String> {
+    form_urlencoded::parse(text.as_bytes()).into_owned().collect()
+}
+
+/// Decodes percent escapes of a path.
+pub(crate) fn decode_path(path: &str) -> String {
+    percent_decode_str(path).decode_utf8_lossy().into_owned()
+}
+
+/// A response body.
+pub(crate) enum ResponseBody {
+    Full(Option<Bytes>),
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl ResponseBody {
+    /// Returns a body that is sent at once.
+    pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
+        Self::Full(Some(bytes.into()))
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Stream(events) => {
+                events.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+            }
+        }
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        match self {
+            Self::Full(bytes) => {
+                let length = bytes.as_ref().map_or(0, Bytes::len);
+                hyper::body::SizeHint::with_exact(u64::try_from(length).unwrap_or(u64::MAX))
+            }
+            Self::Stream(_) => hyper::body::SizeHint::default(),
+        }
+    }
+}
+
+/// Runs `work` in a `LocalSet`, with the tasks that it spawns.
+pub(crate) async fn run_local<T>(work: impl Future<Output = T>) -> T {
+    tokio::task::LocalSet::new().run_until(work).await
+}
+
+/// Listens on a local port. Port 0 selects a free port.
+pub(crate) async fn listen(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind(("127.0.0.1", port)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_and_paths_are_decoded() {
+        let form = parse_form("labelSelector=app%3Dapi%2Ctier+in+%28a%29&watch=1&empty=&flag");
+        assert_eq!(form["labelSelector"], "app=api,tier in (a)");
+        assert_eq!((form["watch"].as_str(), form["empty"].as_str()), ("1", ""));
+        assert!(form.contains_key("flag"));
+        assert_eq!(decode_path("/a%2Fb+c%"), "/a/b+c%");
+    }
+}

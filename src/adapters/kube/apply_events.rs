@@ -1,0 +1,103 @@
+//! Side output of an apply: Kubernetes events, and sold-out offerings.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::client::Kubernetes;
+use super::events::{EventSubject, KubernetesEvent};
+use crate::apply::{Event, Step};
+use crate::model::observed::Exclusion;
+
+/// The longest wait for remaining events after an apply.
+pub const EVENTS_FLUSH_MAX: Duration = Duration::from_secs(5);
+
+/// The side output of one apply.
+#[derive(Debug)]
+pub struct ApplyEvents<'p> {
+    plan_id: &'p str,
+    kubernetes: &'p Kubernetes,
+    sold_out: RefCell<Vec<Exclusion>>,
+}
+
+impl<'p> ApplyEvents<'p> {
+    /// Returns an empty output.
+    #[must_use]
+    pub fn new(plan_id: &'p str, kubernetes: &'p Kubernetes) -> Self {
+        Self { plan_id, kubernetes, sold_out: RefCell::default() }
+    }
+
+    /// Writes an event for each step that concerns a node. A failed write is dropped.
+    pub async fn write(&self, mut events: UnboundedReceiver<Event>) {
+        while let Some(event) = events.recv().await {
+            let Some(event) = self.to_event(&event) else { continue };
+            if let Err(error) = self.kubernetes.record_event(&event).await {
+                tracing::warn!(%error, about = %event.subject, "cannot record event");
+            }
+        }
+    }
+
+    /// Records a sold-out offering.
+    pub fn remember_sold_out(&self, event: &Event) {
+        if let Step::NoCapacity { instance_type, zone, capacity_type } = &event.step {
+            self.sold_out.borrow_mut().push(Exclusion {
+                instance_type: Some(instance_type.clone()),
+                zone: Some(zone.clone()),
+                capacity_type: Some(*capacity_type),
+                until: event.at,
+            });
+        }
+    }
+
+    /// Returns the sold-out offerings, each once.
+    #[must_use]
+    pub fn sold_out(&self) -> BTreeSet<Exclusion> {
+        let all = self.sold_out.borrow();
+        all.iter().map(|one| Exclusion { until: Timestamp::UNIX_EPOCH, ..one.clone() }).collect()
+    }
+
+    fn to_event(&self, event: &Event) -> Option<KubernetesEvent> {
+        let (node, reason, what) = match &event.step {
+            Step::Ready { node } => (node, "Ready", "the node is ready".to_owned()),
+            Step::Cordoned { node } => (node, "Cordoned", "no new pods are scheduled".to_owned()),
+            Step::Uncordoned { node } => {
+                let why = match event.address {
+                    Some(_) => "the drain was abandoned, and pods can be scheduled again",
+                    None => {
+                        "pods can be scheduled again: an interrupted drain had left the node cordoned"
+                    }
+                };
+                (node, "Uncordoned", why.to_owned())
+            }
+            Step::Evicted { node, pods } => (node, "Evicting", format!("evicting {pods} pods")),
+            Step::Checked { .. }
+            | Step::Wave { .. }
+            | Step::Launched { .. }
+            | Step::NoCapacity { .. }
+            | Step::Raised { .. }
+            | Step::Joined { .. }
+            | Step::Found { .. }
+            | Step::Going { .. }
+            | Step::Retrying { .. }
+            | Step::Unanswered
+            | Step::Unreadable
+            | Step::Waiting { .. }
+            | Step::Blocked { .. }
+            | Step::Terminating { .. }
+            | Step::Finished { .. } => return None,
+        };
+        let address = event.address.as_ref().map(|address| format!("{address} of "));
+        let address = address.unwrap_or_default();
+        let plan = self.plan_id;
+        Some(KubernetesEvent {
+            subject: EventSubject::Node(node.clone()),
+            reason,
+            message: format!("{what}: {address}plan {plan}"),
+            is_warning: reason == "Uncordoned",
+            at: event.at,
+        })
+    }
+}

@@ -1,0 +1,229 @@
+//! The cached part of an object: only what the planner needs, because a cluster has many objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::list::ApiResource;
+use super::node::parse_node;
+use super::owner_references::{controller_owner, parse_metadata};
+use super::pod::{has_chosen_node, parse_pod};
+use crate::manifest::read_live_objects;
+use crate::model::desired::Scale;
+use crate::model::ids::{LabelKey, LabelValue, TextInterner, WorkloadId, WorkloadKind};
+use crate::model::observed::{LiveWorkload, Node, Pod, template_key};
+use crate::model::pod::PodTemplate;
+
+/// Metadata that matters only to its author.
+const DROPPED_METADATA: [&str; 2] = ["managedFields", "annotations"];
+
+/// A parsed object.
+#[derive(Debug)]
+pub(super) struct CachedObject {
+    pub(super) content: ObjectContent,
+    /// Errors of parts that could not be parsed.
+    pub(super) unread: Box<[String]>,
+}
+
+/// A parsed pod.
+#[derive(Debug)]
+pub(super) struct CachedPod {
+    /// The pod, shared with the observations that contain it.
+    pub(super) pod: Arc<Pod>,
+    pub(super) template: Arc<PodTemplate>,
+    /// The direct owner.
+    pub(super) owner: Option<WorkloadId>,
+}
+
+/// An object with its owner.
+#[derive(Debug)]
+pub(super) struct OwnerLink {
+    pub(super) id: WorkloadId,
+    pub(super) owner: WorkloadId,
+}
+
+/// The relevant content of an object.
+#[derive(Debug)]
+pub(super) enum ObjectContent {
+    Pod(CachedPod),
+    /// An intermediate owner of pods, such as a `ReplicaSet` of a Deployment.
+    OwnerLink(Box<OwnerLink>),
+    /// A top-level workload and its template.
+    Workload(Box<LiveWorkload>, Arc<PodTemplate>),
+    Node(Box<Node>),
+    /// An object that is parsed together with others.
+    Raw(Json),
+    /// An irrelevant or unparsable object.
+    Ignored,
+}
+
+impl CachedObject {
+    /// Parses an object of a resource type.
+    pub(super) fn from_json(resource: ApiResource, object: Json) -> Self {
+        match resource.kind {
+            "Pod" => Self::from_pod(&object),
+            "ReplicaSet" => Self::from_owner(WorkloadKind::ReplicaSet, &object),
+            "Job" => Self::from_owner(WorkloadKind::Job, &object),
+            "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicationController" | "CronJob" => {
+                Self::from_workload(&object)
+            }
+            "Node" => match parse_node(&object) {
+                Ok(node) => Self::readable(ObjectContent::Node(Box::new(node))),
+                Err(why) => Self { content: ObjectContent::Ignored, unread: [why].into() },
+            },
+            _ => Self::readable(ObjectContent::Raw(strip_metadata(resource, object))),
+        }
+    }
+
+    fn readable(content: ObjectContent) -> Self {
+        Self { content, unread: Box::default() }
+    }
+
+    fn from_pod(object: &Json) -> Self {
+        let mut read = read_live_objects([object]);
+        let problems = read.problems.iter();
+        let mut unread: Vec<String> =
+            problems.map(|p| format!("{}: {}", p.object, p.message)).collect();
+        let template = read.workloads.pop_first().map(|(_, found)| found.template);
+        let (Some(meta), Some(mut template)) = (parse_metadata(object), template) else {
+            // A missing template was reported as unread.
+            return Self { content: ObjectContent::Ignored, unread: unread.into() };
+        };
+        let owner = controller_owner(&meta);
+        strip_binding(&mut template, owner.as_ref(), has_chosen_node(&meta));
+        let content = match parse_pod(object, (template_key(&template), &template)) {
+            Ok(pod) => ObjectContent::Pod(CachedPod { pod: Arc::new(pod), template, owner }),
+            Err(why) => {
+                unread.push(why);
+                ObjectContent::Ignored
+            }
+        };
+        Self { content, unread: unread.into() }
+    }
+
+    /// Parses an object that may be owned by a workload.
+    fn from_owner(kind: WorkloadKind, object: &Json) -> Self {
+        let meta = parse_metadata(object);
+        let owner = meta.as_ref().and_then(controller_owner);
+        let named = meta.and_then(|meta| Some((meta.namespace?, meta.name?)));
+        let (Some(owner), Some((namespace, name))) = (owner, named) else {
+            return Self::from_workload(object);
+        };
+        let (namespace, name) = (namespace.as_str().into(), name.as_str().into());
+        let id = WorkloadId { namespace, name, kind };
+        Self::readable(ObjectContent::OwnerLink(Box::new(OwnerLink { id, owner })))
+    }
+
+    fn from_workload(object: &Json) -> Self {
+        let mut read = read_live_objects([object]);
+        let problems = read.problems.iter();
+        let unread = problems.map(|p| format!("{}: {}", p.object, p.message)).collect();
+        let Some((id, workload)) = read.workloads.pop_first() else {
+            return Self { content: ObjectContent::Ignored, unread };
+        };
+        let replicas = match workload.scale {
+            Scale::Replicas(n) => n,
+            Scale::Job { pods, suspended: false, .. } => pods,
+            Scale::Job { suspended: true, .. }
+            | Scale::PerNode
+            | Scale::CronJob { .. }
+            | Scale::ScaledJob(_)
+            | Scale::Buffer(_) => 0,
+        };
+        // The cluster does not reliably reveal which repository delivers a workload. The comparison
+        // with the plan does.
+        let delivered = false;
+        let template = Some(template_key(&workload.template));
+        let first_ordinal = workload.first_ordinal;
+        let live = LiveWorkload { id, replicas, first_ordinal, delivered, template };
+        Self { content: ObjectContent::Workload(Box::new(live), workload.template), unread }
+    }
+}
+
+/// Shared values of many objects. A cluster has about a hundred times as many pods as templates.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    templates: BTreeMap<String, Arc<PodTemplate>>,
+    texts: TextInterner,
+}
+
+impl Interner {
+    /// Replaces the values of a newly parsed object with shared ones.
+    pub(super) fn intern(&mut self, cached: &mut CachedObject) {
+        match &mut cached.content {
+            ObjectContent::Pod(CachedPod { pod, template, owner }) => {
+                self.intern_template(&pod.template, template);
+                let texts = &mut self.texts;
+                if let Some(pod) = Arc::get_mut(pod) {
+                    pod.namespace.share(texts);
+                    pod.node.iter_mut().for_each(|node| node.share(texts));
+                    if let Some(owner) = owner {
+                        owner.namespace.share(texts);
+                        texts.share(&mut owner.name);
+                    }
+                    pod.owner.clone_from(owner);
+                }
+            }
+            ObjectContent::Workload(live, template) => {
+                if let Some(key) = &live.template {
+                    self.intern_template(key, template);
+                }
+            }
+            ObjectContent::Node(node) => {
+                let labels = std::mem::take(&mut node.labels).into_iter();
+                let texts = &mut self.texts;
+                let share = |(mut key, mut value): (LabelKey, LabelValue)| {
+                    key.share(texts);
+                    value.share(texts);
+                    (key, value)
+                };
+                node.labels = labels.map(share).collect();
+            }
+            ObjectContent::OwnerLink(_) | ObjectContent::Raw(_) | ObjectContent::Ignored => {}
+        }
+    }
+
+    fn intern_template(&mut self, key: &str, template: &mut Arc<PodTemplate>) {
+        match self.templates.get(key) {
+            Some(known) => *template = Arc::clone(known),
+            None => drop(self.templates.insert(key.to_owned(), Arc::clone(template))),
+        }
+    }
+
+    /// Drops values that no object uses anymore.
+    pub(super) fn drop_unused(&mut self) {
+        self.templates.retain(|_, template| Arc::strong_count(template) > 1);
+        self.texts.drop_unused();
+    }
+}
+
+/// Removes large irrelevant metadata. Annotations of claims and autoscalers are kept.
+fn strip_metadata(resource: ApiResource, mut object: Json) -> Json {
+    let has_irrelevant_annotations = matches!(resource.kind, "CSINode" | "VolumeAttachment");
+    if let Some(Json::Object(meta)) = object.get_mut("metadata") {
+        for part in DROPPED_METADATA.iter().take(if has_irrelevant_annotations { 2 } else { 1 }) {
+            meta.remove(*part);
+        }
+    }
+    object
+}
+
+/// Removes fields that a scheduler or controller set for one pod: its bound node, and the node for
+/// which a `DaemonSet` created it.
+fn strip_binding(template: &mut Arc<PodTemplate>, owner: Option<&WorkloadId>, chosen: bool) {
+    let of_daemon = owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet);
+    let template = Arc::make_mut(template);
+    if !chosen {
+        template.spec.node_name = None;
+    }
+    if of_daemon && let Some(terms) = &mut template.spec.node_affinity.required {
+        for term in &mut *terms {
+            term.fields.clear();
+        }
+        terms.dedup();
+        if terms.iter().all(|term| term.expressions.is_empty()) {
+            template.spec.node_affinity.required = None;
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Lists everything that the planner needs of a cluster.
+//!
+//! Pods are listed first, then their owners, then nodes. Every owner of a listed pod is therefore
+//! found, unless it was deleted since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ::kube::Error;
+use serde_json::Value as Json;
+
+use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
+use super::client::Kubernetes;
+use super::list::ApiResource;
+use super::owner_references::parse_metadata;
+use super::{autoscalers, node, port_error};
+use crate::apply::ports::{CallEffect, ClusterObjects, NodeAndPods, PortError};
+use crate::manifest::read_live_objects;
+use crate::model::ids::{NodeName, WorkloadId};
+use crate::model::pod::PodTemplate;
+use crate::model::storage::{ClaimPhase, Storage};
+
+const fn resource(
+    api_version: &'static str,
+    kind: &'static str,
+    path: &'static str,
+) -> ApiResource {
+    ApiResource { api_version, kind, path }
+}
+
+pub(super) const PODS: ApiResource = resource("v1", "Pod", "/api/v1/pods");
+const NODES: ApiResource = resource("v1", "Node", "/api/v1/nodes");
+const STORAGE_CLASSES: ApiResource =
+    resource("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses");
+const VOLUMES: ApiResource = resource("v1", "PersistentVolume", "/api/v1/persistentvolumes");
+const CLAIMS: ApiResource =
+    resource("v1", "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims");
+const ATTACHMENTS: ApiResource =
+    resource("storage.k8s.io/v1", "VolumeAttachment", "/apis/storage.k8s.io/v1/volumeattachments");
+const CSI_NODES: ApiResource =
+    resource("storage.k8s.io/v1", "CSINode", "/apis/storage.k8s.io/v1/csinodes");
+
+const HORIZONTAL: ApiResource = resource(
+    "autoscaling/v2",
+    "HorizontalPodAutoscaler",
+    "/apis/autoscaling/v2/horizontalpodautoscalers",
+);
+const VERTICAL: ApiResource = resource(
+    "autoscaling.k8s.io/v1",
+    "VerticalPodAutoscaler",
+    "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers",
+);
+
+/// All resource types in list order.
+pub(super) const RESOURCES: [ApiResource; 16] = [
+    PODS,
+    resource("apps/v1", "ReplicaSet", "/apis/apps/v1/replicasets"),
+    resource("batch/v1", "Job", "/apis/batch/v1/jobs"),
+    resource("apps/v1", "Deployment", "/apis/apps/v1/deployments"),
+    resource("apps/v1", "StatefulSet", "/apis/apps/v1/statefulsets"),
+    resource("apps/v1", "DaemonSet", "/apis/apps/v1/daemonsets"),
+    resource("v1", "ReplicationController", "/api/v1/replicationcontrollers"),
+    resource("batch/v1", "CronJob", "/apis/batch/v1/cronjobs"),
+    STORAGE_CLASSES,
+    VOLUMES,
+    CLAIMS,
+    HORIZONTAL,
+    VERTICAL,
+    ATTACHMENTS,
+    CSI_NODES,
+    NODES,
+];
+
+/// Annotation of a claim that is bound on both sides.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+
+/// Objects of one resource type, by namespace and name.
+pub(super) type ObjectCache = BTreeMap<String, CachedObject>;
+
+/// Returns the cache key of an object.
+pub(super) fn object_key(object: &Json) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str).unwrap_or_default();
+    format!("{}/{}", text("/metadata/namespace"), text("/metadata/name"))
+}
+
+/// Returns whether a cluster may not serve a resource type.
+pub(super) fn is_optional(resource: ApiResource) -> bool {
+    resource.path == VERTICAL.path
+}
+
+impl Kubernetes {
+    /// Reads nodes, pods, workloads and storage.
+    ///
+    /// # Errors
+    /// Returns an error if any list cannot be read to its end. An object that cannot be parsed is
+    /// named in [`ClusterObjects::unread`].
+    pub(super) async fn list_cluster_objects(&self) -> Result<ClusterObjects, Error> {
+        let mut interner = Interner::default();
+        let mut share = |cached: &mut CachedObject| interner.intern(cached);
+        let mut pods = self.list_objects(PODS, &mut share).await?.0;
+        let mut other_caches = Vec::new();
+        for resource in RESOURCES.into_iter().skip(1) {
+            other_caches.push(self.list_objects(resource, &mut share).await?.0);
+        }
+        Ok(assemble(&mut pods, &other_caches))
+    }
+
+    /// Reads a node and then its pods. On a cordoned node, no later pod is missed.
+    ///
+    /// # Errors
+    /// Returns an error if an object cannot be read or parsed.
+    pub(super) async fn read_node(&self, name: &NodeName) -> Result<NodeAndPods, PortError> {
+        let nodes = self.list_matching(NODES, &format!("metadata.name={name}")).await?;
+        let pods = self.list_matching(PODS, &format!("spec.nodeName={name}")).await?;
+        let node = nodes.into_iter().find_map(|content| {
+            let ObjectContent::Node(node) = content else { return None };
+            Some(*node)
+        });
+        let pods = pods.into_iter().filter_map(|content| {
+            let ObjectContent::Pod(CachedPod { mut pod, owner, .. }) = content else { return None };
+            Arc::make_mut(&mut pod).owner = owner;
+            Some(pod)
+        });
+        Ok(NodeAndPods { node, pods: pods.collect() })
+    }
+
+    /// Lists the objects of a resource type that match a field selector.
+    async fn list_matching(
+        &self,
+        resource: ApiResource,
+        fields: &str,
+    ) -> Result<Vec<ObjectContent>, PortError> {
+        const VERB: &str = "read node";
+        let mut read: Vec<CachedObject> = Vec::new();
+        let mut receive = |page: Option<Vec<Json>>| match page {
+            Some(page) => read
+                .extend(page.into_iter().map(|object| CachedObject::from_json(resource, object))),
+            None => read.clear(),
+        };
+        let end = self.list_pages(resource, Some(fields), &mut receive).await;
+        end.map_err(|error| port_error(VERB, &error))?;
+        if let Some(why) = read.iter().find_map(|cached| cached.unread.first()) {
+            let (verb, reason) = (VERB.to_owned(), why.clone());
+            return Err(PortError { verb, reason, effect: CallEffect::NotApplied });
+        }
+        Ok(read.into_iter().map(|cached| cached.content).collect())
+    }
+
+    /// Lists the objects of a resource type, each interned by `share`, with the version of the
+    /// collection. Returns an empty list without a version for an optional type that is not served.
+    pub(super) async fn list_objects(
+        &self,
+        resource: ApiResource,
+        share: &mut (dyn FnMut(&mut CachedObject) + Send),
+    ) -> Result<(ObjectCache, Option<String>), Error> {
+        let mut read: Vec<(String, CachedObject)> = Vec::new();
+        let mut receive = |page: Option<Vec<Json>>| match page {
+            Some(page) => read.extend(page.into_iter().map(|object| {
+                let key = object_key(&object);
+                let mut cached = CachedObject::from_json(resource, object);
+                share(&mut cached);
+                (key, cached)
+            })),
+            None => read.clear(),
+        };
+        match self.list_pages(resource, None, &mut receive).await {
+            // A map collected at once takes half the memory of a map that grew in order.
+            Ok(version) => Ok((read.into_iter().collect(), Some(version))),
+            Err(Error::Api(status)) if status.code == 404 && is_optional(resource) => {
+                Ok((ObjectCache::new(), None))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Combines the cached pods and the other [`RESOURCES`] in their order.
+pub(super) fn assemble<'s>(
+    pods: &mut ObjectCache,
+    other_caches: impl IntoIterator<Item = &'s ObjectCache>,
+) -> ClusterObjects {
+    let mut read = ClusterAssembly::default();
+    read.objects.unread.extend(pods.values().flat_map(|cached| cached.unread.iter().cloned()));
+    let mut storage: Vec<&Json> = Vec::new();
+    for (resource, cache) in RESOURCES.iter().skip(1).zip(other_caches) {
+        for cached in cache.values() {
+            read.objects.unread.extend(cached.unread.iter().cloned());
+            match &cached.content {
+                ObjectContent::OwnerLink(link) => {
+                    read.owners.insert(&link.id, &link.owner);
+                }
+                ObjectContent::Workload(live, template) => {
+                    read.add_template(live.template.as_deref().unwrap_or_default(), template);
+                    read.objects.workloads.push((**live).clone());
+                }
+                ObjectContent::Node(node) => read.objects.nodes.push((**node).clone()),
+                ObjectContent::Raw(object) => match resource.path {
+                    path if path == HORIZONTAL.path => read.add_horizontal(object),
+                    path if path == VERTICAL.path => read.add_vertical(object),
+                    path if path == ATTACHMENTS.path => read.add_attachment(object),
+                    path if path == CSI_NODES.path => read.add_limits(object),
+                    _ => storage.push(object),
+                },
+                ObjectContent::Pod(_) | ObjectContent::Ignored => {}
+            }
+        }
+    }
+    read.add_storage(&storage);
+    for cached in pods.values_mut() {
+        read.add_pod(cached);
+    }
+    read.objects
+}
+
+#[derive(Default)]
+struct ClusterAssembly<'s> {
+    objects: ClusterObjects,
+    /// Owners of intermediate owners: of Deployments' `ReplicaSet`s, and of `CronJob`s' Jobs.
+    owners: BTreeMap<&'s WorkloadId, &'s WorkloadId>,
+}
+
+impl ClusterAssembly<'_> {
+    fn add_template(&mut self, key: &str, template: &Arc<PodTemplate>) {
+        if !self.objects.templates.contains_key(key) {
+            self.objects.templates.insert(key.to_owned(), Arc::clone(template));
+        }
+    }
+
+    /// Adds a pod with its top-level owner. An owner of an unknown kind ends the chain.
+    fn add_pod(&mut self, cached: &mut CachedObject) {
+        let ObjectContent::Pod(CachedPod { pod, template, owner }) = &mut cached.content else {
+            return;
+        };
+        self.add_template(&pod.template, template);
+        let top = owner.as_ref().map(|owner| self.owners.get(owner).copied().unwrap_or(owner));
+        if pod.owner.as_ref() != top {
+            // Earlier observations keep their copy.
+            Arc::make_mut(pod).owner = top.cloned();
+        }
+        self.objects.pods.push(Arc::clone(pod));
+    }
+
+    fn add_horizontal(&mut self, object: &Json) {
+        match autoscalers::parse_horizontal(object) {
+            Ok(found) => self.objects.scaling.horizontal.extend(found),
+            Err(why) => self.objects.unread.push(why),
+        }
+    }
+
+    fn add_vertical(&mut self, object: &Json) {
+        match autoscalers::parse_vertical(object) {
+            Ok(found) => self.objects.scaling.vertical.extend(found),
+            Err(why) => self.objects.unread.push(why),
+        }
+    }
+
+    fn add_attachment(&mut self, object: &Json) {
+        // An attachment with an inline volume belongs to no claim.
+        if let Some((node, volume)) = node::parse_attachment(object) {
+            self.objects.storage.attached.entry(node).or_default().insert(volume);
+        }
+    }
+
+    fn add_limits(&mut self, object: &Json) {
+        match node::parse_attach_limits(object) {
+            Ok((name, limits)) => {
+                self.objects.storage.attach_limits.insert(name, limits);
+            }
+            Err(why) => self.objects.unread.push(why),
+        }
+    }
+
+    /// Adds storage classes, volumes and claims.
+    fn add_storage(&mut self, objects: &[&Json]) {
+        let read = read_live_objects(objects.iter().copied());
+        let unread = read.problems.iter().map(|p| format!("{}: {}", p.object, p.message));
+        self.objects.unread.extend(unread);
+        let storage: &mut Storage = &mut self.objects.storage;
+        (storage.classes, storage.volumes) = (read.storage_classes, read.volumes);
+        for ((namespace, name), declared) in read.claims {
+            storage.claims.entry(namespace).or_default().insert(name, declared.claim);
+        }
+        for object in objects {
+            let (Some(meta), Some(kind)) = (parse_metadata(object), object.get("kind")) else {
+                continue;
+            };
+            let Some(name) = meta.name else { continue };
+            if kind == STORAGE_CLASSES.kind
+                && let Some(class) = storage.classes.get_mut(&name)
+            {
+                class.created_at = meta.creation_timestamp.as_ref().map(|time| time.0);
+            }
+            let namespace = meta.namespace.as_deref().unwrap_or_default();
+            let claims = storage.claims.get_mut(namespace).filter(|_| kind == CLAIMS.kind);
+            if let Some(claim) = claims.and_then(|claims| claims.get_mut(&name)) {
+                let bound =
+                    meta.annotations.as_ref().is_some_and(|a| a.contains_key(BIND_COMPLETED));
+                let lost = object.pointer("/status/phase").is_some_and(|phase| phase == "Lost");
+                claim.phase = match (lost, bound) {
+                    (true, _) => ClaimPhase::Lost,
+                    (false, true) => ClaimPhase::Bound,
+                    (false, false) => ClaimPhase::Pending,
+                };
+                claim.deleting = meta.deletion_timestamp.is_some();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::ids::WorkloadKind;
+    use crate::model::observed::Pod;
+
+    fn owned(name: &str, api_version: &str, kind: &str, owner: &str) -> Json {
+        json!({
+            "metadata": {
+                "name": name, "namespace": "web", "uid": name,
+                "creationTimestamp": "2026-11-21T09:00:00Z",
+                "ownerReferences": [{
+                    "apiVersion": api_version, "kind": kind, "name": owner, "uid": "u",
+                    "controller": true
+                }]
+            },
+            "spec": { "containers": [{ "name": "main", "image": "main" }] }
+        })
+    }
+
+    fn cached_objects(resource: ApiResource, objects: Vec<Json>) -> ObjectCache {
+        let typed = objects.into_iter().map(|mut object| {
+            object["apiVersion"] = resource.api_version.into();
+            object["kind"] = resource.kind.into();
+            (object_key(&object), CachedObject::from_json(resource, object))
+        });
+        typed.collect()
+    }
+
+    #[test]
+    fn top_level_workload_owns_the_pod() {
+        let cases = [
+            ("apps/v1", "ReplicaSet", "api-7f", Some((WorkloadKind::Deployment, "api"))),
+            ("apps/v1", "ReplicaSet", "other", Some((WorkloadKind::ReplicaSet, "other"))),
+            ("apps/v1", "ReplicaSet", "canary-1", Some((WorkloadKind::ReplicaSet, "canary-1"))),
+            ("batch/v1", "Job", "sync-1", Some((WorkloadKind::CronJob, "sync"))),
+            ("apps/v1", "StatefulSet", "db", Some((WorkloadKind::StatefulSet, "db"))),
+            ("v1", "Node", "ip-10-0-0-1", None),
+        ];
+        let mut other_caches: Vec<ObjectCache> =
+            RESOURCES.iter().skip(1).map(|_| ObjectCache::new()).collect();
+        let pod = |(n, case): (usize, &(&str, &str, &str, _))| {
+            owned(&format!("pod-{n}"), case.0, case.1, case.2)
+        };
+        let mut pods = cached_objects(PODS, cases.iter().enumerate().map(pod).collect());
+        let sets = vec![
+            owned("api-7f", "apps/v1", "Deployment", "api"),
+            owned("canary-1", "argoproj.io/v1", "Rollout", "c"),
+        ];
+        other_caches[0] = cached_objects(RESOURCES[1], sets);
+        other_caches[1] =
+            cached_objects(RESOURCES[2], vec![owned("sync-1", "batch/v1", "CronJob", "sync")]);
+        let objects = assemble(&mut pods, &other_caches);
+        assert_eq!(objects.pods.len(), cases.len(), "{:?}", objects.unread);
+        for (pod, (_, kind, owner, expected)) in objects.pods.iter().zip(cases) {
+            let found = pod.owner.as_ref().map(|id| (id.kind, id.name.to_string()));
+            let expected = expected.map(|(kind, name)| (kind, name.to_owned()));
+            assert_eq!(found, expected, "{kind} {owner}");
+        }
+    }
+
+    #[test]
+    fn observations_share_unchanged_pods() {
+        let read = |object: Json, interner: &mut Interner| {
+            let mut cache = cached_objects(PODS, vec![object]);
+            for cached in cache.values_mut() {
+                interner.intern(cached);
+            }
+            cache
+        };
+        let mut interner = Interner::default();
+        let mut pods = read(owned("a", "apps/v1", "ReplicaSet", "api-7f"), &mut interner);
+        pods.append(&mut read(owned("b", "apps/v1", "ReplicaSet", "api-7f"), &mut interner));
+        let sets = |owner| {
+            cached_objects(RESOURCES[1], vec![owned("api-7f", "apps/v1", "Deployment", owner)])
+        };
+        let cached = |pods: &mut ObjectCache, owner| assemble(pods, &[sets(owner)]).pods;
+        let (first, again) = (cached(&mut pods, "api"), cached(&mut pods, "api"));
+        assert!(first.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)));
+        let text = |pod: &Arc<Pod>| pod.namespace.as_str().as_ptr();
+        assert_eq!(text(&first[0]), text(&first[1]), "one text, although each was read by itself");
+        let owner = |pod: &Arc<Pod>| pod.owner.clone().expect("it has one");
+        let other = cached(&mut pods, "other");
+        assert_eq!((&*owner(&other[0]).name, &*owner(&first[0]).name), ("other", "api"));
+    }
+
+    #[test]
+    fn unused_interned_values_are_dropped() {
+        let mut interner = Interner::default();
+        let mut pods = cached_objects(PODS, vec![owned("a", "apps/v1", "ReplicaSet", "api-7f")]);
+        for cached in pods.values_mut() {
+            interner.intern(cached);
+        }
+        interner.drop_unused();
+        let is_interned = |interner: &Interner| format!("{interner:?}").contains("api-7f");
+        assert!(is_interned(&interner));
+        drop(pods);
+        interner.drop_unused();
+        assert!(!is_interned(&interner), "{interner:?}");
+    }
+}

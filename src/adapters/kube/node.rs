@@ -1,0 +1,196 @@
+//! Parses nodes and their attach limits.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node as ApiNode, Taint as ApiTaint};
+use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::demand::to_resources;
+use crate::model::ids::{InstanceId, NodeName};
+use crate::model::observed::{Node, NodeFault};
+use crate::model::pod::{ResourceList, Taint, TaintEffect};
+use crate::model::storage::AttachLimits;
+use crate::model::units::{Quantity, Resources};
+
+/// Annotation domains that affect node capacity.
+const ANNOTATION_DOMAINS: [&str; 3] =
+    ["karpenter.sh/", "cluster-autoscaler.kubernetes.io/", "fleetwright.dev/"];
+
+/// Taints that repeat `unschedulable` and the condition `Ready`.
+const MIRROR_TAINTS: [&str; 3] = [
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
+
+/// Parses a node. The error names the invalid attribute.
+pub(super) fn parse_node(object: &Json) -> Result<Node, String> {
+    let node = ApiNode::deserialize(object).map_err(|error| error.to_string())?;
+    let meta = node.metadata;
+    let name = meta.name.ok_or("a node has no name")?;
+    let wrong = |what: &str| format!("node `{name}` has {what}");
+    let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
+    let conditions = status.conditions.unwrap_or_default();
+    let taints = spec.taints.unwrap_or_default();
+    let annotations = meta.annotations.unwrap_or_default();
+    let counts = |key: &str| ANNOTATION_DOMAINS.iter().any(|domain| key.starts_with(domain));
+    let read = |amounts: Option<BTreeMap<String, ApiQuantity>>| {
+        parse_resources(amounts).map_err(|what| wrong(&what))
+    };
+    Ok(Node {
+        uid: meta.uid.ok_or_else(|| wrong("no UID"))?.into(),
+        instance: spec.provider_id.as_deref().and_then(instance_from_provider_id),
+        labels: meta
+            .labels
+            .unwrap_or_default()
+            .iter()
+            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+            .collect(),
+        annotations: annotations.into_iter().filter(|(key, _)| counts(key)).collect(),
+        taints: taints
+            .iter()
+            .filter(|taint| !MIRROR_TAINTS.contains(&taint.key.as_str()))
+            .map(|found| parse_taint(found).map_err(|what| wrong(&what)))
+            .collect::<Result<_, _>>()?,
+        capacity: read(status.capacity)?,
+        allocatable: read(status.allocatable)?,
+        ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+        faults: NodeFault::ALL
+            .into_iter()
+            .filter(|fault| {
+                conditions.iter().any(|c| c.type_ == fault.condition() && c.status == "False")
+            })
+            .collect(),
+        unschedulable: spec.unschedulable.unwrap_or(false),
+        created_at: meta.creation_timestamp.ok_or_else(|| wrong("no time of creation"))?.0,
+        name: name.as_str().into(),
+    })
+}
+
+fn parse_taint(found: &ApiTaint) -> Result<Taint, String> {
+    let effect = match found.effect.as_str() {
+        "NoSchedule" => TaintEffect::NoSchedule,
+        "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+        "NoExecute" => TaintEffect::NoExecute,
+        other => return Err(format!("a taint of the unknown effect `{other}`")),
+    };
+    let value = found.value.as_deref().unwrap_or_default();
+    Ok(Taint { key: found.key.as_str().into(), value: value.into(), effect })
+}
+
+/// Returns the instance of a provider ID such as `aws:///us-east-1a/i-0123456789abcdef0`.
+fn instance_from_provider_id(provider_id: &str) -> Option<InstanceId> {
+    let id = provider_id.strip_prefix("aws://")?.rsplit('/').next()?;
+    id.starts_with("i-").then(|| id.into())
+}
+
+fn parse_resources(amounts: Option<BTreeMap<String, ApiQuantity>>) -> Result<Resources, String> {
+    Ok(to_resources(&parse_amounts(amounts.unwrap_or_default())?))
+}
+
+/// Parses amounts by resource: `cpu` in millicores, others in whole units.
+pub(super) fn parse_amounts(
+    amounts: BTreeMap<String, ApiQuantity>,
+) -> Result<ResourceList, String> {
+    let read = |(name, ApiQuantity(text)): (String, ApiQuantity)| {
+        let quantity: Quantity =
+            text.parse().map_err(|_| format!("the amount `{text}` of {name}"))?;
+        let amount = if name == "cpu" { quantity.ceil_milli() } else { quantity.ceil_units() };
+        Ok((name.into(), amount))
+    };
+    amounts.into_iter().map(read).collect()
+}
+
+/// Parses the attach limits of a node by driver. Drivers without a limit are omitted.
+pub(super) fn parse_attach_limits(object: &Json) -> Result<(NodeName, AttachLimits), String> {
+    let node = CSINode::deserialize(object).map_err(|error| error.to_string())?;
+    let name = node.metadata.name.ok_or("a CSINode has no name")?;
+    let limit = |driver: k8s_openapi::api::storage::v1::CSINodeDriver| {
+        let count = u32::try_from(driver.allocatable?.count?).ok()?;
+        Some((driver.name, count))
+    };
+    Ok((name.into(), node.spec.drivers.into_iter().filter_map(limit).collect()))
+}
+
+/// Returns the node and the volume of an attachment.
+pub(super) fn parse_attachment(object: &Json) -> Option<(NodeName, String)> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Json::as_str);
+    let volume = text("/spec/source/persistentVolumeName")?;
+    Some((text("/spec/nodeName")?.into(), volume.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object() -> Json {
+        json!({
+            "metadata": {
+                "name": "ip-10-0-0-1", "uid": "u1", "creationTimestamp": "2026-11-21T09:00:00Z",
+                "labels": { "topology.kubernetes.io/zone": "us-east-1a" },
+                "annotations": { "karpenter.sh/do-not-disrupt": "true", "csi.volume/nodeid": "x" }
+            },
+            "spec": {
+                "providerID": "aws:///us-east-1a/i-0123456789abcdef0", "unschedulable": true,
+                "taints": [
+                    { "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" },
+                    { "key": "dedicated", "value": "ml", "effect": "NoExecute" }
+                ]
+            },
+            "status": {
+                "capacity": { "cpu": "4", "memory": "16093300Ki", "pods": "58" },
+                "allocatable": { "cpu": "3920m", "memory": "15076468Ki", "pods": "58" },
+                "conditions": [
+                    { "type": "Ready", "status": "True",
+                      "lastHeartbeatTime": null, "lastTransitionTime": null },
+                    { "type": "KernelReady", "status": "False" },
+                    { "type": "StorageReady", "status": "True" },
+                    { "type": "NetworkingReady", "status": "Unknown" },
+                    { "type": "DiskPressure", "status": "False" }
+                ]
+            }
+        })
+    }
+
+    #[test]
+    fn node_is_parsed_without_mirror_taints() {
+        let node = parse_node(&object()).expect("a node");
+        assert_eq!(node.instance, Some("i-0123456789abcdef0".into()));
+        assert!(node.ready && node.unschedulable);
+        assert_eq!(node.faults, [NodeFault::Kernel].into());
+        assert_eq!(node.taints.len(), 1);
+        assert_eq!(node.allocatable.cpu.0, 3920);
+        assert_eq!(node.capacity.memory.0, 16_093_300 * 1024);
+        assert_eq!(node.annotations.len(), 1);
+    }
+
+    #[test]
+    fn invalid_node_error_names_the_node() {
+        let mut broken = object();
+        broken["status"]["allocatable"]["memory"] = json!("lots");
+        let error = parse_node(&broken).expect_err("no quantity");
+        assert_eq!(error, "node `ip-10-0-0-1` has the amount `lots` of memory");
+        let mut broken = object();
+        broken["spec"]["taints"][1]["effect"] = json!("Never");
+        assert!(parse_node(&broken).expect_err("no effect").contains("unknown effect `Never`"));
+    }
+
+    #[test]
+    fn only_ec2_provider_ids_are_instances() {
+        for (provider_id, expected) in [
+            ("aws:///us-east-1a/i-0abc", Some("i-0abc")),
+            ("aws://i-0abc", Some("i-0abc")),
+            ("aws:///us-east-1a/fargate-ip-10-0-0-1", None),
+            ("kind://docker/kind/kind-control-plane", None),
+            ("", None),
+        ] {
+            let expected = expected.map(InstanceId::from);
+            assert_eq!(instance_from_provider_id(provider_id), expected, "{provider_id}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Writes: cordon and delete nodes, evict and nominate pods.
+
+use std::time::Duration;
+
+use ::kube::Error;
+use ::kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use ::kube::core::PartialObjectMeta;
+use k8s_openapi::api::core::v1::{Node as ApiNode, Pod as ApiPod};
+use serde_json::{Value as Json, json};
+
+use super::client::{Kubernetes, WRITE_TIMEOUT};
+use super::port_error;
+use crate::apply::ports::{
+    CallEffect, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
+};
+use crate::model::ids::{NodeName, Uid};
+use crate::model::observed::{CORDONED_ANNOTATION, CordonReason, CordonState, Node, Pod};
+
+/// Field manager of all writes, also the source of events.
+pub(super) const FIELD_MANAGER: &str = "fleetwright";
+
+/// Maximum number of retries after a concurrent write to a node.
+const CONFLICTS_MAX: u32 = 5;
+
+/// Increment of the pause before each retry.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Error cause of an eviction that a disruption budget forbids.
+const BUDGET_CAUSE: &str = "DisruptionBudget";
+
+impl Cluster for Kubernetes {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.list_cluster_objects().await.map_err(|error| port_error("read cluster", &error))
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeAndPods, PortError> {
+        self.read_node(name).await
+    }
+
+    async fn cordon(
+        &self,
+        node: &Node,
+        mark: Option<CordonReason>,
+    ) -> Result<CordonOutcome, PortError> {
+        const VERB: &str = "cordon node";
+        match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
+            Ok(Ok(Some(outcome))) => Ok(outcome),
+            Ok(Ok(None)) => Err(PortError {
+                verb: VERB.to_owned(),
+                reason: "too many concurrent writes".to_owned(),
+                effect: CallEffect::NotApplied,
+            }),
+            Ok(Err(error)) => Err(port_error(VERB, &error)),
+            Err(_) => Err(PortError {
+                verb: VERB.to_owned(),
+                reason: format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
+                effect: CallEffect::Unknown,
+            }),
+        }
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
+        // Built by hand: the client library misspells the options, and the API server then ignores
+        // the UID.
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": { "name": pod.name, "namespace": pod.namespace },
+            "deleteOptions": { "preconditions": { "uid": pod.uid } },
+        });
+        let params =
+            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let response: Result<Json, Error> =
+            pods.create_subresource("eviction", &pod.name, &params, &eviction).await;
+        match response {
+            Ok(_) => Ok(EvictOutcome::Evicted),
+            Err(Error::Api(status)) => match status.code {
+                // Gone, or replaced by another pod of that name.
+                404 | 409 => Ok(EvictOutcome::Evicted),
+                429 if is_blocked_by_budget(&status) => {
+                    Ok(EvictOutcome::Blocked { budget: blocking_budget(pod, &status) })
+                }
+                _ => Err(port_error("evict pod", &Error::Api(status))),
+            },
+            Err(error) => Err(port_error("evict pod", &error)),
+        }
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
+        let same = Preconditions { uid: Some(uid.to_string()), ..Preconditions::default() };
+        let params = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        match nodes.delete(node.as_str(), &params).await {
+            Ok(_) => Ok(()),
+            Err(Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(port_error("delete node", &error)),
+        }
+    }
+}
+
+impl Kubernetes {
+    /// Cordons or uncordons a node whose cordon state is as observed. Kubelets update their nodes
+    /// often, most of all during boot. The precondition is therefore the state that was just read,
+    /// not the observed resource version. Returns `None` if concurrent writes exhausted the
+    /// retries.
+    async fn cordon_if_unchanged(
+        &self,
+        seen: &Node,
+        mark: Option<CordonReason>,
+    ) -> Result<Option<CordonOutcome>, Error> {
+        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        for tried in 0..CONFLICTS_MAX {
+            tokio::time::sleep(CONFLICT_PAUSE * tried).await;
+            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else {
+                return Ok(Some(CordonOutcome::Outdated));
+            };
+            if cordon_state(&found) != seen.cordon_state() {
+                return Ok(Some(CordonOutcome::Outdated));
+            }
+            let mark = mark.map(CordonReason::as_str);
+            let patch = json!({
+                "metadata": {
+                    "resourceVersion": found.metadata.resource_version,
+                    "annotations": { CORDONED_ANNOTATION: mark },
+                },
+                "spec": { "unschedulable": mark.is_some() },
+            });
+            let patched: Result<PartialObjectMeta<ApiNode>, Error> =
+                nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
+            match patched {
+                Ok(_) => return Ok(Some(CordonOutcome::Written)),
+                // A concurrent write, or the node is gone.
+                Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sets the node that the scheduler tries first for a pending pod. This is part of the pod
+    /// status, not a binding.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be written. The scheduler then chooses freely.
+    pub async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
+        // The UID in the patch is a precondition, as for nodes.
+        let patch = json!({
+            "metadata": { "uid": pod.uid }, "status": { "nominatedNodeName": node.as_str() },
+        });
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let patched: Result<ApiPod, Error> =
+            pods.patch_status(&pod.name, &params, &Patch::Merge(&patch)).await;
+        patched.map(|_| ()).map_err(|error| port_error("nominate pod", &error))
+    }
+}
+
+/// Returns the current cordon state of a node.
+fn cordon_state(found: &ApiNode) -> CordonState {
+    let meta = &found.metadata;
+    let annotations = meta.annotations.as_ref();
+    CordonState {
+        uid: meta.uid.as_deref().unwrap_or_default().into(),
+        unschedulable: found.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+        annotation: annotations.and_then(|all| all.get(CORDONED_ANNOTATION)).cloned(),
+    }
+}
+
+/// Returns whether a disruption budget forbids the eviction. Otherwise the API server is
+/// throttling.
+fn is_blocked_by_budget(status: &::kube::core::Status) -> bool {
+    let causes = status.details.as_ref().map(|details| &details.causes);
+    causes.into_iter().flatten().any(|cause| cause.reason == BUDGET_CAUSE)
+        || status.message.contains("disruption budget")
+}
+
+/// Returns the budget that the API server names, such as `web/api`.
+fn blocking_budget(pod: &Pod, status: &::kube::core::Status) -> String {
+    let causes = status.details.as_ref().map(|details| &details.causes);
+    let messages = causes.into_iter().flatten().map(|cause| cause.message.as_str());
+    let named = messages.filter_map(|text| {
+        let (_, rest) = text.split_once("disruption budget ")?;
+        rest.split_whitespace().next()
+    });
+    let mut named = named.map(|name| format!("{}/{name}", pod.namespace));
+    named.next().unwrap_or_else(|| format!("a budget in namespace {}", pod.namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use ::kube::core::response::{Status, StatusCause, StatusDetails};
+
+    use super::*;
+
+    #[test]
+    fn blocked_eviction_differs_from_throttling() {
+        let with = |cause: Option<(&str, &str)>| {
+            let mut status = Status::failure("Cannot evict pod", "TooManyRequests");
+            status.code = 429;
+            let causes = cause.map(|(reason, message)| StatusCause {
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+                field: String::new(),
+            });
+            let causes = causes.into_iter().collect();
+            status.details = Some(StatusDetails {
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                causes,
+                retry_after_seconds: 0,
+            });
+            status
+        };
+        let says = "The disruption budget api needs 2 healthy pods and has 2 currently";
+        let status = with(Some((BUDGET_CAUSE, says)));
+        assert!(is_blocked_by_budget(&status));
+        assert!(!is_blocked_by_budget(&with(None)));
+    }
+}

@@ -1,0 +1,168 @@
+//! Parses the state of pods. The manifest readers parse their templates.
+
+use std::collections::BTreeMap;
+
+use ::kube::api::ObjectMeta;
+use k8s_openapi::api::core::v1::PodStatus;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use super::node::parse_amounts;
+use super::owner_references::{controller_owner, parse_metadata};
+use crate::model::observed::{Pod, PodPhase};
+use crate::model::pod::{PodTemplate, ResourceList};
+
+/// Annotation of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Parses a pod whose template has the key `key`. Its owner is the direct owner.
+pub(super) fn parse_pod(
+    object: &Json,
+    (key, template): (String, &PodTemplate),
+) -> Result<Pod, String> {
+    let meta = parse_metadata(object).ok_or("a pod has no metadata")?;
+    let name = meta.name.clone().ok_or("a pod has no name")?;
+    let namespace = meta.namespace.clone().unwrap_or_default();
+    let wrong = |what: &str| format!("pod `{namespace}/{name}` has {what}");
+    let status = object.get("status").map(PodStatus::deserialize).transpose();
+    let status = status.map_err(|error| wrong(&format!("a status that is unreadable: {error}")))?;
+    let status = status.unwrap_or_default();
+    let started_at = status.start_time.as_ref().map(|at| at.0);
+    let phase = match status.phase.as_deref() {
+        Some("Pending") | None => PodPhase::Pending,
+        // A pod on an unreachable node may still run and keeps its resources.
+        Some("Running" | "Unknown") => PodPhase::Running,
+        Some("Succeeded") => PodPhase::Succeeded,
+        Some("Failed") => PodPhase::Failed,
+        Some(other) => return Err(wrong(&format!("the unknown phase `{other}`"))),
+    };
+    let node = object.pointer("/spec/nodeName").and_then(Json::as_str);
+    Ok(Pod {
+        uid: meta.uid.clone().ok_or_else(|| wrong("no UID"))?.into(),
+        owner: controller_owner(&meta),
+        template: key,
+        node: node.filter(|name| !name.is_empty()).map(Into::into),
+        phase,
+        created_at: meta.creation_timestamp.as_ref().ok_or_else(|| wrong("no time of creation"))?.0,
+        terminating: meta.deletion_timestamp.is_some(),
+        mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR)),
+        started_at,
+        granted: granted_resources(status, template).map_err(|what| wrong(&what))?,
+        namespace: namespace.as_str().into(),
+        name: name.as_str().into(),
+    })
+}
+
+/// Returns the resources that the kubelet granted to containers of a resized pod: the larger of
+/// `allocatedResources` and `resources`. Empty if all of them equal the template.
+fn granted_resources(
+    status: PodStatus,
+    template: &PodTemplate,
+) -> Result<BTreeMap<String, ResourceList>, String> {
+    let mut granted = BTreeMap::new();
+    let all = status.container_statuses.into_iter().chain(status.init_container_statuses);
+    for container in all.flatten() {
+        let mut amounts = parse_amounts(container.allocated_resources.unwrap_or_default())?;
+        let actual = container.resources.and_then(|resources| resources.requests);
+        for (name, amount) in parse_amounts(actual.unwrap_or_default())? {
+            let larger = amounts.entry(name).or_insert(amount);
+            *larger = amount.max(*larger);
+        }
+        let spec = &template.spec;
+        let mut stated = spec.containers.iter().chain(&spec.init_containers);
+        let stated = stated.find(|stated| stated.name == container.name);
+        let is_stated = |(name, amount): (&crate::model::units::ResourceName, &i64)| {
+            stated.is_some_and(|c| c.resources.requests.get(name) == Some(amount))
+        };
+        if !amounts.is_empty() && !amounts.iter().all(is_stated) {
+            granted.insert(container.name, amounts);
+        }
+    }
+    Ok(granted)
+}
+
+/// Returns whether the author of the pod chose its node, not a scheduler. The field then belongs to
+/// a field manager of the spec, unlike after a binding.
+pub(super) fn has_chosen_node(meta: &ObjectMeta) -> bool {
+    let entries = meta.managed_fields.iter().flatten();
+    let mut fields = entries.filter(|entry| entry.subresource.as_deref().is_none_or(str::is_empty));
+    fields.any(|entry| {
+        let set = entry.fields_v1.as_ref();
+        set.is_some_and(|set| set.0.pointer("/f:spec/f:nodeName").is_some())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object() -> Json {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "api-1", "namespace": "web", "uid": "u1",
+                "creationTimestamp": "2026-11-21T09:00:00Z",
+                "managedFields": [{
+                    "manager": "kube-controller-manager", "operation": "Update",
+                    "apiVersion": "v1", "fieldsType": "FieldsV1",
+                    "fieldsV1": { "f:spec": { "f:containers": {} } }
+                }]
+            },
+            "spec": { "nodeName": "n1", "containers": [{ "name": "api" }] },
+            "status": { "phase": "Running" }
+        })
+    }
+
+    fn template() -> PodTemplate {
+        let live = crate::manifest::read_live_objects([&json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "x", "namespace": "web" },
+            "spec": { "containers": [{
+                "name": "api", "resources": { "requests": { "cpu": "500m", "memory": "1Gi" } }
+            }] }
+        })]);
+        let workload = live.workloads.into_values().next().expect("a pod");
+        (*workload.template).clone()
+    }
+
+    fn read(object: &Json) -> Result<Pod, String> {
+        parse_pod(object, ("k".to_owned(), &template()))
+    }
+
+    #[test]
+    fn bound_pod_has_not_chosen_its_node() {
+        let bound = object();
+        assert_eq!(read(&bound).expect("a pod").node, Some("n1".into()));
+        assert!(!has_chosen_node(&parse_metadata(&bound).expect("metadata")));
+        let mut chosen_node = object();
+        chosen_node["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:nodeName"] = json!({});
+        assert!(has_chosen_node(&parse_metadata(&chosen_node).expect("metadata")));
+    }
+
+    #[test]
+    fn granted_resources_are_kept_only_if_different() {
+        let with = |allocated: &str, actual: &str| {
+            let mut object = object();
+            object["status"]["containerStatuses"] = json!([{
+                "name": "api", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "allocatedResources": { "cpu": allocated, "memory": "1Gi" },
+                "resources": { "requests": { "cpu": actual, "memory": "1Gi" } }
+            }]);
+            read(&object).expect("a pod").granted
+        };
+        assert!(with("500m", "500m").is_empty());
+        for (allocated, actual) in [("1", "500m"), ("500m", "1")] {
+            assert_eq!(with(allocated, actual)["api"]["cpu"], 1000, "{allocated} {actual}");
+        }
+    }
+
+    #[test]
+    fn unknown_phase_fails_and_unreachable_pod_runs() {
+        let mut lost = object();
+        lost["status"]["phase"] = json!("Unknown");
+        assert_eq!(read(&lost).expect("a pod").phase, PodPhase::Running);
+        lost["status"]["phase"] = json!("Resting");
+        assert!(read(&lost).expect_err("unknown").contains("unknown phase `Resting`"));
+    }
+}

@@ -1,0 +1,223 @@
+//! Preflight checks of a cluster: each required permission, and the clock skew.
+
+use ::kube::Error;
+use ::kube::api::{Api, ListParams, PostParams};
+use ::kube::client::Body;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::client::Kubernetes;
+use super::port_error;
+use crate::apply::ports::{CallEffect, PortError, Requirement};
+
+/// Maximum clock skew in seconds. AWS signatures are valid for five minutes.
+const SKEW_SECONDS_MAX: i64 = 60;
+
+const RBAC_REMEDY: &str =
+    "apply deploy/kubernetes/rbac.yaml, and bind the user that plans or applies";
+
+/// A permission: namespace (or empty), group, resource with subresource, name (or empty), and
+/// verbs.
+type Permission = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+
+/// Every permission that `deploy/kubernetes/rbac.yaml` grants.
+const REQUIRED_PERMISSIONS: [Permission; 22] = [
+    ("", "", "nodes", "", &["list", "get", "patch", "delete"]),
+    ("", "", "pods", "", &["list"]),
+    ("", "", "pods/eviction", "", &["create"]),
+    ("", "", "persistentvolumeclaims", "", &["list"]),
+    ("", "", "persistentvolumes", "", &["list"]),
+    ("", "", "replicationcontrollers", "", &["list"]),
+    ("", "", "namespaces", "kube-system", &["get"]),
+    ("", "apps", "daemonsets", "", &["list"]),
+    ("", "apps", "deployments", "", &["list"]),
+    ("", "apps", "replicasets", "", &["list"]),
+    ("", "apps", "statefulsets", "", &["list"]),
+    ("", "batch", "cronjobs", "", &["list"]),
+    ("", "batch", "jobs", "", &["list"]),
+    ("", "autoscaling", "horizontalpodautoscalers", "", &["list"]),
+    ("", "autoscaling.k8s.io", "verticalpodautoscalers", "", &["list"]),
+    ("", "storage.k8s.io", "csinodes", "", &["list"]),
+    ("", "storage.k8s.io", "storageclasses", "", &["list"]),
+    ("", "storage.k8s.io", "volumeattachments", "", &["list"]),
+    ("kube-system", "coordination.k8s.io", "leases", "", &["create"]),
+    ("kube-system", "coordination.k8s.io", "leases", "fleetwright-apply", &["get", "update"]),
+    ("kube-system", "", "configmaps", "aws-auth", &["get"]),
+    ("default", "", "events", "", &["create"]),
+];
+
+impl Kubernetes {
+    /// Checks everything that plans and applies need in the cluster. `now` is the local clock.
+    pub async fn preflight(&self, now: impl Fn() -> Timestamp) -> Vec<Requirement> {
+        let api = self.cluster_uid().await.map(|uid| format!("kube-system has the UID {uid}"));
+        let api = api.map_err(|error| error.to_string());
+        let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
+        let mut requirements = vec![Requirement::from_result("Kubernetes API", api, remedy)];
+        let version = self.client.apiserver_version().await;
+        let version = version.map(|info| format!("version {}.{}", info.major, info.minor));
+        let version = version.map_err(|e| port_error("read version", &e).to_string());
+        requirements.push(Requirement::from_result("Kubernetes version", version, remedy));
+        let skew = self
+            .clock_skew_seconds(now)
+            .await
+            .map_err(|error| error.to_string())
+            .and_then(check_skew);
+        requirements.push(Requirement::from_result(
+            "clock",
+            skew,
+            "synchronize the local clock with NTP",
+        ));
+        let missing = self.missing_permissions().await.map_err(|error| error.to_string());
+        let missing = missing.and_then(|missing| match &missing[..] {
+            [] => Ok("all required permissions".to_owned()),
+            some => Err(format!("not allowed: {}", some.join(", "))),
+        });
+        requirements.push(Requirement::from_result("Kubernetes permissions", missing, RBAC_REMEDY));
+        requirements
+    }
+
+    /// Returns whether the `aws-auth` map of the cluster admits a role.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read.
+    pub async fn is_role_mapped(&self, arn: &str) -> Result<bool, PortError> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let found = maps.get_opt("aws-auth").await;
+        let found = found.map_err(|error| port_error("read aws-auth", &error))?;
+        let roles = found.and_then(|map| map.data?.remove("mapRoles")).unwrap_or_default();
+        // Compared as a word: an ARN may be the prefix of another.
+        let is_end = |c: char| c.is_whitespace() || ['"', '\'', ','].contains(&c);
+        Ok(roles.split(is_end).any(|word| word == arn))
+    }
+
+    /// Returns how many seconds the clock of the API server is ahead of the local clock.
+    async fn clock_skew_seconds(&self, now: impl Fn() -> Timestamp) -> Result<i64, PortError> {
+        const VERB: &str = "compare clocks";
+        let failed = |reason: String| PortError {
+            verb: VERB.to_owned(),
+            reason,
+            effect: CallEffect::Refused,
+        };
+        let request = ::kube::core::Request::new("/version").list(&ListParams::default());
+        let request = request.map_err(|error| failed(error.to_string()))?;
+        let answer = self.client.send(request.map(Body::from)).await;
+        let ours = now();
+        let answer = answer.map_err(|error| port_error(VERB, &error))?;
+        let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+        let date = date.ok_or_else(|| failed("the API server sent no date".to_owned()))?;
+        let theirs = rfc2822::DateTimeParser::new().parse_timestamp(date);
+        let theirs = theirs.map_err(|_| failed(format!("`{date}` is not a date")))?;
+        Ok(theirs.duration_since(ours).as_secs())
+    }
+
+    async fn missing_permissions(&self) -> Result<Vec<String>, PortError> {
+        let mut missing = Vec::new();
+        for (namespace, group, resource, name, verbs) in REQUIRED_PERMISSIONS {
+            for verb in verbs {
+                if !self.is_allowed((namespace, group, resource, name), verb).await? {
+                    let group = if group.is_empty() { "" } else { &format!(".{group}") };
+                    missing.push(format!("{verb} {resource}{group}"));
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    async fn is_allowed(
+        &self,
+        (namespace, group, resource, name): (&str, &str, &str, &str),
+        verb: &str,
+    ) -> Result<bool, PortError> {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let (resource, subresource) = match resource.split_once('/') {
+            Some((resource, sub)) => (resource, some(sub)),
+            None => (resource, None),
+        };
+        let attributes = ResourceAttributes {
+            group: some(group),
+            name: some(name),
+            namespace: some(namespace),
+            resource: some(resource),
+            subresource,
+            verb: some(verb),
+            ..ResourceAttributes::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                non_resource_attributes: None,
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let answer: Result<_, Error> = reviews.create(&PostParams::default(), &review).await;
+        let answer = answer.map_err(|error| port_error("review permissions", &error))?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}
+
+fn check_skew(seconds: i64) -> Result<String, String> {
+    let shown = format!("the clock of the API server is {seconds} s ahead of the local clock");
+    if seconds.abs() <= SKEW_SECONDS_MAX { Ok(shown) } else { Err(shown) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value as Json;
+
+    use super::*;
+
+    /// Returns the texts of a list, or one empty text if there is no list.
+    fn texts(list: &Json) -> Vec<&str> {
+        let texts: Vec<&str> =
+            list.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+        if texts.is_empty() { vec![""] } else { texts }
+    }
+
+    #[test]
+    fn checked_permissions_equal_granted_ones() {
+        let mut granted = BTreeSet::new();
+        for document in include_str!("../../../deploy/kubernetes/rbac.yaml").split("\n---\n") {
+            let role: Json = serde_saphyr::from_str(document).expect("YAML");
+            let meta = &role["metadata"];
+            // Permissions of the controller alone are not checked, because plans and applies do not
+            // need them.
+            if meta["name"] == "fleetwright-record" || meta["name"] == "fleetwright-steer" {
+                continue;
+            }
+            let namespace = meta["namespace"].as_str().unwrap_or_default();
+            for rule in role["rules"].as_array().into_iter().flatten() {
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        for name in texts(&rule["resourceNames"]) {
+                            for verb in texts(&rule["verbs"]) {
+                                let all = [namespace, group, resource, name, verb];
+                                granted.insert(all.map(str::to_owned));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let requested =
+            REQUIRED_PERMISSIONS.iter().flat_map(|(namespace, group, resource, name, verbs)| {
+                verbs
+                    .iter()
+                    .map(|verb| [*namespace, *group, *resource, *name, *verb].map(str::to_owned))
+            });
+        assert_eq!(requested.collect::<BTreeSet<_>>(), granted);
+    }
+
+    #[test]
+    fn clock_skew_is_limited() {
+        for (seconds, holds) in [(0, true), (-60, true), (61, false), (-3600, false)] {
+            assert_eq!(check_skew(seconds).is_ok(), holds, "{seconds}");
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! A watch cache of the cluster: serves [`Cluster::objects`] from memory.
+//!
+//! This module contains the watch protocol and the rules for using the cache. It makes no
+//! decisions.
+//!
+//! Invariants: a resource type is served only after a complete consistent list and while its watch
+//! runs. If a watch breaks or is silent for a minute, everything is listed instead, so that a read
+//! error never looks like a smaller cluster. Writes of this process are awaited. Reads that decide
+//! about a termination bypass the cache ([`Cluster::node`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::kube::Error;
+use ::kube::api::WatchParams;
+use ::kube::core::{Request, WatchEvent};
+use futures_util::TryStreamExt as _;
+use serde_json::Value as Json;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
+use super::client::Kubernetes;
+use super::cluster_objects::{ObjectCache, RESOURCES, assemble, is_optional, object_key};
+use super::list::ApiResource;
+use super::port_error;
+use crate::apply::ports::{
+    Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
+};
+use crate::model::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
+use crate::model::observed::{CordonReason, CordonState, Node, Pod, PodPhase};
+
+/// Duration of a watch in seconds. It is shorter than the response timeout, so that the server ends
+/// the watch regularly.
+const WATCH_SECONDS: u32 = 50;
+
+/// First and longest wait after a failure.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// A watch without events that ends sooner is restarted after a pause. The constants are the first
+/// and the longest pause. Once the pauses since the last event exceed the allowed lag, everything
+/// is listed again: a running watch does not prove that all events were delivered.
+const HEALTHY_WATCH_MIN: Duration = Duration::from_secs(5);
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Retry interval for a resource type that the cluster does not serve.
+const NOT_SERVED_RETRY: Duration = Duration::from_mins(5);
+
+/// Maximum lag of resource types behind each other and behind writes of this process.
+const LAG_MAX: Duration = Duration::from_secs(1);
+/// Poll interval while waiting for lagging caches.
+const LAG_POLL: Duration = Duration::from_millis(10);
+
+/// Kinds that own pods and may themselves be owned, in the order of their resource types after
+/// pods.
+const INTERMEDIATE_OWNERS: [WorkloadKind; 2] = [WorkloadKind::ReplicaSet, WorkloadKind::Job];
+
+/// A change that the controller reacts to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterChange {
+    /// A pod is pending.
+    PodPending,
+    /// A node was added, removed or changed.
+    NodeChanged,
+}
+
+/// A watched cluster. Dropping it ends the watches.
+#[derive(Debug)]
+pub struct WatchedCluster {
+    kubernetes: Kubernetes,
+    state: Arc<WatchState>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct WatchState {
+    cache: Mutex<WatchCache>,
+    changes: mpsc::Sender<ClusterChange>,
+}
+
+#[derive(Debug, Default)]
+struct WatchCache {
+    caches: Vec<ObjectCache>,
+    /// Whether the watch of each resource type runs.
+    is_live: Vec<bool>,
+    interner: Interner,
+    /// Writes of this process, and detected concurrent writes, that the watch has not shown yet:
+    /// node UID, write, and time.
+    pending_writes: BTreeMap<NodeName, (Uid, PendingWrite, Instant)>,
+    /// Owners that pods name and that are still missing after a while.
+    known_missing: BTreeSet<WorkloadId>,
+}
+
+/// A write to a node.
+#[derive(Debug)]
+enum PendingWrite {
+    /// The node was cordoned with the mark, or uncordoned.
+    Cordoned(Option<CordonReason>),
+    /// Another client changed the node from this cordon state.
+    Concurrent(CordonState),
+    /// The node was deleted.
+    Deleted,
+}
+
+impl WatchedCluster {
+    /// Starts the watches. `changes` receives changes, and none while it is full.
+    #[must_use]
+    pub fn start(kubernetes: Kubernetes, changes: mpsc::Sender<ClusterChange>) -> Self {
+        let cache = WatchCache {
+            caches: RESOURCES.iter().map(|_| ObjectCache::new()).collect(),
+            is_live: vec![false; RESOURCES.len()],
+            ..WatchCache::default()
+        };
+        let state = Arc::new(WatchState { cache: Mutex::new(cache), changes });
+        let mut tasks = JoinSet::new();
+        for (n, resource) in RESOURCES.into_iter().enumerate() {
+            tasks.spawn(run_watch(kubernetes.clone(), Arc::clone(&state), (n, resource)));
+        }
+        Self { kubernetes, state, _tasks: tasks }
+    }
+
+    /// Returns the cached objects, or `None` if a watch does not run or lags too long.
+    async fn cached_objects(&self) -> Option<ClusterObjects> {
+        let started = Instant::now();
+        loop {
+            {
+                let mut cache_state = self.state.lock();
+                if !cache_state.is_live.iter().all(|live| *live) {
+                    return None;
+                }
+                cache_state.drop_observed_writes();
+                let late = started.elapsed() > LAG_MAX;
+                if cache_state.pending_writes.is_empty() {
+                    let missing = cache_state.missing_owners();
+                    if late || missing.is_subset(&cache_state.known_missing) {
+                        cache_state.known_missing = missing;
+                        return Some(cache_state.assemble_objects());
+                    }
+                } else if late {
+                    // A concurrent write or a stalled watch: list instead.
+                    cache_state.pending_writes.clear();
+                    return None;
+                }
+            }
+            tokio::time::sleep(LAG_POLL).await;
+        }
+    }
+
+    fn record_write(&self, node: &NodeName, uid: &Uid, written: PendingWrite) {
+        let entry = (uid.clone(), written, Instant::now());
+        self.state.lock().pending_writes.insert(node.clone(), entry);
+    }
+}
+
+impl Cluster for WatchedCluster {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        match self.cached_objects().await {
+            Some(objects) => Ok(objects),
+            None => self.kubernetes.objects().await,
+        }
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeAndPods, PortError> {
+        self.kubernetes.node(name).await
+    }
+
+    async fn cordon(
+        &self,
+        node: &Node,
+        mark: Option<CordonReason>,
+    ) -> Result<CordonOutcome, PortError> {
+        let outcome = self.kubernetes.cordon(node, mark).await?;
+        let written = match outcome {
+            CordonOutcome::Written => PendingWrite::Cordoned(mark),
+            CordonOutcome::Outdated => PendingWrite::Concurrent(node.cordon_state()),
+        };
+        self.record_write(&node.name, &node.uid, written);
+        Ok(outcome)
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        self.kubernetes.evict(pod).await
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.kubernetes.delete_node(node, uid).await?;
+        self.record_write(node, uid, PendingWrite::Deleted);
+        Ok(())
+    }
+}
+
+impl WatchState {
+    fn lock(&self) -> MutexGuard<'_, WatchCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify(&self, change: Option<ClusterChange>) {
+        if let Some(change) = change {
+            // A full channel already has a pending change.
+            let _ = self.changes.try_send(change);
+        }
+    }
+}
+
+impl WatchCache {
+    fn node(&self, name: &NodeName) -> Option<&Node> {
+        let cache = self.caches.last()?;
+        match &cache.get(&format!("/{name}"))?.content {
+            ObjectContent::Node(node) => Some(node),
+            ObjectContent::Pod(_)
+            | ObjectContent::OwnerLink(_)
+            | ObjectContent::Workload(..)
+            | ObjectContent::Raw(_)
+            | ObjectContent::Ignored => None,
+        }
+    }
+
+    /// Removes pending writes that the cache shows.
+    fn drop_observed_writes(&mut self) {
+        let mut written = std::mem::take(&mut self.pending_writes);
+        written.retain(|name, (uid, written, _)| {
+            let node = self.node(name).filter(|node| node.uid == *uid);
+            match (written, node) {
+                (PendingWrite::Cordoned(mark), Some(node)) => {
+                    node.unschedulable != mark.is_some() || node.cordon_reason() != *mark
+                }
+                (PendingWrite::Concurrent(before), Some(node)) => node.cordon_state() == *before,
+                (PendingWrite::Cordoned(_) | PendingWrite::Concurrent(_), None) => false,
+                (PendingWrite::Deleted, node) => node.is_some(),
+            }
+        });
+        self.pending_writes = written;
+    }
+
+    fn pods(&self) -> impl Iterator<Item = &CachedPod> {
+        let cached = self.caches.first().into_iter().flat_map(ObjectCache::values);
+        cached.filter_map(|cached| match &cached.content {
+            ObjectContent::Pod(pod) => Some(pod),
+            ObjectContent::OwnerLink(_)
+            | ObjectContent::Workload(..)
+            | ObjectContent::Node(_)
+            | ObjectContent::Raw(_)
+            | ObjectContent::Ignored => None,
+        })
+    }
+
+    /// Returns owners of pods that are not cached: their watch lags, or they were deleted.
+    fn missing_owners(&self) -> BTreeSet<WorkloadId> {
+        let cache_of = |kind: WorkloadKind| {
+            let key = INTERMEDIATE_OWNERS.iter().position(|owner| *owner == kind)?;
+            self.caches.get(key + 1)
+        };
+        let mut missing = BTreeSet::new();
+        let mut last: Option<&WorkloadId> = None;
+        for owner in self.pods().filter_map(|pod| pod.owner.as_ref()) {
+            // Pods of one owner are adjacent.
+            if last == Some(owner) {
+                continue;
+            }
+            last = Some(owner);
+            let Some(cache) = cache_of(owner.kind) else { continue };
+            if !cache.contains_key(&format!("{}/{}", owner.namespace, owner.name)) {
+                missing.insert(owner.clone());
+            }
+        }
+        missing
+    }
+
+    fn assemble_objects(&mut self) -> ClusterObjects {
+        // Values of deleted objects are no longer used.
+        self.interner.drop_unused();
+        match self.caches.split_first_mut() {
+            Some((pods, others)) => assemble(pods, &*others),
+            None => ClusterObjects::default(),
+        }
+    }
+
+    /// Stores an object and returns the change, if any.
+    fn upsert(&mut self, n: usize, key: String, mut cached: CachedObject) -> Option<ClusterChange> {
+        self.interner.intern(&mut cached);
+        let cache = self.caches.get_mut(n)?;
+        let before = cache.get(&key).map(|cached| &cached.content);
+        let change = match (&cached.content, before) {
+            (ObjectContent::Pod(CachedPod { pod, .. }), before) if is_pending_pod(pod) => {
+                match before {
+                    Some(ObjectContent::Pod(CachedPod { pod: previous, .. }))
+                        if previous.uid == pod.uid && is_pending_pod(previous) =>
+                    {
+                        None
+                    }
+                    _ => Some(ClusterChange::PodPending),
+                }
+            }
+            (ObjectContent::Node(node), Some(ObjectContent::Node(previous)))
+                if node == previous =>
+            {
+                None
+            }
+            (ObjectContent::Node(_), _) => Some(ClusterChange::NodeChanged),
+            _ => None,
+        };
+        cache.insert(key, cached);
+        change
+    }
+}
+
+/// Returns whether a pod waits for a node.
+fn is_pending_pod(pod: &Pod) -> bool {
+    pod.node.is_none() && !pod.terminating && pod.phase == PodPhase::Pending
+}
+
+enum WatchEnd {
+    /// The resource version is too old.
+    Expired,
+    /// It restarted too often without events, so that missed events are possible.
+    Stale,
+    /// The resource type is not served.
+    NotServed,
+}
+
+/// Watches a resource type until the future is dropped.
+async fn run_watch(
+    kubernetes: Kubernetes,
+    state: Arc<WatchState>,
+    (n, resource): (usize, ApiResource),
+) {
+    let mut wait = RETRY_FIRST;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match list_and_watch(&kubernetes, &state, (n, resource), (&mut wait, &mut pause)).await {
+            Ok(WatchEnd::Stale) => {}
+            // The cache is stale until the resource type is listed again.
+            Ok(WatchEnd::Expired) => {
+                state.set_live(n, false);
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_MAX);
+            }
+            Ok(WatchEnd::NotServed) => tokio::time::sleep(NOT_SERVED_RETRY).await,
+            Err(error) => {
+                let error = port_error(&format!("watch {}", resource.path), &error);
+                tracing::warn!(%error, "watch failed; listing everything until it recovers");
+                state.set_live(n, false);
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(RETRY_MAX);
+            }
+        }
+    }
+}
+
+impl WatchState {
+    fn set_live(&self, n: usize, is_live: bool) {
+        if let Some(live) = self.lock().is_live.get_mut(n) {
+            *live = is_live;
+        }
+    }
+}
+
+/// Lists a resource type and watches it until the watch ends.
+async fn list_and_watch(
+    kubernetes: &Kubernetes,
+    state: &WatchState,
+    (n, resource): (usize, ApiResource),
+    (wait, pause): (&mut Duration, &mut Duration),
+) -> Result<WatchEnd, Error> {
+    let share = &mut |cached: &mut CachedObject| state.lock().interner.intern(cached);
+    let (cache, version) = kubernetes.list_objects(resource, share).await?;
+    if let Some(place) = state.lock().caches.get_mut(n) {
+        *place = cache;
+    }
+    state.set_live(n, true);
+    let Some(mut version) = version else {
+        debug_assert!(is_optional(resource));
+        return Ok(WatchEnd::NotServed);
+    };
+    let request = Request::new(resource.path);
+    let params = WatchParams::default().timeout(WATCH_SECONDS);
+    let mut paused = Duration::ZERO;
+    loop {
+        let started = Instant::now();
+        let mut has_events = false;
+        let http_request = request.watch(&params, &version).map_err(Error::BuildRequest)?;
+        let mut events = match kubernetes.client.request_events::<Json>(http_request).await {
+            Ok(events) => std::pin::pin!(events),
+            Err(Error::Api(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
+            Err(error) => return Err(error),
+        };
+        while let Some(event) = events.try_next().await? {
+            *wait = RETRY_FIRST;
+            has_events = true;
+            let (object, is_deleted) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(object) => (object, true),
+                WatchEvent::Bookmark(mark) => {
+                    version = mark.metadata.resource_version;
+                    continue;
+                }
+                WatchEvent::Error(status) if status.code == 410 => return Ok(WatchEnd::Expired),
+                WatchEvent::Error(status) => return Err(Error::Api(status)),
+            };
+            let version_text = object.pointer("/metadata/resourceVersion").and_then(Json::as_str);
+            version_text.unwrap_or_default().clone_into(&mut version);
+            state.apply_event((n, resource), object, is_deleted);
+        }
+        if has_events || started.elapsed() >= HEALTHY_WATCH_MIN {
+            *pause = PAUSE_FIRST;
+            paused = Duration::ZERO;
+            continue;
+        }
+        paused += *pause;
+        let is_behind = paused > LAG_MAX;
+        if is_behind {
+            state.set_live(n, false);
+        }
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(PAUSE_MAX);
+        if is_behind {
+            return Ok(WatchEnd::Stale);
+        }
+    }
+}
+
+impl WatchState {
+    fn apply_event(&self, (n, resource): (usize, ApiResource), mut object: Json, is_deleted: bool) {
+        let key = object_key(&object);
+        let change = if is_deleted {
+            let removed = self.lock().caches.get_mut(n).and_then(|cache| cache.remove(&key));
+            let is_node =
+                removed.is_some_and(|cached| matches!(cached.content, ObjectContent::Node(_)));
+            is_node.then_some(ClusterChange::NodeChanged)
+        } else {
+            resource.set_type_meta(&mut object);
+            let cached = CachedObject::from_json(resource, object);
+            self.lock().upsert(n, key, cached)
+        };
+        self.notify(change);
+    }
+}

@@ -1,0 +1,137 @@
+//! Runs an untrusted program.
+//!
+//! The environment is empty apart from the variables set here. Home, temporary files and
+//! configuration are in the directory of the run. A network namespace removes network access if the
+//! kernel allows it, and proxies point nowhere. Otherwise every result records the network access.
+//! Address space, output and time are limited, and no process remains.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::RendererLimits;
+use super::staging::WRAPPER_DIRECTORY;
+use crate::adapters::subprocess::{RunLimits, find_on_path, run};
+
+/// Maximum characters of program output in an error, from its start and from its end.
+const ERROR_CHARS: (usize, usize) = (80, 220);
+
+/// Limits of the probe for network isolation.
+const PROBE_LIMITS: RunLimits =
+    RunLimits { time: Duration::from_secs(5), output_bytes: 1_000, memory_bytes: None };
+
+/// Proxy address at the discard port, where no server listens.
+const DISCARD_PROXY: &str = "http://127.0.0.1:9";
+
+/// Network isolation of programs.
+#[derive(Debug)]
+pub(super) struct ProcessSandbox {
+    /// Wrapper program with arguments that removes network access. Empty without isolation.
+    wrapper: Vec<OsString>,
+}
+
+impl ProcessSandbox {
+    /// Detects the strictest isolation that the host supports.
+    pub(super) fn detect(search: &[PathBuf]) -> Self {
+        let mut directories = search.to_vec();
+        directories.extend(["/usr/bin", "/bin"].map(PathBuf::from));
+        let (unshare, nothing) =
+            (find_on_path("unshare", &directories), find_on_path("true", &directories));
+        let (Some(unshare), Some(nothing)) = (unshare, nothing) else {
+            return Self::without_isolation();
+        };
+        for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
+            let mut probe = Command::new(&unshare);
+            probe.args(flags).arg("--").arg(&nothing).stdin(Stdio::null());
+            if run(&mut probe, &PROBE_LIMITS).is_ok_and(|output| output.status.success()) {
+                let mut wrapper = vec![unshare.into_os_string()];
+                wrapper.extend(flags.iter().map(OsString::from));
+                wrapper.push("--".into());
+                return Self { wrapper };
+            }
+        }
+        Self::without_isolation()
+    }
+
+    /// Returns a sandbox without network isolation.
+    pub(super) fn without_isolation() -> Self {
+        Self { wrapper: Vec::new() }
+    }
+
+    pub(super) fn is_network_isolated(&self) -> bool {
+        !self.wrapper.is_empty()
+    }
+
+    /// Runs `program` in the subdirectory `top` of `folder`, its private directory.
+    pub(super) fn run(
+        &self,
+        program: &Path,
+        arguments: &[OsString],
+        folder: &Path,
+        limits: &RendererLimits,
+    ) -> Result<Vec<u8>, String> {
+        let mut words: Vec<OsString> = self.wrapper.clone();
+        words.push(program.into());
+        words.extend_from_slice(arguments);
+        let (first, rest) = words.split_first().expect("the program itself is a word");
+        let mut command = Command::new(first);
+        command.args(rest).current_dir(folder.join(WRAPPER_DIRECTORY)).stdin(Stdio::null());
+        command.env_clear().envs(environment(folder));
+        let bounds = RunLimits {
+            time: limits.run,
+            output_bytes: limits.output_bytes,
+            memory_bytes: Some(limits.memory_bytes),
+        };
+        let output = run(&mut command, &bounds).map_err(|failure| failure.to_string())?;
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(format!("failed ({}): {}", output.status, stderr_line(&output.stderr)))
+    }
+}
+
+fn environment(folder: &Path) -> Vec<(&'static str, OsString)> {
+    let own = |name: &str| folder.join(name).into_os_string();
+    let mut all: Vec<(&str, OsString)> = vec![
+        ("HOME", own("home")),
+        ("TMPDIR", own("tmp")),
+        ("XDG_CONFIG_HOME", own("home")),
+        ("XDG_CACHE_HOME", own("home")),
+        ("XDG_DATA_HOME", own("home")),
+        // No program can be found, including Git and plugins.
+        ("PATH", own("none")),
+        ("KUBECONFIG", own("none")),
+        ("HELM_PLUGINS", own("none")),
+        ("KUSTOMIZE_PLUGIN_HOME", own("none")),
+        ("LANG", "C".into()),
+        ("GOMAXPROCS", "1".into()),
+        ("AWS_EC2_METADATA_DISABLED", "true".into()),
+    ];
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+    {
+        all.push((name, DISCARD_PROXY.into()));
+    }
+    all
+}
+
+/// Returns stderr as one line.
+fn stderr_line(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let line = words.join(" ");
+    let line = line.strip_prefix("Error: ").or(line.strip_prefix("error: ")).unwrap_or(&line);
+    if line.is_empty() { "no error output".to_owned() } else { line.to_owned() }
+}
+
+/// Shortens a long line in the middle.
+pub(super) fn shorten(line: &str) -> String {
+    let (head, tail) = ERROR_CHARS;
+    let count = line.chars().count();
+    if count <= head + tail {
+        return line.to_owned();
+    }
+    let first: String = line.chars().take(head).collect();
+    let last: String = line.chars().skip(count - tail).collect();
+    format!("{first} … {last}")
+}

@@ -1,0 +1,98 @@
+//! Writes only while the lease is held.
+//!
+//! A paused process may resume after another process acquired the lease. Each write checks the
+//! lease first. A blocked write is an error of its change; another run of the plan finishes it.
+
+use crate::apply::ports::{
+    CallEffect, Cloud, CloudInventory, Cluster, ClusterObjects, CordonOutcome, EvictOutcome,
+    LaunchOutcome, LaunchRequest, NodeAndPods, PortError,
+};
+use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
+use crate::model::observed::{CordonReason, Node, Pod};
+
+/// A port whose writes need the lease.
+pub struct LeaseGuard<'a, P> {
+    port: &'a P,
+    is_held: &'a dyn Fn() -> bool,
+}
+
+impl<'a, P> LeaseGuard<'a, P> {
+    /// Returns `port`, which writes only while `is_held`.
+    #[must_use]
+    pub fn new(port: &'a P, is_held: &'a dyn Fn() -> bool) -> Self {
+        Self { port, is_held }
+    }
+
+    /// Checks that a write is allowed.
+    ///
+    /// # Errors
+    /// When the lease is not certain to be held.
+    pub fn check(&self, verb: &str) -> Result<(), PortError> {
+        if (self.is_held)() {
+            return Ok(());
+        }
+        let reason = "the lease of this apply may have expired".to_owned();
+        Err(PortError { verb: verb.to_owned(), reason, effect: CallEffect::Refused })
+    }
+}
+
+impl<P> std::fmt::Debug for LeaseGuard<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaseGuard").finish_non_exhaustive()
+    }
+}
+
+impl<P: Cloud> Cloud for LeaseGuard<'_, P> {
+    async fn holdings(&self) -> Result<CloudInventory, PortError> {
+        self.port.holdings().await
+    }
+
+    async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
+        self.check("launch instance")?;
+        self.port.launch(request).await
+    }
+
+    async fn raise_group(&self, group: &GroupName, desired: u32) -> Result<(), PortError> {
+        self.check("raise group")?;
+        self.port.raise_group(group, desired).await
+    }
+
+    async fn terminate_member(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.check("terminate group member")?;
+        self.port.terminate_member(id).await
+    }
+
+    async fn terminate(&self, id: &InstanceId) -> Result<(), PortError> {
+        self.check("terminate instance")?;
+        self.port.terminate(id).await
+    }
+}
+
+impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
+    async fn objects(&self) -> Result<ClusterObjects, PortError> {
+        self.port.objects().await
+    }
+
+    async fn node(&self, name: &NodeName) -> Result<NodeAndPods, PortError> {
+        self.port.node(name).await
+    }
+
+    async fn cordon(
+        &self,
+        node: &Node,
+        mark: Option<CordonReason>,
+    ) -> Result<CordonOutcome, PortError> {
+        self.check("cordon node")?;
+        self.port.cordon(node, mark).await
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
+        self.check("evict pod")?;
+        self.port.evict(pod).await
+    }
+
+    async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
+        self.check("delete node")?;
+        self.port.delete_node(node, uid).await
+    }
+}

@@ -1,0 +1,119 @@
+//! Reads the live state through the ports into one [`Observed`].
+//!
+//! This module orders the reads and marks incomplete ones. It neither retries nor decides.
+//! Invariant: unknown is not empty. A failed or contradictory read is marked in `sources`.
+
+use std::collections::BTreeSet;
+
+use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
+use crate::model::observed::{
+    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
+};
+
+/// Name of the source that holds instances.
+pub const EC2: &str = "ec2";
+/// Name of the source that holds nodes, pods and workloads.
+pub const KUBERNETES: &str = "kubernetes";
+
+/// Reads EC2, then Kubernetes; a failed read is marked.
+///
+/// EC2 is read first: a node in Kubernetes is then in the list of instances, or too young to matter.
+pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
+    cloud: &C,
+    cluster: &K,
+    clock: &T,
+    identity: ClusterIdentity,
+) -> Observed {
+    let taken_at = clock.now();
+    let inventory = cloud.holdings().await;
+    let objects = cluster.objects().await;
+    let (ec2, kubernetes) =
+        (ec2_completeness(&inventory, &objects), kubernetes_completeness(&objects));
+    let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
+        inventory.unwrap_or_default();
+    let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread: _ } =
+        objects.unwrap_or_default();
+    let mut observed = Observed {
+        format_version: FORMAT_VERSION.to_owned(),
+        cluster: identity,
+        taken_at,
+        sources: [(EC2.to_owned(), ec2), (KUBERNETES.to_owned(), kubernetes)].into(),
+        instances: instances.into_iter().map(|i| (i.id.clone(), i)).collect(),
+        nodes: nodes.into_iter().map(|n| (n.name.clone(), n)).collect(),
+        workloads,
+        templates,
+        pods,
+        storage,
+        // No port reports insufficient capacity yet.
+        exclusions: Vec::new(),
+        reservations: reservations.into_iter().map(|r| (r.id.clone(), r)).collect(),
+        groups: groups.into_iter().map(|g| (g.name.clone(), g)).collect(),
+        fargate_profiles: fargate_profiles.into_iter().map(|p| (p.name.clone(), p)).collect(),
+        // Prices are read elsewhere.
+        market: None,
+        resolved,
+        scaling,
+    };
+    observed.canonicalize();
+    observed
+}
+
+fn ec2_completeness(
+    inventory: &Result<CloudInventory, PortError>,
+    objects: &Result<ClusterObjects, PortError>,
+) -> Completeness {
+    let inventory = match inventory {
+        Ok(inventory) => inventory,
+        Err(error) => return Completeness::Failed { reason: error.to_string() },
+    };
+    if let Some(partial) = partial(&inventory.unread) {
+        return partial;
+    }
+    let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
+    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
+    // A managed node that is Ready has a running instance. Describe calls lag behind, and a filter
+    // may be wrong.
+    let missing = |node: &&Node| {
+        let ours = node.ready && node.labels.contains_key(KEY_LABEL);
+        ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
+    };
+    match nodes.iter().find(missing) {
+        None => Completeness::Complete,
+        Some(node) => Completeness::Partial {
+            reason: format!(
+                "EC2 does not list the instance of node `{}`, which is Ready",
+                node.name
+            ),
+        },
+    }
+}
+
+/// Returns the completeness of a source with `unread` objects.
+fn partial(unread: &[String]) -> Option<Completeness> {
+    let first = unread.first()?;
+    let more = match unread.len() {
+        1 => String::new(),
+        n => format!(", and {} more", n - 1),
+    };
+    Some(Completeness::Partial { reason: format!("{first}{more}") })
+}
+
+fn kubernetes_completeness(objects: &Result<ClusterObjects, PortError>) -> Completeness {
+    let objects = match objects {
+        Ok(objects) => objects,
+        Err(error) => return Completeness::Failed { reason: error.to_string() },
+    };
+    if let Some(partial) = partial(&objects.unread) {
+        return partial;
+    }
+    let known = |template: &str| objects.templates.contains_key(template);
+    match objects.pods.iter().find(|pod| !known(&pod.template)) {
+        None => Completeness::Complete,
+        Some(pod) => Completeness::Partial {
+            reason: format!("pod `{}/{}` was read without its template", pod.namespace, pod.name),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! Plans of one commit, judged by the policies that guard it, as `plan` makes them.
+
+use jiff::Timestamp;
+
+use crate::adapters::git::{RepositoryTree, TreeBase};
+use crate::catalog::Catalog;
+use crate::cli::error::CliError;
+use crate::cli::forecast::window_events;
+use crate::cli::planning;
+use crate::cli::policy::Judge;
+use crate::cli::repository::Repository;
+use crate::cli::settings::{GuardChoice, SourceSettings};
+use crate::cli::world::WorldChoice;
+use crate::controller::runtime::{CommitPlanner, ReadMarket, RepositoryReader};
+use crate::controller::{PlanScope, Revision, RevisionError};
+use crate::model::desired::{Desired, Severity};
+use crate::model::observed::{ClusterIdentity, Observed};
+use crate::plan::forecast::Forecast;
+use crate::plan::{PinnedPlan, Plan, breakdown};
+use crate::planner::{self, Inputs, Scope};
+
+/// Reads the followed repository.
+#[derive(Debug, Clone)]
+pub(super) struct SourceReader {
+    pub(super) source: SourceSettings,
+    pub(super) world: WorldChoice,
+}
+
+impl SourceReader {
+    fn judged(
+        &self,
+        tree: &RepositoryTree,
+        market: Option<ReadMarket<'_>>,
+    ) -> Result<JudgedPlanner, CliError> {
+        let judge = Judge::read(&self.source, tree, &GuardChoice::default())?;
+        let repository = Repository::read_trusting(tree, &judge.trusted);
+        let market = market.map(|read| read(&repository.market_query()));
+        let fleet = &repository.fleet;
+        let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
+        let has_current_market = matches!(market, Some(Ok(_)));
+        Ok(JudgedPlanner { reader: self.clone(), repository, catalog, judge, has_current_market })
+    }
+}
+
+impl RepositoryReader for SourceReader {
+    type Planner = JudgedPlanner;
+
+    fn read_branch(&self) -> Result<RepositoryTree, String> {
+        planning::read(&self.source).map_err(|error| error.to_string())
+    }
+
+    fn read_commit(&self, commit: &str) -> Result<RepositoryTree, RevisionError> {
+        // Uncommitted files can be read only while they are unchanged.
+        let revision = (!commit.starts_with("sha256:")).then(|| commit.to_owned());
+        let source = SourceSettings { revision, ..self.source.clone() };
+        planning::read(&source).map_err(|error| {
+            let why = error.to_string();
+            if error.is_unknown_revision() {
+                RevisionError::NotFound(why)
+            } else {
+                RevisionError::Unreadable(why)
+            }
+        })
+    }
+
+    fn planner(
+        &self,
+        tree: &RepositoryTree,
+        market: Option<ReadMarket<'_>>,
+    ) -> Result<JudgedPlanner, String> {
+        self.judged(tree, market).map_err(|error| error.to_string())
+    }
+}
+
+/// Makes plans of one commit.
+pub(super) struct JudgedPlanner {
+    reader: SourceReader,
+    repository: Repository,
+    catalog: Catalog,
+    judge: Judge,
+    has_current_market: bool,
+}
+
+impl CommitPlanner for JudgedPlanner {
+    fn revision(&self) -> Revision {
+        let Repository { fleet, desired, base, .. } = &self.repository;
+        let delays = desired.pools.values();
+        let delays = delays.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
+        let errors = desired.problems.iter().filter(|problem| problem.severity == Severity::Error);
+        Revision {
+            // Files without a commit are identified by their content.
+            commit: base
+                .commit
+                .clone()
+                .filter(|_| !base.dirty)
+                .unwrap_or_else(|| base.tree.clone()),
+            controller: fleet.controller.clone(),
+            guard: fleet.guard.clone(),
+            consolidate_after: delays.collect(),
+            error_count: u32::try_from(errors.count()).unwrap_or(u32::MAX),
+            is_empty: desired.workloads.is_empty() && desired.pools.is_empty(),
+            autoscaler_namespaces: desired.autoscaler_namespaces.clone(),
+            // The live source sets it after it has asked EKS.
+            auto_mode: false,
+        }
+    }
+
+    fn cluster(&self) -> ClusterIdentity {
+        self.repository.fleet.identity()
+    }
+
+    fn base(&self) -> &TreeBase {
+        &self.repository.base
+    }
+
+    fn desired(&self) -> &Desired {
+        &self.repository.desired
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    fn has_current_market(&self) -> bool {
+        self.has_current_market
+    }
+
+    fn make_plan(&self, world: &Observed, limits: PlanScope) -> Plan {
+        let PlanScope {
+            changeable_nodes: only,
+            excluded_addresses: exclude,
+            running_pods_only: running,
+        } = limits;
+        let exclude = exclude.iter().map(ToString::to_string).collect();
+        let scope = Scope { exclude, only, running, ..Scope::default() };
+        let mut plan = planner::plan(&self.inputs(world, scope));
+        plan.capacity.cost.breakdown = breakdown(&plan, &self.repository.fleet.commitments);
+        self.judge.record(&mut plan);
+        plan
+    }
+
+    fn make_pinned(&self, plan: &Plan, world: &Observed, running: bool) -> PinnedPlan {
+        planner::plan_pinned(&self.inputs(world, Scope { running, ..Scope::default() }), plan)
+    }
+
+    fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast {
+        let inputs = Inputs { is_forecast: true, ..self.inputs(world, Scope::default()) };
+        let mut forecast = planner::forecast(&inputs, to);
+        forecast.events.extend(window_events(&self.repository.fleet.guard, (inputs.at, to)));
+        forecast.events.sort();
+        forecast
+    }
+}
+
+impl JudgedPlanner {
+    fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
+        let Self { reader: SourceReader { source, world }, repository, catalog, .. } = self;
+        let (demand, steer) = (repository.fleet.demand, repository.fleet.controller.nominate_pods);
+        Inputs {
+            desired: &repository.desired,
+            observed,
+            catalog,
+            base: planning::plan_base(source, repository, world, observed, demand),
+            at: observed.taken_at,
+            demand,
+            is_forecast: false,
+            scope,
+            settings: crate::solver::Settings { steer, ..repository.fleet.solve },
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The controller: observes the repository and the cluster, and reconciles them.
+//!
+//! `step` holds all decisions. It is a pure function of a state, an event and the time, and returns
+//! effects. The executor runs effects through the ports and feeds their results back as events.
+//! [`Status`] is a plain snapshot, published after every step. Metrics, page and Kubernetes objects
+//! are views of it. Operators send an [`AuthorizedRequest`] to a running controller.
+//!
+//! Invariants: no decision uses a read that failed, was partial or is stale; interrupted capacity
+//! is replaced before it is drained; every blocked change carries its reason.
+
+mod applies;
+pub mod apply_record;
+pub mod authorization;
+mod competing_autoscaler;
+mod consolidate_after;
+mod cost_history;
+mod counters;
+mod event;
+mod executor;
+mod failures;
+#[cfg(test)]
+mod fixture;
+pub mod gates;
+mod inflight_launches;
+mod interruption;
+mod interruption_message;
+mod interruption_queue;
+pub(crate) mod labels;
+mod leadership;
+mod move_history;
+mod narrow_scope;
+mod node_health;
+mod nominations;
+mod observation;
+mod observation_diff;
+mod operator_requests;
+mod persisted_state;
+mod persistence;
+mod planning;
+mod planning_snapshot;
+mod ports;
+mod reconcile;
+pub mod resources;
+mod retry;
+mod revisions;
+pub mod runtime;
+mod stale_cordons;
+mod state;
+mod status;
+mod status_snapshot;
+pub mod status_writer;
+mod timing;
+mod tracing_spans;
+mod wakeup;
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0012-loop.md")]
+pub mod adr_0012 {}
+
+pub use crate::model::desired::Mode;
+pub use event::{Effect, Event, PlanScope, Revision, RevisionError, Signal, Ticket};
+pub use executor::{ExternalPorts, run};
+pub use inflight_launches::InDoubtLaunches;
+pub use interruption_message::{InterruptionMessage, MessageKind};
+pub use move_history::{MoveBuckets, MoveHistory};
+pub use operator_requests::AuthorizedRequest;
+pub use persisted_state::{
+    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,
+    RemovalRecord, SoldOutOffering,
+};
+pub use planning_snapshot::EC2_VISIBILITY_MAX;
+pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
+pub use state::{ControllerState, StartOptions, step};
+pub use status::{
+    ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
+    InterruptionPhase, PartialApply, PersistedStateSize, PlanTotals, PublishedPlan,
+    RepositoryStatus, SourceState, Status, SupersededPlan, Suspension, TerminatingInstance,
+    UncordonedNode, WorldStatus,
+};
+
+/// Prefix of a controller's name as holder of the lease. In a cluster the pod name follows.
+pub const LEASE_HOLDER_PREFIX: &str = "run/";
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Publishes the latest [`Status`] and wakes its receivers.
+///
+/// Wraps a `tokio::sync::watch`: any number of receivers, and a slow receiver skips versions.
+#[derive(Debug)]
+pub struct StatusPublisher(watch::Sender<Arc<Status>>);
+
+/// Receives from a [`StatusPublisher`], on any thread and in any runtime.
+pub type StatusReceiver = watch::Receiver<Arc<Status>>;
+
+impl StatusPublisher {
+    /// Returns a publisher of `first` and a receiver. Clone the receiver for more.
+    #[must_use]
+    pub fn new(first: Status) -> (Self, StatusReceiver) {
+        let (sender, reader) = watch::channel(Arc::new(first));
+        (Self(sender), reader)
+    }
+
+    /// Replaces the published status.
+    pub fn publish(&self, status: Status) {
+        // Unlike `send`, this also stores the status for later receivers.
+        self.0.send_replace(Arc::new(status));
+    }
+}

@@ -1,0 +1,518 @@
+//! Progress and results of applies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::counters::Counter;
+use super::event::{Effect, Ticket, capacity_exclusion};
+use super::persisted_state::{LaunchRecord, PersistedState, later};
+use super::retry::Retry;
+use super::state::ControllerState;
+use super::status::{CompletedApply, PartialApply, Status};
+use super::{gates, inflight_launches, reconcile};
+use crate::apply::{ApplyStatus, Event, Outcome, Receipt, Step};
+use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
+use crate::plan::Plan;
+use crate::plan::wire::{Reason, WaveStep};
+
+/// A failure is forgotten this long after its retry was due.
+const FAILURE_MEMORY: SignedDuration = SignedDuration::from_hours(1);
+
+/// An apply that is in progress, or waits for its reservations to be persisted.
+#[derive(Debug, Clone)]
+pub(super) struct ApplyRun {
+    pub(super) plan: Arc<Plan>,
+    pub(super) addresses: BTreeSet<Address>,
+    pub(super) record: CompletedApply,
+    pub(super) is_removing: bool,
+    /// True while the apply may still request launches. Their instances are unknown until then.
+    pub(super) is_launching: bool,
+    /// Instances that the plan removes, and those of them that EC2 was asked to terminate.
+    pub(super) removed_instances: BTreeSet<InstanceId>,
+    pub(super) terminated_instances: BTreeSet<InstanceId>,
+    /// Launches that EC2 may have received, and whose answer is unknown.
+    pub(super) unanswered_launches: BTreeSet<Address>,
+    /// Launches that wait until their next offering attempt is persisted.
+    pub(super) pending_attempts: BTreeMap<Address, u32>,
+    /// Effect that starts the apply once its launches and removals are persisted.
+    pub(super) deferred_start: Option<Box<Effect>>,
+}
+
+impl ApplyRun {
+    pub(super) fn removes_instance(&self, instance: &InstanceId) -> bool {
+        self.removed_instances.contains(instance)
+    }
+}
+
+/// Applies in progress, completed ones, and the retries of pools with failures.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Applies {
+    pub(super) runs: BTreeMap<Ticket, ApplyRun>,
+    /// Completed applies, the latest first.
+    pub(super) history: Vec<Arc<CompletedApply>>,
+    /// Retry time after a failure, by pool.
+    removal_retries: BTreeMap<PoolName, Retry>,
+    launch_retries: BTreeMap<PoolName, Retry>,
+}
+
+impl Applies {
+    pub(super) fn on_clock_set_back(&mut self, now: Timestamp) {
+        let retries = self.removal_retries.values_mut().chain(self.launch_retries.values_mut());
+        retries.for_each(|retry| retry.at = now);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Returns whether an apply may still request launches.
+    pub(super) fn is_launching(&self) -> bool {
+        self.runs.values().any(|run| run.is_launching)
+    }
+
+    pub(super) fn is_removing(&self) -> bool {
+        self.runs.values().any(|run| run.is_removing)
+    }
+
+    /// Returns whether an apply drains the instance, or is about to.
+    pub(super) fn removes_instance(&self, instance: &InstanceId) -> bool {
+        self.runs.values().any(|run| run.removes_instance(instance))
+    }
+
+    /// Returns the addresses of all changes in progress.
+    pub(super) fn addresses(&self) -> BTreeSet<Address> {
+        self.runs.values().flat_map(|run| run.addresses.clone()).collect()
+    }
+
+    /// Returns the addresses of the applies that may still request launches.
+    pub(super) fn launching_addresses(&self) -> BTreeSet<Address> {
+        let launching = self.runs.values().filter(|run| run.is_launching);
+        launching.flat_map(|run| run.addresses.clone()).collect()
+    }
+
+    /// Returns whether any apply started at `at` or later.
+    pub(super) fn has_started_since(&self, at: Timestamp) -> bool {
+        let running = self.runs.values().map(|run| run.record.started_at);
+        let mut all = running.chain(self.history.iter().map(|past| past.started_at));
+        all.any(|started| at <= started)
+    }
+
+    /// Returns until when the removals of each pool back off.
+    pub(super) fn removal_retry_times(&self) -> BTreeMap<PoolName, Timestamp> {
+        retry_times(&self.removal_retries)
+    }
+
+    /// Returns until when the launches of each pool back off.
+    pub(super) fn launch_retry_times(&self) -> BTreeMap<PoolName, Timestamp> {
+        retry_times(&self.launch_retries)
+    }
+
+    fn deferred(&self) -> impl Iterator<Item = (Ticket, &ApplyRun)> {
+        let waiting = self.runs.iter().filter(|(_, run)| run.deferred_start.is_some());
+        waiting.map(|(ticket, run)| (*ticket, run))
+    }
+
+    fn complete(&mut self, record: CompletedApply) {
+        self.history.insert(0, Arc::new(record));
+        self.history.truncate(Status::HISTORY_MAX);
+    }
+
+    /// Delays retries of pools with failures, and only those. Returns the time of the first retry.
+    fn back_off_failed_pools(
+        &mut self,
+        plan: &Plan,
+        failed: &FailedPools,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let touched: BTreeSet<PoolName> = reconcile::launched_rows(plan)
+            .chain(reconcile::retired_rows(plan))
+            .map(gates::pool)
+            .collect();
+        let mut first = None;
+        for (retries, failed) in [
+            (&mut self.launch_retries, &failed.launches),
+            (&mut self.removal_retries, &failed.removals),
+        ] {
+            // An old failure must not lengthen the next wait.
+            retries.retain(|_, retry| now < later(retry.at, FAILURE_MEMORY));
+            for pool in &touched {
+                if failed.contains(pool) {
+                    let retry = retries.entry(pool.clone()).or_insert(Retry::new(now));
+                    retry.record_failure(now);
+                    first = first.into_iter().chain([retry.at]).min();
+                } else {
+                    retries.remove(pool);
+                }
+            }
+        }
+        first
+    }
+
+    /// Starts deferred applies and offering attempts whose records are now persisted.
+    pub(super) fn start_persisted(&mut self, saved: &PersistedState, effects: &mut Vec<Effect>) {
+        for (ticket, run) in &mut self.runs {
+            let turns = |address: &Address, turn: &mut u32| {
+                inflight_launches::has_recorded_attempt(&saved.in_doubt_launches, address, *turn)
+            };
+            let turned = run.pending_attempts.extract_if(.., turns);
+            effects.extend(turned.map(|(address, _)| Effect::AnswerOfferingAttempt {
+                ticket: *ticket,
+                address,
+                is_persisted: true,
+            }));
+            // Digests identify the requested changes, and an apply that has started needs no check.
+            let persisted = || {
+                saved.has_reserved_removals(&run.removed_instances)
+                    && inflight_launches::has_registered(&saved.in_doubt_launches, &run.plan)
+            };
+            if run.deferred_start.is_some() && persisted() {
+                effects.extend(run.deferred_start.take().map(|effect| *effect));
+            }
+        }
+    }
+
+    /// Refuses all offering attempts that wait to be persisted.
+    pub(super) fn refuse_attempts(&mut self, effects: &mut Vec<Effect>) {
+        for (ticket, run) in &mut self.runs {
+            let turns = std::mem::take(&mut run.pending_attempts).into_keys();
+            effects.extend(turns.map(|address| Effect::AnswerOfferingAttempt {
+                ticket: *ticket,
+                address,
+                is_persisted: false,
+            }));
+        }
+    }
+
+    /// Returns the changes in progress, by plan.
+    pub(super) fn changes_in_progress(&self) -> BTreeMap<PlanId, (Vec<Address>, Timestamp)> {
+        let one = |run: &ApplyRun| {
+            let addresses = run.addresses.iter().cloned().collect();
+            (run.record.plan_id.clone(), (addresses, run.record.started_at))
+        };
+        self.runs.values().map(one).collect()
+    }
+
+    /// Returns the applies in progress that are not the current plan.
+    pub(super) fn partial_applies(&self, current: Option<&Digest>) -> Vec<PartialApply> {
+        let parts = self.runs.values().filter(|run| Some(&run.plan.capacity.digest) != current);
+        let part = |run: &ApplyRun| PartialApply {
+            plan: Arc::clone(&run.plan),
+            since: run.record.started_at,
+            approved: run.record.approved.clone(),
+        };
+        parts.map(part).collect()
+    }
+}
+
+fn retry_times(retries: &BTreeMap<PoolName, Retry>) -> BTreeMap<PoolName, Timestamp> {
+    retries.iter().map(|(pool, retry)| (pool.clone(), retry.at)).collect()
+}
+
+impl ControllerState {
+    /// Notes the progress of an apply. Its calls count as done before they are observed.
+    pub(super) fn on_apply_progress(&mut self, ticket: Ticket, event: &Event) {
+        let now = self.now;
+        let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
+        let plan = Arc::clone(&run.plan);
+        match &event.step {
+            Step::Launched { instance_id, .. } | Step::Joined { instance_id } => {
+                self.counters.count(Counter::LaunchesDone);
+                self.on_launch_answered(ticket, event.address.as_ref());
+                self.on_launched(ticket, event.address.as_ref(), instance_id);
+            }
+            Step::NoCapacity { .. } => {
+                run.unanswered_launches.retain(|address| Some(address) != event.address.as_ref());
+                self.counters.count(Counter::LaunchesNoCapacity);
+                if let (Some(persisted), Some(exclusion)) =
+                    (&mut self.persistence.loaded, capacity_exclusion(event))
+                {
+                    persisted.record_sold_out(exclusion, now);
+                }
+            }
+            Step::Wave { step: WaveStep::Retire, .. } | Step::Going { .. } => {
+                if run.is_launching {
+                    run.is_launching = false;
+                    // Earlier observations do not show the launched instances.
+                    self.observation.require_next();
+                    if let Some(persisted) = &mut self.persistence.loaded {
+                        inflight_launches::restart_wait(
+                            &mut persisted.in_doubt_launches,
+                            &run.unanswered_launches,
+                            now,
+                        );
+                    }
+                }
+            }
+            Step::Terminating { instance_id } => {
+                self.observation.unobserved.note_termination(instance_id, now);
+                run.terminated_instances.insert(instance_id.clone());
+                if let Some(persisted) = &mut self.persistence.loaded {
+                    persisted.record_removals(&[instance_id.clone()].into(), now);
+                    persisted.confirmed_removals.retain(|id| id != instance_id);
+                }
+                let why = event.address.as_ref().map_or("unknown", |at| removal_reason(&plan, at));
+                self.counters.count(Counter::Terminations(why.to_owned()));
+                self.time_apply_event(ticket, event, why);
+            }
+            Step::Evicted { pods, .. } => {
+                self.counters.add(Counter::EvictionsDone, u64::try_from(*pods).unwrap_or(u64::MAX));
+            }
+            Step::Blocked { .. } => self.counters.count(Counter::EvictionsBlocked),
+            Step::Found { .. } => self.on_launch_answered(ticket, event.address.as_ref()),
+            Step::Unanswered => {
+                if run.is_launching {
+                    run.unanswered_launches.extend(event.address.clone());
+                }
+            }
+            Step::Retrying { .. } => self.counters.count_error("ec2"),
+            // A launch that every offering refused is answered too, and delays no other launch.
+            Step::Finished { .. } if run.is_launching => {
+                let address = event.address.as_ref();
+                if address.is_some_and(|address| !run.unanswered_launches.contains(address)) {
+                    self.on_launch_answered(ticket, address);
+                }
+            }
+            Step::Checked { .. }
+            | Step::Wave { step: WaveStep::Launch, .. }
+            | Step::Raised { .. }
+            | Step::Unreadable
+            | Step::Ready { .. }
+            | Step::Waiting { .. }
+            | Step::Finished { .. } => {}
+            Step::Cordoned { .. } | Step::Uncordoned { .. } => {
+                self.time_apply_event(ticket, event, "");
+            }
+        }
+    }
+
+    /// Removes a launch from the launches in doubt.
+    fn on_launch_answered(&mut self, ticket: Ticket, address: Option<&Address>) {
+        let (Some(address), Some(persisted)) = (address, &mut self.persistence.loaded) else {
+            return;
+        };
+        inflight_launches::forget_answered(&mut persisted.in_doubt_launches, address);
+        if let Some(run) = self.applies.runs.get_mut(&ticket) {
+            run.unanswered_launches.remove(address);
+        }
+    }
+
+    fn on_launched(&mut self, ticket: Ticket, address: Option<&Address>, instance: &InstanceId) {
+        let now = self.now;
+        self.observation.unobserved.note_launch(instance, now);
+        let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
+        let mut rows = run.plan.resource_changes.iter();
+        let row = rows.find(|row| Some(&row.address) == address);
+        let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
+        let (Some(persisted), Some(pool)) = (&mut self.persistence.loaded, pool) else { return };
+        let instance = instance.clone();
+        persisted.launches.push(LaunchRecord {
+            instance,
+            pool,
+            at: now,
+            ready_at: None,
+            useful: false,
+            from_start: true,
+            passed_over: false,
+        });
+    }
+
+    pub(super) fn on_apply_finished(&mut self, ticket: Ticket, end: Result<Box<Receipt>, String>) {
+        let Some(mut run) = self.applies.runs.remove(&ticket) else { return };
+        let now = self.now;
+        self.observation.require_next();
+        let took = now.duration_since(run.record.started_at).as_millis();
+        self.counters.add(Counter::ApplyMillis, u64::try_from(took).unwrap_or(0));
+        run.record.ended_at = now;
+        self.interruptions.invalidate_cordons_of(&run, self.observation.next_number());
+        let failed = failed_pools(&run.plan, end.as_deref().ok());
+        // The history lists the outcome of each row.
+        run.addresses.iter().for_each(|address| self.action_failures.forget(address.as_str()));
+        match end {
+            Ok(receipt) => {
+                self.counters.count(match receipt.verdict {
+                    ApplyStatus::Applied => Counter::ReconcilesApplied,
+                    ApplyStatus::Partly => Counter::ReconcilesPartly,
+                    ApplyStatus::Interrupted => Counter::ReconcilesInterrupted,
+                });
+                self.time_since("apply", receipt.verdict.as_str(), run.record.started_at);
+                self.count_outcomes(&receipt);
+                run.record.outcomes = outcome_counts(&receipt);
+                self.release_unused_removals(&run, Some(&receipt));
+                run.record.receipt = Some(*receipt);
+            }
+            Err(why) => {
+                self.counters.count(Counter::ReconcilesRefused);
+                run.record.refused = Some(why);
+                self.release_unused_removals(&run, None);
+            }
+        }
+        let failed = self.applies.back_off_failed_pools(&run.plan, &failed, now);
+        self.planning.replan_at = failed.unwrap_or(now);
+        self.applies.complete(run.record);
+    }
+
+    /// Releases the removal budget of instances that the apply left running.
+    pub(super) fn release_unused_removals(&mut self, run: &ApplyRun, receipt: Option<&Receipt>) {
+        let is_left = |instance: &&InstanceId| {
+            let of = |change: &&crate::apply::ChangeOutcome| {
+                change.step == WaveStep::Retire && change.instance_id.as_ref() == Some(*instance)
+            };
+            let outcome = receipt.and_then(|receipt| receipt.outcomes.iter().find(of));
+            // EC2 may have received a call that failed.
+            !run.terminated_instances.contains(*instance)
+                && outcome.is_none_or(|change| match change.outcome {
+                    Outcome::Dropped { .. } | Outcome::Skipped { .. } | Outcome::GivenUp { .. } => {
+                        true
+                    }
+                    Outcome::Done | Outcome::AlreadyDone | Outcome::Failed { .. } => false,
+                })
+        };
+        let (left, gone): (BTreeSet<&InstanceId>, BTreeSet<&InstanceId>) =
+            run.removed_instances.iter().partition(is_left);
+        let all = |ids: BTreeSet<&InstanceId>| ids.into_iter().cloned().collect::<BTreeSet<_>>();
+        let now = self.now;
+        if let Some(persisted) = &mut self.persistence.loaded {
+            inflight_launches::forget_apply(
+                &mut persisted.in_doubt_launches,
+                &run.plan,
+                &run.unanswered_launches,
+                now,
+            );
+            persisted.release_removals(&all(left));
+            // The answers of some terminations were lost, so they are counted only now.
+            persisted.record_removals(
+                &all(gone
+                    .into_iter()
+                    .filter(|id| !run.terminated_instances.contains(*id))
+                    .collect()),
+                now,
+            );
+        }
+    }
+
+    /// Lets a launch try its next offering once the attempt is persisted. Refuses if this replica
+    /// does not persist.
+    pub(super) fn on_offering_attempt_requested(
+        &mut self,
+        ticket: Ticket,
+        address: Address,
+        turn: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let keeps = self.leadership.is_leader() && !self.leadership.is_stopping();
+        let run = self.applies.runs.get_mut(&ticket).filter(|_| keeps);
+        if let (Some(run), Some(persisted)) = (run, &mut self.persistence.loaded) {
+            inflight_launches::record_attempt(&mut persisted.in_doubt_launches, &address, turn);
+            run.pending_attempts.insert(address, turn);
+        } else {
+            effects.push(Effect::AnswerOfferingAttempt { ticket, address, is_persisted: false });
+        }
+    }
+
+    /// Drops applies that have not started yet.
+    pub(super) fn drop_deferred_applies(&mut self) {
+        self.drop_applies(&self.applies.deferred().map(|(ticket, _)| ticket).collect::<Vec<_>>());
+    }
+
+    /// Drops deferred applies that gates block by now, and plans again.
+    pub(super) fn drop_blocked_applies(&mut self) {
+        if self.applies.deferred().next().is_none() {
+            return;
+        }
+        // A failed observation is no basis for a change.
+        let unread = self.observation.reads.has_failed();
+        let now = self.now;
+        let inputs = self.gate_inputs();
+        let stands_in = self.revisions.serves_stand_in();
+        let may = |run: &ApplyRun| {
+            // A plan of the stand-in revision is made again once the served revision was read.
+            let begins = run.deferred_start.as_deref();
+            let stood_in = matches!(begins, Some(Effect::Apply { running_pods_only: true, .. }));
+            let allows = |inputs: &super::reconcile::GateInputs<'_>| {
+                gates::may_still_start(&run.plan, &inputs.as_context(), now)
+            };
+            stood_in == stands_in && inputs.as_ref().is_some_and(allows)
+        };
+        let outdated = self.applies.deferred().filter(|(_, run)| unread || !may(run));
+        let outdated: Vec<Ticket> = outdated.map(|(ticket, _)| ticket).collect();
+        if !outdated.is_empty() {
+            self.drop_applies(&outdated);
+            self.planning.replan_at = now;
+        }
+    }
+
+    fn drop_applies(&mut self, tickets: &[Ticket]) {
+        for ticket in tickets {
+            let Some(run) = self.applies.runs.remove(ticket) else { continue };
+            self.release_unused_removals(&run, None);
+            self.counters.count(Counter::ReconcilesRefused);
+        }
+    }
+
+    fn count_outcomes(&mut self, receipt: &Receipt) {
+        for change in &receipt.outcomes {
+            let failed = !change.outcome.is_settled();
+            match change.step {
+                WaveStep::Launch if failed => self.counters.count(Counter::LaunchesFailed),
+                WaveStep::Retire if failed => self.counters.count(Counter::TerminationsFailed),
+                WaveStep::Launch | WaveStep::Retire => {}
+            }
+        }
+    }
+}
+
+/// Pools with a failed change.
+#[derive(Default)]
+struct FailedPools {
+    launches: BTreeSet<PoolName>,
+    removals: BTreeSet<PoolName>,
+}
+
+/// Returns the pools with a failed change; all pools of a refused plan.
+fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> FailedPools {
+    let Some(receipt) = receipt else {
+        let removes: BTreeSet<PoolName> = reconcile::retired_rows(plan).map(gates::pool).collect();
+        let launches = reconcile::launched_rows(plan).map(gates::pool);
+        let launches = if removes.is_empty() { launches.collect() } else { BTreeSet::new() };
+        return FailedPools { launches, removals: removes };
+    };
+    let mut failed = FailedPools::default();
+    if receipt.verdict != ApplyStatus::Partly {
+        return failed;
+    }
+    let rows: BTreeMap<&Address, PoolName> =
+        plan.resource_changes.iter().map(|row| (&row.address, gates::pool(row))).collect();
+    for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
+        let Some(pool) = rows.get(&change.address).cloned() else { continue };
+        match change.step {
+            WaveStep::Launch => failed.launches.insert(pool),
+            WaveStep::Retire => failed.removals.insert(pool),
+        };
+    }
+    failed
+}
+
+fn outcome_counts(receipt: &Receipt) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    for change in &receipt.outcomes {
+        *counts.entry(change.outcome.as_str().to_owned()).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// Returns the reason for which the plan removes the instance at `address`.
+fn removal_reason(plan: &Plan, address: &Address) -> &'static str {
+    let mut rows = plan.capacity.explain.iter();
+    let Some(row) = rows.find(|row| row.address == *address) else { return "unknown" };
+    let because = match (&row.reason, &row.retire_reason) {
+        (Reason::Retire { because }, _) | (_, Some(because)) => because,
+        (Reason::Resize { .. }, None) => return "resize",
+        (Reason::Launch { .. } | Reason::Keep { .. }, None) => return "unknown",
+    };
+    reconcile::retire_reason_label(because)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Replanning before an apply.
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::controller::{PersistedState, Signal};
+use crate::model::observed::{Instance, InstanceState, Node, fixture as fleet};
+use crate::model::pod::{Taint, TaintEffect};
+use crate::model::units::MilliCpu;
+use crate::plan::wire::WaveStep;
+use crate::render::fixture;
+use crate::simulator::fixture::poll_once;
+
+/// Counts how often it replans.
+struct CountingPlanner(Cell<u32>);
+
+impl RevisionPlanner for CountingPlanner {
+    async fn plan(&self, _: Arc<Observed>, _: PlanScope) -> Plan {
+        fixture::plan()
+    }
+
+    async fn replan_pinned(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> PinnedPlan {
+        self.0.set(self.0.get() + 1);
+        let missing = vec!["planned again".into()];
+        PinnedPlan { missing, ..PinnedPlan::as_approved(Plan::clone(&plan)) }
+    }
+
+    fn catalog(&self) -> &Catalog {
+        unreachable!("nothing is launched here")
+    }
+}
+
+fn world(seconds: i64, pods: &[&str]) -> Observed {
+    let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
+    let mut world = Observed::empty(ClusterIdentity::default(), at);
+    world.pods.extend(pods.iter().map(|name| fleet::pod(name).into()));
+    world
+}
+
+#[test]
+fn equal_observation_needs_no_replanning() {
+    for (what, over, now, without, again) in [
+        ("an equal observation", Some(world(0, &["a"])), world(5, &["a"]), vec![], 0),
+        ("an older observation", Some(world(0, &["a"])), world(-5, &["a"]), vec![], 0),
+        ("too long ago", Some(world(0, &["a"])), world(6, &["a"]), vec![], 1),
+        ("another pod", Some(world(0, &["a"])), world(1, &["a", "b"]), vec![], 1),
+        ("a deleted pod", Some(world(0, &["a"])), world(1, &[]), vec![], 1),
+        (
+            "an interrupted instance that is absent",
+            Some(world(0, &[])),
+            world(1, &[]),
+            vec!["i-1".into()],
+            0,
+        ),
+        ("not the last plan", None, world(0, &["a"]), vec![], 1),
+    ] {
+        let planner = CountingPlanner(Cell::new(0));
+        let over = over.map(Arc::new);
+        let plan = Arc::new(fixture::plan());
+        let pinning = PinnedReplan {
+            planner: &planner,
+            plan,
+            excluded_instances: without,
+            running_pods_only: false,
+            planned_world: over,
+        };
+        let pinned = poll_once(pinning.replan(&fixture::plan(), &now)).expect("at once");
+        assert_eq!(planner.0.get(), again, "{what}");
+        assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
+        assert_eq!(pinned.current, fixture::plan(), "{what}");
+    }
+}
+
+/// Returns an observation with `a` pending and `b` running, with one pod moved.
+fn on(pod: &str, node: Option<&str>) -> Observed {
+    let mut world = world(0, &["a", "b"]);
+    let pod = world.pods.iter_mut().find(|of| of.uid.as_str() == pod).expect("it");
+    Arc::make_mut(pod).node = node.map(NodeName::from);
+    world
+}
+
+fn over() -> Observed {
+    on("b", Some("n"))
+}
+
+/// Returns the same with a changed node.
+fn with_node(change: impl FnOnce(&mut Node)) -> Observed {
+    let mut world = over();
+    let mut node = fleet::node("n");
+    change(&mut node);
+    world.nodes.insert(node.name.clone(), node);
+    world
+}
+
+/// Returns the same with an owned node of that age.
+fn with_ours(ready: bool, minutes: i64) -> Observed {
+    ours_as(minutes, |node| node.ready = ready)
+}
+
+fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
+    let age = SignedDuration::from_mins(minutes);
+    let mut world = with_node(|node| {
+        change(node);
+        node.instance = Some("i-1".into());
+        node.created_at = over().taken_at.checked_sub(age).expect("a time");
+    });
+    let instance = fleet::managed_instance("i-1", "");
+    world.instances.insert(instance.id.clone(), instance);
+    world
+}
+
+/// Returns how often the plan of one observation is made again for another.
+fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
+    let (planner, over) = (CountingPlanner(Cell::new(0)), Some(Arc::new(over)));
+    let (plan, without) = (Arc::new(plan.clone()), Vec::new());
+    let pinning = PinnedReplan {
+        planner: &planner,
+        plan,
+        excluded_instances: without,
+        running_pods_only: false,
+        planned_world: over,
+    };
+    poll_once(pinning.replan(&fixture::plan(), now)).expect("at once");
+    planner.0.get()
+}
+
+fn only_launches() -> Plan {
+    let mut launches = fixture::plan();
+    launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+    launches
+}
+
+#[test]
+fn launch_plan_stays_valid_while_its_launches_are_needed() {
+    let (launches, retires) = (only_launches(), fixture::plan());
+    let more = || {
+        let mut world = over();
+        world.pods.extend(self::world(0, &["c"]).pods);
+        world
+    };
+    let node = || with_node(|_| {});
+    for (what, plan, over, now, again) in [
+        ("another pending pod", &launches, over(), more(), 0),
+        ("an unknown node", &launches, over(), node(), 1),
+        ("the pending pod was bound", &launches, node(), on("a", Some("n")), 1),
+        ("the pending pod was bound to a new node", &launches, over(), on("a", Some("n")), 1),
+        ("a pod left its node", &launches, over(), world(0, &["a"]), 1),
+        ("a pending pod was deleted", &launches, more(), over(), 1),
+        ("it removes something", &retires, over(), more(), 1),
+    ] {
+        assert_eq!(times(plan, over, &now), again, "{what}");
+    }
+}
+
+#[test]
+fn plan_is_made_again_if_a_node_accepts_more() {
+    let plan = only_launches();
+    let is = || with_node(|_| {});
+    let taint = |node: &mut Node| {
+        let (key, effect) = ("storage".into(), TaintEffect::NoSchedule);
+        node.taints.push(Taint { key, value: "full".into(), effect });
+    };
+    let silent = || with_node(|node| node.ready = false);
+    for (what, over, now, again) in vec![
+        ("an expected node became Ready", with_ours(false, 2), with_ours(true, 2), 0),
+        ("its startup taint was removed", ours_as(2, taint), with_ours(true, 2), 0),
+        ("a taint of an old node was removed", ours_as(20, taint), with_ours(true, 20), 1),
+        (
+            "a node past its startup timeout became Ready",
+            with_ours(false, 20),
+            with_ours(true, 20),
+            1,
+        ),
+        ("a foreign node became Ready", silent(), is(), 1),
+        ("it became unready", is(), silent(), 0),
+        ("it was uncordoned", with_node(|node| node.unschedulable = true), is(), 1),
+        ("it was cordoned", is(), with_node(|node| node.unschedulable = true), 0),
+        ("a taint was removed", with_node(taint), is(), 1),
+        ("a taint was added", is(), with_node(taint), 0),
+        ("another node of the same name", is(), with_node(|node| node.uid = "m".into()), 1),
+        ("more allocatable CPU", is(), with_node(|node| node.allocatable.cpu = MilliCpu(2_000)), 1),
+    ] {
+        assert_eq!(times(&plan, over, &now), again, "{what}");
+    }
+}
+
+#[test]
+fn replanning_excludes_interrupted_instances() {
+    let with = |state: InstanceState| {
+        let mut world = world(0, &["a"]);
+        let instance = Instance { state, ..fleet::instance("i-1") };
+        world.instances.insert(instance.id.clone(), instance);
+        world
+    };
+    let (planner, whole) = (CountingPlanner(Cell::new(0)), with(InstanceState::Running));
+    for (over, again) in [(with(InstanceState::Stopping), 0), (whole.clone(), 1)] {
+        planner.0.set(0);
+        let (plan, without) = (Arc::new(fixture::plan()), vec!["i-1".into()]);
+        let over = Some(Arc::new(over));
+        let pinning = PinnedReplan {
+            planner: &planner,
+            plan,
+            excluded_instances: without,
+            running_pods_only: false,
+            planned_world: over,
+        };
+        poll_once(pinning.replan(&fixture::plan(), &whole)).expect("at once");
+        assert_eq!(planner.0.get(), again);
+    }
+}
+
+/// Records nominations; the lease is certain or not.
+struct FakeStore(bool, RefCell<Vec<NodeName>>);
+
+impl SignalSource for FakeStore {
+    async fn next(&self) -> Signal {
+        std::future::pending().await
+    }
+
+    async fn acknowledge(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn may_write(&self) -> bool {
+        self.0
+    }
+}
+
+impl StateStore for FakeStore {
+    async fn load(&self) -> Result<PersistedState, PortError> {
+        Ok(PersistedState::default())
+    }
+
+    async fn save(&self, _: &PersistedState) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    async fn nominate(&self, _: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.1.borrow_mut().push(node.clone());
+        Ok(())
+    }
+}
+
+#[test]
+fn uncertain_lease_prevents_nominations() {
+    for certain in [true, false] {
+        let outside = FakeStore(certain, RefCell::default());
+        let pod = Box::new(fleet::pod("a"));
+        let end = poll_once(nominate((&outside, &outside), pod, "n".into())).expect("at once");
+        let Event::Nominated { result: end, .. } = end else { panic!("{end:?}") };
+        assert_eq!((end.is_ok(), outside.1.borrow().len()), (certain, usize::from(certain)));
+    }
+}

@@ -1,0 +1,206 @@
+//! Failing actions of the controller: the last error of each kind of action, until it works again.
+//!
+//! Failed reads of the repository and the world are reported with their source instead. Invariant:
+//! one entry per kind of action, however often it fails; error text is cut to a length.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::event::{Event, TerminateOutcome};
+use super::persisted_state::later;
+use super::status::{ActionFailure, ControllerAction};
+use crate::apply::ports::PortError;
+use crate::apply::{self, Step};
+
+/// A failure that does not recur is shown this long: longer than any retry interval.
+const VISIBLE_FOR: SignedDuration = SignedDuration::from_mins(15);
+/// Most characters of an error that are stored.
+const REASON_CHARS_MAX: usize = 600;
+
+/// Failing actions, by kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct ActionFailures(BTreeMap<ControllerAction, ActionFailure>);
+
+/// A finished action: its kind, its object, and its error, if any.
+pub(super) type ActionOutcome<'e> = (ControllerAction, &'e str, Option<&'e PortError>);
+
+/// Returns the action that `event` reports, or `None`.
+pub(super) fn action_outcome(event: &Event) -> Option<ActionOutcome<'_>> {
+    Some(match event {
+        Event::StateLoaded(end) => (ControllerAction::LoadState, "", end.as_ref().err()),
+        Event::StateSaved(end) => (ControllerAction::SaveState, "", end.as_ref().err()),
+        Event::Cordoned { instance, result: end, .. } => {
+            (ControllerAction::Cordon, instance.as_str(), end.as_ref().err())
+        }
+        Event::CordonedWithoutLease { node, result: end } => {
+            (ControllerAction::Cordon, node.as_str(), end.as_ref().err())
+        }
+        Event::Evicted { instance, results } => (
+            ControllerAction::Evict,
+            instance.as_str(),
+            results.iter().find_map(|result| result.as_ref().err()),
+        ),
+        Event::TerminateFinished { instance, result: end } => {
+            let error = match end {
+                Ok(TerminateOutcome::Called | TerminateOutcome::NodeChanged) => None,
+                Ok(TerminateOutcome::NodeUnreadable(error)) | Err(error) => Some(error),
+            };
+            (ControllerAction::Terminate, instance.as_str(), error)
+        }
+        Event::NodeDeleted { instance, result: end } => {
+            (ControllerAction::DeleteNode, instance.as_str(), end.as_ref().err())
+        }
+        // Receipts of a queue are of no use to a reader.
+        Event::Acknowledged { receipt: _, result: end } => {
+            (ControllerAction::Acknowledge, "", end.as_ref().err())
+        }
+        Event::Nominated { pod, result: end } => {
+            (ControllerAction::Nominate, pod.as_str(), end.as_ref().err())
+        }
+        Event::BranchRead(_)
+        | Event::CommitRead { .. }
+        | Event::Observed(_)
+        | Event::PlannerMissing { .. }
+        | Event::Planned { .. }
+        | Event::ApplyProgressed { .. }
+        | Event::OfferingAttemptRequested { .. }
+        | Event::ApplyFinished { .. }
+        | Event::Signal(_)
+        | Event::Timer => return None,
+    })
+}
+
+impl ActionFailures {
+    /// Records the end of an action.
+    pub(super) fn record_event(&mut self, event: &Event, now: Timestamp) {
+        if let Event::ApplyProgressed { event, .. } = event {
+            self.record_apply_event(event, now);
+        } else if let Some((deed, of, error)) = action_outcome(event) {
+            match error {
+                Some(error) => self.record_failure(deed, of, &error.to_string(), now),
+                None => self.record_success(deed, of),
+            }
+        }
+    }
+
+    fn record_apply_event(&mut self, event: &apply::Event, now: Timestamp) {
+        let Some(address) = &event.address else { return };
+        if let Step::Retrying { why } = &event.step {
+            self.record_failure(ControllerAction::Apply, address.as_str(), why, now);
+        } else if event.step != Step::Unanswered {
+            // Every other step succeeded.
+            self.record_success(ControllerAction::Apply, address.as_str());
+        }
+    }
+
+    pub(super) fn record_failure(
+        &mut self,
+        deed: ControllerAction,
+        of: &str,
+        why: &str,
+        now: Timestamp,
+    ) {
+        let before = self.0.get(&deed).filter(|before| is_visible(before, now));
+        let (since, times) = before.map_or((now, 0), |before| (before.since, before.count));
+        let why = why.chars().take(REASON_CHARS_MAX).collect();
+        let (of, times) = (of.to_owned(), times.saturating_add(1));
+        self.0.insert(
+            deed,
+            ActionFailure {
+                object: of,
+                error: why,
+                since: since.min(now),
+                last: now,
+                count: times,
+            },
+        );
+    }
+
+    /// Forgets the failure of an object once the same action succeeds on it. Success on another
+    /// object says nothing.
+    fn record_success(&mut self, deed: ControllerAction, of: &str) {
+        if self.0.get(&deed).is_some_and(|failure| failure.object == of) {
+            self.0.remove(&deed);
+        }
+    }
+
+    /// Forgets the failures of an object that needs no more action.
+    pub(super) fn forget(&mut self, of: &str) {
+        self.0.retain(|_, failure| failure.object != of);
+    }
+
+    /// Returns the failures to show at `now`.
+    pub(super) fn visible(&self, now: Timestamp) -> BTreeMap<ControllerAction, ActionFailure> {
+        let visible = self.0.iter().filter(|(_, failure)| is_visible(failure, now));
+        visible.map(|(deed, failure)| (*deed, failure.clone())).collect()
+    }
+}
+
+fn is_visible(failure: &ActionFailure, now: Timestamp) -> bool {
+    now < later(failure.last, VISIBLE_FOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::ports::{CallEffect, CordonOutcome};
+    use crate::model::observed::CordonReason;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).expect("a time")
+    }
+
+    fn cordoned(instance: &str, error: Option<&str>) -> Event {
+        let error = error.map(|reason| PortError {
+            verb: "cordon node".to_owned(),
+            reason: reason.to_owned(),
+            effect: CallEffect::Unknown,
+        });
+        let end = error.map_or(Ok(CordonOutcome::Written), Err);
+        Event::Cordoned {
+            instance: instance.into(),
+            mark: Some(CordonReason::Interruption),
+            result: end,
+        }
+    }
+
+    #[test]
+    fn failure_counts_until_the_action_succeeds_on_the_object() {
+        let mut failures = ActionFailures::default();
+        failures.record_event(&cordoned("i-1", Some("denied")), at(0));
+        failures.record_event(&cordoned("i-1", Some("denied again")), at(5));
+        failures.record_event(&cordoned("i-2", None), at(6));
+        let visible = failures.visible(at(7));
+        let failure = visible.get(&ControllerAction::Cordon).expect("it fails");
+        assert_eq!((failure.object.as_str(), failure.count), ("i-1", 2));
+        assert_eq!((failure.since, failure.last), (at(0), at(5)));
+        assert!(failure.error.contains("denied again"), "{}", failure.error);
+        failures.record_event(&cordoned("i-1", None), at(8));
+        assert_eq!(failures.visible(at(8)), BTreeMap::new());
+    }
+
+    #[test]
+    fn failure_is_shown_for_a_while_and_bounded() {
+        let mut failures = ActionFailures::default();
+        failures.record_event(&cordoned("i-1", Some(&"x".repeat(100_000))), at(0));
+        assert_eq!(failures.visible(at(899)).len(), 1);
+        assert_eq!(failures.visible(at(900)).len(), 0);
+        failures.record_event(&cordoned("i-2", Some("denied")), at(1_000));
+        let visible = failures.visible(at(1_000));
+        assert_eq!(
+            visible.values().map(|failure| failure.count).sum::<u32>(),
+            1,
+            "it started over"
+        );
+        failures.record_event(&cordoned("i-3", Some(&"x".repeat(100_000))), at(1_001));
+        let visible = failures.visible(at(1_001));
+        assert!(
+            visible
+                .values()
+                .all(|failure| failure.error.len() <= REASON_CHARS_MAX && failure.count == 2)
+        );
+        failures.forget("i-3");
+        assert_eq!(failures.visible(at(1_001)), BTreeMap::new());
+    }
+}

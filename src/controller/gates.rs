@@ -1,0 +1,610 @@
+//! Gates: which changes of a plan may be applied now, and what blocks the others.
+//!
+//! [`evaluate_gates`] is the only decision point. It knows the plan, the settings and recent
+//! changes, and nothing about execution. Invariants: a blocked row is not started; a change group
+//! (rows that replace each other) is applied as a whole or not at all; a blocked row carries a
+//! typed reason with its numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::event::Revision;
+use super::persisted_state::{self, ApprovalRecord, LAUNCHES_MAX, PersistedState, later};
+use super::status::{ApprovedBy, Blocked, BlockedReason};
+use crate::model::desired::{ApprovalRule, Mode, RateLimit};
+use crate::model::ids::{Address, InstanceId, PoolName};
+use crate::plan::Plan;
+use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireReason, WaveStep};
+
+/// Percentage of unready nodes above which nothing is removed, and the number of unready nodes that
+/// never blocks. Cluster Autoscaler uses the same limits.
+const UNREADY_PERCENT: u64 = 45;
+const UNREADY_IGNORED_MAX: u32 = 3;
+
+/// Plans that remove at most this many nodes are never a mass removal.
+const MASS_REMOVAL_IGNORED_MAX: u32 = 3;
+
+/// Longest break-glass. A longer emergency needs another request.
+pub const BREAK_GLASS_MAX: jiff::SignedDuration = jiff::SignedDuration::from_hours(4);
+
+/// Breaker that a plan latches if it removes too much.
+pub const MASS_REMOVAL_BREAKER: &str = "mass-removal";
+/// Breaker that launches latch if they do not help pending pods.
+pub const INEFFECTIVE_LAUNCHES_BREAKER: &str = "launches-do-not-help";
+
+/// Decision on a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateDecision {
+    /// The change may be applied.
+    Allow,
+    /// The change is blocked for now.
+    Block(BlockedReason),
+}
+
+/// Inputs of the gates besides the plan.
+#[derive(Debug, Clone)]
+pub struct GateContext<'a> {
+    /// True if this replica may write.
+    pub is_leader: bool,
+    /// Effective mode.
+    pub mode: Mode,
+    /// The served revision.
+    pub revision: &'a Revision,
+    /// Recent changes and operator requests.
+    pub persisted: &'a PersistedState,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of unready nodes.
+    pub unready: u32,
+    /// Addresses of changes in progress.
+    pub in_progress: &'a BTreeSet<Address>,
+    /// True while a removal is in progress. Only one plan at a time removes.
+    pub is_removing: bool,
+    /// Until when a pool's removals back off after a failure.
+    pub removal_retry_at: &'a BTreeMap<PoolName, Timestamp>,
+    /// Until when a pool's launches back off after a failure.
+    pub launch_retry_at: &'a BTreeMap<PoolName, Timestamp>,
+    /// Since when each instance is planned for removal without interruption.
+    pub removal_planned_since: &'a BTreeMap<InstanceId, Timestamp>,
+    /// Last known pod event on the node of each instance.
+    pub pods_unchanged_since: &'a BTreeMap<InstanceId, Timestamp>,
+}
+
+/// Returns the decision for each change of `plan`, by address.
+#[must_use]
+pub fn evaluate_gates(
+    plan: &Plan,
+    context: &GateContext<'_>,
+    now: Timestamp,
+) -> Vec<(Address, GateDecision)> {
+    evaluate(plan, context, BudgetRoom::new(context, now), now)
+}
+
+/// Returns true if an allowed plan may still start after its changes were persisted. Operators,
+/// settings or the cluster may block it by then. Budgets already count its changes, and changes in
+/// progress are its own or were there before.
+pub(super) fn may_still_start(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> bool {
+    let nothing = BTreeSet::new();
+    let context = GateContext { in_progress: &nothing, is_removing: false, ..context.clone() };
+    evaluate(plan, &context, BudgetRoom::unlimited(now), now)
+        .iter()
+        .all(|(_, of)| *of == GateDecision::Allow)
+}
+
+fn evaluate(
+    plan: &Plan,
+    context: &GateContext<'_>,
+    mut room: BudgetRoom,
+    now: Timestamp,
+) -> Vec<(Address, GateDecision)> {
+    let groups = change_groups(plan);
+    let mut decisions: BTreeMap<Address, GateDecision> = BTreeMap::new();
+    // Standalone removals take budget last. Otherwise one could take the last budget of a launch
+    // that it depends on, and both would block each other forever.
+    let (free, others): (Vec<&ChangeGroup<'_>>, Vec<&ChangeGroup<'_>>) =
+        groups.iter().partition(|u| u.is_standalone_removal);
+    for group in others.into_iter().chain(free) {
+        let block = plan_block(plan, context, now)
+            .or_else(|| empty_commit_block(plan, context).filter(|_| group.removes > 0))
+            .or_else(|| group_block(group, context, &room, now));
+        if block.is_none() {
+            room.consume(group);
+        }
+        for row in &group.rows {
+            let own = block.as_ref().map(|(address, reason)| match address {
+                Some(cause) if *cause != row.address => {
+                    BlockedReason::GroupBlocked { by: cause.clone() }
+                }
+                Some(_) | None => reason.clone(),
+            });
+            let decision = own.map_or(GateDecision::Allow, GateDecision::Block);
+            decisions.insert(row.address.clone(), decision);
+        }
+    }
+    block_dependents(&groups, &mut decisions);
+    decisions.into_iter().collect()
+}
+
+/// Returns how `plan` is approved, or `None` if it is not.
+#[must_use]
+pub fn approval(plan: &Plan, context: &GateContext<'_>) -> Option<ApprovedBy> {
+    let digest = &plan.capacity.digest;
+    // A subset of an approved plan is approved: blocked changes do not revoke the rest.
+    let in_parts = context.persisted.approvals.iter().any(|approval| !approval.rows.is_empty());
+    let changes: BTreeSet<String> =
+        if in_parts { persisted_state::change_digests(plan).collect() } else { BTreeSet::new() };
+    let approved = |approval: &&ApprovalRecord| {
+        let part = !changes.is_empty() && changes.is_subset(&approval.rows);
+        approval.digest == *digest || part
+    };
+    if let Some(found) = context.persisted.approvals.iter().rev().find(approved) {
+        return Some(ApprovedBy::Digest { who: found.by.clone() });
+    }
+    if let Some(break_glass) = &context.persisted.break_glass {
+        let (who, reason) = (break_glass.by.clone(), break_glass.reason.clone());
+        return Some(ApprovedBy::BreakGlass { who, reason });
+    }
+    match context.revision.controller.approval {
+        ApprovalRule::Merge => Some(ApprovedBy::Merge),
+        ApprovalRule::Digest => None,
+        ApprovalRule::Policy => {
+            let objects = plan.checks.iter().any(|check| check.status != CheckStatus::Pass);
+            (!objects).then_some(ApprovedBy::Policy)
+        }
+    }
+}
+
+/// Returns the reason why `plan` is a mass removal, unless it is approved by its digest.
+#[must_use]
+pub fn mass_removal_reason(plan: &Plan, context: &GateContext<'_>) -> Option<String> {
+    let most = context.revision.controller.mass_removal;
+    let most =
+        RateLimit { limit: most, window: jiff::SignedDuration::ZERO }.limit_for(context.nodes);
+    let removed = unreplaced_removals(plan);
+    if removed <= most || removed <= MASS_REMOVAL_IGNORED_MAX {
+        return None;
+    }
+    (!is_approved_by_digest(plan, context)).then(|| {
+        format!(
+            "the plan removes {removed} of {} nodes without replacement, and at most {most} may be \
+             removed at once",
+            context.nodes
+        )
+    })
+}
+
+fn is_approved_by_digest(plan: &Plan, context: &GateContext<'_>) -> bool {
+    matches!(approval(plan, context), Some(ApprovedBy::Digest { .. }))
+}
+
+/// Returns how many non-empty instances a plan removes without replacement. Empty nodes are
+/// excluded: a commit without pods is intended, an apply waits until the last pod is gone, and the
+/// removal budget limits the pace.
+#[must_use]
+pub fn unreplaced_removals(plan: &Plan) -> u32 {
+    let explained = plan.capacity.explain.iter();
+    let empty: BTreeSet<&Address> =
+        explained.filter(|row| is_empty(row)).map(|row| &row.address).collect();
+    let groups = change_groups(plan);
+    let counts = |group: &ChangeGroup<'_>| {
+        let empty = group.rows.iter().filter(|row| empty.contains(&row.address)).count();
+        group.removes.saturating_sub(u32::try_from(empty).unwrap_or(u32::MAX))
+    };
+    let removes: u32 = groups.iter().map(counts).sum();
+    let launches: u32 = groups.iter().filter(|group| group.removes > 0).map(|u| u.launches).sum();
+    removes.saturating_sub(launches)
+}
+
+/// Returns true if only pods of `DaemonSet`s are left on the node.
+fn is_empty(row: &ExplainRow) -> bool {
+    matches!(retire_reason(row), Some(RetireReason::Empty { .. }))
+}
+
+fn retire_reason(row: &ExplainRow) -> Option<&RetireReason> {
+    match &row.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+            row.retire_reason.as_ref()
+        }
+    }
+}
+
+/// Rows that are applied together: replacements and what they replace, or a single row.
+struct ChangeGroup<'p> {
+    rows: Vec<&'p ResourceChange>,
+    launches: u32,
+    removes: u32,
+    /// True if pods of removed nodes may have been counted on any launch of the plan.
+    is_standalone_removal: bool,
+    /// Rows that are removed only to save cost.
+    cost_savings: BTreeSet<&'p Address>,
+}
+
+impl ChangeGroup<'_> {
+    fn pools(&self) -> impl Iterator<Item = PoolName> {
+        let mut pools: Vec<PoolName> = self.rows.iter().map(|row| pool(row)).collect();
+        pools.sort();
+        pools.dedup();
+        pools.into_iter()
+    }
+}
+
+/// Returns the pool of a row, or the row's name if it has no pool.
+pub(super) fn pool(row: &ResourceChange) -> PoolName {
+    let side = row.change.after.as_ref().or(row.change.before.as_ref());
+    let pool = side.and_then(|side| side.pool.clone());
+    pool.unwrap_or_else(|| PoolName::from(row.name.as_str()))
+}
+
+fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
+    let steps = |step: WaveStep| -> BTreeSet<&Address> {
+        let waves = plan.capacity.waves.iter().filter(|wave| wave.step == step);
+        waves.flat_map(|wave| &wave.addresses).collect()
+    };
+    let (launched, retired) = (steps(WaveStep::Launch), steps(WaveStep::Retire));
+    let explained = plan.capacity.explain.iter();
+    let groups: BTreeMap<&Address, &str> =
+        explained.filter_map(|row| Some((&row.address, row.group.as_deref()?))).collect();
+    let moves_pods: BTreeSet<&Address> = plan
+        .capacity
+        .explain
+        .iter()
+        .filter(|row| !row.pods_before.is_empty())
+        .map(|row| &row.address)
+        .collect();
+    let saves_cost = |row: &&ExplainRow| {
+        matches!(
+            retire_reason(row),
+            Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. })
+        )
+    };
+    let cost_savings: BTreeSet<&Address> =
+        plan.capacity.explain.iter().filter(saves_cost).map(|row| &row.address).collect();
+    // Pure launches first: pods wait for them.
+    let mut found: BTreeMap<(bool, String), ChangeGroup<'_>> = BTreeMap::new();
+    for row in &plan.resource_changes {
+        let address = &row.address;
+        let (launches, removes) = (launched.contains(address), retired.contains(address));
+        if !launches && !removes {
+            continue;
+        }
+        let group_name = groups.get(address).copied();
+        let name = group_name.map_or_else(|| address.to_string(), |group| format!("~{group}"));
+        let group = found.entry((group_name.is_some() || removes, name)).or_insert(ChangeGroup {
+            rows: Vec::new(),
+            launches: 0,
+            removes: 0,
+            is_standalone_removal: false,
+            cost_savings: BTreeSet::new(),
+        });
+        group.rows.push(row);
+        group.launches += u32::from(launches);
+        group.removes += u32::from(removes);
+        if cost_savings.contains(address) {
+            group.cost_savings.insert(address);
+        }
+        group.is_standalone_removal |=
+            group_name.is_none() && removes && !launches && moves_pods.contains(address);
+    }
+    found.into_values().collect()
+}
+
+/// Remaining budgets.
+struct BudgetRoom {
+    launches: u32,
+    is_launch_budget_unused: bool,
+    next_launch: Timestamp,
+    removals: u32,
+    is_removal_budget_unused: bool,
+    next_removal: Timestamp,
+}
+
+impl BudgetRoom {
+    fn new(context: &GateContext<'_>, now: Timestamp) -> Self {
+        let settings = &context.revision.controller;
+        // Older launches are not remembered individually, so some would count twice.
+        let most = u32::try_from(LAUNCHES_MAX).unwrap_or(u32::MAX);
+        let of = |rate: RateLimit| rate.limit_for(context.nodes);
+        let (launches_max, removals_max) = (of(settings.launches).min(most), of(settings.removals));
+        let (launch_times, removal_times) =
+            (context.persisted.launch_times(), context.persisted.removal_times());
+        let (launches, next_launch) =
+            PersistedState::budget_room(launch_times, launches_max, settings.launches.window, now);
+        let (removals, next_removal) =
+            PersistedState::budget_room(removal_times, removals_max, settings.removals.window, now);
+        // A plan removes at most as many instances as are remembered individually.
+        let removals = removals.min(context.persisted.pending_removal_room());
+        Self {
+            launches,
+            is_launch_budget_unused: launches == launches_max && launches_max > 0,
+            next_launch,
+            removals,
+            is_removal_budget_unused: removals == removals_max && removals_max > 0,
+            next_removal,
+        }
+    }
+
+    fn unlimited(now: Timestamp) -> Self {
+        Self {
+            launches: u32::MAX,
+            is_launch_budget_unused: true,
+            next_launch: now,
+            removals: u32::MAX,
+            is_removal_budget_unused: true,
+            next_removal: now,
+        }
+    }
+
+    /// Returns true if the budget covers a group. A group larger than the whole budget may go alone
+    /// while the budget is unused, because otherwise it could never go.
+    fn launches(&self, group: &ChangeGroup<'_>) -> bool {
+        group.launches <= self.launches || (self.is_launch_budget_unused && group.rows.len() > 1)
+    }
+
+    fn removes(&self, group: &ChangeGroup<'_>) -> bool {
+        group.removes <= self.removals || (self.is_removal_budget_unused && group.rows.len() > 1)
+    }
+
+    fn consume(&mut self, group: &ChangeGroup<'_>) {
+        self.launches = self.launches.saturating_sub(group.launches);
+        self.removals = self.removals.saturating_sub(group.removes);
+        self.is_launch_budget_unused &= group.launches == 0;
+        self.is_removal_budget_unused &= group.removes == 0;
+    }
+}
+
+/// The reason that blocks a group, and the row that causes it, if one does.
+type GroupBlock = Option<(Option<Address>, BlockedReason)>;
+
+/// Returns the reason that blocks every change of the plan.
+fn plan_block(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
+    let all = |reason| Some((None, reason));
+    if !context.is_leader {
+        return all(BlockedReason::NotLeader);
+    }
+    if plan.errored || !plan.applyable {
+        let why = if plan.errored { "its inputs have errors" } else { "policies deny it" };
+        return all(BlockedReason::NotApplyable { why: why.to_owned() });
+    }
+    if let Some(asked) = &context.persisted.suspended {
+        return all(BlockedReason::Suspended { reason: asked.reason.clone(), until: asked.until });
+    }
+    if context.mode == Mode::Observe {
+        return all(BlockedReason::Mode { mode: context.mode });
+    }
+    if approval(plan, context).is_none() {
+        return all(BlockedReason::NotApproved { digest: plan.capacity.digest.clone() });
+    }
+    let guard = &context.revision.guard;
+    if context.persisted.break_glass.is_none() && !guard.is_open(now) {
+        return all(BlockedReason::OutsideWindow { opens: guard.next_opening(now) });
+    }
+    None
+}
+
+/// Returns the reason that blocks every removal of a commit that declares nothing.
+fn empty_commit_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
+    if !context.revision.is_empty || is_approved_by_digest(plan, context) {
+        return None;
+    }
+    let why = "its commit declares neither a workload nor a pool, which indicates a failed render; \
+               approve the plan by its digest if this is intended";
+    Some((None, BlockedReason::NotApplyable { why: why.to_owned() }))
+}
+
+fn group_block(
+    group: &ChangeGroup<'_>,
+    context: &GateContext<'_>,
+    room: &BudgetRoom,
+    now: Timestamp,
+) -> GroupBlock {
+    let busy = group.rows.iter().find(|row| context.in_progress.contains(&row.address));
+    if let Some(row) = busy {
+        return Some((Some(row.address.clone()), BlockedReason::InProgress));
+    }
+    let launches = if group.launches > 0 { launch_block(group, context, room, now) } else { None };
+    launches
+        .or_else(|| if group.removes > 0 { removal_block(group, context, room, now) } else { None })
+}
+
+fn launch_block(
+    group: &ChangeGroup<'_>,
+    context: &GateContext<'_>,
+    room: &BudgetRoom,
+    now: Timestamp,
+) -> GroupBlock {
+    let all = |reason| Some((None, reason));
+    if let Some(breaker) = context
+        .persisted
+        .breakers
+        .iter()
+        .find(|breaker| breaker.name == INEFFECTIVE_LAUNCHES_BREAKER)
+    {
+        return all(BlockedReason::Breaker { name: breaker.name.clone() });
+    }
+    if let Some(until) = backoff_until(group, context.launch_retry_at, now) {
+        return all(BlockedReason::BackingOff { until });
+    }
+    for pool in group.pools() {
+        if let Some(quarantine) = context.persisted.active_quarantine(&pool, now) {
+            return all(BlockedReason::Quarantined { pool, until: quarantine.until });
+        }
+    }
+    if room.launches(group) {
+        return None;
+    }
+    let rate = context.revision.controller.launches;
+    let (most, within, next) = (rate.limit_for(context.nodes), rate.window, room.next_launch);
+    all(BlockedReason::LaunchBudget { most, within, next })
+}
+
+fn removal_block(
+    group: &ChangeGroup<'_>,
+    context: &GateContext<'_>,
+    room: &BudgetRoom,
+    now: Timestamp,
+) -> GroupBlock {
+    let all = |reason| Some((None, reason));
+    if context.mode != Mode::Full {
+        return all(BlockedReason::Mode { mode: context.mode });
+    }
+    if let Some(breaker) =
+        context.persisted.breakers.iter().find(|breaker| breaker.name == MASS_REMOVAL_BREAKER)
+    {
+        return all(BlockedReason::Breaker { name: breaker.name.clone() });
+    }
+    let GateContext { nodes, unready, .. } = *context;
+    if unready > UNREADY_IGNORED_MAX
+        && u64::from(unready) * 100 > u64::from(nodes) * UNREADY_PERCENT
+    {
+        return all(BlockedReason::MassUnready { unready, nodes });
+    }
+    if context.is_removing {
+        return all(BlockedReason::InProgress);
+    }
+    if let Some(until) = backoff_until(group, context.removal_retry_at, now) {
+        return all(BlockedReason::BackingOff { until });
+    }
+    let own = group.rows.iter().find_map(|row| {
+        row_block(row, group, context, now).map(|reason| (Some(row.address.clone()), reason))
+    });
+    if own.is_some() {
+        return own;
+    }
+    if room.removes(group) {
+        return None;
+    }
+    let rate = context.revision.controller.removals;
+    let (most, within, next) = (rate.limit_for(context.nodes), rate.window, room.next_removal);
+    all(BlockedReason::RemovalBudget { most, within, next })
+}
+
+/// Returns until when a pool of the group backs off.
+fn backoff_until(
+    group: &ChangeGroup<'_>,
+    after: &BTreeMap<PoolName, Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let until = group.pools().filter_map(|pool| after.get(&pool).copied());
+    until.filter(|until| now < *until).max()
+}
+
+/// Returns the reason that blocks the removal of one instance.
+fn row_block(
+    row: &ResourceChange,
+    group: &ChangeGroup<'_>,
+    context: &GateContext<'_>,
+    now: Timestamp,
+) -> Option<BlockedReason> {
+    let before = row.change.before.as_ref()?;
+    let instance = before.instance_id.as_ref()?;
+    let settings = &context.revision.controller;
+    let asks = before.pool.as_ref().filter(|pool| settings.confirm_pools.contains(*pool));
+    if let Some(pool) = asks.filter(|_| !context.persisted.confirmed_removals.contains(instance)) {
+        return Some(BlockedReason::NotConfirmed { pool: pool.clone() });
+    }
+    let since = context.removal_planned_since.get(instance).copied().unwrap_or(now);
+    let until = later(since, settings.removal_delay);
+    if now < until {
+        return Some(BlockedReason::Settling { until });
+    }
+    // `consolidateAfter` only delays removals that save cost.
+    let rest = before.pool.as_ref().filter(|_| group.cost_savings.contains(&row.address));
+    let rest = rest.and_then(|pool| context.revision.consolidate_after.get(pool)).copied()?;
+    let until = later(context.pods_unchanged_since.get(instance).copied().unwrap_or(now), rest);
+    (now < until).then_some(BlockedReason::ConsolidateAfter { until })
+}
+
+/// Blocks removals whose pods may have been counted on a blocked launch.
+fn block_dependents(groups: &[ChangeGroup<'_>], decisions: &mut BTreeMap<Address, GateDecision>) {
+    let is_blocked = |group: &&ChangeGroup<'_>| {
+        group.launches > 0
+            && group
+                .rows
+                .iter()
+                .any(|row| decisions.get(&row.address) != Some(&GateDecision::Allow))
+    };
+    let Some(cause) = groups.iter().find(is_blocked).and_then(|group| group.rows.first()) else {
+        return;
+    };
+    let cause = cause.address.clone();
+    for row in
+        groups.iter().filter(|group| group.is_standalone_removal).flat_map(|group| &group.rows)
+    {
+        let decision = decisions.entry(row.address.clone()).or_insert(GateDecision::Allow);
+        if *decision == GateDecision::Allow {
+            *decision = GateDecision::Block(BlockedReason::GroupBlocked { by: cause.clone() });
+        }
+    }
+}
+
+/// Returns the reason with a message for operators.
+#[must_use]
+pub fn with_message(reason: BlockedReason) -> Blocked {
+    let at = |at: &Timestamp| format!("{at:.0}");
+    let message = match &reason {
+        BlockedReason::NotLeader => "another replica leads".to_owned(),
+        BlockedReason::Mode { mode } => format!("mode {} allows no such change", mode.as_str()),
+        BlockedReason::Suspended { reason, until } => {
+            let until = until.as_ref().map(|until| format!(" until {}", at(until)));
+            format!("suspended{}: {reason}", until.unwrap_or_default())
+        }
+        BlockedReason::NotApplyable { why } => format!("the plan cannot be applied: {why}"),
+        BlockedReason::OutsideWindow { opens: Some(opens) } => {
+            format!("outside the apply windows; the next window opens at {}", at(opens))
+        }
+        BlockedReason::OutsideWindow { opens: None } => {
+            "outside the apply windows, and no later window opens".to_owned()
+        }
+        BlockedReason::NotApproved { digest } => format!("plan {digest} is not approved"),
+        BlockedReason::NotConfirmed { pool } => {
+            format!("pool {pool} requires confirmation of each removal")
+        }
+        BlockedReason::LaunchBudget { most, within, next } => format!(
+            "launch budget: at most {most} within {within:#}; the next launch is possible at {}",
+            at(next)
+        ),
+        BlockedReason::RemovalBudget { most, within, next } => {
+            format!(
+                "removal budget: at most {most} within {within:#}; the next removal is possible at {}",
+                at(next)
+            )
+        }
+        BlockedReason::Settling { until } => {
+            format!("planned too recently; starts at {} if it is still planned then", at(until))
+        }
+        BlockedReason::ConsolidateAfter { until } => {
+            format!(
+                "pods came or left within consolidateAfter of the pool; waits until {}",
+                at(until)
+            )
+        }
+        BlockedReason::MassUnready { unready, nodes } => {
+            format!("{unready} of {nodes} nodes are not Ready; nothing is removed meanwhile")
+        }
+        BlockedReason::Breaker { name } => {
+            format!("breaker {name} is latched; an operator must reset it")
+        }
+        BlockedReason::Quarantined { pool, until } => {
+            format!(
+                "recent launches of pool {pool} did not help; it launches again at {}",
+                at(until)
+            )
+        }
+        BlockedReason::GroupBlocked { by } => {
+            format!("its group is blocked by {by}")
+        }
+        BlockedReason::BackingOff { until } => {
+            format!("the last try failed; retried at {}", at(until))
+        }
+        BlockedReason::LaunchInDoubt { until } => {
+            format!("earlier launches have an unknown result; awaited until {}", at(until))
+        }
+        BlockedReason::InProgress => "in progress".to_owned(),
+    };
+    Blocked { reason, message }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,520 @@
+use jiff::SignedDuration;
+
+use super::*;
+use crate::controller::persisted_state::{LaunchRecord, Quarantine, RemovalRecord};
+use crate::controller::status::{Breaker, Suspension};
+use crate::model::desired::{ControllerSettings, CountOrShare, GuardSettings, RateLimit, Window};
+use crate::plan::wire::{Check, CheckStatus, Wave};
+use crate::render::fixture;
+
+/// Launches `web 9` and `web 10`; replaces `web 1`; replaces `batch 0` and `1` with `2`; retires
+/// the empty `web 2`.
+fn sample_plan() -> Plan {
+    fixture::plan()
+}
+
+fn now() -> Timestamp {
+    "2026-09-01T10:02:00Z".parse().expect("a time")
+}
+
+fn ago(seconds: i64) -> Timestamp {
+    now().checked_sub(SignedDuration::from_secs(seconds)).expect("a time")
+}
+
+/// Inputs of the gates that tests can change.
+struct GateScenario {
+    is_leader: bool,
+    mode: Mode,
+    revision: Revision,
+    persisted: PersistedState,
+    unready: u32,
+    in_progress: BTreeSet<Address>,
+    is_removing: bool,
+    removal_retry_at: BTreeMap<PoolName, Timestamp>,
+    launch_retry_at: BTreeMap<PoolName, Timestamp>,
+    removal_planned_since: BTreeMap<InstanceId, Timestamp>,
+    pods_unchanged_since: BTreeMap<InstanceId, Timestamp>,
+    plan: Plan,
+}
+
+impl GateScenario {
+    /// A leader in mode `full` whose plan has been stable for long.
+    fn new() -> Self {
+        let plan = sample_plan();
+        let rows = plan.resource_changes.iter();
+        let known = rows.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
+        let all =
+            RateLimit { limit: CountOrShare::Share(100_000), window: SignedDuration::from_mins(5) };
+        let controller =
+            ControllerSettings { mode: Mode::Full, removals: all, ..ControllerSettings::default() };
+        Self {
+            is_leader: true,
+            mode: Mode::Full,
+            revision: Revision {
+                commit: "c".to_owned(),
+                controller,
+                guard: GuardSettings::default(),
+                consolidate_after: BTreeMap::new(),
+                error_count: 0,
+                is_empty: false,
+                autoscaler_namespaces: None,
+                auto_mode: false,
+            },
+            persisted: PersistedState::default(),
+            unready: 0,
+            in_progress: BTreeSet::new(),
+            is_removing: false,
+            removal_retry_at: BTreeMap::new(),
+            launch_retry_at: BTreeMap::new(),
+            removal_planned_since: known.clone().map(|id| (id, ago(3600))).collect(),
+            pods_unchanged_since: known.map(|id| (id, ago(3600))).collect(),
+            plan,
+        }
+    }
+
+    fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut given = Self::new();
+        change(&mut given);
+        given
+    }
+
+    fn circumstances(&self) -> GateContext<'_> {
+        GateContext {
+            is_leader: self.is_leader,
+            mode: self.mode,
+            revision: &self.revision,
+            persisted: &self.persisted,
+            nodes: 8,
+            unready: self.unready,
+            in_progress: &self.in_progress,
+            is_removing: self.is_removing,
+            removal_retry_at: &self.removal_retry_at,
+            launch_retry_at: &self.launch_retry_at,
+            removal_planned_since: &self.removal_planned_since,
+            pods_unchanged_since: &self.pods_unchanged_since,
+        }
+    }
+
+    /// Returns the allowed rows, as `pool key`.
+    fn allowed(&self) -> Vec<String> {
+        let verdicts = evaluate_gates(&self.plan, &self.circumstances(), now()).into_iter();
+        let go = verdicts.filter(|(_, verdict)| *verdict == GateDecision::Allow);
+        go.map(|(address, _)| short_name(&address)).collect()
+    }
+
+    fn blocked_reason(&self, row: &str) -> BlockedReason {
+        let all = evaluate_gates(&self.plan, &self.circumstances(), now());
+        let found = all.into_iter().find(|(address, _)| short_name(address) == row);
+        match found.expect("a change of the plan").1 {
+            GateDecision::Block(held) => held,
+            GateDecision::Allow => panic!("{row} is allowed"),
+        }
+    }
+}
+
+fn short_name(address: &Address) -> String {
+    let text = address.as_str().trim_start_matches("ec2_instance.");
+    text.replace("[\"", " ").replace("\"]", "")
+}
+
+const ALL: [&str; 7] = ["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web 2", "web 9"];
+const LAUNCHES: [&str; 2] = ["web 10", "web 9"];
+
+fn suspension(until: Option<Timestamp>) -> Suspension {
+    let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
+    Suspension { reason, until, since: ago(60), by }
+}
+
+fn launched(n: usize) -> Vec<LaunchRecord> {
+    let one = |n: usize| LaunchRecord {
+        instance: format!("i-{n}").as_str().into(),
+        pool: "web".into(),
+        at: ago(60),
+        ready_at: None,
+        useful: true,
+        from_start: false,
+        passed_over: false,
+    };
+    (0..n).map(one).collect()
+}
+
+fn removed(n: usize) -> Vec<RemovalRecord> {
+    let one = |n: usize| {
+        let instance = format!("i-{n}").as_str().into();
+        RemovalRecord { instance, at: ago(60), pending: false, first_noted_at: None }
+    };
+    (0..n).map(one).collect()
+}
+
+type ScenarioChange = fn(&mut GateScenario);
+/// Name, change of the scenario, and the rows that stay allowed.
+type GateCase = (&'static str, ScenarioChange, &'static [&'static str]);
+
+/// Gates of every change, or of every removal.
+const PLAN_CASES: &[GateCase] = &[
+    ("another replica leads", |g| g.is_leader = false, &[]),
+    ("mode observe", |g| g.mode = Mode::Observe, &[]),
+    ("mode additive", |g| g.mode = Mode::Additive, &LAUNCHES),
+    ("errors", |g| g.plan.errored = true, &[]),
+    ("not applyable", |g| g.plan.applyable = false, &[]),
+    ("suspended", |g| g.persisted.suspended = Some(suspension(None)), &[]),
+    ("a commit that declares nothing", |g| g.revision.is_empty = true, &LAUNCHES),
+    ("by digest", |g| g.revision.controller.approval = ApprovalRule::Digest, &[]),
+    ("one removal at a time", |g| g.is_removing = true, &LAUNCHES),
+    (
+        "backing off from removals of a pool",
+        |g| {
+            g.removal_retry_at.insert("web".into(), ago(-5));
+        },
+        &["batch 0", "batch 1", "batch 2", "web 10", "web 9"],
+    ),
+    (
+        "backing off from launches of a pool",
+        |g| {
+            g.launch_retry_at.insert("web".into(), ago(-5));
+        },
+        &["batch 0", "batch 1", "batch 2", "web 2"],
+    ),
+    (
+        "backoff of another pool",
+        |g| {
+            g.launch_retry_at.insert("gpu".into(), ago(-5));
+            g.removal_retry_at.insert("gpu".into(), ago(-5));
+            g.removal_retry_at.insert("web".into(), now());
+        },
+        &ALL,
+    ),
+    ("three unready nodes", |g| g.unready = 3, &ALL),
+    ("four of eight nodes unready", |g| g.unready = 4, &LAUNCHES),
+];
+
+/// Gates of one row and its group.
+const ROW_CASES: &[GateCase] = &[
+    (
+        "a row in progress blocks its group",
+        |g| {
+            g.in_progress.insert("ec2_instance.batch[\"0\"]".into());
+        },
+        &["web 1", "web 10", "web 2", "web 9"],
+    ),
+    (
+        "a pool that requires confirmations",
+        |g| {
+            g.revision.controller.confirm_pools.insert("batch".into());
+        },
+        &["web 1", "web 10", "web 2", "web 9"],
+    ),
+    (
+        "planned too recently",
+        |g| {
+            g.removal_planned_since.insert("i-web2".into(), ago(30));
+        },
+        &["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web 9"],
+    ),
+    (
+        "a recent pod event within consolidateAfter",
+        |g| {
+            g.revision.consolidate_after.insert("batch".into(), SignedDuration::from_mins(5));
+            g.pods_unchanged_since.insert("i-batch1".into(), ago(299));
+        },
+        &["web 1", "web 10", "web 2", "web 9"],
+    ),
+    (
+        "no pod event within consolidateAfter",
+        |g| {
+            g.revision.consolidate_after.insert("batch".into(), SignedDuration::from_mins(5));
+            g.pods_unchanged_since.insert("i-batch1".into(), ago(300));
+        },
+        &ALL,
+    ),
+    (
+        "drift ignores consolidateAfter",
+        |g| {
+            g.revision.consolidate_after.insert("web".into(), SignedDuration::from_mins(5));
+            g.pods_unchanged_since.insert("i-web1".into(), ago(1));
+            let mut rows = g.plan.capacity.explain.iter_mut();
+            let row =
+                rows.find(|row| short_name(&row.address) == "web 1").expect("web 1 is replaced");
+            let [field, is, declared] = ["image", "a", "b"].map(ToOwned::to_owned);
+            row.retire_reason = Some(RetireReason::Drifted { field, is, declared });
+        },
+        &ALL,
+    ),
+    (
+        "a longer consolidateAfter",
+        |g| {
+            g.revision.consolidate_after.insert("batch".into(), SignedDuration::from_hours(2));
+        },
+        &["web 1", "web 10", "web 2", "web 9"],
+    ),
+];
+
+/// Breakers, quarantines and budgets.
+const BUDGET_CASES: &[GateCase] = &[
+    (
+        "the mass-removal breaker",
+        |g| {
+            g.persisted.latch(MASS_REMOVAL_BREAKER, String::new(), None, now());
+        },
+        &LAUNCHES,
+    ),
+    (
+        "the launch breaker allows pure removals",
+        |g| {
+            let (name, why) = (super::INEFFECTIVE_LAUNCHES_BREAKER.to_owned(), String::new());
+            g.persisted.breakers.push(Breaker { name, since: now(), why, removes: None });
+        },
+        &["web 2"],
+    ),
+    (
+        "a quarantined pool",
+        |g| {
+            let held = Quarantine { until: ago(-60), times: 0, why: String::new() };
+            g.persisted.quarantine.insert("web".into(), held);
+        },
+        &["batch 0", "batch 1", "batch 2", "web 2"],
+    ),
+    (
+        "room for one launch",
+        |g| {
+            g.revision.controller.launches.limit = CountOrShare::Count(4);
+            g.persisted.launches = launched(3);
+        },
+        &["web 10", "web 2"],
+    ),
+    (
+        "room for two removals",
+        |g| {
+            g.revision.controller.removals.limit = CountOrShare::Count(3);
+            g.persisted.removals = removed(1);
+        },
+        &["web 1", "web 10", "web 2", "web 9"],
+    ),
+    (
+        "a group larger than the budget is removed alone",
+        |g| g.revision.controller.removals.limit = CountOrShare::Count(1),
+        &["web 1", "web 10", "web 9"],
+    ),
+    (
+        "standalone removals take budget last",
+        |g| {
+            g.revision.controller.removals.limit = CountOrShare::Count(1);
+            let of = |key: &str| Address::from(format!("ec2_instance.web[\"{key}\"]"));
+            g.plan.capacity.waves.iter_mut().for_each(|w| w.addresses.retain(|a| *a != of("1")));
+            let mut rows = g.plan.capacity.explain.iter_mut();
+            let row = rows.find(|row| row.address == of("2")).expect("a row");
+            row.pods_before.insert("web/Deployment/api".into(), 1);
+        },
+        &["batch 0", "batch 1", "batch 2", "web 10", "web 9"],
+    ),
+];
+
+#[test]
+fn each_gate_blocks_exactly_its_changes() {
+    assert_eq!(GateScenario::new().allowed(), ALL);
+    for (name, change, go) in [PLAN_CASES, ROW_CASES, BUDGET_CASES].concat() {
+        let mut found = GateScenario::with(change).allowed();
+        found.sort();
+        let mut wanted: Vec<String> = go.iter().map(|row| (*row).to_owned()).collect();
+        wanted.sort();
+        assert_eq!(found, wanted, "{name}");
+    }
+}
+
+#[test]
+fn closed_window_blocks_all_until_the_next_opening() {
+    let zone = jiff::tz::TimeZone::UTC;
+    let closed = Window { days: Vec::new(), from: 12 * 60, to: 13 * 60, zone };
+    let outside = GateScenario::with(|g| g.revision.guard.windows.push(closed));
+    assert_eq!(outside.allowed(), [""; 0]);
+    let opens = "2026-09-01T12:00:00Z".parse().ok();
+    assert_eq!(outside.blocked_reason("web 9"), BlockedReason::OutsideWindow { opens });
+}
+
+#[test]
+fn break_glass_bypasses_approval_and_windows_only() {
+    let during_break_glass = |change: fn(&mut GateScenario)| {
+        GateScenario::with(|g| {
+            g.revision.controller.approval = ApprovalRule::Digest;
+            g.revision.guard.windows.push(Window {
+                days: Vec::new(),
+                from: 0,
+                to: 1,
+                zone: jiff::tz::TimeZone::UTC,
+            });
+            g.persisted.break_glass = Some(suspension(Some(ago(-600))));
+            change(g);
+        })
+    };
+    assert_eq!(during_break_glass(|_| ()).allowed(), ALL);
+    assert_eq!(during_break_glass(|g| g.unready = 5).allowed(), LAUNCHES);
+    assert_eq!(during_break_glass(|g| g.plan.applyable = false).allowed(), [""; 0]);
+    assert_eq!(during_break_glass(|g| g.is_leader = false).allowed(), [""; 0]);
+    assert_eq!(
+        during_break_glass(|g| g.persisted.suspended = Some(suspension(None))).allowed(),
+        [""; 0]
+    );
+}
+
+#[test]
+fn break_glass_keeps_all_gates_except_approval() {
+    for (name, change, go) in [PLAN_CASES, ROW_CASES, BUDGET_CASES].concat() {
+        let broken = |g: &mut GateScenario| {
+            change(g);
+            g.persisted.break_glass = Some(suspension(Some(ago(-600))));
+        };
+        let mut found = GateScenario::with(broken).allowed();
+        found.sort();
+        let of_approval = name == "by digest";
+        let mut wanted = if of_approval { ALL.to_vec() } else { go.to_vec() };
+        wanted.sort_unstable();
+        assert_eq!(found, wanted, "{name}");
+    }
+    let removes = |broken: bool| {
+        let given = GateScenario::with(|g| {
+            g.plan = plan_removing_all();
+            g.persisted.break_glass = broken.then(|| suspension(Some(ago(-600))));
+        });
+        mass_removal_reason(&given.plan, &given.circumstances())
+    };
+    assert!(
+        removes(false).is_some_and(|why| Some(why) == removes(true)),
+        "it is not approved by digest"
+    );
+}
+
+#[test]
+fn approval_follows_the_rule_of_the_repository() {
+    let rule = |rule, change: fn(&mut GateScenario)| {
+        let given = GateScenario::with(|g| {
+            g.revision.controller.approval = rule;
+            change(g);
+        });
+        approval(&given.plan, &given.circumstances())
+    };
+    let approve = |g: &mut GateScenario| {
+        let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
+        g.persisted.approvals.push(ApprovalRecord { digest, by, at: now(), rows: BTreeSet::new() });
+    };
+    let warns = |g: &mut GateScenario| {
+        g.plan.checks =
+            vec![Check { name: "p".into(), status: CheckStatus::Warn, ..Check::default() }];
+    };
+    let bob = Some(ApprovedBy::Digest { who: "bob".to_owned() });
+    assert_eq!(rule(ApprovalRule::Merge, |_| ()), Some(ApprovedBy::Merge));
+    assert_eq!(rule(ApprovalRule::Digest, |_| ()), None);
+    assert_eq!(rule(ApprovalRule::Digest, approve), bob);
+    assert_eq!(rule(ApprovalRule::Policy, |_| ()), Some(ApprovedBy::Policy));
+    assert_eq!(rule(ApprovalRule::Policy, warns), None);
+    let other = |g: &mut GateScenario| {
+        let (digest, by) = (format!("sha256:{}", "0".repeat(64)), "bob".to_owned());
+        g.persisted.approvals.push(ApprovalRecord {
+            digest: digest.into(),
+            by,
+            at: now(),
+            rows: BTreeSet::new(),
+        });
+    };
+    assert_eq!(rule(ApprovalRule::Digest, other), None, "another plan was approved");
+}
+
+#[test]
+fn subset_of_an_approved_plan_is_approved() {
+    let of = |change: fn(&mut Plan)| {
+        let given = GateScenario::with(|g| {
+            g.revision.controller.approval = ApprovalRule::Digest;
+            let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
+            g.persisted.approvals.push(ApprovalRecord {
+                digest,
+                by,
+                at: now(),
+                rows: BTreeSet::new(),
+            });
+            g.persisted.record_approved_rows(&g.plan);
+            // Without the blocked changes the plan has another digest.
+            g.plan.capacity.digest = format!("sha256:{}", "1".repeat(64)).into();
+            change(&mut g.plan);
+        });
+        approval(&given.plan, &given.circumstances())
+    };
+    let bob = Some(ApprovedBy::Digest { who: "bob".to_owned() });
+    let only_web2 = |plan: &mut Plan| {
+        plan.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+        plan.capacity.waves.iter_mut().for_each(|wave| {
+            wave.addresses.retain(|address| short_name(address) == "web 2");
+        });
+    };
+    assert_eq!(of(|_| ()), bob);
+    assert_eq!(of(only_web2), bob);
+    let dearer = |plan: &mut Plan| {
+        let row = plan.resource_changes.iter_mut().find(|row| short_name(&row.address) == "web 9");
+        let after = row.and_then(|row| row.change.after.as_mut()).expect("web 9 comes");
+        after.instance_type = Some("m5.24xlarge".into());
+    };
+    assert_eq!(of(dearer), None, "a change outside the approved plan");
+    assert_eq!(of(|plan| plan.capacity.waves.clear()), None, "nothing is no part");
+}
+
+#[test]
+fn empty_nodes_are_no_mass_removal() {
+    let mass = |because: RetireReason| {
+        let given = GateScenario::with(|g| {
+            g.plan = plan_removing_all();
+            g.plan.capacity.explain.iter_mut().for_each(|row| {
+                row.reason = Reason::Retire { because: because.clone() };
+            });
+        });
+        mass_removal_reason(&given.plan, &given.circumstances()).is_some()
+    };
+    assert!(mass(RetireReason::PoolRemoved));
+    assert!(!mass(RetireReason::Empty { saves_hourly: crate::model::units::MicroUsd(0) }));
+}
+
+/// A plan that removes all of its eight nodes.
+fn plan_removing_all() -> Plan {
+    let mut plan = fixture::large(8, 8);
+    let addresses = plan.resource_changes.iter().map(|row| row.address.clone()).collect();
+    plan.capacity.waves = vec![Wave { step: WaveStep::Retire, addresses }];
+    for row in &mut plan.capacity.explain {
+        row.reason = Reason::Retire { because: RetireReason::PoolRemoved };
+    }
+    plan
+}
+
+#[test]
+fn mass_removal_counts_unreplaced_nodes() {
+    let most = |most: CountOrShare, change: fn(&mut GateScenario)| {
+        let given = GateScenario::with(|g| {
+            g.revision.controller.mass_removal = most;
+            change(g);
+        });
+        mass_removal_reason(&given.plan, &given.circumstances()).is_some()
+    };
+    // The plan removes two rows without replacement: too few, whatever the share.
+    assert!(!most(CountOrShare::Share(1_000), |_| ()));
+    let many = |g: &mut GateScenario| g.plan = plan_removing_all();
+    assert!(most(CountOrShare::Share(50_000), many));
+    assert!(!most(CountOrShare::Share(100_000), many));
+    let approved = |g: &mut GateScenario| {
+        g.plan = plan_removing_all();
+        let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
+        g.persisted.approvals.push(ApprovalRecord { digest, by, at: now(), rows: BTreeSet::new() });
+    };
+    assert!(!most(CountOrShare::Share(50_000), approved), "it is approved by digest");
+}
+
+#[test]
+fn blocked_launch_blocks_dependent_removals() {
+    let quarantined = |moves: bool| {
+        GateScenario::with(|given| {
+            let held = Quarantine { until: ago(-60), times: 0, why: String::new() };
+            given.persisted.quarantine.insert("web".into(), held);
+            let mut rows = given.plan.capacity.explain.iter_mut();
+            let row = rows.find(|row| short_name(&row.address) == "web 2").expect("it is removed");
+            row.pods_before.extend(moves.then(|| ("shop/Deployment/api".into(), 1)));
+        })
+    };
+    assert!(quarantined(false).allowed().contains(&"web 2".to_owned()), "it has no pods");
+    let held = quarantined(true).blocked_reason("web 2");
+    assert!(matches!(held, BlockedReason::GroupBlocked { .. }), "{held:?}");
+}

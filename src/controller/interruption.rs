@@ -1,0 +1,471 @@
+//! Instances that terminate for a reason outside of plans: EC2 takes them back, they fail, or they
+//! are retired.
+//!
+//! Each node is cordoned first, then replaced (plans treat it as gone), then drained. Invariants:
+//! an instance that is not ours or is unknown is never touched, and its message is acknowledged all
+//! the same. Every drain ends: completed, abandoned with the node uncordoned, or forced by an
+//! external deadline.
+
+mod interruptions;
+mod message_handler;
+mod planned_replacements;
+mod state_machine;
+
+pub(super) use interruptions::Interruptions;
+pub(super) use planned_replacements::PlannedReplacements;
+pub(super) use state_machine::Interruption;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+use state_machine::{NodeSnapshot, NodeView, RETRY_MAX, StepContext, Transition};
+
+use super::counters::Counter;
+use super::event::{Effect, Event, Signal, TerminateOutcome};
+use super::node_health::is_repair;
+use super::observation::BUSY_REFRESH;
+use super::persisted_state::{InterruptionRecord, PersistedState, later};
+use super::planning_snapshot;
+use super::state::ControllerState;
+use super::status::{InterruptionPhase, TerminatingInstance};
+use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
+use crate::model::ids::{InstanceId, NodeName};
+use crate::model::observed::{CordonReason, Instance, InstanceState, Node, Observed, Pod};
+
+/// Deletion of the node of a terminated instance is retried for this long, as in an apply.
+const NODE_DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+
+/// Interruptions that one step advances.
+pub(super) enum StepScope {
+    /// All of them: the world or the time has changed.
+    All,
+    /// Those that the event names.
+    Only(Vec<InstanceId>),
+}
+
+impl StepScope {
+    /// Returns the scope for `event`. An event about one instance does not advance the others.
+    pub(super) fn for_event(event: &Event) -> Self {
+        match event {
+            Event::Cordoned { instance, .. }
+            | Event::Evicted { instance, .. }
+            | Event::TerminateFinished { instance, .. }
+            | Event::NodeDeleted { instance, .. } => Self::Only(vec![instance.clone()]),
+            Event::Signal(Signal::Message(message)) => Self::Only(message.instances.clone()),
+            Event::Acknowledged { .. }
+            | Event::CordonedWithoutLease { .. }
+            | Event::Nominated { .. }
+            | Event::ApplyProgressed { .. } => Self::Only(Vec::new()),
+            Event::StateLoaded(_)
+            | Event::StateSaved(_)
+            | Event::BranchRead(_)
+            | Event::CommitRead { .. }
+            | Event::Observed(_)
+            | Event::PlannerMissing { .. }
+            | Event::Planned { .. }
+            | Event::OfferingAttemptRequested { .. }
+            | Event::ApplyFinished { .. }
+            | Event::Signal(_)
+            | Event::Timer => Self::All,
+        }
+    }
+}
+
+impl ControllerState {
+    /// Restores the interruptions that an earlier process recorded.
+    pub(super) fn restore_interruptions(&mut self, persisted: &PersistedState) {
+        let from = self.observation.next_number();
+        for record in &persisted.interruptions {
+            self.begin_termination(record.clone(), from);
+        }
+    }
+
+    /// Starts tracking the termination of an instance. Observations before `from` cannot confirm
+    /// that it is gone.
+    pub(super) fn begin_termination(&mut self, record: InterruptionRecord, from: u64) {
+        if self.interruptions.update_deadline(&record) {
+            return;
+        }
+        let known_from = self.observation.next_number();
+        // A node of the instance may have joined since the last observation.
+        self.observation.observe_soon(self.now);
+        self.interruptions.insert(Interruption::new(record, from, known_from, self.now));
+    }
+
+    fn forget_interruption(&mut self, instance: &InstanceId) {
+        self.interruptions.forget(instance);
+        self.action_failures.forget(instance.as_str());
+    }
+
+    /// Returns whether the messages about an instance may be acknowledged: it is cordoned and
+    /// persisted. While the world cannot be read, a node may have joined or accept pods again
+    /// unnoticed.
+    fn is_handled(&self, instance: &InstanceId) -> bool {
+        let recorded =
+            self.interruptions.recorded.contains(instance) && !self.observation.reads.has_failed();
+        // An apply may abandon its drain and uncordon the node.
+        let uncordoned = self.applies.removes_instance(instance)
+            || self.interruptions.uncordons.is_in_progress(instance);
+        let interruption = self.interruptions.all.get(instance).filter(|_| !uncordoned);
+        recorded
+            && interruption.is_some_and(|interruption| {
+                interruption.unschedulable && interruption.phase() != InterruptionPhase::Noticed
+            })
+    }
+
+    fn acknowledge_if_handled(&mut self, instance: &InstanceId) {
+        if self.is_handled(instance) {
+            self.interruptions.messages.mark_handled(instance);
+        }
+    }
+
+    /// Records which interruptions are persisted.
+    pub(super) fn on_interruptions_persisted(&mut self) {
+        let saved = self.persistence.saved.iter().flat_map(|saved| &saved.interruptions);
+        self.interruptions.recorded = saved.map(|record| record.instance.clone()).collect();
+        for instance in self.interruptions.recorded.clone() {
+            self.acknowledge_if_handled(&instance);
+        }
+    }
+
+    /// Advances the interruptions in `scope` as far as possible now.
+    pub(super) fn advance_interruptions(&mut self, scope: StepScope, effects: &mut Vec<Effect>) {
+        let Some(world) = self.observation.latest.clone().filter(|_| self.leadership.is_leader())
+        else {
+            return;
+        };
+        // A steady stream of events about some instances must not starve the others.
+        let scope = if self.now < self.interruptions.due { scope } else { StepScope::All };
+        if let StepScope::All = scope {
+            self.interruptions.due = later(self.now, BUSY_REFRESH);
+        }
+        match scope {
+            StepScope::All if self.interruptions.all.is_empty() => {}
+            StepScope::All => {
+                let is_replaced = self.is_replaced(&world);
+                let index = WorldIndex::new(&world);
+                for id in self.interruptions.instances() {
+                    let pods = |node: &NodeName| index.pods.get(node).cloned().unwrap_or_default();
+                    let node = index.nodes.get(&id).copied();
+                    self.advance_interruption(&id, Some(is_replaced), &world, node, pods, effects);
+                }
+            }
+            StepScope::Only(ids) => {
+                for id in ids
+                    .into_iter()
+                    .filter(|id| self.interruptions.all.contains_key(id))
+                    .collect::<Vec<_>>()
+                {
+                    let pods = |node: &NodeName| planning_snapshot::pods_to_evict(&world, node);
+                    self.advance_interruption(
+                        &id,
+                        None,
+                        &world,
+                        world.node_for_instance(&id),
+                        pods,
+                        effects,
+                    );
+                }
+            }
+        }
+        if self.is_observe_only() {
+            // Received messages are left to a controller that may act on them.
+            self.interruptions.messages.clear();
+        }
+        self.interruptions.messages.acknowledge(effects);
+    }
+
+    fn advance_interruption<'w>(
+        &mut self,
+        id: &InstanceId,
+        is_replaced: Option<bool>,
+        world: &'w Observed,
+        node: Option<&'w Node>,
+        pods: impl Fn(&NodeName) -> Vec<&'w Pod>,
+        effects: &mut Vec<Effect>,
+    ) {
+        // An observation without any node says nothing about single nodes.
+        let joined = node.is_none() && (world.nodes.is_empty() || self.has_joined(id));
+        let drained = self.applies.removes_instance(id);
+        let observe_only = self.is_observe_only();
+        let is_member = self.is_member(id);
+        let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
+        // Only a complete observation may show that an instance is missing or not ours.
+        let instance = world.instances.get(id);
+        // EC2 may not show a new instance yet, and an older observation may miss it again.
+        let hidden = instance.is_none() && self.observation.unobserved.is_awaiting(id);
+        let is_current =
+            self.observation.number >= interruption.trusted_from && !interruption.cordoning;
+        let observed = is_current && !hidden && !self.observation.reads.has_failed();
+        let member = interruption.record.member;
+        // A member of a group that is no longer managed is left alone; only our cordon is removed.
+        let is_released = member && !is_member && !interruption.drain_abandoned;
+        let ours = instance
+            .is_some_and(|i| i.is_managed_by(&world.cluster.name) || member && i.group.is_some());
+        let runs = instance.is_some_and(Instance::is_active);
+        if observed && !(ours && runs) {
+            self.finish_termination(id, node, instance, ours, effects);
+            return;
+        }
+        if !(ours && runs) {
+            return;
+        }
+        let now = self.now;
+        if (observe_only || is_released) && !interruption.drain_abandoned {
+            let snapshot = NodeSnapshot { node, observed, drained };
+            match interruption.stand_down(snapshot, now, effects) {
+                Transition::DrainAbandoned => self.counters.count(Counter::DrainsGivenUp),
+                Transition::Finished if is_released && observed => self.forget_interruption(id),
+                Transition::Continue | Transition::Finished => {}
+            }
+            return;
+        }
+        let next_observation = self.observation.next_number();
+        let fresh = self.observation.number >= interruption.known_from;
+        let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
+        let mut replaced = false;
+        let view = match (interruption.phase(), is_replaced) {
+            (InterruptionPhase::Replacing, Some(is_replaced)) if !member => {
+                let pods = pods();
+                replaced = is_replaced && self.planning.replacements.has_places_for(id, &pods);
+                interruption.set_wait(self.planning.replacements.wait_for(id, &pods, now));
+                NodeView { node, ..NodeView::default() }
+            }
+            (InterruptionPhase::Draining, _) => NodeView::for_drain(node, pods(), world),
+            (
+                InterruptionPhase::Noticed
+                | InterruptionPhase::Replacing
+                | InterruptionPhase::Terminating,
+                _,
+            ) => NodeView { node, ..NodeView::default() },
+        };
+        let context =
+            StepContext { now, replaced, observed, joined, drained, fresh, next_observation };
+        let transition = interruption.step(&view, context, effects);
+        if interruption.trusted_from == next_observation {
+            self.observation.observe_soon(self.now);
+        }
+        match transition {
+            Transition::Continue => self.acknowledge_if_handled(id),
+            Transition::DrainAbandoned => {
+                self.counters.count(Counter::DrainsGivenUp);
+                // Health problems of the instance are timed anew.
+                self.node_health.problems.retain(|(of, _), _| of != id);
+            }
+            Transition::Finished => self.forget_interruption(id),
+        }
+    }
+
+    /// Finishes the interruption of an instance that no longer runs or is not ours. If a terminated
+    /// instance leaves a node, waits until the node is deleted: nothing else may delete it.
+    fn finish_termination(
+        &mut self,
+        id: &InstanceId,
+        node: Option<&Node>,
+        instance: Option<&Instance>,
+        ours: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (now, observe_only) = (self.now, self.is_observe_only());
+        let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
+        let ended_since = interruption.ended_since();
+        let since = ended_since.unwrap_or(now);
+        let why = (ended_since.is_none()
+            && (ours || interruption.phase() != InterruptionPhase::Noticed))
+            .then(|| interruption.record.why.clone());
+        // An instance that EC2 does not list may still run, by now under another owner.
+        let state = instance.filter(|_| ours).map(|instance| instance.state);
+        let ends = matches!(state, Some(InstanceState::ShuttingDown | InstanceState::Terminated));
+        // An observe-only controller deletes nothing.
+        let remaining = node.filter(|_| ends && !observe_only);
+        let gone = state == Some(InstanceState::Terminated);
+        match remaining.filter(|_| now < later(since, NODE_DELETION_TIMEOUT)) {
+            Some(node) => {
+                interruption.await_node_deletion(now);
+                if gone && interruption.begin_attempt(now, RETRY_MAX) {
+                    effects.push(Effect::DeleteNode {
+                        instance: id.clone(),
+                        node: Box::new(node.clone()),
+                    });
+                }
+                self.interruptions.messages.mark_handled(id);
+            }
+            None => self.forget_interruption(id),
+        }
+        if let Some(why) = why {
+            self.counters.count(Counter::Terminations(why));
+            self.time_external_termination(id);
+        }
+    }
+
+    /// Returns whether the last plan without the interrupted instances needs nothing more, and all
+    /// instances launched for it are Ready.
+    fn is_replaced(&self, world: &Observed) -> bool {
+        if self.planning.covered_version != Some(self.interruptions.version())
+            || self.applies.is_launching()
+        {
+            return false;
+        }
+        let ready: BTreeSet<&InstanceId> = world
+            .nodes
+            .values()
+            .filter(|node| node.ready)
+            .filter_map(|node| node.instance.as_ref())
+            .collect();
+        // An instance that never becomes Ready delays no drain forever: there is a latest start as
+        // well.
+        let is_booting = |instance: &Instance| {
+            let mine = instance.is_active() && instance.is_managed_by(&world.cluster.name);
+            let is_interrupted = self.interruptions.all.contains_key(&instance.id);
+            mine && !is_interrupted && !ready.contains(&instance.id)
+        };
+        !world.instances.values().any(is_booting)
+    }
+
+    /// Records the result of cordoning a node, or of uncordoning it where there is no `mark`.
+    pub(super) fn on_cordoned(
+        &mut self,
+        instance: &InstanceId,
+        mark: Option<CordonReason>,
+        end: &Result<CordonOutcome, PortError>,
+    ) {
+        self.counters.count_kubernetes(end);
+        let was_stale = mark.is_none() && self.on_uncordoned(instance, end);
+        let Some(interruption) = self.interruptions.all.get_mut(instance) else { return };
+        // The end of a stale cordon says nothing about the cordon of this interruption.
+        interruption.cordoning &= was_stale;
+        match (end, mark) {
+            (Ok(CordonOutcome::Outdated) | Err(_), _) => {}
+            (Ok(CordonOutcome::Written), None) if interruption.drain_abandoned && !was_stale => {
+                self.forget_interruption(instance);
+                return;
+            }
+            // The uncordon began before the interruption was known.
+            (Ok(CordonOutcome::Written), None) => interruption.unschedulable = false,
+            (Ok(CordonOutcome::Written), Some(_)) => {
+                interruption.await_replacement(self.now);
+                interruption.unschedulable = true;
+            }
+        }
+        // Only an observation that starts after the write shows its effect. A failed write may have
+        // been carried out.
+        interruption.trusted_from = self.observation.next_number();
+        self.observation.observe_soon(self.now);
+    }
+
+    pub(super) fn on_evicted(&mut self, ends: &[Result<EvictOutcome, PortError>]) {
+        for end in ends {
+            self.counters.count(match end {
+                Ok(EvictOutcome::Evicted) => Counter::EvictionsDone,
+                Ok(EvictOutcome::Blocked { .. }) => Counter::EvictionsBlocked,
+                Err(_) => Counter::Errors("kubernetes".to_owned()),
+            });
+        }
+    }
+
+    pub(super) fn on_terminated(
+        &mut self,
+        instance: &InstanceId,
+        end: &Result<TerminateOutcome, PortError>,
+    ) {
+        self.observation.require_next();
+        match end {
+            Ok(TerminateOutcome::Called) => {
+                self.observation.unobserved.note_termination(instance, self.now);
+                let why = self
+                    .interruptions
+                    .all
+                    .get(instance)
+                    .map(|interruption| interruption.record.why.clone());
+                let since = self
+                    .interruptions
+                    .all
+                    .get(instance)
+                    .and_then(state_machine::Interruption::drain_progress)
+                    .map(|drain| drain.since);
+                self.time_termination(instance, since, &why.unwrap_or_default(), self.now);
+                if let Some(interruption) = self.interruptions.all.get_mut(instance) {
+                    interruption.await_termination(self.now);
+                    // The request was sent just now: the next attempt is timed from here.
+                    let _ = interruption.begin_attempt(self.now, RETRY_MAX);
+                    // EC2 decides an interruption; a repair is a removal like any other.
+                    if let Some(persisted) = self
+                        .persistence
+                        .loaded
+                        .as_mut()
+                        .filter(|_| is_repair(&interruption.record.why))
+                    {
+                        persisted.record_removals(&[instance.clone()].into(), self.now);
+                    }
+                }
+            }
+            // The next observation decides.
+            Ok(TerminateOutcome::NodeChanged) => {}
+            Ok(TerminateOutcome::NodeUnreadable(_)) => self.counters.count_error("kubernetes"),
+            Err(_) => self.counters.count_error("ec2"),
+        }
+    }
+
+    pub(super) fn on_node_deleted(&mut self, instance: &InstanceId, end: &Result<(), PortError>) {
+        self.counters.count_kubernetes(end);
+        if end.is_ok() {
+            self.observation.require_next();
+            self.forget_interruption(instance);
+        }
+    }
+
+    pub(super) fn on_acknowledged(&mut self, end: &Result<(), PortError>) {
+        self.interruptions.messages.finish_acknowledgement();
+        if end.is_ok() {
+            self.counters.count(Counter::MessagesAcknowledged);
+        } else {
+            // The queue delivers the message again; it is then handled at once.
+            self.counters.count_error("queue");
+        }
+    }
+
+    /// Returns the interruptions for the status snapshot.
+    pub(super) fn interruption_statuses(&self) -> Vec<TerminatingInstance> {
+        let Some(world) =
+            self.observation.latest.as_ref().filter(|_| !self.interruptions.all.is_empty())
+        else {
+            return self
+                .interruptions
+                .all
+                .values()
+                .map(|interruption| interruption.to_status(None, None))
+                .collect();
+        };
+        let index = (!self.planning.replacements.is_unblocked()).then(|| WorldIndex::new(world));
+        let one = |interruption: &Interruption| {
+            let node =
+                world.node_for_instance(&interruption.record.instance).map(|node| &node.name);
+            let waits = interruption.phase() <= InterruptionPhase::Replacing;
+            let pods = index.as_ref().filter(|_| waits).and_then(|index| index.pods.get(node?));
+            interruption
+                .to_status(node, pods.and_then(|pods| self.planning.replacements.block_on(pods)))
+        };
+        self.interruptions.all.values().map(one).collect()
+    }
+}
+
+/// Nodes by instance, and evictable pods by node.
+struct WorldIndex<'w> {
+    nodes: BTreeMap<&'w InstanceId, &'w Node>,
+    pods: BTreeMap<&'w NodeName, Vec<&'w Pod>>,
+}
+
+impl<'w> WorldIndex<'w> {
+    fn new(world: &'w Observed) -> Self {
+        let mut pods: BTreeMap<&NodeName, Vec<&Pod>> = BTreeMap::new();
+        for pod in world.pods.iter().filter(|pod| pod.needs_eviction()) {
+            if let Some(node) = &pod.node {
+                pods.entry(node).or_default().push(pod);
+            }
+        }
+        Self { nodes: world.nodes_by_instance(), pods }
+    }
+}
+
+#[cfg(test)]
+mod tests;

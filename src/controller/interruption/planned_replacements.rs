@@ -1,0 +1,113 @@
+//! Replacements that the last plan has for the pods of interrupted instances.
+//!
+//! The plan treats those instances as gone. A launch that an operator or a safeguard blocks may
+//! come at any time, or never, so no pod is evicted for it. A block that ends by itself does not
+//! count. A plan made before an interruption was known says nothing about its instance.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::state_machine::EvictionWait;
+use crate::controller::status::{Blocked, BlockedReason};
+use crate::model::ids::{Address, InstanceId, WorkloadId};
+use crate::model::observed::Pod;
+use crate::plan::Plan;
+use crate::plan::wire::Action;
+
+/// Replacements planned for the pods of interrupted instances.
+#[derive(Debug, Clone, Default)]
+pub(in crate::controller) struct PlannedReplacements {
+    /// Instances that the plan treats as gone.
+    without: BTreeSet<InstanceId>,
+    /// Blocks on the instances planned for the pods of a workload.
+    blocked: BTreeMap<WorkloadId, Blocked>,
+    /// Workloads with unschedulable pods.
+    unschedulable: BTreeSet<WorkloadId>,
+}
+
+impl PlannedReplacements {
+    /// Returns the replacements in `plan`, given its blocked changes and the instances that it
+    /// treats as gone.
+    pub(in crate::controller) fn from_plan(
+        plan: &Plan,
+        blocked: &BTreeMap<Address, Blocked>,
+        without: BTreeSet<InstanceId>,
+    ) -> Self {
+        let blocked_launches = plan.resource_changes.iter().filter_map(|row| {
+            let why = blocked.get(&row.address).filter(|blocked| is_lasting(&blocked.reason))?;
+            row.change.actions.contains(&Action::Create).then_some((&row.address, why))
+        });
+        let blocked_launches: BTreeMap<_, _> = blocked_launches.collect();
+        let placed = plan.capacity.placements.iter().filter_map(|row| {
+            blocked_launches.get(&row.address).map(|why| (row.workload.clone(), (*why).clone()))
+        });
+        let blocked = if blocked_launches.is_empty() { BTreeMap::new() } else { placed.collect() };
+        let unschedulable =
+            plan.capacity.unschedulable.iter().map(|row| row.workload.clone()).collect();
+        Self { without, blocked, unschedulable }
+    }
+
+    /// Returns the wait reason of an instance with `pods`, as of `now`.
+    pub(super) fn wait_for(
+        &self,
+        instance: &InstanceId,
+        pods: &[&Pod],
+        now: Timestamp,
+    ) -> EvictionWait {
+        match self.is_planned_without(instance) {
+            false => EvictionWait::Plan { since: now },
+            true if self.block_on(pods).is_some() => EvictionWait::Blocked,
+            true => EvictionWait::Launches { since: now },
+        }
+    }
+
+    /// Returns whether the plan treats an instance as gone.
+    fn is_planned_without(&self, instance: &InstanceId) -> bool {
+        self.without.contains(instance)
+    }
+
+    /// Returns the block on the replacement of `pods`, if any.
+    pub(super) fn block_on(&self, pods: &[&Pod]) -> Option<&Blocked> {
+        pods.iter().find_map(|pod| self.blocked.get(pod.owner.as_ref()?))
+    }
+
+    /// Returns whether the plan places all `pods` of an instance elsewhere.
+    pub(super) fn has_places_for(&self, instance: &InstanceId, pods: &[&Pod]) -> bool {
+        let unschedulable =
+            |pod: &&Pod| pod.owner.as_ref().is_some_and(|owner| self.unschedulable.contains(owner));
+        self.is_planned_without(instance) && !pods.iter().any(unschedulable)
+    }
+
+    /// Returns whether no replacement is blocked.
+    pub(in crate::controller) fn is_unblocked(&self) -> bool {
+        self.blocked.is_empty()
+    }
+}
+
+/// Returns whether a block lasts until an operator or an event ends it. A block on removals of the
+/// same change says nothing about the launch, and may itself wait until interrupted instances are
+/// gone.
+fn is_lasting(blocked: &BlockedReason) -> bool {
+    match blocked {
+        BlockedReason::NotLeader
+        | BlockedReason::Mode { .. }
+        | BlockedReason::Suspended { .. }
+        | BlockedReason::NotApplyable { .. }
+        | BlockedReason::OutsideWindow { .. }
+        | BlockedReason::NotApproved { .. }
+        | BlockedReason::Breaker { .. }
+        | BlockedReason::LaunchBudget { most: 0, .. }
+        | BlockedReason::Quarantined { .. } => true,
+        BlockedReason::NotConfirmed { .. }
+        | BlockedReason::LaunchBudget { .. }
+        | BlockedReason::RemovalBudget { .. }
+        | BlockedReason::MassUnready { .. }
+        | BlockedReason::Settling { .. }
+        | BlockedReason::ConsolidateAfter { .. }
+        | BlockedReason::GroupBlocked { .. }
+        | BlockedReason::BackingOff { .. }
+        | BlockedReason::LaunchInDoubt { .. }
+        | BlockedReason::InProgress => false,
+    }
+}

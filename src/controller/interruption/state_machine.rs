@@ -1,0 +1,537 @@
+//! State machine of one interrupted instance: the next action for its node, its pods and itself.
+//!
+//! It reads the context of one step and not the events that led to it. Invariants: the node is
+//! cordoned first. Every drain ends: completed, abandoned with the node uncordoned, or forced by an
+//! external deadline.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::apply::eviction_order::{next_to_evict, remaining_attachment};
+use crate::controller::event::Effect;
+use crate::controller::node_health::is_broken;
+use crate::controller::observation::BUSY_REFRESH;
+use crate::controller::persisted_state::{CLOCK_SKEW_MAX, InterruptionRecord, earlier, later};
+use crate::controller::retry::backoff;
+use crate::controller::status::{Blocked, InterruptionPhase, TerminatingInstance};
+use crate::model::ids::NodeName;
+use crate::model::observed::{CordonReason, Node, Observed, Pod};
+
+/// Evictions start at least this long before the deadline, even without a replacement. About the
+/// termination grace period that Kubernetes gives by default, with a margin.
+const DRAIN_LEAD: SignedDuration = SignedDuration::from_secs(60);
+/// Longest wait for an unblocked replacement, for an instance without a deadline.
+const REPLACEMENT_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+/// Longest wait for a plan made since the interruption was known: until then replacements may be
+/// blocked. Longer than a drain during which nothing else is planned.
+const PLAN_TIMEOUT: SignedDuration = SignedDuration::from_mins(30);
+/// Drain time of an instance whose kubelet is gone: nothing there stops its pods.
+const BROKEN_DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+/// Drain time of an instance without a deadline, as in an apply; then the drain is abandoned.
+const DRAIN_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
+/// Longest wait for the volumes of evicted pods to detach, as in an apply.
+const DETACH_TIMEOUT: SignedDuration = SignedDuration::from_mins(6);
+/// All remaining pods are evicted at once this long before EC2 terminates the instance.
+const EVICT_ALL_LEAD: SignedDuration = SignedDuration::from_secs(30);
+/// EC2 may take a group member this long after its deadline; then its node serves again.
+const RECLAIM_TIMEOUT: SignedDuration = SignedDuration::from_mins(30);
+/// Longest interval between two attempts near a deadline.
+const NEAR_DEADLINE_RETRY_MAX: SignedDuration = BUSY_REFRESH;
+/// A deadline is near from this long before it.
+pub(super) const NEAR_DEADLINE: SignedDuration = SignedDuration::from_mins(5);
+/// Longest interval between two rounds of evictions: disruption budgets change by the minute.
+const EVICTION_RETRY_MAX: SignedDuration = SignedDuration::from_secs(30);
+/// Longest interval between two attempts of anything else.
+pub(super) const RETRY_MAX: SignedDuration = SignedDuration::from_mins(5);
+
+/// An interrupted instance and the progress of its termination.
+#[derive(Debug, Clone)]
+pub(in crate::controller) struct Interruption {
+    pub(in crate::controller) record: InterruptionRecord,
+    pub(super) progress: Progress,
+    /// Attempts to reach the next phase so far, and the time of the next one.
+    pub(super) attempts: u32,
+    pub(super) retry_at: Timestamp,
+    /// True once no new pod can reach it: its node is cordoned, or none ever joined.
+    pub(super) unschedulable: bool,
+    /// True while its node is being cordoned or uncordoned: observations may then be partly older.
+    pub(super) cordoning: bool,
+    /// True once its drain is abandoned, so that its node is uncordoned.
+    pub(super) drain_abandoned: bool,
+    /// Number of the first observation that can confirm that it is gone.
+    pub(super) trusted_from: u64,
+    /// Number of the first observation that started after the interruption was known.
+    pub(super) known_from: u64,
+}
+
+/// Phase of an interruption, with its data.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Progress {
+    /// Not cordoned yet; no plan treats the instance as gone, since that time.
+    Noticed { since: Timestamp },
+    /// Cordoned, while capacity for its pods starts. The reason why its pods are not evicted yet is
+    /// as of the last pass over all interruptions.
+    Replacing { wait: EvictionWait },
+    /// Its pods are being evicted.
+    Draining(Drain),
+    /// EC2 was asked to terminate it, or it has ended.
+    Terminating {
+        drain: Option<Drain>,
+        /// Since when observations show that it no longer runs.
+        ended_since: Option<Timestamp>,
+    },
+}
+
+/// Evictions from an instance.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Drain {
+    pub(super) since: Timestamp,
+    /// Since when observations show no evictable pod on the instance.
+    pub(super) empty_since: Option<Timestamp>,
+}
+
+/// Reason why the pods of an interrupted instance are not evicted yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::controller) enum EvictionWait {
+    /// No plan treats the instance as gone yet, since that time: replacements may be blocked.
+    Plan { since: Timestamp },
+    /// An operator or a safeguard blocks the replacement.
+    Blocked,
+    /// The replacement is not there yet, and has been unblocked since that time.
+    Launches { since: Timestamp },
+}
+
+/// The time, and the facts that one step depends on.
+#[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is about one thing of its own")]
+pub(super) struct StepContext {
+    pub(super) now: Timestamp,
+    /// True once all replacements are there.
+    pub(super) replaced: bool,
+    /// True if the last observation is complete and started after the last write about the
+    /// instance.
+    pub(super) observed: bool,
+    /// True if the instance had a node before, which one observation cannot refute at once.
+    pub(super) joined: bool,
+    /// True while an apply drains it.
+    pub(super) drained: bool,
+    /// True if the last observation started after the interruption was known.
+    pub(super) fresh: bool,
+    /// Number of the next observation to start.
+    pub(super) next_observation: u64,
+}
+
+/// An instance as the last observation shows it.
+#[derive(Clone, Default)]
+pub(super) struct NodeView<'w> {
+    pub(super) node: Option<&'w Node>,
+    /// Pods to evict, and those of them to evict next; empty in phases that do not need them.
+    pub(super) to_evict: Vec<&'w Pod>,
+    pub(super) evict_next: Vec<&'w Pod>,
+    /// A volume that is still attached although no evictable pod is left.
+    pub(super) attached: Option<&'w String>,
+}
+
+impl<'w> NodeView<'w> {
+    /// Returns the view of a draining instance with these evictable pods.
+    pub(super) fn for_drain(
+        node: Option<&'w Node>,
+        to_evict: Vec<&'w Pod>,
+        world: &'w Observed,
+    ) -> Self {
+        let evict_next = next_to_evict(to_evict.clone(), world);
+        let empty = node.filter(|_| to_evict.is_empty());
+        let attached = empty.and_then(|node| remaining_attachment(node, world));
+        Self { node, to_evict, evict_next, attached }
+    }
+}
+
+/// Node facts that [`Interruption::stand_down`] depends on.
+#[derive(Clone, Copy)]
+pub(super) struct NodeSnapshot<'w> {
+    pub(super) node: Option<&'w Node>,
+    /// As in [`StepContext`].
+    pub(super) observed: bool,
+    pub(super) drained: bool,
+}
+
+/// Result of one step.
+pub(super) enum Transition {
+    /// Work remains.
+    Continue,
+    /// The drain was abandoned.
+    DrainAbandoned,
+    /// No work remains.
+    Finished,
+}
+
+impl Interruption {
+    /// Returns an interruption known from `now` on. `trusted_from` and `known_from` are numbers of
+    /// observations.
+    pub(super) fn new(
+        record: InterruptionRecord,
+        trusted_from: u64,
+        known_from: u64,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            record,
+            progress: Progress::Noticed { since: now },
+            attempts: 0,
+            retry_at: now,
+            unschedulable: false,
+            cordoning: false,
+            drain_abandoned: false,
+            trusted_from,
+            known_from,
+        }
+    }
+
+    pub(in crate::controller) fn phase(&self) -> InterruptionPhase {
+        match self.progress {
+            Progress::Noticed { .. } => InterruptionPhase::Noticed,
+            Progress::Replacing { .. } => InterruptionPhase::Replacing,
+            Progress::Draining(_) => InterruptionPhase::Draining,
+            Progress::Terminating { .. } => InterruptionPhase::Terminating,
+        }
+    }
+
+    /// Returns the evictions, if they have begun.
+    pub(super) fn drain_progress(&self) -> Option<Drain> {
+        match self.progress {
+            Progress::Noticed { .. } | Progress::Replacing { .. } => None,
+            Progress::Draining(drain) => Some(drain),
+            Progress::Terminating { drain, .. } => drain,
+        }
+    }
+
+    fn advance(&mut self, progress: Progress, now: Timestamp) {
+        self.progress = progress;
+        (self.attempts, self.retry_at) = (0, now);
+    }
+
+    /// Records that the node is cordoned, or that none joined.
+    pub(super) fn await_replacement(&mut self, now: Timestamp) {
+        if let Progress::Noticed { since } = self.progress {
+            self.advance(Progress::Replacing { wait: EvictionWait::Plan { since } }, now);
+        }
+    }
+
+    /// Records that EC2 was asked to terminate the instance, or that it has ended.
+    pub(super) fn await_termination(&mut self, now: Timestamp) {
+        if self.phase() != InterruptionPhase::Terminating {
+            let drain = self.drain_progress();
+            self.advance(Progress::Terminating { drain, ended_since: None }, now);
+        }
+    }
+
+    /// Returns since when observations show that the instance no longer runs.
+    pub(super) fn ended_since(&self) -> Option<Timestamp> {
+        match self.progress {
+            Progress::Terminating { ended_since, .. } => ended_since,
+            Progress::Noticed { .. } | Progress::Replacing { .. } | Progress::Draining(_) => None,
+        }
+    }
+
+    /// Returns the public status, with the node and the block on the replacement.
+    pub(super) fn to_status(
+        &self,
+        node: Option<&NodeName>,
+        blocked: Option<&Blocked>,
+    ) -> TerminatingInstance {
+        let InterruptionRecord { instance, why, since, deadline, member: _ } = &self.record;
+        TerminatingInstance {
+            instance: instance.clone(),
+            node: node.cloned(),
+            reason: why.clone(),
+            since: *since,
+            deadline: *deadline,
+            phase: self.phase(),
+            replacement_blocked: blocked.cloned(),
+        }
+    }
+
+    /// Returns whether an attempt is due, and schedules the next one: after 2 s, then after twice
+    /// as long each time, at most `most`.
+    pub(super) fn begin_attempt(&mut self, now: Timestamp, most: SignedDuration) -> bool {
+        if now < self.retry_at {
+            return false;
+        }
+        let near = |at: Timestamp| at > self.record.since && now >= earlier(at, NEAR_DEADLINE);
+        let most =
+            if self.record.deadline.is_some_and(near) { NEAR_DEADLINE_RETRY_MAX } else { most };
+        self.attempts = self.attempts.saturating_add(1);
+        self.retry_at = later(now, backoff(self.attempts).min(most));
+        true
+    }
+
+    /// Records that only the node is left. Earlier attempts do not delay its deletion.
+    pub(super) fn await_node_deletion(&mut self, now: Timestamp) {
+        if self.ended_since().is_none() {
+            let (drain, ended_since) = (self.drain_progress(), Some(now));
+            self.advance(Progress::Terminating { drain, ended_since }, now);
+        }
+    }
+
+    /// Makes delayed attempts due at once: the clock was set back.
+    pub(in crate::controller) fn retry_now(&mut self, now: Timestamp) {
+        self.retry_at = self.retry_at.min(now);
+        if let Progress::Noticed { since }
+        | Progress::Replacing {
+            wait: EvictionWait::Plan { since } | EvictionWait::Launches { since },
+        } = &mut self.progress
+        {
+            *since = now.min(*since);
+        }
+    }
+
+    /// Records the wait reason of a cordoned instance. The start time stands while the reason is
+    /// the same.
+    pub(super) fn set_wait(&mut self, new: EvictionWait) {
+        if let Progress::Replacing { wait } = &mut self.progress
+            && std::mem::discriminant(&new) != std::mem::discriminant(wait)
+        {
+            *wait = new;
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        is_broken(&self.record.why)
+    }
+
+    /// Returns when the instance is terminated with its remaining pods: once a deadline that lay
+    /// ahead at receipt has passed by any clock. Pods have until EC2 terminates it by its own
+    /// clock. A deadline already past at receipt comes from a late message and says nothing about
+    /// now.
+    fn forced_termination_at(&self) -> Option<Timestamp> {
+        let ahead = self.record.deadline.filter(|_| self.record.is_ahead());
+        ahead.map(|deadline| later(deadline, CLOCK_SKEW_MAX))
+    }
+
+    /// Returns the latest start of evictions, whether or not the replacement is there. Returns
+    /// `None` without a deadline while the replacement is blocked or the pods are unknown.
+    ///
+    /// With a deadline, pods get the drain time of an apply, and at most half of the remaining
+    /// time.
+    fn latest_eviction_start(&self, observed: bool) -> Option<Timestamp> {
+        let InterruptionRecord { since, deadline, .. } = &self.record;
+        // A deadline just past by this clock may lie ahead by the clock of EC2.
+        if let Some(at) = deadline.filter(|at| later(*at, CLOCK_SKEW_MAX) > *since) {
+            let half = at.duration_since(*since) / 2;
+            return Some(earlier(at, half.clamp(DRAIN_LEAD, DRAIN_TIMEOUT)));
+        }
+        match self.progress {
+            Progress::Noticed { since }
+            | Progress::Replacing { wait: EvictionWait::Plan { since } } => {
+                Some(later(since, PLAN_TIMEOUT))
+            }
+            Progress::Replacing { wait: EvictionWait::Launches { since } } => {
+                Some(later(since, REPLACEMENT_TIMEOUT))
+            }
+            Progress::Replacing { wait: EvictionWait::Blocked }
+            | Progress::Draining(_)
+            | Progress::Terminating { .. } => None,
+        }
+        .filter(|_| observed)
+    }
+
+    /// Returns when a joined node that is no longer shown counts as lost.
+    fn node_loss_believed_at(&self) -> Timestamp {
+        let most = later(self.record.since, REPLACEMENT_TIMEOUT);
+        self.latest_eviction_start(true).map_or(most, |latest| latest.min(most))
+    }
+
+    fn request_cordon(
+        &mut self,
+        node: &Node,
+        mark: Option<CordonReason>,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.cordoning = true;
+        let (instance, node) = (self.record.instance.clone(), Box::new(node.clone()));
+        effects.push(Effect::Cordon { instance, node, mark });
+    }
+
+    pub(super) fn step(
+        &mut self,
+        view: &NodeView<'_>,
+        context: StepContext,
+        effects: &mut Vec<Effect>,
+    ) -> Transition {
+        let node = view.node;
+        let StepContext { now, replaced, observed, joined, drained, fresh, next_observation } =
+            context;
+        if self.drain_abandoned {
+            // The apply that drains the node ends the drain and removes the cordon.
+            if drained {
+                return Transition::Continue;
+            }
+            let ours = |node: &&Node| node.cordon_reason().is_some();
+            let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
+                return if observed { Transition::Finished } else { Transition::Continue };
+            };
+            if observed && self.begin_attempt(now, RETRY_MAX) {
+                self.request_cordon(node, None, effects);
+            }
+            return Transition::Continue;
+        }
+        // A node that joined late or lost its cordon is cordoned as well. A cordon of another owner
+        // stays: it has a reason.
+        if let Some(node) = node.filter(|node| !node.unschedulable)
+            && self.phase() != InterruptionPhase::Terminating
+        {
+            self.unschedulable &= !observed;
+            if observed && self.begin_attempt(now, RETRY_MAX) {
+                self.request_cordon(node, Some(CordonReason::Interruption), effects);
+            }
+            return Transition::Continue;
+        }
+        self.unschedulable |= observed && (node.is_some() || (!joined && fresh));
+        let of_drain = |node: &&Node| node.cordon_reason() == Some(CordonReason::Drain);
+        match self.progress {
+            // The apply that drains the node, or its successor, would uncordon it.
+            Progress::Noticed { .. } if let Some(node) = node.filter(of_drain) => {
+                if observed && self.begin_attempt(now, RETRY_MAX) {
+                    self.request_cordon(node, Some(CordonReason::Interruption), effects);
+                }
+            }
+            // A missing node proves nothing in a partial observation, and little if it had joined.
+            Progress::Noticed { .. }
+                if !observed || (joined && now < self.node_loss_believed_at()) => {}
+            Progress::Noticed { .. } => self.await_replacement(now),
+            Progress::Replacing { .. } => {
+                // A partial observation shows neither the pods on the node nor their replacements.
+                let latest = self.latest_eviction_start(observed);
+                if (replaced && observed) || latest.is_some_and(|latest| now >= latest) {
+                    let drain = Drain { since: now, empty_since: None };
+                    self.advance(Progress::Draining(drain), now);
+                    if node.is_none() {
+                        // A node that joined since the last observation was open to pods.
+                        self.trusted_from = next_observation;
+                    }
+                }
+            }
+            Progress::Draining(drain) => return self.drain(drain, view, context, effects),
+            // The request is repeated until the instance is seen to be gone.
+            Progress::Terminating { .. } => self.terminate(None, now, effects),
+        }
+        Transition::Continue
+    }
+
+    /// Undoes an interruption on which the controller may not act now. The node accepts pods again,
+    /// unless EC2 is about to terminate the instance or was asked to. Returns
+    /// [`Transition::Finished`] once nothing is left to undo.
+    pub(super) fn stand_down(
+        &mut self,
+        NodeSnapshot { node, observed, drained }: NodeSnapshot<'_>,
+        now: Timestamp,
+        effects: &mut Vec<Effect>,
+    ) -> Transition {
+        if self.forced_termination_at().is_some_and(|at| now >= later(at, RECLAIM_TIMEOUT)) {
+            // EC2 did not terminate the instance, or the instance runs again.
+            return self.abandon_drain(now);
+        }
+        let ahead = self.record.deadline.filter(|_| self.record.is_ahead());
+        let soon = ahead.is_some_and(|at| now >= earlier(at, NEAR_DEADLINE));
+        if soon || self.phase() == InterruptionPhase::Terminating {
+            return Transition::Finished;
+        }
+        if self.phase() != InterruptionPhase::Noticed {
+            (self.attempts, self.retry_at) = (0, now);
+        }
+        (self.progress, self.unschedulable) = (Progress::Noticed { since: now }, false);
+        let ours = |node: &&Node| node.cordon_reason() == Some(CordonReason::Interruption);
+        let Some(node) = node.filter(|node| node.unschedulable).filter(ours) else {
+            return Transition::Finished;
+        };
+        if observed && !drained && self.begin_attempt(now, RETRY_MAX) {
+            self.request_cordon(node, None, effects);
+        }
+        Transition::Continue
+    }
+
+    /// Evicts pods, and terminates the instance once a fresh observation shows neither pods nor
+    /// their volumes.
+    fn drain(
+        &mut self,
+        mut drain: Drain,
+        view: &NodeView<'_>,
+        context: StepContext,
+        effects: &mut Vec<Effect>,
+    ) -> Transition {
+        let NodeView { node, to_evict, evict_next, attached } = view;
+        let StepContext { now, observed, joined, drained, .. } = context;
+        let forced = match self.forced_termination_at() {
+            Some(deadline) => now >= deadline,
+            None => self.is_broken() && now >= later(drain.since, BROKEN_DRAIN_TIMEOUT),
+        };
+        if !to_evict.is_empty() {
+            drain.empty_since = None;
+            self.progress = Progress::Draining(drain);
+        }
+        if self.record.member {
+            let forgotten =
+                self.forced_termination_at().is_none_or(|at| now >= later(at, RECLAIM_TIMEOUT));
+            if forgotten && !drained {
+                return self.abandon_drain(now);
+            }
+        }
+        // While a joined node is not shown, its pods are unknown.
+        if (to_evict.is_empty() && !joined) || forced {
+            if observed && (forced || !self.is_waiting_for_detach(drain, attached.is_some(), now)) {
+                self.terminate(node.filter(|_| !forced), now, effects);
+            }
+            return Transition::Continue;
+        }
+        if self.forced_termination_at().is_none()
+            && !drained
+            && now >= later(drain.since, DRAIN_TIMEOUT)
+        {
+            return self.abandon_drain(now);
+        }
+        // EC2 terminates the instance in a moment: eviction order no longer helps other pods.
+        let last = self.record.deadline.is_some_and(|at| now >= earlier(at, EVICT_ALL_LEAD));
+        let evicted = if last { to_evict } else { evict_next };
+        let pods: Vec<Pod> =
+            evicted.iter().filter(|pod| !pod.terminating).map(|pod| (*pod).clone()).collect();
+        if !pods.is_empty() && self.begin_attempt(now, EVICTION_RETRY_MAX) {
+            effects.push(Effect::Evict { instance: self.record.instance.clone(), pods });
+        }
+        Transition::Continue
+    }
+
+    /// Cancels the interruption if no pod has been evicted yet.
+    pub(in crate::controller) fn cancel_repair(&mut self, now: Timestamp) {
+        let early = self.phase() <= InterruptionPhase::Replacing;
+        if early && !self.drain_abandoned {
+            self.abandon_drain(now);
+        }
+    }
+
+    fn abandon_drain(&mut self, now: Timestamp) -> Transition {
+        self.drain_abandoned = true;
+        (self.attempts, self.retry_at) = (0, now);
+        Transition::DrainAbandoned
+    }
+
+    /// Returns whether nothing is left to do before EC2 takes the instance.
+    pub(in crate::controller) fn is_waiting_for_ec2(&self) -> bool {
+        self.record.member && self.drain_progress().is_some_and(|drain| drain.empty_since.is_some())
+    }
+
+    /// Returns whether to wait for the volumes of evicted pods. A dead kubelet detaches none, and a
+    /// driver that never lets go must not keep an instance.
+    fn is_waiting_for_detach(&mut self, mut drain: Drain, attached: bool, now: Timestamp) -> bool {
+        let since = *drain.empty_since.get_or_insert(now);
+        self.progress = Progress::Draining(drain);
+        attached && !self.is_broken() && now < later(since, DETACH_TIMEOUT)
+    }
+
+    /// Requests the termination; with a node, only if the node still stands as observed.
+    fn terminate(&mut self, node: Option<&Node>, now: Timestamp, effects: &mut Vec<Effect>) {
+        // A group replaces a member that EC2 takes. A termination from here would shrink the group.
+        if !self.record.member && self.begin_attempt(now, RETRY_MAX) {
+            let (instance, node) = (self.record.instance.clone(), node.cloned().map(Box::new));
+            effects.push(Effect::Terminate { instance, node });
+        }
+    }
+}

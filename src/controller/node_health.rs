@@ -1,0 +1,301 @@
+//! Instances whose nodes are not Ready, never joined, or are Ready and report a fault.
+//!
+//! Invariant: a repair needs observations that agree for long enough. An observation does not count
+//! if it shows no node of ours although some had joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::counters::Counter;
+use super::persisted_state::{InterruptionRecord, READY_WITHIN, REPAIRS_MAX, RepairRecord, later};
+use super::state::ControllerState;
+use crate::model::desired::Mode;
+use crate::model::ids::{InstanceId, PoolName};
+use crate::model::observed::{Instance, Node, NodeFault, Observed, tag};
+
+/// Share of a pool that may be broken for one of its nodes to be replaced, in percent.
+const BROKEN_PERCENT: usize = 20;
+/// Fewest observations of a problem before an instance counts as broken.
+const OBSERVATIONS_MIN: u32 = 10;
+
+/// Reason to replace an instance whose node is not Ready.
+pub(super) const NOT_READY: &str = "not-ready";
+/// Reason to terminate an instance whose node never joined.
+pub(super) const NEVER_READY: &str = "never-ready";
+
+/// Returns whether the kubelet of an instance interrupted for this reason is gone: its pods may
+/// never stop by themselves. An instance with another fault is drained like any other.
+pub(super) fn is_broken(why: &str) -> bool {
+    why == NOT_READY || why == NEVER_READY
+}
+
+/// Returns whether the reason is a repair decided from node health.
+pub(super) fn is_repair(why: &str) -> bool {
+    is_broken(why) || fault_for_reason(why).is_some()
+}
+
+fn fault_for_reason(why: &str) -> Option<NodeFault> {
+    NodeFault::ALL.into_iter().find(|fault| why == fault.reason())
+}
+
+/// Health problem of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum HealthProblem {
+    /// Its node is not Ready, or has not joined.
+    Unready,
+    /// Its node reports a fault.
+    Fault(NodeFault),
+}
+
+impl HealthProblem {
+    /// Returns all problems of an instance with that node.
+    fn all(node: Option<&Node>) -> impl Iterator<Item = Self> {
+        let ready = node.is_some_and(|node| node.ready);
+        let faults = node.into_iter().flat_map(|node| &node.faults);
+        (!ready).then_some(Self::Unready).into_iter().chain(faults.copied().map(Self::Fault))
+    }
+
+    /// Returns how long a joined node may have the problem, where `repair_after` is set.
+    fn tolerated(self, repair_after: SignedDuration) -> SignedDuration {
+        match self {
+            Self::Unready => repair_after,
+            Self::Fault(fault) => fault.toleration_duration().min(repair_after),
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Unready => NOT_READY,
+            Self::Fault(fault) => fault.reason(),
+        }
+    }
+}
+
+/// Observations of one health problem.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProblemObservation {
+    since: Timestamp,
+    observations: u32,
+    joined: bool,
+}
+
+impl ProblemObservation {
+    fn is_old(&self, age: SignedDuration, now: Timestamp) -> bool {
+        now >= later(self.since, age) && self.observations >= OBSERVATIONS_MIN
+    }
+}
+
+/// Health problems of instances, and the instances whose nodes joined.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeHealth {
+    /// Instances with problems, by problem.
+    pub(super) problems: BTreeMap<(InstanceId, HealthProblem), ProblemObservation>,
+    /// Instances whose node was observed.
+    pub(super) joined: BTreeSet<InstanceId>,
+}
+
+/// Number of instances and of broken instances, by pool.
+type PoolSizes = BTreeMap<String, (usize, usize)>;
+
+impl ControllerState {
+    /// Records health problems, and begins repairs of those that last too long.
+    ///
+    /// Ages are counted from the first observation by this process, and in observations as well:
+    /// the clocks of EC2 and of this process may differ by hours, and either may jump.
+    pub(super) fn observe_node_health(&mut self, world: &Observed) {
+        let nodes = world.nodes_by_instance();
+        self.node_health.joined.retain(|id| world.instances.contains_key(id));
+        self.node_health.joined.extend(nodes.keys().map(|id| (*id).clone()));
+        let possibly_joined = self.possibly_joined(world);
+        let blind = is_blind(world, &nodes, |id| {
+            self.node_health.joined.contains(id) || possibly_joined.contains(id)
+        });
+        if blind {
+            // Ages begin anew after an implausible observation.
+            self.counters.count(Counter::ReadsWorldBlind);
+            self.node_health.problems.clear();
+        }
+        let sizes = self.record_problems(world, &nodes, &possibly_joined);
+        if !blind {
+            self.cancel_recovered_repairs(&nodes);
+            if self.may_repair() {
+                self.repair_unhealthy(world, &sizes);
+            }
+        }
+    }
+
+    /// Returns whether the instance had a node before, as far as this process or the persisted
+    /// state knows.
+    pub(super) fn has_joined(&self, id: &InstanceId) -> bool {
+        let launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
+        let ready = |launch: &super::persisted_state::LaunchRecord| {
+            launch.instance == *id && launch.ready_at.is_some()
+        };
+        self.node_health.joined.contains(id) || launched.into_iter().any(ready)
+    }
+
+    /// Returns the instances that may have joined: those whose launch is not recorded, and those
+    /// recorded as Ready.
+    fn possibly_joined(&self, world: &Observed) -> BTreeSet<InstanceId> {
+        let launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
+        let never = launched.filter(|launch| launch.from_start && launch.ready_at.is_none());
+        let never: BTreeSet<&InstanceId> = never.map(|launch| &launch.instance).collect();
+        world.instances.keys().filter(|id| !never.contains(id)).cloned().collect()
+    }
+
+    fn record_problems(
+        &mut self,
+        world: &Observed,
+        nodes: &BTreeMap<&InstanceId, &Node>,
+        possibly_joined: &BTreeSet<InstanceId>,
+    ) -> PoolSizes {
+        let now = self.now;
+        let mut problems: BTreeMap<(InstanceId, HealthProblem), ProblemObservation> =
+            BTreeMap::new();
+        let mut sizes = PoolSizes::new();
+        let repair_after = self.revisions.settings().and_then(|settings| settings.repair_after);
+        let counts_after = |problem: HealthProblem| {
+            repair_after.map_or(READY_WITHIN, |after| problem.tolerated(after).min(READY_WITHIN))
+        };
+        // Without `repair_after`, faults of joined nodes are ignored.
+        let counts =
+            |problem: &HealthProblem| repair_after.is_some() || *problem == HealthProblem::Unready;
+        for instance in world.instances.values().filter(|i| is_ours(i, world)) {
+            let size = sizes.entry(pool_of(instance).to_owned()).or_default();
+            size.0 += 1;
+            // An instance whose node was deleted counts as joined, since many deletions may have
+            // one cause.
+            let joined = self.node_health.joined.contains(&instance.id)
+                || possibly_joined.contains(&instance.id);
+            let mut broken = false;
+            for problem in HealthProblem::all(nodes.get(&instance.id).copied()).filter(counts) {
+                let key = (instance.id.clone(), problem);
+                let before =
+                    self.node_health.problems.get(&key).filter(|before| before.joined == joined);
+                let since = before.map_or(now, |before| before.since.min(now));
+                let observations = before.map_or(0, |before| before.observations).saturating_add(1);
+                let found = ProblemObservation { since, observations, joined };
+                broken |= joined && found.is_old(counts_after(problem), now);
+                problems.insert(key, found);
+            }
+            size.1 += usize::from(broken);
+        }
+        self.node_health.problems = problems;
+        sizes
+    }
+
+    /// Cancels repairs of instances that recovered before their pods were evicted.
+    fn cancel_recovered_repairs(&mut self, nodes: &BTreeMap<&InstanceId, &Node>) {
+        let now = self.now;
+        for (id, interruption) in &mut self.interruptions.all {
+            let fault = fault_for_reason(&interruption.record.why);
+            let is_well = |node: &&Node| {
+                node.ready && fault.is_none_or(|fault| !node.faults.contains(&fault))
+            };
+            if is_repair(&interruption.record.why) && nodes.get(id).is_some_and(is_well) {
+                interruption.cancel_repair(now);
+            }
+        }
+    }
+
+    fn repair_unhealthy(&mut self, world: &Observed, sizes: &PoolSizes) {
+        let now = self.now;
+        let is_gone = |id: &InstanceId| !world.instances.get(id).is_some_and(Instance::is_active);
+        let mut replaced_by_pool: BTreeMap<PoolName, usize> = BTreeMap::new();
+        let repaired = self.persistence.loaded.iter().flat_map(|persisted| &persisted.repairs);
+        for repair in repaired.filter(|repair| is_gone(&repair.instance)) {
+            *replaced_by_pool.entry(repair.pool.clone()).or_default() += 1;
+        }
+        let repair_after = self.revisions.settings().and_then(|settings| settings.repair_after);
+        for ((id, problem), found) in self.node_health.problems.clone() {
+            let pool = world.instances.get(&id).map(pool_of);
+            let (all, broken) = pool.and_then(|pool| sizes.get(pool)).copied().unwrap_or((1, 1));
+            // Many failures at once have a cause that a new instance does not fix.
+            let most = (all * BROKEN_PERCENT).div_ceil(100);
+            let replaced = pool.and_then(|pool| replaced_by_pool.get(pool)).copied().unwrap_or(0);
+            let few = match problem {
+                HealthProblem::Unready => broken <= most,
+                // An instance that works in part is replaced only in full mode.
+                HealthProblem::Fault(_) => broken + replaced <= most && self.mode() == Mode::Full,
+            };
+            if !found.joined && found.is_old(READY_WITHIN, now) {
+                self.begin_repair(id, NEVER_READY);
+            } else if found.joined
+                && few
+                && repair_after.is_some_and(|after| found.is_old(problem.tolerated(after), now))
+            {
+                if let (HealthProblem::Fault(_), Some(pool)) = (problem, pool)
+                    && !self.record_repair(&id, pool)
+                {
+                    continue;
+                }
+                self.begin_repair(id, problem.reason());
+            }
+        }
+    }
+
+    /// Records that an instance is replaced for a fault; returns whether it is recorded, now or
+    /// before.
+    fn record_repair(&mut self, id: &InstanceId, pool: &str) -> bool {
+        let now = self.now;
+        let Some(persisted) = &mut self.persistence.loaded else { return false };
+        if persisted.repairs.iter().any(|repair| repair.instance == *id) {
+            return true;
+        }
+        let room = persisted.repairs.len() < REPAIRS_MAX;
+        if room {
+            persisted.repairs.push(RepairRecord {
+                instance: id.clone(),
+                pool: pool.into(),
+                at: now,
+            });
+        }
+        room
+    }
+
+    fn may_repair(&self) -> bool {
+        let suspended =
+            self.persistence.loaded.as_ref().is_none_or(|persisted| persisted.suspended.is_some());
+        self.leadership.is_leader() && self.mode() != Mode::Observe && !suspended
+    }
+
+    fn begin_repair(&mut self, instance: InstanceId, why: &str) {
+        let is_removed = self.applies.removes_instance(&instance);
+        if is_removed || self.interruptions.all.contains_key(&instance) {
+            return;
+        }
+        let (why, since) = (why.to_owned(), self.now);
+        let record = InterruptionRecord { instance, why, since, deadline: None, member: false };
+        self.begin_termination(record, self.observation.last_number());
+    }
+}
+
+fn is_ours(instance: &Instance, world: &Observed) -> bool {
+    instance.is_active() && instance.is_managed_by(&world.cluster.name)
+}
+
+fn pool_of(instance: &Instance) -> &str {
+    instance.tags.get(tag::POOL).map_or("", String::as_str)
+}
+
+/// Returns whether an observation cannot be right. It shows no node of ours, although instances of
+/// ours had joined or pods run on nodes that it does not show.
+fn is_blind(
+    world: &Observed,
+    nodes: &BTreeMap<&InstanceId, &Node>,
+    has_joined: impl Fn(&InstanceId) -> bool,
+) -> bool {
+    let ours = || world.instances.values().filter(|i| is_ours(i, world));
+    if ours().any(|instance| nodes.contains_key(&instance.id)) {
+        return false;
+    }
+    let lost = |pod: &crate::model::observed::Pod| {
+        pod.is_active() && pod.node.as_ref().is_some_and(|node| !world.nodes.contains_key(node))
+    };
+    ours().any(|i| has_joined(&i.id))
+        || (ours().next().is_some() && world.pods.iter().any(|pod| lost(pod)))
+}
+
+#[cfg(test)]
+mod tests;

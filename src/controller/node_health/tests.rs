@@ -1,0 +1,236 @@
+//! Replacement of instances whose nodes report faults.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::apply::ports::CordonOutcome;
+use crate::controller::PersistedState;
+use crate::controller::event::{Event, Signal};
+use crate::controller::fixture::{ControllerHarness, world};
+use crate::model::desired::ControllerSettings;
+use crate::model::observed::CordonReason;
+
+/// Returns the interrupted instances, each with the minute and the reason, where nodes report these
+/// faults and are repaired after `repair_after`.
+fn repairs(
+    faults: &[(&str, NodeFault)],
+    repair_after: Option<SignedDuration>,
+) -> BTreeMap<String, (i64, String)> {
+    let mut story = ControllerHarness::started();
+    story.step_at(1, Event::Signal(Signal::LeaseGained));
+    story.load_state_and_branch();
+    story.modify(|state| {
+        let head = state.revisions.served.as_ref().expect("it was read");
+        let controller = ControllerSettings { repair_after, ..head.controller.clone() };
+        let head =
+            crate::controller::Revision { controller, ..crate::controller::Revision::clone(head) };
+        state.revisions.served = Some(Arc::new(head));
+    });
+    let mut gone = BTreeMap::new();
+    for minutes in 0..60 {
+        let seconds = 2 + minutes * 60;
+        let mut seen = world(seconds);
+        for node in seen.nodes.values_mut() {
+            let of = |(id, _): &&(&str, NodeFault)| node.name.as_str() == format!("node-of-{id}");
+            node.faults = faults.iter().filter(of).map(|(_, fault)| *fault).collect();
+        }
+        story.step_at(seconds, Event::Observed(Arc::new(seen)));
+        for (id, interruption) in &story.state().interruptions.all {
+            gone.entry(id.to_string()).or_insert((minutes, interruption.record.why.clone()));
+        }
+    }
+    gone
+}
+
+#[test]
+fn faulty_node_is_replaced_after_karpenters_toleration() {
+    let half_an_hour = Some(SignedDuration::from_mins(30));
+    for fault in NodeFault::ALL {
+        let minutes = fault.toleration_duration().as_mins();
+        let expected = ("i-1".to_owned(), (minutes, fault.reason().to_owned()));
+        assert_eq!(repairs(&[("i-1", fault)], half_an_hour), [expected].into(), "{fault:?}");
+        assert!(!is_broken(fault.reason()), "its kubelet lives, and stops pods: {fault:?}");
+    }
+    // A shorter `repair_after` overrides the toleration of every fault.
+    let soon = Some(SignedDuration::from_mins(20));
+    let at = |fault| repairs(&[("i-1", fault)], soon).remove("i-1").map(|(minutes, _)| minutes);
+    assert_eq!(at(NodeFault::Storage), Some(20));
+    assert_eq!(at(NodeFault::AcceleratedHardware), Some(10));
+    assert_eq!(repairs(&[("i-1", NodeFault::Kernel)], None), [].into(), "repairs are disabled");
+    assert!(is_broken(NOT_READY) && is_broken(NEVER_READY) && !is_broken("health"));
+}
+
+#[test]
+fn many_failures_stop_repairs_and_foreign_nodes_are_ignored() {
+    let half_an_hour = Some(SignedDuration::from_mins(30));
+    let (one, other) = (("i-1", NodeFault::Networking), ("i-2", NodeFault::Storage));
+    assert_eq!(repairs(&[one, other], half_an_hour), [].into(), "two of two");
+    // Two faults of one instance count as one broken instance.
+    let two = [("i-1", NodeFault::Networking), ("i-1", NodeFault::AcceleratedHardware)];
+    let why = NodeFault::AcceleratedHardware.reason().to_owned();
+    assert_eq!(repairs(&two, half_an_hour), [("i-1".to_owned(), (10, why))].into());
+    assert_eq!(repairs(&[("i-9", NodeFault::Kernel)], half_an_hour), [].into(), "not ours");
+}
+
+#[test]
+fn fault_age_restarts_after_recovery() {
+    let mut story = ControllerHarness::started();
+    story.step_at(1, Event::Signal(Signal::LeaseGained));
+    story.load_state_and_branch();
+    for minutes in 0..120 {
+        let mut seen = world(minutes * 60);
+        // Each time for 25 minutes.
+        if minutes % 30 < 25 {
+            for node in seen.nodes.values_mut().filter(|node| node.name.as_str() == "node-of-i-1") {
+                node.faults = [NodeFault::Storage].into();
+            }
+        }
+        story.step_at(2 + minutes * 60, Event::Observed(Arc::new(seen)));
+    }
+    assert!(story.state().interruptions.instances().is_empty());
+    assert!(story.state().node_health.problems.is_empty(), "it has recovered");
+}
+
+/// Returns a leading scenario after a quarter of an hour in which this instance reports an
+/// accelerator fault.
+fn with_one_repair(id: &str) -> ControllerHarness {
+    let mut story = ControllerHarness::started();
+    story.step_at(1, Event::Signal(Signal::LeaseGained));
+    story.load_state_and_branch();
+    for minutes in 0..15 {
+        fails(&mut story, minutes, &[id], &[]);
+    }
+    assert_eq!(story.state().interruptions.instances(), [id.into()].into());
+    story
+}
+
+/// Observes these instances with accelerator faults, and those as gone.
+fn fails(story: &mut ControllerHarness, minutes: i64, ids: &[&str], gone: &[&str]) {
+    let mut seen = world(2 + minutes * 60);
+    for id in gone {
+        seen.instances.remove(*id);
+        seen.nodes.remove(format!("node-of-{id}").as_str());
+    }
+    for node in seen.nodes.values_mut() {
+        if ids.iter().any(|id| node.name.as_str() == format!("node-of-{id}")) {
+            node.faults = [NodeFault::AcceleratedHardware].into();
+        }
+    }
+    let seconds = 2 + minutes * 60;
+    for done in story.step_at(seconds, Event::Observed(Arc::new(seen))) {
+        // Another client wrote the node meanwhile, each time.
+        let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
+        let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
+        story.step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
+    }
+}
+
+#[test]
+fn repair_is_canceled_when_fault_ends_before_eviction() {
+    let mut story = with_one_repair("i-1");
+    fails(&mut story, 16, &["i-1"], &[]);
+    assert!(!story.state().interruptions.instances().is_empty());
+    for minutes in 17..20 {
+        fails(&mut story, minutes, &[], &[]);
+    }
+    assert!(story.state().interruptions.instances().is_empty());
+}
+
+#[test]
+fn repaired_instance_counts_as_broken_for_one_hour() {
+    let mut story = with_one_repair("i-1");
+    let is_repaired = |story: &mut ControllerHarness, from: i64, to: i64| {
+        (from..to).find(|minutes| {
+            fails(story, *minutes, &["i-2"], &["i-1"]);
+            story.state().interruptions.all.contains_key(&InstanceId::from("i-2"))
+        })
+    };
+    // The only other instance of the pool has the same fault.
+    assert_eq!(is_repaired(&mut story, 16, 65), None);
+    assert!(is_repaired(&mut story, 65, 75).is_some());
+}
+
+#[test]
+fn repair_counts_across_restart() {
+    let state = with_one_repair("i-1").state().persistence.loaded.clone().expect("loaded");
+    assert_eq!(state.repairs.len(), 1);
+    let written = serde_json::to_string(&state).expect("text");
+    let is_repaired = |loaded: PersistedState| {
+        let mut story = ControllerHarness::started();
+        story.step_at(900, Event::Signal(Signal::LeaseGained));
+        story.load_state_and_branch();
+        story.modify(|state| state.persistence.loaded = Some(loaded));
+        for minutes in 16..60 {
+            fails(&mut story, minutes, &["i-2"], &["i-1"]);
+        }
+        story.state().interruptions.all.contains_key(&InstanceId::from("i-2"))
+    };
+    assert!(!is_repaired(serde_json::from_str(&written).expect("it reads")));
+    assert!(is_repaired(PersistedState::default()), "without an earlier repair it is replaced");
+}
+
+#[test]
+fn repair_limit_stops_fault_replacements() {
+    let repaired = |n: usize| RepairRecord {
+        instance: format!("i-{n:017x}").as_str().into(),
+        pool: "other".into(),
+        at: Timestamp::from_second(1_000_000).expect("a time"),
+    };
+    for (known, is_replaced) in [(REPAIRS_MAX - 1, true), (REPAIRS_MAX, false)] {
+        let mut story = ControllerHarness::started();
+        story.step_at(1, Event::Signal(Signal::LeaseGained));
+        story.load_state_and_branch();
+        story.modify(|state| {
+            let state = state.persistence.loaded.as_mut().expect("loaded");
+            state.repairs = (0..known).map(repaired).collect();
+        });
+        for minutes in 0..15 {
+            fails(&mut story, minutes, &["i-1"], &[]);
+        }
+        assert_eq!(!story.state().interruptions.instances().is_empty(), is_replaced, "{known}");
+    }
+}
+
+#[test]
+fn repair_is_canceled_when_node_is_ready_before_eviction() {
+    let mut story = ControllerHarness::started();
+    story.step_at(1, Event::Signal(Signal::LeaseGained));
+    story.load_state_and_branch();
+    let mut observe = |minutes: i64, ready: bool| {
+        let mut seen = world(2 + minutes * 60);
+        seen.nodes.get_mut("node-of-i-1").expect("its node").ready = ready;
+        let seconds = 2 + minutes * 60;
+        for done in story.step_at(seconds, Event::Observed(Arc::new(seen))) {
+            let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
+            let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
+            story
+                .step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
+        }
+        story.state().interruptions.instances()
+    };
+    observe(0, true);
+    assert_eq!((1..=30).find(|minutes| !observe(*minutes, false).is_empty()), None);
+    assert_eq!(observe(31, false), [InstanceId::from("i-1")].into());
+    let is_canceled = (32..36).any(|minutes| observe(minutes, true).is_empty());
+    assert!(is_canceled, "it is Ready again");
+}
+
+#[test]
+fn repair_counts_as_removal_and_interruption_does_not() {
+    for (why, counts) in [
+        (NOT_READY, 1),
+        (NEVER_READY, 1),
+        (NodeFault::Kernel.reason(), 1),
+        ("spot-interruption", 0),
+    ] {
+        let mut story = with_one_repair("i-1");
+        story.modify(|state| {
+            let interruption = state.interruptions.all.get_mut("i-1").expect("it goes");
+            interruption.record.why = why.to_owned();
+        });
+        let end = Ok(crate::controller::event::TerminateOutcome::Called);
+        story.step_at(1_000, Event::TerminateFinished { instance: "i-1".into(), result: end });
+        let state = story.state().persistence.loaded.as_ref().expect("loaded");
+        assert_eq!(state.removals.len(), counts, "{why}");
+    }
+}

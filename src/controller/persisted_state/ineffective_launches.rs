@@ -1,0 +1,216 @@
+//! Ineffective launches and their consequences: quarantine of a pool, and a breaker.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    LaunchRecord, MOVES_MAX, PersistedState, READY_WITHIN, doubling_delay, earlier, later,
+};
+use crate::controller::planning_snapshot::is_pending;
+use crate::controller::reconcile::{instance_of, launched_rows};
+use crate::controller::status::Breaker;
+use crate::model::ids::{Address, InstanceId, PoolName, WorkloadId};
+use crate::model::observed::Observed;
+use crate::plan::Plan;
+
+/// First and longest quarantine of a pool with ineffective launches.
+const QUARANTINE_FOR: SignedDuration = SignedDuration::from_mins(5);
+pub(super) const QUARANTINE_FOR_MAX: SignedDuration = SignedDuration::from_hours(1);
+
+/// A node may be Ready beside pending pods this long before it counts as passed over.
+const PASSED_OVER_AFTER: SignedDuration = SignedDuration::from_secs(45);
+/// Window in which ineffective launches count, and the number that stops their pool.
+const INEFFECTIVE_WINDOW: SignedDuration = SignedDuration::from_mins(30);
+const INEFFECTIVE_PER_POOL: usize = 3;
+/// Ineffective launches of all stored ones that latch the breaker.
+const INEFFECTIVE_TO_LATCH: usize = 10;
+
+/// A pool that launches nothing for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quarantine {
+    /// End of the quarantine.
+    pub until: Timestamp,
+    /// Number of earlier quarantines in a row.
+    pub times: u32,
+    /// Reason, with numbers.
+    pub why: String,
+}
+
+/// Demand behind the launches of a plan, and the instances that the plan leaves empty.
+///
+/// An empty node alone says nothing: a pool may have a fixed size, a buffer may be reserved, or a
+/// commit may not be delivered yet. A node is of no use if pods wait beside it and more is launched
+/// for them.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct LaunchDemand {
+    /// Pools in which the plan launches, and since when the first pod placed there waits.
+    pub(super) pools: BTreeMap<PoolName, Option<Timestamp>>,
+    /// Existing instances without a pod in the plan other than pods of a `DaemonSet`.
+    idle: BTreeSet<InstanceId>,
+}
+
+impl LaunchDemand {
+    /// Returns the demand of launches in `pools`, for pods that wait since then, with no pod on
+    /// `idle`.
+    #[cfg(test)]
+    pub(super) fn for_test(pools: &[(&str, Option<Timestamp>)], idle: &[&str]) -> Self {
+        let pools = pools.iter().map(|(pool, since)| ((*pool).into(), *since)).collect();
+        Self { pools, idle: idle.iter().map(|id| (*id).into()).collect() }
+    }
+
+    /// Returns the demand of `plan`, made over `world`.
+    pub(in crate::controller) fn from_plan(plan: &Plan, world: &Observed) -> Self {
+        let oldest = oldest_placeable_pods(plan, world);
+        let mut used: BTreeMap<&Address, Option<Timestamp>> = BTreeMap::new();
+        for placed in plan.capacity.placements.iter().filter(|placed| placed.pods > 0) {
+            let since = oldest.get(&placed.workload).copied();
+            let first = used.entry(&placed.address).or_default();
+            *first = earlier_of(*first, since);
+        }
+        let mut demand = Self::default();
+        for row in launched_rows(plan) {
+            let Some(pool) = row.change.after.as_ref().and_then(|after| after.pool.clone()) else {
+                continue;
+            };
+            let since = used.get(&row.address).copied().flatten();
+            let first = demand.pools.entry(pool).or_default();
+            *first = earlier_of(*first, since);
+        }
+        let idle = plan.resource_changes.iter().filter(|row| !used.contains_key(&row.address));
+        demand.idle = idle.filter_map(instance_of).collect();
+        demand
+    }
+
+    /// Returns whether an instance is passed over: pods have waited beside its Ready node, the plan
+    /// places none on it, and its pool launches more for them.
+    fn is_passed_over(&self, launch: &LaunchRecord, now: Timestamp) -> bool {
+        let waiting_since = self.pools.get(&launch.pool).copied().flatten();
+        let (Some(ready), Some(waits)) = (launch.ready_at, waiting_since) else { return false };
+        self.idle.contains(&launch.instance) && later(ready.max(waits), PASSED_OVER_AFTER) <= now
+    }
+}
+
+/// Returns since when the first placeable pod of each workload waits. Pods that wait for a gate, a
+/// volume or an unavailable offering are not helped by a launch. The plan does not name them, so
+/// those that have waited longest count as such.
+fn oldest_placeable_pods(plan: &Plan, world: &Observed) -> BTreeMap<WorkloadId, Timestamp> {
+    let mut waits: BTreeMap<WorkloadId, Vec<Timestamp>> = BTreeMap::new();
+    for pod in world.pods.iter().filter(|pod| is_pending(pod)) {
+        waits.entry(pod.workload()).or_default().push(pod.created_at);
+    }
+    let mut placed: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
+    for row in &plan.capacity.placements {
+        let pods = usize::try_from(row.pods).unwrap_or(usize::MAX);
+        let all = placed.entry(&row.workload).or_default();
+        *all = all.saturating_add(pods);
+    }
+    let mut stuck: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
+    for row in &plan.capacity.unschedulable {
+        let pods = usize::try_from(row.pods).unwrap_or(usize::MAX);
+        let all = stuck.entry(&row.workload).or_default();
+        *all = all.saturating_add(pods);
+    }
+    let first = |(workload, mut times): (WorkloadId, Vec<Timestamp>)| {
+        times.sort_unstable();
+        let placed = placed.get(&workload).copied().unwrap_or(0);
+        let without = stuck.get(&workload).copied().unwrap_or(0);
+        let skipped = times.len().saturating_sub(placed).max(without);
+        times.get(skipped).map(|since| (workload, *since))
+    };
+    waits.into_iter().filter_map(first).collect()
+}
+
+fn earlier_of(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+impl LaunchRecord {
+    /// Returns whether the launch was of no use: passed over without a pod, or never Ready.
+    pub(super) fn is_ineffective(&self, now: Timestamp) -> bool {
+        let never = self.ready_at.is_none() && now >= later(self.at, READY_WITHIN);
+        !self.useful && (self.passed_over || never)
+    }
+}
+
+impl PersistedState {
+    /// Evaluates launches by their use. Several ineffective launches of one pool quarantine the
+    /// pool; many of any pool latch a breaker.
+    pub(in crate::controller) fn evaluate_launches(
+        &mut self,
+        demand: &LaunchDemand,
+        now: Timestamp,
+    ) {
+        for launch in &mut self.launches {
+            launch.passed_over |= demand.is_passed_over(launch, now);
+        }
+        let since = self.forgiven_before.unwrap_or(Timestamp::MIN);
+        let is_counted = |launch: &&LaunchRecord| launch.at > since && launch.is_ineffective(now);
+        let all: Vec<LaunchRecord> = self.launches.iter().filter(is_counted).cloned().collect();
+        // Beyond the stored launches the use is unknown.
+        let launches = self.launch_times().count().min(MOVES_MAX);
+        if all.len() >= INEFFECTIVE_TO_LATCH && all.len() * 2 > launches {
+            let why = format!("{} of {launches} launched instances were of no use", all.len());
+            self.latch(crate::controller::gates::INEFFECTIVE_LAUNCHES_BREAKER, why, None, now);
+        }
+        for pool in demand.pools.keys() {
+            let quarantine = self.quarantine.get(pool);
+            if quarantine.is_some_and(|quarantine| now < quarantine.until) {
+                continue;
+            }
+            // Launches before the last quarantine do not count again.
+            let from =
+                quarantine.map_or(earlier(now, INEFFECTIVE_WINDOW), |quarantine| quarantine.until);
+            // On probation one ineffective launch is enough.
+            let enough = if quarantine.is_some() { 1 } else { INEFFECTIVE_PER_POOL };
+            let count = all.iter().filter(|l| l.pool == *pool && l.at >= from).count();
+            if count >= enough {
+                let why = format!("{count} instances launched in pool {pool} were of no use");
+                self.quarantine(pool, why, now);
+            }
+        }
+    }
+
+    /// Quarantines a pool, for longer each time in a row.
+    pub(in crate::controller) fn quarantine(
+        &mut self,
+        pool: &PoolName,
+        why: String,
+        now: Timestamp,
+    ) {
+        let times =
+            self.quarantine.get(pool).map_or(0, |quarantine| quarantine.times.saturating_add(1));
+        let until = later(now, quarantine_duration(times));
+        self.quarantine.insert(pool.clone(), Quarantine { until, times, why });
+    }
+
+    /// Returns the quarantine of a pool that is active at `now`.
+    pub(in crate::controller) fn active_quarantine(
+        &self,
+        pool: &PoolName,
+        now: Timestamp,
+    ) -> Option<&Quarantine> {
+        self.quarantine.get(pool).filter(|quarantine| now < quarantine.until)
+    }
+
+    /// Latches a breaker; returns whether it was not latched before.
+    pub(in crate::controller) fn latch(
+        &mut self,
+        name: &str,
+        why: String,
+        removes: Option<u32>,
+        now: Timestamp,
+    ) -> bool {
+        if self.breakers.iter().any(|breaker| breaker.name == name) {
+            return false;
+        }
+        self.breakers.push(Breaker { name: name.to_owned(), since: now, why, removes });
+        true
+    }
+}
+
+/// Returns the quarantine length after `times` in a row.
+pub(super) fn quarantine_duration(times: u32) -> SignedDuration {
+    doubling_delay(QUARANTINE_FOR, times, QUARANTINE_FOR_MAX)
+}

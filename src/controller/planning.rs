@@ -1,0 +1,315 @@
+//! The plan being made, the current full plan, and the plans that it superseded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::consolidate_after::PodEventTimes;
+use super::cost_history::CostHistory;
+use super::counters::Counter;
+use super::event::{PlanScope, Ticket};
+use super::interruption::PlannedReplacements;
+use super::persisted_state::later;
+use super::reconcile::{instance_of, launched_rows, retired_rows};
+use super::state::ControllerState;
+use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
+use crate::model::ids::{Address, Digest, InstanceId};
+use crate::model::observed::{NodeClassField, Observed};
+use crate::plan::wire::Action;
+use crate::plan::{Plan, unmanaged_instances};
+
+/// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
+/// second, and each record costs two more writes.
+const SUPERSEDED_AGE_MIN: SignedDuration = SignedDuration::from_mins(1);
+
+/// How long confirmations survive plans from an observation with failed lookups. A lookup that
+/// stays denied must not keep them forever.
+const FAILED_LOOKUP_GRACE: SignedDuration = SignedDuration::from_mins(15);
+
+/// The full plan that the controller pursues.
+#[derive(Debug, Clone)]
+pub(super) struct CurrentPlan {
+    pub(super) plan: Arc<Plan>,
+    pub(super) since: Timestamp,
+    pub(super) blocked: BTreeMap<Address, Blocked>,
+    /// Instances that the plan leaves alone because another owner manages them.
+    pub(super) foreign_instances: BTreeSet<InstanceId>,
+}
+
+impl CurrentPlan {
+    pub(super) fn new(plan: Arc<Plan>, since: Timestamp) -> Self {
+        let of_others = unmanaged_instances(&plan).into_iter().cloned().collect();
+        Self { plan, since, blocked: BTreeMap::new(), foreign_instances: of_others }
+    }
+}
+
+/// Selects the plan to make from one observation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PlanningPass {
+    /// An additive plan, made before the full plan because new pods are pending.
+    AdditiveFirst,
+    /// A full plan, narrowed so many times by its blocked changes.
+    Narrowed(u32),
+}
+
+/// Inputs of a plan from the cluster.
+#[derive(Debug, Clone)]
+pub(super) struct PlanningInput {
+    pub(super) world: Arc<Observed>,
+    /// Interrupted instances, which the plan treats as gone.
+    pub(super) interrupted: BTreeSet<InstanceId>,
+}
+
+/// A plan that is being made.
+#[derive(Debug, Clone)]
+pub(super) struct PlanningRun {
+    pub(super) ticket: Ticket,
+    pub(super) input: PlanningInput,
+    pub(super) scope: PlanScope,
+    /// True if the scope is as wide as the mode allows.
+    pub(super) is_full: bool,
+    pub(super) pass: PlanningPass,
+    /// Versions of the interruptions and terminations when planning started.
+    pub(super) interruptions_version: u64,
+    pub(super) terminations_version: u64,
+    /// First observation that counted when planning started. A change makes the plan outdated.
+    pub(super) required_observation: u64,
+}
+
+/// Observation and commit of the last plan.
+#[derive(Debug, Clone)]
+pub(super) struct LastPlanned {
+    pub(super) world: Arc<Observed>,
+    pub(super) commit: String,
+}
+
+/// The plan being made, the current plan, and what the next plan depends on.
+#[derive(Debug, Clone)]
+pub(super) struct PlanningState {
+    pub(super) run: Option<PlanningRun>,
+    pub(super) current: Option<CurrentPlan>,
+    /// Replacements that the last plan has for pods of interrupted instances.
+    pub(super) replacements: PlannedReplacements,
+    pub(super) last: Option<LastPlanned>,
+    pub(super) replan_at: Timestamp,
+    pub(super) removal_planned_since: BTreeMap<InstanceId, Timestamp>,
+    /// Failed lookups, and since when each fails.
+    failed_lookups_since: BTreeMap<(NodeClassField, String), Timestamp>,
+    /// Last pod event of each node, for `consolidateAfter`.
+    pub(super) pod_event_times: PodEventTimes,
+    /// Since when only additive plans are made.
+    pub(super) additive_only_since: Option<Timestamp>,
+    /// Version of the interruptions for which the last plan leaves nothing to do.
+    pub(super) settled_version: Option<u64>,
+    /// Version of the interruptions for which the last plan also leaves nothing to launch.
+    pub(super) covered_version: Option<u64>,
+    /// Plans that a newer plan replaced before they were applied, the newest first.
+    pub(super) superseded: Vec<SupersededPlan>,
+    pub(super) costs: CostHistory,
+}
+
+impl PlanningState {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            run: None,
+            current: None,
+            replacements: PlannedReplacements::default(),
+            last: None,
+            replan_at: now,
+            removal_planned_since: BTreeMap::new(),
+            failed_lookups_since: BTreeMap::new(),
+            pod_event_times: PodEventTimes::default(),
+            additive_only_since: None,
+            settled_version: None,
+            covered_version: None,
+            superseded: Vec::new(),
+            costs: CostHistory::default(),
+        }
+    }
+
+    pub(super) fn current_digest(&self) -> Option<&Digest> {
+        self.current.as_ref().map(|current| &current.plan.capacity.digest)
+    }
+
+    /// Notes that the plan leaves nothing to do, and whether it also leaves nothing to launch. A
+    /// plan with excluded or blocked launches does not count as covered.
+    pub(super) fn note_settled(&mut self, planning: &PlanningRun, plan: &Plan) {
+        self.settled_version = Some(planning.interruptions_version);
+        let whole =
+            planning.scope.excluded_addresses.is_empty() && self.replacements.is_unblocked();
+        let all = whole && launched_rows(plan).next().is_none();
+        self.covered_version = all.then_some(planning.interruptions_version);
+    }
+
+    /// Schedules the next plan for the time when the first blocked change is unblocked.
+    pub(super) fn replan_when_unblocked(
+        &mut self,
+        held: &[(Address, BlockedReason)],
+        now: Timestamp,
+    ) {
+        let ends = held.iter().filter_map(|(_, held)| match held {
+            BlockedReason::OutsideWindow { opens } => *opens,
+            BlockedReason::LaunchBudget { next, .. }
+            | BlockedReason::RemovalBudget { next, .. } => Some(*next),
+            BlockedReason::Settling { until }
+            | BlockedReason::ConsolidateAfter { until }
+            | BlockedReason::BackingOff { until }
+            | BlockedReason::Quarantined { until, .. }
+            | BlockedReason::LaunchInDoubt { until } => Some(*until),
+            BlockedReason::Suspended { until, .. } => *until,
+            BlockedReason::NotLeader
+            | BlockedReason::Mode { .. }
+            | BlockedReason::NotApplyable { .. }
+            | BlockedReason::NotApproved { .. }
+            | BlockedReason::NotConfirmed { .. }
+            | BlockedReason::MassUnready { .. }
+            | BlockedReason::Breaker { .. }
+            | BlockedReason::GroupBlocked { .. }
+            | BlockedReason::InProgress => None,
+        });
+        if let Some(first) = ends.min() {
+            // Not immediately: a change that is still blocked would be blocked again.
+            let soonest = later(now, SignedDuration::from_secs(1));
+            self.replan_at = self.replan_at.min(first.max(soonest));
+        }
+    }
+
+    /// Notes since when each failed lookup of a complete observation fails.
+    pub(super) fn note_failed_lookups(&mut self, observed: &Observed, now: Timestamp) {
+        let since = observed.resolved.unread.iter().map(|unread| {
+            let of = (unread.part, unread.words.clone());
+            let since = self.failed_lookups_since.get(&of).copied().unwrap_or(now);
+            (of, since)
+        });
+        self.failed_lookups_since = since.collect();
+    }
+
+    /// Returns true if a lookup of the last planned observation has failed only recently.
+    fn has_recent_failed_lookup(&self, now: Timestamp) -> bool {
+        let Some(LastPlanned { world, .. }) = &self.last else { return false };
+        world.resolved.unread.iter().any(|unread| {
+            let since = self.failed_lookups_since.get(&(unread.part, unread.words.clone()));
+            since.is_none_or(|since| now < later(*since, FAILED_LOOKUP_GRACE))
+        })
+    }
+
+    /// Notes since when each instance is planned for removal without interruption.
+    fn note_removals(&mut self, removed: BTreeSet<InstanceId>, now: Timestamp) {
+        self.removal_planned_since.retain(|id, _| removed.contains(id));
+        for id in removed {
+            self.removal_planned_since.entry(id).or_insert(now);
+        }
+    }
+
+    /// Records the current plan as superseded if it stood long enough. `is_untouched` is true if
+    /// nothing of it was started.
+    fn note_superseded(&mut self, by: &Digest, is_untouched: bool, now: Timestamp) {
+        self.superseded.retain(|superseded| superseded.digest != *by);
+        let Some(current) = self.current.as_ref().filter(|_| is_untouched) else { return };
+        let mut rows = current.plan.resource_changes.iter();
+        let changes = rows.any(|row| row.change.actions.iter().any(|a| *a != Action::NoOp));
+        let may_go = changes && !current.plan.errored;
+        if may_go && later(current.since, SUPERSEDED_AGE_MIN) <= now {
+            let digest = current.plan.capacity.digest.clone();
+            self.superseded.insert(0, SupersededPlan { digest, at: now });
+            self.superseded.truncate(Status::SUPERSEDED_MAX);
+        }
+    }
+}
+
+impl ControllerState {
+    /// Makes a full plan current. `stands_in` is true if its revision stands in for another.
+    pub(super) fn set_current_plan(&mut self, plan: &Arc<Plan>, stands_in: bool) {
+        let (digest, now) = (&plan.capacity.digest, self.now);
+        let current = self.planning.current.as_ref();
+        let same = current.filter(|current| current.plan.capacity.digest == *digest);
+        let since = same.map_or(now, |current| current.since);
+        if same.is_none() {
+            self.counters.count(Counter::PlansChanged);
+            // A standby does not know what the leader or an apply has started.
+            let led = self.leadership.leader_since();
+            let is_untouched = current.is_some_and(|current| {
+                led.is_some_and(|led| led <= current.since)
+                    && !self.applies.has_started_since(current.since)
+            });
+            self.planning.note_superseded(digest, is_untouched, now);
+        }
+        self.planning.additive_only_since = None;
+        // A plan with errors withdraws no removal.
+        if !plan.errored {
+            self.planning.costs.record(now, plan.capacity.cost.hourly_before);
+            let removed: BTreeSet<InstanceId> =
+                retired_rows(plan).filter_map(instance_of).collect();
+            // A failed lookup may remove a row for a while without any change of intent.
+            let unread = self.planning.has_recent_failed_lookup(now);
+            if let Some(persisted) =
+                self.persistence.loaded.as_mut().filter(|_| !stands_in && !unread)
+            {
+                // A confirmation is valid only while the removal stays planned.
+                persisted.confirmed_removals.retain(|id| removed.contains(id));
+            }
+            self.planning.note_removals(removed, now);
+        }
+        if let Some(persisted) = &mut self.persistence.loaded {
+            persisted.record_approved_rows(plan);
+        }
+        self.planning.current = Some(CurrentPlan::new(Arc::clone(plan), since));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::fixture::{ControllerHarness, at, world};
+    use crate::controller::{Event, PersistedState, Signal};
+    use crate::model::observed::{NodeClassField, UnresolvedTerm};
+    use crate::render::fixture;
+
+    /// Makes a plan that keeps every instance, from an observation with failed image lookups.
+    fn plan_keeping_all(harness: &mut ControllerHarness, seconds: i64, unread: &[&str]) {
+        let mut world = world(seconds);
+        let denied = |words: &&str| {
+            let (words, reason) = ((*words).to_owned(), "AccessDenied".to_owned());
+            UnresolvedTerm { part: NodeClassField::Image, words, reason }
+        };
+        world.resolved.unread = unread.iter().map(denied).collect();
+        harness.modify(|state| state.planning.run = None);
+        harness.step_at(seconds, Event::Observed(Arc::new(world)));
+        harness.modify(|state| state.planning.replan_at = at(seconds));
+        harness.step_at(seconds, Event::Timer);
+        let mut plan = fixture::plan();
+        plan.resource_changes.clear();
+        plan.capacity.waves.clear();
+        harness.finish_planning(seconds, plan);
+    }
+
+    #[test]
+    fn confirmation_outlives_recent_failed_lookups_only() {
+        for (observations, persisted) in [
+            (&[(10, &["a"][..]), (800, &["a"])][..], true),
+            (&[(10, &["a"]), (920, &["a"])], false),
+            (&[(10, &["a"]), (800, &[])], false),
+            (&[(10, &[])], false),
+            // A permanent failure does not affect a new one.
+            (&[(10, &["a"]), (800, &["a", "b"]), (1_600, &["a", "b"])], true),
+        ] {
+            let mut harness = ControllerHarness::started();
+            harness.step_at(1, Event::Signal(Signal::LeaseGained));
+            let confirmed = vec!["i-1".into()];
+            harness.step_at(
+                1,
+                Event::StateLoaded(Ok(Box::new(PersistedState {
+                    confirmed_removals: confirmed,
+                    ..PersistedState::default()
+                }))),
+            );
+            for (seconds, unread) in observations {
+                plan_keeping_all(&mut harness, *seconds, unread);
+            }
+            let confirmed =
+                &harness.state().persistence.loaded.as_ref().expect("recalled").confirmed_removals;
+            assert_eq!(!confirmed.is_empty(), persisted, "{observations:?}");
+        }
+    }
+}

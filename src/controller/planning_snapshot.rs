@@ -1,0 +1,146 @@
+//! The observation as plans use it: corrected by the controller's own recent calls and by
+//! interrupted instances.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::persisted_state::{CLOCK_SKEW_MAX, later};
+use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
+use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, Pod};
+
+/// Maximum delay until EC2 shows a change. Describe calls lag by seconds, and by minutes during EC2
+/// incidents. A launch that stays invisible longer counts as gone.
+pub const EC2_VISIBILITY_MAX: SignedDuration = SignedDuration::from_mins(2);
+
+/// Own changes that observations may not show yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct UnobservedChanges {
+    /// Launch time by instance; for launches of others, the time of their first observation.
+    launched_at: BTreeMap<InstanceId, Timestamp>,
+    /// Time of the terminate call by instance.
+    terminated_at: BTreeMap<InstanceId, Timestamp>,
+    /// Number of terminate calls so far.
+    terminations: u64,
+}
+
+impl UnobservedChanges {
+    pub(super) fn note_launch(&mut self, instance: &InstanceId, now: Timestamp) {
+        self.launched_at.insert(instance.clone(), now);
+    }
+
+    /// Notes recently launched instances of this cluster that the previous observation lacked,
+    /// including launches of others. The next observation may be older than this one.
+    pub(super) fn note_recent_instances(
+        &mut self,
+        before: Option<&Observed>,
+        observed: &Observed,
+        now: Timestamp,
+    ) {
+        let lately = |instance: &&Instance| {
+            let visible = later(instance.launched_at, EC2_VISIBILITY_MAX);
+            instance.is_active() && now < later(visible, CLOCK_SKEW_MAX)
+        };
+        let ours = |instance: &&Instance| instance.is_managed_by(&observed.cluster.name);
+        let new = |instance: &&Instance| {
+            !before.is_some_and(|before| before.instances.contains_key(&instance.id))
+        };
+        for instance in observed.instances.values().filter(lately).filter(ours).filter(new) {
+            self.launched_at.entry(instance.id.clone()).or_insert(now);
+        }
+    }
+
+    pub(super) fn note_termination(&mut self, instance: &InstanceId, now: Timestamp) {
+        if self.terminated_at.insert(instance.clone(), now).is_none() {
+            self.terminations += 1;
+        }
+    }
+
+    /// Returns the number of terminate calls so far. A plan that started with a lower number counts
+    /// terminated instances.
+    pub(super) fn terminations(&self) -> u64 {
+        self.terminations
+    }
+
+    /// Returns true if EC2 was asked to terminate the instance recently.
+    pub(super) fn is_terminated(&self, instance: &InstanceId) -> bool {
+        self.terminated_at.contains_key(instance)
+    }
+
+    /// Returns true if the instance was launched recently, so that an observation may lack it.
+    pub(super) fn is_awaiting(&self, instance: &InstanceId) -> bool {
+        self.launched_at.contains_key(instance) && !self.is_terminated(instance)
+    }
+
+    /// Forgets expired entries. Entries stay for the whole delay even once observed, because a later
+    /// observation may be older.
+    pub(super) fn forget_expired(&mut self, now: Timestamp) {
+        let young = |at: &Timestamp| now < later(*at, EC2_VISIBILITY_MAX);
+        self.launched_at.retain(|_, at| young(at));
+        self.terminated_at.retain(|_, at| young(at));
+    }
+
+    /// Returns a launched instance that the observation lacks. A plan without it would launch
+    /// another.
+    pub(super) fn missing_launch(&self, observed: &Observed) -> Option<&InstanceId> {
+        let known = |id: &&InstanceId| {
+            observed.instances.contains_key(*id) || self.terminated_at.contains_key(*id)
+        };
+        self.launched_at.keys().find(|id| !known(id))
+    }
+}
+
+/// Returns the observation to plan from: without interrupted instances, with terminated instances
+/// shown as such, and without offerings that lack capacity. An unchanged observation is shared,
+/// because a fleet is large and mostly idle.
+pub(super) fn planning_snapshot(
+    observed: &Arc<Observed>,
+    changes: &UnobservedChanges,
+    interrupted: &BTreeSet<InstanceId>,
+    sold_out: Vec<Exclusion>,
+) -> Arc<Observed> {
+    let visible = |id: &&InstanceId| observed.instances.contains_key(*id);
+    let mut terminated = changes.terminated_at.keys().filter(visible).peekable();
+    if terminated.peek().is_none() && interrupted.is_empty() && sold_out.is_empty() {
+        return Arc::clone(observed);
+    }
+    let mut world = Observed::clone(observed);
+    for id in terminated {
+        if let Some(instance) = world.instances.get_mut(id) {
+            instance.state = InstanceState::ShuttingDown;
+        }
+    }
+    world.remove_instances(interrupted);
+    world.exclusions.extend(sold_out);
+    world.exclusions.sort();
+    // Interrupted instances still exist, so their replacements need other keys.
+    for instance in interrupted.iter().filter_map(|id| observed.instances.get(id)) {
+        let state = InstanceState::Stopping;
+        world.instances.insert(instance.id.clone(), Instance { state, ..instance.clone() });
+    }
+    Arc::new(world)
+}
+
+/// Returns the pods that must be evicted before the node is removed.
+pub(super) fn pods_to_evict<'o>(observed: &'o Observed, node: &NodeName) -> Vec<&'o Pod> {
+    let on = |pod: &&Pod| pod.node.as_ref() == Some(node) && pod.needs_eviction();
+    observed.pods.iter().map(|pod| &**pod).filter(on).collect()
+}
+
+/// Returns true if the pod waits for a node.
+pub(super) fn is_pending(pod: &Pod) -> bool {
+    pod.is_active() && pod.node.is_none()
+}
+
+/// Returns true if a pod is newly pending. Pods of `DaemonSet`s come with nodes and do not count.
+pub(super) fn has_new_pending_pods(before: &Observed, now: &Observed) -> bool {
+    let waiting = |observed: &'_ Observed| {
+        let of_set = |pod: &Pod| {
+            pod.owner.as_ref().is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
+        };
+        let pods = observed.pods.iter().filter(|pod| is_pending(pod) && !of_set(pod));
+        pods.map(|pod| pod.uid.clone()).collect::<BTreeSet<_>>()
+    };
+    !waiting(now).is_subset(&waiting(before))
+}

@@ -1,0 +1,559 @@
+//! The reconcile body: decides when to read, when to plan and what to apply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::applies::ApplyRun;
+use super::counters::Counter;
+use super::event::{Effect, PlanScope, Ticket};
+use super::gates::{self, GateContext, GateDecision, evaluate_gates};
+use super::interruption::{PlannedReplacements, StepScope};
+use super::narrow_scope::narrowed_scope;
+use super::observation::BUSY_REFRESH;
+use super::observation_diff::is_same_world;
+use super::persisted_state::{LaunchDemand, later};
+use super::persistence::PERSISTED_BYTES_MAX;
+use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
+use super::state::ControllerState;
+use super::status::{Blocked, BlockedReason, CompletedApply, ControllerAction};
+use super::{inflight_launches, planning_snapshot};
+use crate::model::desired::Mode;
+use crate::model::ids::{Address, InstanceId, PoolName};
+use crate::model::observed::{Node, Observed};
+use crate::plan::Plan;
+use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
+
+/// Number of times that a plan is narrowed by its blocked changes.
+const NARROWING_ROUNDS_MAX: u32 = 3;
+/// Longest time with additive plans alone, however many pods arrive.
+const ADDITIVE_ONLY_MAX: SignedDuration = SignedDuration::from_mins(1);
+/// Time between two plans from an unchanged observation. Time-dependent changes may become due.
+pub(super) const REPLAN_INTERVAL: SignedDuration = SignedDuration::from_mins(5);
+const CONCURRENT_APPLIES_MAX: usize = 4;
+
+impl ControllerState {
+    /// Starts everything that is due.
+    pub(super) fn advance(&mut self, turn: StepScope, effects: &mut Vec<Effect>) {
+        if self.leadership.has_exited() {
+            return;
+        }
+        if let Some(persisted) = &mut self.persistence.loaded {
+            persisted.forget(self.now);
+            let launching = self.applies.launching_addresses();
+            inflight_launches::forget(&mut persisted.in_doubt_launches, &launching, self.now);
+        }
+        self.advance_interruptions(turn, effects);
+        self.start_reads(effects);
+        if self.leadership.is_stopping() {
+            self.save_if_changed(effects);
+            if self.applies.is_empty() && !self.persistence.is_saving() {
+                self.leadership.exit();
+                effects.push(Effect::Exit);
+            } else {
+                self.wake_at(later(self.now, BUSY_REFRESH), effects);
+            }
+            return;
+        }
+        self.revisions.adopt_waiting(self.persistence.loaded.as_mut(), self.now);
+        self.plan_if_due(effects);
+        self.nominate_pods(effects);
+        self.save_if_changed(effects);
+        self.drop_blocked_applies();
+        if let Some(saved) = &self.persistence.saved {
+            self.applies.start_persisted(saved, effects);
+        }
+        if self.start.once && self.is_idle() {
+            self.leadership.exit();
+            effects.push(Effect::Exit);
+            return;
+        }
+        self.wake_at(self.next_wakeup(), effects);
+    }
+
+    fn wake_at(&mut self, moment: Timestamp, effects: &mut Vec<Effect>) {
+        self.wakes_at = Some(moment);
+        effects.push(Effect::WakeAt(moment));
+    }
+
+    pub(super) fn on_planner_missing(&mut self, ticket: Ticket) {
+        if self.planning.run.as_ref().is_some_and(|planning| planning.ticket == ticket) {
+            self.planning.run = None;
+            self.revisions.reread_served();
+            self.planning.replan_at = later(self.now, BUSY_REFRESH);
+        }
+    }
+
+    fn start_reads(&mut self, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        if self.persistence.start_load_if_due(now) {
+            effects.push(Effect::LoadState);
+        }
+        if self.leadership.is_stopping() {
+            return;
+        }
+        // The revision to serve depends on the persisted state.
+        if self.persistence.loaded.is_some() && self.revisions.reads.is_due(now) {
+            self.revisions.reads.start(now);
+            effects.push(Effect::ReadBranch);
+        }
+        self.revisions.read_fallback(effects, now);
+        if self.observation.start_if_due(self.revisions.settings(), now) {
+            effects.push(Effect::Observe);
+        }
+    }
+
+    fn plan_if_due(&mut self, effects: &mut Vec<Effect>) {
+        let (Some(revision), Some(seen)) =
+            (self.revisions.served.clone(), self.observation.latest.clone())
+        else {
+            return;
+        };
+        let fresh = self.observation.is_fresh();
+        if self.planning.run.is_some()
+            || self.persistence.loaded.is_none()
+            || self.applies.is_launching()
+            || !fresh
+        {
+            return;
+        }
+        let waits = self.interruptions.uncordons.has_in_progress()
+            || self.observation.unobserved.missing_launch(&seen).is_some();
+        if self.applies.runs.len() >= CONCURRENT_APPLIES_MAX || waits {
+            return;
+        }
+        let same = self.planning.last.as_ref().is_some_and(|last| {
+            let world = &last.world;
+            last.commit == revision.commit
+                && (Arc::ptr_eq(world, &seen) || is_same_world(world, &seen))
+        });
+        if let Some(last) = self.planning.last.as_mut().filter(|_| same) {
+            // An equal observation needs no second comparison.
+            last.world = Arc::clone(&seen);
+        }
+        let known =
+            self.planning.settled_version.is_none_or(|known| known == self.interruptions.version());
+        if same && known && self.now < self.planning.replan_at {
+            return;
+        }
+        let interrupted = self.interruptions.planned_as_gone();
+        let sold_out = self.persistence.loaded.as_ref().map(|persisted| {
+            let turning = inflight_launches::fallback_since(&persisted.in_doubt_launches)
+                .unwrap_or(Timestamp::MAX);
+            persisted.exclusions_found_before(turning, self.now)
+        });
+        let world = planning_snapshot::planning_snapshot(
+            &seen,
+            &self.observation.unobserved,
+            &interrupted,
+            sold_out.unwrap_or_default(),
+        );
+        let pass = if self.needs_additive_plan_first(&seen) {
+            PlanningPass::AdditiveFirst
+        } else {
+            PlanningPass::Narrowed(0)
+        };
+        if pass == PlanningPass::AdditiveFirst {
+            self.planning.additive_only_since.get_or_insert(self.now);
+        }
+        let mut limits = self.full_scope();
+        // While a removal is being applied, plan launches only, and leave its nodes alone.
+        if !self.applies.is_empty() || pass == PlanningPass::AdditiveFirst {
+            limits.changeable_nodes = Some(BTreeSet::new());
+        }
+        self.planning.last = Some(LastPlanned { world: seen, commit: revision.commit.clone() });
+        self.planning.replan_at = later(self.now, REPLAN_INTERVAL);
+        (self.planning.settled_version, self.planning.covered_version) = (None, None);
+        self.start_planning(PlanningInput { world, interrupted }, limits, pass, effects);
+    }
+
+    /// Returns the scope of the published plan. It is additive if the mode forbids removals, so
+    /// that an approval covers exactly the plan that is applied.
+    fn full_scope(&self) -> PlanScope {
+        let running = self.revisions.serves_stand_in();
+        let adds = running || self.mode() == Mode::Additive;
+        if adds {
+            PlanScope { running_pods_only: running, ..PlanScope::additive() }
+        } else {
+            PlanScope::default()
+        }
+    }
+
+    /// Returns true if an additive plan goes first: new pods are pending, and a full plan takes
+    /// several times as long. A full plan goes first if it may avoid a launch, or if none exists
+    /// yet.
+    fn needs_additive_plan_first(&self, seen: &Observed) -> bool {
+        let (Some(revision), Some(LastPlanned { world: planned, commit })) =
+            (&self.revisions.served, &self.planning.last)
+        else {
+            return false;
+        };
+        let cordoned = |node: &Node| node.cordon_reason().is_some();
+        *commit == revision.commit
+            && !self.start.once
+            && self.may_act()
+            && self.applies.is_empty()
+            && self.full_scope().is_full()
+            && self.planning.current.is_some()
+            && self
+                .planning
+                .additive_only_since
+                .is_none_or(|since| self.now < later(since, ADDITIVE_ONLY_MAX))
+            && !seen.nodes.values().any(cordoned)
+            && planning_snapshot::has_new_pending_pods(planned, seen)
+    }
+
+    fn start_planning(
+        &mut self,
+        input: PlanningInput,
+        limits: PlanScope,
+        pass: PlanningPass,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(revision) = &self.revisions.served else { return };
+        let commit = revision.commit.clone();
+        let ticket = self.next_ticket();
+        let planning = PlanningRun {
+            ticket,
+            is_full: limits == self.full_scope()
+                && self.applies.is_empty()
+                && pass != PlanningPass::AdditiveFirst,
+            scope: limits.clone(),
+            pass,
+            interruptions_version: self.interruptions.version(),
+            terminations_version: self.observation.unobserved.terminations(),
+            required_observation: self.observation.required(),
+            input,
+        };
+        let world = Arc::clone(&planning.input.world);
+        self.planning.run = Some(planning);
+        effects.push(Effect::Plan { ticket, commit, world, limits });
+    }
+
+    pub(super) fn on_planned(
+        &mut self,
+        ticket: Ticket,
+        plan: Arc<Plan>,
+        took: SignedDuration,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(planning) = self.planning.run.take() else { return };
+        self.time_planning(&planning.scope, took);
+        let outdated = planning.required_observation != self.observation.required()
+            || planning.interruptions_version != self.interruptions.version()
+            || planning.terminations_version != self.observation.unobserved.terminations()
+            || planning.scope.running_pods_only != self.revisions.serves_stand_in();
+        if planning.ticket != ticket || outdated || self.persistence.loaded.is_none() {
+            self.planning.replan_at = self.now;
+            return;
+        }
+        let whole = planning.is_full;
+        if whole {
+            self.set_current_plan(&plan, planning.scope.running_pods_only);
+        }
+        let verdicts = self.evaluate_plan(&plan, whole);
+        // Later rounds leave out blocked changes.
+        if !matches!(planning.pass, PlanningPass::Narrowed(1..)) {
+            self.planning.replacements = PlannedReplacements::from_plan(
+                &plan,
+                &blocked_by_address(&verdicts),
+                planning.input.interrupted.clone(),
+            );
+        }
+        let held: Vec<(Address, BlockedReason)> = verdicts
+            .iter()
+            .filter_map(|(address, verdict)| match verdict {
+                GateDecision::Allow => None,
+                GateDecision::Block(held) => Some((address.clone(), held.clone())),
+            })
+            .collect();
+        let round = match planning.pass {
+            PlanningPass::Narrowed(round) => round,
+            PlanningPass::AdditiveFirst if !verdicts.is_empty() && held.is_empty() => {
+                return self.start_apply(plan, planning.input.interrupted);
+            }
+            // Nothing to launch, or some launches are blocked: the full plan decides.
+            PlanningPass::AdditiveFirst => {
+                return self.start_planning(
+                    planning.input,
+                    self.full_scope(),
+                    PlanningPass::Narrowed(0),
+                    effects,
+                );
+            }
+        };
+        self.planning.replan_when_unblocked(&held, self.now);
+        if self.uncordon_stale(&planning, &plan, effects) {
+            return;
+        }
+        if verdicts.is_empty() {
+            self.counters.count(Counter::ReconcilesNothing);
+            self.planning.note_settled(&planning, &plan);
+            return;
+        }
+        if held.is_empty() {
+            self.start_apply(plan, planning.input.interrupted);
+            return;
+        }
+        let waits = planning.input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod));
+        let some_go = held.len() < verdicts.len();
+        match narrowed_scope(&plan, &planning.scope, &held, self.now) {
+            Some(limits)
+                if round < NARROWING_ROUNDS_MAX && (some_go || waits) && self.may_act() =>
+            {
+                self.start_planning(
+                    planning.input,
+                    limits,
+                    PlanningPass::Narrowed(round + 1),
+                    effects,
+                );
+            }
+            Some(_) | None => {
+                self.counters.count(Counter::ReconcilesBlocked);
+                self.planning.note_settled(&planning, &plan);
+            }
+        }
+    }
+
+    /// Returns true if this replica leads in a mode other than `observe`.
+    #[must_use]
+    pub fn may_act(&self) -> bool {
+        self.leadership.is_leader() && self.mode() != Mode::Observe
+    }
+
+    /// Evaluates the gates of a plan's changes, and latches breakers.
+    fn evaluate_plan(&mut self, plan: &Plan, whole: bool) -> Vec<(Address, GateDecision)> {
+        let now = self.now;
+        if let (Some(persisted), Some(last)) = (&mut self.persistence.loaded, &self.planning.last) {
+            persisted.evaluate_launches(&LaunchDemand::from_plan(plan, &last.world), now);
+        }
+        let Some(context) = self.gate_inputs() else { return Vec::new() };
+        // A mode without removals needs no breaker.
+        let removes = whole && self.leadership.is_leader() && self.mode() == Mode::Full;
+        let mass = gates::mass_removal_reason(plan, &context.as_context()).filter(|_| removes);
+        if let (Some(why), Some(persisted)) = (mass, &mut self.persistence.loaded) {
+            persisted.latch(
+                gates::MASS_REMOVAL_BREAKER,
+                why,
+                Some(gates::unreplaced_removals(plan)),
+                now,
+            );
+        }
+        let Some(context) = self.gate_inputs() else { return Vec::new() };
+        let verdicts = evaluate_gates(plan, &context.as_context(), now);
+        if let Some(current) = self.planning.current.as_mut().filter(|_| whole) {
+            current.blocked = blocked_by_address(&verdicts);
+        }
+        verdicts
+    }
+
+    pub(super) fn gate_inputs(&self) -> Option<GateInputs<'_>> {
+        // Uses the newest complete observation: a plan may wait before it is evaluated.
+        let planned = &self.planning.last.as_ref()?.world;
+        let seen = self.observation.latest.as_ref().filter(|seen| seen.is_complete());
+        let world = seen.unwrap_or(planned);
+        let left_behind = world.stale_nodes();
+        let counts = |node: &&Node| !node.is_fargate() && !left_behind.contains_key(&node.name);
+        let nodes = world.nodes.values().filter(counts);
+        let unready = nodes.clone().filter(|node| !node.ready).count();
+        Some(GateInputs {
+            state: self,
+            persisted: self.persistence.loaded.as_ref()?,
+            revision: self.revisions.served.as_ref()?,
+            nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
+            unready: u32::try_from(unready).unwrap_or(u32::MAX),
+            in_progress: self.applies.addresses(),
+            removal_retry_at: self.applies.removal_retry_times(),
+            launch_retry_at: self.applies.launch_retry_times(),
+        })
+    }
+
+    /// Starts an approved apply once its changes are persisted and no earlier launch is in doubt.
+    fn start_apply(&mut self, plan: Arc<Plan>, interrupted: BTreeSet<InstanceId>) {
+        let approved =
+            self.gate_inputs().and_then(|context| gates::approval(&plan, &context.as_context()));
+        let (Some(revision), Some(approved), false) =
+            (&self.revisions.served, approved, self.leadership.is_stopping())
+        else {
+            return;
+        };
+        let past = CompletedApply::started(&plan, &revision.commit, approved, self.now);
+        let Some(persisted) = &mut self.persistence.loaded else { return };
+        let begun = match inflight_launches::register_launches(
+            &mut persisted.in_doubt_launches,
+            &plan,
+            self.now,
+        ) {
+            Ok(begun) => begun,
+            Err(until) => {
+                self.wait_for_inflight_launches(&plan, until);
+                return;
+            }
+        };
+        let removed: BTreeSet<InstanceId> = retired_rows(&plan).filter_map(instance_of).collect();
+        persisted.reserve_removals(&removed, self.now);
+        self.count_launches(&plan);
+        let ticket = self.next_ticket();
+        let removes = retired_rows(&plan).next().is_some();
+        let unheard = begun.keys().cloned().collect();
+        let begins = Effect::Apply {
+            ticket,
+            commit: past.commit.clone(),
+            plan: Arc::clone(&plan),
+            excluded_instances: interrupted.into_iter().collect(),
+            wait_until_ready: removes,
+            running_pods_only: self.revisions.serves_stand_in(),
+            previous_attempts: begun,
+        };
+        let waves = plan.capacity.waves.iter();
+        let run = ApplyRun {
+            addresses: waves.flat_map(|wave| wave.addresses.clone()).collect(),
+            plan,
+            record: past,
+            is_removing: removes,
+            is_launching: true,
+            removed_instances: removed,
+            terminated_instances: BTreeSet::new(),
+            unanswered_launches: unheard,
+            pending_attempts: BTreeMap::new(),
+            deferred_start: Some(Box::new(begins)),
+        };
+        self.applies.runs.insert(ticket, run);
+    }
+
+    /// Blocks the launches of a plan until earlier launches are visible. Instances that the plan
+    /// does not count may be starting.
+    fn wait_for_inflight_launches(&mut self, plan: &Plan, until: Timestamp) {
+        self.counters.count(Counter::ReconcilesBlocked);
+        if let Some(current) = &mut self.planning.current {
+            let why = gates::with_message(BlockedReason::LaunchInDoubt { until });
+            // An additive plan may have another change at the same address.
+            let rows = &current.plan.resource_changes;
+            let is_shown = |row: &&ResourceChange| {
+                let mut same = rows.iter().filter(|of| of.address == row.address);
+                same.any(|of| of.change.after == row.change.after)
+            };
+            let held = launched_rows(plan).filter(is_shown);
+            current.blocked.extend(held.map(|row| (row.address.clone(), why.clone())));
+        }
+        // Not immediately: a launch that is still in doubt would block again.
+        let soonest = later(self.now, SignedDuration::from_secs(1));
+        self.planning.replan_at = until.max(soonest);
+    }
+
+    /// Counts launches, and the reaction time of the burst that they serve.
+    fn count_launches(&mut self, plan: &Plan) {
+        let launches = u64::try_from(launched_rows(plan).count()).unwrap_or(u64::MAX);
+        self.counters.add(Counter::LaunchesRequested, launches);
+        if let Some(since) = self.observation.finish_reaction().filter(|_| launches > 0) {
+            let waited = self.now.duration_since(since).as_millis();
+            self.counters.count(Counter::PendingReactions);
+            self.counters.add(Counter::PendingReactionMillis, u64::try_from(waited).unwrap_or(0));
+            self.time_since("reaction", "", since);
+        }
+    }
+
+    fn save_if_changed(&mut self, effects: &mut Vec<Effect>) {
+        let may_save = self.leadership.is_leader() && !self.persistence.is_saving();
+        if !may_save || self.now < self.persistence.retry.at {
+            return;
+        }
+        if let Some(persisted) = &mut self.persistence.loaded {
+            self.interruptions.update_persisted(persisted);
+        }
+        match self.persistence.start_save() {
+            Ok(saved) => effects.extend(saved.map(Effect::SaveState)),
+            Err(bytes) => self.on_state_too_large(bytes, effects),
+        }
+    }
+
+    /// Handles a state that exceeds the limit with all optional entries dropped. The API server
+    /// would reject it.
+    fn on_state_too_large(&mut self, bytes: usize, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        let why = format!(
+            "the persisted state takes {bytes} bytes, more than the maximum of {PERSISTED_BYTES_MAX}"
+        );
+        self.action_failures.record_failure(ControllerAction::SaveState, "", &why, now);
+        self.persistence.retry.record_failure(now);
+        self.on_state_unsaved(effects);
+    }
+}
+
+fn blocked_by_address(verdicts: &[(Address, GateDecision)]) -> BTreeMap<Address, Blocked> {
+    let held = verdicts.iter().filter_map(|(address, verdict)| match verdict {
+        GateDecision::Allow => None,
+        GateDecision::Block(held) => Some((address.clone(), gates::with_message(held.clone()))),
+    });
+    held.collect()
+}
+
+/// Owns the data that a [`GateContext`] borrows.
+pub(super) struct GateInputs<'a> {
+    state: &'a ControllerState,
+    persisted: &'a super::persisted_state::PersistedState,
+    revision: &'a super::event::Revision,
+    nodes: u32,
+    unready: u32,
+    in_progress: BTreeSet<Address>,
+    removal_retry_at: BTreeMap<PoolName, Timestamp>,
+    launch_retry_at: BTreeMap<PoolName, Timestamp>,
+}
+
+impl GateInputs<'_> {
+    pub(super) fn as_context(&self) -> GateContext<'_> {
+        let state = self.state;
+        GateContext {
+            is_leader: state.leadership.is_leader(),
+            mode: state.mode(),
+            revision: self.revision,
+            persisted: self.persisted,
+            nodes: self.nodes,
+            unready: self.unready,
+            in_progress: &self.in_progress,
+            is_removing: state.applies.is_removing(),
+            removal_retry_at: &self.removal_retry_at,
+            launch_retry_at: &self.launch_retry_at,
+            removal_planned_since: &state.planning.removal_planned_since,
+            pods_unchanged_since: state.planning.pod_event_times.last_pod_event(),
+        }
+    }
+}
+
+fn rows_of_step(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {
+    let waves = plan.capacity.waves.iter().filter(move |wave| wave.step == step);
+    let addresses: BTreeSet<&Address> = waves.flat_map(|wave| &wave.addresses).collect();
+    plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
+}
+
+/// Returns the rows of a plan that launch an instance.
+pub(super) fn launched_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    rows_of_step(plan, WaveStep::Launch).filter(|row| row.change.actions.contains(&Action::Create))
+}
+
+/// Returns the rows of a plan that terminate an instance.
+pub(super) fn retired_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    rows_of_step(plan, WaveStep::Retire)
+}
+
+/// Returns the current instance of a row.
+pub(super) fn instance_of(row: &ResourceChange) -> Option<InstanceId> {
+    row.change.before.as_ref()?.instance_id.clone()
+}
+
+/// Returns a retire reason as counters and labels spell it.
+pub(super) fn retire_reason_label(because: &RetireReason) -> &'static str {
+    match because {
+        RetireReason::Empty { .. } => "empty",
+        RetireReason::Underutilized { .. } => "underutilized",
+        RetireReason::Surplus { .. } => "surplus",
+        RetireReason::PoolRemoved => "pool-removed",
+        RetireReason::Drifted { .. } => "drifted",
+        RetireReason::Expired { .. } => "expired",
+        RetireReason::Requested => "requested",
+    }
+}
+
+#[cfg(test)]
+mod tests;

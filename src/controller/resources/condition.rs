@@ -1,0 +1,115 @@
+//! Conditions: progress of an object in words that tools wait for.
+//!
+//! `Ready` is always present. As in kstatus, `Reconciling` is present while the controller makes
+//! progress by itself, and `Stalled` while it needs an operator.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::controller::{BlockedReason, labels};
+
+/// A Kubernetes condition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// `Ready`, `Reconciling` or `Stalled`.
+    pub r#type: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Machine-readable reason in CamelCase.
+    pub reason: String,
+    /// Human-readable message.
+    pub message: String,
+    /// Time of the last change.
+    pub last_transition_time: Timestamp,
+    /// Generation of the object that the condition describes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) state: ProgressState,
+    /// Reason in CamelCase.
+    pub(super) reason: String,
+    pub(super) message: String,
+    pub(super) since: Timestamp,
+}
+
+/// State that conditions and the words of Argo CD derive from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProgressState {
+    /// Live and desired state agree.
+    Synced,
+    /// In progress, or next.
+    Progressing,
+    /// Blocked until an event or a time.
+    Waiting,
+    /// Blocked until an operator acts.
+    Suspended,
+    /// Failed.
+    Degraded,
+    /// Replaced by another plan.
+    Superseded,
+}
+
+impl ProgressState {
+    /// Returns the sync status as Argo CD spells it.
+    pub(super) fn argo_sync(self) -> &'static str {
+        if self == Self::Synced { "Synced" } else { "OutOfSync" }
+    }
+
+    /// Returns the health status as Argo CD spells it.
+    pub(super) fn argo_health(self) -> &'static str {
+        match self {
+            Self::Synced => "Healthy",
+            Self::Progressing | Self::Waiting => "Progressing",
+            Self::Suspended | Self::Superseded => "Suspended",
+            Self::Degraded => "Degraded",
+        }
+    }
+}
+
+impl Progress {
+    pub(super) fn conditions(&self) -> Vec<Condition> {
+        let condition = |kind: &str, holds: bool| Condition {
+            r#type: kind.to_owned(),
+            status: if holds { "True" } else { "False" }.to_owned(),
+            reason: self.reason.clone(),
+            message: super::truncate_text(&self.message),
+            last_transition_time: self.since,
+            observed_generation: None,
+        };
+        let mut conditions = vec![condition("Ready", self.state == ProgressState::Synced)];
+        match self.state {
+            // A superseded plan is not pursued.
+            ProgressState::Synced | ProgressState::Superseded => {}
+            ProgressState::Progressing | ProgressState::Waiting => {
+                conditions.push(condition("Reconciling", true));
+            }
+            ProgressState::Suspended | ProgressState::Degraded => {
+                conditions.push(condition("Stalled", true));
+            }
+        }
+        conditions
+    }
+}
+
+/// Returns true if the block lasts until an operator acts.
+pub(super) fn needs_operator(why: &BlockedReason) -> bool {
+    let tag = labels::blocked_reason(why);
+    let by_hand =
+        ["not-approved", "not-confirmed", "suspended", "breaker", "not-applyable", "mode"];
+    by_hand.contains(&tag.as_str())
+}
+
+/// Returns the reason in CamelCase, such as `NotApproved`.
+pub(super) fn condition_reason(why: &BlockedReason) -> String {
+    let part = |part: &str| {
+        let mut letters = part.chars();
+        let first = letters.next().map(|c| c.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    labels::blocked_reason(why).split('-').map(part).collect()
+}

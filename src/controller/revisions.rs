@@ -1,0 +1,529 @@
+//! Selects the served revision: the newest, or the previous one until CI has applied the newest.
+//!
+//! Invariant: a newer revision that waits for CI never leaves the controller without a revision.
+//! Until the previously served revision is read, another one stands in for it. Plans of the
+//! stand-in cover existing pods only and remove nothing. If the previous revision no longer exists,
+//! the newest is served.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::counters::Counter;
+use super::event::{Effect, Revision, RevisionError};
+use super::persisted_state::{CiApply, PersistedState, later};
+use super::retry::{ReadSchedule, Retry, backoff};
+use super::state::ControllerState;
+use super::status::RepositoryStatus;
+use crate::model::desired::{AppliedBy, ControllerSettings, Mode};
+
+/// A revision that must be served and is not the head of the branch.
+#[derive(Debug, Clone)]
+pub(super) struct FallbackRevision {
+    pub(super) commit: String,
+    /// Error of its last read.
+    error: Option<String>,
+}
+
+/// A newer revision, and the time until which CI may apply it.
+#[derive(Debug, Clone)]
+pub(super) struct WaitingRevision {
+    pub(super) revision: Arc<Revision>,
+    pub(super) until: Timestamp,
+}
+
+/// The served revision, and those that wait or are read.
+#[derive(Debug, Clone)]
+pub(super) struct Revisions {
+    pub(super) served: Option<Arc<Revision>>,
+    pub(super) fallback: Option<FallbackRevision>,
+    fallback_retry: Retry,
+    pub(super) is_reading_fallback: bool,
+    pub(super) waiting: Option<WaitingRevision>,
+    pub(super) reads: ReadSchedule,
+}
+
+impl Revisions {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            served: None,
+            fallback: None,
+            fallback_retry: Retry::new(now),
+            is_reading_fallback: false,
+            waiting: None,
+            reads: ReadSchedule::new(now),
+        }
+    }
+
+    pub(super) fn on_clock_set_back(&mut self, now: Timestamp) {
+        (self.reads.due, self.fallback_retry.at) = (now, now);
+    }
+
+    /// Returns the settings of the served revision.
+    pub(super) fn settings(&self) -> Option<&ControllerSettings> {
+        self.served.as_ref().map(|revision| &revision.controller)
+    }
+
+    /// Returns the mode in the repository.
+    pub(super) fn mode(&self) -> Option<Mode> {
+        self.settings().map(|settings| settings.mode)
+    }
+
+    /// Serves a revision that was read, or lets it wait for CI.
+    fn serve_or_wait_for_ci(
+        &mut self,
+        revision: Arc<Revision>,
+        persisted: Option<&mut PersistedState>,
+        now: Timestamp,
+    ) {
+        let known = self.served.as_ref().is_some_and(|served| served.commit == revision.commit);
+        if known && !self.serves_stand_in() {
+            self.serve(revision, persisted);
+            return;
+        }
+        let waits = revision.controller.applied_by == AppliedBy::Ci
+            && !is_applied(persisted.as_deref(), &revision.commit);
+        // After a start, the previously served revision is served as soon as it is read. Any other
+        // waits for CI. Without a previous revision, nothing waits.
+        let served = persisted.as_ref().and_then(|persisted| persisted.served_commit.clone());
+        let begins = self.served.is_none() && served.is_none();
+        let same = served.as_ref() == Some(&revision.commit);
+        if !waits || begins || same {
+            self.serve(revision, persisted);
+            return;
+        }
+        if self.served.is_none() {
+            let previous = served.map(|commit| FallbackRevision { commit, error: None });
+            self.fallback = self.fallback.take().or(previous);
+            self.served = Some(Arc::clone(&revision));
+        }
+        let patience = later(now, revision.controller.ci_timeout);
+        let Some(persisted) = persisted else { return };
+        // A fixed deadline: neither frequent merges nor frequent restarts may extend the wait
+        // forever.
+        let until = *persisted.ci_wait_until.get_or_insert(patience);
+        self.waiting = Some(WaitingRevision { revision, until });
+    }
+
+    /// Serves the persisted revision of the previous leader if CI applies merges, and keeps its
+    /// deadline for newer ones. This replica's own view from before it led does not count.
+    pub(super) fn serve_persisted(&mut self, persisted: &mut PersistedState, now: Timestamp) {
+        let newest = self.waiting.as_ref().map(|waiting| &waiting.revision);
+        let newest = newest.or(self.served.as_ref());
+        let newest = newest.filter(|newest| newest.controller.applied_by == AppliedBy::Ci).cloned();
+        let (Some(served), Some(newest)) = (persisted.served_commit.clone(), newest) else {
+            return;
+        };
+        self.waiting = None;
+        if self.served.as_ref().is_some_and(|revision| revision.commit != served) {
+            self.fallback = Some(FallbackRevision { commit: served, error: None });
+            self.fallback_retry.record_success(now);
+        }
+        let is_newest =
+            self.served.as_ref().is_some_and(|revision| revision.commit == newest.commit);
+        if !is_newest || self.serves_stand_in() {
+            self.serve_or_wait_for_ci(newest, Some(persisted), now);
+        }
+    }
+
+    /// Returns true if a stand-in is served because the revision to serve was not read yet. The
+    /// stand-in may itself wait for CI.
+    pub(super) fn serves_stand_in(&self) -> bool {
+        let wanted = self.fallback.as_ref().zip(self.served.as_ref());
+        wanted.is_some_and(|(fallback, revision)| fallback.commit != revision.commit)
+    }
+
+    fn serve(&mut self, revision: Arc<Revision>, persisted: Option<&mut PersistedState>) {
+        self.waiting = None;
+        self.fallback = None;
+        if let Some(persisted) = persisted {
+            persisted.served_commit = Some(revision.commit.clone());
+            persisted.ci_wait_until = None;
+        }
+        self.served = Some(revision);
+    }
+
+    /// Serves the waiting revision once CI has applied it, its deadline has passed, or break-glass
+    /// is active.
+    pub(super) fn adopt_waiting(&mut self, persisted: Option<&mut PersistedState>, now: Timestamp) {
+        let Some(WaitingRevision { revision, until }) = &self.waiting else { return };
+        let broken = persisted.as_ref().is_some_and(|persisted| persisted.break_glass.is_some());
+        if broken || is_applied(persisted.as_deref(), &revision.commit) || now >= *until {
+            self.serve(Arc::clone(revision), persisted);
+        }
+    }
+
+    /// Reads the revision to serve if the branch has moved past it.
+    pub(super) fn read_fallback(&mut self, effects: &mut Vec<Effect>, now: Timestamp) {
+        let Some(fallback) = &self.fallback else { return };
+        if !self.is_reading_fallback && now >= self.fallback_retry.at {
+            self.is_reading_fallback = true;
+            effects.push(Effect::ReadCommit { commit: fallback.commit.clone() });
+        }
+    }
+
+    /// Reads the served revision again, because its planner is no longer cached.
+    pub(super) fn reread_served(&mut self) {
+        if self.serves_stand_in() {
+            // The newest was read last.
+            let newest = self.waiting.as_ref().map(|waiting| Arc::clone(&waiting.revision));
+            self.served = newest.or(self.served.take());
+        } else if let Some(revision) = self.served.as_ref().filter(|_| self.fallback.is_none()) {
+            let commit = revision.commit.clone();
+            self.fallback = Some(FallbackRevision { commit, error: None });
+        }
+    }
+
+    /// Returns when a revision is read or served without an event, if one waits.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let fallback = self.fallback.as_ref().filter(|_| !self.is_reading_fallback);
+        let fallback = fallback.map(|_| self.fallback_retry.at);
+        self.waiting.as_ref().map(|waiting| waiting.until).into_iter().chain(fallback).min()
+    }
+
+    pub(super) fn to_status(&self) -> RepositoryStatus {
+        let waiting = self.waiting.as_ref().map(|WaitingRevision { revision, until }| {
+            let fallback_note = match &self.fallback {
+                Some(FallbackRevision { commit, error }) if self.serves_stand_in() => {
+                    let why = error.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+                    format!(
+                        "; until commit {commit} can be read{why}, plans cover existing pods only"
+                    )
+                }
+                Some(FallbackRevision { commit, error: Some(why) }) => {
+                    format!("; commit {commit}, to be served until then, cannot be read: {why}")
+                }
+                Some(FallbackRevision { error: None, .. }) | None => String::new(),
+            };
+            let why = format!("until CI has applied it, or {until:.0}{fallback_note}");
+            (revision.commit.clone(), why)
+        });
+        let fallback = self.fallback.as_ref().filter(|_| self.serves_stand_in());
+        RepositoryStatus {
+            commit: self.served.as_ref().map(|revision| revision.commit.clone()),
+            stands_in_for: fallback.map(|fallback| fallback.commit.clone()),
+            waiting,
+            reads: self.reads.result.clone(),
+            problems: self.served.as_ref().map_or(0, |revision| revision.error_count),
+        }
+    }
+}
+
+fn is_applied(persisted: Option<&PersistedState>, commit: &str) -> bool {
+    let applied = persisted.and_then(|persisted| persisted.ci_apply.as_ref());
+    applied.is_some_and(|CiApply { commit: of, complete, .. }| of == commit && *complete)
+}
+
+impl ControllerState {
+    pub(super) fn on_branch_read(&mut self, read: Result<Arc<Revision>, String>) {
+        let now = self.now;
+        match read {
+            Ok(revision) => {
+                self.counters.count(Counter::ReadsGitDone);
+                self.time_since("read", "repository", self.revisions.reads.started_at);
+                self.revisions.reads.record_success(now);
+                self.revisions.reads.schedule(revision.controller.poll, now);
+                self.set_auto_mode(revision.auto_mode);
+                let begins = self.revisions.served.is_none();
+                let persisted = self.persistence.loaded.as_mut();
+                self.revisions.serve_or_wait_for_ci(revision, persisted, now);
+                if begins {
+                    // Lookups of its node classes ran with this read, so earlier observations lack
+                    // them.
+                    self.observation.require_next();
+                }
+            }
+            Err(why) => {
+                self.counters.count(Counter::ReadsGitFailed);
+                self.counters.count_error("git");
+                let reads = &mut self.revisions.reads;
+                reads.record_failure(why, now);
+                reads.schedule_retry(backoff(reads.result.failures), now);
+            }
+        }
+    }
+
+    pub(super) fn on_commit_read(
+        &mut self,
+        commit: &str,
+        read: Result<Arc<Revision>, RevisionError>,
+    ) {
+        let (now, revisions) = (self.now, &mut self.revisions);
+        revisions.is_reading_fallback = false;
+        if revisions.fallback.as_ref().is_none_or(|wanted| wanted.commit != commit) {
+            return;
+        }
+        match read {
+            Ok(revision) => {
+                self.counters.count(Counter::ReadsGitDone);
+                revisions.fallback_retry.record_success(now);
+                revisions.fallback = None;
+                let auto_mode = revision.auto_mode;
+                revisions.served = Some(revision);
+                self.set_auto_mode(auto_mode);
+                // Earlier observations lack the lookups of its node classes.
+                self.observation.require_next();
+                self.planning.replan_at = now;
+            }
+            Err(RevisionError::NotFound(_)) if revisions.waiting.is_some() => {
+                self.counters.count(Counter::ReadsGitGone);
+                revisions.fallback_retry.record_success(now);
+                if let Some(newest) = revisions.waiting.take() {
+                    revisions.serve(newest.revision, self.persistence.loaded.as_mut());
+                }
+                self.planning.replan_at = now;
+            }
+            Err(RevisionError::NotFound(why) | RevisionError::Unreadable(why)) => {
+                self.counters.count(Counter::ReadsGitFailed);
+                self.counters.count_error("git");
+                revisions.fallback_retry.record_failure(now);
+                let commit = commit.to_owned();
+                revisions.fallback = Some(FallbackRevision { commit, error: Some(why) });
+                // If it no longer exists, the head of the branch replaces it.
+                revisions.reads.bring_forward(now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::controller::fixture::{ControllerHarness, at, world};
+    use crate::controller::{Event, PersistedState, PlanScope, Signal};
+    use crate::model::desired::Mode;
+    use crate::plan::Plan;
+    use crate::plan::wire::WaveStep;
+    use crate::render::fixture;
+
+    /// Moves the branch to a revision that CI applies.
+    fn read_ci_revision(harness: &mut ControllerHarness, seconds: i64, commit: &str) {
+        let revision = harness.state().revisions.served.as_ref().or(harness
+            .state()
+            .revisions
+            .waiting
+            .as_ref()
+            .map(|w| &w.revision));
+        let mut revision = Revision::clone(revision.expect("one is known"));
+        revision.commit = commit.to_owned();
+        revision.controller.applied_by = AppliedBy::Ci;
+        revision.controller.ci_timeout = SignedDuration::from_mins(10);
+        harness.step_at(seconds, Event::BranchRead(Ok(Arc::new(revision))));
+    }
+
+    fn lead_with_served(
+        harness: &mut ControllerHarness,
+        seconds: i64,
+        served: &str,
+        waits_until: Option<i64>,
+    ) {
+        let waits_until = waits_until.map(at);
+        let persisted = PersistedState {
+            served_commit: Some(served.to_owned()),
+            ci_wait_until: waits_until,
+            ..PersistedState::default()
+        };
+        harness.step_at(seconds, Event::Signal(Signal::LeaseGained));
+        harness.step_at(seconds, Event::StateLoaded(Ok(Box::new(persisted))));
+    }
+
+    fn served_commit(harness: &ControllerHarness) -> Option<&str> {
+        harness.state().revisions.served.as_ref().map(|revision| revision.commit.as_str())
+    }
+
+    #[test]
+    fn new_leader_keeps_served_revision_and_ci_deadline() {
+        let mut harness = ControllerHarness::started();
+        // Without the lease it still serves the first, and newer ones wait.
+        read_ci_revision(&mut harness, 10, "2");
+        read_ci_revision(&mut harness, 20, "3");
+        let until = harness
+            .state()
+            .revisions
+            .waiting
+            .as_ref()
+            .map(|waiting| (waiting.revision.commit.clone(), waiting.until));
+        assert_eq!(until, Some(("3".to_owned(), at(10 + 600))), "since the first that waits");
+        // The previous leader had served 3, and a later merge waits longer.
+        read_ci_revision(&mut harness, 500, "4");
+        lead_with_served(&mut harness, 550, "3", Some(1_100));
+        assert_eq!(served_commit(&harness), Some("1"), "what it served itself stands in for 3");
+        let fallback =
+            harness.state().revisions.fallback.as_ref().map(|fallback| fallback.commit.clone());
+        assert_eq!(fallback.as_deref(), Some("3"));
+        let mut read = Revision::clone(
+            &harness.state().revisions.waiting.as_ref().expect("it waits").revision,
+        );
+        read.commit = "3".to_owned();
+        let (commit, read) = ("3".to_owned(), Ok(Arc::new(read)));
+        harness.step_at(560, Event::CommitRead { commit, read });
+        harness.step_at(700, Event::Timer);
+        assert_eq!(
+            served_commit(&harness),
+            Some("3"),
+            "it waits for longer than this process had it wait"
+        );
+        harness.step_at(1_100, Event::Timer);
+        assert_eq!(served_commit(&harness), Some("4"));
+    }
+
+    /// Returns a new leader while `3` is served and `4` waits for CI. It has read `4` alone, or `1`
+    /// before.
+    fn leader_without_served_revision(knows: bool) -> ControllerHarness {
+        let mut harness = ControllerHarness::started();
+        read_ci_revision(&mut harness, 10, "4");
+        if !knows {
+            // A process that has just started.
+            harness
+                .modify(|state| (state.revisions.served, state.revisions.fallback) = (None, None));
+        }
+        lead_with_served(&mut harness, 20, "3", Some(2_000));
+        harness.modify(|state| state.planning.run = None);
+        harness
+    }
+
+    /// Answers the read of the fallback revision.
+    fn answer_read(
+        harness: &mut ControllerHarness,
+        seconds: i64,
+        read: Result<Arc<Revision>, RevisionError>,
+    ) {
+        harness.step_at(seconds, Event::CommitRead { commit: "3".to_owned(), read });
+    }
+
+    /// Adds pending pods, and returns the scope of the plan for them.
+    fn planned_scope(harness: &mut ControllerHarness, seconds: i64) -> Option<PlanScope> {
+        harness.modify(|state| state.planning.run = None);
+        harness.step_at(seconds, Event::Observed(Arc::new(world(seconds))));
+        harness.modify(|state| state.planning.replan_at = at(seconds));
+        harness.step_at(seconds, Event::Timer);
+        harness.state().planning.run.as_ref().map(|planning| planning.scope.clone())
+    }
+
+    #[test]
+    fn stand_in_revision_launches_and_removes_nothing() {
+        for (knows, stands_in) in [(true, "1"), (false, "4")] {
+            let mut harness = leader_without_served_revision(knows);
+            for seconds in [30, 60, 400] {
+                answer_read(
+                    &mut harness,
+                    seconds,
+                    Err(RevisionError::Unreadable("no route".to_owned())),
+                );
+                assert_eq!(served_commit(&harness), Some(stands_in), "{seconds}");
+                let adds = PlanScope { running_pods_only: true, ..PlanScope::additive() };
+                assert_eq!(planned_scope(&mut harness, seconds + 1), Some(adds), "{seconds}");
+                assert_eq!(harness.state().mode(), Mode::Additive, "and interruptions are heeded");
+                assert!(!harness.state().revisions.is_reading_fallback, "not at once again");
+            }
+            let repository = harness.state().status().repository;
+            assert_eq!(repository.stands_in_for.as_deref(), Some("3"));
+            let why = repository.waiting.map(|(_, why)| why).unwrap_or_default();
+            assert!(why.contains("commit 3") && why.contains("no route"), "{why}");
+            // Its launches start.
+            let mut launches = Plan { applyable: true, ..fixture::plan() };
+            launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+            harness.finish_planning(402, launches);
+            let waits = |harness: &ControllerHarness| {
+                let mut runs = harness.state().applies.runs.values();
+                runs.any(|run| run.deferred_start.is_some())
+            };
+            assert!(waits(&harness), "they are being persisted");
+            harness.step_at(800, Event::Timer);
+            assert!(harness.state().revisions.is_reading_fallback, "it is asked for again");
+            let mut revision =
+                Revision::clone(harness.state().revisions.served.as_ref().expect("one stands in"));
+            revision.commit = "3".to_owned();
+            answer_read(&mut harness, 801, Ok(Arc::new(revision)));
+            assert_eq!(
+                (served_commit(&harness), harness.state().revisions.serves_stand_in()),
+                (Some("3"), false)
+            );
+            assert!(!waits(&harness), "what waited is planned of the one that is served");
+            assert_eq!(
+                harness.state().observation.required(),
+                harness.state().observation.next_number(),
+                "over a look that is begun now"
+            );
+            assert_eq!(harness.state().mode(), Mode::Full);
+            assert_eq!(harness.state().status().repository.stands_in_for, None);
+        }
+    }
+
+    #[test]
+    fn first_plan_uses_observation_started_after_the_read() {
+        let mut harness = ControllerHarness::started();
+        let revision = harness.state().revisions.served.clone().expect("one is served");
+        for (known, awaited) in [(true, false), (false, true)] {
+            harness.modify(|state| {
+                state.planning.run = None;
+                state.revisions.served = known.then(|| Arc::clone(&revision));
+                state.planning.replan_at = at(0);
+            });
+            harness.step_at(5, Event::BranchRead(Ok(Arc::clone(&revision))));
+            let state = harness.state();
+            assert_eq!(!state.observation.is_sufficient(), awaited, "{known}");
+            assert_eq!(state.planning.run.is_none(), awaited, "{known}");
+        }
+        harness.step_at(6, Event::Observed(Arc::new(world(6))));
+        harness.step_at(6, Event::Observed(Arc::new(world(6))));
+        assert!(harness.state().planning.run.is_some());
+    }
+
+    #[test]
+    fn missing_fallback_revision_serves_the_newest() {
+        for knows in [true, false] {
+            let mut harness = leader_without_served_revision(knows);
+            answer_read(&mut harness, 30, Err(RevisionError::NotFound("not our ref".to_owned())));
+            assert_eq!(
+                (served_commit(&harness), harness.state().revisions.serves_stand_in()),
+                (Some("4"), false)
+            );
+            assert!(harness.state().revisions.waiting.is_none(), "it waits for nothing");
+            let persisted = harness
+                .state()
+                .persistence
+                .loaded
+                .as_ref()
+                .and_then(|persisted| persisted.served_commit.as_deref());
+            assert_eq!(persisted, Some("4"));
+            assert_eq!(planned_scope(&mut harness, 31), Some(PlanScope::default()));
+        }
+    }
+
+    #[test]
+    fn confirmations_survive_a_stand_in_revision() {
+        let mut harness = leader_without_served_revision(true);
+        harness.modify(|state| {
+            state
+                .persistence
+                .loaded
+                .as_mut()
+                .expect("recalled")
+                .confirmed_removals
+                .push("i-1".into());
+        });
+        planned_scope(&mut harness, 40);
+        harness.finish_planning(41, fixture::plan());
+        assert!(harness.state().planning.current.is_some());
+        assert_eq!(
+            harness.state().persistence.loaded.as_ref().expect("recalled").confirmed_removals.len(),
+            1
+        );
+    }
+
+    #[test]
+    fn new_leader_keeps_its_revision_if_persisted_or_without_ci() {
+        let mut harness = ControllerHarness::started();
+        lead_with_served(&mut harness, 10, "of before", None);
+        assert_eq!(served_commit(&harness), Some("1"), "a merge is carried out here");
+        read_ci_revision(&mut harness, 20, "1");
+        lead_with_served(&mut harness, 30, "1", None);
+        assert_eq!(
+            (served_commit(&harness), harness.state().revisions.waiting.is_none()),
+            (Some("1"), true)
+        );
+    }
+}

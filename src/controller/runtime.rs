@@ -1,0 +1,182 @@
+//! The runtime of the controller: the production ports, and the tasks beside the loop.
+//!
+//! This module wires and decides nothing. The process around it provides its messages, its page and
+//! its repository: see [`Host`] and [`RepositoryReader`].
+
+pub mod embedded;
+#[cfg(feature = "cluster")]
+mod event_sources;
+mod forecast_task;
+#[cfg(feature = "cluster")]
+mod inventory_cache;
+#[cfg(feature = "cluster")]
+mod leader_election;
+#[cfg(feature = "cluster")]
+pub mod live;
+#[cfg(feature = "cluster")]
+mod queue_listener;
+#[cfg(feature = "cluster")]
+mod repository_source;
+#[cfg(feature = "cluster")]
+mod startup_retry;
+mod status_log;
+#[cfg(feature = "cluster")]
+mod status_output;
+#[cfg(feature = "cluster")]
+mod status_throttle;
+#[cfg(feature = "cluster")]
+mod template_sweep;
+
+use std::fmt::Display;
+use std::io;
+
+use jiff::Timestamp;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+pub use forecast_task::ForecastReceiver;
+
+use super::authorization::PendingRequest;
+use super::{PlanScope, Revision, RevisionError, StartOptions, Status};
+use crate::adapters::git::{RepositoryTree, TreeBase};
+#[cfg(feature = "cluster")]
+use crate::adapters::kube::LeaseError;
+use crate::catalog::Catalog;
+use crate::model::desired::{Desired, Mode};
+use crate::model::market::{Market, MarketQuery};
+use crate::model::observed::{ClusterIdentity, Observed};
+use crate::plan::forecast::Forecast;
+use crate::plan::{PinnedPlan, Plan};
+use crate::simulator::SimError;
+use crate::telemetry::LogFormat;
+
+/// Writes messages for operators.
+pub trait Reporter {
+    /// Writes one line, which is escaped.
+    fn report(&mut self, line: &str);
+    /// Writes escaped text.
+    fn report_raw(&mut self, text: &str);
+}
+
+/// The page, the metrics and the probes of the controller.
+pub trait StatusPage {
+    /// Publishes a status.
+    fn publish(&self, status: Status);
+}
+
+/// The channels between the page and the controller.
+#[derive(Debug)]
+pub struct PageChannels {
+    /// Takes requests of operators. Without it the page is read-only.
+    pub requests: Option<mpsc::Sender<PendingRequest>>,
+    /// Takes hints that the repository may have changed.
+    pub hints: mpsc::Sender<()>,
+    /// Returns the latest forecast.
+    pub forecasts: ForecastReceiver,
+}
+
+/// The process around the controller.
+pub trait Host: Reporter {
+    /// The error of the process.
+    type Error: Display + From<RuntimeError>;
+    /// The page of the process.
+    type Page: StatusPage;
+    /// Opens the page. An address that is not available fails the start.
+    ///
+    /// # Errors
+    /// If the page cannot be opened.
+    fn open_page(
+        &mut self,
+        start: &StartOptions,
+        channels: PageChannels,
+    ) -> Result<Self::Page, Self::Error>;
+}
+
+/// Reads the current EC2 offerings for a repository.
+pub type ReadMarket<'m> = &'m dyn Fn(&MarketQuery<'_>) -> Result<Market, String>;
+
+/// Reads the followed repository.
+pub trait RepositoryReader: Clone + Send + 'static {
+    /// Makes plans of one commit.
+    type Planner: CommitPlanner;
+    /// Reads the head of the branch.
+    ///
+    /// # Errors
+    /// With the reason, if the branch cannot be read.
+    fn read_branch(&self) -> Result<RepositoryTree, String>;
+    /// Reads one commit, even if the branch has moved on.
+    ///
+    /// # Errors
+    /// If the commit does not exist or cannot be read.
+    fn read_commit(&self, commit: &str) -> Result<RepositoryTree, RevisionError>;
+    /// Returns the planner of a tree. Without a `market`, embedded offerings count.
+    ///
+    /// # Errors
+    /// With the reason, if the tree cannot be planned.
+    fn planner(
+        &self,
+        tree: &RepositoryTree,
+        market: Option<ReadMarket<'_>>,
+    ) -> Result<Self::Planner, String>;
+}
+
+/// Makes plans of one commit.
+pub trait CommitPlanner: Send + Sync + 'static {
+    /// Returns the parts of the commit that the controller needs.
+    fn revision(&self) -> Revision;
+    /// Returns the cluster, as far as the commit declares it.
+    fn cluster(&self) -> ClusterIdentity;
+    /// Returns the identity of the tree.
+    fn base(&self) -> &TreeBase;
+    /// Returns the desired state.
+    fn desired(&self) -> &Desired;
+    /// Returns the catalog of all plans.
+    fn catalog(&self) -> &Catalog;
+    /// Returns whether the current EC2 offerings are known. Without them, each plan warns about the
+    /// data that stands in for them.
+    fn has_current_market(&self) -> bool;
+    /// Returns the judged plan over `world`.
+    fn make_plan(&self, world: &Observed, limits: PlanScope) -> Plan;
+    /// Plans again over `world`, pinned to `plan`. With `running`, only existing pods count.
+    fn make_pinned(&self, plan: &Plan, world: &Observed, running: bool) -> PinnedPlan;
+    /// Returns the forecast until `to`.
+    fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast;
+}
+
+/// Options of a controller in any world.
+#[derive(Debug, Clone, Copy)]
+pub struct RunOptions {
+    /// The mode, unless the repository sets it.
+    pub mode: Option<Mode>,
+    /// True to stop once nothing is left to do.
+    pub once: bool,
+    /// The format of log lines.
+    pub log_format: LogFormat,
+}
+
+impl RunOptions {
+    fn start(self, at: Timestamp, identity: String, cluster: ClusterIdentity) -> StartOptions {
+        StartOptions { started_at: at, identity, cluster, mode: self.mode, once: self.once }
+    }
+}
+
+/// The reason that the controller ended with an error.
+#[derive(Debug, Error)]
+pub enum RuntimeError {
+    /// Threads cannot be started.
+    #[error("cannot start the runtime")]
+    Threads(#[source] io::Error),
+    /// The lease cannot be taken.
+    #[cfg(feature = "cluster")]
+    #[error(transparent)]
+    Lease(LeaseError),
+    /// The embedded world cannot be saved.
+    #[error(transparent)]
+    World(#[from] SimError),
+}
+
+/// Returns an identity that is unique to this process.
+fn process_identity(now: Timestamp) -> String {
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "local".to_owned());
+    format!("{host}/{}/{}", std::process::id(), now.as_millisecond())
+}

@@ -1,0 +1,293 @@
+//! The followed branch, and plans of its commits over current EC2 offerings.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::Instant;
+
+use super::forecast_task::ForecastTask;
+use super::{CommitPlanner, ReadMarket, RepositoryReader};
+use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers};
+use crate::adapters::git::{RepositoryTree, TreeBase};
+use crate::catalog::Catalog;
+use crate::controller::{
+    PlanScope, Revision, RevisionError, RevisionPlanner, RevisionSource, StartOptions,
+};
+use crate::model::desired::Severity;
+use crate::model::market::MarketQuery;
+use crate::model::observed::{ClusterIdentity, Observed};
+use crate::plan::{PinnedPlan, Plan};
+use crate::render::escape;
+
+/// Validity of EC2 offerings, join settings and launch lookups.
+const VALID_FOR: Duration = Duration::from_mins(5);
+
+/// Delay before a failed read of EC2 offerings is repeated.
+const UNKNOWN_MARKET_VALID_FOR: Duration = Duration::from_secs(30);
+
+/// Interval of refreshing the lookups of node classes.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The longest time that a commit waits for the lookups of its node classes.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest delay of a read. It spreads the reads of many clusters.
+const JITTER_MAX: Duration = Duration::from_secs(5);
+const JITTER_SHARE: u32 = 10;
+
+/// Most logged errors of a commit; `fleetwright validate` lists all of them.
+const ERRORS_MAX: usize = 10;
+
+/// The followed repository of one cluster.
+pub(super) struct RepositorySource<R: RepositoryReader> {
+    reader: R,
+    cluster: ClusterIdentity,
+    aws: Arc<Aws>,
+    /// Publishes the interruption queue that the repository names.
+    queue: watch::Sender<Option<String>>,
+    forecast_task: Arc<ForecastTask>,
+    last: RefCell<Option<LastRevision<R::Planner>>>,
+    joining: RefCell<Option<(Instant, ClusterBootstrap)>>,
+    /// Recent EC2 answers that rarely change. They stand in when EC2 cannot be reached.
+    answers: Arc<MarketAnswers>,
+    /// State of the pseudo-random delays.
+    jitter_seed: Cell<u32>,
+}
+
+/// The last revision that was read.
+struct LastRevision<P> {
+    base: TreeBase,
+    at: Instant,
+    valid_for: Duration,
+    revision: Revision,
+    planner: Arc<LivePlanner<P>>,
+}
+
+/// Plans of one commit, with the launch settings of its node classes.
+pub(super) struct LivePlanner<P> {
+    plans: P,
+    launch_context: Arc<LaunchContext>,
+    aws: Arc<Aws>,
+    forecast_task: Arc<ForecastTask>,
+}
+
+/// A revision, and the planner of its plans.
+type PlannedRevision<R> = (Revision, Arc<LivePlanner<<R as RepositoryReader>::Planner>>);
+
+impl<R: RepositoryReader> RepositorySource<R> {
+    /// Returns the source of a controller that starts with `start`.
+    pub(super) fn new(
+        reader: R,
+        start: &StartOptions,
+        aws: Arc<Aws>,
+        queue: watch::Sender<Option<String>>,
+        forecast_task: Arc<ForecastTask>,
+    ) -> Self {
+        Self {
+            reader,
+            cluster: start.cluster.clone(),
+            aws,
+            queue,
+            forecast_task,
+            last: RefCell::default(),
+            joining: RefCell::default(),
+            answers: Arc::default(),
+            jitter_seed: Cell::new(
+                u32::try_from(start.started_at.subsec_nanosecond()).unwrap_or(0),
+            ),
+        }
+    }
+
+    /// Sleeps for a pseudo-random part of the poll interval.
+    async fn sleep_jitter(&self) {
+        let poll = self.last.borrow().as_ref().map(|last| last.revision.controller.poll);
+        let Some(poll) = poll else { return };
+        let most = (poll.unsigned_abs() / JITTER_SHARE).min(JITTER_MAX);
+        let next = self.jitter_seed.get().wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.jitter_seed.set(next);
+        tokio::time::sleep(most * (next >> 24) / 256).await;
+    }
+
+    /// Refreshes the node class lookups of the newest commit and of the planned commit, for as long
+    /// as it is polled. It also works while Git cannot be read.
+    pub(super) async fn refresh_lookups(&self) {
+        loop {
+            tokio::time::sleep(LOOKUP_INTERVAL).await;
+            let newest =
+                self.last.borrow().as_ref().map(|last| Arc::clone(&last.planner.launch_context));
+            for context in newest.into_iter().chain(self.aws.launch_context()) {
+                self.aws.resolve_launch_context(&context).await;
+            }
+        }
+    }
+
+    async fn read_branch(&self) -> Result<PlannedRevision<R>, String> {
+        self.sleep_jitter().await;
+        let reader = self.reader.clone();
+        let tree = run_blocking(move || reader.read_branch()).await?;
+        if let Some(last) = &*self.last.borrow()
+            && last.base == tree.base
+            && last.at.elapsed() < last.valid_for
+        {
+            return Ok((last.revision.clone(), Arc::clone(&last.planner)));
+        }
+        let (base, at) = (tree.base.clone(), Instant::now());
+        let (revision, planner) = self.prepare(tree).await?;
+        self.queue.send_if_modified(|queue| {
+            let changed = *queue != revision.controller.queue;
+            queue.clone_from(&revision.controller.queue);
+            changed
+        });
+        let is_current = planner.plans.has_current_market();
+        let valid_for = if is_current { VALID_FOR } else { UNKNOWN_MARKET_VALID_FOR };
+        let last = LastRevision {
+            base,
+            at,
+            valid_for,
+            revision: revision.clone(),
+            planner: Arc::clone(&planner),
+        };
+        self.last.replace(Some(last));
+        Ok((revision, planner))
+    }
+
+    /// Reads one commit, even if the branch has moved on.
+    async fn read_commit(&self, commit: &str) -> Result<PlannedRevision<R>, RevisionError> {
+        let (reader, commit) = (self.reader.clone(), commit.to_owned());
+        let tree = run_blocking(move || reader.read_commit(&commit)).await?;
+        self.prepare(tree).await.map_err(RevisionError::Unreadable)
+    }
+
+    /// Returns the revision and its planner, with launch settings looked up.
+    async fn prepare(&self, tree: RepositoryTree) -> Result<PlannedRevision<R>, String> {
+        let plans = self.read_planner(tree).await?;
+        self.check_cluster(&plans.cluster())?;
+        let joining = self.joining().await?;
+        let revision = Revision { auto_mode: joining.has_auto_mode(), ..plans.revision() };
+        let desired = plans.desired();
+        let launch_context =
+            LaunchContext::new(desired, joining.endpoint, &joining.kubernetes_version);
+        self.aws.set_reads_reservations(desired.uses_reservations());
+        let errors = desired.problems.iter().filter(|problem| problem.severity == Severity::Error);
+        for error in errors.take(ERRORS_MAX) {
+            let (at, said) = (&error.origin, escape(&error.message));
+            tracing::warn!(%at, object = %escape(&error.object), "{said}");
+        }
+        let (launch_context, aws) = (Arc::new(launch_context), Arc::clone(&self.aws));
+        let (ahead, of) = (Arc::clone(&aws), Arc::clone(&launch_context));
+        let looked_up = tokio::spawn(async move { ahead.prefetch(&of).await });
+        // A slow lookup continues in the background; later plans use it.
+        let _ = tokio::time::timeout(LOOKUP_TIMEOUT, looked_up).await;
+        let forecast_task = Arc::clone(&self.forecast_task);
+        Ok((revision, Arc::new(LivePlanner { plans, launch_context, aws, forecast_task })))
+    }
+
+    /// Reads the desired state of the tree, and the current EC2 offerings for it.
+    async fn read_planner(&self, tree: RepositoryTree) -> Result<R::Planner, String> {
+        let (reader, aws) = (self.reader.clone(), Arc::clone(&self.aws));
+        let answers = Arc::clone(&self.answers);
+        let runtime = tokio::runtime::Handle::current();
+        run_blocking(move || {
+            let market: ReadMarket<'_> = &|query: &MarketQuery<'_>| {
+                let market = runtime.block_on(query.read_cached(&aws, &answers));
+                // Embedded or earlier data stands in. Each plan that uses it says so.
+                match &market {
+                    Ok(market) => {
+                        for why in &market.unread {
+                            tracing::warn!(why, "EC2 offerings are partly unknown");
+                        }
+                    }
+                    Err(why) => tracing::warn!(why, "EC2 offerings are unknown"),
+                }
+                market
+            };
+            reader.planner(&tree, Some(market))
+        })
+        .await
+    }
+
+    /// Refuses a commit that names another cluster: its nodes would be foreign here.
+    fn check_cluster(&self, named: &ClusterIdentity) -> Result<(), String> {
+        let ClusterIdentity { name, region, .. } = named;
+        if (name, region) == (&self.cluster.name, &self.cluster.region) {
+            return Ok(());
+        }
+        let now = &self.cluster.name;
+        Err(format!(
+            "the repository names cluster `{name}` in `{region}`, but this controller manages `{now}`; start another controller for that cluster"
+        ))
+    }
+
+    async fn joining(&self) -> Result<ClusterBootstrap, String> {
+        let known = self.joining.borrow().clone();
+        if let Some((_, joining)) = known.filter(|(at, _)| at.elapsed() < VALID_FOR) {
+            return Ok(joining);
+        }
+        let joining = self.aws.cluster_bootstrap().await.map_err(|error| error.to_string())?;
+        self.joining.replace(Some((Instant::now(), joining.clone())));
+        Ok(joining)
+    }
+}
+
+impl<R: RepositoryReader> RevisionSource for RepositorySource<R> {
+    type Planner = Arc<LivePlanner<R::Planner>>;
+
+    async fn read_branch(&self) -> Result<PlannedRevision<R>, String> {
+        self.read_branch().await
+    }
+
+    async fn read_commit(&self, commit: &str) -> Result<PlannedRevision<R>, RevisionError> {
+        self.read_commit(commit).await
+    }
+}
+
+impl<P: CommitPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
+    async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
+        // The next launches belong to this plan.
+        self.aws.set_launch_context(Arc::clone(&self.launch_context));
+        let (planner, over) = (Self::clone(self), Arc::clone(&world));
+        let plan = run_blocking(move || planner.plans.make_plan(&over, limits)).await;
+        if let Some(permit) = self.forecast_task.try_begin(&plan, &world) {
+            // The forecast does not delay the plan.
+            let planner = Self::clone(self);
+            tokio::spawn(log_forecast(spawn_blocking(move || {
+                permit.publish_forecast(&planner.plans, &world)
+            })));
+        }
+        plan
+    }
+
+    async fn replan_pinned(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        running: bool,
+    ) -> PinnedPlan {
+        let planner = Self::clone(self);
+        run_blocking(move || planner.plans.make_pinned(&plan, &world, running)).await
+    }
+
+    fn catalog(&self) -> &Catalog {
+        self.plans.catalog()
+    }
+}
+
+/// Waits for a forecast and logs its result. A failure affects nothing else.
+async fn log_forecast(forecast: JoinHandle<Duration>) {
+    match forecast.await {
+        Ok(took) => tracing::debug!(took_ms = took.as_millis(), "forecast made"),
+        Err(error) => tracing::warn!(%error, "forecast failed"),
+    }
+}
+
+/// Runs long work on a thread of its own, so that leases are renewed meanwhile.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        // A panic continues on the calling thread.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,317 @@
+//! The log of the controller on stderr: one line for each change, as text or JSON.
+
+use std::collections::BTreeMap;
+use std::mem::discriminant;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value as Json};
+
+use super::Reporter;
+use crate::apply::{ChangeOutcome, Outcome, Receipt};
+use crate::controller::{CompletedApply, PublishedPlan, Status, Suspension, UncordonedNode};
+use crate::plan::wire::{Summary, WaveStep};
+use crate::render::escape;
+use crate::telemetry::{LogFormat, json_line};
+
+/// Logs the changes from one status to the next.
+pub(super) struct StatusLogger<'r> {
+    reporter: &'r mut dyn Reporter,
+    format: LogFormat,
+    /// The last logged text of each subject.
+    last_logged: BTreeMap<String, String>,
+    /// The last logged plan, with the reasons that blocked it.
+    last_plan: String,
+    /// The number of completed applies that are logged.
+    logged_applies: usize,
+    /// The number of uncordoned nodes that are logged.
+    logged_uncordoned: usize,
+}
+
+struct LogEntry {
+    /// The name of the event, in one word.
+    event: &'static str,
+    is_warning: bool,
+    text: String,
+    /// Names and values of the objects concerned.
+    fields: Vec<(&'static str, String)>,
+}
+
+impl LogEntry {
+    fn new(event: &'static str, text: impl Into<String>) -> Self {
+        Self { event, is_warning: false, text: text.into(), fields: Vec::new() }
+    }
+
+    fn warning(self) -> Self {
+        Self { is_warning: true, ..self }
+    }
+
+    fn with_field(mut self, name: &'static str, value: &impl ToString) -> Self {
+        self.fields.push((name, value.to_string()));
+        self
+    }
+}
+
+impl<'r> StatusLogger<'r> {
+    pub(super) fn new(reporter: &'r mut dyn Reporter, format: LogFormat) -> Self {
+        Self {
+            reporter,
+            format,
+            last_logged: BTreeMap::new(),
+            last_plan: String::new(),
+            logged_applies: 0,
+            logged_uncordoned: 0,
+        }
+    }
+
+    /// Logs the changes of `status` since the last call.
+    pub(super) fn log_changes(&mut self, status: &Status) {
+        let now = status.now;
+        self.log_sources(now, status);
+        // A plan is logged again if a block reason changes, and not if only its time moves.
+        if let Some(plan) = &status.plan {
+            let kinds: Vec<_> = plan.blocked.values().map(|by| discriminant(&by.reason)).collect();
+            let summary = &plan.plan.summary;
+            let subject = format!("{} {kinds:?} {summary:?}", plan.digest());
+            if self.last_plan != subject {
+                let entry =
+                    LogEntry::new("plan", plan_text(plan)).with_field("plan", plan.digest());
+                self.log_if_changed(now, "plan", Some(entry));
+                self.last_plan = subject;
+            }
+        }
+        self.log_incidents(now, status);
+        self.log_uncordoned(now, status);
+        self.log_completed_applies(now, status);
+    }
+
+    /// Logs the served commit, and sources that cannot be read.
+    fn log_sources(&mut self, now: Timestamp, status: &Status) {
+        let repository = &status.repository;
+        let served = repository.commit.as_ref().map(|commit| {
+            let errors = match repository.problems {
+                0 => String::new(),
+                1 => ", which has an error: nothing changes until it is fixed".to_owned(),
+                n => format!(", which has {n} errors: nothing changes until they are fixed"),
+            };
+            LogEntry::new("commit", format!("serving {}{errors}", short_commit(commit)))
+                .with_field("commit", commit)
+        });
+        self.log_if_changed(now, "commit", served);
+        let waiting = repository.waiting.as_ref().map(|(commit, why)| {
+            let text = format!("{} waits {why}", short_commit(commit));
+            LogEntry::new("waiting", text).with_field("commit", commit)
+        });
+        self.log_if_changed(now, "waiting", waiting);
+        let git = repository.reads.error.as_ref().map_or_else(String::new, |(why, _)| {
+            format!("cannot read the repository; nothing is removed because of it: {why}")
+        });
+        self.log_if_changed(now, "git", Some(LogEntry::new("git", git).warning()));
+        let world = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
+        let world = world.map_or_else(String::new, |(why, _)| {
+            format!("cannot observe the cluster completely; nothing is changed: {why}")
+        });
+        self.log_if_changed(now, "world", Some(LogEntry::new("world", world).warning()));
+    }
+
+    /// Logs a competing autoscaler.
+    #[cfg(feature = "cluster")]
+    pub(super) fn log_competing_autoscaler(&mut self, now: Timestamp, autoscaler: Option<&str>) {
+        let text = autoscaler.map_or_else(String::new, |autoscaler| {
+            format!(
+                "{autoscaler}: the controller only plans until it stops; deploy/migrate describes the migration"
+            )
+        });
+        self.log_if_changed(
+            now,
+            "competing_autoscaler",
+            Some(LogEntry::new("competing_autoscaler", text).warning()),
+        );
+    }
+
+    /// Logs terminating instances, break-break_glass, suspension and latched breakers.
+    fn log_incidents(&mut self, now: Timestamp, status: &Status) {
+        // Forgets instances that are no longer terminating, so that a second interruption is
+        // logged.
+        let is_gone = |what: &String| {
+            what.starts_with("i-")
+                && !status
+                    .terminating
+                    .iter()
+                    .any(|terminating| terminating.instance.as_str() == what.as_str())
+        };
+        self.last_logged.retain(|what, _| !is_gone(what));
+        for terminating in &status.terminating {
+            let when = terminating.deadline.map(|at| format!(" at {at:.0}")).unwrap_or_default();
+            let blocked = terminating.replacement_blocked.as_ref();
+            let blocked = blocked.map(|by| format!("; its replacement is blocked: {}", by.message));
+            let blocked = blocked.unwrap_or_default();
+            let text = format!(
+                "{} is terminating ({}){when}{blocked}",
+                terminating.instance, terminating.reason
+            );
+            let entry =
+                LogEntry::new("terminating", text).with_field("instance", &terminating.instance);
+            let mut entry =
+                if terminating.replacement_blocked.is_some() { entry.warning() } else { entry };
+            if let Some(node) = &terminating.node {
+                entry = entry.with_field("node", node);
+            }
+            self.log_if_changed(now, terminating.instance.as_str(), Some(entry));
+        }
+        let until = |suspension: &Suspension| {
+            suspension.until.map(|until| format!(" until {until:.0}")).unwrap_or_default()
+        };
+        let break_glass = status.break_glass.as_ref().map_or_else(String::new, |break_glass| {
+            format!(
+                "{} started break-glass: approvals and windows are bypassed{}: {}",
+                break_glass.by,
+                until(break_glass),
+                break_glass.reason
+            )
+        });
+        self.log_if_changed(
+            now,
+            "break_glass",
+            Some(LogEntry::new("break_glass", break_glass).warning()),
+        );
+        let suspended = status.suspended.as_ref().map_or_else(String::new, |suspension| {
+            format!(
+                "{} suspended the controller{}: {}",
+                suspension.by,
+                until(suspension),
+                suspension.reason
+            )
+        });
+        self.log_if_changed(now, "suspended", Some(LogEntry::new("suspended", suspended)));
+        for breaker in &status.breakers {
+            let text = format!("breaker {} latched: {}", breaker.name, breaker.why);
+            self.log_if_changed(now, &breaker.name, Some(LogEntry::new("breaker", text).warning()));
+        }
+    }
+
+    /// Logs nodes that were uncordoned since the last call.
+    fn log_uncordoned(&mut self, now: Timestamp, status: &Status) {
+        let all = status.counters.get("nodes.uncordoned").copied().unwrap_or(0);
+        let all = usize::try_from(all).unwrap_or(usize::MAX);
+        let new = all.saturating_sub(self.logged_uncordoned);
+        for UncordonedNode { node, instance, at: _ } in status.uncordoned.iter().take(new).rev() {
+            let why = "an interrupted drain had left it cordoned, and the plan keeps it";
+            let entry = LogEntry::new("uncordoned", format!("{node} is uncordoned: {why}"));
+            self.write(now, &entry.with_field("node", node).with_field("instance", instance));
+        }
+        self.logged_uncordoned = all;
+    }
+
+    /// Logs applies that completed since the last call.
+    fn log_completed_applies(&mut self, now: Timestamp, status: &Status) {
+        let all = status.counters.iter().filter(|(name, _)| name.starts_with("reconciles."));
+        let ends = all.filter(|(name, _)| !name.ends_with("nothing") && !name.ends_with("blocked"));
+        let ends = usize::try_from(ends.map(|(_, n)| *n).sum::<u64>()).unwrap_or(usize::MAX);
+        let new = ends.saturating_sub(self.logged_applies).min(status.history.len());
+        for past in status.history.iter().take(new).rev() {
+            let entry = LogEntry::new("applied", apply_text(past)).with_field("plan", &past.digest);
+            let is_refused = past.refused.is_some();
+            self.write(
+                now,
+                &LogEntry { is_warning: is_refused, ..entry.with_field("commit", &past.commit) },
+            );
+            if let (LogFormat::Json, Some(receipt)) = (self.format, &past.receipt) {
+                self.log_outcomes(now, past, receipt);
+            }
+        }
+        self.logged_applies = ends;
+    }
+
+    /// Logs the outcome of each change of an apply.
+    fn log_outcomes(&mut self, now: Timestamp, past: &CompletedApply, receipt: &Receipt) {
+        for change in &receipt.outcomes {
+            let entry =
+                LogEntry::new("change", outcome_text(change)).with_field("plan", &past.digest);
+            let mut entry = entry.with_field("change", &change.address);
+            if let Some(instance) = &change.instance_id {
+                entry = entry.with_field("instance", instance);
+            }
+            self.write(now, &LogEntry { is_warning: !change.outcome.is_settled(), ..entry });
+        }
+    }
+
+    /// Logs `entry` about the subject `what`, unless its text is empty or unchanged.
+    fn log_if_changed(&mut self, now: Timestamp, what: &str, entry: Option<LogEntry>) {
+        let Some(entry) = entry else { return };
+        if self.last_logged.get(what) == Some(&entry.text) {
+            return;
+        }
+        if !entry.text.is_empty() {
+            self.write(now, &entry);
+        }
+        self.last_logged.insert(what.to_owned(), entry.text);
+    }
+
+    fn write(&mut self, now: Timestamp, entry: &LogEntry) {
+        match self.format {
+            LogFormat::Text => self.reporter.report(&format!("{now:.0}  {}", escape(&entry.text))),
+            LogFormat::Json => {
+                let level = if entry.is_warning { "warn" } else { "info" };
+                let fields = entry.fields.iter();
+                let fields: Map<String, Json> = fields
+                    .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
+                    .collect();
+                let line = json_line(now, level, entry.event, (&entry.text, fields));
+                self.reporter.report_raw(&format!("{line}\n"));
+            }
+        }
+    }
+}
+
+fn outcome_text(change: &ChangeOutcome) -> String {
+    let step = match change.step {
+        WaveStep::Launch => "launch",
+        WaveStep::Retire => "retire",
+    };
+    match &change.outcome {
+        Outcome::Done => format!("{step}: done"),
+        Outcome::AlreadyDone => format!("{step}: already done"),
+        Outcome::Dropped { why } => format!("{step}: no longer needed: {why}"),
+        Outcome::Skipped { why } => format!("{step}: skipped: {why}"),
+        Outcome::GivenUp { why } => format!("{step}: given up: {why}"),
+        Outcome::Failed { why } => format!("{step}: failed: {why}"),
+    }
+}
+
+fn short_commit(commit: &str) -> String {
+    if commit.starts_with("sha256:") {
+        return "uncommitted files".to_owned();
+    }
+    let digits: String = commit.chars().take(12).collect();
+    format!("commit {digits}")
+}
+
+fn plan_text(now: &PublishedPlan) -> String {
+    let Summary { add, change, destroy, .. } = now.plan.summary;
+    let digest: String = now.digest().as_str().chars().take(19).collect();
+    if (add, change, destroy) == (0, 0, 0) {
+        let unschedulable = now.plan.capacity.pods.unschedulable;
+        let unschedulable = match unschedulable {
+            0 => String::new(),
+            1 => "; 1 pod is unschedulable".to_owned(),
+            more => format!("; {more} pods are unschedulable"),
+        };
+        return format!("nothing to change{unschedulable}");
+    }
+    let held = match now.blocked.values().next() {
+        Some(first) => format!("; {} blocked: {}", now.blocked.len(), first.message),
+        None => String::new(),
+    };
+    format!("plan {digest}: {add} to add, {change} to change, {destroy} to destroy{held}")
+}
+
+fn apply_text(past: &CompletedApply) -> String {
+    let took = past.ended_at.duration_since(past.started_at).as_secs();
+    if let Some(why) = &past.refused {
+        return format!("refused before the first change: {why}");
+    }
+    let outcomes: Vec<String> =
+        past.outcomes.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let (before, after) = (past.hourly_before, past.hourly_after);
+    format!("applied in {took} s: {}; ${before}/h -> ${after}/h", outcomes.join(", "))
+}

@@ -1,0 +1,211 @@
+//! Status output to the cluster: Kubernetes objects of the controller, and events about nodes and
+//! plans.
+//!
+//! No decision depends on this output. A failed write is retried with the next change; a failed
+//! event is dropped.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::adapters::kube::{EventSubject, Kubernetes, KubernetesEvent};
+use crate::controller::resources::plan_name;
+use crate::controller::status_writer::{self, RecoveredHistory, WriterState};
+use crate::controller::{CompletedApply, Effect, Status, Suspension};
+
+/// Time between two writes: objects change in bursts.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Most events that wait to be written; the oldest are dropped.
+const EVENTS_MAX: usize = 200;
+
+/// Interval of reading the objects that the leader writes, while another replica leads.
+const RECALL_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The longest time that the last writes may take at shutdown.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The status and events to write.
+#[derive(Default)]
+pub(super) struct StatusOutput {
+    status: RefCell<Option<Status>>,
+    written: RefCell<WriterState>,
+    /// Applies of other processes, read from the cluster while another replica leads.
+    earlier: RefCell<RecoveredHistory>,
+    recalled_at: Cell<Option<Instant>>,
+    events: RefCell<VecDeque<KubernetesEvent>>,
+    /// The number of completed applies that have an event.
+    reported_applies: Cell<u64>,
+    /// The operator and start of the break-glass that has an event.
+    break_glass: RefCell<Option<(String, Timestamp)>>,
+    changed: Notify,
+}
+
+impl StatusOutput {
+    /// Returns whether the effects of a step need an event now, even if publishing is throttled.
+    pub(super) fn has_events(effects: &[Effect]) -> bool {
+        effects.iter().any(|effect| matches!(effect, Effect::Cordon { .. }))
+    }
+
+    /// Records the result of a step.
+    pub(super) fn record(&self, status: &Status, effects: &[Effect]) {
+        for effect in effects {
+            let Effect::Cordon { node, instance, mark } = effect else { continue };
+            let terminating = status.terminating.iter().find(|found| found.instance == *instance);
+            let (reason, message) = match (mark, terminating) {
+                (Some(_), _) => {
+                    let why = terminating.map_or("interrupted", |found| found.reason.as_str());
+                    let message = format!("cordoned: {instance} is terminating ({why})");
+                    ("Terminating", message)
+                }
+                (None, Some(_)) => {
+                    let message = "uncordoned: the drain was abandoned".to_owned();
+                    ("Uncordoned", message)
+                }
+                // Another actor has uncordoned the node: no event is needed.
+                (None, None) if !node.unschedulable => continue,
+                (None, None) => {
+                    let why = "an interrupted drain had left it cordoned";
+                    ("Uncordoned", format!("uncordoned: {why}, and the plan keeps it"))
+                }
+            };
+            self.add_event(EventSubject::Node(node.name.clone()), reason, message, true, status);
+        }
+        self.note_break_glass(status);
+        self.note_completed_applies(status);
+        self.status.replace(Some(status.clone()));
+        self.changed.notify_one();
+    }
+
+    /// Adds applies of other processes.
+    pub(super) fn add_earlier(&self, status: &mut Status) {
+        self.earlier.borrow().complete(status);
+    }
+
+    /// Adds an event about the current plan when break-glass starts or ends.
+    fn note_break_glass(&self, status: &Status) {
+        let break_glass = status.break_glass.as_ref();
+        let current = break_glass.map(|active| (active.by.clone(), active.since));
+        let Some(plan) = status.plan.as_ref().filter(|_| status.is_leader) else { return };
+        if *self.break_glass.borrow() == current {
+            return;
+        }
+        let (reason, message) = match break_glass {
+            Some(Suspension { reason, until, by, since: _ }) => {
+                let until = until.map(|until| format!(" until {until:.0}")).unwrap_or_default();
+                let what = "approvals and windows are bypassed";
+                ("BreakGlassStarted", format!("{what}{until}, requested by {by}: {reason}"))
+            }
+            None => ("BreakGlassEnded", "plans need their approval again".to_owned()),
+        };
+        let subject = EventSubject::Plan(plan_name(plan.digest().as_str()));
+        self.add_event(subject, reason, message, break_glass.is_some(), status);
+        self.break_glass.replace(current);
+    }
+
+    /// Adds events for applies that completed since the last call.
+    fn note_completed_applies(&self, status: &Status) {
+        let ends = ["applied", "partly", "refused", "interrupted"];
+        let count = |name| status.counters.get(&format!("reconciles.{name}")).copied();
+        let all: u64 = ends.into_iter().filter_map(count).sum();
+        let new =
+            usize::try_from(all.saturating_sub(self.reported_applies.replace(all))).unwrap_or(0);
+        for past in status.history.iter().take(new).rev() {
+            let subject = EventSubject::Plan(plan_name(past.digest.as_str()));
+            let (reason, message) = outcome_event(past);
+            self.add_event(subject, reason, message, reason != "Applied", status);
+        }
+    }
+
+    fn add_event(
+        &self,
+        subject: EventSubject,
+        reason: &'static str,
+        message: String,
+        is_warning: bool,
+        status: &Status,
+    ) {
+        let mut events = self.events.borrow_mut();
+        events.push_back(KubernetesEvent { subject, reason, message, is_warning, at: status.now });
+        if events.len() > EVENTS_MAX {
+            events.pop_front();
+        }
+    }
+
+    /// Writes recorded changes for as long as it is polled.
+    pub(super) async fn write_periodically(&self, kubernetes: &Kubernetes) {
+        let mut failed = None;
+        loop {
+            self.changed.notified().await;
+            let end = self.write(kubernetes).await;
+            let why = end.as_ref().err().map(ToString::to_string);
+            if why != failed {
+                if let Some(why) = &why {
+                    tracing::warn!(
+                        why,
+                        "cannot write controller objects; check that the CRDs are installed"
+                    );
+                }
+                failed = why;
+            }
+            if end.is_err() {
+                self.changed.notify_one();
+            }
+            tokio::time::sleep(WRITE_INTERVAL).await;
+        }
+    }
+
+    /// Writes the last status.
+    pub(super) async fn flush(&self, kubernetes: &Kubernetes, status: &Status) {
+        self.record(status, &[]);
+        // Shutdown waits no longer.
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, self.write(kubernetes)).await;
+    }
+
+    async fn write(&self, kubernetes: &Kubernetes) -> Result<(), crate::apply::ports::PortError> {
+        loop {
+            let Some(event) = self.events.borrow_mut().pop_front() else { break };
+            if let Err(error) = kubernetes.record_event(&event).await {
+                tracing::warn!(%error, about = %event.subject, "cannot record event");
+            }
+        }
+        let Some(status) = self.status.take() else { return Ok(()) };
+        let mut written = self.written.take();
+        let mut end =
+            status_writer::write_objects(kubernetes, &status, &mut written).await.map(|_| ());
+        let due = self.recalled_at.get().is_none_or(|at| at.elapsed() >= RECALL_INTERVAL);
+        if !status.is_leader && due {
+            end = end.and(
+                status_writer::recover_history(kubernetes, &mut written.recovered_history).await,
+            );
+            self.recalled_at.set(Some(Instant::now()));
+        }
+        self.earlier.replace(written.recovered_history.clone());
+        self.written.replace(written);
+        let mut latest = self.status.borrow_mut();
+        if end.is_err() && latest.is_none() {
+            *latest = Some(status);
+        }
+        end
+    }
+}
+
+/// Returns the reason and the message of the event for a completed apply.
+fn outcome_event(past: &Arc<CompletedApply>) -> (&'static str, String) {
+    if let Some(why) = &past.refused {
+        return ("Refused", format!("refused before the first change: {why}"));
+    }
+    let outcomes: Vec<String> =
+        past.outcomes.iter().map(|(name, n)| format!("{n} {name}")).collect();
+    let whole = past
+        .outcomes
+        .keys()
+        .all(|name| ["done", "already-done", "dropped", "skipped"].contains(&name.as_str()));
+    let reason = if whole { "Applied" } else { "PartlyApplied" };
+    (reason, format!("applied: {}", outcomes.join(", ")))
+}

@@ -1,0 +1,597 @@
+//! Snapshot of the controller: plain values for metrics, page and Kubernetes objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::apply::Receipt;
+use crate::model::desired::Mode;
+use crate::model::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
+use crate::model::observed::{ClusterIdentity, Completeness, Exclusion};
+use crate::model::units::MicroUsd;
+use crate::plan::Plan;
+use crate::plan::wire::{Action, PodTotals, Summary};
+use crate::telemetry::histogram::Histograms;
+
+/// Published status of the controller.
+///
+/// `counters` never decrease while the process lives. Their names:
+///
+/// | name | counts |
+/// |---|---|
+/// | `reads.git.done`, `.failed` | reads of the repository |
+/// | `reads.world.done`, `.partial`, `.failed`, `.blind` | observations; blind ones lack every node of ours that had joined |
+/// | `plans.made`, `.changed` | plans, and plans with another digest than the previous one |
+/// | `plan_millis` | milliseconds spent on planning |
+/// | `reconciles.nothing`, `.blocked`, `.applied`, `.partly`, `.refused`, `.interrupted` | results of plans |
+/// | `apply_millis` | milliseconds spent on applying |
+/// | `launches.requested`, `.done`, `.failed`, `.no_capacity` | launches |
+/// | `terminations.REASON` | terminated instances by reason, such as `empty` or `not-ready` |
+/// | `terminations.failed` | removals that failed |
+/// | `evictions.done`, `.blocked` | evicted pods, and evictions that a disruption budget refused |
+/// | `messages.KIND` | interruption messages, by kind |
+/// | `messages.acknowledged` | messages deleted from the queue |
+/// | `messages.deferred` | messages left in the queue because too many were pending |
+/// | `drains.given_up` | drains that did not finish in time |
+/// | `nodes.uncordoned` | nodes that an abandoned drain left cordoned, and that a plan keeps |
+/// | `nominations.made`, `.refused`, `.honoured`, `.dropped` | pod nominations: requested, rejected, and their results |
+/// | `errors.SOURCE` | errors of `git`, `queue`, `record`, and of observation sources such as `ec2` and `kubernetes` |
+/// | `steps`, `step_micros` | steps of the state machine, and their total time |
+/// | `pending.reactions`, `pending.reaction_millis` | bursts of pending pods, and the time from the first pod to the launch call |
+///
+/// `durations` follow the same rule:
+///
+/// | name | from | to |
+/// |---|---|---|
+/// | `step` | an event is taken | its effects are known |
+/// | `read.repository`, `read.world` | a read starts | its result arrives |
+/// | `plan.all`, `plan.additive` | planning starts | the plan is made |
+/// | `apply.VERDICT` | an apply starts | it ends |
+/// | `reaction` | the first pod of a burst is seen | the launch for it is decided |
+/// | `bound` | a pod that was observed pending was created | it is observed on a node |
+/// | `ready.POOL` | an instance was launched | its node is observed Ready |
+/// | `drain.REASON` | the node was cordoned, or its first pod evicted | its instance is terminated |
+/// | `termination` | an instance is terminated | its end is observed |
+/// | `lifetime.POOL` | an instance was launched | it is terminated, or ends by itself |
+/// | `message.KIND` | a message was sent | it is received |
+/// | `cloud.SERVICE.METHOD.RESULT` | an AWS call starts | it ends, retries included |
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// Time of the snapshot.
+    pub now: Timestamp,
+    /// Start time of the process.
+    pub started_at: Timestamp,
+    /// Version of the program.
+    pub version: String,
+    /// Name of this replica, as holder of the lease.
+    pub identity: String,
+    /// True if this replica leads.
+    pub is_leader: bool,
+    /// Holder of the lease, if it is another process.
+    pub lease_holder: Option<String>,
+    /// True while an apply holds the lease, as far as this replica knows.
+    pub is_lease_held_by_apply: bool,
+    /// The cluster.
+    pub cluster: ClusterIdentity,
+    /// Effective mode.
+    pub mode: Mode,
+    /// Suspension by an operator: nothing new is started.
+    pub suspended: Option<Suspension>,
+    /// Active break-glass: approvals, windows and CI are bypassed.
+    pub break_glass: Option<Suspension>,
+    /// Latched breakers.
+    pub breakers: Vec<Breaker>,
+    /// The repository.
+    pub repository: RepositoryStatus,
+    /// Last observation; absent before the first.
+    pub world: Option<WorldStatus>,
+    /// Current full plan; absent before the first.
+    pub plan: Option<PublishedPlan>,
+    /// Changes in progress by plan, and their start time.
+    pub in_progress: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
+    /// Applies in progress that are not the current plan, such as an additive plan.
+    pub partial_applies: Vec<PartialApply>,
+    /// Completed applies, newest first; at most [`Status::HISTORY_MAX`]. The controller lists its
+    /// own, and the status writer adds those recovered from Kubernetes objects.
+    pub history: Vec<Arc<CompletedApply>>,
+    /// Hourly cost of the fleet over time, as this process observed it; newest last.
+    pub hourly_costs: Vec<(Timestamp, MicroUsd)>,
+    /// Plans that were superseded before anything was applied, newest first; at most
+    /// [`Status::SUPERSEDED_MAX`]. The status writer adds those of other processes.
+    pub superseded: Vec<SupersededPlan>,
+    /// Reason why the history of other processes may be missing.
+    pub history_error: Option<String>,
+    /// Instances that an external event terminates or is about to terminate.
+    pub terminating: Vec<TerminatingInstance>,
+    /// Nodes that an abandoned drain left cordoned and that this process uncordoned, newest first;
+    /// at most [`Status::UNCORDONED_MAX`].
+    pub uncordoned: Vec<UncordonedNode>,
+    /// Offerings excluded for insufficient capacity, with the end of each exclusion.
+    pub sold_out: Vec<Exclusion>,
+    /// Quarantined pools, with the reason and the end.
+    pub quarantined: BTreeMap<PoolName, (String, Timestamp)>,
+    /// Last error of each action that currently fails. Failed reads are part of
+    /// [`Status::repository`] and [`Status::world`].
+    pub failing_actions: BTreeMap<ControllerAction, ActionFailure>,
+    /// Size of the last persisted state.
+    pub persisted_state: PersistedStateSize,
+    /// Description of a competing autoscaler. While it runs, the controller only plans.
+    pub competing_autoscaler: Option<String>,
+    /// Counters, see above.
+    pub counters: BTreeMap<String, u64>,
+    /// Durations, see above.
+    pub durations: Histograms,
+    /// Next wake-up of the controller.
+    pub wakes_at: Option<Timestamp>,
+}
+
+impl Status {
+    /// Maximum number of applies in the history.
+    pub const HISTORY_MAX: usize = 50;
+    /// Maximum number of superseded plans.
+    pub const SUPERSEDED_MAX: usize = 5;
+    /// Maximum number of listed uncordoned nodes.
+    pub const UNCORDONED_MAX: usize = 20;
+
+    /// Returns true once both the repository and the cluster were read.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.repository.commit.is_some() && self.world.is_some()
+    }
+}
+
+/// Size of the persisted state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct PersistedStateSize {
+    /// Size of the last persisted state in bytes.
+    pub bytes: usize,
+    /// Maximum size in bytes.
+    pub max_bytes: usize,
+    /// Entries that were dropped or shortened to fit.
+    pub dropped_entries: usize,
+}
+
+/// A suspension or break-glass that an operator requested.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspension {
+    /// Reason.
+    pub reason: String,
+    /// End.
+    pub until: Option<Timestamp>,
+    /// Start.
+    pub since: Timestamp,
+    /// Operator.
+    pub by: String,
+}
+
+/// A latched breaker: it blocks its kind of change until an operator resets it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Breaker {
+    /// Name, such as `launches-not-ready`.
+    pub name: String,
+    /// Latch time.
+    pub since: Timestamp,
+    /// Cause, with numbers.
+    pub why: String,
+    /// Number of instances that the plan removes, for a mass removal. A reset approves a plan that
+    /// removes no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removes: Option<u32>,
+}
+
+/// State of reads from a source.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct SourceState {
+    /// Time of the last successful read.
+    pub read_at: Option<Timestamp>,
+    /// Last error and the start of the failures, if the last read failed.
+    pub error: Option<(String, Timestamp)>,
+    /// Consecutive failures.
+    pub failures: u32,
+}
+
+/// An action of the controller other than reading the repository and the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ControllerAction {
+    /// Load the persisted state.
+    LoadState,
+    /// Persist the state.
+    SaveState,
+    /// Cordon or uncordon a node.
+    Cordon,
+    /// Evict pods.
+    Evict,
+    /// Terminate an instance.
+    Terminate,
+    /// Delete the node of a terminated instance.
+    DeleteNode,
+    /// Delete a message from its queue.
+    Acknowledge,
+    /// Nominate a pod to a node.
+    Nominate,
+    /// Apply a row of a plan.
+    Apply,
+}
+
+impl ControllerAction {
+    /// Returns the action as labels and logs spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LoadState => "load-state",
+            Self::SaveState => "save-state",
+            Self::Cordon => "cordon",
+            Self::Evict => "evict",
+            Self::Terminate => "terminate",
+            Self::DeleteNode => "delete-node",
+            Self::Acknowledge => "acknowledge",
+            Self::Nominate => "nominate",
+            Self::Apply => "apply",
+        }
+    }
+}
+
+/// A failure that has not been followed by a success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ActionFailure {
+    /// Id or address of the object; empty if there is only one.
+    pub object: String,
+    /// Last error.
+    pub error: String,
+    /// Time of the first failure.
+    pub since: Timestamp,
+    /// Time of the last failure.
+    pub last: Timestamp,
+    /// Number of failures.
+    pub count: u32,
+}
+
+/// State of the repository.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RepositoryStatus {
+    /// The served revision; outside Git, the hash of the tree.
+    pub commit: Option<String>,
+    /// The revision that should be served, while another one stands in for it.
+    pub stands_in_for: Option<String>,
+    /// A newer revision that is not served yet, and the reason.
+    pub waiting: Option<(String, String)>,
+    /// State of reads.
+    pub reads: SourceState,
+    /// Number of errors in the served revision.
+    pub problems: u32,
+}
+
+/// Summary of the last observation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorldStatus {
+    /// Time of the observation.
+    pub taken_at: Timestamp,
+    /// Age of the observation at [`Status::now`].
+    pub age: SignedDuration,
+    /// Completeness of each source.
+    pub sources: BTreeMap<String, Completeness>,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of Ready nodes.
+    pub ready: u32,
+    /// Owned instances that run or start.
+    pub instances: u32,
+    /// Pods that are neither finished nor being deleted.
+    pub pods: u32,
+    /// Pending pods among them.
+    pub pending: u32,
+    /// Waiting time of the oldest pending pod.
+    pub pending_for: Option<SignedDuration>,
+    /// State of reads.
+    pub reads: SourceState,
+}
+
+/// The current full plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PublishedPlan {
+    /// The plan of everything that the repository declares, regardless of gates.
+    pub plan: Arc<Plan>,
+    /// Since when a plan with this digest is current.
+    pub since: Timestamp,
+    /// Blocked changes by address. Other changes may be applied.
+    pub blocked: BTreeMap<Address, Blocked>,
+}
+
+impl PublishedPlan {
+    /// Returns the digest of the plan.
+    #[must_use]
+    pub fn digest(&self) -> &Digest {
+        &self.plan.capacity.digest
+    }
+}
+
+/// A reason that blocks a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Blocked {
+    /// Typed reason.
+    pub reason: BlockedReason,
+    /// Message for operators.
+    pub message: String,
+}
+
+/// Reason why a change is blocked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "blocked", rename_all = "kebab-case")]
+pub enum BlockedReason {
+    /// This replica does not lead.
+    NotLeader,
+    /// The mode forbids the change.
+    Mode {
+        /// The mode.
+        mode: Mode,
+    },
+    /// An operator suspended the controller.
+    Suspended {
+        /// Reason of the operator.
+        reason: String,
+        /// End of the suspension.
+        until: Option<Timestamp>,
+    },
+    /// The plan cannot be applied, regardless of approval.
+    NotApplyable {
+        /// Reason.
+        why: String,
+    },
+    /// No apply window is open.
+    OutsideWindow {
+        /// Start of the next window.
+        opens: Option<Timestamp>,
+    },
+    /// The plan is not approved.
+    NotApproved {
+        /// Digest to approve.
+        digest: Digest,
+    },
+    /// The pool requires confirmation of each removal.
+    NotConfirmed {
+        /// The pool.
+        pool: PoolName,
+    },
+    /// The launch budget is used up.
+    LaunchBudget {
+        /// Maximum number of launches.
+        most: u32,
+        /// Period of the budget.
+        within: SignedDuration,
+        /// Time of the next launch.
+        next: Timestamp,
+    },
+    /// The removal budget is used up.
+    RemovalBudget {
+        /// Maximum number of removals.
+        most: u32,
+        /// Period of the budget.
+        within: SignedDuration,
+        /// Time of the next removal.
+        next: Timestamp,
+    },
+    /// The removal has not been planned long enough without interruption.
+    Settling {
+        /// Time when it has.
+        until: Timestamp,
+    },
+    /// Pods came to or left the node within `consolidateAfter` of the pool.
+    ConsolidateAfter {
+        /// End of that time.
+        until: Timestamp,
+    },
+    /// Too many nodes are unready, and removing more cannot help.
+    MassUnready {
+        /// Number of unready nodes.
+        unready: u32,
+        /// Number of nodes.
+        nodes: u32,
+    },
+    /// A breaker is latched.
+    Breaker {
+        /// Name of the breaker.
+        name: String,
+    },
+    /// Recent launches of the pool did not help.
+    Quarantined {
+        /// The pool.
+        pool: PoolName,
+        /// End of the quarantine.
+        until: Timestamp,
+    },
+    /// Another change of the same group is blocked.
+    GroupBlocked {
+        /// Address of the other change.
+        by: Address,
+    },
+    /// The last try failed, and the retry is not due.
+    BackingOff {
+        /// Time of the retry.
+        until: Timestamp,
+    },
+    /// The results of earlier launch calls are unknown, and their instances may be starting.
+    LaunchInDoubt {
+        /// Time until which they are awaited.
+        until: Timestamp,
+    },
+    /// The change, or one that it depends on, is in progress.
+    InProgress,
+}
+
+/// A completed apply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CompletedApply {
+    /// The plan.
+    pub plan_id: PlanId,
+    /// Digest of its decisions.
+    pub digest: Digest,
+    /// The commit of the plan.
+    pub commit: String,
+    /// Approval of the plan.
+    pub approved: ApprovedBy,
+    /// Start.
+    pub started_at: Timestamp,
+    /// End.
+    pub ended_at: Timestamp,
+    /// The receipt; absent if the apply was refused before its first write.
+    pub receipt: Option<Receipt>,
+    /// Reason of the refusal.
+    pub refused: Option<String>,
+    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `given-up`, `failed`).
+    pub outcomes: BTreeMap<String, u32>,
+    /// Planned price per hour before the apply.
+    pub hourly_before: MicroUsd,
+    /// Planned price per hour after the apply.
+    pub hourly_after: MicroUsd,
+    /// Totals of the plan; absent if unknown.
+    pub decided: Option<PlanTotals>,
+}
+
+/// An apply in progress.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PartialApply {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// Start.
+    pub since: Timestamp,
+    /// Approval of the plan.
+    pub approved: ApprovedBy,
+}
+
+/// A plan that another plan replaced before anything of it was applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SupersededPlan {
+    /// Digest of its decisions.
+    pub digest: Digest,
+    /// Time of the replacement.
+    pub at: Timestamp,
+}
+
+/// Totals of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct PlanTotals {
+    /// The repository, without credentials.
+    pub repository: Option<String>,
+    /// Numbers of changes and nodes.
+    pub summary: Summary,
+    /// Rows that change something.
+    pub changes: u32,
+    /// Numbers of pods.
+    pub pods: PodTotals,
+    /// Workloads with unschedulable pods.
+    pub unschedulable: u32,
+    /// Monthly cost difference.
+    pub monthly_delta: MicroUsd,
+}
+
+impl PlanTotals {
+    fn from_plan(plan: &Plan) -> Self {
+        let capacity = &plan.capacity;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let changes = plan
+            .resource_changes
+            .iter()
+            .filter(|row| row.change.actions.iter().any(|action| *action != Action::NoOp));
+        Self {
+            repository: capacity.base.repository.clone(),
+            summary: plan.summary,
+            changes: count(changes.count()),
+            pods: capacity.pods,
+            unschedulable: count(capacity.unschedulable.len()),
+            monthly_delta: capacity.cost.monthly_delta,
+        }
+    }
+}
+
+impl CompletedApply {
+    /// Returns the record of an apply that starts now.
+    pub(super) fn started(plan: &Plan, commit: &str, approved: ApprovedBy, now: Timestamp) -> Self {
+        let cost = &plan.capacity.cost;
+        Self {
+            plan_id: plan.capacity.plan_id.clone(),
+            digest: plan.capacity.digest.clone(),
+            commit: commit.to_owned(),
+            approved,
+            started_at: now,
+            ended_at: now,
+            receipt: None,
+            refused: None,
+            outcomes: BTreeMap::new(),
+            hourly_before: cost.hourly_before,
+            hourly_after: cost.hourly_after,
+            decided: Some(PlanTotals::from_plan(plan)),
+        }
+    }
+}
+
+/// Approval of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "kebab-case")]
+pub enum ApprovedBy {
+    /// The merge of its commit.
+    Merge,
+    /// An operator who approved its digest.
+    Digest {
+        /// The operator.
+        who: String,
+    },
+    /// The policies: none denies or warns.
+    Policy,
+    /// A break-glass: the plan has no approval.
+    BreakGlass {
+        /// The operator.
+        who: String,
+        /// Reason.
+        reason: String,
+    },
+    /// Unknown, for example from an older record.
+    Unknown,
+}
+
+/// A node that was found cordoned and was uncordoned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UncordonedNode {
+    /// The node.
+    pub node: NodeName,
+    /// Its instance.
+    pub instance: InstanceId,
+    /// Time of the uncordon.
+    pub at: Timestamp,
+}
+
+/// An instance that an external event terminates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TerminatingInstance {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its node, if it has joined.
+    pub node: Option<NodeName>,
+    /// Reason, such as `spot-interruption`, `rebalance`, `health`, `state-change`, `not-ready`.
+    pub reason: String,
+    /// Time of the notice.
+    pub since: Timestamp,
+    /// Time at which EC2 terminates the instance; absent without a deadline.
+    pub deadline: Option<Timestamp>,
+    /// Phase of the interruption.
+    pub phase: InterruptionPhase,
+    /// Reason that blocks its replacement and may last. Its pods stay while the replacement is
+    /// blocked, at most until shortly before the deadline.
+    pub replacement_blocked: Option<Blocked>,
+}
+
+/// Phase of an interruption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterruptionPhase {
+    /// Noticed, and not cordoned yet.
+    Noticed,
+    /// Cordoned, while capacity for its pods starts.
+    Replacing,
+    /// Its pods are being evicted.
+    Draining,
+    /// EC2 was asked to terminate the instance.
+    Terminating,
+}

@@ -1,0 +1,387 @@
+//! Durations of reads, plans, applies and instance lifecycles, from the times of events.
+//!
+//! No clock is read. Durations from observations are as exact as the interval between them; events
+//! of an apply carry their own time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::counters::Counter;
+use super::event::{PlanScope, Ticket};
+use super::planning_snapshot::is_pending;
+use super::reconcile;
+use super::state::ControllerState;
+use crate::apply::{Event, Step};
+use crate::model::ids::{InstanceId, Uid};
+use crate::model::observed::{InstanceState, Observed, Pod, tag};
+use crate::telemetry::histogram::{Histograms, LIFETIME};
+
+/// Most pods that are timed at once until they have a node.
+const TIMED_PODS_MAX: usize = 20_000;
+/// Terminations are timed for at most this long.
+const TERMINATION_TIMEOUT: SignedDuration = SignedDuration::from_hours(1);
+
+/// Measured durations, and measurements in progress.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Timing {
+    pub(super) measured: Histograms,
+    /// Creation times of pods observed without a node.
+    pending_pods: BTreeMap<Uid, Timestamp>,
+    /// Times at which an apply cordoned the node of an instance to drain it.
+    cordoned: BTreeMap<InstanceId, Timestamp>,
+    /// Terminations requested in the last hour.
+    terminations: BTreeMap<InstanceId, Termination>,
+}
+
+/// A requested termination.
+#[derive(Debug, Clone, Copy)]
+struct Termination {
+    at: Timestamp,
+    /// True once an observation shows the end.
+    ended: bool,
+}
+
+impl Timing {
+    fn note(&mut self, name: &str, of: &str, since: Timestamp, now: Timestamp) {
+        let name = if of.is_empty() { name.to_owned() } else { format!("{name}.{of}") };
+        self.measured.note(&name, now.duration_since(since));
+    }
+
+    /// Measures pods that have a node now, and starts to time new pending ones.
+    fn time_pods(&mut self, observed: &Observed) {
+        let at = observed.taken_at;
+        let mut waiting = BTreeMap::new();
+        for pod in &observed.pods {
+            if is_pending(pod) {
+                if waiting.len() < TIMED_PODS_MAX {
+                    waiting.insert(pod.uid.clone(), pod.created_at);
+                }
+            } else if let Some(created) = self.pending_since(pod) {
+                self.note("bound", "", created, at);
+            }
+        }
+        self.pending_pods = waiting;
+    }
+
+    fn pending_since(&self, pod: &Pod) -> Option<Timestamp> {
+        if self.pending_pods.is_empty() || pod.node.is_none() {
+            return None;
+        }
+        self.pending_pods.get(&pod.uid).copied()
+    }
+
+    /// Measures requested terminations that have ended.
+    fn time_terminations(&mut self, observed: &Observed) {
+        let at = observed.taken_at;
+        for (id, termination) in &mut self.terminations {
+            let instance = observed.instances.get(id);
+            let gone = instance.is_none_or(|instance| instance.state == InstanceState::Terminated);
+            if gone && !termination.ended {
+                termination.ended = true;
+                self.measured.note("termination", at.duration_since(termination.at));
+            }
+        }
+        self.terminations
+            .retain(|_, termination| at.duration_since(termination.at) < TERMINATION_TIMEOUT);
+        // An instance that ended for another reason reports no end of its drain.
+        self.cordoned.retain(|id, _| observed.instances.contains_key(id));
+    }
+}
+
+impl ControllerState {
+    /// Measures a complete observation. Instances that were not Ready before it are `booting`.
+    pub(super) fn time_observation(&mut self, observed: &Observed, booting: &[InstanceId]) {
+        let now = self.now;
+        let began = self.observation.reads.started_at;
+        self.timing.note("read", "world", began, now);
+        self.timing.time_pods(observed);
+        self.timing.time_terminations(observed);
+        let launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
+        for launch in launched.filter(|launch| booting.contains(&launch.instance)) {
+            if let Some(ready) = launch.ready_at {
+                // A process that learned of the launch by observation knows it later than it
+                // happened.
+                let found = observed.instances.get(&launch.instance);
+                let since = found.map_or(launch.at, |found| found.launched_at.min(launch.at));
+                self.timing.note("ready", launch.pool.as_str(), since, ready);
+            }
+        }
+    }
+
+    /// Returns instances known since their launch that no observation has shown Ready.
+    pub(super) fn booting_instances(&self) -> Vec<InstanceId> {
+        let launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
+        let boots = launched.filter(|launch| launch.from_start && launch.ready_at.is_none());
+        boots.map(|launch| launch.instance.clone()).collect()
+    }
+
+    /// Measures an event of an apply.
+    pub(super) fn time_apply_event(&mut self, ticket: Ticket, event: &Event, why: &str) {
+        let Some(run) = self.applies.runs.get(&ticket) else { return };
+        let row = |event: &Event| {
+            let address = event.address.as_ref()?;
+            run.plan.resource_changes.iter().find(|row| row.address == *address)
+        };
+        let of = || row(event).and_then(reconcile::instance_of);
+        if let Step::Terminating { instance_id } = &event.step {
+            let since = self.timing.cordoned.remove(instance_id);
+            self.time_termination(instance_id, since, why, event.at);
+        } else if matches!(event.step, Step::Cordoned { .. }) {
+            let of = of();
+            self.timing.cordoned.extend(of.map(|instance| (instance, event.at)));
+        } else if matches!(event.step, Step::Uncordoned { .. })
+            && let Some(instance) = of()
+        {
+            self.timing.cordoned.remove(&instance);
+        }
+    }
+
+    /// Measures the drain and the lifetime of an instance whose termination was requested. `since`
+    /// is the start of its evictions.
+    pub(super) fn time_termination(
+        &mut self,
+        instance: &InstanceId,
+        since: Option<Timestamp>,
+        why: &str,
+        at: Timestamp,
+    ) {
+        // A repeated request was measured before.
+        if self.timing.terminations.contains_key(instance) {
+            return;
+        }
+        if let Some(since) = since {
+            self.timing.note("drain", why, since, at);
+        }
+        self.timing.terminations.insert(instance.clone(), Termination { at, ended: false });
+        self.time_lifetime(instance, at);
+    }
+
+    /// Measures the lifetime of an instance that ended without a request.
+    pub(super) fn time_external_termination(&mut self, instance: &InstanceId) {
+        if !self.timing.terminations.contains_key(instance) {
+            self.time_lifetime(instance, self.now);
+        }
+    }
+
+    fn time_lifetime(&mut self, instance: &InstanceId, at: Timestamp) {
+        let found =
+            self.observation.latest.as_ref().and_then(|world| world.instances.get(instance));
+        let Some(found) = found else { return };
+        // Group members belong to no pool of ours.
+        let pool = found.tags.get(tag::POOL).map_or("", String::as_str);
+        let ran = at.duration_since(found.launched_at);
+        self.timing.measured.note(&format!("{LIFETIME}{pool}"), ran);
+    }
+
+    /// Measures a duration that began at `since` and ends now.
+    pub(super) fn time_since(&mut self, name: &str, of: &str, since: Timestamp) {
+        self.timing.note(name, of, since, self.now);
+    }
+
+    /// Measures a plan with these limits.
+    pub(super) fn time_planning(&mut self, limits: &PlanScope, took: SignedDuration) {
+        self.counters.count(Counter::PlansMade);
+        self.counters.add(Counter::PlanMillis, u64::try_from(took.as_millis()).unwrap_or(0));
+        let adds = limits.changeable_nodes.as_ref().is_some_and(BTreeSet::is_empty);
+        let scope = if adds { "additive" } else { "all" };
+        self.timing.measured.note(&format!("plan.{scope}"), took);
+    }
+
+    /// Measures the step that led to this state, by the clock of the caller.
+    pub(super) fn time_step(&mut self, took: SignedDuration) {
+        self.timing.measured.note("step", took);
+        self.counters.add(Counter::StepMicros, u64::try_from(took.as_micros()).unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::apply::{ApplyStatus, Receipt};
+    use crate::controller::event::TerminateOutcome;
+    use crate::controller::fixture::{ControllerHarness, at, plan_removing_one, world};
+    use crate::controller::{
+        Event as Heard, InterruptionMessage, LaunchRecord, MessageKind, PersistedState, Signal,
+    };
+    use crate::model::ids::Address;
+    use crate::model::observed::fixture::pod;
+    use crate::plan::Plan;
+    use crate::plan::wire::WaveStep;
+    use crate::render::fixture;
+
+    /// Returns the number of measurements, and their sum.
+    fn measured(story: &ControllerHarness, name: &str) -> (u64, Duration) {
+        let all = story.state().status().durations;
+        let found = all.iter().find(|(known, _)| *known == name);
+        let found = found.map(|(_, all)| (all.count(), Duration::from_micros(all.micros)));
+        found.unwrap_or_default()
+    }
+
+    fn once(seconds: u64) -> (u64, Duration) {
+        (1, Duration::from_secs(seconds))
+    }
+
+    /// Returns a scenario in which the controller leads.
+    fn leads() -> ControllerHarness {
+        let mut story = ControllerHarness::started();
+        story.step_at(1, Heard::Signal(Signal::LeaseGained));
+        story.load_state_and_branch();
+        story
+    }
+
+    fn observe(story: &mut ControllerHarness, seconds: i64, world: Observed) {
+        story.step_at(
+            seconds,
+            Heard::Observed(Arc::new(Observed { taken_at: at(seconds), ..world })),
+        );
+    }
+
+    #[test]
+    fn only_pending_pods_are_timed_until_bound() {
+        let mut story = leads();
+        let with = |node: Option<&str>| {
+            let mut world = world(0);
+            let waits = Pod { created_at: at(-3), node: node.map(Into::into), ..pod("waits") };
+            let never = Pod { node: Some("n".into()), ..pod("never-waited") };
+            world.pods = vec![Arc::new(waits), Arc::new(never)];
+            world
+        };
+        observe(&mut story, 2, with(None));
+        assert_eq!(measured(&story, "bound"), (0, Duration::ZERO));
+        observe(&mut story, 9, with(Some("n")));
+        observe(&mut story, 14, with(Some("n")));
+        assert_eq!(measured(&story, "bound"), once(12));
+    }
+
+    #[test]
+    fn readiness_is_timed_from_launch_to_observation() {
+        let mut story = leads();
+        let launch = |instance: &str, from_start| LaunchRecord {
+            instance: instance.into(),
+            pool: "web".into(),
+            // Another process launched it.
+            at: at(-5),
+            ready_at: None,
+            useful: false,
+            from_start,
+            passed_over: false,
+        };
+        story.modify(|state| {
+            // An earlier process may have observed one of them.
+            let launched = vec![launch("i-1", true), launch("i-2", false)];
+            state.persistence.loaded =
+                Some(PersistedState { launches: launched, ..PersistedState::default() });
+        });
+        for seconds in [4, 9] {
+            let mut shows = world(seconds);
+            shows.instances.get_mut("i-1").expect("it is there").launched_at = at(-20);
+            observe(&mut story, seconds, shows);
+        }
+        assert_eq!(measured(&story, "ready.web"), once(24));
+    }
+
+    /// Returns a scenario that carries out a plan to remove `i-1`.
+    fn removes() -> (ControllerHarness, Ticket, Address) {
+        let mut story = leads();
+        story.modify(|state| {
+            let head = Arc::make_mut(state.revisions.served.as_mut().expect("read"));
+            head.controller.removal_delay = SignedDuration::ZERO;
+        });
+        observe(&mut story, 2, world(2));
+        story.finish_planning(2, plan_removing_one());
+        if story.state().applies.runs.is_empty() {
+            story.finish_planning(3, plan_removing_one());
+        }
+        story.finish_saving(4);
+        let ticket = *story.state().applies.runs.keys().next().expect("it is in progress");
+        (story, ticket, plan_removing_one().capacity.waves[0].addresses[0].clone())
+    }
+
+    #[test]
+    fn drains_and_terminations_use_times_of_apply_events() {
+        let (mut story, ticket, address) = removes();
+        let report = |story: &mut ControllerHarness, seconds, step| {
+            let event = Event { at: at(seconds), address: Some(address.clone()), step };
+            // The event arrives later.
+            story.step_at(seconds + 1, Heard::ApplyProgressed { ticket, event });
+        };
+        report(&mut story, 10, Step::Cordoned { node: "n".into() });
+        report(&mut story, 40, Step::Terminating { instance_id: "i-1".into() });
+        let plan = plan_removing_one();
+        let all = story.state().status().durations;
+        let drains: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("drain.")).collect();
+        let [(_, drain)] = drains[..] else { panic!("{drains:?}") };
+        assert_eq!((drain.count(), drain.micros), (1, 30_000_000), "{plan:?}");
+        // The instance ran since long before.
+        assert_eq!(measured(&story, "lifetime.web").0, 1);
+        let mut ends = world(70);
+        ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
+        observe(&mut story, 70, ends);
+        assert_eq!(measured(&story, "termination"), once(30));
+        let began = story.state().applies.runs[&ticket].record.started_at;
+        let receipt = Receipt {
+            plan_id: plan.capacity.plan_id,
+            digest: plan.capacity.digest,
+            outcomes: Vec::new(),
+            started_at: at(3),
+            finished_at: at(75),
+            verdict: ApplyStatus::Applied,
+        };
+        story.step_at(75, Heard::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
+        let took = at(75).duration_since(began).unsigned_abs();
+        assert_eq!(measured(&story, "apply.applied"), (1, took));
+    }
+
+    #[test]
+    fn reads_plans_messages_and_launches_are_timed() {
+        let mut story = leads();
+        story.step_at(2, Heard::Signal(Signal::PodPending));
+        let message = InterruptionMessage {
+            receipt: "r".to_owned(),
+            kind: MessageKind::Rebalance,
+            instances: Vec::new(),
+            deadline: None,
+            sent: Some(at(-5)),
+        };
+        story.step_at(3, Heard::Signal(Signal::Message(message)));
+        assert_eq!(measured(&story, "message.rebalance"), once(8));
+        let ((reads, took), began) =
+            (measured(&story, "read.world"), story.state().observation.reads.started_at);
+        assert!(began < at(4));
+        observe(&mut story, 4, world(4));
+        let took = took + at(4).duration_since(began).unsigned_abs();
+        assert_eq!(measured(&story, "read.world"), (reads + 1, took));
+        let mut launches = Plan { applyable: true, ..fixture::plan() };
+        launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        story.finish_planning(6, launches.clone());
+        if story.state().planning.run.is_some() {
+            story.finish_planning(6, launches);
+        }
+        assert_eq!(measured(&story, "reaction"), once(4));
+        assert!(measured(&story, "plan.all").0 > 0);
+        story.modify(|state| state.time_step(SignedDuration::from_millis(3)));
+        assert_eq!(measured(&story, "step").1, Duration::from_millis(3));
+    }
+
+    #[test]
+    fn repeated_termination_is_timed_once() {
+        let mut story = leads();
+        observe(&mut story, 2, world(2));
+        story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+        for seconds in [10, 11] {
+            let end = Ok(TerminateOutcome::Called);
+            let does = story
+                .step_at(seconds, Heard::TerminateFinished { instance: "i-1".into(), result: end });
+            assert_eq!(does, [""; 0], "the request was sent just now");
+        }
+        let mut ends = world(20);
+        ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
+        observe(&mut story, 20, ends);
+        assert_eq!(measured(&story, "termination"), once(10));
+        assert_eq!(measured(&story, "lifetime.web").0, 1);
+    }
+}

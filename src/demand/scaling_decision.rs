@@ -1,0 +1,395 @@
+//! Who decides how many pods a workload has, and between which bounds.
+//!
+//! Replicas that an autoscaler owns are never taken from the repository: what runs counts, and
+//! where nothing live is known, the least that the autoscaler keeps.
+
+use jiff::Timestamp;
+
+use super::live_pods::LivePods;
+use super::proportional::{ClusterSize, bounds, replicas};
+use super::{Counts, Decider, DemandQuery, event_driven, horizontal, jobs};
+use crate::model::desired::{
+    Desired, EventDriven, Horizontal, PauseMode, Problem, Scale, Scaler, ScalerRule, ScalingRules,
+    SelectPolicy, Severity, Unresolved, Workload,
+};
+use crate::model::ids::WorkloadId;
+use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
+
+/// What decides the number of a declared workload's pods.
+pub(super) struct ScalingContext<'a> {
+    pub(super) desired: &'a Desired,
+    pub(super) observed: &'a Observed,
+    pub(super) live: &'a LivePods<'a>,
+    pub(super) query: &'a DemandQuery,
+}
+
+/// What was decided; `counts.planned` is left open.
+pub(super) struct ScalingDecision {
+    pub(super) counts: Counts,
+    pub(super) by: Decider,
+    pub(super) problems: Vec<Problem>,
+    pub(super) unresolved: Option<Unresolved>,
+}
+
+impl ScalingDecision {
+    fn new(counts: Counts, by: Decider) -> Self {
+        Self { counts, by, problems: Vec::new(), unresolved: None }
+    }
+}
+
+/// Floor, live and ceiling, why, and the next step where it is known.
+struct ReplicaRange {
+    floor: u32,
+    live: u32,
+    ceiling: u32,
+    because: String,
+    next: Option<u32>,
+}
+
+impl ReplicaRange {
+    fn fixed(count: u32, because: String) -> Self {
+        Self { floor: count, live: count, ceiling: count, because, next: None }
+    }
+}
+
+impl ScalingContext<'_> {
+    /// Returns the counts of `workload`, and who decides them.
+    pub(super) fn decide(&self, workload: &Workload) -> ScalingDecision {
+        let mut claimants = scalers_of(&self.desired.scalers, &workload.id);
+        let rank = |scaler: &&Scaler| match scaler.rule {
+            ScalerRule::EventDriven(_) => 0,
+            ScalerRule::Horizontal(_) => 1,
+            ScalerRule::Proportional(_) => 2,
+            ScalerRule::Unknown(_) => 3,
+        };
+        claimants.sort_by_key(rank);
+        let Some(first) = claimants.first() else { return self.without_autoscaler(workload) };
+        let mut decision = self.with_autoscaler(workload, first);
+        decision
+            .problems
+            .extend(claimants.get(1).map(|second| duplicate_scaler_error(first, second, workload)));
+        decision
+    }
+
+    /// Returns what the workload itself says.
+    fn without_autoscaler(&self, workload: &Workload) -> ScalingDecision {
+        let all = |n: u32| Counts { floor: n, live: n, ceiling: n, planned: n };
+        // A pod counts from when it is made: it needs room before it is bound.
+        let active = self.live.active_count(&workload.id);
+        match &workload.scale {
+            Scale::Replicas(n) => ScalingDecision::new(all(*n), Decider::Git),
+            // How much room a buffer keeps follows from other workloads; see `buffer`.
+            Scale::PerNode | Scale::Buffer(_) => {
+                ScalingDecision::new(Counts::default(), Decider::Git)
+            }
+            // The controller takes the pods of a suspended job away.
+            Scale::Job { suspended: true, .. } => ScalingDecision::new(all(0), Decider::Git),
+            Scale::Job { pods, completions, suspended: false } => {
+                let finished = self.live.finished_count(&workload.id);
+                let left = jobs::remaining_pods(*pods, *completions, (active, finished));
+                ScalingDecision::new(all(left), Decider::Git)
+            }
+            Scale::CronJob { suspended: true, .. } => {
+                // It begins no further run; one that is under way goes on.
+                let counts = Counts { floor: 0, live: active, ceiling: active, planned: 0 };
+                let because = "it is suspended: no further runs".to_owned();
+                ScalingDecision::new(counts, Decider::Schedule { because })
+            }
+            Scale::CronJob { pods, suspended: false, schedule } => {
+                let (counts, because) = jobs::cron_job_counts(*pods, schedule, active, self.query);
+                ScalingDecision::new(counts, Decider::Schedule { because })
+            }
+            Scale::ScaledJob(scaling) => {
+                let seen = self.live_events(&workload.id.namespace, &workload.id.name);
+                let (counts, because, next) = jobs::scaled_job_counts(scaling, active, seen);
+                let scaler = Decider::Autoscaler {
+                    autoscaler: format!("ScaledJob {}", workload.id),
+                    origin: workload.origin.clone(),
+                    because,
+                    next,
+                };
+                ScalingDecision::new(counts, scaler)
+            }
+        }
+    }
+
+    /// Returns what `scaler` decides.
+    fn with_autoscaler(&self, workload: &Workload, scaler: &Scaler) -> ScalingDecision {
+        let known = self.live_replicas(&workload.id);
+        let seen = self.live_horizontal(scaler);
+        let span = match &scaler.rule {
+            ScalerRule::Horizontal(rule) => horizontal_range(rule, known, seen),
+            ScalerRule::EventDriven(rule) => {
+                let events = self.live_events(&scaler.namespace, &scaler.name);
+                self.event_driven(workload, rule, (known, seen, events))
+            }
+            ScalerRule::Proportional(rule) => {
+                let (count, nodes, cores) = replicas(rule, &self.query.size);
+                let (least, most) = bounds(rule);
+                let because = format!("{nodes} nodes with {cores} cores");
+                let (floor, ceiling) = (least.min(count), most.unwrap_or(count).max(count));
+                ReplicaRange { floor, live: count, ceiling, because, next: None }
+            }
+            ScalerRule::Unknown(why) => {
+                ReplicaRange::fixed(initial_replicas(workload, known), why.clone())
+            }
+        };
+        let ReplicaRange { floor, live, ceiling, because, next } = span;
+        let by = Decider::Autoscaler {
+            autoscaler: scaler.object.clone(),
+            origin: scaler.origin.clone(),
+            because,
+            next,
+        };
+        let mut decision = ScalingDecision::new(Counts { floor, live, ceiling, planned: 0 }, by);
+        let is_known = known.is_some() || seen.is_some();
+        decision.problems.extend(unused_replicas_warning(
+            workload,
+            scaler,
+            decision.counts,
+            is_known,
+        ));
+        if let ScalerRule::Unknown(why) = &scaler.rule {
+            decision.unresolved = Some(Unresolved {
+                origin: scaler.origin.clone(),
+                object: format!("{} {}", workload.id.kind, workload.id),
+                reason: format!("{} decides how many pods there are: {why}", scaler.object),
+            });
+        }
+        decision
+    }
+
+    fn event_driven(
+        &self,
+        workload: &Workload,
+        rule: &EventDriven,
+        (known, seen, events): (Option<u32>, Option<&LiveHorizontal>, Option<&LiveEvents>),
+    ) -> ReplicaRange {
+        let known = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas)));
+        match rule.paused {
+            PauseMode::At(count) => {
+                return ReplicaRange::fixed(count, format!("it is paused at {count}"));
+            }
+            PauseMode::AsIs => {
+                let live = initial_replicas(workload, known);
+                return ReplicaRange::fixed(live, format!("it is paused; {live} pods stay"));
+            }
+            PauseMode::No | PauseMode::ScaleIn | PauseMode::ScaleOut => {}
+        }
+        let DemandQuery { at, lead, is_forecast, .. } = *self.query;
+        let until = at.checked_add(lead).unwrap_or(at);
+        // What a formula makes of its triggers is not known: a window promises nothing then.
+        let mut floor = if rule.has_formula {
+            event_driven::idle_replicas(rule)
+        } else {
+            event_driven::max_declared_within(rule, at, until)
+        };
+        if let Some(fallback) = rule.fallback.filter(|_| events.is_some_and(|e| e.in_fallback)) {
+            floor = floor.max(fallback.replicas.min(rule.max));
+        }
+        let is_foreseeable = event_driven::is_foreseeable(rule);
+        let highest = if is_foreseeable { event_driven::max_declared(rule) } else { rule.max };
+        let held = event_driven::held_replicas(rule, at).max(floor);
+        let (live, said) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
+            Some(known) => (known.max(floor), format!("{known} pods run")),
+            None => (held, "by its windows alone".to_owned()),
+        };
+        let mut ceiling = highest.max(floor);
+        // What runs above the bounds goes at once, but not before the window that wants it.
+        let live = live.min(rule.max.max(floor));
+        match rule.paused {
+            PauseMode::ScaleIn => floor = floor.max(live),
+            PauseMode::ScaleOut => ceiling = ceiling.min(live.max(floor)),
+            PauseMode::No | PauseMode::AsIs | PauseMode::At(_) => {}
+        }
+        let because = format!("{said}; {}", describe_windows(rule, at, until));
+        ReplicaRange { floor, live, ceiling: ceiling.max(live), because, next: None }
+    }
+
+    /// Returns the pods that the workload has or is set to, where the world tells.
+    fn live_replicas(&self, id: &WorkloadId) -> Option<u32> {
+        let scale = self.observed.scaling.scales.iter().find(|scale| {
+            scale.namespace == id.namespace
+                && scale.kind == id.kind.as_str()
+                && *scale.name == *id.name
+        });
+        let set = self.live.stated_replicas(id).max(scale.map(|scale| scale.replicas));
+        let active = Some(self.live.active_count(id)).filter(|active| *active > 0);
+        set.max(active)
+    }
+
+    fn live_horizontal(&self, scaler: &Scaler) -> Option<&LiveHorizontal> {
+        let mut rows = self.observed.scaling.horizontal.iter();
+        rows.find(|row| row.namespace == scaler.namespace && row.name == scaler.name)
+    }
+
+    fn live_events(
+        &self,
+        namespace: &crate::model::ids::Namespace,
+        name: &str,
+    ) -> Option<&LiveEvents> {
+        let mut rows = self.observed.scaling.event_driven.iter();
+        rows.find(|row| row.namespace == *namespace && row.name == name)
+    }
+}
+
+/// Returns what a `HorizontalPodAutoscaler` decides.
+fn horizontal_range(
+    rule: &Horizontal,
+    known: Option<u32>,
+    seen: Option<&LiveHorizontal>,
+) -> ReplicaRange {
+    let bounds = (rule.min, rule.max);
+    let step = seen.and_then(|seen| horizontal::next_step(rule, seen));
+    let Some(live) = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas))) else {
+        // What the repository states is its author's guess, which a delivery may even reset: a
+        // change of it is no change of what is needed.
+        let because = "nothing live is known of it: its least counts".to_owned();
+        return ReplicaRange {
+            floor: rule.min,
+            live: rule.min,
+            ceiling: rule.max,
+            because,
+            next: None,
+        };
+    };
+    if live == 0 && rule.min > 0 {
+        let because = "its target is scaled to 0, which switches it off".to_owned();
+        return ReplicaRange::fixed(0, because);
+    }
+    let bounded = live.clamp(bounds.0, bounds.1);
+    let because = match (&step, bounded == live) {
+        (_, false) => format!("{live} pods run, outside its bounds"),
+        (Some(step), true) if step.count == live => {
+            format!("{live} pods run, and {} changes nothing", step.metric)
+        }
+        (Some(step), true) => {
+            let horizontal::ScalingStep { count, wanted, metric } = step;
+            format!("{live} pods run; {metric} asks for {wanted}, next step {count}")
+        }
+        (None, true) => format!("{live} pods run; none of its metrics is known"),
+    };
+    let next = step.map(|step| step.count).filter(|next| *next != live);
+    let (floor, ceiling) = bounds_by_behavior(rule, bounded);
+    ReplicaRange { floor, live: bounded, ceiling, because, next }
+}
+
+/// Returns the bounds of `rule`, or what runs in a direction that its behavior closes.
+fn bounds_by_behavior(rule: &Horizontal, runs: u32) -> (u32, u32) {
+    let is_closed = |rules: &ScalingRules| rules.select == SelectPolicy::Disabled;
+    let behavior = rule.behavior.as_ref();
+    let floor = if behavior.is_some_and(|b| is_closed(&b.down)) { runs } else { rule.min };
+    let ceiling = if behavior.is_some_and(|b| is_closed(&b.up)) { runs } else { rule.max };
+    (floor, ceiling)
+}
+
+/// Says what windows of time want, and what else decides.
+fn describe_windows(rule: &EventDriven, at: Timestamp, until: Timestamp) -> String {
+    let mut parts = Vec::new();
+    let holding = rule.crons.iter().filter(|cron| event_driven::is_active_at(cron, at));
+    parts.extend(holding.map(|cron| {
+        format!(
+            "the window {} to {} wants {}",
+            cron.start.as_str(),
+            cron.end.as_str(),
+            cron.desired
+        )
+    }));
+    let coming =
+        rule.crons.iter().filter(|cron| !event_driven::is_active_at(cron, at)).filter_map(|cron| {
+            let start = cron.start.next_after(at).filter(|start| *start <= until)?;
+            Some(format!("{} are wanted from {start}", cron.desired))
+        });
+    parts.extend(coming);
+    if parts.is_empty() && !rule.crons.is_empty() {
+        parts.push("no window holds".to_owned());
+    }
+    if !rule.triggers.is_empty() {
+        parts.push(format!("triggers that only the cluster knows: {}", rule.triggers.join(", ")));
+    }
+    parts.join("; ")
+}
+
+/// Returns the pods that a workload starts with: those that it states, or the one of a default.
+fn initial_replicas(workload: &Workload, known: Option<u32>) -> u32 {
+    known.unwrap_or(match &workload.scale {
+        Scale::Replicas(n) => *n,
+        Scale::PerNode
+        | Scale::Job { .. }
+        | Scale::CronJob { .. }
+        | Scale::ScaledJob(_)
+        | Scale::Buffer(_) => 0,
+    })
+}
+
+/// Returns the scalers that claim a workload.
+pub(super) fn scalers_of<'a>(scalers: &'a [Scaler], id: &WorkloadId) -> Vec<&'a Scaler> {
+    let claims = |scaler: &&Scaler| {
+        scaler.namespace == id.namespace
+            && scaler.targets.iter().any(|t| t.kind == id.kind.as_str() && *t.name == *id.name)
+    };
+    scalers.iter().filter(claims).collect()
+}
+
+fn duplicate_scaler_error(first: &Scaler, second: &Scaler, workload: &Workload) -> Problem {
+    Problem {
+        origin: second.origin.clone(),
+        severity: Severity::Error,
+        object: second.object.clone(),
+        message: format!(
+            "scales {} {}, which {} at {} scales as well",
+            workload.id.kind, workload.id, first.object, first.origin
+        ),
+        hint: Some("keep one of the two: they would undo each other's work".to_owned()),
+    }
+}
+
+/// Warns of replicas in the repository that its autoscaler would never leave, or with which a first
+/// delivery begins above what is planned.
+fn unused_replicas_warning(
+    workload: &Workload,
+    scaler: &Scaler,
+    counts: Counts,
+    is_known: bool,
+) -> Option<Problem> {
+    let Scale::Replicas(stated) = workload.scale else { return None };
+    if matches!(scaler.rule, ScalerRule::Unknown(_)) {
+        return None;
+    }
+    let Counts { floor, live, ceiling, planned: _ } = counts;
+    // One is what a manifest without replicas says.
+    let is_outside = stated > 1 && !(floor..=ceiling).contains(&stated);
+    let begins_above = !is_known && stated > live.max(1);
+    let says = if is_outside {
+        format!("keeps it between {floor} and {ceiling}: the number is not used")
+    } else if begins_above {
+        format!(
+            "owns the number: what runs is not known, planned are {live}, and a first delivery \
+             begins with {stated}"
+        )
+    } else {
+        return None;
+    };
+    Some(Problem {
+        origin: workload.origin.clone(),
+        severity: Severity::Warning,
+        object: format!("{} {}", workload.id.kind, workload.id),
+        message: format!(
+            "states {stated} replicas, and {} at {} {says}",
+            scaler.object, scaler.origin
+        ),
+        hint: Some("leave `replicas` out: each delivery would reset them".to_owned()),
+    })
+}
+
+/// Returns whether some scaler of the repository follows the number of nodes.
+pub(super) fn proportional_replicas(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
+    let of = |scaler: &Scaler| match &scaler.rule {
+        ScalerRule::Proportional(rule) => Some(replicas(rule, size).0),
+        ScalerRule::Horizontal(_) | ScalerRule::EventDriven(_) | ScalerRule::Unknown(_) => None,
+    };
+    desired.scalers.iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! cluster-proportional-autoscaler: a Deployment whose flags name its target. A ConfigMap or a flag
+//! sets the number of pods by nodes and cores.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::super::collector::{Collector, Definition};
+use super::super::decode::{FieldMap, ProblemCollector};
+use super::super::object_meta::ObjectMeta;
+use super::super::yaml::{YamlNode, YamlValue};
+use crate::model::desired::{
+    Ladder, Linear, Problem, Proportional, ProportionalMode, ScaleTarget, Scaler, ScalerRule,
+    Severity,
+};
+use crate::model::ids::{Labels, Namespace, Origin};
+use crate::model::requirement::label;
+use crate::model::units::Quantity;
+
+/// Part of the autoscaler's image names.
+const IMAGE: &str = "cluster-proportional-autoscaler";
+
+/// Abbreviations of target kinds.
+const KINDS: [(&str, &str); 8] = [
+    ("deployment", "Deployment"),
+    ("deployments", "Deployment"),
+    ("deploy", "Deployment"),
+    ("replicaset", "ReplicaSet"),
+    ("rs", "ReplicaSet"),
+    ("replicationcontroller", "ReplicationController"),
+    ("rc", "ReplicationController"),
+    ("statefulset", "StatefulSet"),
+];
+
+/// An autoscaler found among the workloads, before its parameters are resolved.
+#[derive(Debug, Clone)]
+pub(in super::super) struct ProportionalScaler {
+    scaler: Scaler,
+    node_labels: Labels,
+    /// The namespace and name of its ConfigMap.
+    parameters: Option<(Namespace, String)>,
+    /// The value of `--default-params`, for a missing ConfigMap.
+    default: Option<String>,
+}
+
+/// Parameters of a ConfigMap: the scaling mode, or the problem with it.
+pub(in super::super) type ProportionalParameters = Result<ProportionalMode, String>;
+
+/// Records the autoscaler if the pods of a workload run one.
+pub(in super::super) fn collect_proportional_autoscaler(
+    meta: &ObjectMeta,
+    root: &YamlNode<'_>,
+    into: &mut Collector,
+) {
+    let path = ["spec", "template", "spec", "containers"];
+    let Some(containers) = path.iter().try_fold(root, |node, key| node.get(key)) else { return };
+    let YamlValue::Seq(containers) = &containers.value else { return };
+    let is_one = |container: &&YamlNode<'_>| {
+        container.get("image").and_then(YamlNode::text).is_some_and(|image| image.contains(IMAGE))
+    };
+    let Some(container) = containers.iter().find(is_one) else { return };
+    let flags = flags(container);
+    let flag = |name: &str| flags.get(name).cloned();
+    let namespace = flag("namespace").map_or(meta.namespace.clone(), |name| name.as_str().into());
+    let name = meta.name.clone();
+    let targets = flag("target").map(|text| targets(&text)).unwrap_or_default();
+    let node_labels = flag("nodelabels").map(|text| node_labels(&text)).unwrap_or_default();
+    let scaler = Scaler {
+        object: format!("cluster-proportional-autoscaler {}/{name}", meta.namespace),
+        origin: meta.origin.clone(),
+        namespace: namespace.clone(),
+        name,
+        rule: ScalerRule::Unknown(String::new()),
+        targets,
+    };
+    let parameters = flag("configmap").map(|name| (namespace, name));
+    into.proportional.push(ProportionalScaler {
+        scaler,
+        node_labels,
+        parameters,
+        default: flag("default-params"),
+    });
+}
+
+/// Returns the flags of a container's command line, written as `--a=b` or `--a b`.
+fn flags(container: &YamlNode<'_>) -> BTreeMap<String, String> {
+    let words = ["command", "args"].into_iter().filter_map(|key| container.get(key));
+    let words = words.flat_map(|list| match &list.value {
+        YamlValue::Seq(items) => items.iter().filter_map(YamlNode::text).collect(),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
+            Vec::new()
+        }
+    });
+    let mut flags = BTreeMap::new();
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--").or(word.strip_prefix('-')) else { continue };
+        if let Some((name, value)) = flag.split_once('=') {
+            flags.insert(name.to_owned(), value.to_owned());
+        } else if let Some(value) = words.next_if(|next| !next.starts_with('-')) {
+            flags.insert(flag.to_owned(), value.to_owned());
+        }
+    }
+    flags
+}
+
+fn targets(text: &str) -> Vec<ScaleTarget> {
+    let one = |target: &str| {
+        let (kind, name) = target.trim().split_once('/')?;
+        let known = KINDS.iter().find(|(short, _)| kind.eq_ignore_ascii_case(short));
+        let kind = known.map_or(kind, |(_, kind)| kind).to_owned();
+        Some(ScaleTarget { kind, name: name.to_owned() })
+    };
+    text.split(',').filter_map(one).collect()
+}
+
+fn node_labels(text: &str) -> Labels {
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(key, value)| label(key.trim(), value.trim())).collect()
+}
+
+/// Records the parameters of a ConfigMap that has any.
+pub(in super::super) fn proportional_parameters(
+    meta: ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
+) {
+    let found = root.field.node.get("data").map(|data| {
+        let text = |key| data.get(key).and_then(YamlNode::text);
+        match (text("linear"), text("ladder")) {
+            (Some(text), None) => linear(text),
+            (None, Some(text)) => ladder(text),
+            (_, _) => Err("it holds both `linear` and `ladder`".to_owned()),
+        }
+    });
+    let Some(found) = found else { return };
+    into.skip(meta.origin.clone(), "kind ConfigMap");
+    let ObjectMeta { namespace, name, origin, .. } = meta;
+    let scope = root.field.scope;
+    let named =
+        Definition { kind: "parameters", name: format!("{namespace}/{name}"), scope, origin };
+    into.insert(named, |all| &mut all.parameters, ((namespace, name), found), PartialEq::eq);
+}
+
+/// Matches autoscalers with their parameters.
+pub(in super::super) fn resolve_proportional_autoscalers(
+    into: &mut Collector,
+    report: &ProblemCollector,
+) {
+    for found in std::mem::take(&mut into.proportional) {
+        let ProportionalScaler { mut scaler, node_labels, parameters, default } = found;
+        let from_config_map = parameters.as_ref().and_then(|key| into.parameters.get(key).cloned());
+        let named = parameters.map(|(namespace, name)| format!("{namespace}/{name}"));
+        let mode = from_config_map.or_else(|| default.as_deref().map(default_parameters));
+        scaler.rule = match mode {
+            Some(Ok(mode)) => ScalerRule::Proportional(Proportional { node_labels, mode }),
+            Some(Err(why)) => {
+                let named = named.unwrap_or_else(|| "--default-params".to_owned());
+                report_error(
+                    report,
+                    &scaler,
+                    format!("its parameters in {named} are invalid: {why}"),
+                );
+                ScalerRule::Unknown("its parameters are invalid".to_owned())
+            }
+            None => {
+                let named =
+                    named.map_or_else(|| "no ConfigMap".to_owned(), |n| format!("ConfigMap {n}"));
+                ScalerRule::Unknown(format!("its parameters ({named}) are not in the repository"))
+            }
+        };
+        if scaler.targets.is_empty() {
+            let why = "its `--target` names no workload; write --target=deployment/NAME";
+            report_error(report, &scaler, why.to_owned());
+            continue;
+        }
+        into.desired.scalers.push(scaler);
+    }
+}
+
+fn report_error(report: &ProblemCollector, scaler: &Scaler, message: String) {
+    let Scaler { origin, object, .. } = scaler;
+    let (origin, object): (Origin, String) = (origin.clone(), object.clone());
+    report.add(Problem { origin, severity: Severity::Error, object, message, hint: None });
+}
+
+/// Reads the value of `--default-params`: one mode under its name.
+fn default_parameters(text: &str) -> ProportionalParameters {
+    let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    match (json.get("linear"), json.get("ladder")) {
+        (Some(found), None) => linear(&found.to_string()),
+        (None, Some(found)) => ladder(&found.to_string()),
+        (_, _) => Err("it holds neither `linear` nor `ladder` alone".to_owned()),
+    }
+}
+
+fn object(text: &str) -> Result<serde_json::Map<String, Json>, String> {
+    let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    json.as_object().cloned().ok_or_else(|| "it is not a JSON object".to_owned())
+}
+
+fn linear(text: &str) -> ProportionalParameters {
+    let json = object(text)?;
+    let ratio = |key: &str| match json.get(key) {
+        None => Ok(None),
+        Some(number) => match milli(number) {
+            Some(milli) if milli > 0 => Ok(Some(milli)),
+            _ => Err(format!("`{key}` is {number}, not a number above 0")),
+        },
+    };
+    let count = |key: &str| match json.get(key) {
+        None => Ok(0),
+        Some(number) => count(number).ok_or(format!("`{key}` is {number}, not a whole number")),
+    };
+    let is = |key: &str| json.get(key).and_then(Json::as_bool).unwrap_or(false);
+    let (cores, nodes) = (ratio("coresPerReplica")?, ratio("nodesPerReplica")?);
+    if cores.is_none() && nodes.is_none() {
+        return Err("it has neither `coresPerReplica` nor `nodesPerReplica`".to_owned());
+    }
+    let (min, max) = (count("min")?.max(1), count("max")?);
+    if max != 0 && min > max {
+        return Err(format!("`min` {min} is above `max` {max}"));
+    }
+    Ok(ProportionalMode::Linear(Linear {
+        cores_per_replica_milli: cores,
+        nodes_per_replica_milli: nodes,
+        min,
+        max,
+        prevent_single_point_of_failure: is("preventSinglePointFailure"),
+        include_unschedulable: is("includeUnschedulableNodes"),
+    }))
+}
+
+fn ladder(text: &str) -> ProportionalParameters {
+    let json = object(text)?;
+    let steps = |key: &str| -> Result<Vec<(i64, u32)>, String> {
+        let Some(listed) = json.get(key) else { return Ok(Vec::new()) };
+        let step = |step: &Json| {
+            let [from, replicas] = step.as_array()?.as_slice() else { return None };
+            Some((i64::from(count(from)?), count(replicas)?))
+        };
+        let steps = listed.as_array().map(|all| all.iter().map(step).collect::<Option<Vec<_>>>());
+        let mut steps = steps.flatten().ok_or(format!("`{key}` is not a list of pairs"))?;
+        steps.sort_unstable();
+        Ok(steps)
+    };
+    let include = json.get("includeUnschedulableNodes").and_then(Json::as_bool);
+    let ladder = Ladder {
+        cores: steps("coresToReplicas")?,
+        nodes: steps("nodesToReplicas")?,
+        include_unschedulable: include.unwrap_or(false),
+    };
+    if ladder.cores.is_empty() && ladder.nodes.is_empty() {
+        return Err("it has neither `coresToReplicas` nor `nodesToReplicas`".to_owned());
+    }
+    Ok(ProportionalMode::Ladder(ladder))
+}
+
+fn milli(number: &Json) -> Option<i64> {
+    let Json::Number(number) = number else { return None };
+    Some(number.to_string().parse::<Quantity>().ok()?.ceil_milli())
+}
+
+fn count(number: &Json) -> Option<u32> {
+    number.as_u64().and_then(|number| u32::try_from(number).ok())
+}

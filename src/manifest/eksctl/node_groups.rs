@@ -1,0 +1,433 @@
+//! `nodeGroups` and `managedNodeGroups`: a pool of one shape, its node class, and its size limits.
+//!
+//! Sizes follow eksctl's defaults. The minimum is `minSize`, else `desiredCapacity`, else 2. The
+//! maximum is `maxSize`, else `desiredCapacity`, else the minimum.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+
+use super::super::collector::{Collector, Definition};
+use super::super::decode::{Field, FieldMap, shorten};
+use super::super::karpenter::{canonical, kubelet, sha256};
+use super::super::labels::{LabelOwner, labels};
+use super::super::pod_spec::taints;
+use super::super::yaml::YamlValue;
+use crate::model::desired::{
+    AmiFamily, Consolidation, DISCOVERY_PREFIX, DISCOVERY_TAG, Expiry, Generation, GroupKind,
+    InstanceSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement,
+};
+use crate::model::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
+use crate::model::pod::{Taint, TaintEffect};
+use crate::model::requirement::{Operator, key, label};
+use crate::model::units::MicroUsd;
+
+/// Default instance type of a group.
+const DEFAULT_TYPE: &str = "m5.large";
+/// Default number of nodes of a group.
+const DEFAULT_SIZE: u32 = 2;
+/// Default volume size of a group, in GiB.
+const DEFAULT_VOLUME_GIB: i64 = 80;
+
+/// Fields that do not affect capacity.
+const IRRELEVANT: &[&str] = &[
+    "additionalVolumes",
+    "ami",
+    "asgMetricsCollection",
+    "asgSuspendProcesses",
+    "bottlerocket",
+    "capacityReservation",
+    "classicLoadBalancerNames",
+    "clusterDNS",
+    "containerRuntime",
+    "cpuCredits",
+    "disableASGTagPropagation",
+    "disableIMDSv1",
+    "disablePodIMDS",
+    "ebsOptimized",
+    "efaEnabled",
+    "enableDetailedMonitoring",
+    "iam",
+    "instanceMarketOptions",
+    "instanceName",
+    "instancePrefix",
+    "launchTemplate",
+    "localZones",
+    "maxInstanceLifetime",
+    "nodeRepairConfig",
+    "outpostARN",
+    "overrideBootstrapCommand",
+    "placement",
+    "preBootstrapCommands",
+    "privateNetworking",
+    "propagateASGTags",
+    "releaseVersion",
+    "securityGroups",
+    "ssh",
+    "subnets",
+    "targetGroupARNs",
+    "updateConfig",
+    "version",
+    "volumeEncrypted",
+    "volumeIOPS",
+    "volumeKmsKeyID",
+    "volumeName",
+    "volumeThroughput",
+    "volumeType",
+];
+
+/// Reads one node group of `cluster`.
+pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &mut Collector) {
+    let Some(map) = field.map() else { return };
+    let Some(name) = map.required("name").and_then(|name| name.non_empty_text()) else { return };
+    let capacity = GroupCapacity::from_map(kind, &map);
+    let (min, max, desired) = sizes(kind, &map);
+    let node_labels = map.get("labels").map(|f| labels(&f, LabelOwner::Node)).unwrap_or_default();
+    let node_taints = read_taints(map.get("taints"));
+    let mut tags = map.get("tags").map(|f| string_map(&f)).unwrap_or_default();
+    if has_autoscaler_policy(&map) {
+        tags.extend(
+            [DISCOVERY_TAG.to_owned(), format!("{DISCOVERY_PREFIX}{cluster}")]
+                .map(|k| (k, "true".to_owned())),
+        );
+    }
+    check_taint_tags(&map, &node_taints);
+    let zones = map.get("availabilityZones").map(|f| f.text_list()).unwrap_or_default();
+    let group = NodeGroup {
+        name: PoolName::from(&*name),
+        origin: field.origin(),
+        kind: kind.clone(),
+        cluster: cluster.to_owned(),
+        min,
+        max,
+        desired,
+        types: capacity.types.clone(),
+        zones: zones.iter().map(|zone| zone.as_str().into()).collect(),
+        tags,
+        max_spot_price: capacity.max_spot_price,
+        manage: false,
+    };
+    let class = node_class(&group, &map);
+    map.ignore(IRRELEVANT);
+    map.finish_with_typo_check();
+    let pool = pool(&group, &capacity, (node_labels, node_taints), field);
+    add(group, pool, class, field, into);
+}
+
+fn add(group: NodeGroup, pool: Pool, class: NodeClass, field: &Field<'_>, into: &mut Collector) {
+    let named = |kind| Definition {
+        kind,
+        name: group.name.to_string(),
+        scope: field.scope,
+        origin: group.origin.clone(),
+    };
+    // Groups and pools share a name space, because nodes and plans refer to both by name alone.
+    let same = |a: &Pool, b: &Pool| Pool { origin: b.origin.clone(), ..a.clone() } == *b;
+    into.insert(named("NodePool"), |all| &mut all.desired.pools, (group.name.clone(), pool), same);
+    let key = class.name.clone();
+    let same = |a: &NodeClass, b: &NodeClass| a.spec_digests == b.spec_digests;
+    into.insert(named("node group"), |all| &mut all.desired.node_classes, (key, class), same);
+    into.desired.node_groups.entry(group.name.clone()).or_insert(group);
+}
+
+/// The instance types and purchase options of a group.
+struct GroupCapacity {
+    types: Vec<InstanceTypeName>,
+    /// Every node is spot.
+    spot: bool,
+    /// The group mixes spot and on-demand.
+    mixed: bool,
+    /// Maximum hourly price of a spot instance.
+    max_spot_price: Option<MicroUsd>,
+}
+
+impl GroupCapacity {
+    fn from_map(kind: &GroupKind, map: &FieldMap<'_>) -> Self {
+        let one = map.get("instanceType").and_then(|field| field.non_empty_text());
+        let one = one.filter(|name| name != "mixed").map(|name| InstanceTypeName::from(&*name));
+        let several = match kind {
+            GroupKind::Managed => {
+                let types = map.get("instanceTypes").map(|field| field.text_list());
+                let spot = map.get("spot").and_then(|field| field.boolean()).unwrap_or(false);
+                InstancesDistribution {
+                    types: types.unwrap_or_default(),
+                    spot,
+                    ..InstancesDistribution::default()
+                }
+            }
+            GroupKind::Unmanaged | GroupKind::External(_) => distribution(map),
+        };
+        if let Some(selector) = map.get("instanceSelector") {
+            selector.error(
+                "selects types by attributes, which is not supported yet",
+                "name the types under `instanceType` or `instanceTypes`".to_owned(),
+            );
+        }
+        let InstancesDistribution { types: listed, spot, mixed, max_spot_price } = several;
+        let mut types: Vec<InstanceTypeName> =
+            listed.iter().map(|name| name.as_str().into()).collect();
+        if types.is_empty() {
+            types.push(one.unwrap_or_else(|| DEFAULT_TYPE.into()));
+        }
+        Self { types, spot, mixed, max_spot_price }
+    }
+}
+
+/// The instance types and purchase options of a group with several types.
+#[derive(Default)]
+struct InstancesDistribution {
+    types: Vec<String>,
+    spot: bool,
+    mixed: bool,
+    max_spot_price: Option<MicroUsd>,
+}
+
+/// Reads `instancesDistribution`: its types, and its share of spot.
+fn distribution(map: &FieldMap<'_>) -> InstancesDistribution {
+    let Some(field) = map.get("instancesDistribution") else {
+        return InstancesDistribution::default();
+    };
+    let Some(spread) = field.map() else { return InstancesDistribution::default() };
+    let types = spread.required("instanceTypes").map(|field| field.text_list()).unwrap_or_default();
+    let base = spread.get("onDemandBaseCapacity").and_then(|f| f.int::<u32>(0)).unwrap_or(0);
+    let share = spread.get("onDemandPercentageAboveBaseCapacity");
+    let share = share.and_then(|f| f.int::<u32>(0)).unwrap_or(100);
+    let max_spot_price = spread.get("maxPrice").and_then(|field| price(&field));
+    spread.ignore(&["capacityRebalance", "spotAllocationStrategy", "spotInstancePools"]);
+    spread.finish_with_typo_check();
+    if let Some(named) = map.get("instanceType").filter(|f| f.node.text() != Some("mixed")) {
+        named.error("conflicts with `instancesDistribution`, which names the types", None);
+    }
+    let (spot, mixed) = (base == 0 && share == 0, share < 100 && (base > 0 || share > 0));
+    InstancesDistribution { types, spot, mixed, max_spot_price }
+}
+
+fn price(field: &Field<'_>) -> Option<MicroUsd> {
+    let text = field.text_or_number()?;
+    let price = text.parse::<MicroUsd>().ok().filter(|price| price.0 > 0);
+    if price.is_none() {
+        field.error(
+            format_args!("is `{}`, not a price in US dollars", shorten(&text)),
+            "write a decimal with at most six digits after the point, such as 0.2".to_owned(),
+        );
+    }
+    price
+}
+
+fn sizes(kind: &GroupKind, map: &FieldMap<'_>) -> (u32, u32, Option<u32>) {
+    let read = |key| map.get(key).and_then(|field| field.int::<u32>(0));
+    let (least, most, desired) = (read("minSize"), read("maxSize"), read("desiredCapacity"));
+    let min = least.or(desired).unwrap_or(DEFAULT_SIZE);
+    let max = most.or(desired).unwrap_or(min);
+    let max = if *kind == GroupKind::Managed { max.max(1) } else { max };
+    if min > max {
+        map.field.error(
+            format_args!("has at least {min} and at most {max} nodes"),
+            "raise `maxSize`, or lower `minSize`".to_owned(),
+        );
+    }
+    if let Some(desired) = desired.filter(|desired| !(min..=max).contains(desired)) {
+        map.field.error(
+            format_args!("has `desiredCapacity` {desired}, which is not from {min} to {max}"),
+            "keep it between `minSize` and `maxSize`".to_owned(),
+        );
+    }
+    (min, max, desired)
+}
+
+/// Reads taints: a list as in Kubernetes, or a mapping `key: value:Effect`.
+fn read_taints(field: Option<Field<'_>>) -> Vec<Taint> {
+    let Some(found) = &field else { return Vec::new() };
+    if !matches!(found.node.value, YamlValue::Map(_)) {
+        return taints(field);
+    }
+    let Some(map) = found.map() else { return Vec::new() };
+    let one = |(name, value): (&str, Field<'_>)| {
+        let text = value.text()?;
+        let (value_text, effect) = text.rsplit_once(':').unwrap_or((&text, ""));
+        let effect = parse_effect(effect);
+        if effect.is_none() {
+            value.error(
+                format_args!("is `{text}`, which is not value:Effect"),
+                format!("write \"{value_text}:NoSchedule\""),
+            );
+        }
+        Some(Taint { key: name.into(), value: value_text.into(), effect: effect? })
+    };
+    map.entries().filter_map(one).collect()
+}
+
+fn parse_effect(text: &str) -> Option<TaintEffect> {
+    match text {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
+        _ => None,
+    }
+}
+
+fn string_map(field: &Field<'_>) -> BTreeMap<String, String> {
+    let Some(map) = field.map() else { return BTreeMap::new() };
+    let read = |(key, value): (&str, Field<'_>)| Some((key.to_owned(), value.text()?.into_owned()));
+    map.entries().filter_map(read).collect()
+}
+
+fn has_autoscaler_policy(map: &FieldMap<'_>) -> bool {
+    let policy = map.get("iam").and_then(|iam| {
+        let iam = iam.map()?;
+        let policies = iam.get("withAddonPolicies")?;
+        policies.map()?.get("autoScaler")?.boolean()
+    });
+    policy.unwrap_or(false)
+}
+
+/// Prefix of the taint tags that Cluster Autoscaler reads for groups without nodes.
+const TAINT_TAG: &str = "k8s.io/cluster-autoscaler/node-template/taint/";
+
+/// Reports taint tags without an effect, which Cluster Autoscaler drops, and suggests the full tag.
+fn check_taint_tags(map: &FieldMap<'_>, node_taints: &[Taint]) {
+    let Some(tags) = map.get("tags") else { return };
+    let Some(tags) = tags.map() else { return };
+    for (tag, value) in tags.entries() {
+        let Some(name) = tag.strip_prefix(TAINT_TAG) else { continue };
+        let Some(text) = value.text() else { continue };
+        if text.rsplit_once(':').is_some_and(|(_, effect)| parse_effect(effect).is_some()) {
+            continue;
+        }
+        let effect = node_taints.iter().find(|taint| taint.key.as_str() == name);
+        let effect = effect.map_or(TaintEffect::NoSchedule, |taint| taint.effect);
+        value.warn(
+            format_args!(
+                "says `{text}` without an effect: Cluster Autoscaler drops it, and treats the group as one without the taint while it has no nodes"
+            ),
+            format!("write {tag}: \"{text}:{effect:?}\""),
+        );
+    }
+}
+
+fn node_class(group: &NodeGroup, map: &FieldMap<'_>) -> NodeClass {
+    let families = [
+        ("AmazonLinux2023", AmiFamily::Al2023),
+        ("AmazonLinux2", AmiFamily::Al2),
+        ("Bottlerocket", AmiFamily::Bottlerocket),
+        ("Ubuntu2404", AmiFamily::Ubuntu),
+        ("UbuntuPro2404", AmiFamily::Ubuntu),
+        ("Ubuntu2204", AmiFamily::Ubuntu),
+        ("UbuntuPro2204", AmiFamily::Ubuntu),
+        ("Ubuntu2004", AmiFamily::Ubuntu),
+        ("UbuntuPro2004", AmiFamily::Ubuntu),
+        ("WindowsServer2019CoreContainer", AmiFamily::Windows),
+        ("WindowsServer2019FullContainer", AmiFamily::Windows),
+        ("WindowsServer2022CoreContainer", AmiFamily::Windows),
+        ("WindowsServer2022FullContainer", AmiFamily::Windows),
+    ];
+    let stated = map.get("amiFamily");
+    let family = stated.as_ref().and_then(|f| f.choice(&families)).unwrap_or(AmiFamily::Al2023);
+    let image = stated.as_ref().and_then(Field::text).unwrap_or("AmazonLinux2023".into());
+    let gib = map.get("volumeSize").and_then(|f| f.int::<i64>(1)).unwrap_or(DEFAULT_VOLUME_GIB);
+    let own = map.get("kubeletExtraConfig");
+    let mut settings = own.as_ref().map(kubelet).unwrap_or_default();
+    let own = own.map(|field| canonical(field.node, field.scope.vars, &[])).unwrap_or_default();
+    let stated_pods = map.get("maxPodsPerNode").and_then(|f| f.int::<u32>(0));
+    let pods = stated_pods.map_or(String::new(), |pods| pods.to_string());
+    settings.max_pods = stated_pods.or(settings.max_pods);
+    let ephemeral_storage = Some(gib.saturating_mul(1 << 30));
+    // The digest covers the text of the file, not the internal representation.
+    let spec_digests = [
+        ("amiFamily", image.to_string()),
+        ("kubeletExtraConfig", own),
+        ("maxPodsPerNode", pods),
+        ("volumeSize", gib.to_string()),
+    ];
+    let spec_digests = spec_digests.map(|(field, text)| (field.to_owned(), sha256(&text)));
+    NodeClass {
+        name: group.name.as_str().into(),
+        origin: group.origin.clone(),
+        generation: Generation::Eksctl,
+        ami_family: family,
+        image: image.into_owned(),
+        kubelet: settings,
+        ephemeral_storage,
+        instance_store_raid0: false,
+        reservations: Vec::new(),
+        prefix_delegation: false,
+        user_data_digest: None,
+        tags: BTreeMap::new(),
+        instance_settings: InstanceSettings::default(),
+        spec_digests: BTreeMap::from(spec_digests).into(),
+        unreadable: map.field.scope.first_failed_field(),
+    }
+}
+
+/// Returns the labels that eksctl adds to the nodes of a group.
+fn eksctl_labels(group: &NodeGroup, capacity: &GroupCapacity) -> Labels {
+    let name = group.name.as_str();
+    let mut labels: Labels = [
+        label("alpha.eksctl.io/cluster-name", &group.cluster),
+        label("alpha.eksctl.io/nodegroup-name", name),
+    ]
+    .into();
+    match group.kind {
+        GroupKind::Managed => {
+            let capacity = if capacity.spot { "SPOT" } else { "ON_DEMAND" };
+            labels.extend([
+                label("eks.amazonaws.com/nodegroup", name),
+                label("eks.amazonaws.com/capacityType", capacity),
+            ]);
+        }
+        // In a mixed group, the lifecycle of the next node is unknown.
+        GroupKind::External(_) => {}
+        GroupKind::Unmanaged if capacity.mixed => {}
+        GroupKind::Unmanaged => labels.extend([label("node-lifecycle", capacity_type(capacity))]),
+    }
+    labels
+}
+
+fn capacity_type(capacity: &GroupCapacity) -> &'static str {
+    if capacity.spot { "spot" } else { "on-demand" }
+}
+
+fn requirements(group: &NodeGroup, capacity: &GroupCapacity) -> Vec<PoolRequirement> {
+    let of = |name: &str, values: Vec<&str>| PoolRequirement {
+        key: name.into(),
+        operator: Operator::In,
+        values: values.into_iter().map(Into::into).collect(),
+        min_values: None,
+    };
+    let types = group.types.iter().map(InstanceTypeName::as_str).collect();
+    let mut requirements =
+        vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![capacity_type(capacity)])];
+    if !group.zones.is_empty() {
+        let zones = group.zones.iter().map(ZoneName::as_str).collect();
+        requirements.push(of(key::ZONE, zones));
+    }
+    requirements
+}
+
+fn pool(
+    group: &NodeGroup,
+    capacity: &GroupCapacity,
+    (node_labels, node_taints): (Labels, Vec<Taint>),
+    field: &Field<'_>,
+) -> Pool {
+    Pool {
+        name: group.name.clone(),
+        origin: group.origin.clone(),
+        generation: Generation::Eksctl,
+        node_class: Some(group.name.as_str().into()),
+        labels: node_labels.into_iter().chain(eksctl_labels(group, capacity)).collect(),
+        annotations: BTreeMap::new(),
+        requirements: requirements(group, capacity),
+        taints: node_taints,
+        startup_taints: Vec::new(),
+        kubelet: None,
+        limits: PoolLimits { nodes: Some(group.max), ..PoolLimits::default() },
+        weight: 0,
+        replicas: None,
+        consolidation: Consolidation::WhenEmptyOrUnderutilized,
+        consolidate_after: Some(SignedDuration::ZERO),
+        budgets: Vec::new(),
+        expire_after: Expiry::Never,
+        unreadable: field.scope.first_failed_field(),
+    }
+}

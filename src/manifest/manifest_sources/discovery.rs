@@ -1,0 +1,259 @@
+//! The search for delivery objects, in files and in the output of other delivery objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::classify::{DeliveryKind, DocumentClass, classify};
+use super::super::decode::NamespaceRules;
+use super::super::delivery::{
+    ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage, GitRepository, ManifestContent,
+    ManifestSet, ReferenceKey, ReferencedObjects, TargetCluster, declared_manifest_set,
+};
+use super::super::manifest_text::{ManifestText, parse_documents};
+use super::super::object_meta::{ObjectScope, display_name};
+use super::super::yaml::{self, YamlNode, YamlValue};
+use super::delivered_files::may_contain;
+use super::{DeliverySources, SourceContext, VisitedText, display_directory};
+use crate::model::desired::TreeFile;
+
+/// Contents of a file that matter to the search.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ContentMarks {
+    /// The file may contain a delivery object or a repository.
+    pub(super) delivers: bool,
+    /// The file may contain values for a delivery object.
+    config: bool,
+}
+
+impl ContentMarks {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let Ok(text) = yaml::decode(bytes) else { return Self::default() };
+        Self {
+            delivers: text.contains("argoproj.io/") || text.contains("toolkit.fluxcd.io/"),
+            config: text.contains("ConfigMap"),
+        }
+    }
+
+    fn any(self) -> bool {
+        self.delivers || self.config
+    }
+}
+
+/// Objects that delivery objects refer to, collected in one scan.
+#[derive(Default)]
+struct ReferenceIndex {
+    repositories: ReferencedObjects<GitRepository>,
+    config_maps: ReferencedObjects<ConfigMapData>,
+}
+
+impl SourceContext<'_> {
+    fn delivery_context(&self, index: ReferenceIndex) -> DeliveryContext<'_> {
+        DeliveryContext {
+            tree: self.tree,
+            layout: self.layout,
+            fleet: self.fleet,
+            home: &self.renderings.location,
+            repositories: index.repositories,
+            config_maps: index.config_maps,
+            usage: GeneratorUsage::default(),
+        }
+    }
+
+    /// Returns the sources of the settings that need rendering.
+    pub(super) fn declared_sources(&self) -> Vec<DeliveryObject> {
+        let stated = self.fleet.sources.iter().zip(self.areas).filter_map(|(source, area)| {
+            let manifest_set = declared_manifest_set(source, &area.vars)?;
+            let object = format!("source {}", display_directory(&source.path));
+            let origin = source.origin.clone();
+            Some(DeliveryObject {
+                origin,
+                object,
+                manifest_sets: vec![Ok(manifest_set)],
+                delivered_by: None,
+            })
+        });
+        stated.collect()
+    }
+
+    /// Returns the files that the search must read.
+    pub(super) fn marked_files(&self) -> BTreeMap<&str, ContentMarks> {
+        let marks = |file: &TreeFile| match &file.content {
+            Ok(bytes) => ContentMarks::from_bytes(bytes),
+            Err(_) => ContentMarks::default(),
+        };
+        let all = self.tree.files.iter().map(|file| (&*file.path, marks(file)));
+        all.filter(|(_, marks)| marks.any()).collect()
+    }
+
+    /// Returns the delivery objects in all manifests known through `sources`.
+    pub(super) fn delivery_objects(
+        &self,
+        sources: &DeliverySources,
+        marked: &BTreeMap<&str, ContentMarks>,
+    ) -> Vec<DeliveryObject> {
+        let mut index = ReferenceIndex::default();
+        self.visit_objects(sources, marked, &mut |_, root, home| index.object(root, home));
+        let delivery_context = self.delivery_context(index);
+        let mut found: Vec<DeliveryObject> = Vec::new();
+        self.visit_objects(sources, marked, &mut |manifest, root, home| {
+            let DocumentClass::Delivers(delivery_kind, _) = classify(root) else { return };
+            let manifest_sets = delivery_context.manifest_sets_of(delivery_kind, root, home);
+            found.push(DeliveryObject {
+                origin: manifest.origin(root),
+                object: delivery_name(delivery_kind, root, manifest.namespaces),
+                manifest_sets,
+                delivered_by: manifest.delivered_by.map(str::to_owned),
+            });
+        });
+        // An object that delivers itself appears twice: in its file and in its own output.
+        let again: BTreeSet<String> =
+            found.iter().filter(|d| d.delivered_by.is_some()).map(|d| d.object.clone()).collect();
+        let delivers_itself = |delivery: &DeliveryObject| {
+            let own = delivery.manifest_sets.iter().flatten();
+            let mut contains =
+                own.map(|manifest_set| self.delivers_path(manifest_set, &delivery.origin.file));
+            delivery.delivered_by.is_none()
+                && again.contains(&delivery.object)
+                && contains.any(|found| found)
+        };
+        found.retain(|delivery| !delivers_itself(delivery));
+        found.sort_by(|a, b| (&a.origin, &a.object).cmp(&(&b.origin, &b.object)));
+        found.dedup_by(|a, b| a.object == b.object && a.manifest_sets == b.manifest_sets);
+        found
+    }
+
+    fn delivers_path(&self, manifest_set: &ManifestSet, path: &str) -> bool {
+        match &manifest_set.content {
+            ManifestContent::Files(files) => files.contains(path),
+            ManifestContent::Rendered(request) => match self.renderings.results.get(request) {
+                Some(Ok(rendered)) => rendered.files.iter().any(|file| file == path),
+                Some(Err(_)) | None => may_contain(manifest_set, path),
+            },
+        }
+    }
+
+    /// Visits every object of the marked manifests.
+    fn visit_objects(
+        &self,
+        sources: &DeliverySources,
+        marked: &BTreeMap<&str, ContentMarks>,
+        take: ObjectVisitor<'_>,
+    ) {
+        let mut visit = |visit: VisitedText<'_>| {
+            let (manifest, cluster) = match visit {
+                VisitedText::Manifest(manifest) => (manifest, TargetCluster::This),
+                VisitedText::OtherCluster(manifest) => (manifest, TargetCluster::Other),
+                VisitedText::Excluded(..) => return,
+            };
+            let Ok(bytes) = &manifest.file.content else { return };
+            let is_marked = match manifest.origins {
+                None => marked.contains_key(&*manifest.file.path),
+                Some(_) => ContentMarks::from_bytes(bytes).any(),
+            };
+            if !is_marked
+                || (manifest.origins.is_none()
+                    && self.layout.exclusion_reason(&manifest.file.path).is_some())
+            {
+                return;
+            }
+            let Ok(text) = yaml::decode(bytes) else { return };
+            parse_documents(manifest.format, &text, manifest.vars, |loaded| {
+                let mut open: Vec<&YamlNode<'_>> =
+                    loaded.documents.iter().rev().map(|doc| &doc.root).collect();
+                while let Some(root) = open.pop() {
+                    if let (DocumentClass::List, Some(YamlValue::Seq(items))) =
+                        (classify(root), root.get("items").map(|items| &items.value))
+                    {
+                        open.extend(items);
+                        continue;
+                    }
+                    let own = root.get("metadata").and_then(|m| m.get("namespace"));
+                    let own = own.and_then(YamlNode::text).filter(|text| !text.is_empty());
+                    take(manifest, root, (cluster, manifest.namespaces.resolve(own)));
+                }
+            });
+        };
+        sources.visit_manifests(self, &mut visit);
+    }
+}
+
+/// Callback for an object: its manifest, its root, and its cluster and namespace.
+type ObjectVisitor<'t> = &'t mut dyn FnMut(ManifestText<'_>, &YamlNode<'_>, (TargetCluster, &str));
+
+impl ReferenceIndex {
+    /// Records an object of the cluster `home` that delivery objects may refer to.
+    fn object(&mut self, root: &YamlNode<'_>, (home, namespace): (TargetCluster, &str)) {
+        let text = |node: Option<&YamlNode<'_>>| node.and_then(YamlNode::text).map(str::to_owned);
+        let kind = text(root.get("kind")).unwrap_or_default();
+        let Some(name) = text(root.get("metadata").and_then(|m| m.get("name"))) else { return };
+        let key = (home, namespace.to_owned(), name);
+        match &*kind {
+            "GitRepository" => {
+                if let Some(repository) = read_git_repository(root) {
+                    insert_unless_ambiguous(&mut self.repositories, key, repository);
+                }
+            }
+            "ConfigMap" => {
+                let Some(YamlValue::Map(entries)) = root.get("data").map(|data| &data.value) else {
+                    return;
+                };
+                let pair = |entry: &yaml::YamlEntry<'_>| {
+                    Some((entry.key.to_string(), entry.value.text()?.to_owned()))
+                };
+                insert_unless_ambiguous(
+                    &mut self.config_maps,
+                    key,
+                    entries.iter().filter_map(pair).collect(),
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Inserts an object. Of two contradicting definitions, neither counts.
+fn insert_unless_ambiguous<T: PartialEq>(
+    all: &mut ReferencedObjects<T>,
+    key: ReferenceKey,
+    object: T,
+) {
+    let known = all.entry(key);
+    let object = Some(object);
+    known
+        .and_modify(|known| *known = known.take().filter(|known| object.as_ref() == Some(known)))
+        .or_insert(object);
+}
+
+/// Reads a `GitRepository`. The most exact revision wins, as in Flux.
+fn read_git_repository(root: &YamlNode<'_>) -> Option<GitRepository> {
+    let spec = root.get("spec")?;
+    let url = spec.get("url")?.text()?.to_owned();
+    let own = |key: &str| {
+        let text = spec.get("ref")?.get(key)?.text()?;
+        Some(text).filter(|text| !text.is_empty())
+    };
+    let revision = ["commit", "name", "semver", "tag", "branch"].into_iter().find_map(own);
+    // Without a revision, Flux follows `master`, not the host's default branch.
+    let revision = revision.unwrap_or("master");
+    let revision = revision.strip_prefix("refs/heads/").unwrap_or(revision);
+    let is_stated = |key: &str| spec.get(key).is_some_and(|node| !node.is_null());
+    let changed = match (is_stated("ignore"), is_stated("include")) {
+        (true, _) => Some("leaves files out (`ignore`)"),
+        (_, true) => Some("takes files of others in (`include`)"),
+        (false, false) => None,
+    };
+    Some(GitRepository { url, revision: revision.to_owned(), changed })
+}
+
+fn delivery_name(
+    delivery_kind: DeliveryKind,
+    root: &YamlNode<'_>,
+    namespaces: NamespaceRules<'_>,
+) -> String {
+    let kind = match delivery_kind {
+        DeliveryKind::Application => "Application",
+        DeliveryKind::ApplicationSet => "ApplicationSet",
+        DeliveryKind::Kustomization => "Kustomization",
+        DeliveryKind::HelmRelease => "HelmRelease",
+    };
+    display_name(kind, root, ObjectScope::Namespaced, namespaces)
+}

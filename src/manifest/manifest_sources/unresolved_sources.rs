@@ -1,0 +1,85 @@
+//! Reports sources that cannot be followed, and charts and kustomizations that no source renders.
+
+use std::sync::Arc;
+
+use super::super::collector::Collector;
+use super::super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
+use super::super::repository_layout::parent_directory;
+use super::super::source_area::area_of;
+use super::delivered_files::DeliveredFiles;
+use super::{DeliverySources, SourceContext, display_directory};
+use crate::model::desired::Fleet;
+use crate::model::ids::Origin;
+
+impl DeliverySources {
+    /// Reports sources that cannot be followed, and charts and kustomizations that no source
+    /// renders.
+    pub(in super::super) fn report_unresolved(
+        &self,
+        context: &SourceContext<'_>,
+        into: &mut Collector,
+    ) {
+        let SourceContext { fleet, layout, areas, renderings, .. } = context;
+        for DeliveryObject { origin, object, manifest_sets, .. } in &self.deliveries {
+            for manifest_set in manifest_sets {
+                let reason = match manifest_set {
+                    Err(reason) => reason,
+                    Ok(ManifestSet {
+                        cluster: TargetCluster::This,
+                        content: ManifestContent::Rendered(request),
+                        ..
+                    }) => match renderings.results.get(request) {
+                        Some(Ok(_)) => continue,
+                        Some(Err(reason)) => reason,
+                        None => &format!("{} was not run on it", request.recipe.as_str()),
+                    },
+                    Ok(
+                        ManifestSet { cluster: TargetCluster::Other, .. }
+                        | ManifestSet { content: ManifestContent::Files(_), .. },
+                    ) => continue,
+                };
+                into.add_unresolved(origin.clone(), object.clone(), reason.clone());
+            }
+        }
+        let delivered = DeliveredFiles::new(self, renderings, layout);
+        let is_plain = |path: &str| {
+            area_of(areas, path).is_some_and(|a| !a.rendered)
+                && delivered.cluster_of(path).is_none()
+        };
+        for (chart, path) in layout.charts().filter(|(_, path)| is_plain(path)) {
+            let object = format!("Helm chart {}", display_directory(chart));
+            into.add_unresolved(
+                file_origin(path),
+                object,
+                missing_source_hint(fleet, chart, "helm"),
+            );
+        }
+        for (path, kustomization) in &layout.kustomizations {
+            if !is_plain(path) || layout.is_base(path) {
+                continue;
+            }
+            let object = format!("Kustomization {}", display_directory(parent_directory(path)));
+            if kustomization.remote {
+                let reason = "uses remote charts or resources";
+                into.add_unresolved(file_origin(path), object, reason);
+            } else if !kustomization.changes.is_empty() {
+                into.add_unresolved(
+                    file_origin(path),
+                    object,
+                    missing_source_hint(fleet, parent_directory(path), "kustomize"),
+                );
+            }
+        }
+    }
+}
+
+/// Returns the hint for rendering the directory `path`.
+fn missing_source_hint(fleet: &Fleet, path: &str, render: &str) -> String {
+    let entry = format!("- {{ path: {}, render: {render} }}", display_directory(path));
+    let rest = if fleet.sources.is_empty() { ", next to the paths of plain manifests" } else { "" };
+    format!("no source renders it; add `{entry}` to `spec.sources` in fleetwright.yaml{rest}")
+}
+
+fn file_origin(path: &Arc<str>) -> Origin {
+    Origin { file: Arc::clone(path), line: 0 }
+}

@@ -1,0 +1,114 @@
+//! The texts of a tree that are read as manifests: files, and rendered output.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::decode::{DEFAULT_NAMESPACES, NamespaceRules};
+use super::placeholder::{self, Vars};
+use super::rendered_origins::RenderedOrigins;
+use super::repository_layout::is_kustomization;
+use super::settings::FLEET_FILE;
+use super::yaml::{self, YamlNode, YamlStream};
+use crate::model::desired::{Tree, TreeFile};
+use crate::model::ids::Origin;
+
+/// The format of a file, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileFormat {
+    Yaml,
+    Json,
+}
+
+impl FileFormat {
+    pub(super) fn from_path(path: &str) -> Option<Self> {
+        let ends = |ending: &str| {
+            let start = path.len().saturating_sub(ending.len());
+            path.get(start..).is_some_and(|end| end.eq_ignore_ascii_case(ending))
+        };
+        if ends(".yaml") || ends(".yml") || is_kustomization(path) {
+            return Some(Self::Yaml);
+        }
+        ends(".json").then_some(Self::Json)
+    }
+}
+
+/// A manifest text, with the settings of its delivery object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ManifestText<'a> {
+    pub(super) file: &'a TreeFile,
+    pub(super) format: FileFormat,
+    pub(super) vars: &'a Vars,
+    pub(super) namespaces: NamespaceRules<'a>,
+    /// The object that delivers it, such as an Argo CD Application.
+    pub(super) delivered_by: Option<&'a str>,
+    /// Source locations of its objects if a tool rendered it.
+    pub(super) origins: Option<&'a RenderedOrigins<'a>>,
+}
+
+impl<'a> ManifestText<'a> {
+    /// Returns the manifest of a plain file.
+    pub(super) fn from_file(file: &'a TreeFile, format: FileFormat, vars: &'a Vars) -> Self {
+        Self {
+            file,
+            format,
+            vars,
+            namespaces: DEFAULT_NAMESPACES,
+            delivered_by: None,
+            origins: None,
+        }
+    }
+
+    /// Returns the source location of the object at `root`.
+    pub(super) fn origin(&self, root: &YamlNode<'_>) -> Origin {
+        match self.origins {
+            Some(origins) => origins.origin_of(root),
+            None => Origin { file: Arc::clone(&self.file.path), line: root.line },
+        }
+    }
+}
+
+/// Parses a text as leniently as Kubernetes tools do, and passes the result to `take`.
+pub(super) fn parse_documents<R>(
+    format: FileFormat,
+    text: &str,
+    vars: &Vars,
+    take: impl FnOnce(YamlStream<'_>) -> R,
+) -> R {
+    let loaded = yaml::load(text);
+    if loaded.fault.is_none() {
+        return take(loaded);
+    }
+    // The parser may fail at a placeholder where YAML allows none, as in `[${ZONE}]`, at an escape
+    // that only JSON allows, or at indentation that only YAML 1.2 rejects.
+    let replaced = match format {
+        FileFormat::Json => yaml::join_surrogates(text),
+        FileFormat::Yaml => match placeholder::substitute(text, vars).text {
+            Cow::Owned(replaced) => Some(replaced),
+            Cow::Borrowed(_) => None,
+        },
+    };
+    let (text, loaded) = match &replaced {
+        Some(replaced) => (replaced.as_str(), yaml::load(replaced)),
+        None => (text, loaded),
+    };
+    let indented = loaded.fault.as_ref().and_then(|_| yaml::indent_continuations(text));
+    match indented.as_deref().map(yaml::load) {
+        Some(indented) if indented.fault.is_none() => take(indented),
+        Some(_) | None => take(loaded),
+    }
+}
+
+/// Returns whether the file at `path` is a settings file.
+pub(super) fn is_settings(path: &str) -> bool {
+    path == FLEET_FILE || path == crate::model::desired::LEARNED_FILE
+}
+
+/// Returns the tree with its files sorted by path, as readers expect.
+pub(super) fn sorted_by_path(tree: &Tree) -> Cow<'_, Tree> {
+    if tree.files.is_sorted_by(|a, b| a.path <= b.path) {
+        return Cow::Borrowed(tree);
+    }
+    let mut tree = tree.clone();
+    tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+    Cow::Owned(tree)
+}

@@ -1,0 +1,305 @@
+//! The layout of a repository: Helm charts, kustomizations, and the patches that belong to one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::settings::normal_path;
+use super::yaml::{self, YamlNode, YamlValue};
+use crate::model::desired::{Tree, TreeFile};
+
+/// Maximum number of files and directories that a kustomization is followed to; a tool receives no
+/// more.
+const TRANSITIVE_BASES_MAX: usize = 20_000;
+
+/// File names of a kustomization.
+pub(crate) const KUSTOMIZATION: [&str; 3] =
+    ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+
+/// Keys of a kustomization that change neither the number of pods nor their requests.
+const HARMLESS_KEYS: &[&str] = &[
+    "apiVersion",
+    "buildMetadata",
+    "commonAnnotations",
+    "commonLabels",
+    "configMapGenerator",
+    "generatorOptions",
+    "images",
+    "kind",
+    "labels",
+    "metadata",
+    "resources",
+    "secretGenerator",
+];
+
+/// The layout of a repository.
+#[derive(Debug, Default)]
+pub(super) struct RepositoryLayout {
+    /// Directories of Helm templates, each with a trailing `/`.
+    templates: BTreeSet<String>,
+    /// Directories of charts that render objects, with the path of `Chart.yaml`.
+    charts: BTreeMap<String, Arc<str>>,
+    /// Kustomizations, by path.
+    pub(super) kustomizations: BTreeMap<Arc<str>, KustomizationFile>,
+    /// Directories that kustomizations use as bases.
+    bases: BTreeSet<String>,
+    /// Patch files, with the kustomization that applies them.
+    patches: BTreeMap<String, Arc<str>>,
+}
+
+/// The contents of a kustomization file that affect reading.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct KustomizationFile {
+    /// The keys that change its objects, in the order of the file.
+    pub(super) changes: Vec<String>,
+    /// The kustomization uses remote charts or resources.
+    pub(super) remote: bool,
+    /// Files and directories that it builds on.
+    bases: Vec<String>,
+}
+
+/// Returns whether `path` is a kustomization file.
+pub(super) fn is_kustomization(path: &str) -> bool {
+    KUSTOMIZATION.contains(&file_name(path))
+}
+
+/// Returns the path of `name` in `directory`; the root is empty.
+pub(crate) fn join_path(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// Returns the directory of `path`; the root is empty.
+pub(super) fn parent_directory(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(directory, _)| directory)
+}
+
+impl RepositoryLayout {
+    /// Reads the file names of `tree` and its kustomizations.
+    pub(super) fn from_tree(tree: &Tree) -> Self {
+        let mut layout = Self::default();
+        for file in &tree.files {
+            if matches!(file_name(&file.path), "Chart.yaml" | "Chart.yml") {
+                let chart = parent_directory(&file.path);
+                let slash = if chart.is_empty() { "" } else { "/" };
+                layout.templates.insert(format!("{chart}{slash}templates/"));
+                if !is_library(file) {
+                    layout.charts.insert(chart.to_owned(), Arc::clone(&file.path));
+                }
+            } else if is_kustomization(&file.path) {
+                layout.read_kustomization(file);
+            }
+        }
+        layout
+    }
+
+    fn read_kustomization(&mut self, file: &TreeFile) {
+        // Unreadable files are reported where every file is read.
+        let Ok(bytes) = &file.content else { return };
+        let Ok(text) = yaml::decode(bytes) else { return };
+        let loaded = yaml::load(&text);
+        let Some(document) = loaded.documents.first() else { return };
+        let YamlValue::Map(entries) = &document.root.value else { return };
+        let mut read = KustomizationFile::default();
+        let base = parent_directory(&file.path);
+        for entry in entries {
+            match &*entry.key {
+                "resources" | "bases" | "components" => {
+                    let items = scalar_texts(&entry.value);
+                    let inside = items.iter().filter_map(|item| normal_path(base, item));
+                    read.bases.extend(inside);
+                    read.remote |= items.iter().any(|item| is_remote(item));
+                    if &*entry.key != "resources" || !items.iter().all(|item| is_file(item)) {
+                        read.changes.push(entry.key.to_string());
+                    }
+                }
+                "helmCharts" | "helmChartInflationGenerator" => {
+                    read.remote = true;
+                    read.changes.push(entry.key.to_string());
+                }
+                key if HARMLESS_KEYS.contains(&key) => {}
+                _ => read.changes.push(entry.key.to_string()),
+            }
+            if matches!(&*entry.key, "patches" | "patchesStrategicMerge" | "patchesJson6902") {
+                for path in patch_paths(&entry.value) {
+                    if let Some(path) = normal_path(base, path) {
+                        self.patches.insert(path, Arc::clone(&file.path));
+                    }
+                }
+            }
+        }
+        self.bases.extend(read.bases.iter().cloned());
+        self.kustomizations.insert(Arc::clone(&file.path), read);
+    }
+
+    /// Returns all files and directories that the kustomizations in `directories` build on,
+    /// directly or indirectly, themselves included.
+    pub(super) fn transitive_bases(
+        &self,
+        directories: impl IntoIterator<Item = String>,
+    ) -> BTreeSet<String> {
+        let mut open: Vec<String> = directories.into_iter().collect();
+        let mut reached = BTreeSet::new();
+        while let Some(path) = open.pop() {
+            if reached.len() >= TRANSITIVE_BASES_MAX || reached.contains(&path) {
+                continue;
+            }
+            open.extend(self.kustomization_in(&path).into_iter().flat_map(|k| k.bases.clone()));
+            reached.insert(path);
+        }
+        reached
+    }
+
+    /// Returns the kustomization in `directory`.
+    pub(super) fn kustomization_in(&self, directory: &str) -> Option<&KustomizationFile> {
+        let mut paths = KUSTOMIZATION.iter().map(|name| join_path(directory, name));
+        paths.find_map(|path| self.kustomizations.get(path.as_str()))
+    }
+
+    /// Returns whether the directory `path` is a chart that renders objects.
+    pub(super) fn is_chart(&self, path: &str) -> bool {
+        self.charts.contains_key(path)
+    }
+
+    /// Returns whether another kustomization builds on the directory of the one at `path`.
+    pub(super) fn is_base(&self, path: &str) -> bool {
+        self.bases.contains(parent_directory(path))
+    }
+
+    /// Returns the charts that render objects by themselves, without subcharts.
+    pub(super) fn charts(&self) -> impl Iterator<Item = (&str, &Arc<str>)> {
+        let inner = |chart: &str| {
+            let mut above = chart.match_indices("/charts/").map(|(at, _)| &chart[..at]);
+            above.any(|outer| self.charts.contains_key(outer))
+                || (chart.starts_with("charts/") && self.charts.contains_key(""))
+        };
+        let all = self.charts.iter().map(|(chart, path)| (chart.as_str(), path));
+        all.filter(move |(chart, _)| !inner(chart))
+    }
+
+    /// Returns the reason why the file at `path` is not an input; `None` if it may be one.
+    pub(super) fn exclusion_reason(&self, path: &str) -> Option<String> {
+        let inside = |templates: &&String| path.starts_with(templates.as_str());
+        if self.templates.iter().any(|templates| inside(&templates)) {
+            return Some("template of a Helm chart".to_owned());
+        }
+        self.patches.get(path).map(|by| format!("patch of {by}"))
+    }
+}
+
+/// Returns whether a chart only provides templates to other charts.
+fn is_library(file: &TreeFile) -> bool {
+    // An unreadable file is reported where every file is read, and may render objects.
+    let Ok(bytes) = &file.content else { return false };
+    let Ok(text) = yaml::decode(bytes) else { return false };
+    let loaded = yaml::load(&text);
+    let kind = loaded.documents.first().and_then(|document| document.root.get("type"));
+    kind.and_then(YamlNode::text) == Some("library")
+}
+
+fn scalar_texts<'n>(node: &'n YamlNode<'_>) -> Vec<&'n str> {
+    let YamlValue::Seq(items) = &node.value else { return Vec::new() };
+    items.iter().filter_map(YamlNode::text).collect()
+}
+
+/// Returns the files in a list of patches: as strings, or under `path`.
+fn patch_paths<'n>(node: &'n YamlNode<'_>) -> Vec<&'n str> {
+    let YamlValue::Seq(items) = &node.value else { return Vec::new() };
+    let path =
+        |item: &'n YamlNode<'_>| item.text().or_else(|| item.get("path").and_then(YamlNode::text));
+    items.iter().filter_map(path).filter(|path| !path.contains('\n')).collect()
+}
+
+/// The files that a kustomization loads, as written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KustomizationReferences {
+    /// Files and directories to build on. A directory may be anywhere.
+    pub bases: Vec<String>,
+    /// Remote sources: URLs, repositories, charts.
+    pub remote: Vec<String>,
+}
+
+/// Keys whose values are files or directories to build on.
+const BUILDS_ON: [&str; 6] =
+    ["resources", "bases", "components", "generators", "transformers", "validators"];
+
+/// Keys whose values name files, and the item keys that do; none means the item itself.
+const FILES: [(&str, &[&str]); 9] = [
+    ("configMapGenerator", &["files", "env", "envs"]),
+    ("configurations", &[]),
+    ("crds", &[]),
+    ("openapi", &["path"]),
+    ("patches", &["path"]),
+    ("patchesJson6902", &["path"]),
+    ("patchesStrategicMerge", &[]),
+    ("replacements", &["path"]),
+    ("secretGenerator", &["files", "env", "envs"]),
+];
+
+/// Returns the files that a kustomization loads; empty if it cannot be parsed.
+#[must_use]
+pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
+    let mut found = KustomizationReferences::default();
+    let Ok(text) = yaml::decode(bytes) else { return found };
+    let loaded = yaml::load(&text);
+    for document in &loaded.documents {
+        let YamlValue::Map(entries) = &document.root.value else { continue };
+        for entry in entries {
+            let key = &*entry.key;
+            if matches!(key, "helmCharts" | "helmChartInflationGenerator") {
+                found.remote.push(key.to_owned());
+            } else if BUILDS_ON.contains(&key) {
+                found.bases.extend(scalar_texts(&entry.value).into_iter().map(str::to_owned));
+            } else if let Some((_, keys)) = FILES.iter().find(|(known, _)| *known == key) {
+                let named = named_files(&entry.value, keys);
+                found.remote.extend(named.into_iter().filter(|path| is_remote(path)));
+            }
+        }
+    }
+    // Inline objects are not paths.
+    found.bases.retain(|item| !item.contains('\n'));
+    let (remote, bases) = found.bases.into_iter().partition(|item| is_remote(item));
+    found.bases = bases;
+    found.remote.extend::<Vec<String>>(remote);
+    found
+}
+
+fn named_files(node: &YamlNode<'_>, keys: &[&str]) -> Vec<String> {
+    let items = match &node.value {
+        YamlValue::Seq(items) => items.iter().collect(),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
+            vec![node]
+        }
+    };
+    let own = |item: &YamlNode<'_>| match &item.value {
+        YamlValue::Seq(_) => scalar_texts(item).into_iter().map(str::to_owned).collect(),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
+            item.text().map(str::to_owned).into_iter().collect::<Vec<_>>()
+        }
+    };
+    let of_item = |item: &&YamlNode<'_>| -> Vec<String> {
+        if keys.is_empty() {
+            return own(item);
+        }
+        keys.iter().filter_map(|key| item.get(key)).flat_map(own).collect()
+    };
+    items.iter().flat_map(of_item).filter(|path| !path.contains('\n')).collect()
+}
+
+fn is_file(item: &str) -> bool {
+    !is_remote(item) && [".yaml", ".yml", ".json"].iter().any(|end| item.ends_with(end))
+}
+
+/// Returns whether kustomize would fetch `item`: a URL, or a text that it recognizes as a Git
+/// repository.
+fn is_remote(item: &str) -> bool {
+    let item = item.to_ascii_lowercase();
+    let starts = ["github.com/", "github.com:", "git::", "git@", "gh:", "org-"];
+    let marks = ["://", "?ref=", "&ref=", "?version=", ".git/", "_git/"];
+    let is_repository = item.rsplit_once('.').is_some_and(|(_, end)| end == "git");
+    is_repository
+        || marks.iter().any(|mark| item.contains(mark))
+        || starts.iter().any(|start| item.starts_with(start))
+}

@@ -1,0 +1,317 @@
+//! Reads the files of a tree and the rendered output of its sources.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+
+use super::classify::{DocumentClass, ObjectKind, classify};
+use super::collector::Collector;
+use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector};
+use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
+use super::manifest_text::{FileFormat, ManifestText, parse_documents, sorted_by_path};
+use super::object_meta::{ObjectMeta, ObjectScope, display_name, object_meta};
+use super::repository_layout::{RepositoryLayout, is_kustomization};
+use super::settings::{FLEET_FILE, is_fleet_document, normal_path};
+use super::source_area::source_areas;
+use super::yaml::{self, YamlDocument, YamlFault, YamlNode, YamlStream, YamlValue};
+use super::{
+    autoscaling, cluster_objects, eksctl, karpenter, learned_nodes, namespace_limits,
+    reference_check, storage, workload,
+};
+use crate::model::desired::{Desired, Fleet, Problem, RenderResults, Severity, Tree, TreeFile};
+use crate::model::ids::Origin;
+
+/// Reads every manifest of `tree` that the sources of `fleet` name, without running a tool.
+///
+/// The result contains each object once, with every problem found, and does not depend on the order
+/// of files.
+#[must_use]
+pub fn read(tree: &Tree, fleet: &Fleet) -> Desired {
+    read_with_renderings(tree, fleet, &RenderResults::default())
+}
+
+/// Reads every manifest of `tree` that the sources of `fleet` name, with rendered output.
+///
+/// A source whose render request has no result in `renderings` is unresolved.
+#[must_use]
+pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResults) -> Desired {
+    let tree = &*without_world_file(sorted_by_path(tree), fleet);
+    let report = ProblemCollector::default();
+    let layout = RepositoryLayout::from_tree(tree);
+    let areas = source_areas(fleet);
+    let context = SourceContext::new(tree, fleet, &layout, &areas, renderings);
+    let sources = DeliverySources::discover(&context);
+    let mut reader = TreeReader {
+        report: &report,
+        layout: &layout,
+        sources: &sources,
+        into: Collector::new(fleet.configured_cluster()),
+    };
+    sources.visit_manifests(&context, &mut |visit| match visit {
+        VisitedText::Manifest(manifest) => reader.read_manifest(manifest),
+        VisitedText::OtherCluster(manifest) => {
+            reader.skip(manifest.file, 0, "delivered to another cluster");
+        }
+        VisitedText::Excluded(file, reason) => reader.skip(file, 0, reason),
+    });
+    sources.report_unresolved(&context, &mut reader.into);
+    autoscaling::resolve_proportional_autoscalers(&mut reader.into, &report);
+    autoscaling::resolve_buffers(&mut reader.into);
+    let mut desired = reader.into.into_desired();
+    desired.lead_time = fleet.demand.lead_time;
+    let (learned, unreadable) = learned_nodes::read(tree);
+    desired.learned_nodes = learned;
+    if let Some(problem) = unreadable {
+        report.add(problem);
+    }
+    desired.min_values_policy = fleet.min_values_policy;
+    desired.default_spread.clone_from(&fleet.default_spread);
+    desired.failure_domains.clone_from(&fleet.failure_domains);
+    desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
+    desired.fargate_rates = fleet.fargate;
+    let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
+    let elsewhere = fleet.groups.iter().filter(|(name, _)| {
+        // A group without a file may exist in the world.
+        !desired.node_groups.contains_key(name.as_str())
+    });
+    desired.external_groups =
+        elsewhere.map(|(name, manage)| (name.as_str().into(), (*manage, origin.clone()))).collect();
+    for (pool, limits) in &desired.failure_domains {
+        if !desired.pools.contains_key(pool) {
+            report.add(Problem {
+                origin: limits.origin.clone(),
+                severity: Severity::Error,
+                object: "Fleet".to_owned(),
+                message: format!("`spec.failureDomains.{pool}` names a pool that is not declared"),
+                hint: Some("write the name of a NodePool".to_owned()),
+            });
+        }
+    }
+    for group in desired.node_groups.values_mut() {
+        group.manage = fleet.groups.get(group.name.as_str()).copied().unwrap_or(false);
+    }
+    reference_check::check(&desired, &report);
+    desired.problems = report.into_problems();
+    desired.problems.sort();
+    desired.problems.dedup();
+    desired
+}
+
+/// The file of an embedded world, in its directory.
+const WORLD_FILE: &str = "world.json";
+
+/// Returns the tree without the embedded world's file. That file is not a manifest, and may exceed
+/// the size limit of manifests.
+fn without_world_file<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<'a, Tree> {
+    let directory = fleet.world.strip_prefix("sim:").and_then(|path| normal_path("", path));
+    let Some(directory) = directory else { return tree };
+    let world = if directory.is_empty() {
+        WORLD_FILE.to_owned()
+    } else {
+        format!("{directory}/{WORLD_FILE}")
+    };
+    let is_world = |file: &TreeFile| file.content.is_err() && *file.path == *world;
+    if !tree.files.iter().any(is_world) {
+        return tree;
+    }
+    let mut tree = tree.into_owned();
+    tree.files.retain(|file| !is_world(file));
+    Cow::Owned(tree)
+}
+
+struct TreeReader<'a> {
+    report: &'a ProblemCollector,
+    layout: &'a RepositoryLayout,
+    sources: &'a DeliverySources,
+    into: Collector,
+}
+
+impl TreeReader<'_> {
+    fn read_manifest(&mut self, manifest: ManifestText<'_>) {
+        let file = manifest.file;
+        let bytes = match &file.content {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                let message = format!("cannot be read: {why}");
+                return self.report_fault(file, YamlFault { line: 0, message, hint: None });
+            }
+        };
+        if manifest.origins.is_none()
+            && let Some(reason) = self.layout.exclusion_reason(&file.path)
+        {
+            return self.skip(file, 0, reason);
+        }
+        let text = match yaml::decode(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let hint = Some("save it as UTF-8 text".to_owned());
+                let fault = YamlFault { line: error.line(), message: error.to_string(), hint };
+                return self.report_fault(file, fault);
+            }
+        };
+        if manifest.format == FileFormat::Json && !text.contains("\"apiVersion\"") {
+            return self.skip(file, 0, "JSON without apiVersion");
+        }
+        parse_documents(manifest.format, &text, manifest.vars, |loaded| {
+            self.read_documents(manifest, &text, loaded);
+        });
+    }
+
+    fn read_documents(&mut self, manifest: ManifestText<'_>, text: &str, loaded: YamlStream<'_>) {
+        if let Some(mut fault) = loaded.fault {
+            if manifest.origins.is_none() && text.contains("{{") {
+                return self.skip(manifest.file, fault.line, "templated");
+            }
+            if manifest.format == FileFormat::Json {
+                fault.message = fault.message.replacen("is not YAML", "is not JSON", 1);
+            }
+            if fault.hint.is_none() && text.contains("${") {
+                let hint = "quote a ${…} inside [ ] or { }, or give it a value under `vars`";
+                fault.hint = Some(hint.to_owned());
+            }
+            self.report_fault(manifest.file, fault);
+        }
+        for document in loaded.documents {
+            self.read_document(manifest, &document);
+        }
+    }
+
+    fn read_document(&mut self, manifest: ManifestText<'_>, document: &YamlDocument<'_>) {
+        let YamlDocument { root, faults } = document;
+        if is_fleet_document(root) {
+            return self.skip(manifest.file, root.line, "settings of another directory");
+        }
+        if manifest.origins.is_none() && is_kustomization(&manifest.file.path) && !root.is_null() {
+            return self.skip(manifest.file, root.line, "kustomization");
+        }
+        let class = classify(root);
+        if !matches!(class, DocumentClass::Skipped(_)) {
+            // Also for kinds that are not inputs: two objects without `---` between them parse as
+            // one with duplicate keys, and the first one would be lost.
+            for fault in faults {
+                self.report_fault(manifest.file, fault.clone());
+            }
+        }
+        self.read_classified(manifest, root, class);
+    }
+
+    fn read_classified(
+        &mut self,
+        manifest: ManifestText<'_>,
+        root: &YamlNode<'_>,
+        class: DocumentClass,
+    ) {
+        let origin = manifest.origin(root);
+        let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
+        let object = |place| display_name(kind, root, place, manifest.namespaces);
+        if manifest.origins.is_some_and(|origins| origins.is_hook(root)) {
+            return self.into.skip(origin, "hook of a Helm chart");
+        }
+        match class {
+            DocumentClass::Skipped(reason) | DocumentClass::OtherKind(reason) => {
+                self.into.skip(origin, reason);
+            }
+            DocumentClass::Unresolved(reason) => {
+                self.into.add_unresolved(origin, object(ObjectScope::Namespaced), reason);
+            }
+            DocumentClass::Delivers(_, reason) => {
+                let object = object(ObjectScope::Namespaced);
+                if self.sources.is_followed(&object) {
+                    self.into.skip(origin, format!("kind {kind}, followed"));
+                } else {
+                    self.into.add_unresolved(origin, object, reason);
+                }
+            }
+            DocumentClass::Unserved { message, hint } => {
+                let object = object(ObjectScope::Namespaced);
+                let (severity, hint) = (Severity::Error, Some(hint));
+                self.report.add(Problem { origin, severity, object, message, hint });
+            }
+            DocumentClass::List => {
+                let Some(YamlValue::Seq(items)) = root.get("items").map(|items| &items.value)
+                else {
+                    return self.into.skip(origin, "list without items");
+                };
+                for item in items {
+                    self.read_classified(manifest, item, classify(item));
+                }
+            }
+            DocumentClass::Object(kind) => self.read_object(kind, manifest, root, &origin),
+        }
+    }
+
+    fn read_object(
+        &mut self,
+        object_kind: ObjectKind,
+        manifest: ManifestText<'_>,
+        root: &YamlNode<'_>,
+        origin: &Origin,
+    ) {
+        let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
+        let scope = ObjectContext {
+            report: self.report,
+            file: &manifest.file.path,
+            object: display_name(kind, root, object_kind.scope(), manifest.namespaces),
+            vars: manifest.vars,
+            rendered_origin: manifest.origins.is_some().then_some(origin),
+            delivered_by: manifest.delivered_by,
+            namespaces: manifest.namespaces,
+            verbatim: false,
+            failed_fields: RefCell::default(),
+        };
+        let root = Field::root(&scope, root);
+        if let Some(map) = root.map()
+            && let Some(meta) = object_meta(&map)
+        {
+            read_object(object_kind, meta, &map, &mut self.into);
+        }
+    }
+
+    fn report_fault(&self, file: &TreeFile, fault: YamlFault) {
+        self.report.add(Problem {
+            origin: Origin { file: file.path.clone(), line: fault.line },
+            severity: Severity::Error,
+            object: String::new(),
+            message: fault.message,
+            hint: fault.hint,
+        });
+    }
+
+    fn skip(&mut self, file: &TreeFile, line: u32, reason: impl Into<String>) {
+        self.into.skip(Origin { file: file.path.clone(), line }, reason);
+    }
+}
+
+/// Reads an object into the collector.
+pub(super) fn read_object(
+    object: ObjectKind,
+    meta: ObjectMeta,
+    root: &FieldMap<'_>,
+    into: &mut Collector,
+) {
+    match object {
+        ObjectKind::Workload(kind) => workload::read(kind, meta, root, into),
+        ObjectKind::Namespace => cluster_objects::namespace(meta, root, into),
+        ObjectKind::PriorityClass => cluster_objects::priority_class(meta, root, into),
+        ObjectKind::RuntimeClass => cluster_objects::runtime_class(meta, root, into),
+        ObjectKind::LimitRange => namespace_limits::limit_range(meta, root, into),
+        ObjectKind::ResourceQuota => namespace_limits::resource_quota(meta, root, into),
+        ObjectKind::DisruptionBudget => cluster_objects::disruption_budget(meta, root, into),
+        ObjectKind::StorageClass => storage::storage_class(meta, root, into),
+        ObjectKind::PersistentVolume => storage::volume(meta, root, into),
+        ObjectKind::PersistentVolumeClaim => storage::claim(&meta, root, into),
+        ObjectKind::NodePool(generation) => karpenter::node_pool(generation, &meta, root, into),
+        ObjectKind::NodeClass(generation) => karpenter::node_class(generation, meta, root, into),
+        ObjectKind::NodeOverlay => karpenter::node_overlay(meta, root, into),
+        ObjectKind::Provisioner => karpenter::provisioner(meta, root, into),
+        ObjectKind::NodeTemplate => karpenter::node_template(meta, root, into),
+        ObjectKind::ClusterConfig => eksctl::cluster_config(meta, root, into),
+        ObjectKind::FargateProfile => eksctl::ack_profile(&meta, root, into),
+        ObjectKind::HorizontalScaler => autoscaling::horizontal(meta, root, into),
+        ObjectKind::VerticalScaler => autoscaling::vertical(meta, root, into),
+        ObjectKind::EventScaler => autoscaling::scaled_object(meta, root, into),
+        ObjectKind::QueueScaler => autoscaling::scaled_job(meta, root, into),
+        ObjectKind::Parameters => autoscaling::proportional_parameters(meta, root, into),
+        ObjectKind::CapacityBuffer => autoscaling::capacity_buffer(meta, root, into),
+        ObjectKind::PodTemplate => autoscaling::pod_template_object(meta, root, into),
+    }
+}

@@ -1,0 +1,59 @@
+//! The number of pods that a disruption budget protects.
+//!
+//! Follows the disruption controller of Kubernetes: a share is of the pods that the controllers of
+//! the protected pods want, rounded up; an invalid amount allows no disruption.
+
+/// Returns how many of `whole` desired pods must remain; `None` if the amounts are invalid, so that
+/// no pod may be evicted.
+#[must_use]
+pub fn pods_to_keep(min: Option<&str>, max: Option<&str>, whole: i64) -> Option<i64> {
+    match (min, max) {
+        (Some(least), _) => scaled_amount(least, whole),
+        (None, Some(most)) => scaled_amount(most, whole).map(|most| (whole - most).max(0)),
+        (None, None) => None,
+    }
+}
+
+/// Returns the number for `text`, an integer or a percentage of `whole`, rounded up.
+fn scaled_amount(text: &str, whole: i64) -> Option<i64> {
+    match text.strip_suffix('%') {
+        None => text.parse().ok(),
+        Some(percent) => {
+            let share = percent.parse::<i64>().ok()?.checked_mul(whole)?;
+            Some(share.div_euclid(100) + i64::from(share.rem_euclid(100) > 0))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{pods_to_keep, scaled_amount};
+
+    #[test]
+    fn percentages_round_up_and_invalid_amounts_are_none() {
+        for (text, whole, expected) in [
+            ("2", 10, Some(2)),
+            ("30%", 10, Some(3)),
+            ("31%", 10, Some(4)),
+            ("0%", 7, Some(0)),
+            ("100%", 7, Some(7)),
+            ("x", 7, None),
+            ("%", 7, None),
+        ] {
+            assert_eq!(scaled_amount(text, whole), expected, "{text} of {whole}");
+        }
+    }
+
+    #[test]
+    fn min_available_or_all_but_max_unavailable_remain() {
+        for (min, max, expected) in [
+            (Some("2"), None, Some(2)),
+            (None, Some("2"), Some(3)),
+            (None, Some("9"), Some(0)),
+            (None, Some("50%"), Some(2)),
+            (None, None, None),
+        ] {
+            assert_eq!(pods_to_keep(min, max, 5), expected, "{min:?} {max:?}");
+        }
+    }
+}

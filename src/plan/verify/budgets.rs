@@ -1,0 +1,98 @@
+//! Disruption budgets of pools: the number of nodes that a plan may remove for the reasons that a
+//! budget names.
+//!
+//! Only budgets that are active at the plan's timestamp are checked. Nodes of the pool that are not
+//! Ready count as removed. A percentage is relative to all nodes of the pool.
+
+use jiff::Timestamp;
+
+use super::Violations;
+use super::context::{CheckContext, CheckedRow};
+use crate::model::desired::{Budget, Pool};
+use crate::model::observed::{Node, tag};
+use crate::model::reason::RetireReason;
+use crate::plan::wire::Reason;
+
+pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
+    for pool in context.facts.desired.pools.values() {
+        let nodes: Vec<&Node> = nodes(context, pool);
+        let down = nodes.iter().filter(|node| !node.ready).count();
+        for budget in pool.budgets.iter().filter(|budget| holds(budget, context.plan.timestamp)) {
+            let removed = context.rows.iter().filter(|row| is_of(row, pool));
+            let removed = removed.filter(|row| concerns(budget, row)).count();
+            let most = most(budget, nodes.len()).saturating_sub(down);
+            if removed > most {
+                let fault = format!(
+                    "pool {} loses {removed} nodes, its budget of {} allows {most} of {} to be \
+                     removed while {down} are not Ready",
+                    pool.name,
+                    budget.nodes,
+                    nodes.len()
+                );
+                violations.report_plan("budgets/removed", fault);
+            }
+        }
+    }
+}
+
+/// Returns the nodes of this cluster's instances of the pool.
+fn nodes<'a>(context: &CheckContext<'a>, pool: &Pool) -> Vec<&'a Node> {
+    let observed = context.facts.observed;
+    let is_of = |node: &&Node| {
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        instance.is_some_and(|instance| {
+            instance.is_managed_by(&observed.cluster.name)
+                && instance.tags.get(tag::POOL).is_some_and(|name| *name == pool.name.as_str())
+        })
+    };
+    observed.nodes.values().filter(is_of).collect()
+}
+
+/// Returns whether a budget is active: always, or within its duration after a scheduled start.
+fn holds(budget: &Budget, at: Timestamp) -> bool {
+    let (Some(schedule), Some(duration)) = (&budget.schedule, budget.duration) else {
+        return true;
+    };
+    let Ok(earliest) = at.checked_sub(duration) else { return true };
+    match schedule.next_after(earliest) {
+        Some(start) => start <= at,
+        None => false,
+    }
+}
+
+/// Returns whether the row is about an existing node of the pool.
+fn is_of(row: &CheckedRow<'_>, pool: &Pool) -> bool {
+    row.node.is_some() && row.before.is_some_and(|state| state.pool.as_ref() == Some(&pool.name))
+}
+
+/// Returns whether the row removes a node for a reason that the budget covers.
+fn concerns(budget: &Budget, row: &CheckedRow<'_>) -> bool {
+    let because = row.explain.and_then(|explain| match &explain.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+            explain.retire_reason.as_ref()
+        }
+    });
+    let reason = match because {
+        Some(RetireReason::Empty { .. }) => "Empty",
+        Some(RetireReason::Underutilized { .. }) => "Underutilized",
+        Some(RetireReason::Drifted { .. }) => "Drifted",
+        Some(
+            RetireReason::Surplus { .. }
+            | RetireReason::PoolRemoved
+            | RetireReason::Expired { .. }
+            | RetireReason::Requested,
+        )
+        | None => return false,
+    };
+    row.action.deletes()
+        && (budget.reasons.is_empty() || budget.reasons.iter().any(|named| named == reason))
+}
+
+/// Returns how many of `there` nodes a budget allows to remove. Percentages are rounded up.
+fn most(budget: &Budget, there: usize) -> usize {
+    let (digits, is_share) =
+        budget.nodes.strip_suffix('%').map_or((budget.nodes.as_str(), false), |text| (text, true));
+    let number = digits.trim().parse::<usize>().unwrap_or(0);
+    if is_share { (there.saturating_mul(number)).div_ceil(100) } else { number }
+}

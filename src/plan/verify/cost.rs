@@ -1,0 +1,158 @@
+//! Cost: sums over the rows, prices of the catalog, and the lower bound.
+
+use super::context::{CheckContext, CheckedRow, count};
+use super::{Violations, words};
+use crate::catalog::Offering;
+use crate::model::market::CapacityType;
+use crate::model::units::MicroUsd;
+use crate::plan::wire::{NodeState, ResourceKind};
+
+/// 100 % in hundredths of a percent.
+const WHOLE: i128 = 10_000;
+
+/// Most digits of a percentage before the point, so that no product below overflows.
+const WHOLE_DIGITS_MAX: usize = 15;
+
+pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
+    for row in &context.rows {
+        prices(context, row, violations);
+    }
+    sums(context, violations);
+    bound(context, violations);
+}
+
+fn hourly_before(row: &CheckedRow<'_>) -> Option<MicroUsd> {
+    row.explain.and_then(|explain| explain.hourly_before)
+}
+
+fn hourly_after(row: &CheckedRow<'_>) -> Option<MicroUsd> {
+    row.explain.and_then(|explain| explain.hourly_after)
+}
+
+/// Checks the prices of a row against the catalog.
+fn prices(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+    for (when, state, stated) in
+        [("before", row.before, hourly_before(row)), ("after", row.after, hourly_after(row))]
+    {
+        let known = state.map(|state| known_prices(context, state)).unwrap_or_default();
+        // Foreign nodes need no price.
+        let must = row.change.kind == ResourceKind::Ec2Instance && !known.is_empty();
+        let right = stated.map_or(!must, |price| known.contains(&price));
+        if !right {
+            let (stated, known) = (words(&stated), words(&known));
+            let fault = format!("the price {when} is stated as {stated}, known are {known}");
+            violations.report_row("cost/price", row.address, fault);
+        }
+    }
+}
+
+/// Returns the possible prices of `state`.
+fn known_prices(context: &CheckContext<'_>, state: &NodeState) -> Vec<MicroUsd> {
+    if state.capacity_type == Some(CapacityType::Reserved) {
+        return vec![MicroUsd::ZERO];
+    }
+    priced_offering(context, state).and_then(|offering| offering.price).into_iter().collect()
+}
+
+/// Returns the offering of `state`.
+///
+/// If the catalog does not have its zone, the on-demand offering of the same type elsewhere in the
+/// region is used, since price lists are regional. A spot price is valid in one zone alone.
+fn priced_offering(context: &CheckContext<'_>, state: &NodeState) -> Option<Offering> {
+    context.offering(state).or_else(|| {
+        let (kind, bought) = (context.kind(state)?, state.capacity_type?);
+        let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
+        let elsewhere = kind.offerings.iter().find(listed).filter(|o| o.capacity_type == bought)?;
+        context.catalog_offering(kind, &elsewhere.zone, bought, &state.labels)
+    })
+}
+
+fn sums(context: &CheckContext<'_>, violations: &mut Violations) {
+    let cost = &context.plan.capacity.cost;
+    let before: MicroUsd = context.rows.iter().filter_map(hourly_before).sum();
+    let after: MicroUsd = context.rows.iter().filter_map(hourly_after).sum();
+    let delta = after - before;
+    violations.require_equal("cost/sum", "hourly_before", &cost.hourly_before, &before);
+    violations.require_equal("cost/sum", "hourly_after", &cost.hourly_after, &after);
+    violations.require_equal("cost/sum", "hourly_delta", &cost.hourly_delta, &delta);
+    violations.require_equal("cost/sum", "monthly_delta", &cost.monthly_delta, &delta.times(730));
+    violations.require_equal("cost/source", "currency", &cost.currency, &"USD".to_owned());
+    violations.require_equal(
+        "cost/source",
+        "the source of prices",
+        &cost.prices,
+        &context.facts.catalog.prices,
+    );
+    let unpriced = |row: &&CheckedRow<'_>| {
+        (row.before.is_some() && hourly_before(row).is_none())
+            || (row.after.is_some() && hourly_after(row).is_none())
+    };
+    let unpriced = count(context.rows.iter().filter(unpriced));
+    violations.require_equal(
+        "cost/unpriced",
+        "the nodes without a price",
+        &cost.unpriced,
+        &unpriced,
+    );
+    let estimated = |state: Option<&NodeState>, price: Option<MicroUsd>| {
+        let offering = state.and_then(|state| priced_offering(context, state));
+        price.is_some() && offering.is_some_and(|offering| offering.estimated)
+    };
+    let estimated = count(context.rows.iter().filter(|row| {
+        estimated(row.before, hourly_before(row)) || estimated(row.after, hourly_after(row))
+    }));
+    violations.require_equal(
+        "cost/estimated",
+        "the nodes with estimates",
+        &cost.estimated,
+        &estimated,
+    );
+}
+
+fn bound(context: &CheckContext<'_>, violations: &mut Violations) {
+    let cost = &context.plan.capacity.cost;
+    let (after, bound) = (cost.hourly_after, cost.lower_bound_hourly);
+    if bound < MicroUsd::ZERO {
+        violations.report_plan("cost/bound", format!("the bound {bound} is negative"));
+    }
+    // The bound applies to fleets that hold the same pods at a price. It says nothing if pods are
+    // unschedulable or run on unpriced nodes.
+    let free =
+        |row: &CheckedRow<'_>| hourly_after(row).is_none() && row.pods().any(|(_, pods)| pods > 0);
+    let has_unschedulable = !context.plan.capacity.unschedulable.is_empty();
+    if bound > after && !has_unschedulable && !context.rows.iter().any(free) {
+        violations.report_plan(
+            "cost/bound",
+            format!(
+                "the bound {bound} is above the price \
+                                                      {after}"
+            ),
+        );
+    }
+    let Some(stated) = hundredths(&cost.gap_percent) else {
+        let fault = format!("gap_percent `{}` is not a number with two decimals", cost.gap_percent);
+        return violations.report_plan("cost/gap", fault);
+    };
+    if !gap_holds(stated, after, bound) {
+        let fault = format!("{after} is not {}% above {bound}", cost.gap_percent);
+        violations.report_plan("cost/gap", fault);
+    }
+}
+
+/// Returns whether `after` is `stated` hundredths of a percent above `bound`, with any rounding.
+/// With a zero bound there is no percentage to state.
+fn gap_holds(stated: i128, after: MicroUsd, bound: MicroUsd) -> bool {
+    let (after, bound) = (i128::from(after.0), i128::from(bound.0));
+    bound <= 0 || (stated * bound - (after - bound) * WHOLE).abs() < bound
+}
+
+/// Reads `24.33` as 2433; `None` unless there are exactly two digits after the point.
+fn hundredths(text: &str) -> Option<i128> {
+    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
+    let (whole, fraction) = digits.split_once('.')?;
+    let plain = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    if !plain(whole) || !plain(fraction) || fraction.len() != 2 || whole.len() > WHOLE_DIGITS_MAX {
+        return None;
+    }
+    Some(sign * (whole.parse::<i128>().ok()? * 100 + fraction.parse::<i128>().ok()?))
+}

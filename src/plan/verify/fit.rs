@@ -1,0 +1,219 @@
+//! Placement: all planned pods can run where the plan puts them, at the same time.
+//!
+//! This file checks the properties of a single node and a single pod: labels, taints, names and
+//! resources. Module `inter_pod` checks the rules between pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::SignedDuration;
+
+use super::admission::refusal_of;
+use super::context::{CheckContext, CheckedRow, RunningPods, count, resources};
+use super::end_state::{EndNode, EndState, PodSet, PodSetKind, Presence};
+use super::{Violations, inter_pod, part_assignment};
+use crate::model::ids::{Address, workload_key};
+use crate::model::units::{ResourceName, Resources};
+use crate::plan::wire::NodeState;
+
+/// Time after which a node must report its devices.
+const PLUGINS_START_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+
+pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
+    for row in &context.rows {
+        named(context, row, violations);
+    }
+    for (index, end_node) in state.nodes.iter().enumerate() {
+        stays(context, state, index, violations);
+        for (pod_set, _) in state.pods_on(index).filter(|(_, pods)| pods.arriving > 0) {
+            admission(context, end_node, pod_set, violations);
+        }
+        room(context, state, index, violations);
+    }
+    placements(context, state, violations);
+    part_assignment::check(context, state, violations);
+    inter_pod::check(context, state, violations);
+}
+
+/// Checks that pods planned on a row belong to workloads of the demand, and that the row has a
+/// node.
+fn named(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+    if row.after.is_none() {
+        if row.pods().next().is_some() {
+            violations.report_row(
+                "fit/gone",
+                row.address,
+                "pods are planned on a node that is \
+                                                            removed",
+            );
+        }
+        return;
+    }
+    for (key, _) in row.pods().filter(|(key, _)| !context.groups.contains_key(*key)) {
+        violations.report_row(
+            "fit/workload",
+            row.address,
+            format!(
+                "{key} is not a workload of \
+                                                                    the demand"
+            ),
+        );
+    }
+}
+
+/// Checks that running pods stay on a retained node, since nothing drains it.
+///
+/// A shrinking workload may lose its surplus anywhere. Pods that the node no longer admits are
+/// rolled out by the workload's controller. Where requests were raised, not all running pods fit
+/// any more beside DaemonSet and static pods, and the rest is rolled out elsewhere.
+fn stays(
+    context: &CheckContext<'_>,
+    state: &EndState<'_>,
+    index: usize,
+    violations: &mut Violations,
+) {
+    let EndNode { row, name, .. } = &state.nodes[index];
+    let Some((before, node)) = row.before.zip(*name) else { return };
+    let overdrawn = || {
+        let here = context.running_on(node);
+        let asked = here.map(|here| here.group.shape.requests.times(i64::from(here.pods)));
+        let others = state.pods_on(index).filter(|(pod_set, _)| pod_set.kind != PodSetKind::Placed);
+        let others =
+            others.map(|(pod_set, pods)| pod_set.shape.requests.times(i64::from(pods.staying)));
+        let asked = asked.chain(others).fold(Resources::default(), |sum, r| sum.plus(&r));
+        !asked.fits(&resources(&before.allocatable))
+    };
+    for RunningPods { key, group, pods: running, on_all_nodes } in context.running_on(node) {
+        let pods = row.planned(key);
+        let surplus = on_all_nodes.saturating_sub(group.counts.planned);
+        let admitted = || refusal_of(group, &state.nodes[index].admission_view()).is_none();
+        if running > pods.saturating_add(surplus) && admitted() && !overdrawn() {
+            let fault =
+                format!("{running} pods of {key} run on node {node} and stay, {pods} are planned");
+            violations.report_row("fit/stays", row.address, fault);
+        }
+    }
+}
+
+/// Checks that a node admits the arriving pods of a set.
+fn admission(
+    context: &CheckContext<'_>,
+    end_node: &EndNode<'_>,
+    pod_set: &PodSet,
+    violations: &mut Violations,
+) {
+    let PodSet { name, shape, .. } = pod_set;
+    if let Some(feature) = shape.unsupported.first() {
+        let fault =
+            format!("{name} is placed here and uses {}, which is not supported", feature.as_str());
+        violations.report_row("fit/unsupported", end_node.row.address, fault);
+    }
+    let refused =
+        context.groups.get(name).and_then(|group| refusal_of(group, &end_node.admission_view()));
+    if let Some((rule, why)) = refused {
+        violations.report_row(
+            rule,
+            end_node.row.address,
+            format!("{name} is placed here and is not admitted: {why}"),
+        );
+    }
+    if end_node.row.action.keeps() && end_node.row.node.is_some_and(|node| node.unschedulable) {
+        let fault = format!("{name} is placed here, but the node is cordoned");
+        violations.report_row("fit/cordoned", end_node.row.address, fault);
+    }
+}
+
+/// Checks that the node has resources for arriving pods beside staying pods and DaemonSets.
+///
+/// A retained node may be overcommitted already, because a DaemonSet grew or a limit was lowered.
+/// The plan did not cause that and only must not add to the shortage. A new node must hold
+/// everything.
+fn room(
+    context: &CheckContext<'_>,
+    state: &EndState<'_>,
+    index: usize,
+    violations: &mut Violations,
+) {
+    let EndNode { row, after, .. } = &state.nodes[index];
+    let [mut daemons, mut stay, mut come] = [(); 3].map(|()| Resources::default());
+    for (pod_set, Presence { staying: here, arriving: comes }) in state.pods_on(index) {
+        let requests = &pod_set.shape.requests;
+        let sum = if pod_set.kind == PodSetKind::Daemon { &mut daemons } else { &mut stay };
+        if here > 0 {
+            *sum = sum.plus(&requests.times(i64::from(here)));
+        }
+        if comes > 0 {
+            come = come.plus(&requests.times(i64::from(comes)));
+        }
+    }
+    let stated = row.explain.map(|explain| resources(&explain.daemons)).unwrap_or_default();
+    violations.require_row_amounts(
+        "fit/daemons",
+        row.address,
+        ("the requests of DaemonSet pods", &stated, &daemons),
+    );
+    let mut allocatable = resources(&after.allocatable);
+    for (name, amount) in devices_to_come(context, row, after) {
+        allocatable.extended.entry(name).or_insert(amount);
+    }
+    let there = stay.plus(&daemons);
+    let all = there.plus(&come);
+    let short = if row.action.creates() {
+        all.exceeding(&allocatable)
+    } else {
+        come.exceeding(&allocatable.minus(&there))
+    };
+    if !short.is_empty() {
+        let fault = format!(
+            "{} of the node is insufficient: its pods request {all}, it has {allocatable}",
+            short.join(", ")
+        );
+        violations.report_row("fit/resources", row.address, fault);
+    }
+}
+
+/// Returns the devices of a young node of ours whose device plugins may not have reported them yet.
+fn devices_to_come(
+    context: &CheckContext<'_>,
+    row: &CheckedRow<'_>,
+    after: &NodeState,
+) -> BTreeMap<ResourceName, i64> {
+    let young = row.node.is_some_and(|node| {
+        context.plan.timestamp.duration_since(node.created_at) <= PLUGINS_START_WITHIN
+    });
+    let ours = row.instance.is_some_and(|instance| context.is_managed(instance));
+    let pool = after.pool.as_ref().and_then(|name| context.pool(name));
+    let kind = context.kind(after).filter(|_| young && ours && row.action.keeps());
+    let offered =
+        pool.zip(kind).and_then(|(pool, kind)| context.allocation(pool, kind, &after.labels));
+    offered.map(|offered| offered.allocatable.extended).unwrap_or_default()
+}
+
+/// Checks that the list of placements matches the arriving pods.
+fn placements(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
+    let mut expected: BTreeMap<(&str, &Address), u32> = BTreeMap::new();
+    for pod_set in &state.pod_sets {
+        for (end_node, pods) in pod_set.by_node.iter().filter(|(_, pods)| pods.arriving > 0) {
+            expected.insert((&pod_set.name, state.nodes[*end_node].row.address), pods.arriving);
+        }
+    }
+    let rows = &context.plan.capacity.placements;
+    let keys: Vec<String> = rows.iter().map(|row| workload_key(&row.workload)).collect();
+    let stated: BTreeMap<(&str, &Address), u32> =
+        keys.iter().zip(rows).map(|(key, row)| ((key.as_str(), &row.address), row.pods)).collect();
+    let places: BTreeSet<_> = stated.keys().chain(expected.keys()).collect();
+    for place in places {
+        let of = |list: &BTreeMap<(&str, &Address), u32>| list.get(place).copied().unwrap_or(0);
+        let (stated, comes) = (of(&stated), of(&expected));
+        if stated != comes || stated == 0 {
+            let fault = format!(
+                "{stated} pods of {} are listed for this node, {comes} are placed \
+                                 here",
+                place.0
+            );
+            violations.report_row("fit/placements", place.1, fault);
+        }
+    }
+    if count(rows) != count(&stated) {
+        violations.report_plan("fit/placements", "a placement occurs twice in `placements`");
+    }
+}

@@ -1,0 +1,324 @@
+//! Auto Scaling groups: foreign groups stay untouched, sizes follow from named members, and a new
+//! member promises only certain properties.
+
+use std::collections::BTreeMap;
+
+use super::context::{CheckContext, CheckedRow, count, resources};
+use super::{Violations, words};
+use crate::catalog::NodeSettings;
+use crate::model::desired::{NodeGroup, Scale};
+use crate::model::ids::{GroupName, InstanceId, Labels, PoolName, WorkloadId, WorkloadKind};
+use crate::model::market::CapacityType;
+use crate::model::observed::Group;
+use crate::model::requirement::key;
+use crate::plan::wire::{
+    Action, Condition, GroupSize, NodeState, Precondition, Reason, ResourceChange,
+};
+
+/// Prefix of tags by which Cluster Autoscaler discovers groups.
+const CLAIM: &str = "k8s.io/cluster-autoscaler/";
+/// Prefix of tags that only describe nodes to it.
+const DESCRIPTION: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// Part of the name of its Deployment, or of a label of its pods.
+const AUTOSCALER: &str = "cluster-autoscaler";
+const NAMES: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
+
+pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
+    for row in &context.group_rows {
+        let declared = context.facts.desired.node_groups.contains_key(row.name.as_str());
+        let live = context.facts.observed.groups.get(row.name.as_str());
+        match (declared, live) {
+            (true, _) => {}
+            (false, Some(live)) => undeclared(row, live, violations),
+            (false, None) => {
+                violations.report_row(
+                    "row/kind",
+                    &row.address,
+                    "there is no such group, declared \
+                                                                 or live",
+                );
+            }
+        }
+    }
+    one_each(context, violations);
+    for group in context.facts.desired.node_groups.values() {
+        let rows: Vec<&ResourceChange> = context
+            .group_rows
+            .iter()
+            .copied()
+            .filter(|row| row.name == group.name.as_str())
+            .collect();
+        match rows.as_slice() {
+            [row] => declared(context, group, row, violations),
+            rows => {
+                let fault = format!("group {} has {} rows", group.name, rows.len());
+                violations.report_plan("group/rows", fault);
+            }
+        }
+        untouched(context, group, violations);
+        for row in context.rows.iter().filter(|row| row.action.creates() && is_of(row, &group.name))
+        {
+            member(context, group, row, violations);
+        }
+    }
+}
+
+/// Checks that no two declared groups match the same observed group, since both would count its
+/// members.
+fn one_each(context: &CheckContext<'_>, violations: &mut Violations) {
+    let mut known: BTreeMap<&GroupName, &PoolName> = BTreeMap::new();
+    for group in context.facts.desired.node_groups.values() {
+        let Some(there) = live(context, group) else { continue };
+        if let Some(other) = known.insert(&there.name, &group.name) {
+            let fault = format!("groups {other} and {} are both {}", group.name, there.name);
+            violations.report_plan("group/same", fault);
+        }
+    }
+}
+
+/// Checks that the row of an undeclared group leaves it unchanged.
+fn undeclared(row: &ResourceChange, live: &Group, violations: &mut Violations) {
+    let holds = Some(size_of(live));
+    violations.require_row_equal(
+        "group/before",
+        &row.address,
+        ("before", &size(row.change.before.as_ref()), &holds),
+    );
+    violations.require_row_equal(
+        "group/after",
+        &row.address,
+        ("after", &size(row.change.after.as_ref()), &holds),
+    );
+    if row.change.actions.as_slice() != [Action::NoOp] {
+        violations.report_row("group/claimed", &row.address, "the repository does not declare it");
+    }
+}
+
+fn size_of(live: &Group) -> GroupSize {
+    let Group { name, min, max, desired, .. } = live;
+    GroupSize { name: Some(name.clone()), min: *min, max: *max, desired: *desired }
+}
+
+fn size(state: Option<&NodeState>) -> Option<GroupSize> {
+    state?.group.clone()
+}
+
+fn is_of(row: &CheckedRow<'_>, pool: &PoolName) -> bool {
+    row.after.or(row.before).and_then(|state| state.pool.as_ref()) == Some(pool)
+}
+
+fn live<'a>(context: &CheckContext<'a>, group: &NodeGroup) -> Option<&'a Group> {
+    context
+        .facts
+        .observed
+        .groups
+        .values()
+        .find(|live| group.matches_live_group(&live.name, &live.tags))
+}
+
+/// Checks the row of a group against the observation, and its size against its launched and
+/// terminated members.
+fn declared(
+    context: &CheckContext<'_>,
+    group: &NodeGroup,
+    row: &ResourceChange,
+    violations: &mut Violations,
+) {
+    let there = live(context, group);
+    let holds =
+        there.map_or(GroupSize { name: None, min: group.min, max: group.max, desired: 0 }, size_of);
+    let (before, after) = (size(row.change.before.as_ref()), size(row.change.after.as_ref()));
+    violations.require_row_equal(
+        "group/before",
+        &row.address,
+        ("before", &before, &Some(holds.clone())),
+    );
+    let of = |holds: fn(&CheckedRow<'_>) -> bool| {
+        count(context.rows.iter().filter(|row| holds(row) && is_of(row, &group.name)))
+    };
+    let (launched, terminated) = (of(|row| row.action.creates()), of(|row| row.action.deletes()));
+    let desired = holds.desired.saturating_add(launched).saturating_sub(terminated);
+    let expected = GroupSize { desired, ..holds.clone() };
+    violations.require_row_equal("group/after", &row.address, ("after", &after, &Some(expected)));
+    let changes = row.change.actions.as_slice() != [Action::NoOp];
+    if changes != (launched > 0 || terminated > 0) {
+        violations.report_row(
+            "group/actions",
+            &row.address,
+            "its actions do not match those of \
+                                                              its members",
+        );
+    }
+    // Auto Scaling enforces the bounds of the live group, the repository its own.
+    let (least, most) = (group.min.max(holds.min), group.max.min(holds.max));
+    if launched > 0 && desired > most {
+        let fault = format!("it grows to {desired} nodes, above its most, {most}");
+        violations.report_row("group/bounds", &row.address, fault);
+    }
+    if terminated > 0 && desired < least {
+        let fault = format!("it shrinks to {desired} nodes, below its least, {least}");
+        violations.report_row("group/bounds", &row.address, fault);
+    }
+    resize(context, (group, row), (launched, &holds), violations);
+}
+
+/// Checks that a resized group names its terminated members and has a precondition on its size.
+fn resize(
+    context: &CheckContext<'_>,
+    (group, row): (&NodeGroup, &ResourceChange),
+    (launched, holds): (u32, &GroupSize),
+    violations: &mut Violations,
+) {
+    if row.change.actions.as_slice() == [Action::NoOp] {
+        return;
+    }
+    let explain =
+        context.plan.capacity.explain.iter().find(|explain| explain.address == row.address);
+    let gone = context.rows.iter().filter(|row| row.action.deletes() && is_of(row, &group.name));
+    let mut gone: Vec<&InstanceId> =
+        gone.filter_map(|row| row.before?.instance_id.as_ref()).collect();
+    gone.sort();
+    let named = match explain.map(|explain| &explain.reason) {
+        Some(Reason::Resize { launch, terminate }) => {
+            let mut terminate: Vec<&InstanceId> = terminate.iter().collect();
+            terminate.sort();
+            *launch == launched && terminate == gone
+        }
+        Some(Reason::Launch { .. } | Reason::Retire { .. } | Reason::Keep { .. }) | None => false,
+    };
+    if !named {
+        violations.report_row(
+            "group/named",
+            &row.address,
+            "its reason does not name the launched \
+                                                            and terminated members",
+        );
+    }
+    let Some(name) = holds.name.clone() else { return };
+    let condition = Condition::GroupIs { group: name, desired: holds.desired };
+    let wanted = Precondition { address: row.address.clone(), condition };
+    if !context.plan.capacity.base.preconditions.contains(&wanted) {
+        let fault = format!("lacks the precondition {}", words(&wanted.condition));
+        violations.report_row("group/condition", &row.address, fault);
+    }
+}
+
+/// Checks that members stay untouched if anything else may resize their group.
+fn untouched(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Violations) {
+    let Some(why) = claimed(context, group) else { return };
+    for row in context.rows.iter().filter(|row| is_of(row, &group.name)) {
+        if row.action.creates() || row.action.deletes() {
+            let fault = format!("group {} is only observed: {why}", group.name);
+            violations.report_row("group/claimed", row.address, fault);
+        }
+    }
+}
+
+fn claimed(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'static str> {
+    let observed = context.facts.observed;
+    let there = live(context, group);
+    let claims = |tag: &String| tag.starts_with(CLAIM) && !tag.starts_with(DESCRIPTION);
+    if !group.manage {
+        Some("the settings do not enable its management")
+    } else if group.tags.keys().chain(there.iter().flat_map(|g| g.tags.keys())).any(claims) {
+        Some("a tag assigns it to Cluster Autoscaler")
+    } else if has_cluster_autoscaler(context) {
+        Some("Cluster Autoscaler runs")
+    } else if there.is_none()
+        && !(observed.groups.is_empty()
+            && observed.nodes.is_empty()
+            && observed.instances.is_empty())
+    {
+        Some("it was not observed")
+    } else {
+        let members = |live: &Group| {
+            count(observed.instances.values().filter(|instance| {
+                instance.is_active()
+                    && instance.group.as_ref().is_some_and(|of| of.name == live.name)
+            }))
+        };
+        there.is_some_and(|live| members(live) != live.desired).then_some("its size is changing")
+    }
+}
+
+/// Returns whether Cluster Autoscaler runs, or is declared to run, in a relevant namespace.
+fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
+    let (desired, observed) = (context.facts.desired, context.facts.observed);
+    let counts = |id: &WorkloadId, labels: Option<&Labels>| {
+        let homes = desired.autoscaler_namespaces.as_ref();
+        let mut labels = NAMES.iter().filter_map(|key| labels?.get(*key));
+        id.kind == WorkloadKind::Deployment
+            && (id.name.contains(AUTOSCALER) || labels.any(|it| it.as_str().contains(AUTOSCALER)))
+            && homes.is_none_or(|homes| homes.contains(&id.namespace))
+    };
+    let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);
+    let declared = desired.workloads.values().filter(|one| one.scale != Scale::Replicas(0));
+    let live = observed.workloads.iter().filter(|live| live.replicas > 0);
+    let pods = observed.pods.iter().filter(|pod| pod.is_active());
+    declared.into_iter().any(|one| counts(&one.id, Some(&one.template.labels)))
+        || live.into_iter().any(|one| counts(&one.id, one.template.as_ref().and_then(labels)))
+        || pods
+            .into_iter()
+            .any(|pod| pod.owner.as_ref().is_some_and(|owner| counts(owner, labels(&pod.template))))
+}
+
+/// Returns whether the zone of a group's next member is certain.
+pub(super) fn has_certain_zone(context: &CheckContext<'_>, group: &NodeGroup) -> bool {
+    let zones =
+        if group.zones.is_empty() { context.facts.catalog.zones.len() } else { group.zones.len() };
+    zones == 1
+}
+
+/// Checks the planned properties of a new member against every type and zone of its group.
+fn member(
+    context: &CheckContext<'_>,
+    group: &NodeGroup,
+    row: &CheckedRow<'_>,
+    violations: &mut Violations,
+) {
+    let Some(after) = row.after else { return };
+    let mut fault = |text: String| violations.report_row("group/member", row.address, text);
+    let named = after.instance_type.as_ref();
+    if !named.is_some_and(|kind| group.types.contains(kind)) {
+        fault("its type is not one of its group's".to_owned());
+    }
+    if !has_certain_zone(context, group)
+        && (after.zone.is_some()
+            || after.labels.contains_key(key::ZONE)
+            || after.labels.contains_key(key::ZONE_ID))
+    {
+        fault("its zone is stated, but its group has several".to_owned());
+    }
+    let spot = context.offering(after).filter(|way| way.capacity_type == CapacityType::Spot);
+    let price = spot.filter(|way| !way.estimated).and_then(|way| way.price);
+    if price.zip(group.max_spot_price).is_some_and(|(price, most)| price > most) {
+        fault("spot costs more than its group pays".to_owned());
+    }
+    let others = group.types.iter().any(|kind| Some(kind) != named);
+    if others && after.labels.contains_key(key::INSTANCE_TYPE) {
+        fault("its type is stated, but its group has several".to_owned());
+    }
+    let foreign = |key: &str| key.starts_with("karpenter.sh/") || key.starts_with("karpenter.k8s");
+    if let Some(label) = after.labels.keys().find(|label| foreign(label.as_str())) {
+        fault(format!("label {label} is stated, which members of groups do not get"));
+    }
+    let pool = context.pool(&group.name);
+    for (key, value) in pool.iter().flat_map(|pool| &pool.labels) {
+        if after.labels.get(key) != Some(value) {
+            fault(format!("label {key} is not {value}"));
+        }
+    }
+    let class = pool.and_then(|pool| Some((pool, context.class(pool)?)));
+    let Some((pool, class)) = class else { return };
+    let settings = NodeSettings::new(pool, class);
+    let stated = resources(&after.allocatable);
+    let mut offers = BTreeMap::new();
+    for kind in group.types.iter().filter_map(|name| context.facts.catalog.types.get(name)) {
+        let model = (context.facts.allocation)(kind, &settings);
+        let real = context.facts.catalog.measured.adjust(model, &kind.name, &settings);
+        offers.insert(&kind.name, real.allocatable);
+    }
+    if let Some((kind, _)) = offers.iter().find(|(_, real)| !stated.fits(real)) {
+        fault(format!("a {kind}, which its group may launch, offers less than is stated"));
+    }
+}

@@ -1,0 +1,105 @@
+//! Rules between pods in the state after a plan: host ports, anti-affinity, affinity and topology
+//! spread.
+//!
+//! kube-scheduler enforces each of these rules when it binds a pod, and never again, so running
+//! pods may break them. A state is therefore judged by its arriving pods. The nodes start with
+//! their staying pods, DaemonSet pods and static pods. The plan then claims that the arriving pods
+//! can be bound one after the other, in some order. A violation states that no such order exists.
+//! Every rule below follows from that by an argument that its file gives:
+//!
+//! * `host_ports`, `pod_anti_affinity`: two pods that exclude each other do so whichever arrives
+//!   later, so the order is irrelevant. Pairs of pods that are both running are not judged.
+//! * `pod_affinity`: pods that must join others can arrive only after those, so the pods that can
+//!   arrive form a closure.
+//! * `spread`: counts only grow while pods arrive, so the minimum count at the end bounds the
+//!   minimum count at every earlier moment.
+//!
+//! Semantics are those of the Kubernetes documentation (assigning pods to nodes, topology spread
+//! constraints). Namespaces have their declared labels and their name.
+//!
+//! Two things are not checked. Quality: a state that could be spread better is valid. And the
+//! interplay of rules: a state passes if affinity holds in one order and spreading in another, even
+//! if no order satisfies both.
+
+mod context;
+mod eligible_nodes;
+mod host_ports;
+mod pod_affinity;
+mod pod_anti_affinity;
+mod pod_index;
+mod spread;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use std::collections::BTreeSet;
+
+use super::Violations;
+use super::context::CheckContext;
+use super::end_state::EndState;
+use crate::model::ids::LabelKey;
+use context::{InterPodContext, required_keys, required_spread};
+pub(super) use host_ports::first_clash;
+use pod_index::PodIndex;
+use topology::Topologies;
+
+pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
+    host_ports::check(state, violations);
+    if state.pod_sets.iter().all(|pod_set| required_keys(pod_set).next().is_none()) {
+        return;
+    }
+    let mut inter_pod = InterPodContext {
+        state,
+        pod_index: PodIndex::new(&state.pod_sets, &context.facts.desired.namespaces),
+        topologies: Topologies::new(state),
+    };
+    pod_anti_affinity::check(&mut inter_pod, violations);
+    pod_affinity::check(&mut inter_pod, violations);
+    spread::check(&mut inter_pod, violations);
+}
+
+/// Returns the topology keys that inter-pod rules bind each pod set to, by its index: keys of rules
+/// that it carries, and of rules that select it.
+///
+/// A node with such a pod cannot be exchanged for one with another value of the key without
+/// checking all other nodes again.
+pub(super) fn bound_topology_keys<'a>(
+    context: &CheckContext<'_>,
+    state: &'a EndState<'_>,
+) -> Vec<BTreeSet<&'a LabelKey>> {
+    let pod_sets = &state.pod_sets;
+    let mut bound_keys: Vec<BTreeSet<&LabelKey>> =
+        pod_sets.iter().map(|pod_set| required_keys(pod_set).collect()).collect();
+    if bound_keys.iter().all(BTreeSet::is_empty) {
+        return bound_keys;
+    }
+    let mut pod_index = PodIndex::new(pod_sets, &context.facts.desired.namespaces);
+    for pod_set in pod_sets {
+        // An affinity target must match every term.
+        let near = &pod_set.shape.affinity.required;
+        let mut targets: Option<BTreeSet<usize>> = None;
+        for term in near {
+            let selection = pod_index.select_term(term, &pod_set.shape);
+            let members: BTreeSet<usize> = pod_index.members(selection).iter().copied().collect();
+            targets = Some(targets.map_or(members.clone(), |all| &all & &members));
+        }
+        for member in targets.into_iter().flatten() {
+            bound_keys[member].extend(near.iter().map(|term| &term.topology_key));
+        }
+        let apart = pod_set.shape.anti_affinity.required.iter();
+        let apart =
+            apart.map(|term| (pod_index.select_term(term, &pod_set.shape), &term.topology_key));
+        let mut meant: Vec<(Option<usize>, &LabelKey)> = apart.collect();
+        let rules = required_spread(pod_set);
+        meant.extend(
+            rules.map(|rule| (pod_index.select_spread(rule, &pod_set.shape), &rule.topology_key)),
+        );
+        for (selection, key) in meant {
+            pod_index
+                .members(selection)
+                .iter()
+                .for_each(|member| bound_keys[*member].extend([key]));
+        }
+    }
+    bound_keys
+}

@@ -1,0 +1,106 @@
+//! Pool limits: the total capacity of the nodes of a pool.
+
+use std::collections::BTreeMap;
+
+use super::Violations;
+use super::context::{CheckContext, CheckedRow, RowAction, count, resources};
+use crate::model::desired::Pool;
+use crate::model::ids::PoolName;
+use crate::model::reason::Alternative;
+use crate::model::units::{ResourceName, Resources};
+
+pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
+    let mut totals: BTreeMap<&PoolName, Resources> = BTreeMap::new();
+    for pool in context.facts.desired.pools.values() {
+        let rows: Vec<&CheckedRow<'_>> =
+            context.rows.iter().filter(|row| is_of(row, pool)).collect();
+        // A pool may exceed a limit that was lowered, but may not grow then.
+        if !rows.iter().any(|row| row.action.creates()) {
+            continue;
+        }
+        // A retiring node exists until its replacement is Ready, so both count.
+        let total = rows
+            .iter()
+            .fold(Resources::default(), |sum, row| sum.plus(&capacity(row)).plus(&going(row)));
+        for (name, amount, limit) in exceeded(pool, &total) {
+            let fault =
+                format!("pool {} comes to {name} {amount}, its limit is {limit}", pool.name);
+            violations.report_plan("limits/resources", fault);
+        }
+        let replaced = count(rows.iter().filter(|row| row.action == RowAction::Replace));
+        let nodes = count(&rows).saturating_add(replaced);
+        if let Some(limit) = pool.limits.nodes.filter(|limit| nodes > *limit) {
+            let fault = format!("pool {} comes to {nodes} nodes, its limit is {limit}", pool.name);
+            violations.report_plan("limits/nodes", fault);
+        }
+        totals.insert(&pool.name, total);
+    }
+    for of in &context.plan.capacity.alternatives {
+        let row = context.row(&of.address).filter(|row| row.action.creates());
+        let Some((row, pool)) = row.and_then(|row| Some((row, row.after?.pool.as_ref()?))) else {
+            continue;
+        };
+        let Some((pool, total)) = context.pool(pool).zip(totals.get(pool)) else { continue };
+        if pool.limits.resources.is_empty() {
+            continue;
+        }
+        let others = total.minus(&capacity(row));
+        for offering in &of.offerings {
+            check_alternative(context, (pool, row, &others), offering, violations);
+        }
+    }
+}
+
+fn is_of(row: &CheckedRow<'_>, pool: &Pool) -> bool {
+    row.after.or(row.before).is_some_and(|state| state.pool.as_ref() == Some(&pool.name))
+}
+
+/// Returns the capacity of the node that the row removes.
+fn going(row: &CheckedRow<'_>) -> Resources {
+    let before = row.before.filter(|_| row.action.deletes());
+    before.map(|before| resources(&before.capacity)).unwrap_or_default()
+}
+
+fn capacity(row: &CheckedRow<'_>) -> Resources {
+    row.after.map(|after| resources(&after.capacity)).unwrap_or_default()
+}
+
+/// Checks an alternative of one launch against the limits of the pool.
+fn check_alternative(
+    context: &CheckContext<'_>,
+    (pool, row, others): (&Pool, &CheckedRow<'_>, &Resources),
+    offering: &Alternative,
+    violations: &mut Violations,
+) {
+    let kind = context.facts.catalog.types.get(&offering.instance_type);
+    let labels = row.after.map(|after| &after.labels);
+    let allocation = kind.zip(labels).and_then(|(k, labels)| context.allocation(pool, k, labels));
+    let Some(allocation) = allocation else { return };
+    for (name, amount, limit) in exceeded(pool, &others.plus(&allocation.capacity)) {
+        let fault = format!(
+            "with {} in its place pool {} comes to {name} {amount}, its limit is {limit}",
+            offering.instance_type, pool.name
+        );
+        violations.report_row("limits/alternative", row.address, fault);
+    }
+}
+
+/// Returns the resources of `total` that exceed the pool's limit, with both amounts.
+fn exceeded<'a>(pool: &'a Pool, total: &Resources) -> Vec<(&'a ResourceName, i64, i64)> {
+    let limits = pool.limits.resources.iter();
+    limits
+        .map(|(name, limit)| (name, amount(total, name), *limit))
+        .filter(|(_, amount, limit)| amount > limit)
+        .collect()
+}
+
+/// Returns the amount of a resource in `total`: thousandths of a core, or whole units.
+fn amount(total: &Resources, name: &ResourceName) -> i64 {
+    match name.as_str() {
+        "cpu" => total.cpu.0,
+        "memory" => total.memory.0,
+        "ephemeral-storage" => total.ephemeral_storage.0,
+        "pods" => total.pods,
+        _ => total.extended(name),
+    }
+}

@@ -1,0 +1,128 @@
+//! Permission to delete: only our own instances, as they were observed, by a plan with complete
+//! inputs.
+
+use std::collections::BTreeSet;
+
+use super::Violations;
+use super::context::{CheckContext, CheckedRow};
+use crate::demand::is_do_not_disrupt_at;
+use crate::model::ids::{NodeName, WorkloadId};
+use crate::model::reason::RetireReason;
+use crate::plan::wire::{Reason, ResourceKind};
+
+/// Annotation that forbids a voluntary disruption of a node.
+const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+
+/// Nodes, and workloads with a pod there that must not be moved at the plan's timestamp.
+type PinnedPods<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
+
+pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
+    let (observed, at) = (context.facts.observed, context.plan.timestamp);
+    let pods = observed
+        .pods
+        .iter()
+        .filter(|pod| pod.is_active() && is_do_not_disrupt_at(pod, observed, at));
+    let pinned_pods =
+        pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect();
+    for row in context.rows.iter().filter(|row| row.action.deletes()) {
+        ours(context, row, violations);
+        known(context, row, violations);
+        pinned(context, row, &pinned_pods, violations);
+    }
+    // A malformed row must not bypass the rules for deletions.
+    for row in context.rows.iter().filter(|row| !row.action.deletes()) {
+        if row.before.is_some() && row.after.is_none() {
+            violations.report_row(
+                "ownership/hidden",
+                row.address,
+                "a node disappears without a \
+                                                                    delete action",
+            );
+        }
+    }
+}
+
+fn ours(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+    if row.change.kind != ResourceKind::Ec2Instance {
+        violations.report_row("ownership/ours", row.address, "only instances are ours to delete");
+        return;
+    }
+    let Some(instance) = row.instance else {
+        return violations.report_row(
+            "ownership/ours",
+            row.address,
+            "the instance was not \
+                                                                     observed",
+        );
+    };
+    let member = context.group_of(row).is_some_and(|group| context.is_member(instance, group));
+    if !context.is_managed(instance) && !member {
+        let cluster = &context.facts.observed.cluster.name;
+        let fault = format!("{} does not carry our tags for cluster {cluster}", instance.id);
+        violations.report_row("ownership/ours", row.address, fault);
+    }
+    let node = context.node_for_instance(&instance.id);
+    let stated = row.before.and_then(|before| before.node_uid.as_ref());
+    if node.map(|node| &node.uid) != stated {
+        let fault = format!("the node of {} is not the one stated", instance.id);
+        violations.report_row("ownership/node", row.address, fault);
+    }
+}
+
+fn known(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+    if context.plan.errored {
+        violations.report_row("ownership/errored", row.address, "an errored plan deletes nothing");
+    }
+    if !context.facts.observed.is_complete() {
+        let fault = "the cluster was not observed completely; unknown objects are not deleted";
+        violations.report_row("ownership/unknown", row.address, fault);
+    }
+}
+
+/// Checks that removals for cost alone affect only nodes that may be disrupted.
+fn pinned(
+    context: &CheckContext<'_>,
+    row: &CheckedRow<'_>,
+    pinned_pods: &PinnedPods<'_>,
+    violations: &mut Violations,
+) {
+    let (Some(node), true) = (row.node, saves_only(row)) else { return };
+    if node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true") {
+        violations.report_row(
+            "ownership/pinned",
+            row.address,
+            format!("{} forbids disruption", node.name),
+        );
+    }
+    for here in context.running_on(&node.name) {
+        if !here.group.shape.do_not_disrupt
+            && !pinned_pods.contains(&(&node.name, &here.group.workload))
+        {
+            continue;
+        }
+        let fault =
+            format!("a pod of {} runs on node {} and may not be moved", here.key, node.name);
+        violations.report_row("ownership/pinned", row.address, fault);
+    }
+}
+
+/// Returns whether cost is the only reason of the removal.
+fn saves_only(row: &CheckedRow<'_>) -> bool {
+    let Some(explain) = row.explain else { return true };
+    let because = match &explain.reason {
+        Reason::Retire { because } => Some(because),
+        Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
+            explain.retire_reason.as_ref()
+        }
+    };
+    match because {
+        None | Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. }) => true,
+        Some(
+            RetireReason::Surplus { .. }
+            | RetireReason::PoolRemoved
+            | RetireReason::Drifted { .. }
+            | RetireReason::Expired { .. }
+            | RetireReason::Requested,
+        ) => false,
+    }
+}

@@ -1,0 +1,70 @@
+//! Defects of placement.
+
+use super::*;
+use crate::demand::Unsupported;
+use crate::plan::wire::PlacementRow;
+
+pub(super) const DEFECTS: &[Defect] = &[
+    ("fit/resources", "more CPU than a node to come has", |p, i| {
+        requests(p, i, "batch", |requests| requests.cpu.0 = 1901);
+    }),
+    ("fit/resources", "more memory than a node to come has", |p, i| {
+        requests(p, i, "batch", |requests| requests.memory.0 = 8 << 30);
+    }),
+    ("fit/resources", "a resource that no node has", |p, i| {
+        requests(p, i, "batch", |requests| {
+            requests.extended.insert("nvidia.com/gpu".into(), 1);
+        });
+    }),
+    ("fit/resources", "more pods than the kubelet admits", |p, i| {
+        requests(p, i, "batch", |requests| requests.pods = 15);
+    }),
+    ("fit/resources", "more than is free on a node that stays", |p, _| {
+        move_pods(p, "batch", "3", "0");
+    }),
+    ("fit/daemons", "daemons forgotten", |p, _| {
+        explain(p, "3").daemons = Amount::default();
+    }),
+    ("fit/labels", "a node that the pods do not select", |_, i| {
+        shape(i, "batch", |shape| {
+            let other = [label("team", "api")].into();
+            shape.nodes.any_of = vec![Requirements::from_labels(&other)];
+        });
+    }),
+    ("fit/labels", "pods that no node can suit", |_, i| {
+        shape(i, "batch", |shape| shape.nodes.any_of.clear());
+    }),
+    ("fit/taints", "a taint that the pods do not tolerate", |_, i| {
+        shape(i, "batch", |shape| shape.tolerations.clear());
+    }),
+    ("fit/node-name", "pods that ask for another node", |_, i| {
+        shape(i, "batch", |shape| shape.nodes.name = Some("n0".to_owned()));
+    }),
+    ("fit/unsupported", "pods with a feature that nothing judges", |_, i| {
+        shape(i, "batch", |shape| shape.unsupported.push(Unsupported::SchedulingGates));
+    }),
+    ("fit/cordoned", "pods on a node that is cordoned", |p, i| {
+        i.observed.nodes.get_mut("n0").unwrap().unschedulable = true;
+        move_pods(p, "batch", "3", "0");
+    }),
+    ("fit/stays", "a running pod that vanishes", |p, _| {
+        explain(p, "0").pods.clear();
+    }),
+    ("fit/gone", "pods on a removed node", |p, _| {
+        explain(p, "1").pods.insert("shop/Deployment/api".into(), 1);
+    }),
+    ("fit/workload", "pods of no workload", |p, _| {
+        explain(p, "3").pods.insert("shop/Deployment/ghost".into(), 1);
+    }),
+    ("fit/placements", "a move that is not listed", |p, _| {
+        drop(p.capacity.placements.remove(0));
+    }),
+    ("fit/placements", "pods listed that stay where they are", |p, _| {
+        let stays = PlacementRow { workload: workload("api"), address: address("0"), pods: 2 };
+        p.capacity.placements.insert(0, stays);
+    }),
+    ("fit/placements", "a place listed twice", |p, _| {
+        let twice = p.capacity.placements[0].clone();
+        p.capacity.placements.insert(0, twice);
+    }),
+];

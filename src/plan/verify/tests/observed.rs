@@ -1,0 +1,87 @@
+//! Defects of the states before, and of ownership.
+
+use super::*;
+
+pub(super) const OBSERVED: &[Defect] = &[
+    ("observed/exists", "an unobserved instance", |p, _| {
+        before(p, "1").instance_id = Some("i-7".into());
+    }),
+    ("observed/exists", "an unobserved node", |p, _| {
+        edit_kept_node(p, |state| state.node = Some("n7".into()));
+    }),
+    ("observed/exists", "a row of no instance", |p, _| {
+        edit_kept_node(p, |state| state.instance_id = None);
+    }),
+    ("observed/instance", "another type", |p, _| {
+        edit_kept_node(p, |state| state.instance_type = Some("m5.xlarge".into()));
+    }),
+    ("observed/instance", "another zone", |p, _| {
+        edit_kept_node(p, |state| state.zone = Some("us-east-1b".into()));
+    }),
+    ("observed/instance", "another key", |_, i| {
+        let instance = i.observed.instances.get_mut("i-0").unwrap();
+        instance.tags.insert(tag::KEY.to_owned(), "5".to_owned());
+    }),
+    ("observed/node", "labels it does not have", |p, _| {
+        edit_kept_node(p, |state| state.labels.extend([label("a", "b")]));
+    }),
+    ("observed/node", "a taint left out", |p, _| edit_kept_node(p, |state| state.taints.clear())),
+    ("observed/node", "another node of the same name", |p, _| {
+        edit_kept_node(p, |state| state.node_uid = Some("uid-7".into()));
+    }),
+    ("observed/amounts", "more room than the node has", |p, _| {
+        edit_kept_node(p, |state| state.allocatable.cpu_milli += 1000);
+    }),
+    ("observed/amounts", "more room than an instance will have", |p, i| {
+        i.observed.nodes.remove("n0");
+        edit_kept_node(p, |state| {
+            (state.node, state.node_uid) = (None, None);
+            state.allocatable.memory_bytes += 1;
+        });
+    }),
+    ("observed/rows", "a node without a row", |p, _| drop(p.resource_changes.pop())),
+    ("observed/rows", "an instance of ours without a row", |p, i| {
+        drop(p.resource_changes.remove(0));
+        i.observed.nodes.remove("n0");
+    }),
+    ("observed/rows", "a node with two rows", |p, _| {
+        let mut twice = p.resource_changes[4].clone();
+        (twice.name, twice.address) = ("n99".to_owned(), "kubernetes_node.n99".into());
+        p.resource_changes.push(twice);
+    }),
+];
+
+pub(super) const OWNERSHIP: &[Defect] = &[
+    ("ownership/ours", "an instance without our tags", |_, i| {
+        i.observed.instances.get_mut("i-1").unwrap().tags.clear();
+    }),
+    ("ownership/ours", "an instance of another cluster", |_, i| {
+        let instance = i.observed.instances.get_mut("i-1").unwrap();
+        instance.tags.insert(tag::CLUSTER.to_owned(), "other".to_owned());
+    }),
+    ("ownership/ours", "an unobserved instance", |_, i| {
+        i.observed.instances.remove("i-1");
+    }),
+    ("ownership/ours", "a node that is not ours", |p, _| {
+        let row = &mut p.resource_changes[4].change;
+        (row.actions, row.after) = (vec![Action::Delete], None);
+    }),
+    ("ownership/node", "a node that is another by now", |_, i| {
+        i.observed.nodes.get_mut("n1").unwrap().uid = "uid-7".into();
+    }),
+    ("ownership/pinned", "a node that says not to disrupt it", |_, i| {
+        let node = i.observed.nodes.get_mut("n1").unwrap();
+        node.annotations.insert("karpenter.sh/do-not-disrupt".to_owned(), "true".to_owned());
+    }),
+    ("ownership/pinned", "a pod that may not be moved", |_, i| {
+        shape(i, "api", |shape| shape.do_not_disrupt = true);
+    }),
+    ("ownership/errored", "an errored plan that deletes", |p, _| p.errored = true),
+    ("ownership/unknown", "a world read in part", |_, i| {
+        let partial = Completeness::Partial { reason: "throttled".to_owned() };
+        i.observed.sources.insert("kubernetes".to_owned(), partial);
+    }),
+    ("ownership/hidden", "a node that no action deletes", |p, _| {
+        row(p, "1").change.actions = vec![Action::Update];
+    }),
+];

@@ -1,0 +1,201 @@
+//! Totals of pods and nodes: every planned pod is accounted for once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Violations;
+use super::context::{CheckContext, CheckedRow, RowAction, count, total};
+use super::fargate::is_unrunnable;
+use crate::model::ids::workload_key;
+use crate::model::reason::KeepReason;
+use crate::plan::wire::{
+    Action, Amount, EvictionRow, NodeTotals, PodTotals, Reason, Summary, UnschedulableRow,
+};
+
+pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
+    demand(context, violations);
+    groups(context, violations);
+    pods(context, violations);
+    summary(context, violations);
+}
+
+/// Checks the rows of demand against the demand.
+fn demand(context: &CheckContext<'_>, violations: &mut Violations) {
+    let capacity = &context.plan.capacity;
+    let facts = context.facts.demand;
+    let stated: BTreeMap<_, _> =
+        capacity.demand.iter().map(|row| (workload_key(&row.workload), row)).collect();
+    let workloads: BTreeSet<&String> =
+        context.groups.keys().chain(context.fargate.keys()).collect();
+    if workloads.len() != capacity.demand.len()
+        || context.groups.len() != facts.groups.len()
+        || context.fargate.len() != facts.fargate.len()
+    {
+        violations.report_plan("totals/demand", "not every pod group has one row of demand");
+    }
+    for (key, group) in &context.groups {
+        let requests = Amount::from(&group.shape.requests);
+        let same = stated.get(key).is_some_and(|row| {
+            // The counts of a workload with pods on Fargate cover both parts.
+            let counts = context.fargate.get(key).map_or(group.counts, |taken| taken.counts);
+            row.counts == counts && row.requests == requests && row.decided_by == group.decided_by
+        });
+        if !same {
+            violations.report_plan("totals/demand", format!("the row of {key} is not its demand"));
+        }
+    }
+    for (key, taken) in &context.fargate {
+        let same = stated
+            .get(key)
+            .is_some_and(|row| row.counts == taken.counts && row.decided_by == taken.decided_by);
+        if !same {
+            violations.report_plan("totals/demand", format!("the row of {key} is not its demand"));
+        }
+    }
+    let daemons = facts
+        .daemons
+        .iter()
+        .map(|daemon| (workload_key(&daemon.workload), Amount::from(&daemon.shape.requests)));
+    let stated =
+        capacity.daemons.iter().map(|row| (workload_key(&row.workload), row.requests.clone()));
+    let (stated, holds): (BTreeMap<_, _>, BTreeMap<_, _>) = (stated.collect(), daemons.collect());
+    violations.require_equal("totals/daemons", "the list of daemons", &stated, &holds);
+}
+
+/// Checks each group: planned = placed + unschedulable.
+fn groups(context: &CheckContext<'_>, violations: &mut Violations) {
+    let mut placed: BTreeMap<&str, u32> = BTreeMap::new();
+    for (key, pods) in context.rows.iter().flat_map(CheckedRow::pods) {
+        let sum = placed.entry(key).or_default();
+        *sum = sum.saturating_add(pods);
+    }
+    let mut unplaced: BTreeMap<String, u32> = BTreeMap::new();
+    for row in context.plan.capacity.unschedulable.iter().filter(|row| !is_unrunnable(row)) {
+        let key = workload_key(&row.workload);
+        if row.pods == 0 || !context.groups.contains_key(&key) {
+            violations.report_plan(
+                "totals/unschedulable",
+                format!(
+                    "{key} has no unschedulable \
+                                                                    pods"
+                ),
+            );
+        }
+        evictions((row, &key), context, violations);
+        let sum = unplaced.entry(key).or_default();
+        *sum = sum.saturating_add(row.pods);
+    }
+    for (key, group) in &context.groups {
+        let placed = placed.get(key.as_str()).copied().unwrap_or(0);
+        let unplaced = unplaced.get(key).copied().unwrap_or(0);
+        if placed.saturating_add(unplaced) != group.counts.planned {
+            let fault = format!(
+                "{key}: {placed} placed and {unplaced} unschedulable pods are not the {} planned",
+                group.counts.planned
+            );
+            violations.report_plan("totals/group", fault);
+        }
+    }
+}
+
+/// Checks stated evictions: no more pods are admitted than are unschedulable, and victims have a
+/// lower priority.
+fn evictions(
+    (row, key): (&UnschedulableRow, &str),
+    context: &CheckContext<'_>,
+    violations: &mut Violations,
+) {
+    let Some(EvictionRow { lets_in, evicts }) = &row.eviction else { return };
+    let own = context.groups.get(key).map(|group| group.shape.priority);
+    let daemons = context.facts.demand.daemons.iter();
+    let daemons: BTreeMap<String, i32> =
+        daemons.map(|daemon| (workload_key(&daemon.workload), daemon.shape.priority)).collect();
+    let lower = |victim: &String| {
+        let group = context.groups.get(victim).map(|group| group.shape.priority);
+        group.or_else(|| daemons.get(victim).copied()) < own
+    };
+    if *lets_in > row.pods || *lets_in == 0 || evicts.is_empty() || !evicts.keys().all(lower) {
+        let fault = format!("the named pods cannot be evicted for {lets_in} pods of {key}");
+        violations.report_plan("totals/eviction", fault);
+    }
+}
+
+fn pods(context: &CheckContext<'_>, violations: &mut Violations) {
+    let capacity = &context.plan.capacity;
+    let PodTotals { total: all, placed, unschedulable, fargate, unresolved, moved } = capacity.pods;
+    let sum = placed.saturating_add(unschedulable).saturating_add(fargate);
+    violations.require_equal("totals/pods", "pods.total", &all, &sum);
+    let planned = total(context.groups.values(), |group| group.counts.planned);
+    let taken = total(context.fargate.values(), |taken| taken.pods);
+    violations.require_equal("totals/pods", "pods.total", &all, &planned.saturating_add(taken));
+    let run = context.fargate.values().filter(|taken| taken.size.is_ok());
+    let holds = total(run, |taken| taken.pods);
+    violations.require_equal("totals/pods", "pods.fargate", &fargate, &holds);
+    let holds = total(context.rows.iter().flat_map(CheckedRow::pods), |(_, pods)| pods);
+    violations.require_equal("totals/pods", "pods.placed", &placed, &holds);
+    let holds = total(&capacity.unschedulable, |row| row.pods);
+    violations.require_equal("totals/pods", "pods.unschedulable", &unschedulable, &holds);
+    let holds = count(&context.facts.demand.unresolved);
+    violations.require_equal("totals/pods", "pods.unresolved", &unresolved, &holds);
+    violations.require_equal(
+        "totals/pods",
+        "the list of unresolved",
+        &count(&capacity.unresolved),
+        &holds,
+    );
+    let (least, most) = moves(context);
+    if !(least..=most).contains(&moved) {
+        let fault = format!("pods.moved is stated as {moved}, but is between {least} and {most}");
+        violations.report_plan("totals/moved", fault);
+    }
+}
+
+/// Returns the least and the most pods that retirements move: running pods on retiring nodes that
+/// are still planned. The number is lower if the workload shrinks on those nodes, or if pods become
+/// unschedulable.
+fn moves(context: &CheckContext<'_>) -> (u32, u32) {
+    let going = context.rows.iter().filter(|row| row.action.deletes());
+    let going: BTreeSet<_> = going.filter_map(|row| row.node).map(|node| &node.name).collect();
+    let rows = context.plan.capacity.unschedulable.iter();
+    let unplaced: BTreeMap<_, _> =
+        rows.map(|row| (workload_key(&row.workload), row.pods)).collect();
+    let (mut least, mut most) = (0_u32, 0_u32);
+    for (key, group) in &context.groups {
+        let here = group.running.iter().filter(|(name, _)| going.contains(name));
+        let here = total(here, |(_, pods)| *pods);
+        let not_placed = unplaced.get(key).copied().unwrap_or(0);
+        let running: u32 = group.running.values().sum();
+        let planned = group.counts.planned;
+        let at_least = planned.min(running).saturating_sub(running - here).min(here);
+        least = least.saturating_add(at_least.saturating_sub(not_placed));
+        most = most.saturating_add(here.min(planned));
+    }
+    (least, most)
+}
+
+fn summary(context: &CheckContext<'_>, violations: &mut Violations) {
+    let rows =
+        |holds: fn(&CheckedRow<'_>) -> bool| count(context.rows.iter().filter(|row| holds(row)));
+    let blocked = |row: &CheckedRow<'_>| {
+        row.explain.is_some_and(|explain| {
+            matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
+        })
+    };
+    let groups = context.group_rows.iter();
+    let resized = count(groups.filter(|row| row.change.actions.as_slice() == [Action::Update]));
+    let (add, destroy) = (rows(|row| row.action.creates()), rows(|row| row.action.deletes()));
+    let holds = Summary {
+        add,
+        change: rows(|row| row.action == RowAction::Update).saturating_add(resized),
+        destroy,
+        replace: rows(|row| row.action == RowAction::Replace),
+        blocked: rows(blocked),
+        destructive: destroy > 0,
+        nodes: NodeTotals {
+            before: rows(|row| row.before.is_some()),
+            launch: add,
+            terminate: destroy,
+            after: rows(|row| row.after.is_some()),
+        },
+    };
+    violations.require_equal("totals/summary", "summary", &context.plan.summary, &holds);
+}

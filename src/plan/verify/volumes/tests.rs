@@ -1,0 +1,190 @@
+//! Defects of volumes, planted one by one.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::demand::{Claims, PodShape, Unsupported};
+use crate::model::desired::{Scale, Workload};
+use crate::model::ids::Origin;
+use crate::model::pod::{PodSpec, PodTemplate};
+use crate::model::requirement::label;
+use crate::plan::fixture::{Inputs, inputs, plan, workload};
+use crate::plan::verify::check;
+use crate::plan::wire::Plan;
+
+const ZONE: &str = "us-east-1a";
+
+fn in_zone(zone: &str) -> PersistentVolume {
+    let values = vec![zone.into()];
+    let key = "topology.ebs.csi.aws.com/zone".into();
+    let expressions = vec![Expression { key, operator: Operator::In, values }];
+    PersistentVolume {
+        node_terms: vec![NodeTerm { expressions, fields: Vec::new() }],
+        driver: Some(EBS_DRIVER.to_owned()),
+        ..PersistentVolume::default()
+    }
+}
+
+fn bound() -> Claim {
+    let volume_name = Some("pv".to_owned());
+    Claim { volume_name, phase: ClaimPhase::Bound, ..Claim::default() }
+}
+
+fn claim(inputs: &mut Inputs) -> &mut Claim {
+    let claims = inputs.observed.storage.claims.get_mut("shop").expect("one namespace");
+    claims.get_mut("data").expect("one claim")
+}
+
+/// Gives `shop/batch` these volumes, in the repository and in the demand.
+fn mount(inputs: &mut Inputs, sources: Vec<VolumeSource>) {
+    mount_to(inputs, "batch", sources);
+}
+
+fn mount_to(inputs: &mut Inputs, name: &str, sources: Vec<VolumeSource>) {
+    let volume = |(n, source)| Volume { name: format!("v{n}"), source };
+    let volumes: Vec<Volume> = sources.into_iter().enumerate().map(volume).collect();
+    let spec = PodSpec { volumes: volumes.clone(), ..PodSpec::default() };
+    let id = workload(name);
+    let planned = Workload {
+        id: id.clone(),
+        origin: Origin::new("shop.yaml", 1),
+        scale: Scale::Replicas(3),
+        template: Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
+        first_ordinal: 0,
+    };
+    inputs.desired.workloads.insert(id.clone(), planned);
+    let claims = Claims::new(&inputs.desired, &inputs.observed.storage);
+    let groups = inputs.demand.groups.iter_mut();
+    for group in groups.filter(|group| group.workload == id) {
+        group.shape = Arc::new(claims.with_volumes(&group.shape, &volumes, None));
+    }
+}
+
+fn shape(inputs: &mut Inputs) -> &mut PodShape {
+    let id = workload("batch");
+    let group = inputs.demand.groups.iter_mut().find(|group| group.workload == id);
+    Arc::make_mut(&mut group.expect("in the demand").shape)
+}
+
+/// Returns a claim bound in the zone of the plan's nodes, used by the arriving pods.
+fn sound() -> Inputs {
+    let mut inputs = inputs();
+    for kind in inputs.catalog.types.values_mut() {
+        kind.ebs_attachments = Some((28, true));
+    }
+    inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone(ZONE));
+    let claims = [("data".to_owned(), bound())].into();
+    inputs.observed.storage.claims.insert("shop".into(), claims);
+    mount(&mut inputs, vec![VolumeSource::Claim("data".to_owned())]);
+    inputs
+}
+
+/// Returns the volume rules that the plan breaks.
+fn broken(inputs: &Inputs) -> BTreeSet<&'static str> {
+    let all = check(&plan(), &inputs.facts());
+    all.iter().map(|violation| violation.rule).filter(|rule| rule.starts_with("volumes/")).collect()
+}
+
+#[test]
+fn valid_plan_breaks_no_volume_rule() {
+    assert_eq!(broken(&sound()), BTreeSet::new());
+    assert_eq!(broken(&inputs()), BTreeSet::new());
+}
+
+/// A defect: its description, the rule that finds it, and a function that plants it.
+type Defect = (&'static str, &'static str, fn(&mut Inputs));
+
+const DEFECTS: [Defect; 10] = [
+    ("the volume is in another zone", "volumes/place", |inputs| {
+        inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone("us-east-1b"));
+    }),
+    ("the volume is on a node", "volumes/place", |inputs| {
+        let volume = inputs.observed.storage.volumes.get_mut("pv").expect("there");
+        volume.node_terms[0].expressions[0].key = key::HOSTNAME.into();
+    }),
+    ("the demand has the volume elsewhere", "volumes/place", |inputs| {
+        shape(inputs).volumes[0].nodes.clear();
+    }),
+    ("the demand forgot where the volume is", "volumes/place", |inputs| {
+        inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone("us-east-1b"));
+        shape(inputs).volumes.clear();
+    }),
+    ("the class makes volumes elsewhere", "volumes/place", |inputs| {
+        let class = StorageClass {
+            provisioner: "kubernetes.io/aws-ebs".to_owned(),
+            wait_for_first_consumer: true,
+            allowed_topologies: in_zone("us-east-1b").node_terms,
+            is_default: true,
+            created_at: None,
+        };
+        inputs.desired.storage_classes.insert("zonal".to_owned(), class);
+        *claim(inputs) = Claim::default();
+    }),
+    ("the claim is being deleted", "volumes/ready", |inputs| claim(inputs).deleting = true),
+    ("the volume is lost", "volumes/ready", |inputs| claim(inputs).phase = ClaimPhase::Lost),
+    ("the claim is not there", "volumes/ready", |inputs| {
+        inputs.observed.storage.claims.clear();
+    }),
+    ("the claim is for one pod", "volumes/one-pod", |inputs| {
+        claim(inputs).access_modes = vec!["ReadWriteOncePod".to_owned()];
+    }),
+    ("a node gets more volumes than it attaches", "volumes/attach", |inputs| {
+        let class = StorageClass {
+            provisioner: EBS_DRIVER.to_owned(),
+            wait_for_first_consumer: true,
+            allowed_topologies: Vec::new(),
+            is_default: true,
+            created_at: None,
+        };
+        inputs.desired.storage_classes.insert("gp3".to_owned(), class);
+        mount(inputs, vec![VolumeSource::EphemeralClaim(None); 28]);
+    }),
+];
+
+#[test]
+fn every_planted_defect_is_found() {
+    for (what, rule, plant) in DEFECTS {
+        let mut inputs = sound();
+        plant(&mut inputs);
+        assert!(broken(&inputs).contains(rule), "{what}: {:?}", broken(&inputs));
+    }
+}
+
+#[test]
+fn unscheduled_pods_need_no_usable_volume() {
+    let mut inputs = sound();
+    mount(&mut inputs, vec![VolumeSource::EphemeralClaim(Some("gone".to_owned()))]);
+    assert_eq!(broken(&inputs), BTreeSet::new(), "the class is unknown");
+    shape(&mut inputs).unsupported = vec![Unsupported::Volumes];
+    let found = check(&plan(), &inputs.facts());
+    assert!(found.iter().any(|violation| violation.rule == "fit/unsupported"));
+}
+
+#[test]
+fn pods_sharing_an_unprovisioned_volume_need_one_zone() {
+    let mut inputs = sound();
+    let class = StorageClass {
+        provisioner: EBS_DRIVER.to_owned(),
+        wait_for_first_consumer: true,
+        allowed_topologies: Vec::new(),
+        is_default: true,
+        created_at: None,
+    };
+    inputs.desired.storage_classes.insert("gp3".to_owned(), class);
+    *claim(&mut inputs) = Claim::default();
+    for name in ["api", "batch"] {
+        mount_to(&mut inputs, name, vec![VolumeSource::Claim("data".to_owned())]);
+    }
+    let crosses_zones = |plan: &Plan| {
+        let all = check(plan, &inputs.facts());
+        all.iter().any(|violation| violation.rule == "volumes/zone")
+    };
+    let mut plan = plan();
+    assert!(!crosses_zones(&plan));
+    // All pods of `api` stay in the other zone.
+    let launch =
+        plan.resource_changes.iter_mut().find(|row| row.address.to_string().contains("\"3\""));
+    let after = launch.and_then(|row| row.change.after.as_mut()).expect("it is launched");
+    after.labels.extend([label(key::ZONE, "us-east-1b")]);
+    assert!(crosses_zones(&plan));
+}

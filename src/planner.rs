@@ -1,0 +1,497 @@
+//! Builds a plan from the desired state, the observed state and the catalog.
+//!
+//! ```text
+//! Desired ─ Demand ─┐
+//! Observed ─────────┼─ solve ─ Target ─ diff ─ Plan ─ digest ─ check
+//! Catalog ──────────┘
+//! ```
+//!
+//! [`plan`] is a pure function. Time, scope and settings are inputs, it performs no I/O, and equal
+//! inputs give equal bytes. Reading the inputs, rendering the plan and authorizing its apply happen
+//! elsewhere.
+
+mod cordons;
+mod demand_scenarios;
+mod diff;
+mod duplicate_nodes;
+mod forecast;
+pub mod lint;
+mod node_count_fixpoint;
+mod pinned;
+mod quota;
+mod running_only;
+mod scheduled_actions;
+#[cfg(test)]
+mod tests;
+
+pub use forecast::forecast;
+pub use pinned::plan_pinned;
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use diff::{DiffInputs, diff};
+use running_only::restrict_to_running;
+
+use crate::catalog::Catalog;
+use crate::demand::{Decider, Demand, DemandMode, PodGroup};
+use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::ids::{Address, NodeName, workload_key};
+use crate::model::observed::Observed;
+use crate::plan::wire::{
+    Action, Base, Diagnostic, DiagnosticSeverity, DisruptionBudgetRow, Plan, ResourceChange,
+    ResourceKind,
+};
+use crate::plan::{Facts, check, seal};
+use crate::planner::lint::lints;
+use crate::solver::{
+    Input, Purpose, Settings, Solution, UnschedulablePods, external_group_problems,
+    measured_resources, solve, unresolved_selectors, with_external_groups,
+};
+
+/// Rounds in which a plan with a limited scope is solved again with more nodes left untouched.
+const SCOPE_ROUNDS: usize = 4;
+
+/// All inputs of a plan.
+#[derive(Debug, Clone)]
+pub struct Inputs<'a> {
+    /// Desired state, from the repository.
+    pub desired: &'a Desired,
+    /// Observed state of the cluster.
+    pub observed: &'a Observed,
+    /// Instance types, offerings and prices.
+    pub catalog: &'a Catalog,
+    /// Source of the files and of the observation; the planner fills in the preconditions.
+    pub base: Base,
+    /// Time that the plan is made for.
+    pub at: Timestamp,
+    /// Pod count to plan for, where autoscalers leave a range.
+    pub demand: DemandMode,
+    /// Whether `at` lies in the future. Workloads with a known schedule then count by that schedule
+    /// alone.
+    pub is_forecast: bool,
+    /// Rows that the plan may change.
+    pub scope: Scope,
+    /// Thresholds for voluntary changes.
+    pub settings: Settings,
+}
+
+/// Rows that a plan may change, and rows that it must replace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Only these addresses may change; empty means all. A prefix such as `ec2_instance.web` covers
+    /// every row of the pool.
+    pub target: Vec<String>,
+    /// These addresses must not change.
+    pub exclude: Vec<String>,
+    /// These addresses are replaced.
+    pub replace: Vec<String>,
+    /// Existing nodes that may change; `None` means all. With an empty set the plan only adds
+    /// nodes.
+    pub only: Option<BTreeSet<NodeName>>,
+    /// Whether the demand is limited to pods that exist, whatever else the repository declares.
+    pub running: bool,
+}
+
+impl Scope {
+    fn is_limited(&self) -> bool {
+        self.only.is_some() || self.running || !self.target.is_empty() || !self.exclude.is_empty()
+    }
+
+    fn allows(&self, address: &Address) -> bool {
+        let covers = |pattern: &String| {
+            address.as_str() == pattern || address.as_str().starts_with(&format!("{pattern}["))
+        };
+        (self.target.is_empty() || self.target.iter().any(covers))
+            && !self.exclude.iter().any(covers)
+    }
+}
+
+/// Returns the plan for `inputs`.
+#[must_use]
+pub fn plan(inputs: &Inputs) -> Plan {
+    let mut plan = with_effective_inputs(inputs, plan_effective);
+    let warnings = duplicate_nodes::warnings(inputs.observed);
+    if !warnings.is_empty() {
+        plan.capacity.diagnostics.extend(warnings);
+        plan.capacity.diagnostics.sort();
+    }
+    plan
+}
+
+/// Returns a warning for each autoscaler whose maximum does not fit the limits of the pools.
+#[must_use]
+pub fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
+    with_effective_inputs(inputs, demand_scenarios::ceiling_warnings)
+}
+
+/// Calls `compute` with inputs that are adjusted to the observation.
+///
+/// Duplicate nodes are left out, groups that only the settings declare are added, and the catalog
+/// gets the allocatable resources that nodes report.
+fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T) -> T {
+    let running =
+        inputs.scope.running.then(|| restrict_to_running(inputs.desired, inputs.observed));
+    let inputs = &match &running {
+        Some((desired, observed)) => Inputs { desired, observed, ..inputs.clone() },
+        None => inputs.clone(),
+    };
+    let deduplicated = duplicate_nodes::removed_from(inputs.observed);
+    let inputs = &match &deduplicated {
+        Some(observed) => Inputs { observed, ..inputs.clone() },
+        None => inputs.clone(),
+    };
+    let with_groups = with_external_groups(inputs.desired, inputs.observed);
+    let inputs = &match &with_groups {
+        Some(desired) => Inputs { desired, ..inputs.clone() },
+        None => inputs.clone(),
+    };
+    let measured = measured_resources(inputs.desired, inputs.observed);
+    if measured.is_empty() {
+        return compute(inputs);
+    }
+    let catalog = Catalog { measured, ..inputs.catalog.clone() };
+    compute(&Inputs { catalog: &catalog, ..inputs.clone() })
+}
+
+fn plan_effective(inputs: &Inputs) -> Plan {
+    let mut demand = node_count_fixpoint::demand(inputs, inputs.observed);
+    let (plan, solution) = in_scope(inputs, &demand);
+    let oversized = oversized(&demand, &solution);
+    if oversized.is_empty() {
+        return finish(inputs, &demand, plan);
+    }
+    // An oversized workload is an input error, and input errors forbid removals: plan again.
+    demand.problems.extend(oversized);
+    let (plan, _) = in_scope(inputs, &demand);
+    finish(inputs, &demand, plan)
+}
+
+/// Returns a plan that leaves nodes outside the scope untouched.
+fn in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
+    let replace = nodes_at_addresses(inputs, demand, &inputs.scope.replace);
+    let only = inputs.scope.only.as_ref();
+    let is_out = |name: &&NodeName| only.is_some_and(|only| !only.contains(*name));
+    let mut untouched: Vec<NodeName> =
+        inputs.observed.nodes.keys().filter(is_out).cloned().collect();
+    let rounds = if only.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
+    for _ in 0..rounds {
+        let solution = solve(&input(inputs, demand, &replace, &untouched));
+        let plan = assemble_plan(inputs, demand, &solution);
+        let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
+        let mut outside = outside_scope(&plan, &inputs.scope);
+        // Nodes inside the scope may not need a replacement once those outside it stay.
+        if outside.is_subset(&known) && excludes_replacement(&plan, &solution) {
+            outside.extend(replaced_nodes(&solution));
+        }
+        if outside.is_subset(&known) {
+            return (plan, solution);
+        }
+        untouched.extend(outside);
+    }
+    // Each round freezes at least one more node; the fallback is a plan that only adds nodes.
+    let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
+    let solution = solve(&input(inputs, demand, &replace, &all));
+    (assemble_plan(inputs, demand, &solution), solution)
+}
+
+fn input<'a>(
+    inputs: &'a Inputs,
+    demand: &'a Demand,
+    replace: &'a [NodeName],
+    untouched: &'a [NodeName],
+) -> Input<'a> {
+    Input {
+        desired: inputs.desired,
+        demand,
+        observed: inputs.observed,
+        catalog: inputs.catalog,
+        at: inputs.at,
+        frozen: frozen(inputs, demand),
+        replace,
+        untouched,
+        settings: inputs.settings,
+        purpose: Purpose::Plan,
+    }
+}
+
+/// Returns the reason why nothing may be removed. An unknown size is never treated as zero.
+fn frozen(inputs: &Inputs, demand: &Demand) -> Option<String> {
+    if has_input_errors(inputs, demand) {
+        return Some("the repository has errors".to_owned());
+    }
+    if !inputs.observed.is_complete() {
+        return Some("the cluster was not observed completely".to_owned());
+    }
+    demand.unresolved.first().map(|source| format!("the size of {} is not known", source.object))
+}
+
+fn has_input_errors(inputs: &Inputs, demand: &Demand) -> bool {
+    has_errors(&inputs.desired.problems)
+        || has_errors(&demand.problems)
+        || !inputs.catalog.overlay_conflicts(inputs.desired).is_empty()
+}
+
+fn has_errors(problems: &[Problem]) -> bool {
+    problems.iter().any(|problem| problem.severity == Severity::Error)
+}
+
+fn assemble_plan(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Plan {
+    let scope = &inputs.scope;
+    let is_excluded = |address: &Address| !scope.allows(address);
+    let mut plan = diff(DiffInputs {
+        desired: inputs.desired,
+        observed: inputs.observed,
+        demand,
+        solution,
+        catalog: inputs.catalog,
+        base: inputs.base.clone(),
+        at: inputs.at,
+        errored: has_input_errors(inputs, demand) || !inputs.observed.is_complete(),
+        complete: !scope.is_limited(),
+        is_excluded: &is_excluded,
+        diagnostics: diagnostics(inputs, demand, solution),
+        rates: inputs.desired.fargate_rates,
+    });
+    plan.capacity.disruption_budgets = disruption_budgets(inputs.desired);
+    plan
+}
+
+fn disruption_budgets(desired: &Desired) -> Vec<DisruptionBudgetRow> {
+    let row = |budget: &crate::model::desired::DisruptionBudget| DisruptionBudgetRow {
+        namespace: budget.namespace.to_string(),
+        name: budget.name.clone(),
+        origin: budget.origin.clone(),
+        min_available: budget.min_available.clone(),
+        max_unavailable: budget.max_unavailable.clone(),
+    };
+    desired.disruption_budgets.iter().map(row).collect()
+}
+
+/// Returns the nodes that the plan would remove although they are outside the scope.
+fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
+    let removed = |row: &&ResourceChange| {
+        row.change.actions.contains(&Action::Delete) && !scope.allows(&row.address)
+    };
+    let name = |row: &ResourceChange| {
+        let before = row.change.before.as_ref()?;
+        before.node.clone().or_else(|| Some(before.instance_id.as_ref()?.as_str().into()))
+    };
+    plan.resource_changes.iter().filter(removed).filter_map(name).collect()
+}
+
+/// Returns whether the plan excludes a launch that replaces existing nodes.
+fn excludes_replacement(plan: &Plan, solution: &Solution) -> bool {
+    let launches = &solution.target.launches;
+    let planned = usize::try_from(plan.summary.add).unwrap_or(usize::MAX);
+    planned < launches.len() && launches.iter().any(|launch| launch.batch.is_some())
+}
+
+/// Returns the nodes whose pods move to launches of this solution.
+fn replaced_nodes(solution: &Solution) -> impl Iterator<Item = NodeName> {
+    let retires = solution.target.retires.iter();
+    retires.filter(|(_, retire)| retire.batch.is_some()).map(|(name, _)| name.clone())
+}
+
+/// Returns the nodes at `addresses`, looked up in a plan that changes nothing.
+fn nodes_at_addresses(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeName> {
+    if addresses.is_empty() {
+        return Vec::new();
+    }
+    let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
+    let plan = assemble_plan(inputs, demand, &solve(&input(inputs, demand, &[], &all)));
+    let named = |row: &&ResourceChange| addresses.iter().any(|a| a == row.address.as_str());
+    let node = |row: &ResourceChange| row.change.before.as_ref()?.node.clone();
+    plan.resource_changes.iter().filter(named).filter_map(node).collect()
+}
+
+/// Returns a warning for each address of the scope that matches no row. Such an address is most
+/// likely a typing error.
+fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
+    let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
+    let has = |pattern: &String| {
+        let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
+        plan.resource_changes.iter().any(|row| scope.allows(&row.address))
+    };
+    let has_node = |address: &String| {
+        let rows = plan.resource_changes.iter();
+        rows.filter(|row| row.change.before.is_some()).any(|row| address == row.address.as_str())
+    };
+    // A pool that has no nodes and needs none is a valid target.
+    let is_pool = |pattern: &String| {
+        let kind = format!("{}.", ResourceKind::Ec2Instance.as_str());
+        pattern.strip_prefix(&kind).is_some_and(|name| inputs.desired.pools.contains_key(name))
+    };
+    let lists = [
+        (target, "is targeted, and no row has this address"),
+        (exclude, "is excluded, and no row has this address"),
+    ];
+    let mut found = Vec::new();
+    for (patterns, what) in lists {
+        let missing = patterns.iter().filter(|pattern| !has(pattern) && !is_pool(pattern));
+        found.extend(missing.map(|pattern| (pattern, what)));
+    }
+    let missing = replace.iter().filter(|address| !has_node(address));
+    found.extend(
+        missing.map(|address| (address, "is to be replaced, and no node has this address")),
+    );
+    let warning = |(address, what): (&String, &str)| Diagnostic {
+        severity: DiagnosticSeverity::Warning,
+        origin: None,
+        object: address.clone(),
+        message: what.to_owned(),
+        hint: None,
+    };
+    found.into_iter().map(warning).collect()
+}
+
+fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Diagnostic> {
+    let problem = |problem: &Problem| {
+        let severity = match problem.severity {
+            Severity::Error => DiagnosticSeverity::Error,
+            Severity::Warning => DiagnosticSeverity::Warning,
+        };
+        Diagnostic {
+            severity,
+            origin: Some(problem.origin.clone()),
+            object: problem.object.clone(),
+            message: problem.message.clone(),
+            hint: problem.hint.clone(),
+        }
+    };
+    let note = |severity, message: &String| Diagnostic {
+        severity,
+        origin: None,
+        object: String::new(),
+        message: message.clone(),
+        hint: None,
+    };
+    let mut found = inputs.catalog.unknown_type_warnings(inputs.desired);
+    found.extend(inputs.catalog.unequal_type_warnings(inputs.desired));
+    found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
+    found.extend(inputs.catalog.windows_price_warnings(inputs.desired));
+    found.extend(lints(inputs.desired, demand, inputs.catalog));
+    found.extend(external_group_problems(inputs.desired, inputs.observed));
+    found.extend(unresolved_selectors(inputs.desired, inputs.observed));
+    let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
+    let mut list: Vec<Diagnostic> = problems.map(problem).collect();
+    list.extend(inputs.catalog.warnings.iter().map(|text| note(DiagnosticSeverity::Note, text)));
+    list.extend(undeclared_workloads(demand));
+    list.extend(solution.refusals.iter().map(|text| note(DiagnosticSeverity::Warning, text)));
+    list.sort();
+    list.dedup();
+    list
+}
+
+/// Returns a note for each running workload that the repository removed, and one note for all
+/// workloads that it never declared.
+fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
+    let note = |object: String, message: String| Diagnostic {
+        severity: DiagnosticSeverity::Note,
+        origin: None,
+        object,
+        message,
+        hint: None,
+    };
+    let removed_workload = |group: &PodGroup| {
+        let pods: u32 = group.running.values().sum();
+        let message = format!(
+            "is no longer in the repository: its {pods} pods are terminating and get no \
+                     capacity"
+        );
+        note(format!("{} {}", group.workload.kind, group.workload), message)
+    };
+    let removed = demand.groups.iter().filter(|group| group.decided_by == Decider::Removed);
+    let mut notes: Vec<Diagnostic> = removed.map(removed_workload).collect();
+    let undeclared = demand.groups.iter().filter(|group| group.decided_by == Decider::World);
+    let undeclared: Vec<&PodGroup> = undeclared.collect();
+    let pods =
+        undeclared.iter().fold(0_u32, |pods, group| pods.saturating_add(group.counts.planned));
+    let named =
+        undeclared.iter().take(UNDECLARED_NAMED_MAX).map(|group| workload_key(&group.workload));
+    let mut named: Vec<String> = named.collect();
+    if let Some(more) = undeclared.len().checked_sub(UNDECLARED_NAMED_MAX).filter(|more| *more > 0)
+    {
+        named.push(format!("and {more} more"));
+    }
+    let named = named.join(", ");
+    match undeclared.len() {
+        0 => {}
+        1 => notes.push(note(
+            named,
+            format!(
+                "runs although the repository does not declare it: its {pods} pods keep their \
+                 capacity"
+            ),
+        )),
+        n => notes.push(note(
+            String::new(),
+            format!(
+                "{n} workloads run although the repository does not declare them ({named}): their \
+                 {pods} pods keep their capacity"
+            ),
+        )),
+    }
+    notes
+}
+
+/// Most undeclared workloads that a note names. The demand of the plan has a row for each of them.
+const UNDECLARED_NAMED_MAX: usize = 10;
+
+/// Adds warnings, identity and the result of verification. A plan that fails verification is not
+/// applyable.
+fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
+    plan.capacity.diagnostics.extend(unmatched(inputs, &plan));
+    let (modes, found) = demand_scenarios::rows(inputs, demand, &plan);
+    plan.capacity.modes = modes;
+    plan.capacity.diagnostics.extend(found);
+    plan.capacity.diagnostics.extend(quota::quota_warnings(inputs, &plan));
+    plan.capacity.diagnostics.extend(cordons::stale_cordon_warnings(inputs, &plan));
+    plan.capacity.diagnostics.sort();
+    seal(&mut plan);
+    let facts = Facts {
+        desired: inputs.desired,
+        demand,
+        observed: inputs.observed,
+        catalog: inputs.catalog,
+        allocation: crate::catalog::allocation,
+    };
+    let violations = check(&plan, &facts);
+    if !violations.is_empty() {
+        plan.errored = true;
+        plan.applyable = false;
+        plan.capacity.diagnostics.extend(violations.iter().map(|violation| Diagnostic {
+            severity: DiagnosticSeverity::Error,
+            origin: None,
+            object: violation.address.as_ref().map(ToString::to_string).unwrap_or_default(),
+            message: format!("the plan breaks rule {}: {}", violation.rule, violation.message),
+            hint: Some(
+                "this is a defect of fleetwright; please report it with the plan".to_owned(),
+            ),
+        }));
+        seal(&mut plan);
+    }
+    plan
+}
+
+/// Returns an error for each workload that a vertical autoscaler makes larger than any node it may
+/// run on. Its pods would be evicted and could not be scheduled again.
+fn oversized(demand: &Demand, solution: &Solution) -> Vec<Problem> {
+    let error = |unplaced: &UnschedulablePods| {
+        let workload = &demand.groups[unplaced.group].workload;
+        let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;
+        let size = unplaced.oversize.as_ref()?;
+        Some(Problem {
+            origin: sizing.origin.clone(),
+            severity: Severity::Error,
+            object: sizing.autoscaler.clone(),
+            message: format!(
+                "makes the pods of {workload} larger than any node they may run on ({}): {size}",
+                sizing.because
+            ),
+            hint: Some("bound it with maxAllowed, or let a pool have larger types".to_owned()),
+        })
+    };
+    solution.target.unschedulable.iter().filter_map(error).collect()
+}

@@ -1,0 +1,100 @@
+//! Fleet size at the minimum, current and maximum pod counts of the autoscalers.
+
+use super::{Inputs, Scope, assemble_plan, input, node_count_fixpoint};
+use crate::demand::{Demand, DemandMode};
+use crate::plan::wire::{Decider, Diagnostic, DiagnosticSeverity, ModeRow, Plan, UnschedulableRow};
+use crate::solver::{Input, Purpose, solve};
+
+const MODES: [DemandMode; 3] = [DemandMode::Floor, DemandMode::Live, DemandMode::Ceiling];
+
+/// Returns one row for each demand mode, and a warning for each autoscaler whose maximum does not
+/// fit. Both are empty where every pod count is fixed.
+pub(super) fn rows(
+    inputs: &Inputs,
+    demand: &Demand,
+    plan: &Plan,
+) -> (Vec<ModeRow>, Vec<Diagnostic>) {
+    if !has_open_counts(demand) {
+        return (Vec::new(), Vec::new());
+    }
+    let mut rows: Vec<ModeRow> = Vec::new();
+    let mut found = Vec::new();
+    for mode in MODES {
+        if plans_same_pods(demand, inputs.demand, mode) && !inputs.scope.is_limited() {
+            rows.push(row(mode, plan));
+            continue;
+        }
+        let other = scenario_plan(inputs, mode);
+        rows.push(row(mode, &other));
+        if mode == DemandMode::Ceiling {
+            found = unschedulable_warnings(demand, &other);
+        }
+    }
+    (rows, found)
+}
+
+fn has_open_counts(demand: &Demand) -> bool {
+    demand.groups.iter().any(|group| group.counts.floor != group.counts.ceiling)
+}
+
+/// Returns a warning for each autoscaler whose maximum does not fit.
+pub(super) fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
+    let demand = node_count_fixpoint::demand(inputs, inputs.observed);
+    if !has_open_counts(&demand) {
+        return Vec::new();
+    }
+    unschedulable_warnings(&demand, &scenario_plan(inputs, DemandMode::Ceiling))
+}
+
+/// Returns a warning for each autoscaler with unschedulable pods in the plan `most`.
+fn unschedulable_warnings(demand: &Demand, most: &Plan) -> Vec<Diagnostic> {
+    let warning = |row: &UnschedulableRow| {
+        let group = demand.groups.iter().find(|group| group.workload == row.workload)?;
+        let Decider::Autoscaler { autoscaler, origin, .. } = &group.decided_by else { return None };
+        let ceiling = group.counts.ceiling;
+        let placed = ceiling.saturating_sub(row.pods);
+        let reasons: Vec<&str> = row.reasons.iter().map(|r| r.detail.as_str()).collect();
+        let why = reasons.first().map(|why| format!(" ({why})")).unwrap_or_default();
+        Some(Diagnostic {
+            severity: DiagnosticSeverity::Warning,
+            origin: Some(origin.clone()),
+            object: autoscaler.clone(),
+            message: format!("may scale to {ceiling} pods, of which {placed} are schedulable{why}"),
+            hint: row.nearest.clone(),
+        })
+    };
+    most.capacity.unschedulable.iter().filter_map(warning).collect()
+}
+
+/// Returns whether both modes plan for the same pods.
+fn plans_same_pods(demand: &Demand, planned: DemandMode, mode: DemandMode) -> bool {
+    planned == mode
+        || demand.groups.iter().all(|group| group.counts.for_mode(mode) == group.counts.planned)
+}
+
+/// Returns an estimate of the unrestricted plan for `mode`. It holds in every scheduling order, and
+/// a large one may cost slightly more.
+fn scenario_plan(inputs: &Inputs, mode: DemandMode) -> Plan {
+    let inputs = Inputs { demand: mode, scope: Scope::default(), ..inputs.clone() };
+    let demand = node_count_fixpoint::demand(&inputs, inputs.observed);
+    let of_plan = input(&inputs, &demand, &[], &[]);
+    let solution = solve(&Input { purpose: Purpose::Estimate, ..of_plan });
+    assemble_plan(&inputs, &demand, &solution)
+}
+
+pub(super) fn row(mode: DemandMode, plan: &Plan) -> ModeRow {
+    let states = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
+    let (cpu, memory) = states.fold((0_i64, 0_i64), |(cpu, memory), state| {
+        let capacity = &state.capacity;
+        (cpu.saturating_add(capacity.cpu_milli), memory.saturating_add(capacity.memory_bytes))
+    });
+    ModeRow {
+        mode,
+        nodes: plan.summary.nodes.after,
+        cpu_milli: cpu,
+        memory_bytes: memory,
+        pods: plan.capacity.pods.total,
+        unschedulable: plan.capacity.pods.unschedulable,
+        hourly: plan.capacity.cost.hourly_after,
+    }
+}

@@ -1,0 +1,247 @@
+//! Converts a target and an observation to rows, reasons, waves, preconditions and totals.
+//!
+//! Nothing is decided here. The target states which nodes are launched, retained and retired. This
+//! module names them, pairs replacements and computes totals.
+
+mod address;
+mod fargate;
+mod groups;
+mod pod_rules;
+mod rows;
+mod totals;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::catalog::Catalog;
+use crate::demand::Demand;
+use crate::model::desired::Desired;
+use crate::model::fargate::Rates;
+use crate::model::ids::{Address, WorkloadId};
+use crate::model::observed::Observed;
+use crate::model::reason::Rejection;
+use crate::plan::breakdown;
+use crate::plan::wire::{
+    Action, AlternativesRow, Amount, Base, Capacity, DaemonRow, DemandRow, Diagnostic, EvictionRow,
+    FORMAT_VERSION, Placement, PlacementMode, Plan, ResourceChange, UnresolvedRow,
+    UnschedulableRow, Wave, WaveStep,
+};
+use crate::solver::{NewNode, Solution, UnschedulablePods};
+
+/// Inputs of a plan document.
+pub(super) struct DiffInputs<'a> {
+    /// Desired state, from the repository.
+    pub desired: &'a Desired,
+    /// Observed state of the cluster.
+    pub observed: &'a Observed,
+    /// Pods to place.
+    pub demand: &'a Demand,
+    /// Target fleet and placement.
+    pub solution: &'a Solution,
+    /// Instance types, offerings and prices.
+    pub catalog: &'a Catalog,
+    /// Sources of the plan; its preconditions are added here.
+    pub base: Base,
+    /// Time that the plan is made for.
+    pub at: Timestamp,
+    /// Whether the inputs had errors.
+    pub errored: bool,
+    /// Whether the plan covers all rows.
+    pub complete: bool,
+    /// Returns whether the user excluded the launch at an address.
+    pub is_excluded: &'a dyn Fn(&Address) -> bool,
+    /// Problems of the inputs.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Fargate prices, where they are known.
+    pub rates: Option<Rates>,
+}
+
+/// Lifetime of a plan that removes something.
+const DESTRUCTIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
+
+/// Lifetime of a plan that only adds.
+const ADDITIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
+
+/// Returns the plan, without digest and plan id.
+pub(super) fn diff(inputs: DiffInputs) -> Plan {
+    let mut rows = rows::PlanRows::new(&inputs);
+    groups::add(&mut rows, &inputs);
+    let DiffInputs {
+        desired: _,
+        observed: _,
+        demand,
+        solution,
+        catalog,
+        mut base,
+        at,
+        errored,
+        complete,
+        is_excluded: _,
+        diagnostics,
+        rates,
+    } = inputs;
+    base.preconditions = rows.preconditions;
+    let summary = totals::summary(&rows.changes, rows.blocked);
+    let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
+    let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
+    let mut cost =
+        totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
+    cost.fargate = fargate::cost(demand, rates);
+    let applyable = !errored && base.world.name != "empty";
+    let mut plan = Plan {
+        format_version: FORMAT_VERSION.to_owned(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        timestamp: at,
+        applyable,
+        complete,
+        errored,
+        summary,
+        resource_drift: Vec::new(),
+        checksum: None,
+        checks: Vec::new(),
+        capacity: Capacity {
+            digest: "".into(),
+            plan_id: "".into(),
+            base,
+            expires_at: at.checked_add(expiry).unwrap_or(at),
+            waves: waves(&rows.changes),
+            pods: totals::pods(demand, &unschedulable, rows.moved),
+            placement: Placement {
+                mode: if solution.target.without_nominations.is_some() {
+                    PlacementMode::Steered
+                } else {
+                    PlacementMode::Unsteered
+                },
+                orders: solution.target.simulated_runs.clone(),
+                packed_hourly: solution.target.packed_price,
+                unsteered: solution.target.without_nominations,
+                failure_domains: solution.target.failure_domains.clone(),
+            },
+            placements: rows.placements,
+            unschedulable,
+            unresolved: unresolved(demand),
+            demand: demand_rows(demand, &solution.target.placement_rejections),
+            // The planner fills in the fleets for other demand modes.
+            modes: Vec::new(),
+            daemons: daemon_rows(demand),
+            cost,
+            alternatives: rows.alternatives,
+            explain: rows.explain,
+            diagnostics,
+            disruption_budgets: Vec::new(),
+            comparison: None,
+        },
+        resource_changes: rows.changes,
+    };
+    plan.capacity.cost.breakdown = breakdown(&plan, &[]);
+    plan
+}
+
+/// Returns the waves: launches first, retirements last, without empty waves.
+fn waves(changes: &[ResourceChange]) -> Vec<Wave> {
+    let with = |action: Action| -> Vec<Address> {
+        let has = |row: &&ResourceChange| row.change.actions.contains(&action);
+        changes.iter().filter(has).map(|row| row.address.clone()).collect()
+    };
+    [(WaveStep::Launch, with(Action::Create)), (WaveStep::Retire, with(Action::Delete))]
+        .into_iter()
+        .filter(|(_, addresses)| !addresses.is_empty())
+        .map(|(step, addresses)| Wave { step, addresses })
+        .collect()
+}
+
+fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> {
+    let row = |unplaced: &UnschedulablePods| {
+        let (group, contest) = (&demand.groups[unplaced.group], &unplaced.contention);
+        UnschedulableRow {
+            workload: group.workload.clone(),
+            origin: group.origin.clone(),
+            pods: unplaced.pods,
+            offerings: unplaced.offerings,
+            reasons: unplaced.rejections.clone(),
+            nearest: unplaced.suggested_change.clone(),
+            eviction: (contest.let_in > 0)
+                .then(|| EvictionRow { lets_in: contest.let_in, evicts: contest.evicts.clone() }),
+            displaces: contest.displaces.clone(),
+        }
+    };
+    solution.target.unschedulable.iter().map(row).collect()
+}
+
+/// Returns the unschedulable pods by workload, for all reasons.
+fn unschedulable_rows(
+    demand: &Demand,
+    solution: &Solution,
+    excluded: Vec<UnschedulableRow>,
+) -> Vec<UnschedulableRow> {
+    let unplaced = unschedulable(demand, solution).into_iter();
+    let mut rows = merge_by_workload(unplaced.chain(excluded));
+    rows.extend(fargate::unrunnable(demand));
+    // Pods that a Fargate profile selects have a row of their own, after the other row of the
+    // workload.
+    rows.sort_by(|a, b| a.workload.cmp(&b.workload));
+    rows
+}
+
+/// Returns one row for each workload, in order. Pods of one workload may be unschedulable for
+/// several reasons.
+fn merge_by_workload(rows: impl Iterator<Item = UnschedulableRow>) -> Vec<UnschedulableRow> {
+    let mut by_workload: BTreeMap<WorkloadId, UnschedulableRow> = BTreeMap::new();
+    for row in rows {
+        let Some(merged) = by_workload.get_mut(&row.workload) else {
+            by_workload.insert(row.workload.clone(), row);
+            continue;
+        };
+        merged.pods = merged.pods.saturating_add(row.pods);
+        merged.offerings = merged.offerings.max(row.offerings);
+        merged.reasons.extend(row.reasons);
+        merged.nearest = merged.nearest.take().or(row.nearest);
+        merged.eviction = merged.eviction.take().or(row.eviction);
+        for (workload, pods) in row.displaces {
+            *merged.displaces.entry(workload).or_insert(0) += pods;
+        }
+    }
+    by_workload.into_values().collect()
+}
+
+fn unresolved(demand: &Demand) -> Vec<UnresolvedRow> {
+    let row = |source: &crate::model::desired::Unresolved| UnresolvedRow {
+        object: source.object.clone(),
+        origin: source.origin.clone(),
+        reason: source.reason.clone(),
+    };
+    demand.unresolved.iter().map(row).collect()
+}
+
+fn demand_rows(demand: &Demand, elsewhere: &BTreeMap<usize, Vec<Rejection>>) -> Vec<DemandRow> {
+    let row = |(index, group): (usize, &crate::demand::PodGroup)| DemandRow {
+        workload: group.workload.clone(),
+        origin: group.origin.clone(),
+        counts: group.counts,
+        decided_by: group.decided_by.clone(),
+        requests: Amount::from(&group.shape.requests),
+        fargate: None,
+        sized_by: demand.sizings.get(&group.workload).cloned(),
+        rules: pod_rules::rules(&group.shape),
+        elsewhere: elsewhere.get(&index).cloned().unwrap_or_default(),
+    };
+    let mut rows = demand.groups.iter().enumerate().map(row).collect();
+    fargate::add_fargate_rows(&mut rows, demand);
+    rows
+}
+
+fn daemon_rows(demand: &Demand) -> Vec<DaemonRow> {
+    let row = |daemon: &crate::demand::Daemon| DaemonRow {
+        workload: daemon.workload.clone(),
+        origin: daemon.origin.clone(),
+        requests: Amount::from(&daemon.shape.requests),
+    };
+    demand.daemons.iter().map(row).collect()
+}
+
+/// Returns the alternatives row of a launch, if it has alternatives.
+fn alternatives_row(address: &Address, node: &NewNode) -> Option<AlternativesRow> {
+    let offerings = node.alternatives.clone();
+    (!offerings.is_empty()).then(|| AlternativesRow { address: address.clone(), offerings })
+}

@@ -1,0 +1,168 @@
+//! Rows of Auto Scaling groups: their sizes before and after, from the launches and terminations of
+//! members.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::DiffInputs;
+use super::rows::PlanRows;
+use crate::model::desired::NodeGroup;
+use crate::model::ids::{Address, GroupName, InstanceId, PoolName};
+use crate::model::observed::Group;
+use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::plan::wire::{
+    Action, Amount, Change, Condition, ExplainRow, GroupSize, NodeState, PodCounts, Precondition,
+    Reason, ResourceChange, ResourceKind,
+};
+use crate::solver::{live_group, observe_only_reason};
+
+/// Launches and terminations of one group's members.
+#[derive(Default)]
+struct MemberChanges {
+    launched: u32,
+    terminated: Vec<InstanceId>,
+}
+
+impl MemberChanges {
+    /// Reads the changes of the members of `pool` from the rows of nodes.
+    fn from_rows(pool: &PoolName, rows: &PlanRows) -> Self {
+        let mut members = Self::default();
+        for row in &rows.changes {
+            let state = row.change.after.as_ref().or(row.change.before.as_ref());
+            if state.and_then(|state| state.pool.as_ref()) != Some(pool) {
+                continue;
+            }
+            members.launched += u32::from(row.change.actions.contains(&Action::Create));
+            let gone = row.change.before.as_ref().and_then(|before| before.instance_id.clone());
+            let terminates = row.change.actions.contains(&Action::Delete);
+            members.terminated.extend(gone.filter(|_| terminates));
+        }
+        members
+    }
+}
+
+/// Adds one row for each declared group, and one for each observed group that is not declared.
+pub(super) fn add(rows: &mut PlanRows, inputs: &DiffInputs) {
+    let mut added = Vec::new();
+    let mut known: BTreeSet<&GroupName> = BTreeSet::new();
+    for group in inputs.desired.node_groups.values() {
+        let live = live_group(group, inputs.observed);
+        known.extend(live.map(|live| &live.name));
+        let mut row = declared(group, live, &MemberChanges::from_rows(&group.name, rows), inputs);
+        row.1.drift = live.and_then(|live| bounds_drift(group, live));
+        added.push(row);
+    }
+    for live in inputs.observed.groups.values().filter(|live| !known.contains(&live.name)) {
+        let why = "the repository does not declare it".to_owned();
+        added.push(unchanged(live.name.as_str(), &size_of(live), why));
+    }
+    for (row, explain, condition) in added {
+        let address = row.address.clone();
+        let precondition = condition.map(|condition| Precondition { address, condition });
+        rows.preconditions.extend(precondition);
+        rows.changes.push(row);
+        rows.explain.push(explain);
+    }
+    rows.sort();
+}
+
+/// Returns the drift of a group's bounds. The desired size moves between the bounds by design; the
+/// bounds change only by hand.
+fn bounds_drift(group: &NodeGroup, live: &Group) -> Option<RetireReason> {
+    let bounds = |min: u32, max: u32| format!("{min} to {max} nodes");
+    let (is, declared) = (bounds(live.min, live.max), bounds(group.min, group.max));
+    let field = "bounds of the group".to_owned();
+    (is != declared).then_some(RetireReason::Drifted { field, is, declared })
+}
+
+type GroupRow = (ResourceChange, ExplainRow, Option<Condition>);
+
+fn size_of(live: &Group) -> GroupSize {
+    let Group { name, min, max, desired, .. } = live;
+    GroupSize { name: Some(name.clone()), min: *min, max: *max, desired: *desired }
+}
+
+fn declared(
+    group: &NodeGroup,
+    live: Option<&Group>,
+    members: &MemberChanges,
+    inputs: &DiffInputs,
+) -> GroupRow {
+    let assumed = GroupSize { name: None, min: group.min, max: group.max, desired: 0 };
+    let before = live.map_or(assumed, size_of);
+    let name = group.name.as_str();
+    if let Some(why) = observe_only_reason(group, inputs.desired, inputs.observed) {
+        return unchanged(name, &before, why);
+    }
+    let gone = u32::try_from(members.terminated.len()).unwrap_or(u32::MAX);
+    let desired = before.desired.saturating_add(members.launched).saturating_sub(gone);
+    if members.launched == 0 && gone == 0 {
+        let reason = Reason::Resize { launch: 0, terminate: Vec::new() };
+        return (row(name, (&before, &before), false), explain(name, reason), None);
+    }
+    let after = GroupSize { desired, ..before.clone() };
+    let reason = Reason::Resize { launch: members.launched, terminate: members.terminated.clone() };
+    let condition =
+        before.name.clone().map(|group| Condition::GroupIs { group, desired: before.desired });
+    (row(name, (&before, &after), true), explain(name, reason), condition)
+}
+
+fn unchanged(name: &str, size: &GroupSize, why: String) -> GroupRow {
+    let by = BlockReason::GroupObserved { why };
+    let reason = Reason::Keep { because: KeepReason::Blocked { by } };
+    (row(name, (size, size), false), explain(name, reason), None)
+}
+
+fn address(name: &str) -> Address {
+    format!("{}.{name}", ResourceKind::AutoscalingGroup.as_str()).into()
+}
+
+/// Returns the row of a group. It changes if members are launched or terminated, even if their
+/// number stays equal.
+fn row(
+    name: &str,
+    (before, after): (&GroupSize, &GroupSize),
+    members_change: bool,
+) -> ResourceChange {
+    let (action, hint) = if members_change {
+        (Action::Update, "update_because_members_change")
+    } else {
+        (Action::NoOp, "noop_because_size_fits")
+    };
+    ResourceChange {
+        address: address(name),
+        kind: ResourceKind::AutoscalingGroup,
+        name: name.to_owned(),
+        index: None,
+        change: Change {
+            actions: vec![action],
+            before: Some(state(before)),
+            after: Some(state(after)),
+            after_unknown: BTreeMap::new(),
+        },
+        action_reason: Some(hint.to_owned()),
+    }
+}
+
+/// Returns the state of a group. It has no amounts of its own, since its members have rows.
+fn state(size: &GroupSize) -> NodeState {
+    NodeState { group: Some(size.clone()), ..NodeState::empty() }
+}
+
+fn explain(name: &str, reason: Reason) -> ExplainRow {
+    ExplainRow {
+        address: address(name),
+        group: None,
+        reason,
+        retire_reason: None,
+        drift: None,
+        estimated: false,
+        hourly_before: None,
+        hourly_after: None,
+        pods: PodCounts::default(),
+        pods_before: PodCounts::default(),
+        daemons: Amount::default(),
+        rejected: Vec::new(),
+        overlays: Vec::new(),
+        relaxed: Vec::new(),
+    }
+}

@@ -1,0 +1,556 @@
+//! One row for each node, with its reason, its preconditions and its pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::address::{PoolKeys, RowIdentity};
+use super::{DiffInputs, alternatives_row};
+use crate::model::ids::{Address, NodeName, WorkloadId, WorkloadKey, workload_key};
+use crate::model::observed::{Instance, Node, tag};
+use crate::model::reason::{KeepReason, LaunchReason, Rejection, RetireReason};
+use crate::model::requirement::key;
+use crate::plan::wire::{
+    Action, AlternativesRow, Amount, Change, Condition, ExplainRow, NodeState, PlacementRow,
+    PodCounts, Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
+};
+use crate::solver::{ExistingNode, Launch, NewNode, NodeRef, Retire, daemon_requests};
+
+/// All rows of a plan, and the counts that are taken with them.
+#[derive(Debug, Default)]
+pub(super) struct PlanRows {
+    pub changes: Vec<ResourceChange>,
+    pub explain: Vec<ExplainRow>,
+    pub preconditions: Vec<Precondition>,
+    pub placements: Vec<PlacementRow>,
+    pub alternatives: Vec<AlternativesRow>,
+    /// Pods of launches that the user excluded.
+    pub excluded_pods: Vec<UnschedulableRow>,
+    pub blocked: u32,
+    pub moved: u32,
+    /// Number of nodes after the plan with an estimated price, and with an unknown price.
+    pub estimated: (u32, u32),
+}
+
+impl PlanRows {
+    pub(super) fn new(inputs: &DiffInputs) -> Self {
+        let mut resolver = NodeResolver::new(inputs);
+        let mut rows = Self::default();
+        let mut addresses: BTreeMap<NodeRef, Address> = BTreeMap::new();
+        let replacement_pairs = resolver.replacement_pairs();
+        for (index, launch) in inputs.solution.target.launches.iter().enumerate() {
+            let replaced = replacement_pairs.get(&index).copied();
+            let identity = match replaced {
+                Some(existing) => resolver.identity_of(existing),
+                None => resolver.keys.next(&launch.node.pool),
+            };
+            if (inputs.is_excluded)(&identity.address) {
+                rows.exclude_launch(inputs, index);
+                continue;
+            }
+            addresses.insert(NodeRef::Launch(index), identity.address.clone());
+            rows.add_launch(&resolver, &identity, launch, replaced);
+        }
+        let paired: BTreeSet<&NodeName> =
+            replacement_pairs.values().map(|existing| &existing.name).collect();
+        for existing in inputs.solution.existing_nodes.iter().filter(|s| !paired.contains(&s.name))
+        {
+            let identity = resolver.identity_of(existing);
+            addresses.insert(NodeRef::Existing(existing.name.clone()), identity.address.clone());
+            rows.add_existing(&resolver, &identity, existing);
+        }
+        rows.record_placements(inputs, &addresses);
+        rows.moved = moved_pods(inputs);
+        rows.sort();
+        rows
+    }
+
+    pub(super) fn sort(&mut self) {
+        self.changes.sort_by(|a, b| a.address.cmp(&b.address));
+        self.explain.sort_by(|a, b| a.address.cmp(&b.address));
+        self.alternatives.sort_by(|a, b| a.address.cmp(&b.address));
+        self.preconditions.sort();
+        self.placements.sort();
+    }
+
+    fn add_launch(
+        &mut self,
+        resolver: &NodeResolver,
+        identity: &RowIdentity,
+        launch: &Launch,
+        replaced: Option<&ExistingNode>,
+    ) {
+        let Launch { node, reason, batch, rejected } = launch;
+        let retire = replaced.and_then(|s| resolver.inputs.solution.target.retires.get(&s.name));
+        let actions = match replaced {
+            Some(_) => vec![Action::Create, Action::Delete],
+            None => vec![Action::Create],
+        };
+        self.changes.push(ResourceChange {
+            address: identity.address.clone(),
+            kind: ResourceKind::Ec2Instance,
+            name: identity.name.clone(),
+            index: identity.index.clone(),
+            change: Change {
+                actions,
+                before: replaced.map(|existing| resolver.before(existing)),
+                after: Some(resolver.after(node)),
+                after_unknown: resolver.unknown_fields(node),
+            },
+            action_reason: Some(launch_hint(reason, retire.map(|r| &r.reason)).to_owned()),
+        });
+        if let Some(existing) = replaced {
+            self.removal_conditions(resolver, identity, existing);
+        } else {
+            let key = identity.index.clone().unwrap_or_default();
+            self.condition(identity, Condition::KeyUnused { pool: node.pool.clone(), key });
+        }
+        self.alternatives.extend(alternatives_row(&identity.address, node));
+        let replaced_estimate = replaced.is_some_and(|s| s.price.is_some() && s.price_estimated);
+        self.estimated.0 += u32::from(node.price_estimated || replaced_estimate);
+        self.estimated.1 += u32::from(replaced.is_some_and(|existing| existing.price.is_none()));
+        self.explain.push(ExplainRow {
+            address: identity.address.clone(),
+            group: batch.map(batch_name),
+            reason: Reason::Launch { because: resolver.with_address(reason) },
+            retire_reason: retire.map(|retire| retire.reason.clone()),
+            drift: None,
+            hourly_before: replaced.and_then(|existing| existing.price),
+            hourly_after: Some(node.price),
+            estimated: node.price_estimated,
+            pods: PodCounts::default(),
+            pods_before: replaced
+                .map(|existing| resolver.pods_before(existing))
+                .unwrap_or_default(),
+            daemons: launch_daemons(resolver, node),
+            rejected: rejected.clone(),
+            overlays: node.overlays.clone(),
+            relaxed: node.relaxed.clone(),
+        });
+    }
+
+    fn add_existing(
+        &mut self,
+        resolver: &NodeResolver,
+        identity: &RowIdentity,
+        existing: &ExistingNode,
+    ) {
+        let target = &resolver.inputs.solution.target;
+        let before = resolver.before(existing);
+        let retire = target.retires.get(&existing.name);
+        let (actions, after, reason, group, hint) = if let Some(Retire { reason, batch }) = retire {
+            self.removal_conditions(resolver, identity, existing);
+            let hint = retire_hint(reason);
+            (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
+        } else {
+            let reason = target.keeps.get(&existing.name).cloned();
+            let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
+            self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
+            let hint = keep_hint(&reason);
+            (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
+        };
+        let stays = after.is_some();
+        self.estimated.0 += u32::from(existing.price.is_some() && existing.price_estimated);
+        self.estimated.1 += u32::from(existing.price.is_none());
+        self.changes.push(ResourceChange {
+            address: identity.address.clone(),
+            kind: resolver.kind(existing),
+            name: identity.name.clone(),
+            index: identity.index.clone(),
+            change: Change {
+                actions: vec![actions],
+                before: Some(before),
+                after,
+                after_unknown: BTreeMap::new(),
+            },
+            action_reason: Some(hint.to_owned()),
+        });
+        let daemons = resolver.daemons(existing);
+        self.explain.push(ExplainRow {
+            address: identity.address.clone(),
+            group: group.map(batch_name),
+            reason,
+            retire_reason: None,
+            drift: existing.drift.clone().filter(|_| stays),
+            hourly_before: existing.price,
+            hourly_after: existing.price.filter(|_| stays),
+            estimated: stays && existing.price.is_some() && existing.price_estimated,
+            pods: PodCounts::default(),
+            pods_before: resolver.pods_before(existing),
+            daemons: if stays { daemons } else { Amount::default() },
+            rejected: Vec::new(),
+            overlays: existing.overlays.clone(),
+            relaxed: Vec::new(),
+        });
+    }
+
+    fn condition(&mut self, identity: &RowIdentity, condition: Condition) {
+        self.preconditions.push(Precondition { address: identity.address.clone(), condition });
+    }
+
+    /// Adds the preconditions of a removal: the same instance, and no workload with more pods than
+    /// planned.
+    fn removal_conditions(
+        &mut self,
+        resolver: &NodeResolver,
+        identity: &RowIdentity,
+        existing: &ExistingNode,
+    ) {
+        if let Some(instance) = resolver.instance(existing) {
+            let node_uid = resolver.node(existing).map(|node| node.uid.clone());
+            let instance_id = instance.id.clone();
+            self.condition(identity, Condition::InstanceIs { instance_id, node_uid });
+        }
+        for (workload, replicas) in resolver.workloads_at_most(existing) {
+            self.condition(identity, Condition::ReplicasAtMost { workload, replicas });
+        }
+    }
+
+    /// Records the pods of each row, and in `placements` those that are new there.
+    fn record_placements(&mut self, inputs: &DiffInputs, addresses: &BTreeMap<NodeRef, Address>) {
+        let at: BTreeMap<Address, usize> =
+            self.explain.iter().enumerate().map(|(i, row)| (row.address.clone(), i)).collect();
+        for (group, places) in &inputs.solution.target.placements {
+            let group = &inputs.demand.groups[*group];
+            let workload = WorkloadKey::from(workload_key(&group.workload));
+            for (place, count) in places {
+                let Some(address) = addresses.get(place) else { continue };
+                let pods = &mut self.explain[at[address]].pods;
+                *pods.entry(workload.clone()).or_insert(0) += count;
+                let running = match place {
+                    NodeRef::Existing(name) => group.running.get(name).copied().unwrap_or(0),
+                    NodeRef::Launch(_) => 0,
+                };
+                let pods = count.saturating_sub(running);
+                if pods > 0 {
+                    let (workload, address) = (group.workload.clone(), address.clone());
+                    self.placements.push(PlacementRow { workload, address, pods });
+                }
+            }
+        }
+        for row in &mut self.explain {
+            if row.pods_before == row.pods {
+                row.pods_before = row.pods.clone();
+            }
+        }
+    }
+
+    fn exclude_launch(&mut self, inputs: &DiffInputs, launch: usize) {
+        let place = NodeRef::Launch(launch);
+        for (group, places) in &inputs.solution.target.placements {
+            let Some(pods) = places.get(&place) else { continue };
+            let group = &inputs.demand.groups[*group];
+            let known = self.excluded_pods.iter_mut().find(|row| row.workload == group.workload);
+            if let Some(row) = known {
+                row.pods += pods;
+                continue;
+            }
+            let detail = "the node they were planned for is excluded from this plan".to_owned();
+            self.excluded_pods.push(UnschedulableRow {
+                workload: group.workload.clone(),
+                origin: group.origin.clone(),
+                pods: *pods,
+                offerings: 0,
+                reasons: vec![Rejection { reason: "left-out".to_owned(), detail, count: 0 }],
+                nearest: Some("plan without --target and --exclude".to_owned()),
+                eviction: None,
+                displaces: BTreeMap::new(),
+            });
+        }
+    }
+}
+
+/// Resolves instances, nodes and addresses of existing nodes.
+struct NodeResolver<'a> {
+    inputs: &'a DiffInputs<'a>,
+    keys: PoolKeys,
+    /// Running pods by node.
+    running: BTreeMap<&'a NodeName, PodCounts>,
+}
+
+impl<'a> NodeResolver<'a> {
+    fn new(inputs: &'a DiffInputs<'a>) -> Self {
+        let mut running: BTreeMap<&NodeName, PodCounts> = BTreeMap::new();
+        for group in &inputs.demand.groups {
+            let workload = WorkloadKey::from(workload_key(&group.workload));
+            for (node, pods) in group.running.iter().filter(|(_, pods)| **pods > 0) {
+                *running.entry(node).or_default().entry(workload.clone()).or_insert(0) += pods;
+            }
+        }
+        Self { inputs, keys: PoolKeys::from_observed(inputs.observed), running }
+    }
+
+    fn pods_before(&self, existing: &ExistingNode) -> PodCounts {
+        self.running.get(&existing.name).cloned().unwrap_or_default()
+    }
+
+    fn node(&self, existing: &ExistingNode) -> Option<&'a Node> {
+        self.inputs.observed.nodes.get(&existing.name)
+    }
+
+    /// Returns the instance of an existing node. Until the node has joined, its name is the
+    /// instance id.
+    fn instance(&self, existing: &ExistingNode) -> Option<&'a Instance> {
+        let observed = self.inputs.observed;
+        match self.node(existing) {
+            Some(node) => observed.instances.get(node.instance.as_ref()?),
+            None => observed.instances.get(existing.name.as_str()),
+        }
+    }
+
+    fn identity_of(&self, existing: &ExistingNode) -> RowIdentity {
+        match self.instance(existing) {
+            Some(instance) => self.keys.identity_of(&instance.id).unwrap_or_else(|| {
+                // A member of a group has no key, because Auto Scaling launched it.
+                match &existing.pool {
+                    Some(pool) => RowIdentity::instance(pool.as_str(), instance.id.as_str()),
+                    None => RowIdentity::foreign(&instance.id),
+                }
+            }),
+            None => RowIdentity::node(&existing.name),
+        }
+    }
+
+    fn kind(&self, existing: &ExistingNode) -> ResourceKind {
+        match self.instance(existing) {
+            Some(_) => ResourceKind::Ec2Instance,
+            None => ResourceKind::KubernetesNode,
+        }
+    }
+
+    /// Returns launches that share a row with the node they replace: one launch for exactly one
+    /// node of the same pool.
+    fn replacement_pairs(&self) -> BTreeMap<usize, &'a ExistingNode> {
+        let solution = self.inputs.solution;
+        let mut exchanges: BTreeMap<usize, (Vec<usize>, Vec<&ExistingNode>)> = BTreeMap::new();
+        for (index, launch) in solution.target.launches.iter().enumerate() {
+            if let Some(batch) = launch.batch {
+                exchanges.entry(batch).or_default().0.push(index);
+            }
+        }
+        for existing in &solution.existing_nodes {
+            let retire = solution.target.retires.get(&existing.name);
+            if let Some(batch) = retire.and_then(|retire| retire.batch) {
+                exchanges.entry(batch).or_default().1.push(existing);
+            }
+        }
+        let one_for_one = exchanges.into_values().filter_map(|exchange| match exchange {
+            (launches, retired) if launches.len() == 1 && retired.len() == 1 => {
+                Some((launches[0], retired[0]))
+            }
+            _ => None,
+        });
+        let node = |launch: usize| &solution.target.launches[launch].node;
+        one_for_one.filter(|(launch, s)| self.can_reuse_key(s, node(*launch))).collect()
+    }
+
+    /// Returns whether the new node takes over the key: both are of one pool, and the retiring node
+    /// has a key.
+    fn can_reuse_key(&self, existing: &ExistingNode, node: &NewNode) -> bool {
+        existing.pool.as_ref() == Some(&node.pool)
+            && self
+                .instance(existing)
+                .is_some_and(|instance| self.keys.has_reusable_key(&instance.id))
+    }
+
+    fn before(&self, existing: &ExistingNode) -> NodeState {
+        let (node, instance) = (self.node(existing), self.instance(existing));
+        let zone = instance.map(|i| i.zone.clone());
+        let known = self.inputs.catalog.zones.iter().find(|z| Some(&z.name) == zone.as_ref());
+        NodeState {
+            pool: existing.pool.clone(),
+            instance_type: instance.map(|i| i.instance_type.clone()),
+            zone_id: known.map(|zone| zone.id.clone()),
+            zone,
+            capacity_type: instance.map(|i| i.capacity_type),
+            image: instance.map(|i| i.image.clone()).filter(|image| !image.is_empty()),
+            labels: existing.labels.clone(),
+            taints: existing.taints.clone(),
+            startup_taints: existing.startup_taints.clone(),
+            capacity: Amount::from(&existing.capacity),
+            allocatable: Amount::from(&existing.allocatable),
+            reservation: instance.and_then(|i| i.reservation.clone()),
+            open_labels: Vec::new(),
+            spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
+            // Foreign instances may not be listed in the inventory; then only the node names its
+            // instance.
+            instance_id: instance
+                .map(|i| i.id.clone())
+                .or_else(|| node.and_then(|node| node.instance.clone())),
+            node: node.map(|node| node.name.clone()),
+            node_uid: node.map(|node| node.uid.clone()),
+            launched_at: instance.map(|i| i.launched_at),
+            group: None,
+        }
+    }
+
+    /// Returns the state that a launch creates. The zone of the next group member is known only for
+    /// groups with one zone.
+    fn after(&self, node: &NewNode) -> NodeState {
+        let mut state = after(node);
+        if self.has_open_zone(node) {
+            (state.zone, state.zone_id) = (None, None);
+        }
+        state
+    }
+
+    fn has_open_zone(&self, node: &NewNode) -> bool {
+        let is_member = self.inputs.desired.node_groups.contains_key(&node.pool);
+        is_member && !node.labels.contains_key(key::ZONE)
+    }
+
+    /// Returns the fields of a launch that are unknown until it has happened.
+    fn unknown_fields(&self, node: &NewNode) -> BTreeMap<String, bool> {
+        let place = ["zone", "zone_id"].into_iter().filter(|_| self.has_open_zone(node));
+        let keys = ["instance_id", "node", "node_uid"].into_iter().chain(place);
+        keys.map(|key| (key.to_owned(), true)).collect()
+    }
+
+    /// Returns the requests of the DaemonSet pods on an existing node; zero for an instance whose
+    /// future node is unknown.
+    fn daemons(&self, existing: &ExistingNode) -> Amount {
+        if existing.labels.is_empty() {
+            return Amount::default();
+        }
+        let daemons = &self.inputs.demand.daemons;
+        Amount::from(&daemon_requests(daemons, &existing.labels, &existing.taints))
+    }
+
+    /// Returns the workloads whose pod counts a removal relies on, with the most pods each may
+    /// have: workloads on the node, and workloads with more pods than planned.
+    fn workloads_at_most(&self, existing: &ExistingNode) -> Vec<(WorkloadId, u32)> {
+        let demand = self.inputs.demand;
+        let concerns = |group: &&crate::demand::PodGroup| {
+            let live: u32 = group.running.values().sum();
+            group.running.contains_key(&existing.name) || live > demand.planned(group)
+        };
+        let groups = demand.groups.iter().filter(concerns);
+        groups.map(|group| (group.workload.clone(), demand.planned(group))).collect()
+    }
+
+    /// Replaces node names in reasons, as the solver has them, with row addresses.
+    fn with_address(&self, reason: &LaunchReason) -> LaunchReason {
+        match reason {
+            LaunchReason::Replacement { of, because } => {
+                let named = self
+                    .inputs
+                    .solution
+                    .existing_nodes
+                    .iter()
+                    .find(|s| s.name.as_str() == of.as_str());
+                let of =
+                    named.map_or_else(|| of.clone(), |existing| self.identity_of(existing).address);
+                LaunchReason::Replacement { of, because: because.clone() }
+            }
+            LaunchReason::Demand { .. }
+            | LaunchReason::Consolidation { .. }
+            | LaunchReason::Static { .. } => reason.clone(),
+        }
+    }
+}
+
+fn after(node: &NewNode) -> NodeState {
+    let NewNode {
+        pool,
+        node_class: _, // named by the pool, and part of `spec_digest`
+        instance_type,
+        zone,
+        zone_id,
+        capacity_type,
+        image,
+        labels,
+        taints,
+        startup_taints,
+        capacity,
+        allocatable,
+        price: _,           // stands in `explain`: a price is no decision
+        price_estimated: _, // counted in `cost`
+        spec_digest,
+        reservation,
+        open_labels,
+        overlays: _, // stand in `explain`: what they change is in the amounts and prices
+        relaxed: _,  // stands in `explain`
+        alternatives: _, // a row of their own
+    } = node;
+    NodeState {
+        pool: Some(pool.clone()),
+        instance_type: Some(instance_type.clone()),
+        zone: Some(zone.clone()),
+        zone_id: Some(zone_id.clone()),
+        capacity_type: Some(*capacity_type),
+        image: Some(image.clone()),
+        labels: labels.clone(),
+        taints: taints.clone(),
+        startup_taints: startup_taints.clone(),
+        capacity: Amount::from(capacity),
+        allocatable: Amount::from(allocatable),
+        reservation: reservation.clone(),
+        open_labels: open_labels.clone(),
+        spec_digest: Some(spec_digest.clone()),
+        instance_id: None,
+        node: None,
+        node_uid: None,
+        launched_at: None,
+        group: None,
+    }
+}
+
+fn launch_daemons(resolver: &NodeResolver, node: &NewNode) -> Amount {
+    let daemons = &resolver.inputs.demand.daemons;
+    Amount::from(&daemon_requests(daemons, &node.labels, &node.taints))
+}
+
+fn batch_name(batch: usize) -> String {
+    format!("exchange-{}", batch + 1)
+}
+
+/// Returns the number of running pods that retirements move, as far as these pods are still
+/// planned.
+fn moved_pods(inputs: &DiffInputs) -> u32 {
+    let target = &inputs.solution.target;
+    let of_group = |(index, group): (usize, &crate::demand::PodGroup)| {
+        let empty = BTreeMap::new();
+        let places = target.placements.get(&index).unwrap_or(&empty);
+        let stays = |(node, running): (&NodeName, &u32)| {
+            places.get(&NodeRef::Existing(node.clone())).copied().unwrap_or(0).min(*running)
+        };
+        let live: u32 = group.running.values().sum();
+        let retiring = group.running.iter().filter(|(node, _)| target.retires.contains_key(*node));
+        let retiring: u32 = retiring.map(|(_, running)| running).sum();
+        let remaining = group.running.iter().map(stays).sum();
+        live.min(group.counts.planned).saturating_sub(remaining).min(retiring)
+    };
+    inputs.demand.groups.iter().enumerate().map(of_group).sum()
+}
+
+fn launch_hint(reason: &LaunchReason, retire: Option<&RetireReason>) -> &'static str {
+    match (reason, retire) {
+        (_, Some(RetireReason::Requested)) => "replace_by_request",
+        (_, Some(RetireReason::Drifted { .. })) => "replace_because_drifted",
+        (_, Some(RetireReason::Expired { .. })) => "replace_because_expired",
+        (_, Some(_)) => "replace_because_underutilized",
+        (LaunchReason::Demand { .. }, None) => "create_for_pending_pods",
+        (LaunchReason::Consolidation { .. }, None) => "create_for_consolidation",
+        (LaunchReason::Replacement { .. }, None) => "create_for_replacement",
+        (LaunchReason::Static { .. }, None) => "create_for_static_pool",
+    }
+}
+
+fn retire_hint(reason: &RetireReason) -> &'static str {
+    match reason {
+        RetireReason::Empty { .. } => "delete_because_empty",
+        RetireReason::Underutilized { .. } => "delete_because_underutilized",
+        RetireReason::Surplus { .. } => "delete_because_surplus",
+        RetireReason::PoolRemoved => "delete_because_no_resource_config",
+        RetireReason::Drifted { .. } => "delete_because_drifted",
+        RetireReason::Expired { .. } => "delete_because_expired",
+        RetireReason::Requested => "delete_by_request",
+    }
+}
+
+fn keep_hint(reason: &KeepReason) -> &'static str {
+    match reason {
+        KeepReason::Needed { .. } => "noop_because_needed",
+        KeepReason::NotWorthMoving { .. } => "noop_because_not_worth_moving",
+        KeepReason::Blocked { .. } => "noop_because_blocked",
+        KeepReason::NotOurs => "noop_because_not_ours",
+    }
+}

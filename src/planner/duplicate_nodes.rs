@@ -1,0 +1,42 @@
+//! Duplicate nodes: Node objects that an instance left behind when it registered under another
+//! name.
+
+use std::collections::BTreeSet;
+
+use crate::model::ids::NodeName;
+use crate::model::observed::{Node, Observed, Pod};
+use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
+
+/// Returns the observation without duplicate nodes; `None` where there are none.
+pub(super) fn removed_from(observed: &Observed) -> Option<Observed> {
+    let duplicates: BTreeSet<NodeName> = observed.stale_nodes().into_keys().cloned().collect();
+    if duplicates.is_empty() {
+        return None;
+    }
+    let mut world = observed.clone();
+    world.nodes.retain(|name, _| !duplicates.contains(name));
+    Some(world)
+}
+
+/// Returns a warning for each duplicate node.
+pub(super) fn warnings(observed: &Observed) -> Vec<Diagnostic> {
+    let duplicates = observed.stale_nodes().into_iter();
+    duplicates.map(|(name, other)| warning(observed, (name, other))).collect()
+}
+
+fn warning(observed: &Observed, (name, other): (&NodeName, &Node)) -> Diagnostic {
+    let instance = other.instance.as_ref().map(ToString::to_string).unwrap_or_default();
+    let on_it = |pod: &Pod| pod.node.as_ref() == Some(name) && pod.needs_eviction();
+    let pods = observed.pods.iter().filter(|pod| on_it(pod)).count();
+    Diagnostic {
+        severity: DiagnosticSeverity::Warning,
+        origin: None,
+        object: format!("node {name}"),
+        message: format!(
+            "it is ignored, and its {pods} pods are planned again: its instance {instance} is \
+             registered as node {}",
+            other.name
+        ),
+        hint: Some(format!("`kubectl delete node {name}` removes it and what is bound to it")),
+    }
+}

@@ -1,0 +1,48 @@
+//! Lints: declarations in the repository that cannot work as intended, with file and line.
+//!
+//! Lints read the desired state, the demand and the catalog. They never change a plan; each one
+//! names the change to make in the repository.
+
+mod architectures;
+mod budgets;
+mod requests;
+mod scalers;
+mod spread;
+mod tolerations;
+mod volumes;
+
+pub use requests::requests;
+
+use crate::catalog::Catalog;
+use crate::demand::Demand;
+use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::ids::Origin;
+
+/// Returns the lints that every plan shows as warnings.
+#[must_use]
+pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
+    let mut found = budgets::budgets(desired, demand);
+    found.extend(architectures::open_architectures(desired, demand, catalog));
+    found.extend(scalers::windows(desired));
+    found.extend(scalers::conflicting_autoscalers(desired));
+    found.extend(scalers::targets(desired));
+    found.extend(scalers::verticals(desired));
+    found.extend(scalers::proportional(desired, demand));
+    found.extend(spread::zones(desired, catalog));
+    found.extend(tolerations::timed_tolerations(desired, demand));
+    found.extend(volumes::shared_claims(desired, demand));
+    found
+}
+
+fn warning(origin: &Origin, object: &str, message: String, hint: &str) -> Problem {
+    Problem {
+        origin: origin.clone(),
+        severity: Severity::Warning,
+        object: object.to_owned(),
+        message,
+        hint: Some(hint.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Pools with several processor architectures, and pods that do not select one.
+//!
+//! The architectures of an image are recorded in its registry, which fleetwright does not query.
+//! The planner takes the cheaper architecture. An image without a build for it fails with `exec
+//! format error`.
+
+use std::collections::BTreeSet;
+
+use super::warning;
+use crate::catalog::Catalog;
+use crate::demand::{Demand, PodGroup};
+use crate::model::desired::{Desired, Pool, Problem};
+use crate::model::ids::LabelValue;
+use crate::model::pod::untolerated;
+use crate::model::requirement::{Requirements, key};
+
+/// Returns a warning for each pool that offers several architectures to pods that select none.
+pub(super) fn open_architectures(
+    desired: &Desired,
+    demand: &Demand,
+    catalog: &Catalog,
+) -> Vec<Problem> {
+    let groups = demand.groups.iter().filter(|group| group.counts.ceiling > 0);
+    let groups: Vec<&PodGroup> = groups.filter(|group| group.origin.is_some()).collect();
+    let of_pool = |pool| check_pool(pool, &groups, catalog);
+    desired.pools.values().filter_map(of_pool).collect()
+}
+
+fn check_pool(pool: &Pool, groups: &[&PodGroup], catalog: &Catalog) -> Option<Problem> {
+    let architectures = pool_architectures(pool, catalog);
+    if architectures.len() < 2 {
+        return None;
+    }
+    let mut open = groups.iter().filter(|group| allows_any_architecture(group, pool));
+    let first = open.next()?;
+    let others = match open.count() {
+        0 => String::new(),
+        1 => " and one other workload".to_owned(),
+        n => format!(" and {n} other workloads"),
+    };
+    let names: Vec<&str> = architectures.iter().map(|value| value.as_str()).collect();
+    let message = format!(
+        "has nodes of {}, and {} {}{others} may run on either: the cheaper one is used, and the \
+         architectures of the images are not checked",
+        names.join(" and "),
+        first.workload.kind,
+        first.workload,
+    );
+    let hint = "name kubernetes.io/arch in the pool's requirements, or in the pods' nodeSelector \
+                (both, where the images have both)";
+    Some(warning(&pool.origin, &format!("NodePool {}", pool.name), message, hint))
+}
+
+/// Returns the architectures of the types that the requirements of a pool admit.
+fn pool_architectures<'c>(pool: &Pool, catalog: &'c Catalog) -> BTreeSet<&'c LabelValue> {
+    let kinds = catalog.types_for_pool(pool);
+    kinds.filter_map(|kind| kind.labels.get(key::ARCH)).collect()
+}
+
+/// Returns whether pods of the group may run on the pool and leave the architecture open.
+fn allows_any_architecture(group: &PodGroup, pool: &Pool) -> bool {
+    let shape = &group.shape;
+    let is_open = |wanted: &Requirements| {
+        wanted.iter().all(|(name, set)| match pool.labels.get(name) {
+            // A selector that names architectures is deliberate, even where it names several.
+            _ if name.as_str() == key::ARCH => false,
+            Some(value) => set.contains(Some(value)),
+            None => true,
+        })
+    };
+    untolerated(&pool.taints, &shape.tolerations).is_none()
+        && shape.nodes.stated().iter().any(is_open)
+}

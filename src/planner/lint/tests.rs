@@ -1,0 +1,277 @@
+//! Each lint on manifests as users write them.
+
+use super::*;
+use crate::demand::DemandMode;
+use crate::manifest::{read, read_fleet};
+use crate::model::desired::{Tree, TreeFile};
+use crate::model::observed::{ClusterIdentity, Observed};
+
+fn desired(text: &str) -> Desired {
+    let file = TreeFile { path: "a.yaml".into(), content: Ok(text.as_bytes().into()) };
+    let tree = Tree { files: vec![file] };
+    let desired = read(&tree, &read_fleet(&tree).0);
+    assert_eq!(
+        (desired.problems.len(), desired.unresolved.len()),
+        (0, 0),
+        "{:?}",
+        desired.problems
+    );
+    desired
+}
+
+fn messages(problems: &[Problem]) -> Vec<String> {
+    let line =
+        |problem: &Problem| format!("{}: {}: {}", problem.origin, problem.object, problem.message);
+    problems.iter().map(line).collect()
+}
+
+fn of_plan(text: &str) -> Vec<String> {
+    let desired = desired(text);
+    let at = "2026-11-01T00:00:00Z".parse().expect("a time");
+    let observed = Observed::empty(ClusterIdentity::default(), at);
+    let demand = Demand::build(&desired, &observed, DemandMode::Live);
+    let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
+    messages(&lints(&desired, &demand, &catalog))
+}
+
+/// Returns a Deployment `web/api` with these containers and the given rest of the pod spec.
+fn deployment(containers: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: api, namespace: web}}\nspec:\n  \
+         selector: {{}}\n  template:\n    metadata: {{labels: {{app: api}}}}\n    spec: {{containers: \
+         [{containers}]{rest}}}\n"
+    )
+}
+
+fn container(name: &str, resources: &str) -> String {
+    format!("{{name: {name}, image: x, resources: {{{resources}}}}}")
+}
+
+#[test]
+fn container_without_requests_is_reported() {
+    let range = "---\napiVersion: v1\nkind: LimitRange\nmetadata: {name: r, namespace: web}\nspec: \
+                 {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}\n";
+    for (rule, resources, more, expected) in [
+        ("all stated", "requests: {cpu: 1, memory: 1Gi}", "", vec![]),
+        ("none stated", "", "", vec!["requests no cpu for app, no memory for app"]),
+        ("one of two", "requests: {cpu: 1}", "", vec!["requests no memory for app"]),
+        ("given by a limit range", "requests: {memory: 1Gi}", range, vec![]),
+        (
+            "limits alone",
+            "limits: {cpu: 1, memory: 1Gi}",
+            "",
+            vec!["limits cpu of app, memory of app without a request: the limit counts"],
+        ),
+    ] {
+        let text = format!("{}{more}", deployment(&container("app", resources), ""));
+        let found = messages(&requests(&desired(&text)));
+        let expected: Vec<String> =
+            expected.iter().map(|m| format!("a.yaml:1: Deployment web/api: {m}")).collect();
+        assert_eq!(found, expected, "{rule}");
+    }
+}
+
+#[test]
+fn spread_over_missing_zones_is_reported() {
+    let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
+    let spread = |more: &str, when: &str| {
+        let rest = format!(
+            ", topologySpreadConstraints: [{{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, \
+             whenUnsatisfiable: {when}, labelSelector: {{matchLabels: {{app: api}}}}{more}}}]"
+        );
+        deployment(&app, &rest)
+    };
+    let pool = |zones: &str| {
+        format!(
+            "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: p}}\nspec: \
+             {{template: \
+             {{spec: {{nodeClassRef: {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: c}}, \
+             requirements: [{{key: topology.kubernetes.io/zone, operator: In, values: [{zones}]}}]}}}}}}\n---\n\
+             apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec: \
+             {{role: r, amiSelectorTerms: [{{alias: al2023@latest}}], subnetSelectorTerms: [{{id: \
+             subnet-1}}], securityGroupSelectorTerms: [{{id: sg-1}}]}}\n"
+        )
+    };
+    let (one, two) = (pool("us-east-1a"), pool("us-east-1a, us-east-1b"));
+    let hard = "DoNotSchedule";
+    for (rule, text, pools, expected) in [
+        ("two zones", spread("", hard), &two, None),
+        ("one zone", spread("", hard), &one, Some("is to be spread over zones, and pools have 1")),
+        ("a wish", spread("", "ScheduleAnyway"), &one, None),
+        (
+            "more than there are",
+            spread(", minDomains: 3", hard),
+            &two,
+            Some("is to be spread over 3 zones, and pools have 2: us-east-1a, us-east-1b"),
+        ),
+    ] {
+        let found = of_plan(&format!("{text}{pools}"));
+        let found: Vec<&String> = found.iter().filter(|m| m.contains("spread")).collect();
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{rule}: {found:?}");
+        let expected = expected.unwrap_or_default();
+        assert!(
+            found
+                .iter()
+                .all(|m| m.starts_with("a.yaml:1: Deployment web/api: ") && m.contains(expected)),
+            "{rule}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn utilization_without_requests_is_reported() {
+    let scaler = |resource: &str, target: &str| {
+        format!(
+            "---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: \
+             api, \
+             namespace: web}}\nspec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: \
+             api}}, maxReplicas: 5, metrics: [{{type: Resource, resource: {{name: {resource}, target: \
+             {target}}}}}]}}\n"
+        )
+    };
+    let share = "{type: Utilization, averageUtilization: 50}";
+    let amount = "{type: AverageValue, averageValue: 100m}";
+    let (bare, cpu) = ("", "requests: {cpu: 1}");
+    for (rule, first, second, target, expected) in [
+        ("all request it", cpu, cpu, scaler("cpu", share), false),
+        ("one of them does not", cpu, bare, scaler("cpu", share), true),
+        ("a limit stands in", cpu, "limits: {cpu: 1}", scaler("cpu", share), false),
+        ("an amount needs no request", bare, bare, scaler("cpu", amount), false),
+        ("another resource", cpu, cpu, scaler("memory", share), true),
+    ] {
+        let both = format!("{}, {}", container("app", first), container("side", second));
+        let found = of_plan(&format!("{}{target}", deployment(&both, "")));
+        let found = found.iter().any(|m| {
+            m.starts_with("a.yaml:") && m.contains("HorizontalPodAutoscaler web/api: measures")
+        });
+        assert_eq!(found, expected, "{rule}");
+    }
+}
+
+#[test]
+fn shared_single_node_volume_is_reported() {
+    let claim = |modes: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data, namespace: \
+             web}}\nspec: {{accessModes: [{modes}], resources: {{requests: {{storage: 1Gi}}}}}}\n"
+        )
+    };
+    let asks = container("app", "requests: {cpu: 1, memory: 1Gi}");
+    let mount = ", volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]";
+    let pods = |n: u32| {
+        deployment(&asks, mount)
+            .replace("  selector: {}", &format!("  replicas: {n}\n  selector: {{}}"))
+    };
+    for (rule, tree, expected) in [
+        ("two pods, one node", pods(2) + &claim("ReadWriteOnce"), 1),
+        ("one pod", pods(1) + &claim("ReadWriteOnce"), 0),
+        ("many nodes", pods(2) + &claim("ReadWriteMany"), 0),
+        ("either", pods(2) + &claim("ReadWriteOnce, ReadWriteMany"), 0),
+        ("one pod at all, which the scheduler sees to", pods(2) + &claim("ReadWriteOncePod"), 0),
+    ] {
+        let found = of_plan(&tree);
+        let found: Vec<_> = found.iter().filter(|line| line.contains("share the claim")).collect();
+        assert_eq!(found.len(), expected, "{rule}: {found:?}");
+    }
+}
+
+#[test]
+fn misconfigured_autoscalers_are_reported() {
+    let vertical = |target: &str, policy: &str| {
+        format!(
+            "---\napiVersion: autoscaling.k8s.io/v1\nkind: VerticalPodAutoscaler\nmetadata: \
+             {{name: v, \
+             namespace: web}}\nspec: {{targetRef: {{apiVersion: apps/v1, kind: Deployment, name: \
+             {target}}}, resourcePolicy: {{containerPolicies: [{{containerName: app{policy}}}]}}}}\n"
+        )
+    };
+    let daemon = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent, namespace: \
+                  web}\nspec: \
+                  {selector: {}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: \
+                  a, image: x, resources: {requests: {cpu: 1}}}]}}}\n---\napiVersion: \
+                  autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: h, namespace: \
+                  web}\nspec: {maxReplicas: 4, scaleTargetRef: {apiVersion: apps/v1, kind: DaemonSet, \
+                  name: agent}}\n";
+    let api = deployment(&container("app", "requests: {cpu: 1, memory: 1Gi}"), "");
+    let crossed = ", minAllowed: {cpu: 2}, maxAllowed: {cpu: 1}";
+    for (rule, text, expected) in [
+        ("as meant", format!("{api}{}", vertical("api", "")), None),
+        (
+            "no such target",
+            format!("{api}{}", vertical("gone", "")),
+            Some("web/gone, which is not"),
+        ),
+        (
+            "no room between bounds",
+            format!("{api}{}", vertical("api", crossed)),
+            Some("minAllowed is above maxAllowed for cpu"),
+        ),
+        ("a pod on each node", daemon.to_owned(), Some("which runs one pod per node")),
+    ] {
+        let found = of_plan(&text);
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{rule}: {found:?}");
+        assert!(found.iter().all(|said| said.contains(expected.unwrap_or_default())), "{found:?}");
+    }
+}
+
+#[test]
+fn timed_toleration_of_pool_taint_is_reported() {
+    let pool = "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: gpu}\nspec: \
+                {template: {spec: {nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: \
+                c}, requirements: [], taints: [{key: team, value: a, effect: NoExecute}]}}}\n---\n\
+                apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: c}\nspec: \
+                {role: nodes, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{tags: {a: \
+                b}}], securityGroupSelectorTerms: [{tags: {a: b}}]}\n";
+    let resources = "requests: {cpu: 1, memory: 1Gi}";
+    let forever = "{key: team, operator: Exists}";
+    let awhile = "{key: team, operator: Exists, effect: NoExecute, tolerationSeconds: 300}";
+    for (rule, tolerations, expected) in [
+        ("none", String::new(), 0),
+        ("for ever", forever.to_owned(), 0),
+        ("for a time", awhile.to_owned(), 1),
+        ("the first one decides", format!("{forever}, {awhile}"), 0),
+    ] {
+        let rest = format!(", tolerations: [{tolerations}]");
+        let text = deployment(&container("app", resources), &rest) + pool;
+        let found = of_plan(&text);
+        let found: Vec<&String> = found.iter().filter(|m| m.contains("for 300 s only")).collect();
+        assert_eq!(found.len(), expected, "{rule}: {found:?}");
+        assert!(found.iter().all(|m| m.contains("team=a:NoExecute of pool gpu")), "{found:?}");
+    }
+}
+
+#[test]
+fn mixed_architectures_without_selector_are_reported() {
+    let pool = |requirements: &str| {
+        format!(
+            "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{name: team1}}\nspec:\n  \
+             template:\n    metadata: {{labels: {{team: one}}}}\n    spec:\n      nodeClassRef: \
+             {{group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}}\n      requirements: \
+             [{requirements}]\n---\napiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: \
+             {{name: default}}\nspec: {{amiSelectorTerms: [{{alias: al2023@latest}}], role: r, \
+             subnetSelectorTerms: [{{tags: {{a: b}}}}], securityGroupSelectorTerms: [{{tags: {{a: \
+             b}}}}]}}\n"
+        )
+    };
+    let arch = |operator: &str, values: &str| {
+        format!("{{key: kubernetes.io/arch, operator: {operator}, values: [{values}]}}")
+    };
+    let family = "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}";
+    let both = arch("In", "amd64, arm64");
+    let named = [
+        "a.yaml:10: NodePool team1: has nodes of amd64 and arm64, and Deployment web/api \
+                  may run on either: the cheaper one is used, and the architectures of the images are not checked",
+    ];
+    for (rule, requirements, pods, expected) in [
+        ("the pool names both", both.as_str(), "", &named[..]),
+        ("the pool names none", "", "", &named[..]),
+        ("the pool names one", &arch("In", "arm64"), "", &[]),
+        ("its types are of one", family, "", &[]),
+        ("the pods choose", &both, ", nodeSelector: {kubernetes.io/arch: amd64}", &[]),
+        ("the pods are elsewhere", &both, ", nodeSelector: {team: two}", &[]),
+    ] {
+        let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
+        let found = of_plan(&format!("{}{}", deployment(&app, pods), pool(requirements)));
+        assert_eq!(found, expected, "{rule}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Volumes that attach to one node at a time but are mounted by several pods.
+
+use super::warning;
+use crate::demand::Demand;
+use crate::model::desired::{Desired, Problem, Workload};
+use crate::model::ids::WorkloadId;
+use crate::model::pod::{Volume, VolumeSource};
+
+/// Access modes in which several nodes attach a volume.
+const SHARED: [&str; 2] = ["ReadWriteMany", "ReadOnlyMany"];
+
+/// Returns a warning for each workload of several pods that mount one claim which only one node can
+/// attach.
+///
+/// kube-scheduler ignores that restriction, so pods on other nodes never start.
+pub(super) fn shared_claims(desired: &Desired, demand: &Demand) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for group in demand.groups.iter().filter(|group| group.counts.ceiling > 1) {
+        let Some(workload) = desired.workloads.get(&group.workload) else { continue };
+        let volumes = workload.template.spec.volumes.iter();
+        found.extend(volumes.filter_map(|volume| check_volume(desired, workload, volume)));
+    }
+    found
+}
+
+fn check_volume(desired: &Desired, workload: &Workload, volume: &Volume) -> Option<Problem> {
+    let VolumeSource::Claim(name) = &volume.source else { return None };
+    let WorkloadId { namespace, kind, .. } = &workload.id;
+    let declared = desired.claims.get(&(namespace.clone(), name.clone()))?;
+    let modes = &declared.claim.access_modes;
+    let is_once = modes.iter().any(|mode| mode == "ReadWriteOnce");
+    if !is_once || modes.iter().any(|mode| SHARED.contains(&mode.as_str())) {
+        return None;
+    }
+    let message = format!(
+        "its pods share the claim `{name}` ({}), which one node attaches at a time: pods on any \
+         other node never start",
+        declared.origin
+    );
+    Some(warning(
+        &workload.origin,
+        &format!("{kind} {}", workload.id),
+        message,
+        "give each pod a claim of its own (a StatefulSet), or use a volume that many nodes attach",
+    ))
+}

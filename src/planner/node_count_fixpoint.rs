@@ -1,0 +1,135 @@
+//! Fixpoint iteration for workloads whose pod count follows the node count.
+//!
+//! Invariant: the iteration starts without nodes and only follows the nodes that the plan needs, so
+//! it converges to the smallest fixpoint. The number of rounds is bounded.
+
+use super::{Inputs, input};
+use crate::demand::{ClusterSize, Demand, DemandQuery, SizedNode};
+use crate::model::desired::{Problem, Scaler, ScalerRule, Severity};
+use crate::model::observed::Observed;
+use crate::solver::{NewNode, solve};
+
+/// Most rounds. If a pod requests half of the cores that a further replica is added for, each round
+/// halves the distance. Sixteen rounds then suffice for any real cluster.
+pub(super) const ROUNDS: usize = 16;
+
+/// Returns the demand of `inputs` at the fixpoint.
+///
+/// `world` has the nodes that count: the observed ones, or none where packing starts from scratch.
+pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
+    let Inputs { desired, observed, .. } = inputs;
+    let demand_for = |size: &ClusterSize| {
+        let asked = DemandQuery {
+            mode: inputs.demand,
+            at: inputs.at,
+            lead: desired.lead_time,
+            size: size.clone(),
+            is_forecast: inputs.is_forecast,
+        };
+        Demand::for_query(desired, observed, &asked)
+    };
+    let mut size = ClusterSize::default();
+    let mut demand = demand_for(&size);
+    // Sizes of earlier rounds, with the pod counts that they give.
+    let mut seen: Vec<(Vec<u32>, ClusterSize)> = Vec::new();
+    for _ in 0..ROUNDS {
+        let wanted = Demand::proportional_replicas(desired, &size);
+        if wanted.is_empty() {
+            return demand;
+        }
+        let next = size_after_plan(inputs, world, &demand);
+        let now = Demand::proportional_replicas(desired, &next);
+        if now == wanted {
+            // Equal pod counts: use the node size of this plan.
+            return demand_for(&next);
+        }
+        if let Some(begins) = seen.iter().position(|(before, _)| *before == now) {
+            // Packing is not monotonic, so sizes may alternate. The size with the most pods of
+            // every scaler satisfies the whole cycle. Without such a size there is no fixpoint.
+            seen.push((wanted, size));
+            let cycle = seen.split_off(begins);
+            if let Some(size) = largest(&cycle) {
+                return demand_for(size);
+            }
+            demand.problems.extend(divergence_errors(inputs, &next));
+            return demand;
+        }
+        seen.push((wanted, size));
+        size = next;
+        demand = demand_for(&size);
+    }
+    demand.problems.extend(divergence_errors(inputs, &size));
+    demand
+}
+
+/// Returns the size that gives at least as many pods of each scaler as every other size.
+fn largest(cycle: &[(Vec<u32>, ClusterSize)]) -> Option<&ClusterSize> {
+    let holds = |most: &[u32], other: &[u32]| most.iter().zip(other).all(|(a, b)| a >= b);
+    let found = cycle.iter().find(|(most, _)| cycle.iter().all(|(other, _)| holds(most, other)));
+    found.map(|(_, size)| size)
+}
+
+/// Returns the retained and the launched nodes of a plan for `demand`.
+fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> ClusterSize {
+    let packed = if world.nodes.is_empty() { without_running_pods(demand) } else { demand.clone() };
+    let inputs = Inputs { observed: world, ..inputs.clone() };
+    let solution = solve(&input(&inputs, &packed, &[], &[]));
+    let gone = &solution.target.retires;
+    let mut size = ClusterSize::from_observed(world, |name| !gone.contains_key(name));
+    let launched = solution.target.launches.iter().map(|launch| {
+        let NewNode { labels, allocatable, .. } = &launch.node;
+        SizedNode { labels: labels.clone(), cpu: allocatable.cpu, is_schedulable: true }
+    });
+    size.nodes.extend(launched);
+    size
+}
+
+/// Returns the demand without the nodes that its pods run on.
+pub(super) fn without_running_pods(demand: &Demand) -> Demand {
+    let mut demand = demand.clone();
+    for group in &mut demand.groups {
+        group.running.clear();
+        group.partitions.iter_mut().for_each(|part| part.running.clear());
+    }
+    demand
+}
+
+/// Returns an error for each proportional scaler, because the iteration did not converge.
+fn divergence_errors(inputs: &Inputs, size: &ClusterSize) -> Vec<Problem> {
+    let is_one = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
+    let error = |scaler: &Scaler| Problem {
+        origin: scaler.origin.clone(),
+        severity: Severity::Error,
+        object: scaler.object.clone(),
+        message: format!(
+            "its pods and their nodes do not converge: after {ROUNDS} rounds there are {} nodes, \
+             and they still require more pods",
+            size.nodes.len()
+        ),
+        hint: Some(
+            "let a pod request less than the cores it is added for, or bound the replicas with \
+             `max`"
+                .to_owned(),
+        ),
+    };
+    inputs.desired.scalers.iter().filter(is_one).map(error).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn largest_size_of_a_cycle_satisfies_all_scalers() {
+        let sizes = |wants: &[[u32; 2]]| -> Vec<(Vec<u32>, ClusterSize)> {
+            wants.iter().map(|want| (want.to_vec(), ClusterSize::default())).collect()
+        };
+        for (wants, has_largest) in [
+            (&[[5, 2], [6, 2]][..], true),
+            (&[[6, 3], [5, 3], [6, 2]][..], true),
+            (&[[5, 2], [2, 8]][..], false),
+        ] {
+            assert_eq!(largest(&sizes(wants)).is_some(), has_largest, "{wants:?}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The header of a plan: origin, totals, cost and limitations.
+
+use super::amount::{dollars, gib, hourly, signed_dollars, span};
+use super::row::{PlanRow, Symbol, count};
+use super::text_page::{StyledText, TextPage, Tone, plain};
+use crate::model::ids::WorkloadId;
+use crate::model::units::MicroUsd;
+use crate::plan::Plan;
+use crate::plan::wire::{
+    Base, BaseWorld, Change, Completeness, DemandMode, DomainKind, ExceededLimit, ModeRow,
+    NodeState, PodTotals, Summary, Unsteered,
+};
+
+/// Displayed hex digits of a commit and of a digest.
+const COMMIT_SHOWN: usize = 7;
+const DIGEST_SHOWN: usize = "sha256:".len() + 12;
+
+/// Writes the header, with the symbols in use.
+pub(super) fn write(page: &mut TextPage, plan: &Plan, rows: &[PlanRow<'_>]) {
+    page.items(0, origin(plan));
+    page.gap();
+    let counts: Vec<StyledText> =
+        Symbol::ALL.iter().filter_map(|s| count_label(*s, rows)).collect();
+    if !counts.is_empty() {
+        page.items(2, counts);
+    }
+    page.items(2, effect(plan));
+    page.items(2, money(plan));
+    if let Some(fargate) = super::fargate::line(&plan.capacity.cost) {
+        page.items(2, fargate.iter().map(plain).collect());
+    }
+    for row in &plan.capacity.modes {
+        page.items(2, mode_items(row, plan));
+    }
+    for line in limitations(plan) {
+        page.line([StyledText::new(&line, Tone::Warning)]);
+    }
+}
+
+fn origin(plan: &Plan) -> Vec<StyledText> {
+    let Base { path, commit, dirty, world, .. } = &plan.capacity.base;
+    let BaseWorld { name, cluster, taken_at, .. } = world;
+    let base = match commit {
+        None => format!("base {path}, no commit"),
+        Some(commit) => {
+            let changed = if *dirty { ", with local changes" } else { "" };
+            format!("base {}{changed}", prefix(commit, COMMIT_SHOWN))
+        }
+    };
+    let age = plan.timestamp.duration_since(*taken_at);
+    let left = plan.capacity.expires_at.duration_since(plan.timestamp);
+    let region =
+        if cluster.region.is_empty() { String::new() } else { format!(" ({})", cluster.region) };
+    vec![
+        StyledText::new(&format!("Cluster {}{region}", cluster.name), Tone::Strong),
+        plain(base),
+        plain(format!("plan {}", prefix(plan.capacity.digest.as_str(), DIGEST_SHOWN))),
+        plain(format!("world {name}, observed {taken_at:.0} ({} before)", span(age))),
+        plain(format!("expires {} (in {})", plan.capacity.expires_at, span(left))),
+    ]
+}
+
+/// Returns the first characters of an id; a file from outside may hold any text.
+fn prefix(id: &str, chars: usize) -> String {
+    id.chars().take(chars).collect()
+}
+
+fn count_label(symbol: Symbol, rows: &[PlanRow<'_>]) -> Option<StyledText> {
+    match count(rows, symbol) {
+        0 => None,
+        n => Some(StyledText::new(
+            &format!("{} {n} {}", symbol.as_str(), symbol.verb()),
+            symbol.tone(),
+        )),
+    }
+}
+
+/// Returns milli-cores and memory bytes of all nodes, before and after.
+fn totals(plan: &Plan) -> [(i64, i64); 2] {
+    let of = |state: fn(&Change) -> Option<&NodeState>| {
+        let states = plan.resource_changes.iter().filter_map(|row| state(&row.change));
+        states.fold((0_i64, 0_i64), |(cpu, memory), state| {
+            let capacity = &state.capacity;
+            (cpu.saturating_add(capacity.cpu_milli), memory.saturating_add(capacity.memory_bytes))
+        })
+    };
+    [of(|change| change.before.as_ref()), of(|change| change.after.as_ref())]
+}
+
+/// Returns cores and memory bytes of all nodes, before and after.
+pub(super) fn capacity_totals(plan: &Plan) -> [(String, i64); 2] {
+    totals(plan).map(|(cpu, memory)| (cores(cpu), memory))
+}
+
+fn effect(plan: &Plan) -> Vec<StyledText> {
+    let [(cpu, memory), (cpu_after, memory_after)] = totals(plan);
+    let nodes = plan.summary.nodes;
+    let mut items = vec![
+        plain(format!("nodes {} -> {}", nodes.before, nodes.after)),
+        plain(format!("vCPU {} -> {}", cores(cpu), cores(cpu_after))),
+        plain(format!("memory {} -> {} GiB", gib(memory), gib(memory_after))),
+    ];
+    items.extend(pods(plan));
+    items
+}
+
+fn cores(milli: i64) -> String {
+    match (milli / 1000, milli % 1000) {
+        (whole, 0) => whole.to_string(),
+        (whole, rest) => format!("{whole}.{:03}", rest.abs()).trim_end_matches('0').to_owned(),
+    }
+}
+
+fn pods(plan: &Plan) -> Vec<StyledText> {
+    let PodTotals { total, placed, unschedulable, fargate, unresolved, moved } = plan.capacity.pods;
+    let mut items = vec![plain(format!("pods {total}, {placed} placed"))];
+    let mut add = |n: u32, what: &str, tone| {
+        if n > 0 {
+            items.push(StyledText::new(&format!("{n} {what}"), tone));
+        }
+    };
+    add(moved, "moved", Tone::Plain);
+    add(fargate, "on Fargate", Tone::Plain);
+    add(unschedulable, "unschedulable", Tone::Warning);
+    add(unresolved, "unresolved", Tone::Warning);
+    items
+}
+
+fn money(plan: &Plan) -> Vec<StyledText> {
+    let cost = &plan.capacity.cost;
+    let monthly = |price: MicroUsd| dollars(price.per_month(), 2);
+    let mut items = vec![
+        StyledText::new(&format!("{}/mo", signed_dollars(cost.monthly_delta, 2)), Tone::Strong),
+        plain(format!("{} -> {}/mo", monthly(cost.hourly_before), monthly(cost.hourly_after))),
+        plain(format!("{} -> {}", dollars(cost.hourly_before, 4), hourly(cost.hourly_after))),
+    ];
+    if cost.lower_bound_hourly != MicroUsd::ZERO {
+        items.push(plain(format!("{} % above the lower bound", cost.gap_percent)));
+    }
+    items.extend(failure_domain_cost(plan));
+    items
+}
+
+/// Returns the totals of the fleet at one demand mode.
+fn mode_items(row: &ModeRow, plan: &Plan) -> Vec<StyledText> {
+    let ModeRow { mode, nodes, cpu_milli, memory_bytes, pods, unschedulable, hourly: price } = row;
+    let name = match mode {
+        DemandMode::Floor => "floor",
+        DemandMode::Live => "live",
+        DemandMode::Ceiling => "ceiling",
+    };
+    let here = if plan.capacity.base.demand == *mode { " (planned)" } else { "" };
+    let mut items = vec![
+        plain(format!("at {name}{here}: pods {pods}")),
+        plain(format!("nodes {nodes}")),
+        plain(format!("vCPU {}", cores(*cpu_milli))),
+        plain(format!("memory {} GiB", gib(*memory_bytes))),
+        plain(hourly(*price)),
+    ];
+    if *unschedulable > 0 {
+        items.push(StyledText::new(&format!("{unschedulable} unschedulable"), Tone::Warning));
+    }
+    items
+}
+
+/// Returns the failure domain limit that a node or zone exceeds.
+fn failure_domain_excess(beyond: &ExceededLimit) -> String {
+    let ExceededLimit { pool, workload, domain, holds, of, most } = beyond;
+    let whose = workload.as_ref().map_or_else(|| "all pods".to_owned(), WorkloadId::to_string);
+    let domain = match domain {
+        DomainKind::Node => "one node",
+        DomainKind::Zone => "one zone",
+    };
+    format!(
+        "Exceeds spec.failureDomains: {domain} of pool {pool} holds {holds} of {of} pods ({whose}); the limit is {most}."
+    )
+}
+
+/// Returns the cost of failure domain limits.
+fn failure_domain_cost(plan: &Plan) -> Option<StyledText> {
+    let failure_domains = plan.capacity.placement.failure_domains.as_ref()?;
+    Some(plain(format!("{} of it for failure domains", hourly(failure_domains.hourly))))
+}
+
+/// Returns the capacity that a steered plan lacks without nominations.
+fn steering_text(without: &Unsteered) -> String {
+    let Unsteered { pending, nodes, hourly: price } = without;
+    if *pending == 0 {
+        return "Steered, but every simulated order schedules each pod without nominations too."
+            .to_owned();
+    }
+    let pods = if *pending == 1 { "1 pod".to_owned() } else { format!("{pending} pods") };
+    let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+    format!(
+        "Steered: the plan relies on nominated nodes. Without nominations, up to {pods} would stay pending, and {nodes} ({}) would be missing.",
+        hourly(*price)
+    )
+}
+
+/// Returns the limitations of the whole plan: errors, gaps, and reasons why it cannot be applied.
+pub(super) fn limitations(plan: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    if super::is_errored_by_rules(plan) {
+        lines.push("This plan breaks rules of its own check and cannot be applied.".to_owned());
+    } else if plan.errored {
+        lines.push(
+            "The inputs have errors: this plan removes nothing and cannot be applied.".to_owned(),
+        );
+    }
+    lines.extend(plan.capacity.placement.unsteered.map(|without| steering_text(&without)));
+    let failure_domains = plan.capacity.placement.failure_domains.as_ref();
+    lines.extend(
+        failure_domains
+            .into_iter()
+            .flat_map(|failure_domains| &failure_domains.beyond)
+            .map(failure_domain_excess),
+    );
+    for (source, completeness) in &plan.capacity.base.world.sources {
+        match completeness {
+            Completeness::Complete => {}
+            Completeness::Partial { reason } => {
+                lines.push(format!("Only a part of {source} could be read: {reason}"));
+            }
+            Completeness::Failed { reason } => {
+                lines.push(format!("{source} could not be read: {reason}"));
+            }
+        }
+    }
+    if !plan.complete {
+        lines.push(
+            "This plan covers a part only (--target, --exclude, or the scope of the controller)."
+                .to_owned(),
+        );
+    }
+    let denied: Vec<&str> =
+        plan.checks.iter().filter(|c| c.status.is_denial()).map(|c| c.name.as_str()).collect();
+    if !denied.is_empty() {
+        lines.push(format!("Denied by policy: {}", denied.join(", ")));
+    } else if !plan.applyable && !plan.errored && has_changes(plan) {
+        lines.push("This plan cannot be applied: its world cannot change.".to_owned());
+    }
+    lines
+}
+
+fn has_changes(plan: &Plan) -> bool {
+    let Summary { add, change, destroy, .. } = plan.summary;
+    add + change + destroy > 0
+}

@@ -1,0 +1,236 @@
+//! HTTP server: health, metrics, page and event stream.
+//!
+//! The server has its own thread, so that it answers while the controller plans. It decides nothing
+//! and reads only the published status. Invariants: all paths except two are read-only; operator
+//! requests go to [authorization](crate::controller::authorization) with the token of the operator,
+//! and webhooks are signed hints; other paths need no credentials, so no secret may be shown; slow
+//! event streams skip versions.
+
+mod request_form;
+mod routes;
+mod webhook;
+
+pub use webhook::{Webhook, WebhookSecrets};
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{SocketAddr, TcpListener as Bound};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::controller::StatusReceiver;
+use crate::controller::authorization::PendingRequest;
+use crate::plan::forecast::Forecast;
+use crate::server::page::PageKind;
+
+/// Minimum time between two events of a stream: a page is large, and people read slowly.
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time between keepalive comments of an idle stream.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Maximum number of open event streams. Further clients must retry later.
+const EVENT_STREAMS_MAX: usize = 64;
+
+/// Configuration of the server.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Published status.
+    pub status: StatusReceiver,
+    /// Forecast, once it was computed.
+    pub forecast: watch::Receiver<Option<Arc<Forecast>>>,
+    /// Page of a controller or of a preview.
+    pub source: PageSource,
+    /// Additional host names, such as that of an ingress.
+    pub allowed_hosts: Vec<String>,
+    /// Webhook of the Git host, if enabled.
+    pub webhook: Option<Webhook>,
+    /// Namespace of the pods that serve the page, if any.
+    pub namespace: Option<String>,
+}
+
+/// What the page shows.
+#[derive(Debug, Clone)]
+pub enum PageSource {
+    /// A controller, and the channel for operator requests. Without the channel the page is
+    /// read-only.
+    Controller(Option<mpsc::Sender<PendingRequest>>),
+    /// A preview, which no controller applies.
+    Preview,
+}
+
+impl PageSource {
+    fn kind(&self) -> PageKind {
+        match self {
+            Self::Controller(asked) => PageKind::Controller { takes_requests: asked.is_some() },
+            Self::Preview => PageKind::Preview,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Returns a read-only configuration without a forecast.
+    #[must_use]
+    pub fn new(reader: StatusReceiver, serves: PageSource) -> Self {
+        // A receiver keeps the last value after its sender is dropped.
+        let (_, forecast) = watch::channel(None);
+        Self {
+            status: reader,
+            forecast,
+            source: serves,
+            allowed_hosts: Vec::new(),
+            webhook: None,
+            namespace: None,
+        }
+    }
+}
+
+/// A running server. Dropping it stops the server.
+#[derive(Debug)]
+pub struct HttpServer {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HttpServer {
+    /// Returns the bound address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // The thread may have ended already.
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Serves `config` on `address`, on its own thread.
+///
+/// # Errors
+/// If the address cannot be bound.
+pub fn listen(address: SocketAddr, site: ServerConfig) -> io::Result<HttpServer> {
+    let bound = Bound::bind(address)?;
+    bound.set_nonblocking(true)?;
+    let address = bound.local_addr()?;
+    let (stop, stopped) = oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let thread = std::thread::Builder::new().name("listen".to_owned()).spawn(move || {
+        runtime.block_on(crate::adapters::http::run_local(serve(bound, site, stopped)));
+    })?;
+    Ok(HttpServer { address, stop: Some(stop), thread: Some(thread) })
+}
+
+async fn serve(bound: Bound, site: ServerConfig, stopped: oneshot::Receiver<()>) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(bound) else { return };
+    let address = listener.local_addr();
+    let is_local = address.as_ref().is_ok_and(|address| address.ip().is_loopback());
+    let port = address.map_or(0, |address| address.port());
+    let seen = Rc::new(Cell::new(Instant::now()));
+    tokio::task::spawn_local(track_publications(site.status.clone(), Rc::clone(&seen)));
+    let known = RefCell::default();
+    let state = Rc::new(ServerState {
+        config: site,
+        is_loopback: is_local,
+        port,
+        event_streams: Arc::default(),
+        last_published: seen,
+        recent_deliveries: known,
+    });
+    let answered = crate::adapters::http::serve(listener, move |request| {
+        routes::respond(Rc::clone(&state), request)
+    });
+    tokio::select! {
+        () = answered => {}
+        _ = stopped => {}
+    }
+}
+
+/// Shared state of all requests.
+struct ServerState {
+    config: ServerConfig,
+    /// True if only loopback clients can connect.
+    is_loopback: bool,
+    port: u16,
+    event_streams: Arc<AtomicUsize>,
+    /// When the controller last published a status.
+    last_published: Rc<Cell<Instant>>,
+    /// Recent webhook deliveries.
+    recent_deliveries: RefCell<webhook::RecentDeliveries>,
+}
+
+/// Records when the controller publishes. The controller's clock may differ from wall time.
+async fn track_publications(mut reader: StatusReceiver, seen: Rc<Cell<Instant>>) {
+    while reader.changed().await.is_ok() {
+        seen.set(Instant::now());
+    }
+}
+
+impl ServerState {
+    /// Opens an event stream; returns `None` if too many are open.
+    fn event_stream(&self) -> Option<mpsc::Receiver<Bytes>> {
+        let place = StreamPermit::take(&self.event_streams)?;
+        let (sender, news) = mpsc::channel(1);
+        tokio::task::spawn_local(send_events(self.config.status.clone(), sender, place));
+        Some(news)
+    }
+}
+
+/// Counts an open event stream.
+struct StreamPermit(Arc<AtomicUsize>);
+
+impl StreamPermit {
+    fn take(waiting: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(waiting));
+        // A failed acquisition drops the permit, which decrements the count again.
+        (waiting.fetch_add(1, Ordering::Relaxed) < EVENT_STREAMS_MAX).then_some(place)
+    }
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sends an event for each newer status, as server-sent events.
+async fn send_events(
+    mut reader: StatusReceiver,
+    sender: mpsc::Sender<Bytes>,
+    _place: StreamPermit,
+) {
+    // A disconnected client reconnects after this many milliseconds.
+    let mut line = Bytes::from_static(b"retry: 3000\n\n");
+    loop {
+        if sender.send(line).await.is_err() {
+            return;
+        }
+        line = tokio::select! {
+            news = reader.changed() => {
+                if news.is_err() {
+                    return;
+                }
+                tokio::time::sleep(EVENT_INTERVAL).await;
+                let at: Timestamp = reader.borrow_and_update().now;
+                format!("event: status\ndata: {at}\n\n").into()
+            }
+            () = tokio::time::sleep(KEEPALIVE_INTERVAL) => Bytes::from_static(b": still here\n\n"),
+            () = sender.closed() => return,
+        };
+    }
+}

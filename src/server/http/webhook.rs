@@ -1,0 +1,251 @@
+//! Webhooks of Git hosts: hints that the repository may have changed.
+//!
+//! The payload is not interpreted. The signature is an HMAC over the raw body and authenticates the
+//! sender. Time and delivery id are not signed, so repeated deliveries are detected by their
+//! signature. Invariants: the signature is checked first, in constant time and against every
+//! secret; memory is bounded; a replay causes at most one more read of the repository, and hinted
+//! reads have a minimum interval.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderName};
+use sha2::Sha256;
+use tokio::sync::mpsc;
+
+use crate::adapters::http::header_values;
+
+/// Maximum body size. Pushes have tens of kilobytes; polling finds larger ones.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// Timeout for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of secrets: the current one, and its predecessor or successor.
+const SECRETS_MAX: usize = 2;
+const SECRET_CHARS_MIN: usize = 16;
+const DELIVERY_ID_CHARS_MAX: usize = 100;
+/// How long a delivery is remembered, and how many are.
+const DELIVERY_MEMORY: Duration = Duration::from_hours(1);
+const DELIVERIES_MAX: usize = 1_000;
+
+const SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
+const DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
+const EVENT: HeaderName = HeaderName::from_static("x-github-event");
+
+type Signature = [u8; 32];
+
+/// Secrets that sign webhooks. `Debug` hides them.
+#[derive(Clone)]
+pub struct WebhookSecrets(Arc<[Vec<u8>]>);
+
+impl fmt::Debug for WebhookSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.0.len())
+    }
+}
+
+impl WebhookSecrets {
+    /// Parses secrets, one per line. Two are valid during a rotation.
+    ///
+    /// # Errors
+    /// If there is no secret, there are too many, or one is too short.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let lines: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        if lines.is_empty() {
+            return Err("the file has no secret; write one of at least 16 characters".to_owned());
+        }
+        if lines.len() > SECRETS_MAX {
+            let most = format!("at most {SECRETS_MAX} are allowed");
+            return Err(format!("the file has {} secrets, one per line, and {most}", lines.len()));
+        }
+        if let Some(n) = lines.iter().position(|line| line.chars().count() < SECRET_CHARS_MIN) {
+            let least = format!("fewer than {SECRET_CHARS_MIN} characters");
+            return Err(format!("the secret in line {} has {least}", n + 1));
+        }
+        Ok(Self(lines.into_iter().map(|line| line.as_bytes().to_vec()).collect()))
+    }
+
+    /// Returns true if one of the secrets signed `body`. The time does not depend on the result.
+    fn verify(&self, body: &[u8], signature: &Signature) -> bool {
+        self.0.iter().fold(false, |found, secret| {
+            let verified = Hmac::<Sha256>::new_from_slice(secret)
+                .is_ok_and(|mac| mac.chain_update(body).verify_slice(signature).is_ok());
+            found | verified
+        })
+    }
+}
+
+/// Webhook settings.
+#[derive(Debug, Clone)]
+pub struct Webhook {
+    /// Secrets that sign webhooks.
+    pub secrets: WebhookSecrets,
+    /// Receives a hint per push. One pending hint stands for all.
+    pub push_hints: mpsc::Sender<()>,
+}
+
+/// Recent deliveries, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct RecentDeliveries(VecDeque<(Instant, Signature)>);
+
+impl RecentDeliveries {
+    /// Inserts a delivery; returns true if it is new.
+    fn insert(&mut self, signature: Signature, now: Instant) -> bool {
+        let old = |at: Instant| now.saturating_duration_since(at) >= DELIVERY_MEMORY;
+        while self.0.front().is_some_and(|(at, _)| old(*at)) {
+            self.0.pop_front();
+        }
+        if self.0.iter().any(|(_, known)| *known == signature) {
+            return false;
+        }
+        if self.0.len() >= DELIVERIES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, signature));
+        true
+    }
+}
+
+/// Handles a webhook; returns the status code and text of the response.
+pub(super) async fn handle_webhook(
+    hook: &Webhook,
+    known: &std::cell::RefCell<RecentDeliveries>,
+    request: Request<Incoming>,
+) -> (u16, String) {
+    let (head, body) = request.into_parts();
+    let signature = match claimed_signature(&head.headers) {
+        Ok(signature) => signature,
+        // The body of an unsigned request is not read.
+        Err((code, why)) => return (code, format!("{why}\n")),
+    };
+    let body = Limited::new(body, BODY_BYTES_MAX).collect();
+    let body = match tokio::time::timeout(BODY_TIMEOUT, body).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(_)) => return (413, format!("a webhook has at most {BODY_BYTES_MAX} bytes\n")),
+        Err(_) => return (408, "timeout while receiving the webhook\n".to_owned()),
+    };
+    if !hook.secrets.verify(&body, &signature) {
+        return (401, "the signature matches no configured secret\n".to_owned());
+    }
+    if !known.borrow_mut().insert(signature, Instant::now()) {
+        return (200, "already received\n".to_owned());
+    }
+    match header_values(&head.headers, &EVENT).as_str() {
+        // Hosts that imitate GitHub may omit it.
+        "push" | "" => {
+            // A pending hint already causes a complete read.
+            let _ = hook.push_hints.try_send(());
+            (202, "reading the repository\n".to_owned())
+        }
+        "ping" => (200, "pong\n".to_owned()),
+        _ => (200, "event ignored\n".to_owned()),
+    }
+}
+
+/// Returns the claimed signature, or the status code and text of the error.
+fn claimed_signature(headers: &HeaderMap) -> Result<Signature, (u16, &'static str)> {
+    let text = header_values(headers, &SIGNATURE);
+    let digits = text.strip_prefix("sha256=").ok_or((
+        401,
+        "the header X-Hub-Signature-256 is missing: give the webhook the secret that this server has",
+    ))?;
+    let mut signature = Signature::default();
+    hex::decode_to_slice(digits, &mut signature)
+        .map_err(|_| (401, "the signature is not 64 hex digits"))?;
+    let id = header_values(headers, &DELIVERY);
+    let is_id = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
+    if id.is_empty() || id.len() > DELIVERY_ID_CHARS_MAX || !id.bytes().all(is_id) {
+        return Err((400, "the header X-GitHub-Delivery is missing or invalid"));
+    }
+    Ok(signature)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), value.parse().expect("a value"))
+        };
+        all.iter().map(pair).collect()
+    }
+
+    /// The example of GitHub's documentation.
+    const EXAMPLE: &str = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+
+    #[test]
+    fn github_example_verifies_with_its_secret_only() {
+        let all = headers(&[("x-hub-signature-256", EXAMPLE), ("x-github-delivery", "a-1")]);
+        let signature = claimed_signature(&all).expect("a signature");
+        let of = |text: &str| WebhookSecrets::parse(text).expect("secrets");
+        let secret = "It's a Secret to Everybody";
+        assert!(of(secret).verify(b"Hello, World!", &signature));
+        assert!(
+            of(&format!("the one that was before\n{secret}\n"))
+                .verify(b"Hello, World!", &signature)
+        );
+        assert!(!of("It's a Secret to everybody").verify(b"Hello, World!", &signature));
+        assert!(!of(secret).verify(b"Hello, world!", &signature));
+        assert!(!format!("{:?}", of(secret)).contains("Everybody"), "it is never shown");
+    }
+
+    #[test]
+    fn unsigned_webhook_is_refused_before_reading_its_body() {
+        let upper = EXAMPLE.to_ascii_uppercase().replace("SHA256", "sha256");
+        let long = "a".repeat(DELIVERY_ID_CHARS_MAX + 1);
+        for (signature, id, code) in [
+            ("", "a", Some(401)),
+            ("sha1=757107ea0eb2509fc211221cce984b8a37570b6d", "a", Some(401)),
+            ("sha256=", "a", Some(401)),
+            (&EXAMPLE[..70], "a", Some(401)),
+            (&EXAMPLE.replace("75", "+5"), "a", Some(401)),
+            (EXAMPLE, "", Some(400)),
+            (EXAMPLE, "a b", Some(400)),
+            (EXAMPLE, long.as_str(), Some(400)),
+            (EXAMPLE, "72d3162e-cc78-11e3-81ab-4c9367dc0958", None),
+            (upper.as_str(), "a", None),
+        ] {
+            let all = headers(&[("x-hub-signature-256", signature), ("x-github-delivery", id)]);
+            let found = claimed_signature(&all).err().map(|(code, _)| code);
+            assert_eq!(found, code, "{signature} {id}");
+        }
+    }
+
+    #[test]
+    fn deliveries_are_remembered_for_an_hour_and_bounded() {
+        let (mut known, now) = (RecentDeliveries::default(), Instant::now());
+        let of = |n: u8| [n; 32];
+        assert!(known.insert(of(1), now));
+        assert!(!known.insert(of(1), now + DELIVERY_MEMORY / 2));
+        assert!(known.insert(of(1), now + DELIVERY_MEMORY), "it is long ago");
+        for n in 0..2 * DELIVERIES_MAX {
+            let mut signature = of(2);
+            signature[..8].copy_from_slice(&n.to_be_bytes());
+            assert!(known.insert(signature, now + DELIVERY_MEMORY));
+        }
+        assert_eq!(known.0.len(), DELIVERIES_MAX);
+    }
+
+    #[test]
+    fn secrets_are_bounded_in_number_and_length() {
+        for (text, why) in [
+            ("", "the file has no secret"),
+            ("\n \n", "the file has no secret"),
+            ("short", "the secret in line 1 has fewer than 16 characters"),
+            ("0123456789abcdef\nshort", "the secret in line 2"),
+            ("0123456789abcdef\n0123456789abcdeg\n0123456789abcdeh", "the file has 3 secrets"),
+        ] {
+            let error = WebhookSecrets::parse(text).expect_err("no secrets");
+            assert!(error.starts_with(why), "{error}");
+            assert!(!error.contains("0123456789"), "{error}");
+        }
+        assert!(WebhookSecrets::parse(" 0123456789abcdef \n").is_ok());
+    }
+}

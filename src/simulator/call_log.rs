@@ -1,0 +1,70 @@
+//! Log of the calls through the ports.
+
+use jiff::Timestamp;
+
+use crate::apply::ports::{EvictOutcome, LaunchOutcome, LaunchRequest};
+use crate::model::ids::{GroupName, InstanceId, Namespace, NodeName};
+
+/// A writing call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortCall {
+    /// Launch of an instance.
+    Launch {
+        /// Time of the call.
+        at: Timestamp,
+        /// The request.
+        request: Box<LaunchRequest>,
+        /// The outcome, or `None` if the call failed.
+        outcome: Option<LaunchOutcome>,
+    },
+    /// Termination of an instance.
+    Terminate {
+        /// Time of the call.
+        at: Timestamp,
+        /// The instance.
+        instance: InstanceId,
+    },
+    /// Increase of a group.
+    RaiseGroup {
+        /// Time of the call.
+        at: Timestamp,
+        /// The group.
+        group: GroupName,
+        /// The requested capacity.
+        desired: u32,
+    },
+    /// Termination of a group member.
+    EndMember {
+        /// Time of the call.
+        at: Timestamp,
+        /// The member.
+        instance: InstanceId,
+    },
+    /// Cordon or uncordon of a node.
+    Cordon {
+        /// Time of the call.
+        at: Timestamp,
+        /// The node.
+        node: NodeName,
+        /// The new value.
+        unschedulable: bool,
+    },
+    /// Eviction of a pod.
+    Evict {
+        /// Time of the call.
+        at: Timestamp,
+        /// Namespace of the pod.
+        namespace: Namespace,
+        /// Name of the pod.
+        name: String,
+        /// The outcome, or `None` if the call failed.
+        outcome: Option<EvictOutcome>,
+    },
+    /// Deletion of a node object.
+    DeleteNode {
+        /// Time of the call.
+        at: Timestamp,
+        /// The node.
+        node: NodeName,
+    },
+}

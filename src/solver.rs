@@ -1,0 +1,411 @@
+//! Computes the target fleet: the nodes to run, and the node of each pod ([`TargetFleet`]).
+//!
+//! The solver knows pods, nodes, offers and pools. It does not know files, plans or the execution
+//! of a plan. It does not log, and the time it plans for is an argument.
+//!
+//! Invariants: equal inputs give an equal target. A pod that cannot be placed is part of the
+//! result, with reasons, and not an error. Work is counted and never timed.
+
+mod alternatives;
+mod attach_limits;
+mod auto_scaling_groups;
+mod cloud_drift;
+mod consolidate;
+mod contention;
+mod converge;
+mod disruption_blockers;
+mod disruption_budget;
+mod drain;
+mod drift;
+mod equal_nodes;
+mod excluded_pods;
+mod exhaustive;
+mod existing_node;
+mod failure_domains;
+mod greedy_packing;
+mod initial_fleet;
+mod layout;
+mod limits;
+mod local_search;
+mod lower_bound;
+mod min_values;
+mod node_packing;
+mod node_shape;
+mod node_template;
+mod offer;
+mod packing_model;
+mod parallel;
+mod pending_instances;
+mod placement_lookup;
+mod pod_variants;
+mod priced_packing;
+mod pricing;
+mod pricing_input;
+mod problem;
+mod repair;
+mod replacement;
+mod reported_resources;
+mod rescue;
+mod scheduling_runs;
+mod shape_search;
+mod simulation;
+mod simulation_run;
+mod staggered_readiness;
+mod static_pools;
+mod strategy;
+mod target_builder;
+mod target_fleet;
+#[cfg(test)]
+mod tests;
+mod tie_break_sampling;
+mod topology;
+mod unschedulable;
+mod work_budget;
+mod zone_balance;
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0005-rehearsal.md")]
+pub mod adr_0005 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0006-rules-between-pods.md")]
+pub mod adr_0006 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0007-groups.md")]
+pub mod adr_0007 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0009-few-shapes.md")]
+pub mod adr_0009 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0011-budgets.md")]
+pub mod adr_0011 {}
+
+pub use auto_scaling_groups::{
+    external_group_problems, live_group, observe_only_reason, with_external_groups,
+};
+pub use cloud_drift::unresolved_selectors;
+pub use existing_node::{DispositionInput, ExistingNode, NodeDisposition, RetireCondition};
+pub use lower_bound::Proof;
+pub use offer::{
+    Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, admits_daemon, daemon_requests,
+    pool_requirements,
+};
+pub use reported_resources::{learned_nodes, measured_resources};
+pub use target_fleet::{
+    Contention, Launch, NewNode, NodeRef, Retire, TargetFleet, UnschedulablePods,
+};
+
+use std::num::NonZero;
+
+use jiff::Timestamp;
+
+use crate::catalog::Catalog;
+use crate::demand::{Demand, PodGroup};
+use crate::model::desired::Desired;
+use crate::model::ids::NodeName;
+use crate::model::observed::Observed;
+use crate::model::units::MicroUsd;
+use attach_limits::VolumeLimits;
+use converge::{ConvergedFleet, Passes};
+use disruption_budget::DisruptionBudgets;
+use pod_variants::SplitDemand;
+use static_pools::StaticPoolNodes;
+use target_builder::TargetBuilder;
+
+/// Thresholds for voluntary changes, and limits of the computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Hours over which savings are added up.
+    pub horizon_hours: i64,
+    /// Assumed cost of moving one running pod.
+    pub restart_cost: MicroUsd,
+    /// Minimum saving, in thousandths of a percent of the price of the affected nodes.
+    pub minimum_saving_milli_percent: i64,
+    /// True if pods are nominated to their planned nodes, which kube-scheduler then tries first.
+    pub steer: bool,
+    /// Number of worker threads; `None` uses one per core. It affects the planning time only.
+    pub workers: Option<NonZero<usize>>,
+}
+
+/// Purpose of a target, which decides how far the search for a cheaper one goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Purpose {
+    /// The fleet is to be built.
+    #[default]
+    Plan,
+    /// Only the price is needed: large fleets are searched less.
+    Estimate,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            horizon_hours: 24,
+            restart_cost: MicroUsd(1_000),
+            minimum_saving_milli_percent: 5_000,
+            steer: false,
+            workers: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns the gain of a change over the horizon, less the cost of its moves.
+    fn gain(&self, saves_hourly: MicroUsd, moves: u32) -> MicroUsd {
+        saves_hourly.times(self.horizon_hours) - self.restart_cost.times(i64::from(moves))
+    }
+
+    /// Returns the minimum hourly saving for a change of nodes with this price.
+    fn needed_saving(&self, affected: MicroUsd, moves: u32) -> MicroUsd {
+        let share =
+            MicroUsd(affected.0.saturating_mul(self.minimum_saving_milli_percent) / 100_000);
+        let repaid = self.restart_cost.times(i64::from(moves)).0 / self.horizon_hours.max(1);
+        MicroUsd(share.0.max(repaid + 1))
+    }
+
+    /// Returns the hours after which a saving has paid for the moves.
+    fn payback_hours(&self, saves_hourly: MicroUsd, moves: u32) -> u32 {
+        let cost = self.restart_cost.times(i64::from(moves)).0;
+        u32::try_from(cost / saves_hourly.0.max(1) + i64::from(cost % saves_hourly.0.max(1) != 0))
+            .unwrap_or(u32::MAX)
+    }
+}
+
+/// Inputs of the solver.
+pub struct Input<'a> {
+    /// Desired state, as the repository declares it.
+    pub desired: &'a Desired,
+    /// Pods to place.
+    pub demand: &'a Demand,
+    /// Observed state.
+    pub observed: &'a Observed,
+    /// Instance types, prices and offerings.
+    pub catalog: &'a Catalog,
+    /// Time that the plan is computed for.
+    pub at: Timestamp,
+    /// Reason why no node may be removed, if there is one.
+    pub frozen: Option<String>,
+    /// Nodes that the user asked to replace.
+    pub replace: &'a [NodeName],
+    /// Nodes that must not change.
+    pub untouched: &'a [NodeName],
+    /// Thresholds for voluntary changes, and limits of the computation.
+    pub settings: Settings,
+    /// Purpose of the target.
+    pub purpose: Purpose,
+}
+
+/// A target and the nodes that it refers to.
+pub struct Solution {
+    /// Target fleet.
+    pub target: TargetFleet,
+    /// Existing nodes.
+    pub existing_nodes: Vec<ExistingNode>,
+    /// Messages about pools that cannot launch nodes, and about limits of the search.
+    pub refusals: Vec<String>,
+}
+
+/// The tightest packing of all pods, before the placement simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackedFleet {
+    /// Number of nodes, retained ones included.
+    pub nodes: usize,
+    /// Price per hour of all nodes.
+    pub hourly: MicroUsd,
+    /// Lower bound on the price of every fleet that holds the placed pods.
+    pub lower_bound: MicroUsd,
+    /// Number of pods that the packing does not place.
+    pub left_over: u64,
+}
+
+/// Returns the tightest packing found. Only an ideal scheduler could follow it.
+///
+/// It measures the solver alone, without the placement simulation.
+#[must_use]
+pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
+    let Prepared { demand_by_shape: apart, offers, existing, static_nodes: _, pace } =
+        Prepared::new(input);
+    let (demand, list) = (&apart.demand, &offers.list);
+    let shares = failure_domains::FailureDomainLimits::new(&input.desired.failure_domains);
+    let existing = &*existing;
+    let passes =
+        Passes { input, demand, offers: list, existing, pace: &pace, shares, with_events: true };
+    let model = passes.model(&apart.demand.groups, existing);
+    let problem = passes.problem(&apart.demand.groups, existing, &model);
+    let layout = initial_fleet::without_retiring_nodes(&problem);
+    let left = layout.packing.left_over();
+    let retained = layout.retained.iter().filter(|retained| **retained).count();
+    let nodes = retained + layout.packing.opened.len();
+    let hourly = layout.price;
+    let bound = |proof| passes.packing_price_bound(&model, &layout, proof);
+    let lower_bound = proof.map_or(MicroUsd::ZERO, bound);
+    PackedFleet { nodes, hourly, lower_bound, left_over: left }
+}
+
+struct Prepared {
+    demand_by_shape: SplitDemand,
+    offers: Offers,
+    existing: Vec<ExistingNode>,
+    static_nodes: StaticPoolNodes,
+    pace: DisruptionBudgets,
+}
+
+impl Prepared {
+    fn new(input: &Input) -> Self {
+        let apart = SplitDemand::new(input.demand);
+        let shapes = apart.demand.groups.iter().map(|group| &*group.shape);
+        let supply = OfferInput {
+            desired: input.desired,
+            catalog: input.catalog,
+            observed: input.observed,
+            at: input.at,
+        };
+        let mut offers = Offers::new(&supply, &input.demand.daemons, shapes);
+        let attach = VolumeLimits::new(input.desired, input.observed, input.catalog, input.demand);
+        attach.limit_offers(offers.all_mut());
+        let circumstances = DispositionInput {
+            desired: input.desired,
+            demand: input.demand,
+            at: input.at,
+            frozen: input.frozen.clone(),
+            replace: input.replace,
+            untouched: input.untouched,
+        };
+        let mut existing =
+            existing_node::existing_nodes(input.observed, input.catalog, &offers, &circumstances);
+        // Apply disruption budgets before static pools choose nodes to replace: a blocked node is
+        // not replaced.
+        let pace = DisruptionBudgets::new(
+            input.desired,
+            input.at,
+            input.observed,
+            &mut existing,
+            &apart.demand.groups,
+        );
+        let fixed = StaticPoolNodes::decide(&circumstances, input.observed, &offers, &mut existing);
+        existing.extend(fixed.as_existing_nodes());
+        attach.limit_standing(&mut existing);
+        Self { demand_by_shape: apart, offers, existing, static_nodes: fixed, pace }
+    }
+}
+
+/// Returns the target fleet.
+#[must_use]
+pub fn solve(input: &Input) -> Solution {
+    let Prepared { demand_by_shape: apart, offers, mut existing, static_nodes: fixed, pace } =
+        Prepared::new(input);
+    let groups = &apart.demand.groups;
+    let (demand, list) = (&apart.demand, &offers.list);
+    let shares = failure_domains::FailureDomainLimits::new(&input.desired.failure_domains);
+    let passes = Passes {
+        input,
+        demand,
+        offers: list,
+        existing: &existing,
+        pace: &pace,
+        shares,
+        with_events: true,
+    };
+    let ConvergedFleet { outcome, model, with_events: eventful, failure_domains: kept_apart } =
+        passes.converge();
+    let passes = Passes { with_events: eventful, ..passes };
+    let assembly = TargetBuilder {
+        input,
+        topology: passes.field(groups, &existing),
+        model: &model,
+        groups,
+        offers: &offers.list,
+        existing: &existing,
+        outcome: &outcome,
+        settings: &input.settings,
+    };
+    let mut places = assembly.placements();
+    let mut launches = assembly.launches();
+    let ties = topology::tied_keys(passes.field(groups, &existing));
+    fixed.add_launches(&mut places, &mut launches, groups, &ties, &offers);
+    let (mut keeps, retires) = assembly.keeps_and_retires(&places, &mut launches);
+    keeps.retain(|name, _| !fixed.contains(name));
+    let report = unschedulable::UnschedulableReport { input, offers: &offers };
+    let problem = passes.problem(groups, &existing, &model);
+    let simulation = simulation::Simulation::new(&problem);
+    let unplaced = report.explain_all(groups, &places.unplaced, || {
+        rescue::RescueContext::new(&simulation, &outcome.fleet)
+    });
+    let budgets = contention::eviction_budgets(input.desired, groups);
+    let mut contests = contention::contention_by_group(&simulation, &outcome.fleet, budgets);
+    let contested = |unplaced: UnschedulablePods| UnschedulablePods {
+        contention: contests.remove(&unplaced.group).unwrap_or_default(),
+        ..unplaced
+    };
+    let unplaced = unplaced.into_iter().map(contested).collect();
+    let refusals = offers.refusals.iter().map(|(p, r)| unschedulable::refusal_message(p, r));
+    let refusals = refusals.chain(repair::not_simulated_message(groups));
+    let refusals =
+        refusals.chain(contention::incomplete_contention_message(&problem, &outcome.fleet));
+    let refusals = refusals.chain((!eventful).then(|| EVENTS_NOT_COVERED.to_owned()));
+    let failed_samples = (input.purpose == Purpose::Plan)
+        .then(|| tie_break_sampling::failed_samples_message(&simulation, &outcome.fleet));
+    let refusals = refusals.chain(failed_samples.flatten());
+    let refusals = refusals.chain(outcome.is_cut_short.then(|| CUT_SHORT.to_owned())).collect();
+    let target = TargetFleet {
+        placement_rejections: apart
+            .merge_rejections(rescue::placement_rejections(&simulation, &outcome.fleet)),
+        launches,
+        keeps,
+        retires,
+        placements: apart.merge_placements(places.placements),
+        unschedulable: apart.merge_unschedulable(unplaced),
+        packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
+        simulated_runs: simulated_runs(groups, &offers.list, &existing, &outcome, eventful),
+        without_nominations: input
+            .settings
+            .steer
+            .then(|| passes.shortage_without_nominations(&model, &outcome)),
+        lower_bound: passes.price_bound(&outcome, Proof::Quick),
+        failure_domains: kept_apart,
+    };
+    existing.retain(|node| !fixed.contains(&node.name));
+    Solution { target, existing_nodes: existing, refusals }
+}
+
+const EVENTS_NOT_COVERED: &str = "no fleet places every pod while nodes start or drain: some pods \
+                                  may be pending until a later plan";
+
+const CUT_SHORT: &str =
+    "the search for savings ended early in a fleet of this size: a later plan may find more";
+
+/// Returns the names of the runs that the fleet passed, and of the samples that were added as runs.
+fn simulated_runs(
+    groups: &[PodGroup],
+    offers: &[Offer],
+    existing: &[ExistingNode],
+    outcome: &strategy::SolvedFleet,
+    eventful: bool,
+) -> Vec<String> {
+    if !repair::is_simulated(groups) {
+        return Vec::new();
+    }
+    let layout = &outcome.fleet.layout;
+    let nodes =
+        layout.retained.iter().filter(|retained| **retained).count() + layout.packing.opened.len();
+    let events = || {
+        let drained =
+            !scheduling_runs::draining_pods(groups, existing, &layout.retained).is_empty();
+        let stays = |(node, retained): (&ExistingNode, &bool)| *retained && !node.is_planned;
+        let stands = existing.iter().zip(&layout.retained).any(stays);
+        let early = staggered_readiness::is_staggered(stands, &outcome.fleet.offers, offers);
+        scheduling_runs::Events { has_drains: drained, has_staggered_readiness: early }
+    };
+    let events = if eventful { events() } else { scheduling_runs::Events::NONE };
+    let mut orders = scheduling_runs::required_run_names(groups, nodes, events);
+    // Two fleets may have added the same sample.
+    for name in scheduling_runs::names(&outcome.added_runs, groups, nodes) {
+        if !orders.contains(&name) {
+            orders.push(name);
+        }
+    }
+    orders
+}

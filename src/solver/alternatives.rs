@@ -1,0 +1,96 @@
+//! Alternative offerings for a launch that EC2 rejects.
+//!
+//! An alternative holds the same pods and costs no less, up to a maximum markup. If the pool
+//! demands distinct values of a key (`minValues`), as many further offerings as needed are added at
+//! any price. A reserved instance has no alternatives. A fallback to more expensive capacity is a
+//! decision, and decisions need approval.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::offer::Offer;
+use super::target_fleet::NewNode;
+use crate::model::ids::LabelKey;
+use crate::model::reason::{Alternative, Relaxed};
+use crate::model::units::MicroUsd;
+
+/// Maximum markup of an alternative, in percent of the node's price.
+const BAND_PERCENT: i64 = 20;
+
+/// Maximum alternatives of a node, unless its pool demands more.
+const ALTERNATIVES_MAX: usize = 15;
+
+/// Offers that hold the pods of a node.
+pub(super) struct AlternativeCandidates<'a> {
+    /// The offers, the cheapest first.
+    pub offers: &'a [&'a Offer],
+    /// Returns true if an offer is in the topology domains of the pods.
+    pub is_allowed: &'a dyn Fn(&Offer) -> bool,
+}
+
+/// Sets the alternatives of `node`, from the candidates in the topology domains of its pods.
+pub(super) fn choose_alternatives(
+    node: &mut NewNode,
+    candidates: &AlternativeCandidates,
+    demands: &BTreeMap<LabelKey, u32>,
+) {
+    if node.reservation.is_some() {
+        return;
+    }
+    let cap = MicroUsd(node.price.0 + node.price.0 * BAND_PERCENT / 100);
+    let (price, offers) = (node.price, candidates.offers);
+    // An alternative must have the labels that the launch chose where its pool leaves them open.
+    let chosen = |offer: &Offer| {
+        let same = |key: &LabelKey| offer.node.labels.get(key) == node.labels.get(key);
+        node.open_labels.iter().all(same)
+    };
+    let is_candidate = |offer: &&&Offer| chosen(offer) && (candidates.is_allowed)(offer);
+    let near = |offer: &&&Offer| (price..=cap).contains(&offer.node.price);
+    let mut selected: Vec<&Offer> =
+        offers.iter().filter(near).filter(is_candidate).take(ALTERNATIVES_MAX).copied().collect();
+    let itself = |other: &Offer| {
+        let other = &other.node;
+        (&other.instance_type, &other.zone, other.capacity_type)
+            == (&node.instance_type, &node.zone, node.capacity_type)
+    };
+    selected.retain(|offer| !itself(offer));
+    let mut relaxed = Vec::new();
+    for (key, demanded) in demands {
+        let own = node.labels.get(key).into_iter();
+        let mut values: BTreeSet<_> =
+            own.chain(selected.iter().filter_map(|offer| offer.node.labels.get(key))).collect();
+        let needed = usize::try_from(*demanded).unwrap_or(usize::MAX);
+        let no_dearer = offers.iter().filter(|offer| offer.node.price >= price);
+        let cheaper = offers.iter().filter(|offer| offer.node.price < price);
+        for offer in no_dearer.chain(cheaper).filter(is_candidate) {
+            if values.len() >= needed {
+                break;
+            }
+            if offer.node.labels.get(key).is_some_and(|value| values.insert(value)) {
+                selected.push(offer);
+            }
+        }
+        if values.len() < needed {
+            let remain = u32::try_from(values.len()).unwrap_or(u32::MAX);
+            relaxed.push(Relaxed { key: key.clone(), demanded: *demanded, remain });
+        }
+    }
+    let mut alternatives: Vec<Alternative> = selected.into_iter().map(alternative).collect();
+    alternatives.sort_by(|a, b| {
+        let key = |of: &Alternative| {
+            (of.hourly, of.instance_type.clone(), of.zone.clone(), of.capacity_type)
+        };
+        key(a).cmp(&key(b))
+    });
+    alternatives.dedup();
+    (node.alternatives, node.relaxed) = (alternatives, relaxed);
+}
+
+fn alternative(offer: &Offer) -> Alternative {
+    let node = &offer.node;
+    Alternative {
+        instance_type: node.instance_type.clone(),
+        zone: node.zone.clone(),
+        capacity_type: node.capacity_type,
+        hourly: node.price,
+    }
+}

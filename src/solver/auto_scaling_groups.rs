@@ -1,0 +1,241 @@
+//! Auto Scaling groups: the pool of each member, whether the group may be resized, and its minimum
+//! size.
+//!
+//! A group that another component may resize is observe-only: two controllers that write one size
+//! undo each other.
+
+mod external;
+
+pub use external::{external_group_problems, with_external_groups};
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::existing_node::{ExistingNode, NodeDisposition};
+use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings};
+use crate::demand::Demand;
+use crate::model::competing_autoscaler::group_resizer;
+use crate::model::desired::{DISCOVERY_PREFIX, Desired, NodeGroup, Pool, PoolLimits};
+use crate::model::ids::{GroupName, NodeName, PoolName};
+use crate::model::observed::{Group, Instance, Observed};
+use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+
+/// Returns the observed group with the tags of a declared one.
+#[must_use]
+pub fn live_group<'a>(declared: &NodeGroup, observed: &'a Observed) -> Option<&'a Group> {
+    observed.groups.values().find(|live| declared.matches_live_group(&live.name, &live.tags))
+}
+
+/// Returns the reason why a declared group is observe-only; `None` if it may be resized.
+#[must_use]
+pub fn observe_only_reason(
+    declared: &NodeGroup,
+    desired: &Desired,
+    observed: &Observed,
+) -> Option<String> {
+    let name = &declared.name;
+    if !declared.manage {
+        return Some(format!(
+            "fleetwright.yaml does not say `spec.groups.{name}: {{ manage: true }}`"
+        ));
+    }
+    let live = live_group(declared, observed);
+    let tags = declared.tags.keys().chain(live.into_iter().flat_map(|group| group.tags.keys()));
+    if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
+        return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
+    }
+    if let Some(workload) = group_resizer(observed, desired) {
+        return Some(format!("Deployment {workload} is Cluster Autoscaler, which may resize it"));
+    }
+    let Some(live) = live else {
+        // In an empty world, the group is created with the cluster.
+        return (!is_bare(observed)).then(|| {
+            "the world has no Auto Scaling group with its tags; create it with eksctl".to_owned()
+        });
+    };
+    let there = u32::try_from(members(observed, &live.name).count()).unwrap_or(u32::MAX);
+    (there != live.desired)
+        .then(|| format!("it is scaling: {} of its {} members exist", there, live.desired))
+}
+
+fn is_bare(observed: &Observed) -> bool {
+    observed.groups.is_empty() && observed.instances.is_empty() && observed.nodes.is_empty()
+}
+
+/// Returns the minimum and maximum size of a group. Auto Scaling enforces the bounds of the
+/// observed group, and the repository may declare tighter ones.
+fn bounds(declared: &NodeGroup, observed: &Observed) -> (u32, u32) {
+    let live = live_group(declared, observed);
+    let least = live.map_or(declared.min, |live| live.min.max(declared.min));
+    let most = live.map_or(declared.max, |live| live.max.min(declared.max));
+    (least, most)
+}
+
+/// Returns the limits of each pool. The node limit of a group is its maximum size.
+pub(super) fn pool_limits(
+    desired: &Desired,
+    observed: &Observed,
+) -> BTreeMap<PoolName, PoolLimits> {
+    let limits = |(name, pool): (&PoolName, &Pool)| {
+        let mut limits = pool.limits.clone();
+        if let Some(group) = desired.node_groups.get(name) {
+            limits.nodes = Some(bounds(group, observed).1);
+        }
+        (name.clone(), limits)
+    };
+    desired.pools.iter().map(limits).collect()
+}
+
+/// Returns true for a tag by which Cluster Autoscaler discovers groups.
+fn is_discovery(tag: &str) -> bool {
+    tag.strip_prefix(DISCOVERY_PREFIX).is_some_and(|rest| !rest.starts_with("node-template/"))
+}
+
+/// Returns the members of a group that run or are starting.
+fn members<'a>(observed: &'a Observed, name: &'a GroupName) -> impl Iterator<Item = &'a Instance> {
+    observed.instances.values().filter(move |instance| {
+        instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *name)
+    })
+}
+
+/// Returns the guaranteed type of a group: every node of the group is at least as large.
+///
+/// # Errors
+///
+/// When no type of the group is the smallest in every resource, or a type is not in the catalog.
+pub(super) fn guaranteed_type<'c>(
+    pool: &Pool,
+    types: &[crate::model::ids::InstanceTypeName],
+    catalog: &'c Catalog,
+    settings: &NodeSettings,
+) -> Result<&'c InstanceType, String> {
+    let mut known: Vec<(&InstanceType, Allocation)> = Vec::new();
+    for name in types {
+        let kind = catalog.types.get(name);
+        let kind = kind.ok_or_else(|| format!("its type {name} is not in the catalog"))?;
+        known.push((kind, catalog.allocation(kind, settings)));
+    }
+    let is_least = |least: &Allocation| {
+        known.iter().all(|(_, other)| least.allocatable.fits(&other.allocatable))
+    };
+    let least = known.iter().find(|(_, allocation)| is_least(allocation));
+    least.map(|(kind, _)| *kind).ok_or_else(|| {
+        let names: Vec<&str> =
+            types.iter().map(crate::model::ids::InstanceTypeName::as_str).collect();
+        format!(
+            "no type of group {} ({}) is the smallest in every resource, so the size of its next \
+             node is unknown",
+            pool.name,
+            names.join(", ")
+        )
+    })
+}
+
+/// Declared groups with their observed state.
+pub(super) struct AutoScalingGroups<'a> {
+    /// Pool of each observed group.
+    pools: BTreeMap<&'a GroupName, &'a PoolName>,
+    /// By pool: the reason why its group is observe-only.
+    observe_only_reasons: BTreeMap<&'a PoolName, Option<String>>,
+    desired: &'a Desired,
+    observed: &'a Observed,
+}
+
+impl<'a> AutoScalingGroups<'a> {
+    pub(super) fn new(desired: &'a Desired, observed: &'a Observed) -> Self {
+        let groups = desired.node_groups.values();
+        let live = groups.clone().filter_map(|g| Some((&live_group(g, observed)?.name, &g.name)));
+        let verdict =
+            |group: &'a NodeGroup| (&group.name, observe_only_reason(group, desired, observed));
+        Self {
+            pools: live.collect(),
+            observe_only_reasons: groups.map(verdict).collect(),
+            desired,
+            observed,
+        }
+    }
+
+    /// Returns the pool of an instance that is a member of a declared group.
+    pub(super) fn pool_of(&self, instance: &Instance) -> Option<&'a PoolName> {
+        self.pools.get(&instance.group.as_ref()?.name).copied()
+    }
+
+    /// Returns the reason why the group of a pool is observe-only.
+    pub(super) fn observe_only_reason(&self, pool: &str) -> Option<&str> {
+        self.observe_only_reasons.iter().find(|(name, _)| name.as_str() == pool)?.1.as_deref()
+    }
+
+    /// Keeps as many members of each group as its minimum size requires, and retires members above
+    /// its maximum size.
+    pub(super) fn apply_bounds(&self, existing: &mut [ExistingNode], demand: &Demand) {
+        for group in self.desired.node_groups.values() {
+            if self.observe_only_reason(group.name.as_str()).is_some() {
+                continue;
+            }
+            let mut members: Vec<usize> = (0..existing.len())
+                .filter(|index| existing[*index].pool.as_ref() == Some(&group.name))
+                .collect();
+            let there = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            let may_go =
+                |node: &ExistingNode| !matches!(node.disposition, NodeDisposition::Keep(_));
+            members.retain(|index| may_go(&existing[*index]));
+            // Retire nodes that must be retired anyway first, then those with the fewest pods, last
+            // name first.
+            members.sort_by_key(|index| {
+                let ExistingNode { name, disposition, .. } = &existing[*index];
+                let stays = !matches!(disposition, NodeDisposition::Retire(_));
+                (stays, running_pods(demand, name), std::cmp::Reverse(name.clone()))
+            });
+            let (least, _) = bounds(group, self.observed);
+            let above =
+                |size: u32| usize::try_from(there.saturating_sub(size)).unwrap_or(usize::MAX);
+            let (surplus, spare) = (above(group.max.max(least)), above(least));
+            for (position, index) in members.into_iter().enumerate() {
+                let node = &mut existing[index];
+                if position < surplus {
+                    node.disposition = NodeDisposition::Retire(RetireReason::Surplus {
+                        declared: group.max,
+                        there,
+                    });
+                } else if position >= spare {
+                    let by = BlockReason::GroupMinimum { minimum: least };
+                    node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
+                }
+            }
+        }
+    }
+}
+
+/// Returns the number of planned pods that run on a node.
+fn running_pods(demand: &Demand, name: &NodeName) -> u32 {
+    let here = demand
+        .groups
+        .iter()
+        .map(|group| group.running.get(name).copied().unwrap_or(0).min(group.counts.planned));
+    here.fold(0, u32::saturating_add)
+}
+
+/// Returns true for a label key that Karpenter sets on its nodes. Members of groups never have it.
+pub(super) fn is_karpenter_label(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(domain, _)| {
+        domain == "karpenter.sh" || domain == "karpenter.k8s.aws" || domain == "fleetwright.dev"
+    })
+}
+
+/// Unknown attributes of the next member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnknownAttributes {
+    /// The zone is unknown.
+    pub zone: bool,
+    /// The instance type is unknown.
+    pub instance_type: bool,
+}
+
+/// Returns the unknown attributes of the next member of a group with these types and this number of
+/// zones.
+pub(super) fn unknown_attributes(
+    types: &[crate::model::ids::InstanceTypeName],
+    zones: usize,
+) -> UnknownAttributes {
+    let types: BTreeSet<_> = types.iter().collect();
+    UnknownAttributes { zone: zones != 1, instance_type: types.len() > 1 }
+}

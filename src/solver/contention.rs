@@ -1,0 +1,140 @@
+//! Effect of unschedulable pods on other pods: whom kube-scheduler would evict for them, and whose
+//! resources they take if they arrive first.
+//!
+//! An unschedulable pod stays in the scheduler's queue. This module reports the consequences. It
+//! moves nothing and decides nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::problem::{Problem, VerifiedFleet};
+use super::rescue::RescueContext;
+use super::scheduling_runs::planned_pods;
+use super::simulation::Simulation;
+use super::target_fleet::Contention;
+use crate::demand::PodGroup;
+use crate::model::desired::{Desired, DisruptionBudget, pods_to_keep};
+use crate::model::ids::workload_key;
+use crate::model::pod::Selector;
+use crate::scheduler::{EvictionBudget, NamespaceLabels, PodSelector};
+
+/// Maximum number of pods of one group for which evictions are computed.
+const PODS_MAX: u32 = 256;
+
+/// Pods times nodes above which contention is not computed.
+const WORK_MAX: u64 = 500_000;
+
+/// Returns the contention caused by the unschedulable pods of each group.
+pub(super) fn contention_by_group(
+    simulation: &Simulation,
+    fleet: &VerifiedFleet,
+    budgets: Vec<EvictionBudget>,
+) -> BTreeMap<usize, Contention> {
+    let mut contests: BTreeMap<usize, Contention> = BTreeMap::new();
+    if fleet.unplaced.is_empty() || is_too_large_for_contention(simulation.problem, fleet) {
+        return contests;
+    }
+    for left in simulation.left_over_by_run(fleet) {
+        record_displaced(simulation.problem, fleet, &left, &mut contests);
+    }
+    let mut groups: Vec<usize> = fleet.unplaced.keys().copied().collect();
+    groups.retain(|group| simulation.problem.groups[*group].shape.preempts);
+    groups.sort_by_key(|group| (Reverse(simulation.problem.groups[*group].shape.priority), *group));
+    let mut context = RescueContext::new(simulation, fleet).with_budgets(budgets);
+    for group in groups {
+        let pods = fleet.unplaced[&group].min(PODS_MAX);
+        for _ in 0..pods {
+            let Some(victims) = context.evict_for(group) else { break };
+            if victims.is_empty() {
+                continue;
+            }
+            let contest = contests.entry(group).or_default();
+            contest.let_in += 1;
+            for victim in victims {
+                *contest.evicts.entry(workload_key(victim)).or_insert(0) += 1;
+            }
+        }
+    }
+    contests
+}
+
+fn is_too_large_for_contention(problem: &Problem, fleet: &VerifiedFleet) -> bool {
+    let nodes = u64::try_from(problem.existing.len() + fleet.offers.len());
+    planned_pods(problem.groups).saturating_mul(nodes.unwrap_or(u64::MAX)) > WORK_MAX
+}
+
+/// Returns a message if contention is not computed completely.
+pub(super) fn incomplete_contention_message(
+    problem: &Problem,
+    fleet: &VerifiedFleet,
+) -> Option<String> {
+    if fleet.unplaced.values().all(|pods| *pods == 0) {
+        return None;
+    }
+    if is_too_large_for_contention(problem, fleet) {
+        return Some(
+            "evictions and displacements by unschedulable pods are not computed in a fleet of \
+             this size"
+                .to_owned(),
+        );
+    }
+    let many =
+        |(group, pods): (&usize, &u32)| problem.groups[*group].shape.preempts && *pods > PODS_MAX;
+    fleet.unplaced.iter().any(many).then(|| {
+        format!("evictions are counted for {PODS_MAX} pods of a workload; there may be more")
+    })
+}
+
+/// Records the pods that become pending in a run where unschedulable pods arrive first.
+fn record_displaced(
+    problem: &Problem,
+    fleet: &VerifiedFleet,
+    left: &BTreeMap<usize, u32>,
+    contests: &mut BTreeMap<usize, Contention>,
+) {
+    let of = |counts: &BTreeMap<usize, u32>, group: &usize| counts.get(group).copied().unwrap_or(0);
+    let waits = left.iter().filter_map(|(group, pods)| {
+        let more = pods.saturating_sub(of(&fleet.unplaced, group));
+        (more > 0).then(|| (workload_key(&problem.groups[*group].workload), more))
+    });
+    let waits: Vec<(String, u32)> = waits.collect();
+    for (group, pods) in &fleet.unplaced {
+        if of(left, group) < *pods && !waits.is_empty() {
+            let contest = contests.entry(*group).or_default();
+            for (name, more) in &waits {
+                let most = contest.displaces.entry(name.clone()).or_insert(0);
+                *most = (*most).max(*more);
+            }
+        }
+    }
+}
+
+/// Returns the disruption budgets of the repository with the disruptions allowed now, as the
+/// disruption controller computes them.
+pub(super) fn eviction_budgets(desired: &Desired, groups: &[PodGroup]) -> Vec<EvictionBudget> {
+    let namespaces = NamespaceLabels::new(&desired.namespaces);
+    let allowed = |budget: &DisruptionBudget, selector: &Selector| {
+        let DisruptionBudget { namespace, min_available, max_unavailable, .. } = budget;
+        let protects = PodSelector::from_budget(&EvictionBudget {
+            namespace: namespace.clone(),
+            selector: selector.clone(),
+            allowed: 0,
+        });
+        let protects = |group: &&PodGroup| {
+            protects.as_ref().is_some_and(|own| own.matches(&group.shape, &namespaces))
+        };
+        let (mut wanted, mut healthy) = (0_i64, 0_i64);
+        for group in groups.iter().filter(protects) {
+            wanted += i64::from(group.counts.planned);
+            healthy += group.running.values().map(|pods| i64::from(*pods)).sum::<i64>();
+        }
+        let keep = pods_to_keep(min_available.as_deref(), max_unavailable.as_deref(), wanted);
+        keep.map_or(0, |keep| u32::try_from(healthy - keep).unwrap_or(0))
+    };
+    let budget = |budget: &DisruptionBudget| {
+        let selector = budget.selector.clone()?;
+        let allowed = allowed(budget, &selector);
+        Some(EvictionBudget { namespace: budget.namespace.clone(), selector, allowed })
+    };
+    desired.disruption_budgets.iter().filter_map(budget).collect()
+}

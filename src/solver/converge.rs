@@ -1,0 +1,412 @@
+//! Repeats planning until a further pass changes nothing.
+//!
+//! The first pass only serves unschedulable pods. Its result can be improved like any other fleet.
+//! Each result is therefore treated as applied and consolidated again, and planned nodes can be
+//! removed at no cost. Changes that would otherwise appear in the next plan become part of this
+//! plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::disruption_budget::DisruptionBudgets;
+use super::existing_node::{ExistingNode, NodeDisposition};
+use super::failure_domains::PlacementMap;
+use super::greedy_packing::{OpenedNode, Packing};
+use super::initial_fleet::initial_fleet;
+use super::layout::{Layout, PodsByClass};
+use super::limits::RemainingLimits;
+use super::lower_bound::{Proof, lower_bound};
+use super::offer::Offer;
+use super::packing_model::{PackingModel, PackingSupply};
+use super::pricing_input::LimitedNode;
+use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
+use super::repair::shortage_without_nominations;
+use super::simulation::{Simulation, SimulationOutcome};
+use super::strategy::{SolvedFleet, Stage, improve};
+use super::target_fleet::NodeRef;
+use super::tie_break_sampling::passes_same_samples;
+use super::topology::{TopologyAssignment, TopologyInput};
+use super::work_budget::WorkBudget;
+use super::{Input, auto_scaling_groups, failure_domains};
+use crate::demand::{Demand, PodGroup};
+use crate::model::ids::NodeName;
+use crate::model::reason::{FailureDomainReport, Unsteered};
+use crate::model::units::MicroUsd;
+
+/// Maximum number of passes after the first.
+const PASSES_MAX: usize = 8;
+
+/// Pods times nodes up to which further passes run.
+const PASS_WORK_MAX: u64 = 20_000;
+
+/// Inputs of every pass.
+pub(super) struct Passes<'a> {
+    pub input: &'a Input<'a>,
+    /// Demand, with one pod shape per group.
+    pub demand: &'a Demand,
+    pub offers: &'a [Offer],
+    pub existing: &'a [ExistingNode],
+    /// Disruption budgets of the existing nodes.
+    pub pace: &'a DisruptionBudgets,
+    /// Failure-domain limits.
+    pub shares: failure_domains::FailureDomainLimits<'a>,
+    /// True if simulated runs include staggered node readiness and drains.
+    pub with_events: bool,
+}
+
+/// Result of all passes, with the packing model that it refers to.
+pub(super) struct ConvergedFleet {
+    pub outcome: SolvedFleet,
+    pub model: PackingModel,
+    /// True if simulated runs included staggered node readiness and drains.
+    pub with_events: bool,
+    /// Effect of failure-domain limits, if any are declared.
+    pub failure_domains: Option<FailureDomainReport>,
+}
+
+impl Passes<'_> {
+    /// Returns the fleet for the whole problem.
+    ///
+    /// Failure-domain limits are dropped if they leave more pods unschedulable.
+    pub(super) fn converge(&self) -> ConvergedFleet {
+        let limited = self.converge_within_shares();
+        if self.shares.is_empty() {
+            return limited;
+        }
+        let free = Passes { shares: failure_domains::FailureDomainLimits::none(), ..*self }
+            .converge_within_shares();
+        let left = |answer: &ConvergedFleet| {
+            answer.outcome.fleet.unplaced_by_priority(&self.demand.groups)
+        };
+        let price = |answer: &ConvergedFleet| answer.outcome.fleet.layout.price;
+        let dearer = (price(&limited) - price(&free)).max(MicroUsd::ZERO);
+        let (answer, hourly) =
+            if left(&limited) > left(&free) { (free, MicroUsd::ZERO) } else { (limited, dearer) };
+        let fleet = &answer.outcome.fleet;
+        let map =
+            PlacementMap { existing: self.existing, offers: self.offers, chosen: &fleet.offers };
+        let beyond = self.shares.exceeded(&fleet.placements, &self.demand.groups, map);
+        ConvergedFleet { failure_domains: Some(FailureDomainReport { hourly, beyond }), ..answer }
+    }
+
+    fn converge_within_shares(&self) -> ConvergedFleet {
+        let model = self.model(&self.demand.groups, self.existing);
+        let (outcome, eventful) = self.run_with_best_events(&model);
+        ConvergedFleet { outcome, model, with_events: eventful, failure_domains: None }
+    }
+
+    /// Returns the fleet, and true if its runs included events (staggered readiness, drains). If no
+    /// fleet places every pod during events, a fleet that places more pods without events is
+    /// better.
+    pub(super) fn run_with_best_events(&self, model: &PackingModel) -> (SolvedFleet, bool) {
+        let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
+        let outcome = self.run_passes(model);
+        if outcome.fleet.unplaced.is_empty() || !self.has_events() {
+            return (outcome, true);
+        }
+        let other = Passes { with_events: false, ..*self }.run_passes(model);
+        if left(&other) < left(&outcome) { (other, false) } else { (outcome, true) }
+    }
+
+    /// Returns true if some nodes may be ready before others, or drained.
+    fn has_events(&self) -> bool {
+        let is_tainted = |offer: &Offer| !offer.node.startup_taints.is_empty();
+        !self.existing.is_empty()
+            || self.offers.iter().any(is_tainted) && !self.offers.iter().all(is_tainted)
+    }
+
+    /// Returns the fleet that no further pass improves, in terms of `model`, which covers the
+    /// groups and the existing nodes.
+    pub(super) fn run_passes(&self, model: &PackingModel) -> SolvedFleet {
+        let mut outcome = self.pass(&self.demand.groups, self.existing, model);
+        for _ in 0..PASSES_MAX {
+            if outcome.fleet.offers.is_empty() || self.is_large(&outcome.fleet) {
+                break;
+            }
+            let groups = self.groups_after(&outcome.fleet);
+            let existing = self.fleet_after(&outcome.fleet);
+            let next = self.model(&groups, &existing);
+            let better = self.pass(&groups, &existing, &next);
+            let layout = &better.fleet.layout;
+            if layout.retained.iter().all(|retained| *retained) && layout.packing.opened.is_empty()
+            {
+                break;
+            }
+            if layout.price > outcome.fleet.layout.price {
+                break;
+            }
+            let leaner = self.translate(model, &outcome.fleet, &better.fleet);
+            let Some(proven) = self.verify_in_all_orders(model, &outcome.fleet, &leaner) else {
+                break;
+            };
+            outcome.fleet = proven;
+            outcome.budget_blocked.retain(|name| !better.declined.contains_key(name));
+            outcome.declined.retain(|name, _| !better.budget_blocked.contains(name));
+            outcome.declined.extend(better.declined);
+            outcome.budget_blocked.extend(better.budget_blocked);
+        }
+        let problem = self.problem(&self.demand.groups, self.existing, model);
+        for stage in [Stage::Reuse, Stage::Finish] {
+            outcome = improve(stage, &mut Simulation::new(&problem), outcome);
+        }
+        outcome.drop_removed_nodes(self.existing);
+        outcome
+    }
+
+    /// Returns the packing model of `groups`, some of which run on `existing`.
+    pub(super) fn model(&self, groups: &[PodGroup], existing: &[ExistingNode]) -> PackingModel {
+        let supply = PackingSupply { offers: self.offers, existing, daemons: &self.demand.daemons };
+        PackingModel::new(groups, &TopologyAssignment::new(self.field(groups, existing)), supply)
+    }
+
+    /// Returns the input of the topology assignment.
+    pub(super) fn field<'f>(
+        &'f self,
+        groups: &'f [PodGroup],
+        existing: &'f [ExistingNode],
+    ) -> TopologyInput<'f> {
+        let namespaces = &self.input.desired.namespaces;
+        TopologyInput {
+            groups,
+            offers: self.offers,
+            existing,
+            namespaces,
+            failure_domains: self.shares,
+        }
+    }
+
+    /// Simulates a fleet that was found with planned pods treated as running. Returns `None` if a
+    /// run does not place all of them.
+    fn verify_in_all_orders(
+        &self,
+        model: &PackingModel,
+        earlier: &VerifiedFleet,
+        leaner: &VerifiedFleet,
+    ) -> Option<VerifiedFleet> {
+        let problem = self.problem(&self.demand.groups, self.existing, model);
+        let (mut simulation, work) = (Simulation::new(&problem), &mut WorkBudget::unlimited());
+        let SimulationOutcome::Passed(proven) = simulation.simulate(&leaner.layout, work) else {
+            return None;
+        };
+        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let packed = leaner.packed_price;
+        let holds = left(&proven) <= left(earlier)
+            && passes_same_samples(&simulation, &proven, earlier, 0, work);
+        holds.then_some(VerifiedFleet { packed_price: packed, ..proven })
+    }
+
+    /// Returns a lower bound on the price of every fleet that holds the placed pods and the nodes
+    /// that are always retained. No topology domain is fixed for pods, because another fleet may
+    /// choose another.
+    pub(super) fn price_bound(&self, outcome: &SolvedFleet, proof: Proof) -> MicroUsd {
+        let (fleet, existing) = (&outcome.fleet, self.existing);
+        let groups = &self.demand.groups;
+        let supply = PackingSupply { offers: self.offers, existing, daemons: &self.demand.daemons };
+        let model = PackingModel::new(
+            groups,
+            &TopologyAssignment::caps_only(self.field(groups, existing)),
+            supply,
+        );
+        let placed = |(group, planned): &(usize, u32)| {
+            planned.saturating_sub(fleet.unplaced.get(group).copied().unwrap_or(0))
+        };
+        let classes = model.classes.iter();
+        let placed: Vec<u32> = classes.map(|c| c.group_counts.iter().map(placed).sum()).collect();
+        let stays = |index: &usize| {
+            fleet.layout.retained[*index]
+                && !matches!(existing[*index].disposition, NodeDisposition::Consolidatable)
+        };
+        let price = |index: usize| existing[index].price.unwrap_or_default();
+        let single = |index: usize| {
+            let bin = &model.bins[index];
+            match existing[index].disposition {
+                _ if stays(&index) => Some(LimitedNode { price: MicroUsd::ZERO, bin }),
+                NodeDisposition::Retire(_) => None,
+                NodeDisposition::Consolidatable
+                | NodeDisposition::RemoveWhenEmpty(_)
+                | NodeDisposition::Keep(_) => Some(LimitedNode { price: price(index), bin }),
+            }
+        };
+        let singles: Vec<LimitedNode> = (0..existing.len()).filter_map(single).collect();
+        let paid: MicroUsd = (0..existing.len()).filter(stays).map(price).sum();
+        paid + lower_bound(&model, &placed, &singles, proof)
+    }
+
+    /// Returns a lower bound on the price of every fleet that holds the pods of a packing.
+    pub(super) fn packing_price_bound(
+        &self,
+        model: &PackingModel,
+        layout: &Layout,
+        proof: Proof,
+    ) -> MicroUsd {
+        let fleet = self.problem(&self.demand.groups, self.existing, model).as_packed(layout);
+        self.price_bound(&SolvedFleet::new(fleet), proof)
+    }
+
+    /// Places `groups` on existing and new nodes, and consolidates.
+    fn pass(
+        &self,
+        groups: &[PodGroup],
+        existing: &[ExistingNode],
+        model: &PackingModel,
+    ) -> SolvedFleet {
+        let problem = self.problem(groups, existing, model);
+        let mut simulation = Simulation::new(&problem);
+        let start = SolvedFleet::new(initial_fleet(&mut simulation));
+        improve(Stage::Pass, &mut simulation, start)
+    }
+
+    /// Returns the problem of placing `groups` on `existing` and new nodes.
+    pub(super) fn problem<'s>(
+        &'s self,
+        groups: &'s [PodGroup],
+        existing: &'s [ExistingNode],
+        model: &'s PackingModel,
+    ) -> Problem<'s> {
+        let columns: Vec<&Offer> =
+            model.offer_classes.iter().map(|c| &self.offers[c.offers[0]]).collect();
+        let pools = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
+        // Retiring nodes still count against limits, because they are removed last.
+        let new = existing.iter().filter(|node| node.is_planned);
+        let there = self.existing.iter().filter(|node| !node.is_planned);
+        let counted: Vec<ExistingNode> = there.chain(new).cloned().collect();
+        let reservations = self.input.observed.reservations.iter();
+        let supply = reservations.map(|(id, reservation)| (id, reservation.available));
+        let limits = RemainingLimits::new(&pools, supply, &counted, &columns);
+        Problem::new(ProblemInput {
+            model,
+            groups,
+            daemons: &self.demand.daemons,
+            offers: self.offers,
+            existing,
+            namespaces: &self.input.desired.namespaces,
+            limits,
+            settings: self.input.settings,
+            purpose: self.input.purpose,
+            with_events: self.with_events,
+            pace: self.pace_for(existing),
+            shares: self.shares,
+        })
+    }
+
+    /// Returns the budgets that remain once all nodes other than `existing` are removed.
+    fn pace_for(&self, existing: &[ExistingNode]) -> DisruptionBudgets {
+        if self.pace.is_unbounded() {
+            return self.pace.clone();
+        }
+        let there: BTreeSet<&NodeName> = existing.iter().map(|node| &node.name).collect();
+        let names = self.existing.iter().map(|node| &node.name);
+        self.pace.after_removing(names.filter(|name| !there.contains(name)))
+    }
+
+    /// Returns the shortage of the fleet if no nomination is honored.
+    pub(super) fn shortage_without_nominations(
+        &self,
+        model: &PackingModel,
+        outcome: &SolvedFleet,
+    ) -> Unsteered {
+        let problem = self.problem(&self.demand.groups, self.existing, model);
+        let problem = problem.without_nominations();
+        shortage_without_nominations(&mut Simulation::new(&problem), &outcome.fleet)
+    }
+
+    /// Returns true if another pass would take too long.
+    ///
+    /// Such a fleet keeps the result of the first pass, and a later plan may improve it.
+    fn is_large(&self, fleet: &VerifiedFleet) -> bool {
+        let pods = self.demand.groups.iter().map(|group| u64::from(group.counts.planned));
+        let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();
+        let nodes = u64::try_from(retained + fleet.offers.len()).unwrap_or(u64::MAX);
+        pods.fold(0, u64::saturating_add).saturating_mul(nodes) > PASS_WORK_MAX
+    }
+
+    /// Returns the groups with their pods running as `fleet` places them.
+    fn groups_after(&self, fleet: &VerifiedFleet) -> Vec<PodGroup> {
+        let running = |index: usize| -> BTreeMap<NodeName, u32> {
+            let places = fleet.placements.get(&index).into_iter().flatten();
+            places.map(|(place, count)| (node_name(place), *count)).collect()
+        };
+        let groups = self.demand.groups.iter().enumerate();
+        groups.map(|(index, group)| PodGroup { running: running(index), ..group.clone() }).collect()
+    }
+
+    /// Returns the retained nodes, then the launched nodes.
+    fn fleet_after(&self, fleet: &VerifiedFleet) -> Vec<ExistingNode> {
+        let retained =
+            self.existing.iter().zip(&fleet.layout.retained).filter(|(_, retained)| **retained);
+        let retained = retained.map(|(node, _)| node.clone());
+        let launched = fleet.offers.iter().enumerate().map(|(index, offer)| {
+            let name = node_name(&NodeRef::Launch(index));
+            ExistingNode::from_offer(name, &self.offers[*offer], NodeDisposition::Consolidatable)
+        });
+        retained.chain(launched).collect()
+    }
+
+    /// Expresses `later`, which is relative to the fleet after `earlier`, in terms of the existing
+    /// nodes.
+    fn translate(
+        &self,
+        model: &PackingModel,
+        earlier: &VerifiedFleet,
+        later: &VerifiedFleet,
+    ) -> VerifiedFleet {
+        let mut later_kept = later.layout.retained.iter().copied();
+        let retained: Vec<bool> = earlier
+            .layout
+            .retained
+            .iter()
+            .map(|retained| *retained && later_kept.next().unwrap_or(false))
+            .collect();
+        let (mut offers, mut places) = (Vec::new(), BTreeMap::new());
+        for (index, offer) in earlier.offers.iter().enumerate() {
+            if later_kept.next().unwrap_or(false) {
+                places.insert(NodeRef::Existing(node_name(&NodeRef::Launch(index))), offers.len());
+                offers.push(*offer);
+            }
+        }
+        for (index, offer) in later.offers.iter().enumerate() {
+            places.insert(NodeRef::Launch(index), offers.len());
+            offers.push(*offer);
+        }
+        let moved = |place: &NodeRef| {
+            places.get(place).map_or_else(|| place.clone(), |i| NodeRef::Launch(*i))
+        };
+        let of_group =
+            |on: &BTreeMap<NodeRef, u32>| on.iter().map(|(p, n)| (moved(p), *n)).collect();
+        let placements: Placements =
+            later.placements.iter().map(|(group, on)| (*group, of_group(on))).collect();
+        // Running pods decide which offers are equal, so columns are looked up again.
+        let column = |offer: &usize| model.class_of_offer[*offer];
+        let opened = offers.iter().map(|offer| OpenedNode {
+            offer_class: column(offer),
+            pods: PodsByClass::new(),
+            offer: Some(*offer),
+        });
+        let packing = Packing { opened: opened.collect(), left: Vec::new() };
+        let mut layout = Layout {
+            pods_on: vec![PodsByClass::new(); retained.len()],
+            staying: vec![PodsByClass::new(); retained.len()],
+            retained,
+            packing,
+            price: later.layout.price,
+        };
+        let problem = self.problem(&self.demand.groups, self.existing, model);
+        problem.recount_classes(&mut layout, &placements, &offers, &later.unplaced);
+        problem.record_staying(&mut layout, &placements);
+        let packed = earlier.packed_price.min(later.packed_price);
+        VerifiedFleet {
+            layout,
+            offers,
+            placements,
+            unplaced: later.unplaced.clone(),
+            packed_price: packed,
+        }
+    }
+}
+
+/// Returns the name of a planned node while it is treated as existing.
+fn node_name(place: &NodeRef) -> NodeName {
+    match place {
+        NodeRef::Existing(name) => name.clone(),
+        NodeRef::Launch(index) => format!("launch/{index}").as_str().into(),
+    }
+}

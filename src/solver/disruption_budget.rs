@@ -1,0 +1,246 @@
+//! Disruption budgets of pools: the number of nodes of a pool that one plan may disrupt.
+//!
+//! A budget of zero blocks a node from the start (`disruption_blockers`). Any other active budget
+//! limits how many nodes of its pool a plan removes or replaces, for the reasons it names.
+//! Karpenter's default of ten percent is a rate, and limits no plan. Nodes that are not Ready count
+//! as disrupted already. Expired nodes and nodes without a pool are removed in any case, as in
+//! Karpenter.
+//!
+//! Source: karpenter core, `pkg/apis/v1/nodepool.go` (`MustGetAllowedDisruptions`),
+//! `pkg/controllers/disruption/helpers.go`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::disruption_blockers::is_budget_active;
+use super::existing_node::{ExistingNode, NodeDisposition};
+use super::scheduling_runs::occupied_nodes;
+use crate::demand::PodGroup;
+use crate::model::desired::{Budget, Desired};
+use crate::model::ids::{NodeName, PoolName};
+use crate::model::observed::Observed;
+use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+
+/// Disruption reasons, as budgets name them.
+const EMPTY: &str = "Empty";
+const UNDERUTILIZED: &str = "Underutilized";
+const DRIFTED: &str = "Drifted";
+
+/// Remaining disruptions of each budget, and the budgets of each node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DisruptionBudgets {
+    left: Vec<usize>,
+    /// Indices of the budgets that limit a removable node. Nodes without a budget are not listed.
+    of_node: Arc<BTreeMap<NodeName, Vec<usize>>>,
+}
+
+#[derive(Debug, Clone)]
+struct ActiveBudget<'a> {
+    pool: &'a PoolName,
+    /// The reasons of the budget. Empty means all.
+    reasons: &'a [String],
+    /// Allowed disruptions.
+    most: usize,
+}
+
+impl ActiveBudget<'_> {
+    fn concerns(&self, pool: &PoolName, reason: &str) -> bool {
+        self.pool == pool
+            && (self.reasons.is_empty() || self.reasons.iter().any(|named| named == reason))
+    }
+}
+
+/// Returns the budgets that are active at the given time.
+fn active_budgets<'a>(
+    desired: &'a Desired,
+    observed: &Observed,
+    at: Timestamp,
+) -> Vec<ActiveBudget<'a>> {
+    let mut active = Vec::new();
+    for pool in desired.pools.values() {
+        let mut declared =
+            pool.budgets.iter().filter(|budget| is_budget_active(budget, at)).peekable();
+        if declared.peek().is_none() {
+            continue;
+        }
+        let (nodes, unavailable) = count_pool_nodes(observed, &pool.name);
+        active.extend(declared.map(|budget| ActiveBudget {
+            pool: &pool.name,
+            reasons: &budget.reasons,
+            most: allowed_disruptions(budget, nodes, unavailable),
+        }));
+    }
+    active
+}
+
+impl DisruptionBudgets {
+    /// Returns the active budgets. Blocks the drifted nodes beyond them, in order of name.
+    pub(super) fn new(
+        desired: &Desired,
+        at: Timestamp,
+        observed: &Observed,
+        standing: &mut [ExistingNode],
+        groups: &[PodGroup],
+    ) -> Self {
+        let active = active_budgets(desired, observed, at);
+        if active.is_empty() {
+            return Self::default();
+        }
+        Self::from_active(&active, standing, groups)
+    }
+
+    fn from_active(
+        active: &[ActiveBudget],
+        standing: &mut [ExistingNode],
+        groups: &[PodGroup],
+    ) -> Self {
+        let mut left: Vec<usize> = active.iter().map(|budget| budget.most).collect();
+        let occupied = occupied_nodes(groups);
+        let mut of_node = BTreeMap::new();
+        for node in standing {
+            let Some(pool) = &node.pool else { continue };
+            let bounds = |reason: &str| -> Vec<usize> {
+                (0..active.len()).filter(|at| active[*at].concerns(pool, reason)).collect()
+            };
+            match &node.disposition {
+                NodeDisposition::Retire(RetireReason::Drifted { .. }) => {
+                    if !consume(&mut left, &bounds(DRIFTED)) {
+                        let by = BlockReason::Budget;
+                        node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
+                    }
+                }
+                NodeDisposition::Retire(_) | NodeDisposition::Keep(_) => {}
+                NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
+                    let runs = occupied.contains(&node.name);
+                    let bounds = bounds(if runs { UNDERUTILIZED } else { EMPTY });
+                    of_node.insert(node.name.clone(), bounds);
+                }
+            }
+        }
+        of_node.retain(|_, bounds| !bounds.is_empty());
+        Self { left, of_node: Arc::new(of_node) }
+    }
+
+    /// Returns true if no budget limits any node.
+    pub(super) fn is_unbounded(&self) -> bool {
+        self.of_node.is_empty()
+    }
+
+    /// Returns the budgets after the removal of these nodes, which are not drifted.
+    pub(super) fn after_removing<'n>(
+        &self,
+        unavailable: impl Iterator<Item = &'n NodeName>,
+    ) -> Self {
+        let mut rest = self.clone();
+        for name in unavailable {
+            consume(&mut rest.left, self.budgets_of(name));
+        }
+        rest
+    }
+
+    /// Returns true if the node may be disrupted.
+    pub(super) fn allows(&self, name: &NodeName) -> bool {
+        self.budgets_of(name).iter().all(|at| self.left[*at] > 0)
+    }
+
+    /// Returns the nodes of `set` that may be disrupted together.
+    pub(super) fn allowed_subset(&self, set: Vec<usize>, standing: &[ExistingNode]) -> Vec<usize> {
+        if self.is_unbounded() {
+            return set;
+        }
+        let mut left = self.left.clone();
+        let mut is_allowed =
+            |index: &usize| consume(&mut left, self.budgets_of(&standing[*index].name));
+        set.into_iter().filter(|index| is_allowed(index)).collect()
+    }
+
+    fn budgets_of(&self, name: &NodeName) -> &[usize] {
+        self.of_node.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// Consumes one disruption of each budget. Returns false, and consumes nothing, if one is
+/// exhausted.
+fn consume(left: &mut [usize], bounds: &[usize]) -> bool {
+    if bounds.iter().any(|at| left[*at] == 0) {
+        return false;
+    }
+    for at in bounds {
+        left[*at] -= 1;
+    }
+    true
+}
+
+/// Returns the number of nodes of a pool, and how many of them are not Ready.
+fn count_pool_nodes(observed: &Observed, pool: &PoolName) -> (usize, usize) {
+    let of_pool = |node: &&crate::model::observed::Node| {
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let ours = instance.filter(|instance| instance.is_managed_by(&observed.cluster.name));
+        ours.and_then(super::existing_node::pool_of).is_some_and(|of| of == *pool)
+    };
+    let nodes = || observed.nodes.values().filter(of_pool);
+    (nodes().count(), nodes().filter(|node| !node.ready).count())
+}
+
+/// Returns the disruptions that a budget allows for these numbers of nodes and unavailable nodes. A
+/// percentage is rounded up.
+fn allowed_disruptions(budget: &Budget, nodes: usize, unavailable: usize) -> usize {
+    let number = |text: &str| text.trim().parse::<usize>().unwrap_or(0);
+    let most = match budget.nodes.strip_suffix('%') {
+        Some(share) => nodes.saturating_mul(number(share)).div_ceil(100),
+        None => number(&budget.nodes),
+    };
+    most.saturating_sub(unavailable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentage_rounds_up_and_unready_nodes_count() {
+        let budget = |nodes: &str| Budget {
+            nodes: nodes.to_owned(),
+            reasons: Vec::new(),
+            schedule: None,
+            duration: None,
+        };
+        for (nodes, there, left) in [
+            ("5", (3, 0), 5),
+            ("10%", (1, 0), 1),
+            ("10%", (11, 0), 2),
+            ("10%", (11, 2), 0),
+            ("100%", (7, 1), 6),
+            ("0", (7, 0), 0),
+        ] {
+            let allowed = allowed_disruptions(&budget(nodes), there.0, there.1);
+            assert_eq!(allowed, left, "{nodes} of {there:?}");
+        }
+    }
+
+    #[test]
+    fn budget_limits_only_its_named_reasons() {
+        let pool = PoolName::from("p");
+        let named = [UNDERUTILIZED.to_owned()];
+        let active = [
+            ActiveBudget { pool: &pool, reasons: &[], most: 3 },
+            ActiveBudget { pool: &pool, reasons: &named, most: 1 },
+        ];
+        let bounds = |reason: &str| -> Vec<usize> {
+            (0..2).filter(|at| active[*at].concerns(&pool, reason)).collect()
+        };
+        let mut left = vec![3, 1];
+        for (reason, is_allowed) in [
+            (UNDERUTILIZED, true),
+            (UNDERUTILIZED, false),
+            (EMPTY, true),
+            (DRIFTED, true),
+            (EMPTY, false),
+        ] {
+            assert_eq!(consume(&mut left, &bounds(reason)), is_allowed, "{reason}");
+        }
+        assert!(!active[0].concerns(&PoolName::from("q"), EMPTY), "of another pool");
+    }
+}

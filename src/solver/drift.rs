@@ -1,0 +1,272 @@
+//! Drift of a node from the declaration of its pool.
+//!
+//! Each instance carries a digest of every field that it was launched with, so that a change is
+//! reported by field name. Invariant: digests of another version of this projection are ignored.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest as _, Sha256};
+
+use super::reported_resources::is_ephemeral;
+use crate::model::desired::{NodeClass, Pool};
+use crate::model::observed::{Instance, Node, tag};
+use crate::model::pod::Taint;
+
+/// Version of the projection below. A release that changes the projection raises it, so that an
+/// upgrade replaces no node.
+const VERSION: &str = "v2";
+
+/// Fields of a node class with separate digests. All other fields share the last digest.
+const CLASS_FIELDS: [&str; 16] = [
+    "amiFamily",
+    "amiSelector",
+    "amiSelectorTerms",
+    "associatePublicIPAddress",
+    "blockDeviceMappings",
+    "context",
+    "detailedMonitoring",
+    "instanceProfile",
+    "instanceStorePolicy",
+    "kubelet",
+    "metadataOptions",
+    "role",
+    "securityGroupSelectorTerms",
+    "subnetSelectorTerms",
+    "tags",
+    "userData",
+];
+
+/// Hex digits per field. A change is missed once in four billion, and all digits fit the 256
+/// characters of a tag value.
+const DIGITS: usize = 8;
+
+/// Returns digests of all fields of pool and node class that a running node cannot adopt.
+///
+/// Requirements are excluded: a node is current as long as its labels satisfy them. Limits, weight
+/// and disruption settings do not affect a running node.
+#[must_use]
+pub(super) fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
+    let digests = spec_fields(pool, class).map(|(_, content)| {
+        let digest = hex::encode(Sha256::digest(content.as_bytes()));
+        digest.chars().take(DIGITS).collect::<String>()
+    });
+    format!("{VERSION}:{}", digests.collect::<String>())
+}
+
+/// Returns the compared fields with their content, in the order of their digests.
+fn spec_fields<'a>(
+    pool: &'a Pool,
+    class: &'a NodeClass,
+) -> impl Iterator<Item = (&'static str, String)> + 'a {
+    let of_pool = [
+        ("labels", serde_json::json!(pool.labels).to_string()),
+        ("annotations", serde_json::json!(pool.annotations).to_string()),
+        ("taints", taints(&pool.taints)),
+        ("startupTaints", taints(&pool.startup_taints)),
+        ("nodeClassRef", class.name.to_string()),
+    ];
+    let of_class = CLASS_FIELDS.iter().map(|field| {
+        let digest = class.spec_digests.get(*field);
+        (*field, digest.map(ToString::to_string).unwrap_or_default())
+    });
+    let others = class.spec_digests.iter().filter(|(key, _)| !CLASS_FIELDS.contains(&&***key));
+    let others: Vec<_> = others.collect();
+    let others = ("other fields", serde_json::json!(others).to_string());
+    of_pool.into_iter().chain(of_class).chain([others])
+}
+
+fn taints(list: &[Taint]) -> String {
+    let sorted: BTreeSet<String> = list.iter().map(taint_text).collect();
+    sorted.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn taint_text(taint: &Taint) -> String {
+    format!("{}={}:{:?}", taint.key, taint.value, taint.effect)
+}
+
+/// Returns the names of fields that changed since a node was launched. Returns `None` if nothing
+/// changed or the digests are unknown.
+#[must_use]
+pub(super) fn changed_fields(running: &str, pool: &Pool, class: &NodeClass) -> Option<String> {
+    let declared = spec_digest(pool, class);
+    let (running, declared) = (split_digests(running)?, split_digests(&declared)?);
+    let names = spec_fields(pool, class).map(|(name, _)| name);
+    let pairs = running.zip(declared);
+    let differing = names.zip(pairs).filter(|(_, (running, declared))| running != declared);
+    let names: Vec<&str> = differing.map(|(name, _)| name).collect();
+    let of_class = |name: &&str| CLASS_FIELDS.contains(name) || *name == "other fields";
+    let (class_names, pool_names): (Vec<&str>, Vec<&str>) = names.into_iter().partition(of_class);
+    let class_names = (!class_names.is_empty())
+        .then(|| format!("{} of node class {}", class_names.join(", "), class.name));
+    let said: Vec<String> = pool_names.into_iter().map(str::to_owned).chain(class_names).collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// Returns true if the labels of the pool changed since a node was launched.
+#[must_use]
+pub(super) fn had_other_labels(running: &str, pool: &Pool, class: &NodeClass) -> bool {
+    let declared = spec_digest(pool, class);
+    let labels = |text: &str| split_digests(text).and_then(|mut all| all.next().map(str::to_owned));
+    labels(running).is_some_and(|running| Some(running) != labels(&declared))
+}
+
+/// Splits a text of this version into its digests.
+fn split_digests(text: &str) -> Option<impl Iterator<Item = &str>> {
+    let (version, digits) = text.split_once(':')?;
+    let count = CLASS_FIELDS.len() + 6;
+    // Reject texts that were edited by hand.
+    let is_ours = version == VERSION && digits.len() == count * DIGITS && digits.is_ascii();
+    is_ours.then(|| (0..count).filter_map(move |at| digits.get(at * DIGITS..(at + 1) * DIGITS)))
+}
+
+/// A field in which a node or its instance differs from the declaration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DriftedField {
+    pub(super) field: String,
+    pub(super) is: String,
+    pub(super) declared: String,
+}
+
+/// Returns a manual change of a node that was launched as declared: a missing or undeclared taint,
+/// or a tag that differs from its class. Such a node is kept. `spec` is the digest of pool and
+/// class.
+#[must_use]
+pub(super) fn manual_change(
+    node: &Node,
+    instance: &Instance,
+    pool: &Pool,
+    class: &NodeClass,
+    spec: &str,
+) -> Option<DriftedField> {
+    // If the node was launched with other settings, a commit may explain the difference.
+    if instance.tags.get(tag::SPEC)? != spec {
+        return None;
+    }
+    let found = |field: String, is: &str, declared: &str| DriftedField {
+        field,
+        is: is.to_owned(),
+        declared: declared.to_owned(),
+    };
+    if let Some(lost) = pool.taints.iter().find(|taint| !node.taints.contains(taint)) {
+        return Some(found(format!("taint {}", lost.key), "absent", &taint_text(lost)));
+    }
+    // The cluster itself sets taints on starting, cordoned and drained nodes.
+    let is_foreign = |taint: &&Taint| {
+        let of_kubernetes = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
+        let starting = is_ephemeral(taint) || pool.startup_taints.contains(taint);
+        let ours = ["fleetwright.dev/", "karpenter.sh/"];
+        !starting
+            && !pool.taints.contains(taint)
+            && !of_kubernetes.iter().chain(&ours).any(|known| taint.key.as_str().starts_with(known))
+    };
+    if let Some(foreign) = node.taints.iter().find(is_foreign) {
+        return Some(found(format!("taint {}", foreign.key), &taint_text(foreign), "none"));
+    }
+    let mut tags = class.tags.iter().filter_map(|(key, declared)| {
+        let is = instance.tags.get(key).filter(|is| *is != declared)?;
+        Some(found(format!("tag {key}"), is, declared))
+    });
+    tags.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::pod::TaintEffect;
+    use crate::testing::{Story, node_class, pool};
+
+    fn with(class: &NodeClass, field: &str, digest: &str) -> NodeClass {
+        let mut digests = (*class.spec_digests).clone();
+        digests.insert(field.to_owned(), digest.into());
+        NodeClass { spec_digests: Arc::new(digests), ..class.clone() }
+    }
+
+    fn taint(key: &str) -> Taint {
+        Taint { key: key.into(), value: "".into(), effect: TaintEffect::NoSchedule }
+    }
+
+    #[test]
+    fn drift_names_the_changed_fields() {
+        let (pool, class) = (pool(), node_class());
+        let running = spec_digest(&pool, &class);
+        assert!(running.len() <= 256, "the most that a tag holds");
+        let class_name = &class.name;
+        let tainted = Pool { taints: vec![taint("team")], ..pool.clone() };
+        let labelled = Pool {
+            labels: [crate::model::requirement::label("team", "a")].into(),
+            ..tainted.clone()
+        };
+        let data = with(&class, "userData", "y");
+        let both = with(&data, "kubelet", "k");
+        for (pool, class, expected) in [
+            (&pool, &class, None),
+            (&tainted, &class, Some("taints".to_owned())),
+            (&labelled, &class, Some("labels, taints".to_owned())),
+            (&pool, &both, Some(format!("kubelet, userData of node class {class_name}"))),
+            (&tainted, &data, Some(format!("taints, userData of node class {class_name}"))),
+            (
+                &pool,
+                &with(&class, "new", "1"),
+                Some(format!("other fields of node class {class_name}")),
+            ),
+        ] {
+            assert_eq!(changed_fields(&running, pool, class), expected);
+        }
+        assert!(had_other_labels(&running, &labelled, &class));
+        assert!(!had_other_labels(&running, &tainted, &class));
+        assert!(!had_other_labels("v1:00", &labelled, &class), "nothing is known of it");
+        for unreadable in ["v1:00", "v2:", "v2:zz", "", &running[1..], &running.replace("v2", "v3")]
+        {
+            assert_eq!(changed_fields(unreadable, &tainted, &class), None, "{unreadable}");
+        }
+    }
+
+    #[test]
+    fn manual_changes_are_reported_and_cluster_taints_are_not() {
+        let mut story = Story::new(&["m5.large"], 500, 512);
+        story.scale(1);
+        story.step(1);
+        let node = story.observed.nodes.values().next().expect("launched").clone();
+        let instance = story.observed.instances.values().next().expect("launched").clone();
+        let drift_with = |change: &dyn Fn(&mut Node, &mut Instance, &mut Pool, &mut NodeClass)| {
+            let (mut node, mut instance) = (node.clone(), instance.clone());
+            let (mut pool, mut class) = (pool(), node_class());
+            change(&mut node, &mut instance, &mut pool, &mut class);
+            let spec = spec_digest(&pool, &class);
+            instance.tags.insert(tag::SPEC.to_owned(), spec.clone());
+            manual_change(&node, &instance, &pool, &class, &spec)
+                .map(|m| (m.field, m.is, m.declared))
+        };
+        let said = |field: &str, is: &str, declared: &str| {
+            Some((field.to_owned(), is.to_owned(), declared.to_owned()))
+        };
+        assert_eq!(drift_with(&|_, _, _, _| ()), None);
+        assert_eq!(
+            drift_with(&|_, _, pool, _| pool.taints.push(taint("team"))),
+            said("taint team", "absent", "team=:NoSchedule")
+        );
+        assert_eq!(
+            drift_with(&|node, _, _, _| node.taints.push(taint("mine"))),
+            said("taint mine", "mine=:NoSchedule", "none")
+        );
+        assert_eq!(
+            drift_with(&|_, instance, _, class| {
+                class.tags = [("team".to_owned(), "a".to_owned())].into();
+                instance.tags.insert("team".to_owned(), "b".to_owned());
+            }),
+            said("tag team", "b", "a")
+        );
+        assert_eq!(
+            drift_with(&|_, instance, _, _| {
+                instance.tags.insert(tag::CHANGE.to_owned(), "another".to_owned());
+            }),
+            None,
+            "no class declares it"
+        );
+        for key in ["node.kubernetes.io/unschedulable", "node.kubernetes.io/disk-pressure"] {
+            assert_eq!(drift_with(&|node, _, _, _| node.taints.push(taint(key))), None, "{key}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Pods excluded from placement: kube-scheduler does not place them, or not yet, or by features
+//! that a plan cannot predict. They are counted and reported with the necessary change.
+
+use super::Input;
+use crate::demand::{PodGroup, PodVolume, Unsupported};
+use crate::model::pod::PodSpec;
+use crate::model::reason::Rejection;
+
+/// Returns the reason why pods of `group` are excluded, and the change that would include them.
+pub(super) fn exclusion_reason(
+    feature: Unsupported,
+    group: &PodGroup,
+    input: &Input,
+    offerings: u32,
+) -> (Rejection, Option<String>) {
+    let nothing = PodSpec::default();
+    let workload = input.desired.workloads.get(&group.workload);
+    let spec = workload.map_or(&nothing, |workload| &workload.template.spec);
+    let (reason, detail, nearest) = match feature {
+        Unsupported::Volumes => {
+            let waits = group.shape.volumes.iter().find_map(PodVolume::problem_text);
+            let why = || "the location of its volumes is unknown".to_owned();
+            ("volume-not-ready", waits.unwrap_or_else(why), None)
+        }
+        Unsupported::OtherScheduler => (
+            "other-scheduler",
+            format!(
+                "{} schedules the pod, and only default-scheduler is simulated",
+                spec.scheduler_name.as_deref().unwrap_or("another scheduler")
+            ),
+            Some("remove schedulerName, or declare its nodes in a separate pool"),
+        ),
+        Unsupported::SchedulingGates => (
+            "gated",
+            format!("the pod waits for its scheduling gates: {}", list(&spec.scheduling_gates)),
+            Some("remove the gates: until they are gone the pod needs no node"),
+        ),
+        Unsupported::ResourceClaims => (
+            "resource-claims",
+            format!(
+                "the pod claims devices ({}), and the nodes that have them are not predicted",
+                list(&spec.resource_claims)
+            ),
+            Some("ask for the devices as an extended resource, such as nvidia.com/gpu"),
+        ),
+        Unsupported::NodeName => {
+            let name = group.shape.nodes.name.as_deref().unwrap_or_default();
+            let why = if input.observed.nodes.contains_key(name) {
+                "which has no room for it"
+            } else {
+                "which does not exist, and new nodes get other names"
+            };
+            (
+                "names-its-node",
+                format!("the pod names node {name}, {why}"),
+                Some("remove nodeName, and select nodes by labels"),
+            )
+        }
+    };
+    let rejection = Rejection { reason: reason.to_owned(), detail, count: offerings };
+    (rejection, nearest.map(str::to_owned))
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "unnamed".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::model::pod::PodSpec;
+    use crate::testing::{Story, workload_id};
+
+    /// Returns the number, reason, detail and suggested change of two pods with a changed spec.
+    fn excluded_with(change: impl Fn(&mut PodSpec)) -> (u32, String, String, Option<String>) {
+        let mut story = Story::new(&["m5.large"], 500, 1);
+        story.scale(2);
+        let workload = story.desired.workloads.get_mut(&workload_id()).expect("declared");
+        change(&mut Arc::make_mut(&mut workload.template).spec);
+        let target = story.solve().target;
+        assert!(target.launches.is_empty() && target.placements.is_empty());
+        let [unplaced] = target.unschedulable.try_into().expect("one workload");
+        let rejection = unplaced.rejections.into_iter().next().expect("a reason");
+        (unplaced.pods, rejection.reason, rejection.detail, unplaced.suggested_change)
+    }
+
+    #[test]
+    fn excluded_pods_are_counted_with_their_own_reason() {
+        type Case = (&'static str, fn(&mut PodSpec), &'static str);
+        let cases: [Case; 4] = [
+            (
+                "other-scheduler",
+                |spec| spec.scheduler_name = Some("volcano".to_owned()),
+                "volcano schedules the pod, and only default-scheduler is simulated",
+            ),
+            (
+                "gated",
+                |spec| spec.scheduling_gates = vec!["quota".to_owned(), "net".to_owned()],
+                "the pod waits for its scheduling gates: quota, net",
+            ),
+            (
+                "resource-claims",
+                |spec| spec.resource_claims = vec!["gpu".to_owned()],
+                "the pod claims devices (gpu), and the nodes that have them are not predicted",
+            ),
+            (
+                "names-its-node",
+                |spec| spec.node_name = Some("n7".to_owned()),
+                "the pod names node n7, which does not exist, and new nodes get other names",
+            ),
+        ];
+        for (reason, change, detail) in cases {
+            let (pods, found, said, nearest) = excluded_with(change);
+            assert_eq!((pods, found.as_str(), said.as_str()), (2, reason, detail));
+            assert!(nearest.is_some(), "{reason}: something would help");
+        }
+    }
+}

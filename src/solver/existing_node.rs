@@ -1,0 +1,542 @@
+//! Existing nodes: free resources, price, and disposition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::auto_scaling_groups::AutoScalingGroups;
+use super::cloud_drift::detect_cloud_drift;
+use super::disruption_blockers;
+use super::drift::{self, DriftedField};
+use super::offer::{Offer, Offers, admits_daemon};
+use super::reported_resources::is_ephemeral;
+use crate::catalog::{Catalog, Overlays};
+use crate::demand::{Demand, DoNotDisrupt, ShapeContext, is_do_not_disrupt_at, live_requests};
+use crate::model::desired::{Consolidation, Desired, Expiry, Pool};
+use crate::model::ids::{
+    Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
+};
+use crate::model::observed::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
+use crate::model::pod::Taint;
+use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::requirement::{key, label};
+use crate::model::units::{MicroUsd, Resources};
+
+/// Maximum time until the node of an instance is Ready. Karpenter gives an instance the same time
+/// to register.
+const READY_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
+
+/// An existing node, or a managed instance whose node has not joined yet.
+#[derive(Debug, Clone)]
+pub struct ExistingNode {
+    /// Name of the node; the instance id until the node joins.
+    pub name: NodeName,
+    /// Pool of the node, if it has one.
+    pub pool: Option<PoolName>,
+    /// Labels.
+    pub labels: Labels,
+    /// Taints that pods must tolerate.
+    pub taints: Vec<Taint>,
+    /// Taints that are removed once the node is initialized.
+    pub startup_taints: Vec<Taint>,
+    /// Reported capacity; pool limits count this amount.
+    pub capacity: Resources,
+    /// Resources for pods, DaemonSet pods included.
+    pub allocatable: Resources,
+    /// Resources for pods, less the requests of DaemonSet and static pods.
+    pub room: Resources,
+    /// Price per hour, if known.
+    pub price: Option<MicroUsd>,
+    /// True if the price is an estimate because the actual price is unknown.
+    pub price_estimated: bool,
+    /// Capacity reservation of the instance.
+    pub reservation: Option<ReservationId>,
+    /// Names of the node overlays that changed its price.
+    pub overlays: Vec<String>,
+    /// True if the node is only planned: it can be removed at no cost.
+    pub is_planned: bool,
+    /// True if new pods may be placed on it.
+    pub schedulable: bool,
+    /// Disposition of the node.
+    pub disposition: NodeDisposition,
+    /// Drift from its pool, whether or not the node may be removed.
+    pub drift: Option<RetireReason>,
+    /// Condition for its retirement.
+    pub retire_condition: RetireCondition,
+}
+
+impl ExistingNode {
+    /// Returns true if the node should be retired, but is retained while its pods do not fit
+    /// elsewhere.
+    pub(super) fn may_be_retained(&self) -> bool {
+        matches!(self.disposition, NodeDisposition::Retire(_))
+            && self.retire_condition == RetireCondition::OncePodsPlaced
+    }
+
+    /// Returns the planned node of an offer.
+    pub(super) fn from_offer(name: NodeName, offer: &Offer, disposition: NodeDisposition) -> Self {
+        let Offer { node, room, .. } = offer;
+        let mut labels = node.labels.clone();
+        labels.extend([label(key::HOSTNAME, name.as_str())]);
+        Self {
+            name,
+            pool: Some(node.pool.clone()),
+            labels,
+            taints: node.taints.clone(),
+            startup_taints: Vec::new(),
+            capacity: node.capacity.clone(),
+            allocatable: node.allocatable.clone(),
+            room: room.clone(),
+            price: Some(node.price),
+            price_estimated: node.price_estimated,
+            reservation: node.reservation.clone(),
+            overlays: node.overlays.clone(),
+            is_planned: true,
+            schedulable: true,
+            disposition,
+            drift: None,
+            retire_condition: RetireCondition::OncePodsPlaced,
+        }
+    }
+}
+
+/// Condition for the retirement of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetireCondition {
+    /// Its pods fit on other nodes.
+    OncePodsPlaced,
+    /// No condition: the pool declares the number of nodes.
+    Unconditional,
+}
+
+/// What the solver may do with a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeDisposition {
+    /// Keep the node, whatever it costs.
+    Keep(KeepReason),
+    /// Remove the node only if just DaemonSet pods are left on it; the reason blocks other changes.
+    RemoveWhenEmpty(BlockReason),
+    /// Remove or replace the node if that saves enough.
+    Consolidatable,
+    /// Retire the node for this reason, as soon as its pods fit on other nodes.
+    Retire(RetireReason),
+}
+
+/// Inputs of node dispositions, apart from the nodes themselves.
+pub struct DispositionInput<'a> {
+    /// Desired state, as the repository declares it.
+    pub desired: &'a Desired,
+    /// Pods to place.
+    pub demand: &'a Demand,
+    /// Time that the plan is computed for.
+    pub at: Timestamp,
+    /// Reason why no node may be removed, if there is one.
+    pub frozen: Option<String>,
+    /// Nodes that the user asked to replace.
+    pub replace: &'a [NodeName],
+    /// Nodes that must not change, because the user limited the plan.
+    pub untouched: &'a [NodeName],
+}
+
+/// Returns every node that can run pods, sorted by name.
+#[must_use]
+pub(super) fn existing_nodes(
+    observed: &Observed,
+    catalog: &Catalog,
+    offers: &Offers,
+    circumstances: &DispositionInput,
+) -> Vec<ExistingNode> {
+    let survey = ExistingNodeBuilder {
+        observed,
+        catalog,
+        offers,
+        input: circumstances,
+        overlays: Overlays::from_desired(circumstances.desired),
+        static_requests: static_requests(observed, circumstances),
+        pinned_daemons: pinned_daemons(observed, circumstances.at),
+        pinned_pods: pinned_pods(observed, circumstances.at),
+        groups: AutoScalingGroups::new(circumstances.desired, observed),
+        spec_digests: spec_digests(circumstances.desired),
+    };
+    let by_instance: BTreeMap<_, _> =
+        observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
+    let joining = observed
+        .instances
+        .values()
+        .filter(|i| i.is_active() && survey.pool_of(i).is_some())
+        .filter(|i| !by_instance.contains_key(&i.id));
+    let mut nodes: Vec<ExistingNode> = observed
+        .nodes
+        .values()
+        .filter(|n| !n.is_fargate())
+        .filter_map(|n| survey.node(n))
+        .collect();
+    nodes.extend(joining.filter_map(|instance| survey.expected_node(instance)));
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    survey.groups.apply_bounds(&mut nodes, circumstances.demand);
+    nodes
+}
+
+/// Builds [`ExistingNode`]s from the observed state.
+pub(super) struct ExistingNodeBuilder<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) catalog: &'a Catalog,
+    pub(super) offers: &'a Offers,
+    pub(super) input: &'a DispositionInput<'a>,
+    pub(super) overlays: Overlays<'a>,
+    /// By node: requests of static pods, and of DaemonSet pods that no rule expects there.
+    static_requests: BTreeMap<NodeName, Resources>,
+    /// By node: the workload of a DaemonSet or static pod that blocks changes of the node.
+    pinned_daemons: BTreeMap<NodeName, String>,
+    /// Nodes with workloads whose pod there must not be moved now.
+    pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
+    groups: AutoScalingGroups<'a>,
+    /// Digest of the declared launch settings of each pool. There are many nodes and few pools.
+    spec_digests: BTreeMap<PoolName, String>,
+}
+
+fn spec_digests(desired: &Desired) -> BTreeMap<PoolName, String> {
+    let spec = |pool: &Pool| {
+        let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
+        Some((pool.name.clone(), drift::spec_digest(pool, class)))
+    };
+    desired.pools.values().filter_map(spec).collect()
+}
+
+impl ExistingNodeBuilder<'_> {
+    fn node(&self, node: &Node) -> Option<ExistingNode> {
+        let instance = node.instance.as_ref().and_then(|id| self.observed.instances.get(id));
+        if instance.is_some_and(|instance| !instance.is_active()) {
+            return None;
+        }
+        let ours = instance.filter(|instance| instance.is_managed_by(&self.observed.cluster.name));
+        let member = instance.filter(|i| self.groups.pool_of(i).is_some());
+        let known = ours.or(member);
+        let pool = known.and_then(|instance| self.pool_of(instance));
+        let declared = pool.as_ref().and_then(|name| self.input.desired.pools.get(name));
+        // Startup taints keep pods away only briefly. If they return or persist, no new pods arrive
+        // and running pods stay.
+        let starts = |taint: &Taint| {
+            is_ephemeral(taint) || declared.is_some_and(|p| p.startup_taints.contains(taint))
+        };
+        let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
+            node.taints.iter().cloned().partition(starts);
+        let priced = instance.map(|i| self.node_price(i, &node.labels)).unwrap_or_default();
+        let daemons = self.expected_daemons(&node.labels, &taints);
+        let fixed = self.static_requests.get(&node.name).cloned().unwrap_or_default();
+        let is_young = self.is_starting(node.created_at);
+        let mut usable = node.allocatable.clone();
+        if let Some(instance) = ours.filter(|_| is_young) {
+            self.add_expected_devices(&mut usable, node, instance, pool.as_ref());
+        }
+        let disposition = match ours {
+            Some(instance) => self.disposition(node, instance, pool.as_ref()),
+            None => match (member, pool.as_ref()) {
+                (Some(instance), Some(pool)) => self.member_disposition(node, instance, pool),
+                (_, _) => NodeDisposition::Keep(KeepReason::NotOurs),
+            },
+        };
+        Some(ExistingNode {
+            name: node.name.clone(),
+            labels: node.labels.clone(),
+            capacity: node.capacity.clone(),
+            allocatable: node.allocatable.clone(),
+            room: usable.minus(&daemons).minus(&fixed),
+            price: priced.price,
+            price_estimated: priced.estimated,
+            reservation: instance.and_then(|instance| instance.reservation.clone()),
+            overlays: priced.overlays,
+            schedulable: !node.unschedulable
+                && (node.ready || known.is_some() && is_young)
+                && (startup_taints.is_empty() || is_young),
+            is_planned: false,
+            taints,
+            startup_taints,
+            disposition,
+            drift: ours.and_then(|instance| self.drift_reason(node, instance, pool.as_ref())),
+            retire_condition: RetireCondition::OncePodsPlaced,
+            pool,
+        })
+    }
+
+    /// Returns the drift of a managed node from its declaration.
+    fn drift_reason(
+        &self,
+        node: &Node,
+        ours: &Instance,
+        pool: Option<&PoolName>,
+    ) -> Option<RetireReason> {
+        let declared = pool.and_then(|name| self.input.desired.pools.get(name));
+        let Some(pool) = declared else { return Some(RetireReason::PoolRemoved) };
+        let reason = self.retire_reason(node, ours, pool);
+        let reason = reason.filter(|reason| matches!(reason, RetireReason::Drifted { .. }));
+        let class = pool.node_class.as_ref();
+        let class = class.and_then(|name| self.input.desired.node_classes.get(name));
+        reason.or_else(|| {
+            let spec = self.spec_digests.get(&pool.name)?;
+            let moved = drift::manual_change(node, ours, pool, class?, spec)?;
+            let DriftedField { field, is, declared } = moved;
+            Some(RetireReason::Drifted { field, is, declared })
+        })
+    }
+
+    /// Returns the pool of a managed instance, or of a member of a declared group.
+    pub(super) fn pool_of(&self, instance: &Instance) -> Option<PoolName> {
+        let ours = instance.is_managed_by(&self.observed.cluster.name);
+        pool_of(instance).filter(|_| ours).or_else(|| self.groups.pool_of(instance).cloned())
+    }
+
+    fn member_disposition(
+        &self,
+        node: &Node,
+        instance: &Instance,
+        pool: &PoolName,
+    ) -> NodeDisposition {
+        let blocked = |by| NodeDisposition::Keep(KeepReason::Blocked { by });
+        if let Some(why) = self.groups.observe_only_reason(pool.as_str()) {
+            return blocked(BlockReason::GroupObserved { why: why.to_owned() });
+        }
+        if instance.group.as_ref().is_some_and(|of| of.protected) {
+            let why = "it is protected from being scaled in".to_owned();
+            return blocked(BlockReason::GroupObserved { why });
+        }
+        self.disposition(node, instance, Some(pool))
+    }
+
+    /// Adds the devices that a young node does not report yet: device plugins start after its
+    /// kubelet.
+    fn add_expected_devices(
+        &self,
+        usable: &mut Resources,
+        node: &Node,
+        instance: &Instance,
+        pool: Option<&PoolName>,
+    ) {
+        let kind = self.catalog.types.get(&instance.instance_type);
+        let Some((kind, pool)) = kind.zip(pool) else { return };
+        let mut expected = self.catalog.allocation(kind, &self.node_settings(pool));
+        self.overlays.apply(&node.labels, None).extend(&mut expected);
+        for (name, amount) in expected.allocatable.extended {
+            usable.extended.entry(name).or_insert(amount);
+        }
+    }
+
+    /// Returns true if an instance launched at `began` may still become Ready.
+    pub(super) fn is_starting(&self, began: Timestamp) -> bool {
+        self.input.at.duration_since(began) <= READY_TIMEOUT
+    }
+
+    pub(super) fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
+        super::offer::daemon_requests(&self.input.demand.daemons, labels, taints)
+    }
+
+    fn disposition(
+        &self,
+        node: &Node,
+        instance: &Instance,
+        pool: Option<&PoolName>,
+    ) -> NodeDisposition {
+        let blocked = |by| NodeDisposition::Keep(KeepReason::Blocked { by });
+        let circumstances = self.input;
+        if circumstances.untouched.contains(&node.name) {
+            return blocked(BlockReason::NotTargeted);
+        }
+        if let Some(what) = &circumstances.frozen {
+            return blocked(BlockReason::Unknown { what: what.clone() });
+        }
+        if !node.ready {
+            return blocked(BlockReason::NotReady);
+        }
+        if let Some(by) = self.block_reason(node) {
+            return blocked(by);
+        }
+        let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
+        let Some(pool) = declared else {
+            return NodeDisposition::Retire(RetireReason::PoolRemoved);
+        };
+        if circumstances.replace.contains(&node.name) {
+            return NodeDisposition::Retire(RetireReason::Requested);
+        }
+        let is_blocked_by_budget = |reason: &str| {
+            disruption_blockers::is_disruption_blocked(pool, reason, circumstances.at)
+        };
+        if let Some(reason) = self.retire_reason(node, instance, pool) {
+            // Expired nodes are retired regardless of budgets, as in Karpenter.
+            if matches!(reason, RetireReason::Drifted { .. }) && is_blocked_by_budget("Drifted") {
+                return blocked(BlockReason::Budget);
+            }
+            return NodeDisposition::Retire(reason);
+        }
+        if pool.replicas.is_some() {
+            return blocked(BlockReason::StaticPool);
+        }
+        if pool.consolidate_after.is_none() {
+            return blocked(BlockReason::ConsolidationDisabled);
+        }
+        if is_blocked_by_budget("Empty") {
+            return blocked(BlockReason::Budget);
+        }
+        match pool.consolidation {
+            Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced
+                if is_blocked_by_budget("Underutilized") =>
+            {
+                NodeDisposition::RemoveWhenEmpty(BlockReason::Budget)
+            }
+            Consolidation::WhenEmpty => {
+                NodeDisposition::RemoveWhenEmpty(BlockReason::PolicyWhenEmpty)
+            }
+            Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced => {
+                NodeDisposition::Consolidatable
+            }
+        }
+    }
+
+    /// Returns the annotation or pod that blocks changes of the node.
+    fn block_reason(&self, node: &Node) -> Option<BlockReason> {
+        if node.annotations.get("karpenter.sh/do-not-disrupt").is_some_and(|v| v == "true") {
+            return Some(BlockReason::DoNotDisrupt);
+        }
+        if node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION).is_some_and(|v| v == "true") {
+            return Some(BlockReason::ScaleDownDisabled);
+        }
+        if let Some(workload) = self.pinned_daemons.get(&node.name).cloned() {
+            return Some(BlockReason::PinnedPod { workload });
+        }
+        let mut here = self
+            .input
+            .demand
+            .groups
+            .iter()
+            .filter(|group| group.counts.planned > 0 && group.running.contains_key(&node.name));
+        here.find_map(|group| {
+            let workload = workload_key(&group.workload);
+            let asks = self.pinned_pods.contains(&(&node.name, &group.workload));
+            if group.shape.do_not_disrupt || asks {
+                return Some(BlockReason::PinnedPod { workload });
+            }
+            let circumstances = self.input;
+            let groups = &circumstances.demand.groups;
+            if let Some(budget) = disruption_blockers::blocking_disruption_budget(
+                circumstances.desired,
+                groups,
+                group,
+            ) {
+                let budget = format!("{}/{}", budget.namespace, budget.name);
+                return Some(BlockReason::ProtectedPod { workload, budget });
+            }
+            let feature = group.shape.unsupported.first()?.as_str().to_owned();
+            Some(BlockReason::UnsupportedPod { workload, feature })
+        })
+    }
+
+    fn retire_reason(&self, node: &Node, instance: &Instance, pool: &Pool) -> Option<RetireReason> {
+        if let Expiry::After(limit) = pool.expire_after {
+            let age = self.input.at.duration_since(instance.launched_at);
+            if age >= limit {
+                let hours = |d: SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
+                return Some(RetireReason::Expired {
+                    age_hours: hours(age),
+                    limit_hours: hours(limit),
+                });
+            }
+        }
+        // The owner of a group decides the settings of its nodes.
+        if self.input.desired.node_groups.contains_key(&pool.name) {
+            return None;
+        }
+        let requirements = super::offer::pool_requirements(pool);
+        let class = pool.node_class.as_ref();
+        let class = class.and_then(|name| self.input.desired.node_classes.get(name));
+        let launched = instance.tags.get(tag::SPEC);
+        if let Some(key) = requirements.unmatched(&node.labels) {
+            let of_commit = pool.labels.contains_key(key)
+                && launched.zip(class).is_some_and(|(l, c)| drift::had_other_labels(l, pool, c));
+            let state = node.labels.get(key).map_or("absent".to_owned(), ToString::to_string);
+            let declared = requirements.get(key.as_str()).map(ToString::to_string);
+            return Some(RetireReason::Drifted {
+                field: format!("{}{key}", if of_commit { "template label " } else { "label " }),
+                is: state,
+                declared: declared.unwrap_or_default(),
+            });
+        }
+        let otherwise =
+            launched.filter(|launched| self.spec_digests.get(&pool.name) != Some(launched));
+        if let Some(field) =
+            otherwise.zip(class).and_then(|(l, c)| drift::changed_fields(l, pool, c))
+        {
+            let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
+            return Some(RetireReason::Drifted { field, is, declared });
+        }
+        let moved = detect_cloud_drift(instance, class?, self.catalog, self.observed)?;
+        let DriftedField { field, is, declared } = moved;
+        Some(RetireReason::Drifted { field, is, declared })
+    }
+}
+
+pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {
+    instance.tags.get(tag::POOL).map(|name| name.as_str().into())
+}
+
+/// Returns the requests of pods that are not placed, by node: static pods, and DaemonSet pods that
+/// no rule expects there.
+fn static_requests(
+    observed: &Observed,
+    circumstances: &DispositionInput,
+) -> BTreeMap<NodeName, Resources> {
+    let context = ShapeContext::new(circumstances.desired);
+    let expected = |pod: &Pod, node: &Node| {
+        let daemons = &circumstances.demand.daemons;
+        let owner = daemons.iter().find(|d| Some(&d.workload) == pod.owner.as_ref());
+        owner.is_some_and(|daemon| admits_daemon(daemon, &node.labels, &node.taints))
+    };
+    let mut fixed: BTreeMap<NodeName, Resources> = BTreeMap::new();
+    for pod in observed.pods.iter().filter(|pod| pod.is_active()) {
+        let Some(node) = pod.node.as_ref().and_then(|name| observed.nodes.get(name)) else {
+            continue;
+        };
+        let daemon = pod.owner.as_ref().is_some_and(|o| o.kind == WorkloadKind::DaemonSet);
+        if !(pod.mirror || daemon && !expected(pod, node)) {
+            continue;
+        }
+        let Some(template) = observed.templates.get(&pod.template) else { continue };
+        let requests = live_requests(pod, template, &context);
+        let sum = fixed.entry(node.name.clone()).or_default();
+        *sum = sum.plus(&requests);
+    }
+    fixed
+}
+
+/// Returns nodes with a static or DaemonSet pod that must not be disrupted. Karpenter honors this
+/// for such pods as well.
+fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<NodeName, String> {
+    let nobody_places = |pod: &Pod| {
+        let owner = pod.owner.as_ref();
+        pod.mirror || owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
+    };
+    let pinned = |pod: &Pod| {
+        let template = observed.templates.get(&pod.template)?;
+        let itself = || format!("{}/Pod/{}", pod.namespace, pod.name);
+        let workload = pod.owner.as_ref().map_or_else(itself, workload_key);
+        let pin = DoNotDisrupt::from_karpenter_annotations(&template.annotations);
+        pin.holds(pod.started_at, at).then_some((pod.node.clone()?, workload))
+    };
+    observed
+        .pods
+        .iter()
+        .filter(|pod| pod.is_active() && nobody_places(pod))
+        .filter_map(|pod| pinned(pod))
+        .collect()
+}
+
+/// Returns nodes with workloads whose pod there must not be moved at `at`.
+fn pinned_pods(observed: &Observed, at: Timestamp) -> BTreeSet<(&NodeName, &WorkloadId)> {
+    let pods = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some());
+    let pods = pods.filter(|pod| is_do_not_disrupt_at(pod, observed, at));
+    pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
+}
+
+/// Returns the zone label of a node, if it has one.
+#[must_use]
+pub(super) fn zone_of(labels: &Labels) -> Option<&str> {
+    labels.get(key::ZONE).map(crate::model::ids::LabelValue::as_str)
+}

@@ -1,0 +1,409 @@
+//! Greedy packing of pods onto new nodes, guided by pod values, with look-ahead.
+//!
+//! Each step opens the node with the lowest price for the value of its pods, and repeats it while
+//! the same pods fill it. Before every step the packing also tries to end with the one cheapest
+//! node that holds all remaining pods. Small remainders are searched with each offer class as the
+//! next node, because for few pods the last node decides the price.
+
+use std::collections::BTreeMap;
+
+use super::limits::RemainingLimits;
+use super::node_packing::{NodePacking, holds};
+use super::packing_model::PackingModel;
+use crate::model::units::MicroUsd;
+
+/// Maximum pods for which every offer class is tried as the next node.
+const LOOK_AHEAD_PODS: u32 = 64;
+
+/// Offer classes that one step fills by shape as well as by value.
+const SHAPED_MAX: usize = 4;
+
+/// Maximum classes that filling by shape chooses from.
+const SHAPED_CLASSES_MAX: usize = 96;
+
+/// A new node and its pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OpenedNode {
+    /// Index of the offer class.
+    pub offer_class: usize,
+    pub pods: BTreeMap<usize, u32>,
+    /// The offer of the class, if only one is suitable.
+    pub offer: Option<usize>,
+}
+
+/// New nodes and the pods that remain.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Packing {
+    pub opened: Vec<OpenedNode>,
+    /// Pods by class that no node holds.
+    pub left: Vec<u32>,
+}
+
+impl Packing {
+    /// Returns the price per hour of the nodes.
+    pub(super) fn price(&self, model: &PackingModel) -> MicroUsd {
+        self.opened.iter().map(|node| model.offer_classes[node.offer_class].price).sum()
+    }
+
+    /// Returns the number of remaining pods.
+    pub(super) fn left_over(&self) -> u64 {
+        self.left.iter().map(|n| u64::from(*n)).sum()
+    }
+
+    /// Returns true if no class has more remaining pods than in `other`.
+    pub(super) fn leaves_no_more_than(&self, other: &Self) -> bool {
+        self.left.iter().zip(&other.left).all(|(mine, theirs)| mine <= theirs)
+    }
+}
+
+/// Work limit of the look-ahead: offer classes squared times pods. Work is counted, so that the
+/// result does not depend on the speed of the computer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LookAhead(usize);
+
+impl LookAhead {
+    /// Limit for the packing of a fleet.
+    pub(super) const DEEP: Self = Self(1_280_000);
+    /// Limit for one of many candidate packings: enough for a handful of pods.
+    pub(super) const SHALLOW: Self = Self(80_000);
+}
+
+/// Packs `wanted` pods by class onto new nodes, in pools of descending weight.
+pub(super) fn pack_greedily(
+    model: &PackingModel,
+    wanted: &[u32],
+    limits: &RemainingLimits,
+    ahead: LookAhead,
+) -> Packing {
+    let mut limits = limits.clone();
+    let beyond = beyond_one_node(model, wanted);
+    let left = wanted.iter().zip(&beyond).map(|(wanted, beyond)| wanted - beyond).collect();
+    let mut packing = Packing { opened: Vec::new(), left };
+    let mut weights: Vec<u32> =
+        model.offer_classes.iter().map(|offer_class| offer_class.weight).collect();
+    weights.sort_unstable_by(|a, b| b.cmp(a));
+    weights.dedup();
+    for weight in weights {
+        if packing.left_over() == 0 {
+            break;
+        }
+        let of_weight = |i: &usize| model.offer_classes[*i].weight == weight;
+        let undominated: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
+        let all: Vec<usize> = (0..model.offer_classes.len()).filter(of_weight).collect();
+        let mut tier = WeightTier { model, undominated, all, limits: limits.clone(), ahead };
+        tier.run(&mut packing);
+        limits = tier.limits;
+    }
+    packing.left.iter_mut().zip(beyond).for_each(|(left, beyond)| *left += beyond);
+    packing
+}
+
+/// Returns, for each class that must share one node, the pods that exceed every node.
+fn beyond_one_node(model: &PackingModel, wanted: &[u32]) -> Vec<u32> {
+    let beyond = |(class, wanted): (usize, &u32)| {
+        if !model.classes[class].is_colocated {
+            return 0;
+        }
+        let able = model.offer_classes.iter().filter(|offer_class| offer_class.admits[class]);
+        let most = able.map(|offer_class| model.copies(class, &offer_class.room, *wanted)).max();
+        wanted - most.unwrap_or(*wanted)
+    };
+    wanted.iter().enumerate().map(beyond).collect()
+}
+
+/// Offer classes of one pool weight.
+struct WeightTier<'a> {
+    model: &'a PackingModel,
+    /// Undominated offer classes, the cheapest first.
+    undominated: Vec<usize>,
+    /// All offer classes, the cheapest first. Limits may forbid the undominated ones.
+    all: Vec<usize>,
+    limits: RemainingLimits,
+    ahead: LookAhead,
+}
+
+impl WeightTier<'_> {
+    fn run(&mut self, packing: &mut Packing) {
+        let mut left = std::mem::take(&mut packing.left);
+        let undominated = std::mem::take(&mut self.undominated);
+        self.greedy(&undominated, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        if self.limits.has_limits() && left.iter().any(|n| *n > 0) {
+            // A limit may forbid the better offer classes and still allow a smaller one.
+            let all = self.all.clone();
+            self.greedy(&all, &mut left, &mut packing.opened, LOOK_AHEAD_PODS);
+        }
+        packing.left = left;
+    }
+
+    /// Opens nodes until no further pod can be placed. Looks ahead once at most `look_ahead` pods
+    /// remain.
+    fn greedy(
+        &mut self,
+        candidates: &[usize],
+        left: &mut [u32],
+        opened: &mut Vec<OpenedNode>,
+        look_ahead: u32,
+    ) {
+        let mut best_end: Option<(Vec<OpenedNode>, i128)> = None;
+        let mut spent = 0;
+        let start = opened.len();
+        while let Some(first) = self.best_next(candidates, left) {
+            let remaining: u32 = self.placeable(candidates, left).iter().sum();
+            if let Some(end) = self.single_node_for_all(candidates, left) {
+                let total = spent + self.cost(&end);
+                if best_end.as_ref().is_none_or(|(_, price)| total < *price) {
+                    best_end =
+                        Some((opened[start..].iter().cloned().chain([end]).collect(), total));
+                }
+            }
+            let next = if remaining <= look_ahead {
+                self.look_ahead(candidates, left).unwrap_or(first)
+            } else {
+                first
+            };
+            spent += self.open_copies(&next, left, opened, remaining > look_ahead);
+        }
+        self.downsize(&mut opened[start..]);
+        let total: i128 = opened[start..].iter().map(|node| self.cost(node)).sum();
+        if let Some((nodes, _)) = best_end.filter(|(_, price)| *price < total) {
+            self.replace_tail(opened, start, nodes, left);
+        }
+    }
+
+    /// Replaces the nodes opened since `start` by a cheaper set that holds at least the same pods.
+    fn replace_tail(
+        &mut self,
+        opened: &mut Vec<OpenedNode>,
+        start: usize,
+        nodes: Vec<OpenedNode>,
+        left: &mut [u32],
+    ) {
+        for node in opened.drain(start..) {
+            self.limits.remove_node(node.offer_class);
+            node.pods.iter().for_each(|(class, count)| left[*class] += count);
+        }
+        for node in nodes {
+            self.limits.add_node(node.offer_class);
+            node.pods.iter().for_each(|(class, count)| left[*class] -= count);
+            opened.push(node);
+        }
+    }
+
+    /// Returns the pods by class that some candidate admits.
+    fn placeable(&self, candidates: &[usize], left: &[u32]) -> Vec<u32> {
+        let is_admitted =
+            |class: usize| candidates.iter().any(|c| self.model.offer_classes[*c].admits[class]);
+        left.iter()
+            .enumerate()
+            .map(|(class, n)| if *n > 0 && is_admitted(class) { *n } else { 0 })
+            .collect()
+    }
+
+    /// Returns the filled candidate with the lowest price for the value of its pods.
+    ///
+    /// Every candidate is filled by value, which is quick. The best few are filled by shape as
+    /// well.
+    fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
+        let open = |c: &&usize| self.limits.allows(**c);
+        let filled = candidates.iter().filter(open).map(|c| self.fill_by_value(*c, left));
+        let mut filled: Vec<OpenedNode> = filled.filter(|node| !node.pods.is_empty()).collect();
+        let cost = |node: &OpenedNode| self.model.effective_cost(node.offer_class, &node.pods);
+        let better = |a: &OpenedNode, b: &OpenedNode| {
+            (cost(a) * self.value(b)).cmp(&(cost(b) * self.value(a)))
+        };
+        filled.sort_by(better);
+        filled.truncate(SHAPED_MAX);
+        let shaped: Vec<OpenedNode> =
+            filled.iter().map(|node| self.fill_by_shape(node.offer_class, left)).collect();
+        // Equal nodes keep their order: the cheaper offer class first, and by value before by
+        // shape.
+        filled.into_iter().chain(shaped).reduce(|a, b| if better(&b, &a).is_lt() { b } else { a })
+    }
+
+    fn value(&self, node: &OpenedNode) -> i128 {
+        let value =
+            |(class, count): (&usize, &u32)| self.model.classes[*class].value * i128::from(*count);
+        node.pods.iter().map(value).sum::<i128>().max(1)
+    }
+
+    /// Returns the more valuable of two nodes: filled by value, and filled by shape.
+    fn best_fill(&self, offer_class: usize, left: &[u32]) -> Option<OpenedNode> {
+        let by_value = self.fill_by_value(offer_class, left);
+        let by_shape = self.fill_by_shape(offer_class, left);
+        let best = if self.value(&by_shape) > self.value(&by_value) { by_shape } else { by_value };
+        (!best.pods.is_empty()).then_some(best)
+    }
+
+    fn fill_by_value(&self, offer_class: usize, left: &[u32]) -> OpenedNode {
+        let empty = &self.model.offer_classes[offer_class];
+        let mut node = self.with_companions(offer_class, left);
+        for class in
+            self.model.by_value.iter().copied().filter(|c| left[*c] > 0 && empty.admits[*c])
+        {
+            if self.model.classes[class].is_independent() {
+                let rest = left[class] - node.pods.get(&class).copied().unwrap_or(0);
+                let count = node.max_more(self.model, class, rest);
+                node.add(self.model, class, count);
+            }
+        }
+        OpenedNode { offer_class, pods: node.pods, offer: None }
+    }
+
+    /// Returns a node with the classes that need companions. They rarely fit once other pods fill
+    /// the node.
+    fn with_companions(&self, offer_class: usize, left: &[u32]) -> NodePacking {
+        let empty = &self.model.offer_classes[offer_class];
+        let mut node = NodePacking::new(&empty.room);
+        for class in self.model.with_companions.iter().copied() {
+            if left[class] > 0 && empty.admits[class] {
+                node.add_with_companions(self.model, class, left, &empty.admits);
+            }
+        }
+        node
+    }
+
+    /// Repeatedly adds the class that best matches the proportions of the remaining room. Each step
+    /// adds a quarter of the pods that fit.
+    fn fill_by_shape(&self, offer_class: usize, left: &[u32]) -> OpenedNode {
+        let empty = &self.model.offer_classes[offer_class];
+        let mut node = self.with_companions(offer_class, left);
+        let independent = |c: &usize| self.model.classes[*c].is_independent();
+        let usable = |c: &usize| left[*c] > 0 && empty.admits[*c] && independent(c);
+        let mut classes: Vec<usize> = self.model.by_value.iter().copied().filter(usable).collect();
+        thin_out(&mut classes);
+        while !classes.is_empty() {
+            let rest =
+                |c: usize, node: &NodePacking| left[c] - node.pods.get(&c).copied().unwrap_or(0);
+            classes.retain(|c| node.max_more(self.model, *c, rest(*c, &node).min(1)) == 1);
+            let score =
+                |c: &usize| alignment(&self.model.classes[*c].requests, &node.room, &empty.room);
+            let Some(best) =
+                classes.iter().copied().reduce(|a, b| if score(&b) > score(&a) { b } else { a })
+            else {
+                break;
+            };
+            let fits = node.max_more(self.model, best, rest(best, &node));
+            node.add(self.model, best, fits.div_ceil(4).max(1));
+        }
+        OpenedNode { offer_class, pods: node.pods, offer: None }
+    }
+
+    /// Returns the cheapest candidate that holds all remaining pods.
+    fn single_node_for_all(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
+        let wanted = self.placeable(candidates, left);
+        let pods: BTreeMap<usize, u32> =
+            wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
+        let open = |c: &&usize| self.limits.allows(**c);
+        let mut able = candidates.iter().copied().filter(|c| open(&c) && self.holds(*c, &pods));
+        let offer_class = if self.model.has_preferences {
+            able.min_by_key(|c| (self.model.effective_cost(*c, &pods), *c))?
+        } else {
+            able.next()?
+        };
+        Some(OpenedNode { offer_class, pods, offer: None })
+    }
+
+    /// Returns true if one node of the offer class holds all of `pods`.
+    fn holds(&self, offer_class: usize, pods: &BTreeMap<usize, u32>) -> bool {
+        let empty = &self.model.offer_classes[offer_class];
+        holds(self.model, &empty.room, &empty.admits, pods)
+    }
+
+    /// Tries each candidate as the next node and packs the rest without look-ahead. Returns the
+    /// next node of the cheapest result.
+    fn look_ahead(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
+        let pods: u32 = left.iter().sum();
+        let work =
+            candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
+        if work > self.ahead.0 {
+            return None;
+        }
+        let open = |c: &&usize| self.limits.allows(**c);
+        let ends = candidates.iter().filter(open).filter_map(|c| {
+            let next = self.best_fill(*c, left)?;
+            let mut rest = left.to_vec();
+            let mut limits = self.limits.clone();
+            limits.add_node(*c);
+            next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
+            let (model, all, ahead) = (self.model, self.all.clone(), self.ahead);
+            let mut tier = WeightTier { model, undominated: Vec::new(), all, limits, ahead };
+            let mut opened = vec![next.clone()];
+            tier.greedy(candidates, &mut rest, &mut opened, 0);
+            tier.downsize(&mut opened);
+            let price: i128 = opened.iter().map(|node| self.cost(node)).sum();
+            Some(((rest.iter().sum::<u32>(), price, opened.len()), next))
+        });
+        ends.reduce(|a, b| if b.0 < a.0 { b } else { a }).map(|(_, next)| next)
+    }
+
+    /// Opens `node`. With `many`, repeats it while the remaining pods fill it. Returns the total
+    /// cost.
+    fn open_copies(
+        &mut self,
+        node: &OpenedNode,
+        left: &mut [u32],
+        opened: &mut Vec<OpenedNode>,
+        many: bool,
+    ) -> i128 {
+        let mut price = 0;
+        loop {
+            self.limits.add_node(node.offer_class);
+            node.pods.iter().for_each(|(class, count)| left[*class] -= count);
+            price += self.cost(node);
+            opened.push(node.clone());
+            let again = node.pods.iter().all(|(class, count)| left[*class] >= *count);
+            if !(many && again && self.limits.allows(node.offer_class)) {
+                return price;
+            }
+        }
+    }
+
+    /// Returns the price of a node plus the penalty for unmet preferences.
+    fn cost(&self, node: &OpenedNode) -> i128 {
+        self.model.effective_cost(node.offer_class, &node.pods)
+    }
+
+    /// Changes each node to the cheapest offer class that holds its pods.
+    fn downsize(&mut self, opened: &mut [OpenedNode]) {
+        for node in opened {
+            let outlay = self.cost(node);
+            let is_cheaper = |c: &&usize| {
+                self.model.offer_classes[**c].price
+                    < self.model.offer_classes[node.offer_class].price
+            };
+            let allowed = |c: &&usize| self.limits.allows_swap(node.offer_class, **c);
+            let cheaper = self.all.iter().take_while(|c| is_cheaper(c)).filter(allowed);
+            let saves = |c: &usize| {
+                self.holds(*c, &node.pods) && self.model.effective_cost(*c, &node.pods) < outlay
+            };
+            let found = cheaper.copied().find(saves);
+            if let Some(offer_class) = found {
+                self.limits.remove_node(node.offer_class);
+                self.limits.add_node(offer_class);
+                node.offer_class = offer_class;
+            }
+        }
+    }
+}
+
+/// Retains at most [`SHAPED_CLASSES_MAX`] classes, evenly from the most to the least valuable.
+fn thin_out(classes: &mut Vec<usize>) {
+    let step = classes.len().div_ceil(SHAPED_CLASSES_MAX).max(1);
+    if step > 1 {
+        *classes = classes.iter().copied().step_by(step).collect();
+    }
+}
+
+/// Returns how well a request matches the remaining room, in fixed point: the squared dot product
+/// of their shares of the node, divided by the squared length of the request.
+fn alignment(request: &[i64], room: &[i64], whole: &[i64]) -> i128 {
+    const ONE: i128 = 1 << 20;
+    let share = |part: i64, whole: i64| i128::from(part.max(0)) * ONE / i128::from(whole.max(1));
+    let (mut product, mut length) = (0_i128, 1_i128);
+    for ((requested, free), whole) in request.iter().zip(room).zip(whole) {
+        let (pod, rest) = (share(*requested, *whole), share(*free, *whole));
+        product += pod * rest;
+        length += pod * pod;
+    }
+    product * product / length
+}

@@ -1,0 +1,103 @@
+//! The fleet of a pass before any voluntary change: nodes to retire are removed, and nodes are
+//! added for pending pods.
+
+use super::existing_node::{NodeDisposition, RetireCondition};
+use super::layout::Layout;
+use super::problem::{Problem, VerifiedFleet};
+use super::repair::{is_simulated, repair};
+use super::rescue::rescue;
+use super::simulation::{Simulation, SimulationOutcome};
+use super::strategy::{SolvedFleet, Strategy};
+use super::work_budget::WorkBudget;
+use crate::model::pod::{TopologySpread, WhenUnsatisfiable};
+use crate::model::requirement::key;
+
+/// Removes nodes to retire, unless that leaves more pods unschedulable.
+pub(super) fn without_retiring_nodes(problem: &Problem) -> Layout {
+    let leaves = |i: usize| matches!(problem.existing[i].disposition, NodeDisposition::Retire(_));
+    let mut layout = problem.layout(vec![true; problem.existing.len()]);
+    for index in (0..problem.existing.len()).filter(|i| leaves(*i)) {
+        let mut retained = layout.retained.clone();
+        retained[index] = false;
+        let trial = problem.layout(retained);
+        let goes_anyway =
+            problem.existing[index].retire_condition == RetireCondition::Unconditional;
+        if goes_anyway || trial.packing.leaves_no_more_than(&layout.packing) {
+            layout = trial;
+        }
+    }
+    problem.repack(layout)
+}
+
+/// Returns the fleet without nodes to retire, before any strategy.
+pub(super) fn initial_fleet(simulation: &mut Simulation) -> VerifiedFleet {
+    repair_on_existing_first(simulation, &without_retiring_nodes(simulation.problem))
+}
+
+/// Repairs a layout: on existing nodes alone if possible, otherwise with new nodes.
+fn repair_on_existing_first(simulation: &mut Simulation, layout: &Layout) -> VerifiedFleet {
+    if let Some(fleet) = on_existing_nodes(simulation, layout) {
+        return fleet;
+    }
+    let repaired = repair(simulation, layout);
+    rescue(simulation, repaired)
+}
+
+/// Returns the layout without new nodes, if kube-scheduler still places every pod. Then no pod is
+/// ever pending, whatever node-level rules say of new nodes.
+///
+/// Pods that spread over other domains keep their new nodes, although kube-scheduler would not miss
+/// them.
+fn on_existing_nodes(simulation: &mut Simulation, layout: &Layout) -> Option<VerifiedFleet> {
+    let model = simulation.problem.model;
+    let mut classes = layout.packing.opened.iter().flat_map(|node| node.pods.keys());
+    let spreads_wide = |class: &usize| {
+        let mut groups = model.classes[*class].groups();
+        groups.any(|group| {
+            simulation.problem.groups[group].shape.spread.iter().any(spreads_beyond_hosts)
+        })
+    };
+    let is_none = layout.packing.opened.is_empty() || !is_simulated(simulation.problem.groups);
+    if is_none || classes.any(spreads_wide) {
+        return None;
+    }
+    let mut bare = layout.clone();
+    bare.price = bare.price - bare.packing.price(simulation.problem.model);
+    bare.packing.opened.clear();
+    bare.packing.left.fill(0);
+    match simulation.simulate(&bare, &mut WorkBudget::unlimited()) {
+        SimulationOutcome::Passed(fleet) => Some(fleet),
+        SimulationOutcome::LeftOver(_) => None,
+    }
+}
+
+fn spreads_beyond_hosts(rule: &TopologySpread) -> bool {
+    rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule
+        && rule.topology_key.as_str() != key::HOSTNAME
+}
+
+/// Retains a node to retire while pods would be unschedulable without it.
+pub(super) struct RetiringNodeRetention;
+
+impl Strategy for RetiringNodeRetention {
+    fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
+        let (problem, mut fleet) = (simulation.problem, current.fleet);
+        for index in 0..problem.existing.len() {
+            let leaves = problem.existing[index].may_be_retained();
+            let could_help =
+                || fleet.unplaced.keys().any(|group| problem.fits_alone_on(*group, index));
+            if !leaves || fleet.layout.retained[index] || !could_help() {
+                continue;
+            }
+            let mut retained = fleet.layout.retained.clone();
+            retained[index] = true;
+            let trial = repair_on_existing_first(simulation, &problem.layout(retained));
+            if trial.unplaced_by_priority(problem.groups)
+                < fleet.unplaced_by_priority(problem.groups)
+            {
+                fleet = trial;
+            }
+        }
+        SolvedFleet { fleet, ..current }
+    }
+}

@@ -1,0 +1,188 @@
+//! Places pods for a given set of retained nodes: first where they run, then on free resources,
+//! then on new nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::consolidate::price_or_minimum;
+use super::greedy_packing::{LookAhead, OpenedNode, Packing, pack_greedily};
+use super::limits::RemainingLimits;
+use super::node_packing::NodePacking;
+pub(super) use super::node_packing::PodsByClass;
+use super::priced_packing::{pack_by_prices, pack_by_prices_thoroughly};
+use super::problem::Problem;
+use crate::model::units::MicroUsd;
+
+/// Classes times columns up to which greedy packing is tried as well.
+const GREEDY_MAX: usize = 50_000;
+
+/// Complete placement for one set of retained nodes.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    /// For each existing node: true if it is retained.
+    pub retained: Vec<bool>,
+    /// For each existing node: its pods.
+    pub pods_on: Vec<PodsByClass>,
+    /// For each existing node: the pods that run there and stay.
+    pub staying: Vec<PodsByClass>,
+    /// New nodes and leftover pods.
+    pub packing: Packing,
+    /// Price per hour of retained and new nodes.
+    pub price: MicroUsd,
+}
+
+impl Layout {
+    /// Returns the number of pods that stay on an existing node.
+    pub(super) fn staying_pods_on(&self, node: usize) -> u32 {
+        self.staying[node].values().sum()
+    }
+
+    /// Returns the number of pods on new nodes, by class.
+    pub(super) fn pods_on_new_nodes(&self) -> Vec<u32> {
+        let mut pods = vec![0; self.packing.left.len()];
+        for (class, count) in self.packing.opened.iter().flat_map(|node| &node.pods) {
+            pods[*class] += count;
+        }
+        pods
+    }
+}
+
+impl Problem<'_> {
+    /// Returns the pool limits that remain after these launches.
+    pub(super) fn limits_after(&self, opened: &[OpenedNode]) -> RemainingLimits {
+        let mut limits = self.limits.clone();
+        for node in opened {
+            limits.add_node(node.offer_class);
+        }
+        limits
+    }
+
+    /// Returns true if these launches stay within the pool limits.
+    pub(super) fn is_within_limits(&self, opened: &[OpenedNode]) -> bool {
+        let mut limits = self.limits.clone();
+        opened.iter().all(|node| {
+            let allowed = limits.allows(node.offer_class);
+            limits.add_node(node.offer_class);
+            allowed
+        })
+    }
+
+    /// Returns the layout that retains exactly these nodes.
+    pub(super) fn layout(&self, retained: Vec<bool>) -> Layout {
+        self.layout_ahead(retained, LookAhead::DEEP)
+    }
+
+    /// Returns the layout with less look-ahead, for one of many candidates.
+    pub(super) fn trial_layout(&self, retained: Vec<bool>) -> Layout {
+        self.layout_ahead(retained, LookAhead::SHALLOW)
+    }
+
+    fn layout_ahead(&self, retained: Vec<bool>, ahead: LookAhead) -> Layout {
+        let mut left: Vec<u32> = self.model.classes.iter().map(|class| class.planned).collect();
+        let mut fillings: Vec<NodePacking> =
+            self.model.bins.iter().map(|bin| NodePacking::new(&bin.room)).collect();
+        let mut staying = vec![PodsByClass::new(); retained.len()];
+        let stays = || self.fill_order.iter().copied().filter(|bin| retained[*bin]);
+        for bin in stays() {
+            for (class, running) in self.model.bins[bin].running.iter().enumerate() {
+                if *running > 0 && self.model.bins[bin].admits[class] {
+                    let wanted = (*running).min(left[class]);
+                    let count = if self.caps_ended_pods[class] {
+                        fillings[bin].max_more(self.model, class, wanted)
+                    } else {
+                        self.model.copies(class, &fillings[bin].room, wanted)
+                    };
+                    fillings[bin].add(self.model, class, count);
+                    left[class] -= count;
+                    if count > 0 {
+                        staying[bin].insert(class, count);
+                    }
+                }
+            }
+        }
+        for class in self.model.by_value.iter().copied() {
+            for bin in stays() {
+                if left[class] == 0 {
+                    break;
+                }
+                if self.model.bins[bin].open && self.model.bins[bin].admits[class] {
+                    self.fill(class, bin, &mut fillings[bin], &mut left);
+                }
+            }
+        }
+        let bound = self.set_aside_single_node_classes(&staying, &mut left);
+        let on: Vec<PodsByClass> = fillings.into_iter().map(|filling| filling.pods).collect();
+        let mut packing = self.pack_new_nodes(&left, ahead);
+        for (class, count) in &bound {
+            packing.left[*class] += count;
+        }
+        let existing = self.existing.iter().zip(&retained).filter(|(_, retained)| **retained);
+        let price = existing.map(|(node, _)| price_or_minimum(node)).sum::<MicroUsd>()
+            + packing.price(self.model);
+        Layout { retained, pods_on: on, staying, packing, price }
+    }
+
+    /// Packs pods on new nodes: greedily, or by column generation where that is less work.
+    fn pack_new_nodes(&self, left: &[u32], ahead: LookAhead) -> Packing {
+        if self.is_large_packing(left)
+            && let Some(packing) = pack_by_prices(self.model, left, &self.limits)
+        {
+            return packing;
+        }
+        pack_greedily(self.model, left, &self.limits, ahead)
+    }
+
+    /// Returns true if greedy packing would take long.
+    fn is_large_packing(&self, wanted: &[u32]) -> bool {
+        let classes = wanted.iter().filter(|count| **count > 0).count();
+        classes.saturating_mul(self.model.undominated.len()) > GREEDY_MAX
+    }
+
+    /// Returns `layout` with its new nodes packed by column generation, if that costs less.
+    pub(super) fn repack(&self, mut layout: Layout) -> Layout {
+        let wanted = layout.pods_on_new_nodes();
+        let solved =
+            if self.is_large_packing(&wanted) { pack_by_prices_thoroughly } else { pack_by_prices };
+        let Some(better) = solved(self.model, &wanted, &self.limits) else { return layout };
+        let (old, new) = (layout.packing.price(self.model), better.price(self.model));
+        if better.left_over() == 0 && new < old {
+            layout.packing.opened = better.opened;
+            layout.price = layout.price - old + new;
+        }
+        layout
+    }
+
+    /// Places as many pods of a class as fit on an existing node.
+    fn fill(&self, class: usize, bin: usize, filling: &mut NodePacking, left: &mut [u32]) {
+        if self.model.classes[class].is_independent() {
+            let count = filling.max_more(self.model, class, left[class]);
+            filling.add(self.model, class, count);
+            left[class] -= count;
+            return;
+        }
+        if self.model.classes[class].is_colocated && filling.pods.contains_key(&class) {
+            // The other pods of the class can only run on the same node.
+            let count = filling.max_more(self.model, class, left[class]);
+            filling.add(self.model, class, count);
+            left[class] -= count;
+            return;
+        }
+        let before = filling.pods.clone();
+        filling.add_with_companions(self.model, class, left, &self.model.bins[bin].admits);
+        for (class, count) in &filling.pods {
+            left[*class] -= count - before.get(class).copied().unwrap_or(0);
+        }
+    }
+
+    /// Removes classes that must share one node, and already run on an existing node, from the pods
+    /// to pack: they could not run on another node.
+    fn set_aside_single_node_classes(
+        &self,
+        staying: &[PodsByClass],
+        left: &mut [u32],
+    ) -> PodsByClass {
+        let whole = |class: &usize| self.model.classes[*class].is_colocated;
+        let here: BTreeSet<usize> =
+            staying.iter().flat_map(BTreeMap::keys).copied().filter(whole).collect();
+        here.into_iter().map(|class| (class, std::mem::take(&mut left[class]))).collect()
+    }
+}

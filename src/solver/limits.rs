@@ -1,0 +1,168 @@
+//! Remaining limits of pools and remaining capacity of reservations.
+//!
+//! An intentional difference from Karpenter: Karpenter counts the largest possible type for each
+//! planned node, because the type is undecided, and a pool may exceed its limits across rounds.
+//! Here the type is decided, each node counts with its own capacity, and a plan never exceeds a
+//! limit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::existing_node::ExistingNode;
+use super::offer::Offer;
+use crate::model::desired::PoolLimits;
+use crate::model::ids::{PoolName, ReservationId};
+use crate::model::units::Resources;
+
+/// The remaining limits of each pool while nodes are opened and removed.
+///
+/// Limits count the capacity of existing and launched nodes, each once. Nodes to be removed still
+/// count, because they are removed last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RemainingLimits {
+    left: BTreeMap<PoolName, PoolHeadroom>,
+    /// Remaining instances of each reservation.
+    supply: BTreeMap<ReservationId, i64>,
+    /// Capacity of a node of each offer class.
+    sizes: Arc<Vec<Resources>>,
+    /// Pool of each offer class.
+    pools: Arc<Vec<PoolName>>,
+    /// Reservation of each offer class.
+    reservations: Arc<Vec<Option<ReservationId>>>,
+}
+
+/// Remaining limits of one pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct PoolHeadroom {
+    amounts: BTreeMap<String, i64>,
+    nodes: Option<i64>,
+}
+
+impl RemainingLimits {
+    /// Returns the limits of `pools` minus the usage of `standing` nodes. `offer_classes` holds one
+    /// offer of each class, and `supply` the remaining instances of each reservation.
+    pub(super) fn new<'a>(
+        pools: impl IntoIterator<Item = (&'a PoolName, &'a PoolLimits)>,
+        supply: impl IntoIterator<Item = (&'a ReservationId, u32)>,
+        standing: &[ExistingNode],
+        offer_classes: &[&Offer],
+    ) -> Self {
+        let mut left: BTreeMap<PoolName, PoolHeadroom> = BTreeMap::new();
+        for (name, limits) in pools {
+            if limits.resources.is_empty() && limits.nodes.is_none() {
+                continue;
+            }
+            let amounts = limits.resources.iter().map(|(name, n)| (name.to_string(), *n)).collect();
+            left.insert(name.clone(), PoolHeadroom { amounts, nodes: limits.nodes.map(i64::from) });
+        }
+        let mut supply: BTreeMap<ReservationId, i64> =
+            supply.into_iter().map(|(id, n)| (id.clone(), i64::from(n))).collect();
+        for node in standing {
+            let reserved = node.reservation.as_ref().filter(|_| node.is_planned);
+            if let Some(supply) = reserved.and_then(|id| supply.get_mut(id)) {
+                *supply -= 1;
+            }
+            if let Some(left) = node.pool.as_ref().and_then(|pool| left.get_mut(pool)) {
+                left.change(&node.capacity, -1);
+            }
+        }
+        let sizes = offer_classes.iter().map(|offer| offer.node.capacity.clone()).collect();
+        let pools = offer_classes.iter().map(|offer| offer.node.pool.clone()).collect();
+        let reservations =
+            offer_classes.iter().map(|offer| offer.node.reservation.clone()).collect();
+        Self {
+            left,
+            supply,
+            sizes: Arc::new(sizes),
+            pools: Arc::new(pools),
+            reservations: Arc::new(reservations),
+        }
+    }
+
+    /// Returns true if any limit applies.
+    pub(super) fn has_limits(&self) -> bool {
+        !self.left.is_empty() || !self.supply.is_empty()
+    }
+
+    /// Returns true if a further node of the offer class stays within the limits of its pool.
+    pub(super) fn allows(&self, offer_class: usize) -> bool {
+        self.left
+            .get(&self.pools[offer_class])
+            .is_none_or(|left| left.allows(&self.sizes[offer_class]))
+            && self.supply_of(offer_class).is_none_or(|left| left >= 1)
+    }
+
+    /// Returns the remaining instances of the class's reservation, or `None` if it has no
+    /// reservation.
+    fn supply_of(&self, offer_class: usize) -> Option<i64> {
+        let reservation = self.reservations[offer_class].as_ref()?;
+        Some(self.supply.get(reservation).copied().unwrap_or(0))
+    }
+
+    /// Returns true if replacing a node of class `from` by one of class `to` stays within the
+    /// limits.
+    pub(super) fn allows_swap(&self, from: usize, to: usize) -> bool {
+        let same = self.reservations[from] == self.reservations[to];
+        if !same && self.supply_of(to).is_some_and(|left| left < 1) {
+            return false;
+        }
+        let Some(left) = self.left.get(&self.pools[to]) else { return true };
+        let mut left = left.clone();
+        if self.pools[from] == self.pools[to] {
+            left.change(&self.sizes[from], 1);
+        }
+        left.allows(&self.sizes[to])
+    }
+
+    /// Subtracts an existing node from the usage.
+    pub(super) fn remove_standing(&mut self, node: &ExistingNode) {
+        if let Some(left) = node.pool.as_ref().and_then(|pool| self.left.get_mut(pool)) {
+            left.change(&node.capacity, 1);
+        }
+    }
+
+    /// Adds a node to the usage.
+    pub(super) fn add_node(&mut self, offer_class: usize) {
+        self.change(offer_class, -1);
+    }
+
+    /// Removes a node from the usage.
+    pub(super) fn remove_node(&mut self, offer_class: usize) {
+        self.change(offer_class, 1);
+    }
+
+    fn change(&mut self, offer_class: usize, sign: i64) {
+        let reservation = self.reservations[offer_class].as_ref();
+        if let Some(supply) = reservation.and_then(|id| self.supply.get_mut(id)) {
+            *supply += sign;
+        }
+        if let Some(left) = self.left.get_mut(&self.pools[offer_class]) {
+            left.change(&self.sizes[offer_class], sign);
+        }
+    }
+}
+
+impl PoolHeadroom {
+    fn allows(&self, size: &Resources) -> bool {
+        self.nodes.is_none_or(|n| n >= 1)
+            && self.amounts.iter().all(|(name, left)| amount(size, name) <= *left)
+    }
+
+    fn change(&mut self, size: &Resources, sign: i64) {
+        self.nodes = self.nodes.map(|n| n + sign);
+        for (name, left) in &mut self.amounts {
+            *left = left.saturating_add(sign * amount(size, name));
+        }
+    }
+}
+
+/// Returns the capacity of resource `name` of a node.
+pub(super) fn amount(size: &Resources, name: &str) -> i64 {
+    match name {
+        "cpu" => size.cpu.0,
+        "memory" => size.memory.0,
+        "ephemeral-storage" => size.ephemeral_storage.0,
+        "pods" => size.pods,
+        _ => size.extended.get(name).copied().unwrap_or(0),
+    }
+}

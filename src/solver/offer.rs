@@ -1,0 +1,279 @@
+//! Launchable offers: every combination of pool, instance type, zone and capacity type, with all
+//! details decided.
+//!
+//! Deliberate differences from Karpenter:
+//!
+//! * Pools of a higher weight come first, as in Karpenter. Between pools of equal weight the price
+//!   decides; Karpenter takes the pool whose name sorts last.
+//! * A label that a pool leaves open (`Exists`, `NotIn`, bounds) gets a value that some pod
+//!   requests, or the smallest one, or none if it may be absent. Karpenter generates a random
+//!   value.
+//! * A reservation is used up before other capacity of the pool. Pods that do not fit get other
+//!   capacity in the same plan, if the pool allows any. Karpenter delays such pods until the
+//!   reserved launch has succeeded, and gives them other capacity in its next round. Here the plan
+//!   contains both, and a reserved launch has no alternative: if EC2 refuses it, it fails.
+//! * A reserved instance adds no cost: it is paid for whether or not it is used.
+//!
+//! Source: karpenter core, `pkg/controllers/provisioning/scheduling`, `pkg/utils/nodepool`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::existing_node::ExistingNode;
+use super::min_values;
+use super::node_template::{NodeTemplate, RequestedLabels};
+use super::target_fleet::NewNode;
+use crate::catalog::Catalog;
+use crate::demand::{Daemon, PodShape};
+use crate::model::desired::{Desired, Pool};
+use crate::model::ids::{LabelValue, Labels, PoolName, ReservationId};
+use crate::model::observed::Observed;
+use crate::model::pod::{Taint, Toleration, untolerated};
+use crate::model::reason::Relaxed;
+use crate::model::requirement::{LabelSet, Requirements, key};
+use crate::model::units::{MicroUsd, Resources};
+
+/// A node that can be launched, with every detail decided except the time.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// Node to launch.
+    pub node: NewNode,
+    /// Weight of the pool; higher weights are tried first.
+    pub weight: u32,
+    /// Requests of DaemonSet pods.
+    pub daemons: Resources,
+    /// Resources for other pods, reduced so that enough alternatives hold as much (`minValues`).
+    pub room: Resources,
+    /// True for special hardware, or bare metal, that pods get only if they need it.
+    pub has_special_hardware: bool,
+}
+
+impl Offer {
+    /// Returns true if `node` has the pool, instance type and capacity type of this offer.
+    pub(super) fn is_same_kind_as(&self, node: &ExistingNode) -> bool {
+        let labelled = |key: &str, value: &str| {
+            node.labels.get(key).is_some_and(|held| held.as_str() == value)
+        };
+        node.pool.as_ref() == Some(&self.node.pool)
+            && labelled(key::INSTANCE_TYPE, self.node.instance_type.as_str())
+            && labelled(key::CAPACITY_TYPE, self.node.capacity_type.as_str())
+    }
+
+    /// Returns the resources that pods may be planned to use, DaemonSet pods included.
+    pub(super) fn planned_capacity(&self) -> Resources {
+        self.room.plus(&self.daemons)
+    }
+}
+
+/// Reason why a pool cannot launch nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PoolRefusal {
+    /// It names a node class that is not declared.
+    NoNodeClass,
+    /// A part of the pool or of its node class could not be read.
+    Unreadable {
+        /// Object, such as `NodePool` or `EC2NodeClass default`.
+        what: String,
+        /// Field; empty for the object itself.
+        field: String,
+    },
+    /// It is an Auto Scaling group that Fleetwright must not resize.
+    Group {
+        /// Reason.
+        why: String,
+    },
+    /// No offering satisfies its requirements.
+    NoOffering,
+    /// No offering that satisfies its requirements is available now.
+    Withheld(WithheldReason),
+    /// Pods request more combinations of open labels than offers are made for.
+    TooManyLabels,
+}
+
+/// Reason why an offer is not available.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WithheldReason {
+    /// EC2 recently had insufficient capacity.
+    Excluded {
+        /// Time of the next try.
+        until: Timestamp,
+    },
+    /// The capacity reservation is fully used.
+    ReservationExhausted {
+        /// Capacity reservation.
+        reservation: ReservationId,
+    },
+    /// Too few alternatives for the `minValues` of the pool.
+    MinValuesUnmet(Relaxed),
+    /// The spot price exceeds the maximum of the group.
+    AboveMaxPrice {
+        /// Spot price per hour.
+        price: MicroUsd,
+        /// Maximum price per hour of the group.
+        max_price: MicroUsd,
+    },
+}
+
+/// Every offer of every pool, cheapest first, and unavailable offers.
+#[derive(Debug, Clone, Default)]
+pub struct Offers {
+    /// Available offers.
+    pub list: Vec<Offer>,
+    /// Offers of pools with a fixed number of nodes, cheapest first. Pods never add such nodes.
+    pub static_pools: BTreeMap<PoolName, Vec<Offer>>,
+    /// Unavailable offers, with the reason.
+    pub withheld: Vec<(Offer, WithheldReason)>,
+    /// Offers without a known price. They are never launched now, but may have been launched
+    /// earlier. Their price field has no meaning.
+    pub(super) unpriced: Vec<Offer>,
+    /// Pools without offers, or with an incomplete list of offers, with the reason.
+    pub refusals: BTreeMap<PoolName, PoolRefusal>,
+}
+
+/// Inputs of offers.
+pub struct OfferInput<'a> {
+    /// What the repository declares.
+    pub desired: &'a Desired,
+    /// Instance types, prices and offerings of EC2.
+    pub catalog: &'a Catalog,
+    /// Observed state, including capacity reservations and recent insufficient capacity.
+    pub observed: &'a Observed,
+    /// The moment planned for.
+    pub at: Timestamp,
+}
+
+/// Available and unavailable offers of a pool.
+#[derive(Default)]
+pub(super) struct PoolOffers {
+    pub offers: Vec<Offer>,
+    pub withheld: Vec<(Offer, WithheldReason)>,
+    pub unpriced: Vec<Offer>,
+    /// True if pods request more combinations of custom labels than offers are made for.
+    pub is_truncated: bool,
+}
+
+impl Offers {
+    /// Returns the offers of all pools.
+    ///
+    /// `shapes` are the pods to place. If a pool leaves the value of a custom label open, one offer
+    /// is made for each value that some pod requests.
+    #[must_use]
+    pub fn new<'a>(
+        supply: &OfferInput,
+        daemons: &[Daemon],
+        shapes: impl IntoIterator<Item = &'a PodShape>,
+    ) -> Self {
+        let shapes: Vec<&PodShape> = shapes.into_iter().collect();
+        let asked = RequestedLabels::from_shapes(shapes.iter().copied());
+        let mut offers = Self::default();
+        for pool in supply.desired.pools.values() {
+            let template = match NodeTemplate::new(pool, supply) {
+                Ok(template) => template,
+                Err(refusal) => {
+                    offers.refusals.insert(pool.name.clone(), refusal);
+                    continue;
+                }
+            };
+            let mut stock = template.pool_offers(&asked, daemons);
+            min_values::enforce_min_values(
+                pool,
+                supply.desired.min_values_policy,
+                &shapes,
+                &mut stock,
+            );
+            offers.add(pool, stock);
+        }
+        offers.list.sort_by(|a, b| preference_key(a).cmp(&preference_key(b)));
+        offers
+    }
+
+    /// Returns every offer, unavailable ones included.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Offer> {
+        let fixed = self.static_pools.values_mut().flatten();
+        let withheld = self.withheld.iter_mut().map(|(offer, _)| offer);
+        self.list.iter_mut().chain(fixed).chain(withheld).chain(&mut self.unpriced)
+    }
+
+    fn add(&mut self, pool: &Pool, mut stock: PoolOffers) {
+        if stock.is_truncated {
+            self.refusals.insert(pool.name.clone(), PoolRefusal::TooManyLabels);
+        }
+        if stock.offers.is_empty() {
+            let why = stock.withheld.iter().map(|(_, why)| why).min();
+            let refusal = why.map_or(PoolRefusal::NoOffering, |w| PoolRefusal::Withheld(w.clone()));
+            self.refusals.insert(pool.name.clone(), refusal);
+        }
+        self.withheld.append(&mut stock.withheld);
+        self.unpriced.append(&mut stock.unpriced);
+        if pool.replicas.is_some() {
+            stock.offers.sort_by(|a, b| preference_key(a).cmp(&preference_key(b)));
+            self.static_pools.insert(pool.name.clone(), stock.offers);
+        } else {
+            self.list.append(&mut stock.offers);
+        }
+    }
+}
+
+/// Returns the sort key: cheapest first; at equal price reserved, then spot, then on-demand, as
+/// Karpenter prefers.
+fn preference_key(offer: &Offer) -> impl Ord + '_ {
+    let node = &offer.node;
+    let preference = std::cmp::Reverse(node.capacity_type);
+    let what = (&node.instance_type, &node.pool, &node.zone, &node.labels);
+    (node.price, preference, what, &node.reservation)
+}
+
+/// Returns the requirements of a pool, including its labels.
+#[must_use]
+pub fn pool_requirements(pool: &Pool) -> Requirements {
+    let mut requirements = Requirements::from_labels(&pool.labels);
+    for requirement in &pool.requirements {
+        let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+        // A requirement that passed validation by mistake must not widen the pool, so it admits
+        // nothing.
+        let set = LabelSet::from_operator(requirement.operator, &values)
+            .unwrap_or_else(|_| LabelSet::all().complement());
+        requirements.add(requirement.key.clone(), &set);
+    }
+    requirements
+}
+
+/// Returns true if a node with these labels and taints admits pods of `shape`, apart from free
+/// resources.
+#[must_use]
+pub fn admits(shape: &PodShape, labels: &Labels, taints: &[Taint]) -> bool {
+    untolerated(taints, &shape.tolerations).is_none()
+        && shape.nodes.any_of.iter().any(|alternative| alternative.matches_labels(labels))
+}
+
+/// Taints that the DaemonSet controller adds tolerations for.
+const DAEMON_TOLERATES: [&str; 6] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/unschedulable",
+];
+
+/// Returns true if a DaemonSet runs a pod on a node with these labels and taints.
+#[must_use]
+pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool {
+    let own = |key: &&str| Toleration {
+        key: (*key).to_owned(),
+        operator: crate::model::pod::TolerationOperator::Exists,
+        ..Toleration::default()
+    };
+    let tolerations: Vec<Toleration> =
+        daemon.shape.tolerations.iter().cloned().chain(DAEMON_TOLERATES.iter().map(own)).collect();
+    let choice = &daemon.shape.nodes.any_of;
+    untolerated(taints, &tolerations).is_none() && choice.iter().any(|a| a.matches_labels(labels))
+}
+
+/// Returns the total requests of the DaemonSet pods on a node with these labels and taints.
+#[must_use]
+pub fn daemon_requests(daemons: &[Daemon], labels: &Labels, taints: &[Taint]) -> Resources {
+    let here = daemons.iter().filter(|daemon| admits_daemon(daemon, labels, taints));
+    here.fold(Resources::default(), |sum, daemon| sum.plus(&daemon.shape.requests))
+}

@@ -1,0 +1,149 @@
+//! Groups launches with the nodes whose pods they take over: batches that belong together.
+
+use std::collections::BTreeMap;
+
+use super::existing_node::{ExistingNode, NodeDisposition};
+use super::problem::Placements;
+use super::target_fleet::{Launch, NodeRef};
+use crate::demand::PodGroup;
+use crate::model::ids::NodeName;
+use crate::model::reason::{LaunchReason, RetireReason};
+use crate::model::units::MicroUsd;
+
+/// Nodes to remove and the nodes launched in their place.
+#[derive(Debug, Clone)]
+pub(super) struct ReplacementBatch {
+    /// Hourly saving. It is negative if the batch also makes room for more pods.
+    pub saves: MicroUsd,
+    /// Number of running pods that move.
+    pub moves: u32,
+    /// A node that is removed regardless of the saving, and its reason.
+    pub mandatory: Option<(NodeName, RetireReason)>,
+}
+
+/// All batches of a target.
+#[derive(Debug, Default)]
+pub(super) struct ReplacementBatches {
+    /// The batches, in the order of their first removed node.
+    pub batches: Vec<ReplacementBatch>,
+    /// Batch of each removed node, if it belongs to one.
+    pub by_node: BTreeMap<usize, usize>,
+    /// Batch of each launch, if it belongs to one.
+    pub by_launch: BTreeMap<usize, usize>,
+}
+
+pub(super) struct ReplacementInput<'a> {
+    pub existing: &'a [ExistingNode],
+    pub retained: &'a [bool],
+    pub groups: &'a [PodGroup],
+    pub placements: &'a Placements,
+    pub launches: &'a [Launch],
+}
+
+impl ReplacementInput<'_> {
+    /// Joins every removed node with the launches that receive pods of its workloads.
+    pub(super) fn batches(&self) -> ReplacementBatches {
+        let nodes = self.existing.len();
+        let mut sets: Vec<usize> = (0..nodes + self.launches.len()).collect();
+        for (index, node) in self.removed_nodes() {
+            for group in self.moved_groups(&node.name) {
+                for launch in self.launches_for(group) {
+                    join(&mut sets, index, nodes + launch);
+                }
+            }
+            for (launch, _) in self.replacements_of(node) {
+                join(&mut sets, index, nodes + launch);
+            }
+        }
+        let mut batches = ReplacementBatches::default();
+        let mut batch_of_root: BTreeMap<usize, usize> = BTreeMap::new();
+        for (index, node) in self.removed_nodes() {
+            let root = find(&sets, index);
+            let launches: Vec<usize> =
+                (0..self.launches.len()).filter(|l| find(&sets, nodes + l) == root).collect();
+            if launches.is_empty() {
+                continue;
+            }
+            let batch = *batch_of_root.entry(root).or_insert_with(|| {
+                let at = batches.batches.len();
+                let price: MicroUsd = launches.iter().map(|l| self.launches[*l].node.price).sum();
+                batches.by_launch.extend(launches.iter().map(|launch| (*launch, at)));
+                batches.batches.push(ReplacementBatch { saves: -price, moves: 0, mandatory: None });
+                at
+            });
+            batches.by_node.insert(index, batch);
+            let batch = &mut batches.batches[batch];
+            batch.saves += node.price.unwrap_or_default();
+            if let (NodeDisposition::Retire(reason), None) = (&node.disposition, &batch.mandatory) {
+                batch.mandatory = Some((node.name.clone(), reason.clone()));
+            }
+        }
+        for (index, batch) in batches.batches.iter_mut().enumerate() {
+            let of = |(node, of): (&usize, &usize)| (*of == index).then_some(*node);
+            let nodes: Vec<usize> = batches.by_node.iter().filter_map(of).collect();
+            batch.moves = self.moved_pods(&nodes);
+        }
+        batches
+    }
+
+    /// Returns how many running pods move if these nodes are removed: pods that are still planned
+    /// and do not stay on retained nodes.
+    pub(super) fn moved_pods(&self, nodes: &[usize]) -> u32 {
+        let names: Vec<&NodeName> = nodes.iter().map(|node| &self.existing[*node].name).collect();
+        let of_group = |(index, group): (usize, &PodGroup)| -> u32 {
+            let here: u32 = names.iter().filter_map(|name| group.running.get(*name)).sum();
+            let places = self.placements.get(&index).into_iter().flatten();
+            let stays = places.map(|(place, count)| match place {
+                NodeRef::Existing(name) => {
+                    group.running.get(name).copied().unwrap_or(0).min(*count)
+                }
+                NodeRef::Launch(_) => 0,
+            });
+            here.min(group.counts.planned.saturating_sub(stays.sum()))
+        };
+        self.groups.iter().enumerate().map(of_group).sum()
+    }
+
+    fn removed_nodes(&self) -> impl Iterator<Item = (usize, &ExistingNode)> {
+        self.existing.iter().enumerate().filter(|(index, _)| !self.retained[*index])
+    }
+
+    /// Returns the groups that run on the node and are still planned.
+    fn moved_groups(&self, name: &NodeName) -> impl Iterator<Item = usize> {
+        let here = |group: &PodGroup| group.counts.planned > 0 && group.running.contains_key(name);
+        self.groups.iter().enumerate().filter(move |(_, group)| here(group)).map(|(index, _)| index)
+    }
+
+    fn launches_for(&self, group: usize) -> impl Iterator<Item = usize> {
+        let places = self.placements.get(&group).into_iter().flat_map(BTreeMap::keys);
+        // Pools with a static size launch nodes regardless of pods, so their launches replace
+        // nothing.
+        places.filter_map(|place| match place {
+            NodeRef::Launch(index) => Some(*index).filter(|i| !self.launches[*i].is_fixed()),
+            NodeRef::Existing(_) => None,
+        })
+    }
+
+    /// Returns the launches whose reason is the replacement of this node.
+    fn replacements_of(&self, node: &ExistingNode) -> impl Iterator<Item = (usize, &Launch)> {
+        let launches = self.launches.iter().enumerate();
+        launches.filter(|(_, launch)| match &launch.reason {
+            LaunchReason::Replacement { of, .. } => of.as_str() == node.name.as_str(),
+            LaunchReason::Demand { .. }
+            | LaunchReason::Consolidation { .. }
+            | LaunchReason::Static { .. } => false,
+        })
+    }
+}
+
+fn find(sets: &[usize], mut element: usize) -> usize {
+    while sets[element] != element {
+        element = sets[element];
+    }
+    element
+}
+
+fn join(sets: &mut [usize], a: usize, b: usize) {
+    let (a, b) = (find(sets, a), find(sets, b));
+    sets[a.max(b)] = a.min(b);
+}

@@ -1,0 +1,320 @@
+//! Learns the resources of future nodes from the reports of running nodes.
+//!
+//! Only managed nodes count whose tag shows the declared specification: the settings of other nodes
+//! are unknown. Every member of an external group counts, for that group alone. A starting node
+//! counts later: its kubelet reports resources before device plugins start.
+//!
+//! Reports of former nodes that are stored in the repository count like a running node.
+
+use std::collections::BTreeMap;
+
+use super::drift;
+use crate::catalog::{MeasuredNodes, NodeSettings};
+use crate::model::desired::{Desired, GroupKind, LEARNED_FILE, LearnedNode, NodeClass, Pool};
+use crate::model::ids::{GroupName, InstanceId, InstanceTypeName, NodeName};
+use crate::model::observed::{Instance, Node, Observed, tag};
+use crate::model::pod::Taint;
+use crate::model::units::Resources;
+
+/// Keys and prefixes of taints that a node loses once it is initialized. Source: Karpenter,
+/// `pkg/scheduling/taints.go`.
+const EPHEMERAL: [&str; 5] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "karpenter.sh/unregistered",
+    "readiness.k8s.io/",
+];
+
+/// Returns true for a taint that every node has while it starts.
+pub(super) fn is_ephemeral(taint: &Taint) -> bool {
+    let key = taint.key.as_str();
+    EPHEMERAL.iter().any(|known| key == *known || known.ends_with('/') && key.starts_with(known))
+}
+
+/// Pools by name, with their node classes and the digest of their launch settings.
+type DeclaredSpecs<'d> = BTreeMap<&'d str, (&'d Pool, &'d NodeClass, String)>;
+
+fn declared_specs(desired: &Desired) -> DeclaredSpecs<'_> {
+    let mut specs = DeclaredSpecs::new();
+    for pool in desired.pools.values() {
+        let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
+        if let Some(class) = class {
+            let digest = drift::spec_digest(pool, class);
+            specs.insert(pool.name.as_str(), (pool, class, digest));
+        }
+    }
+    specs
+}
+
+/// Returns the node reports to store in the repository: current reports, and stored ones that are
+/// still declared.
+#[must_use]
+pub fn learned_nodes(desired: &Desired, observed: &Observed) -> Vec<LearnedNode> {
+    let specs = declared_specs(desired);
+    let mut by_pool: BTreeMap<&str, MeasuredNodes> = BTreeMap::new();
+    for_each_report(desired, observed, &specs, |report| {
+        let Some((name, _)) = specs.get_key_value(report.pool) else { return };
+        report.add_to(by_pool.entry(name).or_default());
+    });
+    let mut learned: BTreeMap<_, LearnedNode> = BTreeMap::new();
+    for (name, measured) in &by_pool {
+        let Some((pool, class, digest)) = specs.get(name) else { continue };
+        let settings = NodeSettings::new(pool, class);
+        for (instance_type, capacity, allocatable) in measured.amounts_for(&settings) {
+            let node = LearnedNode {
+                pool: pool.name.clone(),
+                spec_digest: digest.clone(),
+                instance_type: instance_type.clone(),
+                capacity,
+                allocatable,
+            };
+            learned.insert((pool.name.clone(), instance_type.clone()), node);
+        }
+    }
+    for known in still_declared(desired, &specs) {
+        learned
+            .entry((known.pool.clone(), known.instance_type.clone()))
+            .and_modify(|report| {
+                report.capacity = smaller_amounts(&report.capacity, &known.capacity);
+                report.allocatable = smaller_amounts(&report.allocatable, &known.allocatable);
+            })
+            .or_insert_with(|| known.clone());
+    }
+    learned.into_values().collect()
+}
+
+/// Returns the smaller amounts. Extended resources are taken from `report`, since a device plugin
+/// may be new.
+fn smaller_amounts(report: &Resources, known: &Resources) -> Resources {
+    Resources {
+        cpu: report.cpu.min(known.cpu),
+        memory: report.memory.min(known.memory),
+        pods: report.pods.min(known.pods),
+        ephemeral_storage: report.ephemeral_storage.min(known.ephemeral_storage),
+        ..report.clone()
+    }
+}
+
+/// Returns the reports of nodes launched as `desired` declares. Stored reports fill in types
+/// without such a node.
+#[must_use]
+pub fn measured_resources(desired: &Desired, observed: &Observed) -> MeasuredNodes {
+    let specs = declared_specs(desired);
+    let mut measured = MeasuredNodes::default();
+    for_each_report(desired, observed, &specs, |report| report.add_to(&mut measured));
+    let file = NodeName::from(LEARNED_FILE);
+    let mut unseen = Vec::new();
+    for known in still_declared(desired, &specs) {
+        let Some((pool, class, _)) = specs.get(known.pool.as_str()) else { continue };
+        let settings = NodeSettings::new(pool, class);
+        if measured.nodes(&known.instance_type, &settings) == 0 {
+            unseen.push((known, settings));
+        }
+    }
+    for (known, settings) in unseen {
+        let key = (&known.instance_type, settings);
+        measured.add(key, &file, &known.capacity, &known.allocatable);
+    }
+    measured
+}
+
+/// Returns the stored reports of specifications that are still declared.
+fn still_declared<'d>(
+    desired: &'d Desired,
+    specs: &'d DeclaredSpecs<'d>,
+) -> impl Iterator<Item = &'d LearnedNode> {
+    desired.learned_nodes.iter().filter(|known| {
+        specs.get(known.pool.as_str()).is_some_and(|(.., digest)| *digest == known.spec_digest)
+    })
+}
+
+/// Resources reported by one node.
+struct NodeReport<'a> {
+    pool: &'a str,
+    key: (&'a InstanceTypeName, NodeSettings),
+    node: &'a NodeName,
+    capacity: &'a Resources,
+    allocatable: &'a Resources,
+}
+
+impl NodeReport<'_> {
+    fn add_to(&self, measured: &mut MeasuredNodes) {
+        measured.add(self.key.clone(), self.node, self.capacity, self.allocatable);
+    }
+}
+
+/// Calls `take` with each node report that applies to other nodes.
+fn for_each_report(
+    desired: &Desired,
+    observed: &Observed,
+    specs: &DeclaredSpecs<'_>,
+    mut take: impl FnMut(&NodeReport<'_>),
+) {
+    let groups = external_members(desired, observed);
+    for node in observed.nodes.values() {
+        let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
+        let Some(instance) = instance.filter(|instance| instance.is_active()) else { continue };
+        let name = match groups.get(&instance.id) {
+            Some(name) => Some(*name),
+            None if instance.is_managed_by(&observed.cluster.name) => {
+                instance.tags.get(tag::POOL).map(String::as_str)
+            }
+            None => None,
+        };
+        let Some((name, (pool, class, digest))) = name.and_then(|name| specs.get_key_value(name))
+        else {
+            continue;
+        };
+        // Members of Auto Scaling groups carry no digest; the smallest report of the members
+        // counts.
+        let of_group = groups.contains_key(&instance.id);
+        let as_declared = of_group || instance.tags.get(tag::SPEC) == Some(digest);
+        if as_declared && is_initialized(node, pool) {
+            let key = (&instance.instance_type, NodeSettings::new(pool, class));
+            let (capacity, allocatable) = (&node.capacity, &node.allocatable);
+            take(&NodeReport { pool: name, key, node: &node.name, capacity, allocatable });
+        }
+    }
+}
+
+/// Returns the pool of each member of an external group. Its launch settings are unknown, so
+/// reports are the only source.
+fn external_members<'a>(
+    desired: &'a Desired,
+    observed: &'a Observed,
+) -> BTreeMap<&'a InstanceId, &'a str> {
+    let elsewhere = desired.node_groups.values().filter_map(|group| match &group.kind {
+        GroupKind::External(live) => Some((live, group.name.as_str())),
+        GroupKind::Managed | GroupKind::Unmanaged => None,
+    });
+    let pools: BTreeMap<&GroupName, &str> = elsewhere.collect();
+    let instances = observed.instances.values();
+    let of = |i: &'a Instance| Some((&i.id, *pools.get(&i.group.as_ref()?.name)?));
+    instances.filter_map(of).collect()
+}
+
+fn is_initialized(node: &Node, pool: &Pool) -> bool {
+    let starts = |taint: &Taint| is_ephemeral(taint) || pool.startup_taints.contains(taint);
+    node.ready && !node.taints.iter().any(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::model::pod::TaintEffect;
+    use crate::model::units::Bytes;
+    use crate::testing::Story;
+
+    /// Returns the memory of an m5.large in MiB once one runs in a world that `change` altered.
+    fn learned(change: impl FnOnce(&mut Story)) -> i64 {
+        let mut story = Story::new(&["m5.large"], 500, 1);
+        story.scale(1);
+        let solution = story.solve();
+        story.carry_out(&solution);
+        let node = story.observed.nodes.values_mut().next().expect("launched");
+        node.allocatable.memory = Bytes::mib(7000);
+        change(&mut story);
+        let Story { desired, observed, catalog, .. } = story;
+        let measured = measured_resources(&desired, &observed);
+        let catalog = Catalog { measured, ..catalog };
+        let pool = desired.pools.values().next().expect("one pool");
+        let class = desired.node_classes.values().next().expect("one class");
+        let kind = catalog.get(&"m5.large".into()).expect("offered");
+        catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable.memory.0 >> 20
+    }
+
+    #[test]
+    fn stored_reports_apply_without_nodes_of_that_specification() {
+        let mut story = Story::new(&["m5.large"], 500, 1);
+        story.scale(1);
+        let solution = story.solve();
+        story.carry_out(&solution);
+        node(&mut story).allocatable.memory = Bytes::mib(7000);
+        node(&mut story).allocatable.extended.insert("example.com/dongle".into(), 1);
+        let memory = |story: &Story| {
+            let measured = measured_resources(&story.desired, &story.observed);
+            let catalog = Catalog { measured, ..story.catalog.clone() };
+            let pool = story.desired.pools.values().next().expect("one pool");
+            let class = story.desired.node_classes.values().next().expect("one class");
+            let kind = catalog.get(&"m5.large".into()).expect("offered");
+            let offers = catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable;
+            (offers.memory.0 >> 20, offers.extended.len())
+        };
+        let report = memory(&story);
+        assert_eq!(report.0, 7000);
+        story.desired.learned_nodes = learned_nodes(&story.desired, &story.observed);
+        // Learning is idempotent.
+        assert_eq!(learned_nodes(&story.desired, &story.observed), story.desired.learned_nodes);
+        // A smaller report replaces a larger one.
+        node(&mut story).allocatable.memory = Bytes::mib(6990);
+        assert_eq!(
+            learned_nodes(&story.desired, &story.observed)[0].allocatable.memory,
+            Bytes::mib(6990)
+        );
+        // A stored report does not hide a device plugin that is newer.
+        node(&mut story).allocatable.extended.insert("example.com/other".into(), 1);
+        assert_eq!(memory(&story).1, report.1 + 1);
+        story.observed.nodes.clear();
+        assert_eq!(memory(&story), report);
+        assert_eq!(
+            learned_nodes(&story.desired, &story.observed),
+            story.desired.learned_nodes,
+            "the stored report stays"
+        );
+        let class = story.desired.node_classes.values_mut().next().expect("one class");
+        class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
+        assert_eq!(memory(&story).0, 6903, "another image, other user data");
+        assert_eq!(learned_nodes(&story.desired, &story.observed), []);
+    }
+
+    fn node(story: &mut Story) -> &mut Node {
+        story.observed.nodes.values_mut().next().expect("launched")
+    }
+
+    fn taint(key: &str) -> Taint {
+        Taint { key: key.into(), value: "".into(), effect: TaintEffect::NoSchedule }
+    }
+
+    #[test]
+    fn only_initialized_managed_nodes_as_declared_are_learned_from() {
+        assert_eq!(learned(|_| ()), 7000);
+        assert_eq!(learned(|s| node(s).ready = false), 6903, "it is not Ready");
+        assert_eq!(
+            learned(|s| node(s).taints.push(taint("team"))),
+            7000,
+            "taints of its pool stay"
+        );
+        for key in ["node.cloudprovider.kubernetes.io/uninitialized", "readiness.k8s.io/network"] {
+            assert_eq!(learned(|s| node(s).taints.push(taint(key))), 6903, "{key}");
+        }
+        let starting = |story: &mut Story| {
+            let pool = story.desired.pools.values_mut().next().expect("one pool");
+            pool.startup_taints.push(taint("cilium"));
+            node(story).taints.push(taint("cilium"));
+            let Story { desired, observed, .. } = story;
+            let pool = desired.pools.values().next().expect("one pool");
+            let class = desired.node_classes.values().next().expect("one class");
+            let instance = observed.instances.values_mut().next().expect("launched");
+            instance.tags.insert(tag::SPEC.to_owned(), drift::spec_digest(pool, class));
+        };
+        assert_eq!(learned(starting), 6903, "its agents are not up");
+        for (rule, tag, value) in [
+            ("it is of another cluster", tag::CLUSTER, "another"),
+            ("its pool is not declared", tag::POOL, "another"),
+            ("it was launched with another specification", tag::SPEC, "v1:00"),
+        ] {
+            let change = |story: &mut Story| {
+                let instance = story.observed.instances.values_mut().next().expect("launched");
+                instance.tags.insert(tag.to_owned(), value.to_owned());
+            };
+            assert_eq!(learned(change), 6903, "{rule}");
+        }
+        let changed = |story: &mut Story| {
+            let class = story.desired.node_classes.values_mut().next().expect("one class");
+            class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
+        };
+        assert_eq!(learned(changed), 6903, "another image, other user data");
+    }
+}

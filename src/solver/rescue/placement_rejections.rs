@@ -1,0 +1,88 @@
+//! Explains why the pods of a workload are not on the nodes that hold none of them.
+//!
+//! The scheduler model holds the verified fleet with every pod bound, and is asked whether one more
+//! pod of the workload fits each node. The result explains a placement and decides nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::super::problem::{Problem, VerifiedFleet};
+use super::super::repair::is_simulated;
+use super::super::scheduling_runs::planned_pods;
+use super::super::simulation::Simulation;
+use super::super::target_fleet::NodeRef;
+use super::super::unschedulable::explain_unfit;
+use super::Rescue;
+use crate::model::reason::Rejection;
+use crate::model::units::Resources;
+use crate::scheduler::UnfitReason;
+
+/// Workloads times nodes above which explanations are skipped, to keep planning fast.
+const WORK_MAX: usize = 100_000;
+
+/// Pods times nodes above which the fleet is not simulated once more for explanations.
+const SIMULATION_WORK_MAX: u64 = 20_000_000;
+
+/// Maximum number of reasons of one workload.
+const REASONS_MAX: usize = 8;
+
+/// Returns, by group, the reasons that keep its placed pods off other nodes, with counts; empty
+/// for fleets that are too large.
+pub(in super::super) fn placement_rejections(
+    simulation: &Simulation,
+    fleet: &VerifiedFleet,
+) -> BTreeMap<usize, Vec<Rejection>> {
+    let problem = simulation.problem;
+    let nodes = problem.existing.len() + fleet.offers.len();
+    let work =
+        planned_pods(problem.groups).saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
+    if problem.groups.len().saturating_mul(nodes) > WORK_MAX
+        || work > SIMULATION_WORK_MAX
+        || !is_simulated(problem.groups)
+    {
+        return BTreeMap::new();
+    }
+    let rescue = Rescue::new(simulation, fleet);
+    let state = simulation.initial_state(&fleet.layout, &fleet.offers);
+    let of_group = |group: usize| {
+        let held = fleet.placements.get(&group)?;
+        let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+        let shape = &problem.groups[group].shape;
+        let all = state.nodes_with_offers().zip(rescue.scheduler.nodes());
+        for ((node, place, offer), at) in
+            all.filter(|((_, place, _), _)| !held.contains_key(*place))
+        {
+            let reasons = rescue.scheduler.fits(state.classes[group], at).err();
+            let first = reasons.and_then(|reasons| reasons.into_iter().next());
+            let room = room_of(problem, place, offer);
+            let why = match first {
+                None => ("as-good", "it would hold one as well".to_owned()),
+                Some(UnfitReason::Insufficient(resource)) if shape.requests.fits(&room) => {
+                    ("full", format!("its {resource} is taken by other pods"))
+                }
+                Some(UnfitReason::TooManyPods) => {
+                    ("full", "it runs as many pods as it may".to_owned())
+                }
+                Some(reason) => explain_unfit(shape, node, &reason),
+            };
+            *counts.entry((why.0.to_owned(), why.1)).or_insert(0) += 1;
+        }
+        let mut list: Vec<Rejection> = counts
+            .into_iter()
+            .map(|((reason, detail), count)| Rejection { reason, detail, count })
+            .collect();
+        list.sort_by_key(|rejection| (Reverse(rejection.count), rejection.clone()));
+        list.truncate(REASONS_MAX);
+        Some((group, list))
+    };
+    (0..problem.groups.len()).filter_map(of_group).collect()
+}
+
+/// Returns the resources of a node for pods other than DaemonSet pods.
+fn room_of(problem: &Problem, place: &NodeRef, offer: Option<usize>) -> Resources {
+    match (place, offer) {
+        (NodeRef::Existing(name), _) => problem.existing[problem.index_of(name)].room.clone(),
+        (NodeRef::Launch(_), Some(offer)) => problem.offers[offer].room.clone(),
+        (NodeRef::Launch(_), None) => Resources::default(),
+    }
+}

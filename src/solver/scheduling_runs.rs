@@ -1,0 +1,486 @@
+//! Runs of the placement simulation: arrival orders of pods and scheduler versions.
+
+use std::collections::BTreeSet;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_pcg::Pcg64;
+
+use super::existing_node::ExistingNode;
+use crate::demand::PodGroup;
+use crate::model::ids::NodeName;
+use crate::scheduler::{BalanceScoring, Scheduler, TieBreaking};
+
+/// One simulated run: the arrival order of pods and the rules of a scheduler version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SchedulingRun {
+    order: ArrivalOrder,
+    version: SchedulerVersion,
+    /// Number of the tie-breaking sample; 0 for a required run.
+    sample: u64,
+}
+
+/// Scheduler rules that differ between versions; a cluster may run any of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SchedulerVersion {
+    /// Kubernetes up to 1.35.
+    V135,
+    /// Kubernetes 1.36, which changed balance scoring and breaks ties by node order. The node order
+    /// is random here, because the names of new nodes are unknown.
+    V136,
+    /// Kubernetes 1.36 with random ties, as with scheduler extenders.
+    V136RandomTies,
+}
+
+/// Order in which pods arrive at the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ArrivalOrder {
+    /// By namespace and name, as a delivery tool applies them.
+    Declared,
+    /// Pods with the largest request first.
+    LargestFirst(SizeResource),
+    /// Pods with the smallest request first.
+    SmallestFirst(SizeResource),
+    /// One pod of each workload in turn, as controllers that start together create them.
+    Interleaved,
+    /// Random order from this seed.
+    Shuffled(u64),
+    /// Pending pods first, then the pods of each drained node, one node after the other.
+    Drained,
+    /// By namespace and name, first on existing nodes, then on new nodes as they become ready.
+    AsNodesBecomeReady,
+}
+
+/// Resource that ranks pods by size. A pod that is large in one resource may be small in another.
+/// The last pods to arrive find every node partly used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SizeResource {
+    Cpu,
+    Memory,
+}
+
+impl SizeResource {
+    /// Returns the sort key of a pod; the other resource breaks ties.
+    fn key(self, group: &PodGroup) -> (i64, i64) {
+        let asks = &group.shape.requests;
+        match self {
+            SizeResource::Cpu => (asks.cpu.0, asks.memory.0),
+            SizeResource::Memory => (asks.memory.0, asks.cpu.0),
+        }
+    }
+}
+
+/// Draining nodes by index among the existing nodes, each with running pods by group.
+pub(super) type DrainingPods = Vec<(usize, Vec<(usize, u32)>)>;
+
+/// Returns the pods on nodes that are not retained.
+pub(super) fn draining_pods(
+    groups: &[PodGroup],
+    existing: &[ExistingNode],
+    retained: &[bool],
+) -> DrainingPods {
+    let gone = existing.iter().zip(retained).enumerate();
+    let gone = gone.filter(|(_, (node, retained))| !**retained && !node.is_planned);
+    let pods = |node: &ExistingNode| -> Vec<(usize, u32)> {
+        let here = |(index, group): (usize, &PodGroup)| {
+            group.running.get(&node.name).map(|count| (index, *count))
+        };
+        groups.iter().enumerate().filter_map(here).collect()
+    };
+    let gone = gone.map(|(index, (node, _))| (index, pods(node)));
+    gone.filter(|(_, pods)| !pods.is_empty()).collect()
+}
+
+/// Returns the nodes with pods of planned workloads. Any other node is empty. A pod that moves
+/// elsewhere still occupies its current node.
+pub(super) fn occupied_nodes(groups: &[PodGroup]) -> BTreeSet<&NodeName> {
+    let planned = groups.iter().filter(|group| group.counts.planned > 0);
+    planned.flat_map(|group| group.running.keys()).collect()
+}
+
+/// Runs that fail most often come first.
+const RUNS: [SchedulingRun; 20] = [
+    SchedulingRun {
+        order: ArrivalOrder::Declared,
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::LargestFirst(SizeResource::Cpu),
+        version: SchedulerVersion::V136,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::SmallestFirst(SizeResource::Cpu),
+        version: SchedulerVersion::V136,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::LargestFirst(SizeResource::Memory),
+        version: SchedulerVersion::V136,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::SmallestFirst(SizeResource::Memory),
+        version: SchedulerVersion::V136,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::SmallestFirst(SizeResource::Cpu),
+        version: SchedulerVersion::V135,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::SmallestFirst(SizeResource::Memory),
+        version: SchedulerVersion::V135,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::LargestFirst(SizeResource::Cpu),
+        version: SchedulerVersion::V135,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::LargestFirst(SizeResource::Memory),
+        version: SchedulerVersion::V135,
+        sample: 0,
+    },
+    SchedulingRun { order: ArrivalOrder::Declared, version: SchedulerVersion::V135, sample: 0 },
+    SchedulingRun {
+        order: ArrivalOrder::Shuffled(1),
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun { order: ArrivalOrder::Shuffled(2), version: SchedulerVersion::V135, sample: 0 },
+    SchedulingRun { order: ArrivalOrder::Declared, version: SchedulerVersion::V136, sample: 0 },
+    SchedulingRun { order: ArrivalOrder::Interleaved, version: SchedulerVersion::V136, sample: 0 },
+    SchedulingRun { order: ArrivalOrder::Interleaved, version: SchedulerVersion::V135, sample: 0 },
+    SchedulingRun { order: ArrivalOrder::Shuffled(3), version: SchedulerVersion::V136, sample: 0 },
+    SchedulingRun {
+        order: ArrivalOrder::LargestFirst(SizeResource::Cpu),
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::SmallestFirst(SizeResource::Cpu),
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::LargestFirst(SizeResource::Memory),
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun {
+        order: ArrivalOrder::SmallestFirst(SizeResource::Memory),
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+];
+
+/// Work limit of all tie-breaking samples in pods times nodes, and their maximum number.
+const SAMPLES_WORK: u64 = 20_000_000;
+const SAMPLES_MAX: u64 = 120;
+
+/// Seed of the first sampled shuffle.
+const FIRST_SHUFFLE: u64 = 10;
+
+/// Sampled orders, for each version in turn. Each shuffle has another seed.
+const SAMPLED_ORDERS: [ArrivalOrder; 9] = [
+    ArrivalOrder::SmallestFirst(SizeResource::Memory),
+    ArrivalOrder::LargestFirst(SizeResource::Cpu),
+    ArrivalOrder::SmallestFirst(SizeResource::Cpu),
+    ArrivalOrder::Shuffled(0),
+    ArrivalOrder::LargestFirst(SizeResource::Memory),
+    ArrivalOrder::Interleaved,
+    ArrivalOrder::Shuffled(0),
+    ArrivalOrder::Declared,
+    ArrivalOrder::Shuffled(0),
+];
+
+/// Additional run for staggered node readiness.
+const STAGGERED_RUNS: [SchedulingRun; 1] = [SchedulingRun {
+    order: ArrivalOrder::AsNodesBecomeReady,
+    version: SchedulerVersion::V136RandomTies,
+    sample: 0,
+}];
+
+/// Additional runs for drains.
+const DRAIN_RUNS: [SchedulingRun; 2] = [
+    SchedulingRun {
+        order: ArrivalOrder::Drained,
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun { order: ArrivalOrder::Drained, version: SchedulerVersion::V135, sample: 0 },
+];
+
+/// Number of runs by maximum work in pods times nodes. In a small fleet a single pod decides, and a
+/// run is cheap.
+const RUNS_BY_WORK: [(u64, usize); 2] = [(5_000_000, RUNS.len()), (20_000_000, 5)];
+
+/// Minimum number of runs for any fleet.
+const RUNS_MIN: usize = 3;
+
+/// Events that happen while pods arrive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Events {
+    /// Some nodes are drained.
+    pub has_drains: bool,
+    /// Some nodes become ready later than others.
+    pub has_staggered_readiness: bool,
+}
+
+impl Events {
+    /// All nodes are ready, and none is drained.
+    pub(super) const NONE: Self = Self { has_drains: false, has_staggered_readiness: false };
+}
+
+/// Returns the runs for this number of pods and nodes. The largest fleets skip the runs with
+/// events.
+pub(super) fn required_runs(pods: u64, nodes: usize, events: Events) -> Vec<SchedulingRun> {
+    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
+    let made = RUNS_BY_WORK.iter().find(|(most, _)| work <= *most).map(|(_, made)| *made);
+    let drains = if events.has_drains && made.is_some() { &DRAIN_RUNS[..] } else { &[] };
+    let early =
+        if events.has_staggered_readiness && made.is_some() { &STAGGERED_RUNS[..] } else { &[] };
+    let runs = RUNS[..made.unwrap_or(RUNS_MIN)].iter();
+    runs.chain(early).chain(drains).copied().collect()
+}
+
+/// Returns the tie-breaking samples for this number of pods and nodes: at least `least`, whatever
+/// the work.
+pub(super) fn tie_break_samples(pods: u64, nodes: usize, least: u64) -> Vec<SchedulingRun> {
+    let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX)).max(1);
+    let rules = [SchedulerVersion::V136, SchedulerVersion::V135, SchedulerVersion::V136RandomTies];
+    let rules = rules.into_iter().flat_map(|rules| [rules; SAMPLED_ORDERS.len()]).cycle();
+    let orders = SAMPLED_ORDERS.into_iter().cycle();
+    let samples = 1..=(SAMPLES_WORK / work).clamp(least, SAMPLES_MAX);
+    let run = |(sample, (order, rules))| {
+        let order = if order == ArrivalOrder::Shuffled(0) {
+            ArrivalOrder::Shuffled(FIRST_SHUFFLE + sample)
+        } else {
+            order
+        };
+        SchedulingRun { order, version: rules, sample }
+    };
+    samples.zip(orders.zip(rules)).map(run).collect()
+}
+
+pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
+    groups.iter().map(|group| u64::from(group.counts.planned)).fold(0, u64::saturating_add)
+}
+
+impl SchedulingRun {
+    /// Returns `scheduler` with the rules and the seed of this run.
+    pub(super) fn configure(self, scheduler: Scheduler) -> Scheduler {
+        let scheduler = scheduler.with_seed(self.seed());
+        match self.version {
+            SchedulerVersion::V135 => scheduler.with_balance(BalanceScoring::Evenness),
+            SchedulerVersion::V136RandomTies => scheduler.with_balance(BalanceScoring::Improvement),
+            SchedulerVersion::V136 => scheduler
+                .with_balance(BalanceScoring::Improvement)
+                .with_ties(TieBreaking::HeapOrder)
+                .with_nodes_shuffled(self.seed()),
+        }
+    }
+
+    /// Returns the random seed, which is different for each run.
+    fn seed(self) -> u64 {
+        let order = match self.order {
+            ArrivalOrder::Declared => 0,
+            ArrivalOrder::LargestFirst(SizeResource::Cpu) => 1,
+            ArrivalOrder::SmallestFirst(SizeResource::Cpu) => 2,
+            ArrivalOrder::Shuffled(seed) => 2 + seed,
+            ArrivalOrder::Drained => 5,
+            ArrivalOrder::AsNodesBecomeReady => 6,
+            ArrivalOrder::LargestFirst(SizeResource::Memory) => 7,
+            ArrivalOrder::SmallestFirst(SizeResource::Memory) => 8,
+            ArrivalOrder::Interleaved => 9,
+        };
+        let run = match self.version {
+            SchedulerVersion::V136RandomTies => 2 * order,
+            SchedulerVersion::V135 => 2 * order + 1,
+            SchedulerVersion::V136 => 1_000 + order,
+        };
+        10_000 * self.sample + run
+    }
+
+    fn name(self) -> String {
+        let order = match self.order {
+            ArrivalOrder::Declared => "declared".to_owned(),
+            ArrivalOrder::LargestFirst(SizeResource::Cpu) => "most-cpu-first".to_owned(),
+            ArrivalOrder::SmallestFirst(SizeResource::Cpu) => "least-cpu-first".to_owned(),
+            ArrivalOrder::LargestFirst(SizeResource::Memory) => "most-memory-first".to_owned(),
+            ArrivalOrder::SmallestFirst(SizeResource::Memory) => "least-memory-first".to_owned(),
+            ArrivalOrder::Interleaved => "interleaved".to_owned(),
+            ArrivalOrder::Shuffled(seed) => format!("shuffled-{seed}"),
+            ArrivalOrder::Drained => "drained".to_owned(),
+            ArrivalOrder::AsNodesBecomeReady => "as-nodes-come-up".to_owned(),
+        };
+        let version = match self.version {
+            SchedulerVersion::V135 => "1.35",
+            SchedulerVersion::V136 => "1.36",
+            SchedulerVersion::V136RandomTies => "1.36, ties drawn",
+        };
+        format!("{order} (kube-scheduler {version})")
+    }
+
+    /// Returns the arriving pods by group in arrival order. Higher priorities always come first.
+    pub(super) fn queue(self, groups: &[PodGroup], arrivals: &Arrivals) -> Vec<usize> {
+        let pending = arrivals.pending;
+        let mut order: Vec<usize> = (0..groups.len()).filter(|group| pending[*group] > 0).collect();
+        match self.order {
+            ArrivalOrder::LargestFirst(size) => {
+                order.sort_by_key(|g| (std::cmp::Reverse(size.key(&groups[*g])), *g));
+            }
+            ArrivalOrder::SmallestFirst(size) => order.sort_by_key(|g| (size.key(&groups[*g]), *g)),
+            ArrivalOrder::Declared
+            | ArrivalOrder::Interleaved
+            | ArrivalOrder::Shuffled(_)
+            | ArrivalOrder::Drained
+            | ArrivalOrder::AsNodesBecomeReady => {}
+        }
+        let mut queue: Vec<usize> =
+            order.into_iter().flat_map(|g| repeat_group(g, pending[g])).collect();
+        match self.order {
+            ArrivalOrder::Shuffled(seed) => queue.shuffle(&mut Pcg64::seed_from_u64(seed)),
+            ArrivalOrder::Interleaved => queue = interleave(&queue),
+            ArrivalOrder::Declared
+            | ArrivalOrder::LargestFirst(_)
+            | ArrivalOrder::SmallestFirst(_)
+            | ArrivalOrder::Drained
+            | ArrivalOrder::AsNodesBecomeReady => {}
+        }
+        let first = |queue: &mut Vec<usize>| {
+            queue.sort_by_key(|group| std::cmp::Reverse(groups[*group].shape.priority));
+        };
+        if self.order == ArrivalOrder::Drained {
+            // Evicted pods arrive after the others are placed.
+            let mut evicted;
+            (queue, evicted) = arrivals.split_evicted();
+            first(&mut queue);
+            first(&mut evicted);
+            queue.extend(evicted);
+        } else {
+            first(&mut queue);
+        }
+        queue
+    }
+
+    pub(super) fn is_staggered(self) -> bool {
+        self.order == ArrivalOrder::AsNodesBecomeReady
+    }
+
+    pub(super) fn is_drain(self) -> bool {
+        self.order == ArrivalOrder::Drained
+    }
+}
+
+/// Pods that arrive at the scheduler.
+#[derive(Clone, Copy)]
+pub(super) struct Arrivals<'a> {
+    /// Number of pods by group.
+    pub pending: &'a [u32],
+    /// Nodes that some of the pods run on until they are drained.
+    pub draining: &'a DrainingPods,
+}
+
+impl Arrivals<'_> {
+    /// Returns the pending pods and the evicted pods.
+    fn split_evicted(&self) -> (Vec<usize>, Vec<usize>) {
+        let mut pending = self.pending.to_vec();
+        let mut evicted = Vec::new();
+        for (group, count) in self.draining.iter().flat_map(|(_, pods)| pods) {
+            let count = pending[*group].min(*count);
+            pending[*group] -= count;
+            evicted.extend(repeat_group(*group, count));
+        }
+        let groups = 0..pending.len();
+        (groups.flat_map(|group| repeat_group(group, pending[group])).collect(), evicted)
+    }
+}
+
+/// Reorders pods from group by group to one of each group in turn.
+fn interleave(queue: &[usize]) -> Vec<usize> {
+    let groups = queue.chunk_by(|a, b| a == b);
+    let mut turns: Vec<(usize, usize)> =
+        groups.flat_map(|pods| pods.iter().copied().enumerate()).collect();
+    turns.sort_unstable();
+    turns.into_iter().map(|(_, group)| group).collect()
+}
+
+fn repeat_group(group: usize, count: u32) -> impl Iterator<Item = usize> {
+    std::iter::repeat_n(group, usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// Workloads times nodes up to which default spreading is simulated. It scores each workload
+/// separately on each node.
+const DEFAULT_SPREAD_WORK_MAX: usize = 4_000_000;
+
+pub(super) fn simulates_default_spread(groups: usize, nodes: usize) -> bool {
+    groups.saturating_mul(nodes) <= DEFAULT_SPREAD_WORK_MAX
+}
+
+/// Returns the names of the runs required for a plan of this size.
+pub(super) fn required_run_names(groups: &[PodGroup], nodes: usize, events: Events) -> Vec<String> {
+    names(&required_runs(planned_pods(groups), nodes, events), groups, nodes)
+}
+
+/// Returns the names of runs over this number of nodes.
+pub(super) fn names(runs: &[SchedulingRun], groups: &[PodGroup], nodes: usize) -> Vec<String> {
+    let suffix = if simulates_default_spread(groups.len(), nodes) {
+        ""
+    } else {
+        ", without default spreading"
+    };
+    let sample = |run: &SchedulingRun| match run.sample {
+        0 => String::new(),
+        sample => format!(", draw {sample}"),
+    };
+    runs.iter().map(|run| format!("{}{}{suffix}", run.name(), sample(run))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demand::{Demand, DemandMode};
+    use crate::testing::Story;
+
+    #[test]
+    fn samples_have_distinct_seeds_and_are_bounded_by_work() {
+        let seeds =
+            |runs: &[SchedulingRun]| runs.iter().map(|run| run.seed()).collect::<BTreeSet<u64>>();
+        let events = Events { has_drains: true, has_staggered_readiness: true };
+        let all = [required_runs(100, 10, events), tie_break_samples(100, 10, 0)].concat();
+        assert_eq!(all.len(), RUNS.len() + 3 + usize::try_from(SAMPLES_MAX).expect("small"));
+        assert_eq!(seeds(&all).len(), all.len());
+        let orders = |samples: &[SchedulingRun]| {
+            samples.iter().map(|run| run.name()).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(tie_break_samples(2_000, 1_000, 0).len(), 10);
+        assert_eq!(orders(&tie_break_samples(2_000, 1_000, 0)).len(), 10);
+        assert!(tie_break_samples(100_000, 1_000, 0).is_empty());
+        assert_eq!(tie_break_samples(100_000, 1_000, 4).len(), 4);
+    }
+
+    #[test]
+    fn interleaving_takes_one_pod_of_each_workload_in_turn() {
+        assert_eq!(interleave(&[4, 4, 4, 1, 2, 2]), [1, 2, 4, 2, 4, 4]);
+    }
+
+    #[test]
+    fn node_is_occupied_only_by_pods_of_planned_workloads() {
+        let mut story = Story::new(&["m5.large"], 1_500, 1_024);
+        story.step(1);
+        let nodes: Vec<NodeName> = story.observed.nodes.keys().cloned().collect();
+        assert_eq!(nodes.len(), 1);
+        for (replicas, expected) in [(2, nodes), (0, Vec::new())] {
+            story.scale(replicas);
+            let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+            let found: Vec<NodeName> =
+                occupied_nodes(&demand.groups).into_iter().cloned().collect();
+            assert_eq!(found, expected, "{replicas} planned");
+        }
+    }
+}

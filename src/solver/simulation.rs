@@ -1,0 +1,245 @@
+//! Placement simulation: checks that kube-scheduler finds a node for every pod of a planned fleet.
+//!
+//! A packing shows that the pods fit, but the scheduler decides their placement. The scheduler
+//! model places the pods on the planned nodes in several runs. `repair` handles pods that a run
+//! leaves unscheduled.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use super::failure_domains::PlacementMap;
+use super::layout::Layout;
+use super::problem::{Problem, VerifiedFleet, sum_by_priority};
+use super::scheduling_runs::{self, SchedulingRun, planned_pods};
+use super::simulation_run::{EmptyScheduler, RunResult, SimInput, SimState};
+use super::work_budget::WorkBudget;
+
+/// The placement simulation of one problem, with the runs that a fleet must pass.
+pub(super) struct Simulation<'a> {
+    pub problem: &'a Problem<'a>,
+    /// Schedulers with all classes and no nodes, with and without default spreading. Classes are
+    /// expensive to compile.
+    pub spreading_scheduler: OnceLock<EmptyScheduler>,
+    pub plain_scheduler: OnceLock<EmptyScheduler>,
+    /// Index of the run that failed last. It is simulated first for the next fleet.
+    last_failed_run: usize,
+    /// Samples that failed for some fleet. Every other fleet must pass them as well.
+    pub added_runs: Vec<SchedulingRun>,
+}
+
+impl<'a> Simulation<'a> {
+    pub(super) fn new(problem: &'a Problem<'a>) -> Self {
+        Self {
+            problem,
+            spreading_scheduler: OnceLock::new(),
+            plain_scheduler: OnceLock::new(),
+            last_failed_run: 0,
+            added_runs: Vec::new(),
+        }
+    }
+
+    /// Returns the runs that a fleet must pass.
+    fn required_runs(&self, state: &SimState) -> Vec<SchedulingRun> {
+        let mut runs = scheduling_runs::required_runs(
+            planned_pods(self.problem.groups),
+            state.node_count(),
+            self.events_in(state),
+        );
+        runs.extend(&self.added_runs);
+        runs
+    }
+
+    /// Returns the state of a layout before pods arrive, with an offer chosen for each new node.
+    fn start(&self, layout: &Layout, work: &mut WorkBudget) -> SimState {
+        let state = self.initial_state(layout, &self.problem.choose_offers(layout));
+        work.count_setup(state.setup_work);
+        state
+    }
+
+    /// Simulates the runs and stops at the first that leaves pods unscheduled.
+    pub(super) fn simulate(&mut self, layout: &Layout, work: &mut WorkBudget) -> SimulationOutcome {
+        let state = self.start(layout, work);
+        let unplaced = self.excluded_pods(layout, &state, work);
+        let runs = self.required_runs(&state);
+        // A fleet that fails usually fails in the same run as the previous fleet.
+        let hardest = self.last_failed_run.min(runs.len() - 1);
+        let order: Vec<usize> =
+            [hardest].into_iter().chain((0..runs.len()).filter(|run| *run != hardest)).collect();
+        let in_order: Vec<SchedulingRun> = order.iter().map(|run| runs[*run]).collect();
+        let nominations = self.nominations(layout, &state);
+        let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
+        let results = self.run_until_left_over(&state, &in_order, input, work);
+        let last = results.last().expect("there is at least one run");
+        if !last.left_over.is_empty() {
+            self.last_failed_run = order[results.len() - 1];
+            let missing = self.missing_by_class(&state, last, &last.left_over);
+            return SimulationOutcome::LeftOver(missing);
+        }
+        if !self.problem.shares.is_empty() {
+            for (index, result) in results.iter().enumerate() {
+                let too_many = self.pods_over_share(&state, result);
+                if !too_many.is_empty() {
+                    self.last_failed_run = order[index];
+                    let missing = self.missing_by_class(&state, result, &too_many);
+                    return SimulationOutcome::LeftOver(missing);
+                }
+            }
+        }
+        let first = order.iter().position(|run| *run == 0).expect("every run was played");
+        SimulationOutcome::Passed(self.verified(layout, &state, &results[first], unplaced))
+    }
+
+    /// Returns the number of pods above the failure-domain limits after a run, by group.
+    fn pods_over_share(&self, state: &SimState, result: &RunResult) -> BTreeMap<usize, u32> {
+        let map = PlacementMap {
+            existing: self.problem.existing,
+            offers: self.problem.offers,
+            chosen: &state.offers,
+        };
+        let placements = state.placements(result);
+        self.problem.shares.excess_pods(&placements, &state.staying, self.problem.groups, map)
+    }
+
+    /// Returns the maximum number of pods that a run leaves unscheduled.
+    pub(super) fn most_left_over(&self, layout: &Layout) -> u32 {
+        let work = &mut WorkBudget::unlimited();
+        let state = self.start(layout, work);
+        let unplaced = self.excluded_pods(layout, &state, work);
+        let input = SimInput { excluded: &unplaced, nominations: None };
+        let runs = self.required_runs(&state);
+        let left =
+            runs.iter().map(|run| self.run_one(&state, *run, input, work).left_over.values().sum());
+        left.max().unwrap_or(0)
+    }
+
+    /// Excludes unscheduled pods until every run places all others.
+    pub(super) fn exclude_until_passed(
+        &self,
+        layout: &Layout,
+        work: &mut WorkBudget,
+    ) -> VerifiedFleet {
+        let state = self.start(layout, work);
+        let mut unplaced = self.excluded_pods(layout, &state, work);
+        let runs = self.required_runs(&state);
+        let nominations = self.nominations(layout, &state);
+        loop {
+            let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
+            let results = self.run_until_left_over(&state, &runs, input, work);
+            let last = results.last().expect("there is at least one run");
+            if last.left_over.is_empty() {
+                return self.verified(layout, &state, &results[0], unplaced);
+            }
+            for (group, count) in &last.left_over {
+                *unplaced.entry(*group).or_insert(0) += count;
+            }
+        }
+    }
+
+    /// Returns the layout with exactly these pods left out, if every run places all others.
+    pub(super) fn simulate_excluding(
+        &self,
+        layout: &Layout,
+        unplaced: BTreeMap<usize, u32>,
+        work: &mut WorkBudget,
+    ) -> Option<VerifiedFleet> {
+        let state = self.start(layout, work);
+        let nominations = self.nominations(layout, &state);
+        let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
+        let runs = self.required_runs(&state);
+        let results = self.run_until_left_over(&state, &runs, input, work);
+        if results.last().is_none_or(|last| !last.left_over.is_empty()) {
+            return None;
+        }
+        Some(self.verified(layout, &state, &results[0], unplaced))
+    }
+
+    /// Returns the unscheduled pods of each run when all pods are in the queue, excluded ones as
+    /// well.
+    pub(super) fn left_over_by_run(&self, fleet: &VerifiedFleet) -> Vec<BTreeMap<usize, u32>> {
+        let state = self.initial_state(&fleet.layout, &fleet.offers);
+        let nominations = self.nominations(&fleet.layout, &state);
+        let none = BTreeMap::new();
+        let input = || SimInput { excluded: &none, nominations: nominations.as_ref() };
+        let runs = self.required_runs(&state);
+        let work = &mut WorkBudget::unlimited();
+        runs.iter().map(|run| self.run_one(&state, *run, input(), work).left_over).collect()
+    }
+
+    /// Returns the fleet of a layout after its first run.
+    fn verified(
+        &self,
+        layout: &Layout,
+        state: &SimState,
+        first: &RunResult,
+        unplaced: BTreeMap<usize, u32>,
+    ) -> VerifiedFleet {
+        let (mut layout, packed_price) = (layout.clone(), layout.price);
+        let (placements, offers) = (state.placements(first), state.offers.clone());
+        self.problem.recount_classes(&mut layout, &placements, &offers, &unplaced);
+        VerifiedFleet { layout, offers, placements, unplaced, packed_price }
+    }
+
+    /// Returns the unscheduled pods by class. A group with several classes is counted in those that
+    /// have fewer pods than planned.
+    fn missing_by_class(
+        &self,
+        state: &SimState,
+        result: &RunResult,
+        left: &BTreeMap<usize, u32>,
+    ) -> Vec<u32> {
+        let model = self.problem.model;
+        let placements = state.placements(result);
+        let mut missing = vec![0; model.classes.len()];
+        for (group, count) in left {
+            let mut count = *count;
+            let mut placed: BTreeMap<usize, u32> = BTreeMap::new();
+            for (place, pods) in placements.get(group).into_iter().flatten() {
+                if let Some(class) = self.problem.class_at(*group, place, &state.offers) {
+                    *placed.entry(class).or_insert(0) += pods;
+                }
+            }
+            for class in model.classes_of_group[*group].iter().copied() {
+                let meant = model.classes[class].group_counts.iter().filter(|(g, _)| g == group);
+                let meant: u32 = meant.map(|(_, planned)| planned).sum();
+                let here = placed.get(&class).copied().unwrap_or(0);
+                let short = meant.saturating_sub(here).min(count);
+                missing[class] += short;
+                count -= short;
+            }
+            if let Some(class) = model.classes_of_group[*group].first() {
+                missing[*class] += count;
+            }
+        }
+        missing
+    }
+
+    /// Returns the pods to exclude, by group, because the packing has no room for them.
+    ///
+    /// The scheduler decides which pods these are, since it serves higher priorities first. If it
+    /// leaves more pods of the highest priorities than the packing does, the packing decides.
+    fn excluded_pods(
+        &self,
+        layout: &Layout,
+        state: &SimState,
+        work: &mut WorkBudget,
+    ) -> BTreeMap<usize, u32> {
+        if layout.packing.left_over() == 0 {
+            return BTreeMap::new();
+        }
+        let first = self.required_runs(state)[0];
+        let input = SimInput { excluded: &BTreeMap::new(), nominations: None };
+        let left = self.run_one(state, first, input, work).left_over;
+        let packed = self.problem.left_over_by_group(layout, &state.staying);
+        let is_no_more = sum_by_priority(&left, self.problem.groups)
+            <= sum_by_priority(&packed, self.problem.groups);
+        if is_no_more { left } else { packed }
+    }
+}
+
+/// Outcome of the simulated runs of a layout.
+pub(super) enum SimulationOutcome {
+    /// Every run placed every pod.
+    Passed(VerifiedFleet),
+    /// A run left these pods unscheduled, by class.
+    LeftOver(Vec<u32>),
+}

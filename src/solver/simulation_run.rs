@@ -1,0 +1,381 @@
+//! State and execution of simulated scheduling runs over planned nodes.
+
+use std::collections::BTreeMap;
+
+use super::layout::Layout;
+use super::offer::{Offer, admits_daemon};
+use super::parallel::{CancelToken, run_until_failure};
+use super::problem::Placements;
+use super::scheduling_runs::{
+    Arrivals, DrainingPods, Events, SchedulingRun, simulates_default_spread,
+};
+use super::simulation::Simulation;
+use super::staggered_readiness::is_staggered;
+use super::target_fleet::NodeRef;
+use super::work_budget::WorkBudget;
+use crate::model::requirement::{key, label};
+use crate::scheduler::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
+
+/// Pods between two checks for cancellation.
+const CANCEL_CHECK_PODS: usize = 64;
+
+/// Work of setting up a node and of binding a staying pod, in pods times nodes tried.
+const NODE_WORK: u64 = 300;
+const BIND_WORK: u64 = 30;
+
+/// A scheduler without nodes, with the classes of groups and of DaemonSets.
+pub(super) type EmptyScheduler = (Scheduler, Vec<ClassIndex>, Vec<ClassIndex>);
+
+/// Result of one run.
+pub(super) struct RunResult {
+    /// Group and node of each bound pod.
+    pub bound: Vec<(usize, NodeIndex)>,
+    /// Unschedulable pods, by group.
+    pub left_over: BTreeMap<usize, u32>,
+}
+
+/// Nodes and running pods before pending pods arrive.
+pub(super) struct SimState {
+    pub scheduler: Scheduler,
+    /// Class of each group.
+    pub classes: Vec<ClassIndex>,
+    /// Class of each DaemonSet.
+    pub daemons: Vec<ClassIndex>,
+    /// Nodes, by number.
+    nodes: Vec<ScheduleNode>,
+    /// Reference of each node, by number.
+    node_refs: Vec<NodeRef>,
+    /// Offer of each new node.
+    pub offers: Vec<usize>,
+    pub staying: Placements,
+    /// Pods on nodes that are drained.
+    pub draining: DrainingPods,
+    /// Work of setting up this state, in pods times nodes tried.
+    pub setup_work: u64,
+}
+
+/// Pods that take part in a run, and their nominations.
+#[derive(Clone, Copy)]
+pub(super) struct SimInput<'a> {
+    /// Number of pods left out, by group.
+    pub excluded: &'a BTreeMap<usize, u32>,
+    /// Nominations of pods, if the simulation uses them.
+    pub nominations: Option<&'a Nominations>,
+}
+
+/// By group: nominated nodes in order, each with its number of pods.
+pub(super) type Nominations = BTreeMap<usize, Vec<(NodeIndex, u32)>>;
+
+impl SimState {
+    /// Returns nominations of the arriving pods to their nodes in `placements`.
+    pub(super) fn nominations_for(&self, placements: &Placements) -> Nominations {
+        let number: BTreeMap<&NodeRef, NodeIndex> =
+            self.node_refs.iter().zip(self.scheduler.nodes()).collect();
+        let of_group = |(group, places): (&usize, &BTreeMap<NodeRef, u32>)| {
+            let stays = self.staying.get(group);
+            let comes = |(place, count): (&NodeRef, &u32)| {
+                let stay = stays.and_then(|on| on.get(place)).copied().unwrap_or(0);
+                (number[place], count.saturating_sub(stay))
+            };
+            (*group, places.iter().map(comes).filter(|(_, count)| *count > 0).collect())
+        };
+        placements.iter().map(of_group).collect()
+    }
+
+    pub(super) fn node_count(&self) -> usize {
+        self.node_refs.len()
+    }
+
+    /// Returns the nodes with their references and the offers of new nodes.
+    pub(super) fn nodes_with_offers(
+        &self,
+    ) -> impl Iterator<Item = (&ScheduleNode, &NodeRef, Option<usize>)> {
+        self.nodes.iter().zip(&self.node_refs).map(|(node, place)| match place {
+            NodeRef::Launch(index) => (node, place, self.offers.get(*index).copied()),
+            NodeRef::Existing(_) => (node, place, None),
+        })
+    }
+
+    /// Binds the pods that stay on their nodes.
+    pub(super) fn bind_running(&self, scheduler: &mut Scheduler) {
+        bind_running_pods(scheduler, &self.classes, &self.staying);
+    }
+
+    /// Returns the placement of all pods after a run, staying pods included.
+    pub(super) fn placements(&self, result: &RunResult) -> Placements {
+        let mut bound = result.bound.clone();
+        bound.sort_unstable();
+        let mut placements = self.staying.clone();
+        for alike in bound.chunk_by(|a, b| a == b) {
+            let (group, node) = alike[0];
+            let count = u32::try_from(alike.len()).unwrap_or(u32::MAX);
+            let place = self.node_refs[node.number()].clone();
+            *placements.entry(group).or_default().entry(place).or_insert(0) += count;
+        }
+        placements
+    }
+
+    /// Returns the events that happen while pods arrive.
+    fn events(&self, offers: &[Offer]) -> Events {
+        let stands = self.offers.len() < self.nodes.len();
+        Events {
+            has_drains: !self.draining.is_empty(),
+            has_staggered_readiness: is_staggered(stands, &self.offers, offers),
+        }
+    }
+}
+
+fn bind_running_pods(scheduler: &mut Scheduler, classes: &[ClassIndex], staying: &Placements) {
+    for (group, places) in staying {
+        for (place, count) in places {
+            let NodeRef::Existing(name) = place else { continue };
+            let node = scheduler.node(name).expect("every retained node is in the state");
+            (0..*count).for_each(|_| scheduler.bind(classes[*group], node));
+        }
+    }
+}
+
+/// Arriving pods by group, with nominations.
+struct ArrivingPods<'a> {
+    pending: &'a [u32],
+    nominations: Option<&'a Nominations>,
+}
+
+/// Takes the next nominated node.
+fn next_nomination(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
+    let (node, count) = nodes.last_mut()?;
+    let next = *node;
+    *count -= 1;
+    if *count == 0 {
+        nodes.pop();
+    }
+    Some(next)
+}
+
+impl Simulation<'_> {
+    /// Returns the events that happen while pods arrive.
+    pub(super) fn events_in(&self, state: &SimState) -> Events {
+        if self.problem.with_events { state.events(self.problem.offers) } else { Events::NONE }
+    }
+
+    /// Returns nominations of pods to their nodes in the packing of a layout, if the plan uses
+    /// nominations.
+    pub(super) fn nominations(&self, layout: &Layout, state: &SimState) -> Option<Nominations> {
+        if !self.problem.settings.steer {
+            return None;
+        }
+        let unplaced = self.problem.left_over_by_group(layout, &state.staying);
+        Some(state.nominations_for(&self.problem.placements_of(layout, &unplaced)))
+    }
+
+    /// Simulates runs until the first that leaves pods unscheduled. That run is the last result.
+    pub(super) fn run_until_left_over(
+        &self,
+        state: &SimState,
+        runs: &[SchedulingRun],
+        input: SimInput,
+        work: &mut WorkBudget,
+    ) -> Vec<RunResult> {
+        let pending = self.pending_pods(state, input.excluded);
+        let one = |index: usize, wanted: &CancelToken| {
+            let pods = ArrivingPods { pending: &pending, nominations: input.nominations };
+            self.run(state, runs[index], &pods, &|| wanted.is_active())
+        };
+        let results = run_until_failure(runs.len(), self.problem.settings.workers, one, |run| {
+            !run.left_over.is_empty()
+        });
+        let pods: u64 = pending.iter().map(|count| u64::from(*count)).sum();
+        let tries = pods.saturating_mul(u64::try_from(state.node_count()).unwrap_or(u64::MAX));
+        work.count(tries.saturating_mul(u64::try_from(results.len()).unwrap_or(u64::MAX)));
+        results
+    }
+
+    pub(super) fn run_one(
+        &self,
+        state: &SimState,
+        run: SchedulingRun,
+        input: SimInput,
+        work: &mut WorkBudget,
+    ) -> RunResult {
+        let mut results = self.run_until_left_over(state, &[run], input, work);
+        results.pop().expect("one run was simulated")
+    }
+
+    /// Returns the number of arriving pods, by group.
+    fn pending_pods(&self, state: &SimState, unplaced: &BTreeMap<usize, u32>) -> Vec<u32> {
+        let groups = self.problem.groups.iter().enumerate();
+        let pending = groups.map(|(index, group)| {
+            if !group.shape.unsupported.is_empty() {
+                return 0;
+            }
+            let staying: u32 =
+                state.staying.get(&index).into_iter().flat_map(BTreeMap::values).sum();
+            let without = unplaced.get(&index).copied().unwrap_or(0);
+            group.counts.planned.saturating_sub(staying + without)
+        });
+        pending.collect()
+    }
+
+    fn run(
+        &self,
+        state: &SimState,
+        run: SchedulingRun,
+        pods: &ArrivingPods,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> RunResult {
+        if run.is_staggered() && pods.nominations.is_none() {
+            return self.run_staggered(state, run, pods.pending);
+        }
+        if run.is_drain() && pods.nominations.is_none() {
+            return self.run_drain(state, run, pods.pending);
+        }
+        let scheduler = state.scheduler.clone();
+        let mut scheduler = run.configure(scheduler);
+        let arrivals = Arrivals { pending: pods.pending, draining: &state.draining };
+        let queue = run.queue(self.problem.groups, &arrivals);
+        let mut nominations = pods.nominations.cloned().unwrap_or_default();
+        let (mut bound, mut left) = (Vec::with_capacity(queue.len()), BTreeMap::new());
+        for pods in queue.chunks(CANCEL_CHECK_PODS) {
+            if !is_wanted() {
+                return RunResult { bound, left_over: left };
+            }
+            for group in pods.iter().copied() {
+                let nominated = nominations.get_mut(&group).and_then(next_nomination);
+                match scheduler.try_schedule(state.classes[group], nominated) {
+                    Some(node) => bound.push((group, node)),
+                    None => *left.entry(group).or_insert(0) += 1,
+                }
+            }
+        }
+        let mut result = RunResult { bound, left_over: left };
+        self.retry_affected(state, &mut scheduler, &mut result);
+        result
+    }
+
+    /// Retries pods with affinity or spread rules as long as that helps. kube-scheduler also
+    /// retries such pods when another pod is bound, which may be the pod that they depend on.
+    fn retry_affected(&self, state: &SimState, scheduler: &mut Scheduler, result: &mut RunResult) {
+        let waits = |group: &usize| {
+            let shape = &self.problem.groups[*group].shape;
+            !shape.affinity.required.is_empty() || !shape.spread.is_empty()
+        };
+        let RunResult { bound, left_over: left } = result;
+        loop {
+            let waiting: Vec<usize> = left.keys().copied().filter(waits).collect();
+            let mut helped = false;
+            for group in waiting {
+                while let Some(count) = left.get_mut(&group) {
+                    let node = scheduler.try_schedule(state.classes[group], None);
+                    let Some(node) = node else { break };
+                    bound.push((group, node));
+                    helped = true;
+                    *count -= 1;
+                    if *count == 0 {
+                        left.remove(&group);
+                    }
+                }
+            }
+            if !helped {
+                return;
+            }
+        }
+    }
+
+    /// Returns a scheduler for this number of nodes that has the classes of all groups and
+    /// DaemonSets.
+    pub(super) fn empty_scheduler(&self, nodes: usize) -> &EmptyScheduler {
+        if simulates_default_spread(self.problem.groups.len(), nodes) {
+            self.spreading_scheduler.get_or_init(|| self.build_empty_scheduler(true))
+        } else {
+            self.plain_scheduler.get_or_init(|| self.build_empty_scheduler(false))
+        }
+    }
+
+    fn build_empty_scheduler(&self, spreads: bool) -> EmptyScheduler {
+        let mut scheduler = Scheduler::new(Vec::new(), self.problem.namespaces, 0);
+        // Default spreading requires an owner.
+        let mut class =
+            |shape, workload| scheduler.class(shape, Some(workload).filter(|_| spreads));
+        let groups = self.problem.groups.iter().map(|g| class(&g.shape, &g.workload)).collect();
+        let daemons = self.problem.daemons.iter().map(|d| class(&d.shape, &d.workload)).collect();
+        (scheduler, groups, daemons)
+    }
+
+    /// Returns the initial state: nodes, their DaemonSet pods, and the pods that stay.
+    pub(super) fn initial_state(&self, layout: &Layout, offers: &[usize]) -> SimState {
+        let (mut nodes, mut places) = (Vec::new(), Vec::new());
+        for (node, _) in
+            self.problem.existing.iter().zip(&layout.retained).filter(|(_, retained)| **retained)
+        {
+            let daemons =
+                super::offer::daemon_requests(self.problem.daemons, &node.labels, &node.taints);
+            nodes.push(ScheduleNode {
+                name: node.name.clone(),
+                labels: node.labels.clone(),
+                taints: node.taints.clone(),
+                allocatable: node.room.plus(&daemons),
+                unschedulable: !node.schedulable,
+            });
+            places.push(NodeRef::Existing(node.name.clone()));
+        }
+        for (index, offer) in offers.iter().enumerate() {
+            nodes.push(self.launched_node(*offer, index));
+            places.push(NodeRef::Launch(index));
+        }
+        let (mut scheduler, classes, daemons) = self.empty_scheduler(nodes.len()).clone();
+        let indices = scheduler.add_nodes(nodes.iter().cloned());
+        for (node, index) in nodes.iter().zip(&indices) {
+            self.bind_daemons(&mut scheduler, &daemons, node, *index);
+        }
+        let staying = self.problem.staying_pods(layout);
+        let staying_count: u64 =
+            staying.values().flat_map(BTreeMap::values).map(|n| u64::from(*n)).sum();
+        let node_count = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
+        let setup_work =
+            node_count.saturating_mul(NODE_WORK) + staying_count.saturating_mul(BIND_WORK);
+        let draining = self.problem.draining_pods(layout);
+        let offers = offers.to_vec();
+        bind_running_pods(&mut scheduler, &classes, &staying);
+        SimState {
+            scheduler,
+            classes,
+            daemons,
+            nodes,
+            node_refs: places,
+            offers,
+            staying,
+            draining,
+            setup_work,
+        }
+    }
+
+    pub(super) fn launched_node(&self, offer: usize, index: usize) -> ScheduleNode {
+        let offer = &self.problem.offers[offer];
+        let node = &offer.node;
+        let name = format!("launch/{index}");
+        let mut labels = node.labels.clone();
+        labels.extend([label(key::HOSTNAME, &name)]);
+        ScheduleNode {
+            name: name.as_str().into(),
+            labels,
+            taints: node.taints.clone(),
+            // The room includes attachable volumes, and amounts that alternatives must also hold.
+            allocatable: offer.planned_capacity(),
+            unschedulable: false,
+        }
+    }
+
+    pub(super) fn bind_daemons(
+        &self,
+        scheduler: &mut Scheduler,
+        classes: &[ClassIndex],
+        node: &ScheduleNode,
+        index: NodeIndex,
+    ) {
+        for (daemon, class) in self.problem.daemons.iter().zip(classes) {
+            if admits_daemon(daemon, &node.labels, &node.taints) {
+                scheduler.bind(*class, index);
+            }
+        }
+    }
+}

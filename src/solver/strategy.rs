@@ -1,0 +1,115 @@
+//! Strategies that improve a fleet, in the order in which they run.
+//!
+//! A strategy receives the fleet of the one before and returns a fleet that is at least as good.
+//! All that it passes on is in its result, and in the runs that it adds to the simulation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::consolidate::Consolidation;
+use super::equal_nodes::EqualNodeReuse;
+use super::existing_node::ExistingNode;
+use super::initial_fleet::RetiringNodeRetention;
+use super::local_search::{Growth, Readmission, UnschedulableSearch};
+use super::problem::VerifiedFleet;
+use super::scheduling_runs::SchedulingRun;
+use super::simulation::Simulation;
+use super::tie_break_sampling::SampleRepair;
+use super::zone_balance::ZoneBalance;
+use crate::model::ids::NodeName;
+use crate::model::units::MicroUsd;
+
+/// One way to improve a fleet.
+pub(super) trait Strategy {
+    /// Returns `current`, or a better fleet.
+    fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet;
+}
+
+/// Part of the computation. Each part begins with a new simulation, without added runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Once in each pass, after the initial fleet.
+    Pass,
+    /// Once, after the last pass.
+    Reuse,
+    /// Once, at the end.
+    Finish,
+}
+
+/// All strategies.
+const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
+    // Retains a node to retire while pods would be unschedulable without it.
+    (Stage::Pass, &RetiringNodeRetention),
+    // Simulates fleets that differ by one node, for fewer unschedulable pods.
+    (Stage::Pass, &UnschedulableSearch),
+    // Readmits pods that were left in favor of other unschedulable pods.
+    (Stage::Pass, &Readmission),
+    // Adds nodes until further tie-breaking samples pass.
+    (Stage::Pass, &SampleRepair),
+    // Removes and replaces nodes where that saves more than the moves cost.
+    (Stage::Pass, &Consolidation),
+    // Retains a node instead of a new one of the same kind.
+    (Stage::Reuse, &EqualNodeReuse),
+    // Adds nodes for unschedulable pods where consolidation freed room within the limits.
+    (Stage::Finish, &Growth),
+    // Balances new nodes over zones at the same price.
+    (Stage::Finish, &ZoneBalance),
+];
+
+/// Applies the strategies of a stage in order.
+pub(super) fn improve(
+    stage: Stage,
+    simulation: &mut Simulation,
+    current: SolvedFleet,
+) -> SolvedFleet {
+    let strategies = STRATEGIES.iter().filter(|(of, _)| *of == stage);
+    strategies.fold(current, |fleet, (_, strategy)| strategy.improve(simulation, fleet))
+}
+
+/// A fleet, with what the strategies decided about its nodes.
+pub(super) struct SolvedFleet {
+    pub fleet: VerifiedFleet,
+    /// Price before any voluntary change, including new nodes for pending pods.
+    pub baseline_price: MicroUsd,
+    /// For each retained node: the best change of it alone that was not worth its cost.
+    pub declined: BTreeMap<NodeName, DeclinedChange>,
+    /// Nodes that only a disruption budget retains.
+    pub budget_blocked: BTreeSet<NodeName>,
+    /// Tie-breaking samples that were added as runs.
+    pub added_runs: Vec<SchedulingRun>,
+    /// True if the search ended before all candidates were tried.
+    pub is_cut_short: bool,
+}
+
+impl SolvedFleet {
+    /// Returns a fleet without voluntary changes.
+    pub(super) fn new(fleet: VerifiedFleet) -> Self {
+        Self {
+            baseline_price: fleet.layout.price,
+            fleet,
+            declined: BTreeMap::new(),
+            budget_blocked: BTreeSet::new(),
+            added_runs: Vec::new(),
+            is_cut_short: false,
+        }
+    }
+
+    /// Drops decisions about nodes that the fleet does not retain.
+    pub(super) fn drop_removed_nodes(&mut self, existing: &[ExistingNode]) {
+        let nodes = existing.iter().zip(&self.fleet.layout.retained);
+        let retained: BTreeSet<&NodeName> =
+            nodes.filter(|(_, retained)| **retained).map(|(node, _)| &node.name).collect();
+        self.declined.retain(|name, _| retained.contains(name));
+        self.budget_blocked.retain(|name| retained.contains(name));
+    }
+}
+
+/// A change that was not worth its cost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeclinedChange {
+    /// Saving per hour.
+    pub saves: MicroUsd,
+    /// Minimum saving per hour.
+    pub needed: MicroUsd,
+    /// Number of running pods that it would move.
+    pub moves: u32,
+}

@@ -1,0 +1,355 @@
+//! Builds the target: converts counts by class back to workloads and concrete nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::alternatives::AlternativeCandidates;
+
+use super::existing_node::{ExistingNode, NodeDisposition};
+use super::greedy_packing::OpenedNode;
+use super::layout::PodsByClass;
+use super::limits::RemainingLimits;
+use super::offer::Offer;
+use super::packing_model::{OfferClass, PackingModel, ResourceVector};
+use super::problem::Placements;
+use super::replacement::{ReplacementBatch, ReplacementBatches, ReplacementInput};
+use super::scheduling_runs::occupied_nodes;
+use super::strategy::{DeclinedChange, SolvedFleet};
+use super::target_fleet::{Launch, NodeRef, Retire};
+use super::topology::TopologyInput;
+use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
+use crate::demand::PodGroup;
+use crate::model::ids::{LabelKey, NodeName, workload_key};
+use crate::model::reason::{BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
+use crate::model::units::MicroUsd;
+
+pub(super) struct TargetBuilder<'a> {
+    pub input: &'a Input<'a>,
+    pub topology: TopologyInput<'a>,
+    pub model: &'a PackingModel,
+    pub groups: &'a [PodGroup],
+    pub offers: &'a [Offer],
+    pub existing: &'a [ExistingNode],
+    pub outcome: &'a SolvedFleet,
+    pub settings: &'a Settings,
+}
+
+/// Alternatives of a node, and the rejected offer classes.
+struct NodeOptions<'a> {
+    /// Offers that hold the same pods, the cheapest first.
+    candidates: Vec<&'a Offer>,
+    rejected: Vec<Rejection>,
+}
+
+/// Placements of each group, and its unschedulable pods.
+pub(super) struct PodPlacements {
+    pub placements: BTreeMap<usize, BTreeMap<NodeRef, u32>>,
+    pub unplaced: BTreeMap<usize, u32>,
+}
+
+impl TargetBuilder<'_> {
+    /// Returns the nodes to launch, one for each opened node and in the same order.
+    pub(super) fn launches(&self) -> Vec<Launch> {
+        let settled = &self.outcome.fleet;
+        let limits = self.limits();
+        let ties = super::topology::tied_keys(self.topology);
+        let mut memo: BTreeMap<(usize, &PodsByClass), NodeOptions> = BTreeMap::new();
+        let mut launches = Vec::with_capacity(settled.offers.len());
+        let pods_on_launch = pods_by_launch(&settled.placements, settled.offers.len());
+        let opened = settled.layout.packing.opened.iter().zip(&settled.offers);
+        for ((node, offer), pods_on_launch) in opened.zip(pods_on_launch) {
+            let key = (node.offer_class, &node.pods);
+            let options = memo.entry(key).or_insert_with(|| self.node_options(node, &limits));
+            let mut new = self.offers[*offer].node.clone();
+            let pool = self.input.desired.pools.get(&new.pool);
+            let demands = pool.map(min_values::required_value_counts).unwrap_or_default();
+            // Alternatives must stay in the topology domains that inter-pod rules tie the pods to.
+            let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
+            // The scheduling simulation may place other pods there than the packing.
+            let groups = packed.chain(pods_on_launch.into_iter().map(|(group, _)| group));
+            let fixed: BTreeSet<&LabelKey> = groups.flat_map(|group| &ties[group]).collect();
+            let stays: Vec<_> =
+                fixed.iter().map(|key| (*key, new.labels.get(*key).cloned())).collect();
+            let is_allowed = |offer: &Offer| {
+                stays.iter().all(|(key, is)| offer.node.labels.get(*key) == is.as_ref())
+            };
+            let candidates =
+                AlternativeCandidates { offers: &options.candidates, is_allowed: &is_allowed };
+            alternatives::choose_alternatives(&mut new, &candidates, &demands);
+            let reason = LaunchReason::Demand { pods: BTreeMap::new() };
+            let rejected = options.rejected.clone();
+            launches.push(Launch { node: new, reason, batch: None, rejected });
+        }
+        launches
+    }
+
+    /// Returns the remaining limits of pools after all launches.
+    fn limits(&self) -> RemainingLimits {
+        let pools = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
+        let offer_classes: Vec<&Offer> =
+            self.model.offer_classes.iter().map(|c| &self.offers[c.offers[0]]).collect();
+        let mut limits =
+            RemainingLimits::new(&pools, std::iter::empty(), self.existing, &offer_classes);
+        for node in &self.outcome.fleet.layout.packing.opened {
+            limits.add_node(node.offer_class);
+        }
+        limits
+    }
+
+    /// Returns the alternative offers for `node`, and the rejected offer classes with their
+    /// reasons.
+    fn node_options(&self, node: &OpenedNode, limits: &RemainingLimits) -> NodeOptions<'_> {
+        let selected = &self.model.offer_classes[node.offer_class];
+        let (mut candidates, mut more_expensive) = (Vec::new(), Vec::new());
+        let (mut too_small, mut too_tight, mut used_up) = (0_u32, 0_u32, 0_u32);
+        let requested = self.total_requests(node);
+        for (index, offer_class) in self.model.offer_classes.iter().enumerate() {
+            if offer_class.pool != selected.pool {
+                continue;
+            }
+            if !holds(offer_class, node, &requested) {
+                too_small += 1;
+                continue;
+            }
+            if offer_class.is_reserved {
+                used_up += u32::from(!selected.is_reserved);
+                continue;
+            }
+            if limits.allows_swap(node.offer_class, index) {
+                candidates.extend(offer_class.offers.iter().map(|i| &self.offers[*i]));
+            }
+            if offer_class.price < selected.price {
+                too_tight += 1;
+            } else if index != node.offer_class {
+                more_expensive.push(index);
+            }
+        }
+        candidates
+            .sort_by_key(|offer| (offer.node.price, &offer.node.instance_type, &offer.node.zone));
+        let mut rejected = self.rejections(&more_expensive, too_small, too_tight);
+        if used_up > 0 {
+            let detail = "of a capacity reservation, which this plan uses up".to_owned();
+            let reason = "reservation-full".to_owned();
+            rejected.push(Rejection { reason, detail, count: used_up });
+        }
+        NodeOptions { candidates, rejected }
+    }
+
+    fn rejections(
+        &self,
+        more_expensive: &[usize],
+        too_small: u32,
+        too_tight: u32,
+    ) -> Vec<Rejection> {
+        let mut rejections = Vec::new();
+        if let Some(next) = more_expensive.first() {
+            let next = &self.offers[self.model.offer_classes[*next].offers[0]].node;
+            rejections.push(Rejection {
+                reason: "dearer".to_owned(),
+                detail: format!(
+                    "holds the same pods, from {} at ${}/h",
+                    next.instance_type,
+                    next.price.rounded(4)
+                ),
+                count: u32::try_from(more_expensive.len()).unwrap_or(u32::MAX),
+            });
+        }
+        if too_tight > 0 {
+            let detail =
+                "cheaper, but kube-scheduler would leave pods unschedulable on them".to_owned();
+            rejections.push(Rejection { reason: "too-tight".to_owned(), detail, count: too_tight });
+        }
+        if too_small > 0 {
+            let detail = "cannot hold these pods on one node".to_owned();
+            rejections.push(Rejection { reason: "too-small".to_owned(), detail, count: too_small });
+        }
+        rejections
+    }
+
+    fn total_requests(&self, node: &OpenedNode) -> ResourceVector {
+        let mut requested = vec![0_i64; self.model.offer_classes[node.offer_class].room.len()];
+        for (class, count) in &node.pods {
+            for (sum, request) in requested.iter_mut().zip(&self.model.classes[*class].requests) {
+                *sum = sum.saturating_add(request.saturating_mul(i64::from(*count)));
+            }
+        }
+        requested
+    }
+
+    /// Returns the placements and the unschedulable pods of each group.
+    pub(super) fn placements(&self) -> PodPlacements {
+        let settled = &self.outcome.fleet;
+        let mut places = PodPlacements {
+            placements: settled.placements.clone(),
+            unplaced: settled.unplaced.clone(),
+        };
+        self.add_unsupported(&mut places);
+        places
+    }
+
+    /// Adds the pods that placement does not support. Running ones stay where they are, and further
+    /// ones are unschedulable.
+    fn add_unsupported(&self, places: &mut PodPlacements) {
+        let groups =
+            self.groups.iter().enumerate().filter(|(_, g)| !g.shape.unsupported.is_empty());
+        for (index, group) in groups {
+            let here: u32 =
+                places.placements.get(&index).into_iter().flat_map(BTreeMap::values).sum();
+            let without = group.counts.planned.saturating_sub(here);
+            if without > 0 {
+                places.unplaced.insert(index, without);
+            }
+        }
+    }
+
+    /// Returns the kept and the retired nodes with their reasons, and sets the reason of every
+    /// launch.
+    pub(super) fn keeps_and_retires(
+        &self,
+        places: &PodPlacements,
+        launches: &mut [Launch],
+    ) -> (BTreeMap<NodeName, KeepReason>, BTreeMap<NodeName, Retire>) {
+        let layout = &self.outcome.fleet.layout;
+        let (mut keeps, mut retires) = (BTreeMap::new(), BTreeMap::new());
+        let planned = launches.to_vec();
+        let changes = ReplacementInput {
+            existing: self.existing,
+            retained: &layout.retained,
+            groups: self.groups,
+            placements: &places.placements,
+            launches: &planned,
+        };
+        let mut batches = changes.batches();
+        if let [only] = batches.batches.as_mut_slice() {
+            // Where pods are added as well, the saving is relative to adding nodes for them alone.
+            only.saves = only.saves.max(self.outcome.baseline_price - layout.price);
+        }
+        let occupied = occupied_nodes(self.groups);
+        for (index, node) in self.existing.iter().enumerate() {
+            if layout.retained[index] {
+                let pods = layout.pods_on[index].values().sum();
+                keeps.insert(node.name.clone(), self.keep_reason(node, pods));
+            } else {
+                let retire = self.retire(index, node, &batches, &changes, &occupied);
+                retires.insert(node.name.clone(), retire);
+            }
+        }
+        self.launch_reasons(places, launches, &batches);
+        (keeps, retires)
+    }
+
+    fn keep_reason(&self, node: &ExistingNode, pods: u32) -> KeepReason {
+        let blocked = |by: BlockReason| KeepReason::Blocked { by };
+        match &node.disposition {
+            // An unknown blocker does not matter for a node that is needed anyway.
+            NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::Unknown { .. } })
+                if pods > 0 =>
+            {
+                KeepReason::Needed { pods }
+            }
+            NodeDisposition::Keep(reason) => reason.clone(),
+            NodeDisposition::Retire(_) => blocked(BlockReason::NoOtherPlace),
+            NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
+                match self.outcome.declined.get(&node.name) {
+                    Some(DeclinedChange { saves, needed, moves })
+                        if *saves > MicroUsd::ZERO && *saves < *needed =>
+                    {
+                        KeepReason::NotWorthMoving {
+                            saves_hourly: *saves,
+                            needed_hourly: *needed,
+                            moves: *moves,
+                        }
+                    }
+                    None if self.outcome.budget_blocked.contains(&node.name) => {
+                        blocked(BlockReason::Budget)
+                    }
+                    Some(_) | None => KeepReason::Needed { pods },
+                }
+            }
+        }
+    }
+
+    fn retire(
+        &self,
+        index: usize,
+        node: &ExistingNode,
+        batches: &ReplacementBatches,
+        changes: &ReplacementInput,
+        occupied: &BTreeSet<&NodeName>,
+    ) -> Retire {
+        let price = node.price.unwrap_or_default();
+        let batch_index = batches.by_node.get(&index).copied();
+        if let NodeDisposition::Retire(reason) = &node.disposition {
+            return Retire { reason: reason.clone(), batch: batch_index };
+        }
+        if !occupied.contains(&node.name) {
+            return Retire { reason: RetireReason::Empty { saves_hourly: price }, batch: None };
+        }
+        let batch = batch_index.map(|batch| &batches.batches[batch]);
+        let (saves_hourly, moves) = match batch {
+            Some(batch) if batch.saves > MicroUsd::ZERO => (batch.saves, batch.moves),
+            Some(_) | None => (price, changes.moved_pods(&[index])),
+        };
+        let payback_hours = self.settings.payback_hours(saves_hourly, moves);
+        Retire {
+            reason: RetireReason::Underutilized { saves_hourly, moves, payback_hours },
+            batch: batch_index,
+        }
+    }
+
+    fn launch_reasons(
+        &self,
+        places: &PodPlacements,
+        launches: &mut [Launch],
+        batches: &ReplacementBatches,
+    ) {
+        let pods_on_launch = pods_by_launch(&places.placements, launches.len());
+        for (index, (launch, pods)) in launches.iter_mut().zip(pods_on_launch).enumerate() {
+            launch.batch = batches.by_launch.get(&index).copied();
+            let batch = launch.batch.map(|batch| &batches.batches[batch]);
+            if launch.is_fixed() {
+                continue;
+            }
+            launch.reason = match batch {
+                Some(ReplacementBatch { mandatory: Some((node, reason)), .. }) => {
+                    LaunchReason::Replacement {
+                        of: node.as_str().into(),
+                        because: Box::new(reason.clone()),
+                    }
+                }
+                Some(ReplacementBatch { saves, moves, .. }) if *saves > MicroUsd::ZERO => {
+                    LaunchReason::Consolidation { saves_hourly: *saves, moves: *moves }
+                }
+                // With more pods than before, the batch makes room at a lower price than adding
+                // nodes.
+                Some(_) | None => {
+                    let named =
+                        |(group, n): (usize, u32)| (workload_key(&self.groups[group].workload), n);
+                    LaunchReason::Demand { pods: pods.into_iter().map(named).collect() }
+                }
+            };
+        }
+    }
+}
+
+/// Returns true if a node of this offer class has room for `requested` and admits the pods of
+/// `node`.
+fn holds(offer_class: &OfferClass, node: &OpenedNode, requested: &[i64]) -> bool {
+    requested
+        .iter()
+        .zip(&offer_class.room)
+        .all(|(requested, room)| *requested <= 0 || requested <= room)
+        && node.pods.keys().all(|class| offer_class.admits[*class])
+}
+
+/// Returns for each launch the groups on it, each with its pod count.
+fn pods_by_launch(placements: &Placements, launches: usize) -> Vec<Vec<(usize, u32)>> {
+    let mut pods_on_launch = vec![Vec::new(); launches];
+    for (group, places) in placements {
+        for (place, count) in places {
+            if let NodeRef::Launch(index) = place {
+                pods_on_launch[*index].push((*group, *count));
+            }
+        }
+    }
+    pods_on_launch
+}

@@ -1,0 +1,81 @@
+//! Solver tests with the fleets of the source documents.
+
+mod nominations;
+mod pod_rules;
+mod stability;
+
+use crate::model::units::MicroUsd;
+use crate::testing::Story;
+
+#[test]
+fn workshop_sequence_never_costs_more_than_karpenter() {
+    let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 0, 1024);
+    assert_eq!(story.step(5), (vec!["m5.large".into()], MicroUsd(96_000)));
+    assert!(story.step(12).1 <= MicroUsd(2 * 96_000));
+    assert!(story.step(5).1 <= MicroUsd(96_000));
+    assert_eq!(story.step(1), (vec!["c5.large".into()], MicroUsd(85_000)));
+    assert_eq!(story.step(0), (vec![], MicroUsd(0)));
+}
+
+#[test]
+fn provisioner_sequence_never_costs_more_than_karpenter() {
+    let mut story = Story::new(&["c5.large", "m5.large", "m5.xlarge"], 1000, 0);
+    assert!(story.step(12).1 <= MicroUsd(4 * 192_000));
+    assert!(story.step(5).1 <= MicroUsd(2 * 192_000));
+    assert_eq!(story.step(1), (vec!["c5.large".into()], MicroUsd(85_000)));
+}
+
+#[test]
+fn limits_are_reached_but_never_exceeded() {
+    let mut story = Story::new(&["m5.xlarge"], 1000, 0);
+    story.scale(9);
+    let pool = story.desired.pools.values_mut().next().expect("a pool");
+    pool.limits.resources = [("cpu".into(), 8_000)].into();
+    let target = story.solve().target;
+    assert_eq!(target.launches.len(), 2);
+    assert_eq!(target.unschedulable[0].pods, 3);
+    assert_eq!(target.unschedulable[0].rejections[0].reason, "limit-reached");
+    assert!(
+        target.unschedulable[0]
+            .suggested_change
+            .as_ref()
+            .is_some_and(|n| n.contains("limits of pool default"))
+    );
+}
+
+#[test]
+fn oversized_pod_names_the_resource_and_a_larger_type() {
+    let mut story = Story::new(&["m5.large"], 100, 40 * 1024);
+    story.scale(1);
+    let unplaced = &story.solve().target.unschedulable[0];
+    assert_eq!(unplaced.rejections[0].reason, "too-small");
+    assert!(unplaced.rejections[0].detail.contains("memory: needs 40Gi"), "{unplaced:?}");
+    let nearest = unplaced.suggested_change.as_deref().unwrap_or_default();
+    assert!(nearest.starts_with("let pool default use "), "{nearest}");
+}
+
+#[test]
+fn new_nodes_spread_over_zones_of_the_same_price() {
+    let mut story = Story::new(&["m5.large"], 1000, 0);
+    story.scale(6);
+    let target = story.solve().target;
+    let zones: std::collections::BTreeSet<_> =
+        target.launches.iter().map(|l| &l.node.zone).collect();
+    assert!(zones.len() >= 3, "{zones:?}");
+}
+
+#[test]
+fn lower_bound_never_exceeds_the_packing() {
+    for replicas in [1, 2, 3, 5, 8, 13, 21, 100, 1000] {
+        let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 333, 700);
+        story.scale(replicas);
+        let target = story.solve().target;
+        assert!(
+            target.lower_bound <= target.packed_price,
+            "{replicas}: {} > {}",
+            target.lower_bound,
+            target.packed_price
+        );
+        assert!(target.lower_bound > MicroUsd::ZERO);
+    }
+}

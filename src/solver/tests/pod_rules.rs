@@ -1,0 +1,279 @@
+//! Inter-pod rules: a small repository for each, and the resulting fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::manifest::read;
+use crate::model::desired::{Fleet, Tree, TreeFile};
+use crate::model::observed::Observed;
+use crate::solver::{NodeRef, Solution};
+use crate::testing::{Story, node_class, pool, requirement};
+
+/// Returns a Deployment of pods of 500m and 512Mi; `spec` is inserted into its pod template.
+pub(super) fn deployment(name: &str, replicas: u32, spec: &str) -> String {
+    let resources = "resources: {requests: {cpu: 500m, memory: 512Mi}}";
+    let spec = spec.replace("$RESOURCES", resources);
+    let container = format!("containers: [{{name: app, {resources}}}]");
+    let containers = if spec.contains("containers:") { String::new() } else { container + ", " };
+    format!(
+        "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: web}}\n\
+         spec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: {name}}}}}\n  template:\n\
+         \x20   metadata: {{labels: {{app: {name}}}}}\n    spec: {{{containers}{spec}}}\n"
+    )
+}
+
+fn spread(of: &str, key: &str, more: &str) -> String {
+    format!(
+        "topologySpreadConstraints: [{{topologyKey: {key}, whenUnsatisfiable: DoNotSchedule, \
+         labelSelector: {{matchLabels: {{app: {of}}}}}, {more}}}]"
+    )
+}
+
+fn term(kind: &str, of: &str, key: &str) -> String {
+    format!(
+        "affinity: {{{kind}: {{requiredDuringSchedulingIgnoredDuringExecution: \
+         [{{topologyKey: {key}, labelSelector: {{matchLabels: {{app: {of}}}}}}}]}}}}"
+    )
+}
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const HOST: &str = "kubernetes.io/hostname";
+
+/// Summary of a fleet.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FleetSummary {
+    /// Pods of each workload on each node, fewest first.
+    nodes: BTreeMap<String, Vec<u32>>,
+    /// Pods of each workload in each zone, fewest first.
+    zones: BTreeMap<String, Vec<u32>>,
+    /// Number of unschedulable pods.
+    unplaced: u32,
+}
+
+pub(super) fn story(manifests: &[String]) -> Story {
+    let mut story = Story::new(&[], 0, 0);
+    let file =
+        TreeFile { path: "w.yaml".into(), content: Ok(manifests.concat().into_bytes().into()) };
+    let read = read(&Tree { files: vec![file] }, &Fleet::default());
+    assert_eq!(read.problems, [], "{manifests:#?}");
+    story.desired.workloads = read.workloads;
+    let mut pool = pool();
+    pool.requirements = vec![
+        requirement("node.kubernetes.io/instance-type", &["m5.large", "m5.xlarge"]),
+        requirement("karpenter.sh/capacity-type", &["on-demand"]),
+        requirement(ZONE, &["us-east-1a", "us-east-1b", "us-east-1c"]),
+    ];
+    story.desired.pools = [(pool.name.clone(), pool)].into();
+    let class = node_class();
+    story.desired.node_classes = [(class.name.clone(), class)].into();
+    story
+}
+
+fn summary(story: &Story, solution: &Solution) -> FleetSummary {
+    let workloads: Vec<String> =
+        story.desired.workloads.keys().map(|id| id.name.to_string()).collect();
+    let target = &solution.target;
+    let zone_of = |place: &NodeRef| match place {
+        NodeRef::Launch(index) => target.launches[*index].node.zone.to_string(),
+        NodeRef::Existing(name) => zone_in(&story.observed, name.as_str()),
+    };
+    let mut summary = FleetSummary {
+        unplaced: target.unschedulable.iter().map(|u| u.pods).sum(),
+        ..FleetSummary::default()
+    };
+    for (group, places) in &target.placements {
+        let mut zones: BTreeMap<String, u32> = BTreeMap::new();
+        for (place, count) in places {
+            *zones.entry(zone_of(place)).or_insert(0) += count;
+        }
+        let mut nodes: Vec<u32> = places.values().copied().collect();
+        let mut zones: Vec<u32> = zones.into_values().collect();
+        nodes.sort_unstable();
+        zones.sort_unstable();
+        summary.nodes.insert(workloads[*group].clone(), nodes);
+        summary.zones.insert(workloads[*group].clone(), zones);
+    }
+    summary
+}
+
+fn zone_in(observed: &Observed, node: &str) -> String {
+    observed.nodes[node].labels[ZONE].to_string()
+}
+
+fn plan(manifests: &[String]) -> FleetSummary {
+    let story = story(manifests);
+    summary(&story, &story.solve())
+}
+
+#[test]
+fn zone_spread_places_pods_in_each_zone() {
+    let fleet = plan(&[deployment("a", 4, &spread("a", ZONE, "maxSkew: 1"))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 2][..], 0));
+}
+
+#[test]
+fn too_few_domains_keep_the_minimum_at_zero() {
+    let fleet = plan(&[deployment("a", 4, &spread("a", ZONE, "maxSkew: 1, minDomains: 4"))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 1));
+}
+
+#[test]
+fn hostname_spread_fills_each_new_node_up_to_the_skew() {
+    let fleet = plan(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 1"))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1, 1][..], 0));
+    let fleet = plan(&[deployment("a", 4, &spread("a", HOST, "maxSkew: 4"))]);
+    assert_eq!((fleet.nodes["a"].iter().sum::<u32>(), fleet.unplaced), (4, 0));
+    assert!(fleet.nodes["a"].len() <= 2, "{fleet:?}");
+}
+
+#[test]
+fn a_spread_without_a_selector_spreads_nothing() {
+    let rule = format!(
+        "topologySpreadConstraints: [{{topologyKey: {HOST}, whenUnsatisfiable: DoNotSchedule, maxSkew: 1}}]"
+    );
+    assert_eq!(plan(&[deployment("a", 2, &rule)]).nodes["a"], [2]);
+}
+
+#[test]
+fn pods_with_anti_affinity_share_no_node_and_no_zone() {
+    let fleet = plan(&[deployment("a", 3, &term("podAntiAffinity", "a", HOST))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 0));
+    let fleet = plan(&[deployment("a", 4, &term("podAntiAffinity", "a", ZONE))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 1));
+}
+
+#[test]
+fn lower_bound_ignores_rules_added_after_their_pods_ran() {
+    let mut before = Story::new(&["m5.large"], 500, 512);
+    before.step(2);
+    let [node] = before.observed.instances.values().collect::<Vec<_>>()[..] else { panic!("one") };
+    let price = before.catalog.types[&node.instance_type].offerings.iter();
+    let price = price.filter_map(|offering| offering.price).max().expect("priced");
+    let apart = story(&[deployment("a", 2, &term("podAntiAffinity", "a", HOST))]);
+    let apart = apart.desired.workloads.into_values().next().expect("declared");
+    before.desired.workloads.values_mut().for_each(|of| of.template = apart.template.clone());
+    let target = before.solve().target;
+    assert!(
+        target.launches.is_empty() && target.unschedulable.is_empty(),
+        "both run where they ran"
+    );
+    assert!(target.lower_bound <= price, "{} for a fleet of {price}", target.lower_bound);
+}
+
+#[test]
+fn anti_affinity_applies_in_both_directions() {
+    for key in [HOST, ZONE] {
+        let repelled = deployment("a", 2, "");
+        let repelling = deployment("b", 2, &term("podAntiAffinity", "a", key));
+        let story = story(&[repelled, repelling]);
+        let solution = story.solve();
+        let places: Vec<BTreeSet<String>> = solution
+            .target
+            .placements
+            .values()
+            .map(|on| {
+                let domain = |place: &NodeRef| match place {
+                    NodeRef::Launch(index) if key == ZONE => {
+                        solution.target.launches[*index].node.zone.to_string()
+                    }
+                    NodeRef::Launch(index) => index.to_string(),
+                    NodeRef::Existing(name) => name.to_string(),
+                };
+                on.keys().map(domain).collect()
+            })
+            .collect();
+        assert_eq!(solution.target.unschedulable.len(), 0, "{key}");
+        assert!(places[0].is_disjoint(&places[1]), "{key}: {places:?}");
+    }
+}
+
+#[test]
+fn pods_with_affinity_share_a_zone_or_a_node() {
+    let fleet = plan(&[deployment("a", 9, &term("podAffinity", "a", ZONE))]);
+    assert_eq!((fleet.zones["a"].as_slice(), fleet.unplaced), (&[9][..], 0));
+    let fleet = plan(&[deployment("a", 5, &term("podAffinity", "a", HOST))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[5][..], 0));
+    let fleet = plan(&[deployment("a", 9, &term("podAffinity", "a", HOST))]);
+    assert_eq!(
+        (fleet.nodes["a"].as_slice(), fleet.unplaced),
+        (&[7][..], 2),
+        "an m5.xlarge holds 7"
+    );
+}
+
+#[test]
+fn affinity_follows_other_pods_and_fails_without_them() {
+    let fleet =
+        plan(&[deployment("a", 4, &term("podAffinity", "b", ZONE)), deployment("b", 2, "")]);
+    assert_eq!((fleet.zones["a"].len(), fleet.unplaced), (1, 0), "{fleet:?}");
+    let fleet =
+        plan(&[deployment("a", 4, &term("podAffinity", "b", HOST)), deployment("b", 1, "")]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[4][..], 0));
+    let fleet = plan(&[deployment("a", 2, &term("podAffinity", "ghost", ZONE))]);
+    assert_eq!((fleet.nodes.len(), fleet.unplaced), (0, 2), "{fleet:?}");
+}
+
+#[test]
+fn a_host_port_is_bound_once_on_a_node() {
+    let port = |ip: &str| {
+        let port = format!("{{containerPort: 80, hostPort: 80, hostIP: {ip}}}");
+        format!("containers: [{{name: app, $RESOURCES, ports: [{port}]}}]")
+    };
+    let fleet = plan(&[deployment("a", 3, &port("0.0.0.0"))]);
+    assert_eq!((fleet.nodes["a"].as_slice(), fleet.unplaced), (&[1, 1, 1][..], 0));
+    let fleet =
+        plan(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
+    assert_eq!(fleet.unplaced, 0);
+    let story =
+        story(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
+    assert_eq!(story.solve().target.launches.len(), 1, "other addresses do not clash");
+}
+
+#[test]
+fn preference_is_followed_up_to_the_cost_of_its_weight() {
+    let wish = |zone: &str, weight: u32| {
+        format!(
+            "affinity: {{nodeAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: \
+             [{{weight: {weight}, preference: {{matchExpressions: \
+             [{{key: {zone}, operator: In, values: [us-east-1c, r5.large]}}]}}}}]}}}}"
+        )
+    };
+    let launched = |spec: &str| {
+        let mut story = story(&[deployment("a", 3, spec)]);
+        let pool = story.desired.pools.values_mut().next().expect("a pool");
+        pool.requirements[0] =
+            requirement("node.kubernetes.io/instance-type", &["m5.large", "r5.large"]);
+        let solution = story.solve();
+        let node = &solution.target.launches[0].node;
+        (node.zone.to_string(), node.instance_type.to_string())
+    };
+    assert_eq!(launched(&wish(ZONE, 1)).0, "us-east-1c", "another zone costs nothing");
+    let kind = "node.kubernetes.io/instance-type";
+    // The pods' share of the cheaper node is 7.5 cents; the other one costs 3 cents more.
+    assert_eq!(launched(&wish(kind, 100)).1, "r5.large");
+    assert_eq!(launched(&wish(kind, 10)).1, "m5.large");
+}
+
+#[test]
+fn rules_over_several_keys_hold_together() {
+    let rules =
+        format!("{}, {}", spread("a", ZONE, "maxSkew: 1"), term("podAntiAffinity", "a", HOST));
+    let fleet = plan(&[deployment("a", 7, &rules)]);
+    assert_eq!(fleet.zones["a"], [2, 2, 3]);
+    assert_eq!(fleet.nodes["a"], [1; 7]);
+}
+
+#[test]
+fn improved_fleet_still_passes_every_order() {
+    let large = |cpu: &str| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}, memory: 100Mi}}}}}}]"
+        )
+    };
+    let manifests = [deployment("a", 1, &large("1500m")), deployment("b", 2, &large("600m"))];
+    let mut story = story(&manifests);
+    let pool = story.desired.pools.values_mut().next().expect("a pool");
+    pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
+    let target = story.solve().target;
+    // On two nodes the smaller pods, if they come first, take one each.
+    assert_eq!((target.launches.len(), target.unschedulable.len()), (3, 0));
+}

@@ -1,0 +1,416 @@
+//! Explains unschedulable pods: why each offer was rejected, and the smallest change that would
+//! help.
+
+mod pod_rules;
+mod pool_refusals;
+mod suggested_change;
+
+use std::collections::BTreeMap;
+
+pub(super) use pool_refusals::refusal_message;
+use pool_refusals::{withheld_code, withheld_message};
+
+use super::excluded_pods::exclusion_reason;
+use super::limits::amount;
+use super::offer::{Offer, Offers, PoolRefusal, WithheldReason};
+use super::rescue::RescueContext;
+use super::target_fleet::{Contention, UnschedulablePods};
+use super::{Input, auto_scaling_groups};
+use crate::demand::{PodGroup, PodShape, PodVolume};
+use crate::model::desired::PoolLimits;
+use crate::model::ids::{Labels, PoolName, ReservationId};
+use crate::model::pod::{Taint, untolerated};
+use crate::model::reason::Rejection;
+use crate::model::requirement::{Requirements, key};
+use crate::model::units::Resources;
+use crate::scheduler::{ScheduleNode, UnfitReason};
+
+/// Maximum number of reasons listed for one group.
+const REASONS_MAX: usize = 12;
+
+/// Explains unschedulable pods.
+pub(super) struct UnschedulableReport<'a> {
+    pub input: &'a Input<'a>,
+    pub offers: &'a Offers,
+}
+
+/// Largest amount of each resource that too small nodes offer to pods, by pool.
+type LargestRoom<'a> = BTreeMap<&'a PoolName, Resources>;
+
+/// Reason why an offer does not fit a pod.
+enum OfferObstacle {
+    Taint(String),
+    Label {
+        key: String,
+        asked: String,
+    },
+    Volume {
+        place: String,
+    },
+    /// Node affinity and volumes of the pod leave no term that a node could meet.
+    NoTerm,
+    TooSmall {
+        resource: String,
+    },
+    /// Limits of the pool are reached.
+    Limit,
+    /// Limits of the pool are reached until nodes that this plan removes are gone.
+    LimitUntilApplied,
+    /// The plan uses up its capacity reservation.
+    Reservation(ReservationId),
+    /// The pool has a fixed number of nodes.
+    StaticPool,
+    /// The offer is unavailable now.
+    Withheld(WithheldReason),
+    /// An inter-pod rule.
+    Rule(UnfitReason),
+    /// The node would fit, but some arrival order leaves a pod unscheduled.
+    LeftOver,
+}
+
+/// Returns the obstacle for a pod on nodes of an offer that admit the pod and have room.
+fn scheduler_obstacle(
+    context: &mut RescueContext,
+    group: usize,
+    at: usize,
+    offer: &Offer,
+) -> OfferObstacle {
+    if !context.is_within_limits(at) {
+        if context.is_within_limits_once_applied(at) {
+            return OfferObstacle::LimitUntilApplied;
+        }
+        let reservation = offer.node.reservation.clone();
+        return reservation.map_or(OfferObstacle::Limit, OfferObstacle::Reservation);
+    }
+    context
+        .refusal(group, at)
+        .into_iter()
+        .next()
+        .map_or(OfferObstacle::LeftOver, OfferObstacle::Rule)
+}
+
+impl UnschedulableReport<'_> {
+    /// Returns explanations for all unschedulable groups.
+    pub(super) fn explain_all<'h>(
+        &self,
+        groups: &[PodGroup],
+        unplaced: &BTreeMap<usize, u32>,
+        context: impl FnOnce() -> RescueContext<'h>,
+    ) -> Vec<UnschedulablePods> {
+        if unplaced.is_empty() {
+            return Vec::new();
+        }
+        let mut context = context();
+        let explain = |(index, pods): (&usize, &u32)| {
+            self.explain(*index, &groups[*index], *pods, &mut context)
+        };
+        unplaced.iter().map(explain).collect()
+    }
+
+    /// Returns the explanation for `pods` unschedulable pods of a group.
+    fn explain(
+        &self,
+        index: usize,
+        group: &PodGroup,
+        pods: u32,
+        context: &mut RescueContext,
+    ) -> UnschedulablePods {
+        let shape = &group.shape;
+        let offerings = u32::try_from(self.offers.list.len() + self.unavailable_offers().count())
+            .unwrap_or(u32::MAX);
+        if let Some(feature) = shape.unsupported.first() {
+            let (rejection, nearest) = exclusion_reason(*feature, group, self.input, offerings);
+            let rejections = vec![rejection];
+            let contest = Contention::default();
+            let oversize = None;
+            return UnschedulablePods {
+                group: index,
+                pods,
+                rejections,
+                offerings,
+                suggested_change: nearest,
+                contention: contest,
+                oversize,
+            };
+        }
+        let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+        let mut obstacles = Vec::with_capacity(self.offers.list.len());
+        for (at, offer) in self.offers.list.iter().enumerate() {
+            let obstacle = obstacle(shape, offer);
+            obstacles.push((
+                offer,
+                obstacle.unwrap_or_else(|| scheduler_obstacle(context, index, at, offer)),
+            ));
+        }
+        for (offer, last) in self.unavailable_offers() {
+            obstacles.push((offer, obstacle(shape, offer).unwrap_or(last)));
+        }
+        let largest = largest(&obstacles);
+        for (offer, obstacle) in &obstacles {
+            let reason = self.describe(shape, &largest, offer, obstacle);
+            *counts.entry(reason).or_insert(0) += 1;
+        }
+        let mut rejections: Vec<Rejection> = counts
+            .into_iter()
+            .map(|((reason, detail), count)| Rejection { reason, detail, count })
+            .collect();
+        rejections.extend(self.pool_rejections());
+        rejections.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cmp(b)));
+        rejections.truncate(REASONS_MAX);
+        UnschedulablePods {
+            group: index,
+            pods,
+            rejections,
+            offerings,
+            suggested_change: self.suggested_change(shape, &obstacles),
+            contention: Contention::default(),
+            oversize: self.oversize(shape, &largest, &obstacles),
+        }
+    }
+
+    /// Returns the resource in which the pods exceed every node that admits them. `None` if one of
+    /// these nodes has room, or no node admits them.
+    fn oversize(
+        &self,
+        shape: &PodShape,
+        largest: &LargestRoom,
+        obstacles: &[(&Offer, OfferObstacle)],
+    ) -> Option<String> {
+        let mut first = None;
+        for (offer, obstacle) in obstacles {
+            match obstacle {
+                OfferObstacle::Taint(_)
+                | OfferObstacle::Label { .. }
+                | OfferObstacle::NoTerm
+                | OfferObstacle::Volume { .. } => {}
+                OfferObstacle::TooSmall { .. } => {
+                    first = first.or(Some((*offer, obstacle)));
+                }
+                OfferObstacle::Limit
+                | OfferObstacle::LimitUntilApplied
+                | OfferObstacle::Reservation(_)
+                | OfferObstacle::StaticPool
+                | OfferObstacle::Withheld(_)
+                | OfferObstacle::Rule(_)
+                | OfferObstacle::LeftOver => return None,
+            }
+        }
+        first.map(|(offer, obstacle)| self.describe(shape, largest, offer, obstacle).1)
+    }
+
+    /// Returns the unavailable offers, with the reason.
+    fn unavailable_offers(&self) -> impl Iterator<Item = (&Offer, OfferObstacle)> {
+        let fixed = self
+            .offers
+            .static_pools
+            .values()
+            .flatten()
+            .map(|offer| (offer, OfferObstacle::StaticPool));
+        let withheld = self.offers.withheld.iter();
+        fixed.chain(withheld.map(|(offer, why)| (offer, OfferObstacle::Withheld(why.clone()))))
+    }
+
+    fn describe(
+        &self,
+        shape: &PodShape,
+        largest: &LargestRoom,
+        offer: &Offer,
+        obstacle: &OfferObstacle,
+    ) -> (String, String) {
+        let pool = &offer.node.pool;
+        match obstacle {
+            OfferObstacle::Taint(taint) => (
+                "taint".to_owned(),
+                format!("pool {pool} has taint {taint}, which the pod does not tolerate"),
+            ),
+            OfferObstacle::Label { key, asked } if key == key::ZONE => {
+                ("wrong-zone".to_owned(), format!("the pod asks for zone {asked}"))
+            }
+            OfferObstacle::Label { key, asked } => (
+                "wrong-label".to_owned(),
+                format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
+            ),
+            OfferObstacle::Volume { place } => ("volume-elsewhere".to_owned(), place.clone()),
+            OfferObstacle::NoTerm => ("wrong-label".to_owned(), no_term_message(shape)),
+            OfferObstacle::TooSmall { resource } => {
+                let largest = largest.get(pool).map_or(0, |room| amount(room, resource));
+                let asked = format_amount(resource, amount(&shape.requests, resource));
+                let detail = format!(
+                    "{resource}: needs {asked}, the largest of pool {pool} leaves {}",
+                    format_amount(resource, largest)
+                );
+                ("too-small".to_owned(), detail)
+            }
+            OfferObstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
+            OfferObstacle::LimitUntilApplied => (
+                "limit-until-applied".to_owned(),
+                format!("{} until nodes that this plan removes are gone", self.limit_detail(pool)),
+            ),
+            OfferObstacle::Reservation(id) => {
+                ("reservation-full".to_owned(), format!("reservation {id} has no instance left"))
+            }
+            OfferObstacle::StaticPool => (
+                "fixed-size".to_owned(),
+                format!("pool {pool} has a fixed number of nodes, and pods cannot add any"),
+            ),
+            OfferObstacle::Withheld(why) => {
+                (withheld_code(why).to_owned(), withheld_message(pool, why))
+            }
+            OfferObstacle::Rule(reason) => {
+                let rule = pod_rules::explain_rule(shape, &offer.node.labels, reason);
+                (rule.code.to_owned(), rule.detail)
+            }
+            OfferObstacle::LeftOver => (
+                "left-over".to_owned(),
+                "the node would fit, but kube-scheduler leaves a pod unscheduled in some \
+                 arrival order"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    fn limit_detail(&self, pool: &PoolName) -> String {
+        let mut limits = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
+        let PoolLimits { resources, nodes } = limits.remove(pool).unwrap_or_default();
+        let amounts = resources
+            .iter()
+            .map(|(name, n)| format!("{name} {}", format_amount(name.as_str(), *n)));
+        let nodes = nodes.map(|n| format!("nodes {n}"));
+        let list: Vec<String> = amounts.chain(nodes).collect();
+        format!("pool {pool} has reached its limits ({})", list.join(", "))
+    }
+
+    fn pool_rejections(&self) -> impl Iterator<Item = Rejection> {
+        // Withheld offers are already listed among the offers.
+        let rule =
+            |(_, refusal): &(&PoolName, &PoolRefusal)| !matches!(refusal, PoolRefusal::Withheld(_));
+        self.offers.refusals.iter().filter(rule).map(|(pool, refusal)| Rejection {
+            reason: pool_refusals::refusal_code(refusal).to_owned(),
+            detail: refusal_message(pool, refusal),
+            count: 0,
+        })
+    }
+}
+
+/// Returns, by pool, the largest amount of each resource that too small nodes offer to pods.
+fn largest<'o>(obstacles: &[(&'o Offer, OfferObstacle)]) -> LargestRoom<'o> {
+    let small = obstacles.iter().filter(|(_, why)| matches!(why, OfferObstacle::TooSmall { .. }));
+    let mut largest = LargestRoom::new();
+    for (offer, _) in small {
+        let most = largest.entry(&offer.node.pool).or_default();
+        *most = most.at_least(&offer.room);
+    }
+    largest
+}
+
+/// Returns the first static obstacle for a pod on a node of the offer.
+fn obstacle(shape: &PodShape, offer: &Offer) -> Option<OfferObstacle> {
+    obstacles(shape, offer).into_iter().next()
+}
+
+/// Returns all static obstacles for a pod on a node of the offer, most important first. Of labels
+/// it returns only the first that the pod's first term misses.
+fn obstacles(shape: &PodShape, offer: &Offer) -> Vec<OfferObstacle> {
+    let node = &offer.node;
+    let mut found = Vec::new();
+    if let Some(taint) = untolerated(&node.taints, &shape.tolerations) {
+        let taint = format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
+        found.push(OfferObstacle::Taint(taint));
+    }
+    let labels = &node.labels;
+    let reached =
+        |mount: &&PodVolume| !mount.nodes.iter().any(|place| place.matches_labels(labels));
+    let is_asked_for = shape.nodes.stated().iter().any(|stated| stated.matches_labels(labels));
+    match shape.volumes.iter().find(reached).filter(|_| is_asked_for) {
+        Some(mount) => found.push(OfferObstacle::Volume { place: mount.topology_text() }),
+        None => found.extend(unmatched_label(shape, labels)),
+    }
+    // Of several short resources, the one with the largest shortage is the most useful.
+    let shortage = |resource: &String| {
+        let (asked, room) = (amount(&shape.requests, resource), amount(&offer.room, resource));
+        if room <= 0 { i128::MAX } else { i128::from(asked) * 1000 / i128::from(room) }
+    };
+    let short = shape.requests.exceeding(&offer.room).into_iter().max_by_key(shortage);
+    found.extend(short.map(|resource| OfferObstacle::TooSmall { resource }));
+    found
+}
+
+/// Returns a label mismatch of the first term, if every term of the pod has one.
+fn unmatched_label(shape: &PodShape, labels: &Labels) -> Option<OfferObstacle> {
+    if shape.nodes.any_of.is_empty() {
+        return Some(OfferObstacle::NoTerm);
+    }
+    let of_term = |alternative: &Requirements| {
+        let key = alternative.unmatched(labels)?;
+        let asked = alternative.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
+        Some(OfferObstacle::Label { key: key.to_string(), asked })
+    };
+    let verdicts: Option<Vec<OfferObstacle>> = shape.nodes.any_of.iter().map(of_term).collect();
+    verdicts?.into_iter().next()
+}
+
+/// Returns the code and the description of the reason why one more pod of `shape` does not fit a
+/// node.
+pub(super) fn explain_unfit(
+    shape: &PodShape,
+    node: &ScheduleNode,
+    reason: &UnfitReason,
+) -> (&'static str, String) {
+    match reason {
+        UnfitReason::Taint => {
+            let taint = untolerated(&node.taints, &shape.tolerations);
+            let text = |taint: &Taint| format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
+            let taint = taint.map(text).unwrap_or_default();
+            ("taint", format!("its taint {taint} is not tolerated"))
+        }
+        UnfitReason::NodeAffinity => match unmatched_label(shape, &node.labels) {
+            Some(OfferObstacle::Label { key, asked }) => {
+                ("wrong-label", format!("the pod asks for {key} {asked}"))
+            }
+            _ => ("wrong-label", no_term_message(shape)),
+        },
+        UnfitReason::VolumeElsewhere => {
+            let is_off = |mount: &&PodVolume| {
+                !mount.nodes.iter().any(|place| place.matches_labels(&node.labels))
+            };
+            let mount = shape.volumes.iter().find(is_off);
+            ("volume-elsewhere", mount.map_or_else(|| reason.to_string(), PodVolume::topology_text))
+        }
+        UnfitReason::HostPorts => ("host-port", "another pod binds its host port there".to_owned()),
+        UnfitReason::Insufficient(resource) => {
+            ("too-small", format!("it is too small for the pod's {resource}"))
+        }
+        UnfitReason::Unschedulable
+        | UnfitReason::NodeName
+        | UnfitReason::TooManyPods
+        | UnfitReason::VolumeInUse
+        | UnfitReason::TooManyVolumes
+        | UnfitReason::VolumeNotReady
+        | UnfitReason::SpreadKey
+        | UnfitReason::Spread
+        | UnfitReason::PodAffinity
+        | UnfitReason::PodAntiAffinity
+        | UnfitReason::ExistingAntiAffinity => {
+            let rule = pod_rules::explain_rule(shape, &node.labels, reason);
+            (rule.code, rule.detail)
+        }
+    }
+}
+
+fn no_term_message(shape: &PodShape) -> String {
+    let places: Vec<String> = shape.volumes.iter().map(PodVolume::topology_text).collect();
+    match places.as_slice() {
+        [_, _, ..] => format!("no node reaches all of its volumes: {}", places.join("; ")),
+        _ => "no term of its node affinity can be met by any node".to_owned(),
+    }
+}
+
+/// Formats an amount as Kubernetes does.
+fn format_amount(resource: &str, amount: i64) -> String {
+    match resource {
+        "cpu" => crate::model::units::MilliCpu(amount).to_string(),
+        "memory" | "ephemeral-storage" => crate::model::units::Bytes(amount).to_string(),
+        _ if resource.starts_with("hugepages-") => crate::model::units::Bytes(amount).to_string(),
+        _ => amount.to_string(),
+    }
+}

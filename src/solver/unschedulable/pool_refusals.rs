@@ -1,0 +1,65 @@
+//! Messages for pools that cannot launch nodes, or not some of them.
+
+use super::super::offer::{PoolRefusal, WithheldReason};
+use crate::model::ids::PoolName;
+use crate::model::reason::Relaxed;
+
+/// Returns a message that explains why a pool cannot launch nodes.
+pub(in super::super) fn refusal_message(pool: &PoolName, refusal: &PoolRefusal) -> String {
+    match refusal {
+        PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
+        PoolRefusal::Unreadable { what, field } => {
+            let part = if field.is_empty() { "a part".to_owned() } else { format!("`{field}`") };
+            format!("pool {pool} makes no nodes: {part} of {what} could not be read")
+        }
+        PoolRefusal::Group { why } => format!("group {pool} is observe-only: {why}"),
+        PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
+        PoolRefusal::TooManyLabels => format!(
+            "pods request more combinations of labels left open by pool {pool} than are tried, so \
+             some of them may be unschedulable"
+        ),
+        PoolRefusal::Withheld(why) => {
+            format!("pool {pool} makes no nodes now: {}", withheld_message(pool, why))
+        }
+    }
+}
+
+/// Returns the stable code of a pool refusal.
+pub(super) fn refusal_code(refusal: &PoolRefusal) -> &'static str {
+    match refusal {
+        PoolRefusal::TooManyLabels => "too-many-labels",
+        PoolRefusal::NoNodeClass
+        | PoolRefusal::Unreadable { .. }
+        | PoolRefusal::Group { .. }
+        | PoolRefusal::NoOffering
+        | PoolRefusal::Withheld(_) => "pool-unusable",
+    }
+}
+
+/// Returns the stable code of the reason why an offer is unavailable.
+pub(super) fn withheld_code(why: &WithheldReason) -> &'static str {
+    match why {
+        WithheldReason::Excluded { .. } => "excluded",
+        WithheldReason::ReservationExhausted { .. } => "reservation-full",
+        WithheldReason::MinValuesUnmet(_) => "min-values",
+        WithheldReason::AboveMaxPrice { .. } => "max-price",
+    }
+}
+
+/// Returns a message that explains why an offer of `pool` is unavailable.
+pub(super) fn withheld_message(pool: &PoolName, why: &WithheldReason) -> String {
+    match why {
+        WithheldReason::Excluded { until } => {
+            format!("EC2 recently had insufficient capacity; the next try is at {until}")
+        }
+        WithheldReason::ReservationExhausted { reservation } => {
+            format!("reservation {reservation} has no instance left")
+        }
+        WithheldReason::MinValuesUnmet(Relaxed { key, demanded, remain }) => {
+            format!("pool {pool} demands {demanded} distinct values of {key}, and has {remain}")
+        }
+        WithheldReason::AboveMaxPrice { price, max_price: most } => {
+            format!("spot costs ${price}/h, and group {pool} pays ${most}/h at most")
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Histograms of durations, with Prometheus-style buckets.
+//!
+//! The module reads no clock: callers pass durations. The controller has its own [`Histograms`], from
+//! the times of its events. Adapters that call from several threads use [`SharedHistograms`]. Both are
+//! merged in one status.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Bucket bounds for latencies, in milliseconds: up to an hour.
+const LATENCY_BOUNDS: &[u64] = &[
+    5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000,
+    600_000, 1_800_000, 3_600_000,
+];
+/// Bucket bounds for lifetimes, in milliseconds: minutes to months.
+const LIFETIME_BOUNDS: &[u64] = &[
+    300_000,
+    900_000,
+    3_600_000,
+    10_800_000,
+    21_600_000,
+    43_200_000,
+    86_400_000,
+    259_200_000,
+    604_800_000,
+    1_209_600_000,
+    2_592_000_000,
+    7_776_000_000,
+];
+
+/// Maximum number of names; further ones are not recorded, so that external names cannot fill memory.
+const KEYS_MAX: usize = 1_000;
+
+/// Prefix of the names that use lifetime buckets.
+pub const LIFETIME: &str = "lifetime.";
+
+/// A histogram of durations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Histogram {
+    /// Upper bounds of the buckets, in milliseconds, ascending.
+    pub bounds: &'static [u64],
+    /// Number of durations in each bucket (not cumulative); the last one is the overflow bucket.
+    pub counts: Vec<u64>,
+    /// Sum of all durations, in microseconds.
+    pub micros: u64,
+}
+
+impl Histogram {
+    fn with_bounds(bounds: &'static [u64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len() + 1], micros: 0 }
+    }
+
+    fn add(&mut self, took: Duration) {
+        let bucket = self.bounds.partition_point(|bound| Duration::from_millis(*bound) < took);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count = count.saturating_add(1);
+        }
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.micros = self.micros.saturating_add(micros);
+    }
+
+    /// Returns the number of durations.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// Histograms by name; the part after the first dot is the label value.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Histograms(BTreeMap<String, Histogram>);
+
+impl Histograms {
+    /// Records a duration; ignores a negative one, after a clock was set back.
+    pub fn note(&mut self, name: &str, took: impl TryInto<Duration>) {
+        let Ok(took) = took.try_into() else { return };
+        if let Some(known) = self.0.get_mut(name) {
+            return known.add(took);
+        }
+        if self.0.len() < KEYS_MAX {
+            let bounds = if name.starts_with(LIFETIME) { LIFETIME_BOUNDS } else { LATENCY_BOUNDS };
+            self.0
+                .entry(name.to_owned())
+                .or_insert_with(|| Histogram::with_bounds(bounds))
+                .add(took);
+        }
+    }
+
+    /// Returns all histograms, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Histogram)> {
+        self.0.iter().map(|(name, histogram)| (name.as_str(), histogram))
+    }
+
+    /// Adds the histograms of another source, whose names are distinct.
+    pub fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+}
+
+/// [`Histograms`] that several threads record into.
+#[derive(Debug, Clone, Default)]
+pub struct SharedHistograms(Arc<Mutex<Histograms>>);
+
+impl SharedHistograms {
+    /// Records a duration.
+    pub fn note(&self, name: &str, took: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(name, took);
+    }
+
+    /// Returns a copy of the current histograms.
+    #[must_use]
+    pub fn snapshot(&self) -> Histograms {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn duration_is_counted_in_its_bucket_and_the_sum() {
+        let mut measured = Histograms::default();
+        for millis in [0, 5, 6, 3_600_000, 3_600_001] {
+            measured.note("x", Duration::from_millis(millis));
+        }
+        measured.note("x", SignedDuration::from_millis(-1));
+        let (_, histogram) = measured.iter().next().expect("one");
+        assert_eq!(histogram.count(), 5, "what is before its beginning is none");
+        let used = |n: usize| histogram.counts[n];
+        assert_eq!((used(0), used(1), used(17), used(18)), (2, 1, 1, 1));
+        assert_eq!(histogram.micros, 7_200_012_000);
+        assert!([LATENCY_BOUNDS, LIFETIME_BOUNDS].iter().all(|bounds| bounds.is_sorted()));
+    }
+
+    #[test]
+    fn number_of_names_is_limited() {
+        let meter = SharedHistograms::default();
+        (0..2 * KEYS_MAX).for_each(|n| meter.note(&format!("x.{n:04}"), Duration::from_secs(1)));
+        meter.note("x.0000", Duration::from_secs(1));
+        let mut measured = meter.snapshot();
+        assert_eq!(measured.iter().count(), KEYS_MAX);
+        assert_eq!(measured.iter().next().map(|(_, first)| first.count()), Some(2));
+        let mut other = Histograms::default();
+        other.note("y", Duration::ZERO);
+        measured.extend(other);
+        assert_eq!(measured.iter().count(), KEYS_MAX + 1);
+    }
+
+    #[test]
+    fn lifetimes_use_lifetime_buckets() {
+        let mut measured = Histograms::default();
+        measured.note("lifetime.web", Duration::from_hours(2));
+        let (_, histogram) = measured.iter().next().expect("one");
+        assert_eq!((histogram.bounds, histogram.counts[3]), (LIFETIME_BOUNDS, 1));
+    }
+}

@@ -1,0 +1,500 @@
+//! What is given: lines → manifests and a world, and the plan between the two.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+
+use fleetwright::catalog::{Catalog, InstanceType, MeasuredNodes};
+use fleetwright::demand::DemandMode;
+use fleetwright::manifest::{read, read_fleet};
+use fleetwright::model::desired::{Desired, Fleet, Severity, Tree, TreeFile};
+use fleetwright::model::market::{CapacityType, ZoneSetting};
+use fleetwright::model::observed::{ClusterIdentity, Node, Observed, tag};
+use fleetwright::model::pod::TopologySpread;
+use fleetwright::model::units::{MicroUsd, Resources};
+use fleetwright::plan::wire::{Base, BaseWorld, Plan, UnschedulableRow};
+use fleetwright::planner::{self, Inputs, Scope};
+use fleetwright::scheduler::ScheduleNode;
+use fleetwright::solver::Settings;
+
+use super::case_line::CaseLine;
+use super::expected::CasePlan;
+use super::pod_rules::{expression, mapping, spec};
+use super::{autoscaler_state, world};
+
+/// When every case is planned.
+pub(crate) const NOW: &str = "2026-11-01T12:00:00Z";
+
+/// The region and cluster of every case.
+const REGION: &str = "us-east-1";
+pub(crate) const CLUSTER: &str = "conformance";
+
+/// The families of types that cases use.
+const FAMILIES: [&str; 7] = ["c5", "g4dn", "m5", "m6g", "r5", "t2", "t3"];
+
+const NODE_CLASS: &str = "\
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: default }
+spec:
+  role: nodes
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  capacityReservationSelectorTerms: [{ tags: { team: \"*\" } }]
+  subnetSelectorTerms: [{ tags: { x: shared } }]
+  securityGroupSelectorTerms: [{ tags: { x: shared } }]
+";
+
+/// What is given so far.
+#[derive(Debug)]
+pub(crate) struct CaseInput {
+    zones: Vec<String>,
+    /// The instance types there are; where none is named, those of [`FAMILIES`].
+    types: Vec<String>,
+    /// Manifests by what declares them: a later `pods web` replaces an earlier one.
+    manifests: BTreeMap<String, String>,
+    /// How long before it is needed capacity is to be there, in minutes.
+    lead: i64,
+    mode: DemandMode,
+    /// Node groups that the settings hand over.
+    managed: Vec<String>,
+    /// What spot costs everywhere, in percent of the on-demand price; `None`: nobody knows.
+    spot: Option<u32>,
+    /// What pods are spread by that ask for no spreading; `None`: nobody told the scheduler.
+    default_spread: Option<Vec<TopologySpread>>,
+    /// Whether the manifests are read in the opposite order.
+    is_reversed: bool,
+    pub(crate) world: Observed,
+}
+
+impl Default for CaseInput {
+    fn default() -> Self {
+        let name = |text: &str| text.to_owned();
+        let cluster = ClusterIdentity {
+            name: name(CLUSTER),
+            region: name(REGION),
+            account: name("111122223333"),
+            uid: name("0f0f"),
+        };
+        Self {
+            zones: ["us-east-1a", "us-east-1b", "us-east-1c"].map(name).into(),
+            types: Vec::new(),
+            manifests: [(name("0 class"), name(NODE_CLASS))].into(),
+            lead: 10,
+            mode: DemandMode::Live,
+            managed: Vec::new(),
+            spot: None,
+            default_spread: None,
+            is_reversed: false,
+            world: Observed::empty(cluster, NOW.parse().expect("a time")),
+        }
+    }
+}
+
+impl CaseInput {
+    /// Takes one more line.
+    pub(crate) fn take(&mut self, line: &CaseLine) -> Result<(), String> {
+        match line.word(0)? {
+            "zones" => self.zones = line.words[1..].to_vec(),
+            "types" => self.types = line.words[1..].to_vec(),
+            "pool" => {
+                let name = line.word(1)?;
+                self.manifests.insert(format!("1 pool {name}"), pool(name, line)?);
+            }
+            "pods" => {
+                let (name, count) = (line.word(1)?, line.count(2)?);
+                self.manifests.insert(format!("2 pods {name}"), pods(name, Some(count), line)?);
+            }
+            "daemon" => {
+                let name = line.word(1)?;
+                self.manifests.insert(format!("2 pods {name}"), pods(name, None, line)?);
+            }
+            "manifest" => {
+                let name = format!("3 manifest of line {}", line.number);
+                self.manifests.insert(name, line.body.join("\n"));
+            }
+            "node" => {
+                let (desired, catalog) = (self.desired(), self.catalog());
+                world::add(&mut self.world, line, &desired, &catalog)?;
+            }
+            "manage" => self.managed.extend(line.words[1..].iter().cloned()),
+            "spot" => self.spot = Some(line.count(1)?),
+            "scheduler" => self.default_spread = default_spread(line)?,
+            "group" => world::group(&mut self.world, line)?,
+            "reservation" => world::reserve(&mut self.world, line)?,
+            "sold-out" => world::sell_out(&mut self.world, line)?,
+            "attaches" => world::attaches(&mut self.world, line)?,
+            "at" => {
+                self.world.taken_at = line.word(1)?.parse().map_err(|_| "write at RFC 3339")?;
+            }
+            "lead" => self.lead = line.count(1)?.into(),
+            "mode" => {
+                self.mode = match line.word(1)? {
+                    "floor" => DemandMode::Floor,
+                    "live" => DemandMode::Live,
+                    "ceiling" => DemandMode::Ceiling,
+                    other => return Err(format!("`{other}` is no mode")),
+                };
+            }
+            "runs" => {
+                let desired = self.desired();
+                autoscaler_state::runs(&mut self.world, line, &desired)?;
+            }
+            "hpa" => autoscaler_state::hpa(&mut self.world, line)?,
+            "recommends" => autoscaler_state::recommends(&mut self.world, line)?,
+            "queue" => autoscaler_state::queue(&mut self.world, line)?,
+            other => return Err(format!("`{other}` is no word of cases")),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn catalog(&self) -> Catalog {
+        static ALL: OnceLock<Catalog> = OnceLock::new();
+        let all = ALL.get_or_init(|| {
+            let mut all = Catalog::load(&REGION.into(), &[]).expect("the region is embedded");
+            // The whole catalogue takes long, and a price that changes somewhere changes no rule.
+            let family = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+            all.types.retain(|name, _| FAMILIES.contains(&family(name.as_str()).as_str()));
+            all
+        });
+        let chosen = |list: &[String], name: &str| list.iter().any(|chosen| chosen == name);
+        let types = all.types.iter();
+        let types =
+            types.filter(|(name, _)| self.types.is_empty() || chosen(&self.types, name.as_str()));
+        let mut types: BTreeMap<_, _> =
+            types.map(|(name, kind)| (name.clone(), kind.clone())).collect();
+        for kind in types.values_mut() {
+            kind.offerings.retain(|offering| chosen(&self.zones, offering.zone.as_str()));
+            self.trade(kind);
+        }
+        types.retain(|_, kind| !kind.offerings.is_empty());
+        let mut zones = all.zones.clone();
+        zones.retain(|zone| chosen(&self.zones, zone.name.as_str()));
+        let Catalog { region, prices, warnings, .. } = all;
+        let (region, prices, warnings) = (region.clone(), prices.clone(), warnings.clone());
+        let measured = MeasuredNodes::default();
+        Catalog { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
+    }
+
+    /// Prices the spot offerings of a type, where a case tells.
+    fn trade(&self, kind: &mut InstanceType) {
+        let Some(percent) = self.spot else { return };
+        let on_demand = kind.offerings.iter().find(|o| o.capacity_type == CapacityType::OnDemand);
+        let list = on_demand.and_then(|offering| offering.price);
+        for offering in &mut kind.offerings {
+            if offering.capacity_type == CapacityType::Spot {
+                offering.price = list.map(|list| MicroUsd(list.0 * i64::from(percent) / 100));
+                offering.estimated = false;
+            }
+        }
+    }
+
+    pub(crate) fn desired(&self) -> Desired {
+        let mut manifests: Vec<&String> = self.manifests.values().collect();
+        if self.is_reversed {
+            manifests.reverse();
+        }
+        let text = manifests.into_iter().fold(String::new(), |mut all, manifest| {
+            write!(all, "---\n{manifest}\n").expect("text grows");
+            all
+        });
+        let file = TreeFile { path: "tree.yaml".into(), content: Ok(text.into_bytes().into()) };
+        let groups = self.managed.iter().map(|name| (name.clone(), true)).collect();
+        let default_spread = self.default_spread.clone();
+        let mut fleet = Fleet { groups, default_spread, ..Fleet::default() };
+        fleet.demand.lead_time = jiff::SignedDuration::from_mins(self.lead);
+        read(&Tree { files: vec![file] }, &fleet)
+    }
+
+    /// Returns the same with another world.
+    pub(crate) fn in_world(&self, world: Observed) -> Self {
+        Self {
+            zones: self.zones.clone(),
+            types: self.types.clone(),
+            manifests: self.manifests.clone(),
+            lead: self.lead,
+            mode: self.mode,
+            managed: self.managed.clone(),
+            spot: self.spot,
+            default_spread: self.default_spread.clone(),
+            is_reversed: self.is_reversed,
+            world,
+        }
+    }
+
+    /// Returns the same with documents and rows of the world in the opposite order.
+    pub(crate) fn reversed(&self) -> Self {
+        let mut world = self.world.clone();
+        world.pods.reverse();
+        Self { is_reversed: !self.is_reversed, ..self.in_world(world) }
+    }
+
+    /// Plans; the inputs have no errors but those that `expected` names.
+    pub(crate) fn plan(&self, expected: &[&CaseLine]) -> Result<CasePlan, String> {
+        let desired = self.desired();
+        let catalog = self.catalog();
+        let made = CasePlan { plan: self.planned(&desired, &catalog), catalog };
+        made.refuse_errors(expected)?;
+        Ok(made)
+    }
+
+    fn planned(&self, desired: &Desired, catalog: &Catalog) -> Plan {
+        planner::plan(&self.inputs(desired, catalog))
+    }
+
+    /// Returns what the case is planned from.
+    pub(crate) fn inputs<'a>(&'a self, desired: &'a Desired, catalog: &'a Catalog) -> Inputs<'a> {
+        let world = BaseWorld {
+            name: "file:world.json".to_owned(),
+            cluster: self.world.cluster.clone(),
+            taken_at: self.world.taken_at,
+            sources: self.world.sources.clone(),
+        };
+        Inputs {
+            desired,
+            observed: &self.world,
+            catalog,
+            base: Base {
+                path: ".".to_owned(),
+                repository: None,
+                commit: None,
+                tree: "0".repeat(64),
+                dirty: false,
+                directory: None,
+                rendered: Vec::new(),
+                world,
+                demand: self.mode,
+                preconditions: Vec::new(),
+                guard: None,
+                judged_by: Vec::new(),
+            },
+            at: self.world.taken_at,
+            demand: self.mode,
+            is_forecast: false,
+            scope: Scope::default(),
+            settings: Settings::default(),
+        }
+    }
+
+    /// Returns an error where the plan, carried out, leaves something to plan.
+    pub(crate) fn settles(&self, made: &CasePlan) -> Result<(), String> {
+        let again = |row: &UnschedulableRow| {
+            row.reasons.iter().any(|why| why.reason == "limit-until-applied")
+        };
+        // Who is told to plan again has something left to plan.
+        if made.plan.errored || made.plan.capacity.unschedulable.iter().any(again) {
+            return Ok(());
+        }
+        let desired = self.desired();
+        let after = self.in_world(world::carried_out(&self.world, &made.plan, &desired));
+        let again = CasePlan {
+            plan: after.planned(&desired, &made.catalog),
+            catalog: made.catalog.clone(),
+        };
+        let totals = again.plan.summary;
+        if (totals.add, totals.change, totals.destroy) == (0, 0, 0) {
+            return Ok(());
+        }
+        Err(again.with_story("carried out, the plan leaves more to plan:"))
+    }
+
+    /// Makes the world what the plan says.
+    pub(crate) fn carry_out(&mut self, made: &CasePlan) {
+        self.world = world::carried_out(&self.world, &made.plan, &self.desired());
+    }
+
+    /// Returns the nodes that are there, as the scheduler sees them.
+    pub(crate) fn schedule_nodes(&self) -> Vec<ScheduleNode> {
+        let seen = |node: &Node| ScheduleNode {
+            name: node.name.clone(),
+            labels: node.labels.clone(),
+            taints: node.taints.clone(),
+            allocatable: node.allocatable.clone(),
+            unschedulable: node.unschedulable,
+        };
+        self.world.nodes.values().map(seen).collect()
+    }
+
+    /// Returns the capacities of the nodes of ours in `pool`.
+    pub(crate) fn nodes_of(&self, pool: &str) -> Vec<&Resources> {
+        let nodes = self.world.nodes.values().filter(|node| {
+            let instance = node.instance.as_ref().and_then(|id| self.world.instances.get(id));
+            instance.and_then(|i| i.tags.get(tag::POOL)).is_some_and(|name| name == pool)
+        });
+        nodes.map(|node| &node.capacity).collect()
+    }
+
+    /// Returns whether an instance of `pool` has not joined.
+    pub(crate) fn has_joining(&self, pool: &str) -> bool {
+        let joined = |id| self.world.nodes.values().any(|node| node.instance.as_ref() == Some(id));
+        let mut of_pool = self
+            .world
+            .instances
+            .values()
+            .filter(|instance| instance.tags.get(tag::POOL).is_some_and(|name| name == pool));
+        of_pool.any(|instance| !joined(&instance.id))
+    }
+
+    /// Returns zone settings, for messages.
+    pub(crate) fn zones(&self) -> Vec<ZoneSetting> {
+        let setting = |name: &String| ZoneSetting { name: name.as_str().into(), id: None };
+        self.zones.iter().map(setting).collect()
+    }
+}
+
+/// Returns the constraints of `spec.scheduler` as the body of `line` writes it.
+fn default_spread(line: &CaseLine) -> Result<Option<Vec<TopologySpread>>, String> {
+    let settings = format!(
+        "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  scheduler:\n    {}\n",
+        line.body.join("\n    ")
+    );
+    let content = Ok(settings.into_bytes().into());
+    let file = TreeFile { path: "fleetwright.yaml".into(), content };
+    let (fleet, problems) = read_fleet(&Tree { files: vec![file] });
+    match problems.iter().find(|problem| problem.severity == Severity::Error) {
+        Some(problem) => Err(problem.message.clone()),
+        None => Ok(fleet.default_spread),
+    }
+}
+
+/// Returns `key=value:Effect,…` as taints of YAML.
+fn taints(text: &str) -> Result<String, String> {
+    let one = |taint: &str| {
+        let (pair, effect) = taint.rsplit_once(':').ok_or("write taints as key=value:Effect")?;
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Ok(format!("{{ key: {key:?}, value: {value:?}, effect: {effect} }}"))
+    };
+    let all: Result<Vec<String>, String> = text.split(',').map(one).collect();
+    Ok(format!("[{}]", all?.join(", ")))
+}
+
+fn pool(name: &str, line: &CaseLine) -> Result<String, String> {
+    line.only(&[
+        "types",
+        "zones",
+        "capacity",
+        "weight",
+        "limits",
+        "labels",
+        "taints",
+        "startup-taints",
+        "replicas",
+        "policy",
+        "after",
+        "class",
+    ])?;
+    let mut yaml = format!(
+        "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {{ name: {name} }}\nspec:\n"
+    );
+    let mut add = |text: String| yaml.push_str(&text);
+    for key in ["weight", "replicas"] {
+        if let Some(value) = line.option(key) {
+            add(format!("  {key}: {value}\n"));
+        }
+    }
+    if let Some(limits) = line.option("limits") {
+        add(format!("  limits: {}\n", mapping(limits)));
+    }
+    let policy = line.option("policy").unwrap_or("WhenEmptyOrUnderutilized");
+    let after = line.option("after").unwrap_or("0s");
+    add(format!("  disruption: {{ consolidationPolicy: {policy}, consolidateAfter: {after} }}\n"));
+    add("  template:\n".to_owned());
+    if let Some(labels) = line.option("labels") {
+        add(format!("    metadata: {{ labels: {} }}\n", mapping(labels)));
+    }
+    let class = line.option("class").unwrap_or("default");
+    add("    spec:\n      expireAfter: Never\n".to_owned());
+    add(format!(
+        "      nodeClassRef: {{ group: karpenter.k8s.aws, kind: EC2NodeClass, name: {class} }}\n"
+    ));
+    for (option, key) in [("taints", "taints"), ("startup-taints", "startupTaints")] {
+        if let Some(text) = line.option(option) {
+            add(format!("      {key}: {}\n", taints(text)?));
+        }
+    }
+    let requirements = requirements(line)?;
+    let none = if requirements.is_empty() { " []" } else { "" };
+    add(format!("      requirements:{none}\n{requirements}"));
+    Ok(yaml)
+}
+
+fn requirements(line: &CaseLine) -> Result<String, String> {
+    let mut all = Vec::new();
+    for (option, key) in [("types", "type"), ("zones", "zone")] {
+        all.extend(line.option(option).map(|values| format!("{key} In {values}")));
+    }
+    match line.option("capacity").unwrap_or("on-demand") {
+        "any" => {}
+        capacity => all.push(format!("capacity In {capacity}")),
+    }
+    all.extend(line.body.iter().cloned());
+    let mut yaml = String::new();
+    for text in &all {
+        let (text, least) = text.split_once(" minValues ").unwrap_or((text, ""));
+        let least = if least.is_empty() { String::new() } else { format!(", minValues: {least}") };
+        writeln!(yaml, "      - {{ {}{least} }}", expression(text)?).expect("text grows");
+    }
+    Ok(yaml)
+}
+
+fn pods(name: &str, count: Option<u32>, line: &CaseLine) -> Result<String, String> {
+    const KNOWN: [&str; 5] = ["kind", "namespace", "labels", "annotations", "priority"];
+    let kind =
+        line.option("kind").unwrap_or(if count.is_some() { "Deployment" } else { "DaemonSet" });
+    let namespace = line.option("namespace").unwrap_or("default");
+    let labels = match line.option("labels") {
+        None => format!("app={name}"),
+        Some(more) => format!("app={name},{more}"),
+    };
+    let labels = mapping(&labels);
+    let group = if kind == "Job" { "batch/v1" } else { "apps/v1" };
+    let mut yaml = format!(
+        "apiVersion: {group}\nkind: {kind}\nmetadata: {{ name: {name}, namespace: {namespace} }}\nspec:\n"
+    );
+    let mut add = |text: String| yaml.push_str(&text);
+    match (kind, count) {
+        ("Job", Some(count)) => add(format!("  parallelism: {count}\n  completions: {count}\n")),
+        (_, Some(count)) => add(format!("  replicas: {count}\n")),
+        (_, None) => {}
+    }
+    if kind != "Job" {
+        add(format!("  selector: {{ matchLabels: {{ app: {name} }} }}\n"));
+    }
+    let annotations = line.option("annotations").map(mapping);
+    let annotations = annotations.map(|map| format!(", annotations: {map}")).unwrap_or_default();
+    add(format!("  template:\n    metadata: {{ labels: {labels}{annotations} }}\n    spec:\n"));
+    if let Some(priority) = line.option("priority") {
+        add(format!("      priority: {priority}\n"));
+    }
+    if kind == "Job" && !line.body.iter().any(|text| text.starts_with("restartPolicy")) {
+        add("      restartPolicy: Never\n".to_owned());
+    }
+    if !line.body.iter().any(|text| text.starts_with("containers:")) {
+        let amounts = line.options.iter().filter(|(key, _)| !KNOWN.contains(&key.as_str()));
+        let of = |(key, value): (&String, &String)| format!("{key:?}: {value:?}");
+        let amounts: Vec<String> = amounts.map(of).collect();
+        let amounts = amounts.join(", ");
+        // What cannot be overcommitted is limited to what is requested.
+        let both = format!("{{ requests: {{ {amounts} }}, limits: {{ {amounts} }} }}");
+        let resources =
+            if amounts.contains('/') { both } else { format!("{{ requests: {{ {amounts} }} }}") };
+        add(format!(
+            "      containers:\n      - {{ name: app, image: app, resources: {resources} }}\n"
+        ));
+    }
+    let is_claim = |text: &&String| text.starts_with("claims ");
+    let (claims, body): (Vec<&String>, Vec<&String>) = line.body.iter().partition(is_claim);
+    for text in spec(&body.into_iter().cloned().collect::<Vec<_>>())? {
+        add(format!("      {text}\n"));
+    }
+    if !claims.is_empty() {
+        add("  volumeClaimTemplates:\n".to_owned());
+    }
+    for text in claims {
+        let claim = CaseLine::read(line.number, text);
+        let (name, class) = (claim.word(1)?, claim.word(2)?);
+        add(format!(
+            "  - {{ metadata: {{ name: {name} }}, spec: {{ storageClassName: {class} }} }}\n"
+        ));
+    }
+    Ok(yaml)
+}

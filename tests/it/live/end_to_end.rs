@@ -1,0 +1,427 @@
+//! End to end over the wire: the program itself plans, applies and plans again against moto and a real
+//! control plane, with real controllers and the real scheduler.
+
+mod controller;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use aws_sdk_autoscaling::types::{LaunchTemplateSpecification, Tag as GroupTag};
+use aws_sdk_ec2::types::{InstanceType, RequestLaunchTemplateData};
+use kube::Client;
+use serde_json::{Value as Json, json};
+use tempfile::TempDir;
+
+use super::account::prepare;
+use super::cluster::{post, runtime, send};
+use super::control_plane::ControlPlane;
+use super::kubelets::{Kubelets, get};
+use super::moto::Moto;
+use super::proxy::{Fault, Proxy};
+
+const FLEET: &str = "\
+apiVersion: fleetwright.dev/v1
+kind: Fleet
+metadata: { name: prod }
+spec:
+  cluster: { name: prod, region: us-east-1, zones: [us-east-1a, us-east-1b] }
+  groups: { web: { manage: true } }
+  world: live
+";
+
+const POOLS: &str = "\
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: general }
+spec:
+  template:
+    metadata: { labels: { pool: general } }
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
+  disruption: { budgets: [{ nodes: '100%' }] }
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: cheap }
+spec:
+  template:
+    metadata: { labels: { pool: cheap } }
+    spec:
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [spot] }
+      taints: [{ key: cheap, value: 'yes', effect: NoSchedule }]
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: own }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: own }
+spec:
+  instanceProfile: web
+  amiFamily: AL2023
+  amiSelectorTerms: [{ id: IMAGE }]
+  subnetSelectorTerms: [{ tags: { fleet: web } }]
+  securityGroupSelectorTerms: [{ name: default }]
+---
+apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: { name: prod, region: us-east-1, version: '1.33' }
+availabilityZones: [us-east-1a, us-east-1b]
+nodeGroups:
+- name: web
+  instanceType: m5.large
+  minSize: 1
+  maxSize: 4
+  desiredCapacity: 1
+  availabilityZones: [us-east-1b]
+  labels: { role: web }
+";
+
+const GROUP: &str = "eksctl-prod-nodegroup-web-NodeGroup-1X";
+
+pub(super) fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json {
+    let labels = json!({ "app": name });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "replicas": replicas, "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": {
+                "nodeSelector": { wants.0: wants.1 },
+                "tolerations": [{ "key": "cheap", "operator": "Exists" }],
+                "containers": [{ "name": "main", "image": "main:1", "resources": {
+                    "requests": { "cpu": "1500m", "memory": "1Gi" }
+                } }]
+            } }
+        }
+    })
+}
+
+fn workloads(replicas: u32) -> Vec<Json> {
+    vec![
+        deployment("api", replicas, ("pool", "general")),
+        deployment("batch", replicas, ("pool", "cheap")),
+        deployment("shop", replicas, ("role", "web")),
+    ]
+}
+
+/// Asks the page for something, and returns the code and the text of the answer.
+async fn asks(page: &str, request: &str) -> (String, String) {
+    let (page, request) = (page.to_owned(), request.to_owned());
+    let asked = tokio::task::spawn_blocking(move || {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(page).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    });
+    let text = asked.await.expect("a result");
+    let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
+    (head.split(' ').nth(1).expect("a code").to_owned(), body.to_owned())
+}
+
+/// Asks the page for a path, and returns the code and the text of the answer.
+pub(super) async fn asks_page(page: &str, path: &str) -> (String, String) {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {page}\r\nconnection: close\r\n\r\n");
+    asks(page, &head).await
+}
+
+/// Returns the nodes that `kubectl get nodes` shows.
+pub(super) fn nodes(world: &LiveEnvironment) -> Vec<String> {
+    let kubectl = Path::new(&std::env::var_os("KUBEBUILDER_ASSETS").expect("set")).join("kubectl");
+    let asked = Command::new(kubectl)
+        .args(["get", "nodes", "--no-headers", "--kubeconfig"])
+        .arg(&world.plane.kubeconfig)
+        .output()
+        .expect("kubectl");
+    let shown = String::from_utf8(asked.stdout).expect("text");
+    assert!(shown.lines().all(|line| line.contains(" Ready ")), "{shown}");
+    shown.lines().map(str::to_owned).collect()
+}
+
+/// An account and a cluster, and the tree that says what is to run in them.
+pub(super) struct LiveEnvironment {
+    pub(super) moto: Moto,
+    /// In front of it.
+    pub(super) aws: Proxy,
+    pub(super) image: String,
+    plane: ControlPlane,
+    pub(super) client: Client,
+    pub(super) kubelets: Kubelets,
+    tree: TempDir,
+    cache: TempDir,
+}
+
+impl LiveEnvironment {
+    pub(super) async fn start(moto: Moto, plane: ControlPlane) -> Self {
+        let config = moto.account();
+        let ec2 = aws_sdk_ec2::Client::new(&config);
+        let image = prepare(&ec2, &["us-east-1a", "us-east-1b"]).await;
+        let tree = tempfile::tempdir().expect("a directory");
+        fs::write(tree.path().join("fleetwright.yaml"), FLEET).expect("written");
+        let pools = POOLS.replace("IMAGE", &image);
+        fs::write(tree.path().join("pools.yaml"), pools).expect("written");
+        make_cluster(&config, "prod").await;
+        make_group(&config, &ec2, &image).await;
+        let client = Client::try_from(plane.config("admin").await).expect("a client");
+        super::cluster::grant(&client).await;
+        let labels = [
+            ("role", "web"),
+            ("alpha.eksctl.io/cluster-name", "prod"),
+            ("alpha.eksctl.io/nodegroup-name", "web"),
+        ];
+        let mut kubelets = Kubelets::new(ec2, client.clone(), "prod").of_group(GROUP, &labels);
+        kubelets.round().await;
+        let aws = Proxy::start(moto.url());
+        let cache = tempfile::tempdir().expect("a directory");
+        Self { moto, aws, image, plane, client, kubelets, tree, cache }
+    }
+
+    /// Writes the workloads into the tree.
+    pub(super) fn commit(&self, workloads: &[Json]) {
+        let all: Vec<String> = workloads.iter().map(ToString::to_string).collect();
+        fs::write(self.tree.path().join("apps.yaml"), all.join("\n---\n")).expect("written");
+    }
+
+    /// Changes pools and node classes of the tree.
+    pub(super) fn edit_pools(&self, edit: impl FnOnce(&str) -> String) {
+        let path = self.tree.path().join("pools.yaml");
+        let text = fs::read_to_string(&path).expect("pools");
+        fs::write(path, edit(&text)).expect("written");
+    }
+
+    /// Returns the account, as whoever goes through the proxy sees it.
+    pub(super) fn account(&self) -> aws_config::SdkConfig {
+        let retry = aws_config::retry::RetryConfig::standard();
+        self.moto.account().into_builder().endpoint_url(&self.aws.url).retry_config(retry).build()
+    }
+
+    /// Does what a delivery tool would do, and waits until every pod runs.
+    pub(super) async fn deliver(&mut self, workloads: &[Json]) {
+        let path = "/apis/apps/v1/namespaces/default/deployments";
+        for workload in workloads {
+            let name = workload["metadata"]["name"].as_str().expect("a name");
+            let found = get(&self.client, path).await;
+            let mut found = found["items"].as_array().expect("a list").iter();
+            if found.any(|item| item["metadata"]["name"] == name) {
+                let merge = "application/merge-patch+json";
+                send(&self.client, "PATCH", &format!("{path}/{name}"), merge, workload).await;
+            } else {
+                post(&self.client, path, workload).await;
+            }
+        }
+        for _ in 0..200 {
+            self.kubelets.round().await;
+            let found = get(&self.client, path).await;
+            let mut items = found["items"].as_array().expect("a list").iter();
+            if items.all(is_there) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        }
+        panic!("{}", get(&self.client, "/api/v1/events").await);
+    }
+
+    /// Returns the program, told where everything is.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
+        command
+            .args(arguments)
+            .current_dir(self.tree.path())
+            .env("KUBECONFIG", &self.plane.kubeconfig)
+            .env("AWS_ENDPOINT_URL", &self.aws.url)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("XDG_CACHE_HOME", self.cache.path())
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Waits, while instances boot and pods come and go, until there are so many nodes.
+    async fn until_nodes(&mut self, count: usize, said: &Path) {
+        for _ in 0..400 {
+            self.kubelets.round().await;
+            let found = get(&self.client, "/api/v1/nodes").await;
+            if found["items"].as_array().expect("a list").len() == count {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        }
+        panic!("not {count}: {:?}\n{}", nodes(self), fs::read_to_string(said).unwrap_or_default());
+    }
+
+    /// Runs the program while instances boot and pods come and go.
+    pub(super) async fn run(&mut self, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        let ended = tokio::task::spawn_blocking(move || command.output().expect("the program"));
+        tokio::select! {
+            output = ended => output.expect("a result"),
+            () = self.kubelets.run() => unreachable!("kubelets never end by themselves"),
+        }
+    }
+
+    /// Runs the program, which must end with `code`; returns what it printed.
+    pub(super) async fn expect(&mut self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}\n{err}");
+        out
+    }
+
+    pub(super) fn path(&self, name: &str) -> String {
+        self.tree.path().join(name).display().to_string()
+    }
+}
+
+/// Returns whether a Deployment has all its pods, and no more.
+fn is_there(deployment: &Json) -> bool {
+    let status = &deployment["status"];
+    let wanted = &deployment["spec"]["replicas"];
+    let seen = status["observedGeneration"] == deployment["metadata"]["generation"];
+    seen && status["readyReplicas"] == *wanted && status["replicas"] == *wanted
+}
+
+pub(super) async fn make_cluster(config: &aws_config::SdkConfig, name: &str) {
+    let vpc = aws_sdk_eks::types::VpcConfigRequest::builder().subnet_ids("subnet-1").build();
+    aws_sdk_eks::Client::new(config)
+        .create_cluster()
+        .name(name)
+        .version("1.33")
+        .role_arn("arn:aws:iam::123456789012:role/cluster")
+        .resources_vpc_config(vpc)
+        .send()
+        .await
+        .expect("an EKS cluster");
+}
+
+async fn make_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, image: &str) {
+    let data = RequestLaunchTemplateData::builder();
+    let data = data.image_id(image).instance_type(InstanceType::M5Large).build();
+    let template = ec2.create_launch_template().launch_template_name("web");
+    template.launch_template_data(data).send().await.expect("a template");
+    let tag = |key: &str, value: &str| {
+        GroupTag::builder().key(key).value(value).propagate_at_launch(true).build()
+    };
+    let template = LaunchTemplateSpecification::builder();
+    let template = template.launch_template_name("web").version("$Default").build();
+    aws_sdk_autoscaling::Client::new(config)
+        .create_auto_scaling_group()
+        .auto_scaling_group_name(GROUP)
+        .launch_template(template)
+        .min_size(1)
+        .max_size(4)
+        .desired_capacity(1)
+        .availability_zones("us-east-1b")
+        .tags(tag("kubernetes.io/cluster/prod", "owned"))
+        .tags(tag("alpha.eksctl.io/cluster-name", "prod"))
+        .tags(tag("alpha.eksctl.io/nodegroup-name", "web"))
+        .send()
+        .await
+        .expect("a group");
+}
+
+/// Makes the role of nodes, and the instance profile that holds it.
+pub(super) async fn make_role(config: &aws_config::SdkConfig) {
+    let iam = aws_sdk_iam::Client::new(config);
+    let role = iam.create_role().role_name("node").assume_role_policy_document("{}");
+    role.send().await.expect("a role");
+    let profile = iam.create_instance_profile().instance_profile_name("web");
+    profile.send().await.expect("a profile");
+    let holds = iam.add_role_to_instance_profile().instance_profile_name("web").role_name("node");
+    holds.send().await.expect("it holds the role");
+}
+
+#[test]
+fn preflight_reports_missing_permissions_then_passes() {
+    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
+    runtime().block_on(async {
+        let mut world = LiveEnvironment::start(moto, plane).await;
+        // moto knows no access entries.
+        world.aws.judge(|call| {
+            if call.path.contains("/access-entries/") {
+                let body = r#"{"__type":"ResourceNotFoundException","message":"no such entry"}"#;
+                return Fault::Answer(404, body.to_owned());
+            }
+            Fault::None
+        });
+        let shown = world.expect(5, &["preflight"]).await;
+        assert!(shown.contains("MISSING  node class own: role of its nodes"), "{shown}");
+        assert!(shown.contains("account 123456789012"), "{shown}");
+        make_role(&world.moto.account()).await;
+        let shown = world.expect(5, &["preflight"]).await;
+        assert!(shown.contains("eksctl create accessentry --principal-arn"), "{shown}");
+        let map = json!({
+            "metadata": { "name": "aws-auth" },
+            "data": { "mapRoles": "- rolearn: arn:aws:iam::123456789012:role/node\n  username: x\n" }
+        });
+        post(&world.client, "/api/v1/namespaces/kube-system/configmaps", &map).await;
+        let shown = world.expect(0, &["preflight"]).await;
+        assert!(shown.contains("by the ConfigMap aws-auth"), "{shown}");
+        assert!(shown.contains("Everything is in place."), "{shown}");
+        world.aws.judge(|call| {
+            let cluster = json!({ "cluster": {
+                "name": "prod", "version": "1.33", "endpoint": "https://embedded.invalid",
+                "certificateAuthority": { "data": "ZW1iZWRkZWQ=" },
+                "kubernetesNetworkConfig": { "serviceIpv4Cidr": "10.100.0.0/16" },
+                "computeConfig": { "enabled": true, "nodePools": ["general-purpose"] }
+            } });
+            if call.path.ends_with("/clusters/prod") {
+                return Fault::Answer(200, cluster.to_string());
+            }
+            Fault::None
+        });
+        let shown = world.expect(5, &["preflight"]).await;
+        assert!(shown.contains("MISSING  no EKS Auto Mode"), "{shown}");
+        assert!(shown.contains("general-purpose"), "{shown}");
+        // Nothing was launched by asking whether it may be.
+        let launches = world.aws.ledger().iter().filter(|row| {
+            row.call.is_effect() && row.call.form.get("DryRun").is_none_or(|dry| dry != "true")
+        }).count();
+        assert_eq!(launches, 0);
+    });
+}
+
+#[test]
+fn applied_plan_leaves_an_empty_plan() {
+    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
+    runtime().block_on(async {
+        let mut world = LiveEnvironment::start(moto, plane).await;
+        // Growth: two nodes for `general`, two for `cheap`, one more member for the group.
+        world.commit(&workloads(2));
+        let plan = world.path("plan.json");
+        let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
+        assert!(shown.contains("5 to add, 1 to change, 0 to destroy"), "{shown}");
+        let text = fs::read_to_string(&plan).expect("a plan");
+        assert!(text.contains("embedded list prices, spot prices of EC2 ("), "what is live counts");
+        world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        let events = get(&world.client, "/api/v1/namespaces/default/events").await.to_string();
+        assert!(events.contains("the node is ready: ec2_instance.general"), "{events}");
+        world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        world.deliver(&workloads(2)).await;
+        world.expect(0, &["plan", "--detailed-exitcode"]).await;
+        assert_eq!(nodes(&world).len(), 6);
+        // What was saved plans the same without any credentials.
+        let saved = world.path("world.json");
+        world.expect(0, &["observe", "--out", &saved]).await;
+        let text = fs::read_to_string(&saved).expect("a world");
+        assert!(!text.contains("secret"), "{text}");
+        // And back: every second pod goes, and its node.
+        world.commit(&workloads(1));
+        world.deliver(&workloads(1)).await;
+        let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
+        assert!(shown.contains("0 to add, 1 to change, 3 to destroy"), "{shown}");
+        world.expect(0, &["apply", &plan, "--auto-approve"]).await;
+        world.deliver(&workloads(1)).await;
+        world.expect(0, &["plan", "--detailed-exitcode"]).await;
+        assert_eq!(nodes(&world).len(), 3);
+    });
+}

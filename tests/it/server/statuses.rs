@@ -1,0 +1,415 @@
+//! Three clusters as the loop would tell of them: one in which nothing is, a busy one, and one in
+//! which everything that can be wrong is.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use fleetwright::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
+use fleetwright::controller::{
+    ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
+    InterruptionPhase, Mode, PlanTotals, PublishedPlan, RepositoryStatus, SourceState, Status,
+    Suspension, TerminatingInstance, UncordonedNode, WorldStatus,
+};
+use fleetwright::model::ids::Address;
+use fleetwright::model::market::CapacityType;
+use fleetwright::model::observed::{ClusterIdentity, Completeness, Exclusion};
+use fleetwright::model::units::MicroUsd;
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{Action, WaveStep};
+use fleetwright::telemetry::histogram::Histograms;
+use jiff::{SignedDuration, Timestamp};
+
+/// The moment that every status tells of.
+pub(crate) const NOW: &str = "2026-11-21T12:00:00Z";
+
+/// What only a page that escapes nothing would obey.
+pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>\" onload=\"x\u{202e}\u{1b}[2J";
+
+/// The commit that is served.
+const COMMIT: &str = "4f2c9a1d5e6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d";
+
+pub(crate) fn now() -> Timestamp {
+    NOW.parse().expect("a time")
+}
+
+fn before(minutes: i64) -> Timestamp {
+    now() - SignedDuration::from_mins(minutes)
+}
+
+/// Returns what a saved plan of the repository holds.
+pub(crate) fn saved(name: &str) -> Plan {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
+    let text = fs::read_to_string(path).expect("a plan");
+    let mut plan: Plan = serde_json::from_str(&text).expect("a plan");
+    plan.capacity.base.commit = Some(COMMIT.to_owned());
+    plan
+}
+
+fn failures() -> BTreeMap<ControllerAction, ActionFailure> {
+    let denied = format!("write record: denied {HOSTILE}");
+    let unauthorized = "terminate instance: UnauthorizedOperation";
+    BTreeMap::from([
+        (ControllerAction::SaveState, failure("", &denied)),
+        (ControllerAction::Terminate, failure("i-0a1b2c3d4e5f60718", unauthorized)),
+    ])
+}
+
+fn failure(of: &str, why: &str) -> ActionFailure {
+    let (of, why) = (of.to_owned(), why.to_owned());
+    ActionFailure { object: of, error: why, since: before(44), last: before(1), count: 19 }
+}
+
+/// Returns a process that has just begun and has read nothing.
+pub(crate) fn begun() -> Status {
+    Status {
+        now: now(),
+        started_at: before(1),
+        version: "0.1.0".to_owned(),
+        identity: "fleetwright-7d9-abcde".to_owned(),
+        is_leader: false,
+        lease_holder: None,
+        is_lease_held_by_apply: false,
+        cluster: ClusterIdentity {
+            name: "prod-eu1".to_owned(),
+            region: "eu-west-1".to_owned(),
+            account: "111122223333".to_owned(),
+            uid: "00000000-0000-4000-8000-000000000001".to_owned(),
+        },
+        mode: Mode::Observe,
+        suspended: None,
+        break_glass: None,
+        breakers: Vec::new(),
+        repository: RepositoryStatus::default(),
+        world: None,
+        plan: None,
+        in_progress: BTreeMap::new(),
+        history: Vec::new(),
+        partial_applies: Vec::new(),
+        hourly_costs: Vec::new(),
+        superseded: Vec::new(),
+        history_error: None,
+        uncordoned: Vec::new(),
+        terminating: Vec::new(),
+        sold_out: Vec::new(),
+        quarantined: BTreeMap::new(),
+        failing_actions: BTreeMap::new(),
+        persisted_state: fleetwright::controller::PersistedStateSize::default(),
+        competing_autoscaler: None,
+        counters: BTreeMap::new(),
+        durations: Histograms::default(),
+        wakes_at: Some(now() + SignedDuration::from_secs(30)),
+    }
+}
+
+fn well() -> SourceState {
+    SourceState { read_at: Some(before(0)), error: None, failures: 0 }
+}
+
+fn world() -> WorldStatus {
+    let complete = |name: &str| (name.to_owned(), Completeness::Complete);
+    WorldStatus {
+        taken_at: before(0),
+        age: SignedDuration::ZERO,
+        sources: [complete("ec2"), complete("kubernetes")].into(),
+        nodes: 0,
+        ready: 0,
+        instances: 0,
+        pods: 0,
+        pending: 0,
+        pending_for: None,
+        reads: well(),
+    }
+}
+
+/// Returns a cluster without nodes, pods or changes.
+pub(crate) fn empty() -> Status {
+    let mut plan = saved("teams.json");
+    plan.resource_changes.clear();
+    plan.summary = fleetwright::plan::wire::Summary::default();
+    let capacity = &mut plan.capacity;
+    capacity.explain.clear();
+    capacity.waves.clear();
+    capacity.placements.clear();
+    capacity.demand.clear();
+    capacity.alternatives.clear();
+    capacity.diagnostics.clear();
+    capacity.pods = fleetwright::plan::wire::PodTotals::default();
+    capacity.cost.hourly_before = MicroUsd::ZERO;
+    capacity.cost.hourly_after = MicroUsd::ZERO;
+    capacity.cost.hourly_delta = MicroUsd::ZERO;
+    capacity.cost.monthly_delta = MicroUsd::ZERO;
+    capacity.cost.lower_bound_hourly = MicroUsd::ZERO;
+    capacity.cost.breakdown = fleetwright::plan::wire::CostBreakdown::default();
+    Status {
+        is_leader: true,
+        repository: RepositoryStatus {
+            commit: Some(COMMIT.to_owned()),
+            reads: well(),
+            ..RepositoryStatus::default()
+        },
+        world: Some(world()),
+        plan: Some(PublishedPlan {
+            plan: Arc::new(plan),
+            since: before(3),
+            blocked: BTreeMap::new(),
+        }),
+        ..begun()
+    }
+}
+
+fn outcomes(plan: &Plan, how: &Outcome) -> Vec<ChangeOutcome> {
+    let changes = plan.resource_changes.iter().filter_map(|row| {
+        let step = match row.change.actions[..] {
+            [Action::Create] => WaveStep::Launch,
+            [Action::Delete] => WaveStep::Retire,
+            _ => return None,
+        };
+        let (address, outcome) = (row.address.clone(), how.clone());
+        Some(ChangeOutcome { address, step, instance_id: None, outcome })
+    });
+    changes.take(8).collect()
+}
+
+/// Returns plans that were carried out, each some hours before the other.
+fn history(plan: &Plan) -> Vec<Arc<CompletedApply>> {
+    let step = |n: i64| MicroUsd(12_000_000 + (n * 7_919) % 4_000_000 - n * 150_000);
+    let past = |n: i64| {
+        let (how, verdict) = match n % 5 {
+            3 => (
+                Outcome::GivenUp { why: "web/api is kept by the budget web/api".to_owned() },
+                ApplyStatus::Partly,
+            ),
+            _ => (Outcome::Done, ApplyStatus::Applied),
+        };
+        let receipt = Receipt {
+            plan_id: format!("{n:064}").into(),
+            digest: format!("sha256:{n:016x}{n:048x}").into(),
+            outcomes: outcomes(plan, &how),
+            started_at: before(n * 170 + 6),
+            finished_at: before(n * 170),
+            verdict,
+        };
+        let name = if verdict == ApplyStatus::Applied { "done" } else { "given-up" };
+        let count = u32::try_from(receipt.outcomes.len()).expect("few");
+        let refused = (n == 2).then(|| "the world has moved: i-0abc is gone".to_owned());
+        Arc::new(CompletedApply {
+            plan_id: receipt.plan_id.clone(),
+            digest: receipt.digest.clone(),
+            commit: format!("{n:040x}"),
+            approved: if n % 4 == 1 {
+                ApprovedBy::Digest { who: "alice@example.com".to_owned() }
+            } else {
+                ApprovedBy::Merge
+            },
+            started_at: receipt.started_at,
+            ended_at: receipt.finished_at,
+            outcomes: refused.is_none().then(|| (name.to_owned(), count)).into_iter().collect(),
+            receipt: refused.is_none().then_some(receipt),
+            refused,
+            hourly_before: step(n + 1),
+            hourly_after: step(n),
+            decided: Some(PlanTotals { changes: 7, ..PlanTotals::default() }),
+        })
+    };
+    (1..=12).map(past).collect()
+}
+
+/// Returns a plan over 180 nodes that launches one and removes twelve.
+fn busy_plan() -> Plan {
+    let mut plan = crate::large::sized(180, 12).expect("a plan");
+    let first = saved("quickstart.json");
+    for row in &first.resource_changes {
+        if row.change.actions == [Action::Create] {
+            plan.resource_changes.push(row.clone());
+            let why = first.capacity.explain.iter().filter(|why| why.address == row.address);
+            plan.capacity.explain.extend(why.cloned());
+        }
+    }
+    plan.summary.add = 1;
+    plan.summary.nodes.launch = 1;
+    plan.summary.nodes.after += 1;
+    let cost = &mut plan.capacity.cost;
+    cost.hourly_delta = MicroUsd(cost.hourly_after.0 - cost.hourly_before.0);
+    cost.monthly_delta = cost.hourly_delta.per_month();
+    plan
+}
+
+/// What the loop of the busy cluster has counted.
+const COUNTED: [(&str, u64); 19] = [
+    ("reads.git.done", 340),
+    ("reads.world.done", 2_100),
+    ("plans.made", 410),
+    ("plans.changed", 38),
+    ("plan_millis", 82_345),
+    ("reconciles.applied", 30),
+    ("reconciles.partly", 2),
+    ("launches.done", 61),
+    ("launches.no_capacity", 3),
+    ("terminations.empty", 40),
+    ("terminations.spot", 2),
+    ("evictions.done", 512),
+    ("messages.spot-interruption", 2),
+    ("messages.acknowledged", 2),
+    ("steps", 90_210),
+    ("step_micros", 4_200_017),
+    ("pending.reactions", 25),
+    ("pending.reaction_millis", 5_150),
+    ("apply_millis", 900_000),
+];
+
+/// Returns a cluster of 180 nodes, with a plan that launches and removes.
+pub(crate) fn busy() -> Status {
+    let plan = busy_plan();
+    let removals: Vec<Address> = plan
+        .resource_changes
+        .iter()
+        .filter(|row| row.change.actions == [Action::Delete])
+        .map(|row| row.address.clone())
+        .collect();
+    let budget = BlockedReason::RemovalBudget {
+        most: 4,
+        within: SignedDuration::from_mins(10),
+        next: now() + SignedDuration::from_mins(7),
+    };
+    let says = "4 machines went within 10m, and no more may: the next may at 12:07".to_owned();
+    let held = removals.iter().skip(4).map(|address| {
+        (address.clone(), Blocked { reason: budget.clone(), message: says.clone() })
+    });
+    let held: BTreeMap<Address, Blocked> = held.collect();
+    let plan_id = plan.capacity.plan_id.clone();
+    Status {
+        mode: Mode::Full,
+        world: Some(WorldStatus {
+            nodes: 180,
+            ready: 179,
+            instances: 180,
+            pods: 1_411,
+            pending: 3,
+            pending_for: Some(SignedDuration::from_secs(12)),
+            ..world()
+        }),
+        in_progress: BTreeMap::from([(
+            plan_id,
+            (removals.into_iter().take(4).collect(), before(2)),
+        )]),
+        history: history(&plan),
+        uncordoned: vec![UncordonedNode {
+            node: "ip-10-0-1-12.eu-west-1.compute.internal".into(),
+            instance: "i-0123456789abcdef1".into(),
+            at: before(25),
+        }],
+        terminating: vec![TerminatingInstance {
+            instance: "i-0123456789abcdef0".into(),
+            node: Some("ip-10-0-3-17.eu-west-1.compute.internal".into()),
+            reason: "spot-interruption".to_owned(),
+            since: before(1),
+            deadline: Some(now() + SignedDuration::from_secs(70)),
+            phase: InterruptionPhase::Draining,
+            replacement_blocked: None,
+        }],
+        sold_out: vec![Exclusion {
+            instance_type: Some("m7g.large".into()),
+            zone: Some("eu-west-1a".into()),
+            capacity_type: Some(CapacityType::Spot),
+            until: now() + SignedDuration::from_mins(9),
+        }],
+        plan: Some(PublishedPlan { plan: Arc::new(plan), since: before(4), blocked: held }),
+        counters: COUNTED.map(|(name, count)| (name.to_owned(), count)).into(),
+        durations: measured(),
+        started_at: before(60 * 40),
+        ..empty()
+    }
+}
+
+/// Returns how long some things took.
+fn measured() -> Histograms {
+    let mut measured = Histograms::default();
+    for (name, millis) in [
+        ("step", 1),
+        ("plan.all", 340),
+        ("ready.general", 42_000),
+        ("cloud.ec2.RunInstances.done", 1_300),
+        ("lifetime.general", 86_400_000),
+    ] {
+        measured.note(name, std::time::Duration::from_millis(millis));
+    }
+    measured
+}
+
+/// Returns a cluster that cannot be read, held back by everything, with names that mean harm.
+pub(crate) fn failing() -> Status {
+    let mut plan = saved("quickstart.json");
+    plan.errored = true;
+    plan.applyable = false;
+    let held = |address: &Address| {
+        let why = BlockedReason::NotApplyable { why: "its inputs have errors".to_owned() };
+        (
+            address.clone(),
+            Blocked { reason: why, message: format!("its inputs have errors: {HOSTILE}") },
+        )
+    };
+    let held = plan.resource_changes.iter().map(|row| held(&row.address)).collect();
+    let failed = |error: &str, failures| SourceState {
+        read_at: Some(before(47)),
+        error: Some((error.to_owned(), before(44))),
+        failures,
+    };
+    let mut failing = Status {
+        mode: Mode::Full,
+        is_leader: false,
+        lease_holder: Some("fleetwright-7d9-zzzzz".to_owned()),
+        suspended: Some(Suspension {
+            reason: format!("the market is closed {HOSTILE}"),
+            until: Some(now() + SignedDuration::from_hours(2)),
+            since: before(90),
+            by: "bob@example.com".to_owned(),
+        }),
+        break_glass: Some(Suspension {
+            reason: "incident 4711".to_owned(),
+            until: Some(now() + SignedDuration::from_mins(20)),
+            since: before(10),
+            by: "carol@example.com".to_owned(),
+        }),
+        breakers: vec![Breaker {
+            name: "launches-not-ready".to_owned(),
+            since: before(33),
+            why: "12 of 12 machines launched within 15m did not become Ready".to_owned(),
+            removes: None,
+        }],
+        plan: Some(PublishedPlan { plan: Arc::new(plan), since: before(47), blocked: held }),
+        quarantined: BTreeMap::from([(
+            "general".into(),
+            (
+                "5 nodes launched, and the pods wait still".to_owned(),
+                now() + SignedDuration::from_mins(12),
+            ),
+        )]),
+        failing_actions: failures(),
+        counters: BTreeMap::from([
+            ("errors.git".to_owned(), 44),
+            ("novel.thing".to_owned(), 7),
+            ("reads.git.failed".to_owned(), 44),
+        ]),
+        ..busy()
+    };
+    failing.repository.waiting = Some((
+        "1111111111111111111111111111111111111111".to_owned(),
+        "CI has not applied it yet".to_owned(),
+    ));
+    failing.repository.reads = failed(&format!("cannot fetch: {HOSTILE}"), 44);
+    failing.repository.problems = 3;
+    if let Some(world) = &mut failing.world {
+        world.taken_at = before(47);
+        world.age = SignedDuration::from_mins(47);
+        world.reads = failed("ec2: RequestLimitExceeded", 9);
+        world.sources.insert(
+            "ec2".to_owned(),
+            Completeness::Failed { reason: "RequestLimitExceeded".to_owned() },
+        );
+        (world.ready, world.pending) = (121, 214);
+        world.pending_for = Some(SignedDuration::from_mins(31));
+    }
+    failing
+}

@@ -1,0 +1,94 @@
+//! Traces and logs of the loop, as a collector and a machine read them.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use crate::binary::Workspace;
+
+/// Answers every request until nobody comes any more, and returns the bodies.
+fn collector(listener: TcpListener) -> std::thread::JoinHandle<Vec<Json>> {
+    std::thread::spawn(move || {
+        let mut bodies = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a client");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+            let (mut text, mut buffer) = (Vec::new(), vec![0; 65_536]);
+            loop {
+                let all = String::from_utf8_lossy(&text).into_owned();
+                if let Some((head, body)) = all.split_once("\r\n\r\n") {
+                    let length = head.to_ascii_lowercase();
+                    let length = length.split("content-length: ").nth(1).map_or("", |rest| rest);
+                    let length: usize =
+                        length.lines().next().and_then(|n| n.trim().parse().ok()).unwrap_or(0);
+                    if body.len() >= length {
+                        if head.starts_with("GET /end") {
+                            return bodies;
+                        }
+                        assert!(head.starts_with("POST /v1/traces"), "{head}");
+                        bodies.push(serde_json::from_str(body).expect("JSON"));
+                        break;
+                    }
+                }
+                let n = stream.read(&mut buffer).expect("a request");
+                assert!(n > 0, "it ended early");
+                text.extend_from_slice(&buffer[..n]);
+            }
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+            stream.write_all(answer.as_bytes()).expect("sent");
+        }
+        bodies
+    })
+}
+
+#[test]
+fn collector_receives_linked_controller_spans() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let collected = collector(listener);
+    let mut place = Workspace::example("quickstart");
+    let endpoint = format!("http://{address}");
+    place.variables.insert("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), endpoint);
+    let ran = place.run(&["run", "--mode", "full", "--once", "--log-format", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let mut last = std::net::TcpStream::connect(address).expect("it listens");
+    last.write_all(b"GET /end HTTP/1.1\r\n\r\n").expect("sent");
+    let bodies = collected.join().expect("it ends");
+    let spans: Vec<&Json> = bodies
+        .iter()
+        .filter_map(|body| body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array())
+        .flatten()
+        .collect();
+    let named = |name: &'static str| spans.iter().filter(move |span| span["name"] == name);
+    for name in ["observe", "read", "step", "plan", "apply", "effect"] {
+        assert!(named(name).next().is_some(), "no span {name} among {}", spans.len());
+    }
+    let parent = |span: &Json| {
+        spans
+            .iter()
+            .find(|other| other["spanId"] == span["parentSpanId"])
+            .map(|p| p["name"].clone())
+    };
+    assert!(named("observe").all(|span| parent(span).is_none()), "an observation begins a trace");
+    assert!(named("plan").all(|span| parent(span) == Some("step".into())));
+    assert!(named("step").any(|span| parent(span) == Some("observe".into())));
+    assert!(named("step").any(|span| parent(span) == Some("plan".into())));
+    let digest = |span: &&&Json| span["attributes"].to_string().contains("sha256:");
+    assert!(named("plan").any(|span| digest(&span)) && named("apply").all(|span| digest(&span)));
+    // The same run, as lines that instances read.
+    let lines: Vec<Json> =
+        ran.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let of = |event: &str| lines.iter().filter(|line| line["event"] == event).collect::<Vec<_>>();
+    assert!(lines.iter().all(|line| line["time"].is_string() && line["level"].is_string()));
+    assert!(
+        of("plan")
+            .iter()
+            .any(|line| line["plan"].as_str().is_some_and(|p| p.starts_with("sha256:")))
+    );
+    assert!(!of("applied").is_empty() && !of("change").is_empty(), "{}", ran.err);
+    assert!(
+        of("change").iter().all(|line| line["change"].is_string() && line["instance"].is_string())
+    );
+}

@@ -1,0 +1,252 @@
+//! Violations of settings and operator decisions.
+
+use std::sync::Arc;
+
+use fleetwright::controller::{AuthorizedRequest, Suspension};
+use fleetwright::model::desired::{AppliedBy, ApprovalRule, Mode, Window};
+use fleetwright::model::ids::NodeName;
+use fleetwright::plan::Plan;
+use fleetwright::plan::wire::{Check, CheckStatus, WaveStep};
+use jiff::tz::TimeZone;
+
+use super::violations::ViolationCase;
+use super::{
+    CallKind, Commit, Effect, RecordedCall, SignedDuration, SimulatedCommit, ViolationTrace,
+    catalog,
+};
+use crate::simulation::environment::ServedCommitChange;
+
+impl ViolationTrace {
+    fn nominates(&self, pods: usize) {
+        let pod = self.world.pods.first().expect("one").as_ref().clone();
+        let (pod, node) = (Box::new(pod), NodeName::from("n"));
+        self.effects(&vec![Effect::Nominate { pod, node }; pods]);
+    }
+
+    fn nominated(&mut self) {
+        let uid = self.world.pods.first().expect("one").uid.clone();
+        self.calls(CallKind::Nominate(uid));
+        self.now = self.now.checked_add(SignedDuration::from_secs(10)).expect("a time");
+    }
+
+    fn suspension(&self) -> Suspension {
+        let (reason, by) = ("a freeze".to_owned(), "alice".to_owned());
+        Suspension { reason, until: None, since: self.now, by }
+    }
+
+    fn approves(&self) {
+        let digest = self.grows.capacity.digest.clone();
+        let request = AuthorizedRequest::Approve { digest, by: "alice".to_owned() };
+        let plan = Arc::new(self.grows.clone());
+        self.checks.borrow_mut().somebody_asks(&request, Some(&plan));
+    }
+
+    /// Has `plan` be what is planned of everything.
+    fn holds(&mut self, plan: &Plan) {
+        let mut now = self.status.plan.clone().expect("planned");
+        now.plan = Arc::new(plan.clone());
+        (self.status.plan, self.status.is_leader) = (Some(now), true);
+        self.effects(&[]);
+    }
+
+    /// Has somebody confirm every removal of what is planned.
+    fn confirms(&mut self) {
+        self.holds(&self.shrinks.clone());
+        for row in super::rows(&self.shrinks, WaveStep::Retire) {
+            let before = row.change.before.as_ref().expect("it is there");
+            let (instance, by) = (before.instance_id.clone().expect("known"), "alice".to_owned());
+            let request = AuthorizedRequest::Confirm { instance, by };
+            self.checks.borrow_mut().somebody_asks(&request, None);
+        }
+    }
+
+    fn clock_is_ahead(&self, by: SignedDuration) {
+        let mut checks = self.checks.borrow_mut();
+        checks.clock_is_set(0, self.now, SignedDuration::ZERO);
+        checks.clock_is_set(0, self.now, by);
+    }
+
+    /// Merges two commits that CI carries out; returns their names.
+    fn merges(&mut self) -> [String; 2] {
+        self.settings.applied_by = AppliedBy::Ci;
+        let (apply, catalog) = ("by: ci".to_owned(), catalog());
+        let commit = Commit { apply, ..Commit::default() };
+        [7, 8].map(|n| {
+            let files = SimulatedCommit::read(&commit, n, &catalog);
+            self.checks.borrow_mut().committed(&files, self.now);
+            files.name.clone()
+        })
+    }
+
+    fn serves_other([from, to]: [String; 2], applied: bool) -> CallKind {
+        CallKind::Serves(ServedCommitChange { from, to, applied, glass: false, gone: false })
+    }
+
+    fn carries_out_merge(&self, commit: String, plan: &Plan) {
+        let (plan, without) = (Arc::new(plan.clone()), Vec::new());
+        let begun = std::collections::BTreeMap::new();
+        let (ticket, waits, running) = (2, true, false);
+        self.effects(&[Effect::Apply {
+            ticket,
+            commit,
+            plan,
+            excluded_instances: without,
+            wait_until_ready: waits,
+            running_pods_only: running,
+            previous_attempts: begun,
+        }]);
+    }
+
+    /// Has a merge that waits stand in for the commit that is served, and `plan` of it be carried out.
+    fn stands_in(&mut self, plan: &Plan) {
+        let [served, merged] = self.merges();
+        self.kept.served_commit = Some(served.clone());
+        self.status.repository.stands_in_for = Some(served);
+        self.plans();
+        self.carries_out_merge(merged, plan);
+    }
+
+    /// Has the only window be an hour ago.
+    fn closes(&mut self) {
+        let now = self.now.to_zoned(TimeZone::UTC);
+        let minute =
+            u32::from(now.hour().unsigned_abs()) * 60 + u32::from(now.minute().unsigned_abs());
+        let (from, to) = (minute - 120, minute - 60);
+        self.guard.windows = vec![Window { days: Vec::new(), from, to, zone: TimeZone::UTC }];
+        self.status.now = self.now;
+    }
+
+    fn warns(&mut self) {
+        self.settings.approval = ApprovalRule::Policy;
+        let status = CheckStatus::Warn;
+        self.grows.checks = vec![Check { status, ..Check::default() }];
+    }
+}
+
+pub(super) const OF_SETTINGS: &[ViolationCase] = &[
+    ("I21", "a plan in mode observe", |t| {
+        t.settings.mode = Mode::Observe;
+        t.applies(&t.grows);
+    }),
+    ("I21", "a removal in mode additive", |t| {
+        t.settings.mode = Mode::Additive;
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I21", "a drain in mode observe", |t| {
+        t.settings.mode = Mode::Observe;
+        let (instance, pods) = ("i-1".into(), Vec::new());
+        t.effects(&[Effect::Evict { instance, pods }]);
+    }),
+    ("I21", "a write in mode observe with nothing in progress", |t| {
+        t.settings.mode = Mode::Observe;
+        t.effects(&[]);
+        t.later(1);
+        let uid = t.world.pods.first().expect("one").uid.clone();
+        t.calls(CallKind::Evict(uid));
+    }),
+    ("I22", "a plan while suspended", |t| {
+        t.status.suspended = Some(t.suspension());
+        t.applies(&t.grows);
+    }),
+    ("I22", "a plan outside of the windows", |t| {
+        t.closes();
+        t.applies(&t.grows);
+    }),
+    ("I23", "an unapproved plan", |t| {
+        t.settings.approval = ApprovalRule::Digest;
+        t.applies(&t.grows);
+    }),
+    ("I23", "another plan than the one that was approved", |t| {
+        t.settings.approval = ApprovalRule::Digest;
+        t.approves();
+        t.applies(&t.grows);
+        t.applies(&t.rolls);
+    }),
+    ("I23", "a plan with policy warnings", |t| {
+        t.warns();
+        t.applies(&t.grows);
+    }),
+    ("I23", "an unconfirmed removal", |t| {
+        t.settings.confirm_pools = ["web".into()].into();
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I23", "a removal confirmed before a plan kept the instance", |t| {
+        t.settings.confirm_pools = ["web".into()].into();
+        t.confirms();
+        let mut stay = t.shrinks.clone();
+        stay.capacity.waves.clear();
+        t.holds(&stay);
+        t.holds(&t.shrinks.clone());
+        t.plans();
+        t.applies(&t.shrinks);
+    }),
+    ("I24", "a merge that is served before its receipt, by a clock that is ahead", |t| {
+        let both = t.merges();
+        t.clock_is_ahead(SignedDuration::from_mins(1));
+        t.later(50);
+        t.calls(ViolationTrace::serves_other(both, false));
+    }),
+    ("I24", "a merge that is carried out and not served", |t| {
+        let [served, merged] = t.merges();
+        t.kept.served_commit = Some(served);
+        t.carries_out_merge(merged, &t.grows);
+    }),
+    ("I24", "a merge that stands in, and launches for pods that are to come", |t| {
+        t.stands_in(&t.grows.clone());
+    }),
+    ("I24", "a merge that stands in, and removes", |t| t.stands_in(&t.rolls.clone())),
+    ("I24", "a merge that is served before its receipt", |t| {
+        let both = t.merges();
+        t.calls(ViolationTrace::serves_other(both, false));
+    }),
+    ("I25", "a pod nominated endlessly", |t| (0..4).for_each(|_| t.nominated())),
+    ("I25", "a pod that is nominated again at once", |t| {
+        t.nominated();
+        t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
+        t.nominated();
+    }),
+    ("I25", "a pod that is nominated again at once, by a clock that is ahead", |t| {
+        t.nominated();
+        t.clock_is_ahead(SignedDuration::from_secs(2));
+        t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
+        t.nominated();
+    }),
+    ("I25", "too many pods at once", |t| {
+        t.settings.nominate_pods = true;
+        t.nominates(101);
+    }),
+    ("I25", "a nomination without the setting", |t| t.nominates(1)),
+];
+
+/// What settings and people allow.
+pub(super) fn in_order(trace: &ViolationTrace) {
+    let mut t = trace.clone();
+    let mut waits = t.grows.clone();
+    waits.capacity.demand.iter_mut().for_each(|row| row.counts.planned = 0);
+    t.clone().stands_in(&waits);
+    let mut confirmed = t.clone();
+    confirmed.settings.confirm_pools = ["web".into()].into();
+    confirmed.confirms();
+    confirmed.plans();
+    confirmed.applies(&confirmed.shrinks);
+    t.settings.mode = Mode::Additive;
+    t.settings.nominate_pods = true;
+    t.nominates(100);
+    (0..3).for_each(|_| t.nominated());
+    t.settings.approval = ApprovalRule::Digest;
+    t.approves();
+    t.plans();
+    t.applies(&t.grows);
+    t.status.break_glass = Some(t.suspension());
+    t.closes();
+    t.applies(&t.grows);
+    t.settings.mode = Mode::Observe;
+    t.effects(&[]);
+    t.calls(CallKind::Ended("i-1".into()));
+    let both = t.merges();
+    t.calls(ViolationTrace::serves_other(both.clone(), true));
+    t.later(60);
+    t.call(&RecordedCall { ..t.asked(ViolationTrace::serves_other(both, false)) });
+}

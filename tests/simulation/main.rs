@@ -1,0 +1,139 @@
+//! Runs the simulation: `cargo test --release --test simulation -- [--from N] [--seeds N]`,
+//! `--replay SEED` for one seed with its events, or `--incident TEXT` for incidents by name.
+
+mod large_fleet;
+#[path = "mod.rs"]
+mod simulation;
+
+use std::io::Write as _;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use simulation::incidents;
+use simulation::invariants::prove;
+use simulation::random_scenario::{ScenarioOutcome, run_seed};
+use simulation::repository::catalog;
+
+/// Seeds of a run without `--seeds`.
+const DEFAULT_SEEDS: u64 = 2_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    let after = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1).cloned()
+    };
+    let number = |name: &str| after(name).and_then(|text| text.parse::<u64>().ok());
+    if let Some(text) = after("--incident") {
+        return run_incidents(&text);
+    }
+    match number("--replay") {
+        Some(seed) => run_seeds(seed, 1, true),
+        None => run_seeds(
+            number("--from").unwrap_or(0),
+            number("--seeds").unwrap_or(DEFAULT_SEEDS),
+            false,
+        ),
+    }
+}
+
+fn print(text: &str) {
+    // A closed stdout is no failure of the simulation.
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+fn run_incidents(text: &str) -> ExitCode {
+    let catalog = catalog();
+    let mut failed = 0;
+    let all = incidents::all().chain(large_fleet::ALL);
+    for (name, story) in all.filter(|(name, _)| name.contains(text)) {
+        let began = Instant::now();
+        let end = story(&catalog);
+        let took = began.elapsed().as_millis();
+        failed += u32::from(end.is_err());
+        match end {
+            Ok(()) => print(&format!("ok    {took:>6} ms  {name}")),
+            Err(why) => print(&format!("FAIL  {took:>6} ms  {name}: {why}")),
+        }
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Totals over all seeds of a run.
+#[derive(Default)]
+struct RunTotals {
+    failed: u64,
+    steps: u64,
+    launches: usize,
+    removals: usize,
+    minutes: i64,
+}
+
+impl RunTotals {
+    fn add(&mut self, seed: u64, outcome: &ScenarioOutcome, verbose: bool) {
+        self.steps += outcome.steps;
+        self.launches += outcome.launches;
+        self.removals += outcome.removals;
+        self.minutes += outcome.minutes;
+        if verbose {
+            outcome.lines.iter().for_each(|line| print(line));
+        }
+        if let Err(why) = &outcome.end {
+            self.failed += 1;
+            print(&format!("seed {seed}: {why}"));
+        }
+    }
+}
+
+fn run_seeds(from: u64, count: u64, verbose: bool) -> ExitCode {
+    if let Err(why) = prove() {
+        print(&format!("the invariant checks failed their self-test: {why}"));
+        return ExitCode::FAILURE;
+    }
+    let began = Instant::now();
+    let RunTotals { failed, steps, launches, removals, minutes } =
+        run_parallel(from, count, verbose);
+    let took = began.elapsed().as_secs_f64();
+    print(&format!(
+        "{count} seeds, {failed} failed; {minutes} simulated minutes, {steps} steps, {launches} launches \
+         and {removals} removals in {took:.1} s"
+    ));
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs seeds on all cores; each seed is independent of the others.
+fn run_parallel(from: u64, count: u64, verbose: bool) -> RunTotals {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let (next, end) = (AtomicU64::new(from), from.saturating_add(count));
+    let (sender, outcomes) = mpsc::channel();
+    let mut sum = RunTotals::default();
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            let (next, sender) = (&next, sender.clone());
+            scope.spawn(move || {
+                let catalog = catalog();
+                let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                for seed in seeds.take_while(|seed| *seed < end) {
+                    // Its state is dropped after a panic.
+                    let outcome = catch_unwind(AssertUnwindSafe(|| run_seed(seed, &catalog)));
+                    // The receiver outlives the workers.
+                    let _ = sender.send((seed, outcome));
+                }
+            });
+        }
+        drop(sender);
+        for (seed, outcome) in outcomes {
+            if let Ok(outcome) = outcome {
+                sum.add(seed, &outcome, verbose);
+            } else {
+                sum.failed += 1;
+                print(&format!("seed {seed}: panicked"));
+            }
+        }
+    });
+    sum
+}

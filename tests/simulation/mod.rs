@@ -1,0 +1,25 @@
+//! Deterministic simulation of the controller: one thread, virtual time and production code over the
+//! embedded world, with random faults.
+//!
+//! `cargo test --release --test simulation` runs 2,000 seeds of 30 simulated minutes. `-- --replay SEED`
+//! runs one seed and prints its events. A seed gives the same run on each computer.
+
+pub(crate) mod clock_skew;
+pub(crate) mod controller_modes;
+pub(crate) mod edge_cases;
+pub(crate) mod environment;
+pub(crate) mod external_actors;
+pub(crate) mod fleet_lifecycle;
+pub(crate) mod harness;
+pub(crate) mod idle_capacity;
+pub(crate) mod image_rollout;
+pub(crate) mod incidents;
+pub(crate) mod invariants;
+pub(crate) mod maintenance;
+pub(crate) mod operators;
+pub(crate) mod random;
+pub(crate) mod random_scenario;
+pub(crate) mod random_settings;
+pub(crate) mod removed_declarations;
+pub(crate) mod repository;
+pub(crate) mod virtual_time;

@@ -1,0 +1,369 @@
+//! The repository of the simulation.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fleetwright::catalog::Catalog;
+use fleetwright::controller::{PlanScope, Revision, RevisionPlanner};
+use fleetwright::demand::{DemandMode, ShapeContext, pod_shape};
+use fleetwright::manifest::{self, read_fleet};
+use fleetwright::model::desired::{ApprovalRule, Desired, Fleet, Scale, Tree, TreeFile};
+use fleetwright::model::observed::Observed;
+use fleetwright::model::storage::Storage;
+use fleetwright::plan::wire::{Base, BaseWorld, Check, CheckStatus, WaveStep};
+use fleetwright::plan::{PinnedPlan, Plan, seal};
+use fleetwright::planner::{self, Inputs, Scope};
+use fleetwright::policy;
+use fleetwright::simulator::{DeliveredWorkload, Delivery, ShapeFn, eksctl_groups};
+use fleetwright::solver::Settings;
+use jiff::SignedDuration;
+
+use super::environment::SharedWorld;
+
+/// The types that pools may use: few, so that plans are cheap.
+const TYPES: [&str; 4] = ["m5.large", "m5.xlarge", "c5.large", "r5.large"];
+
+const POOLS: &str = r"
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: POOL }
+spec:
+  DISRUPTION
+  template:
+    spec:
+      TEMPLATE
+      requirements:
+      - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large, m5.xlarge, c5.large, r5.large] }
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand, spot] }
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: web }
+spec:
+  role: web
+  amiSelectorTerms: [{ alias: al2023@v20260901 }]
+  subnetSelectorTerms: [{ tags: { x: z } }]
+  securityGroupSelectorTerms: [{ tags: { x: z } }]
+";
+
+/// A commit of the repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// How many replicas of each workload.
+    pub(crate) replicas: BTreeMap<String, u32>,
+    /// The image of the nodes.
+    pub(crate) image: String,
+    /// Least pods that must serve of `api`, where a budget protects it.
+    pub(crate) budget: Option<String>,
+    /// What each pod asks for, in thousandths of a core.
+    pub(crate) cpu: u32,
+    /// Node groups of eksctl, which are ours to size.
+    pub(crate) groups: String,
+    /// The pool, where there is one.
+    pub(crate) pool: Option<String>,
+    /// Whether the node class that the pool names is there.
+    pub(crate) class: bool,
+    /// More of the template of the pool.
+    pub(crate) template: String,
+    /// More of the pool.
+    pub(crate) disruption: String,
+    /// Annotations of the pods of `api`.
+    pub(crate) annotations: String,
+    /// More objects.
+    pub(crate) objects: String,
+    /// More of `spec`.
+    pub(crate) fleet: String,
+    /// What the loop may do.
+    pub(crate) mode: &'static str,
+    /// More of `spec.controller`.
+    pub(crate) controller: String,
+    /// More of `spec.apply`.
+    pub(crate) apply: String,
+}
+
+impl Default for Commit {
+    fn default() -> Self {
+        Self {
+            replicas: [("api".to_owned(), 4), ("jobs".to_owned(), 2)].into(),
+            image: "al2023@v20260901".to_owned(),
+            budget: None,
+            cpu: 700,
+            groups: String::new(),
+            pool: Some("web".to_owned()),
+            class: true,
+            template: String::new(),
+            disruption: String::new(),
+            annotations: String::new(),
+            objects: String::new(),
+            fleet: String::new(),
+            mode: "full",
+            controller: "removals: { most: 100% }, massRemoval: 100%".to_owned(),
+            apply: String::new(),
+        }
+    }
+}
+
+impl Commit {
+    /// Returns the same commit with another number of replicas.
+    #[must_use]
+    pub(crate) fn with(mut self, workload: &str, replicas: u32) -> Self {
+        self.replicas.insert(workload.to_owned(), replicas);
+        self
+    }
+
+    fn files(&self) -> Tree {
+        let fleet = format!(
+            "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: test }}\nspec:\n  \
+             cluster: {{ name: test, region: us-east-1, zones: [us-east-1a, us-east-1b] }}\n  \
+             apply: {{ {} }}\n  controller: {{ mode: {}, {} }}\n{}",
+            self.apply, self.mode, self.controller, self.fleet
+        );
+        let workload = |(name, replicas): (&String, &u32)| {
+            let cpu = self.cpu;
+            let annotations = if name == "api" { self.annotations.as_str() } else { "" };
+            format!(
+                "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: {name}, namespace: \
+                 web }}\nspec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: {name} }} \
+                 }}\n  template:\n    metadata: {{ labels: {{ app: {name} }}, \
+                 annotations: {{ {annotations} }} }}\n    spec:\n      \
+                 containers:\n      - {{ name: main, image: x, resources: {{ requests: {{ cpu: {cpu}m, \
+                 memory: 1Gi }} }} }}\n"
+            )
+        };
+        let budget = self.budget.iter().map(|least| {
+            format!(
+                "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {{ name: api, \
+                 namespace: web }}\nspec:\n  minAvailable: {least}\n  selector: {{ matchLabels: {{ \
+                 app: api }} }}\n"
+            )
+        });
+        let workloads: Vec<String> = self.replicas.iter().map(workload).chain(budget).collect();
+        let workloads = format!("{}{}", workloads.concat(), self.objects);
+        let pool = |pool: &String| POOLS.replace("POOL", pool);
+        let pools = self.pool.as_ref().map(pool).unwrap_or_default();
+        let without_class = pools.split("---\n").next().filter(|_| !self.class);
+        let pools = without_class.map(ToOwned::to_owned).unwrap_or(pools);
+        let pools = pools.replace("al2023@v20260901", &self.image);
+        let pools = pools.replace("TEMPLATE", &self.template);
+        let pools = pools.replace("DISRUPTION", &self.disruption);
+        let file = |path: &str, text: String| TreeFile {
+            path: path.into(),
+            content: Ok(text.into_bytes().into()),
+        };
+        let files = [
+            file("fleetwright.yaml", fleet),
+            file("pools.yaml", pools),
+            file("workloads.yaml", workloads),
+            file("cluster.yaml", self.groups.clone()),
+        ];
+        // A render that gave nothing leaves nothing behind.
+        let holds = |file: &TreeFile| file.content.as_ref().is_ok_and(|text| !text.is_empty());
+        Tree { files: files.into_iter().filter(holds).collect() }
+    }
+}
+
+/// A commit, read.
+pub(crate) struct SimulatedCommit {
+    /// The name of the commit.
+    pub(crate) name: String,
+    /// Its settings.
+    pub(crate) fleet: Fleet,
+    /// What it asks for.
+    pub(crate) desired: Rc<Desired>,
+    /// What can be had.
+    pub(crate) catalog: Rc<Catalog>,
+}
+
+impl SimulatedCommit {
+    /// Reads a commit, with what can be had.
+    ///
+    /// # Panics
+    /// Where the commit has problems: those of the simulation have none, but for a class that is missing.
+    #[must_use]
+    pub(crate) fn read(commit: &Commit, number: usize, catalog: &Rc<Catalog>) -> Rc<Self> {
+        let tree = commit.files();
+        let (fleet, problems) = read_fleet(&tree);
+        assert!(problems.is_empty(), "{problems:#?}");
+        let desired = manifest::read(&tree, &fleet);
+        assert!(desired.problems.is_empty() == commit.class, "{:#?}", desired.problems);
+        Rc::new(Self {
+            name: format!("{number:040x}"),
+            fleet,
+            desired: Rc::new(desired),
+            catalog: Rc::clone(catalog),
+        })
+    }
+
+    /// Returns whether the commit asks for nothing at all.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.desired.workloads.is_empty() && self.desired.pools.is_empty()
+    }
+
+    /// Returns what is read of the commit beside what plans are made from.
+    #[must_use]
+    pub(crate) fn head(&self) -> Revision {
+        let rests = self.desired.pools.values();
+        let rests = rests.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
+        Revision {
+            commit: self.name.clone(),
+            controller: self.fleet.controller.clone(),
+            guard: self.fleet.guard.clone(),
+            consolidate_after: rests.collect(),
+            error_count: u32::try_from(self.desired.problems.len()).unwrap_or(u32::MAX),
+            is_empty: self.is_empty(),
+            autoscaler_namespaces: None,
+            auto_mode: false,
+        }
+    }
+
+    /// Returns what a delivery tool brings the world to.
+    #[must_use]
+    pub(crate) fn delivery(&self) -> Delivery {
+        let workloads = self.desired.workloads.values().map(|workload| {
+            let replicas = match workload.scale {
+                Scale::Replicas(count) => count,
+                Scale::PerNode
+                | Scale::Job { .. }
+                | Scale::CronJob { .. }
+                | Scale::ScaledJob(_)
+                | Scale::Buffer(_) => 0,
+            };
+            let template = Arc::clone(&workload.template);
+            (workload.id.clone(), DeliveredWorkload { replicas, first_ordinal: 0, template })
+        });
+        Delivery {
+            workloads: workloads.collect(),
+            budgets: self.desired.disruption_budgets.clone(),
+            namespaces: self.desired.namespaces.clone(),
+            storage: Storage::default(),
+            groups: eksctl_groups(&self.desired, &self.catalog),
+            fargate_profiles: BTreeMap::new(),
+        }
+    }
+
+    /// Returns how pods of the world are shaped.
+    #[must_use]
+    pub(crate) fn shapes(self: &Rc<Self>) -> ShapeFn {
+        let files = Rc::clone(self);
+        Rc::new(move |namespace, template| {
+            pod_shape(namespace, template, &ShapeContext::new(&files.desired))
+        })
+    }
+}
+
+/// Returns what can be had in the simulation.
+///
+/// # Panics
+/// Where the embedded catalogue has no such region.
+#[must_use]
+pub(crate) fn catalog() -> Rc<Catalog> {
+    let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
+    catalog.types.retain(|name, _| TYPES.contains(&name.as_str()));
+    Rc::new(catalog)
+}
+
+/// Most instances that a plan launches of which the policy of the simulation does not warn.
+const UNWARNED: usize = 2;
+
+/// Judges a plan as policies do, where they are what approves: one warns of what launches many.
+fn judged(mut plan: Plan, fleet: &Fleet) -> Plan {
+    if fleet.controller.approval == ApprovalRule::Policy {
+        let launch = plan.capacity.waves.iter().filter(|wave| wave.step == WaveStep::Launch);
+        let many = launch.flat_map(|wave| &wave.addresses).count() > UNWARNED;
+        let status = if many { CheckStatus::Warn } else { CheckStatus::Pass };
+        let check = Check { name: "many.warn".to_owned(), status, ..Check::default() };
+        policy::attach_checks(&mut plan, vec![check]);
+        seal(&mut plan);
+    }
+    plan
+}
+
+/// Makes plans from a commit.
+pub(crate) struct SimulatedPlanner {
+    /// The commit.
+    pub(crate) files: Rc<SimulatedCommit>,
+    /// For which replica.
+    pub(crate) replica: usize,
+    /// Time, and how long planning takes of it.
+    pub(crate) shared: Rc<SharedWorld>,
+}
+
+impl SimulatedPlanner {
+    /// Lets as much time pass as it takes to plan.
+    async fn think(&self) {
+        let seconds = i64::try_from(self.shared.faults.get().thinks).unwrap_or(0);
+        if seconds > 0 {
+            self.shared.time.sleep(SignedDuration::from_secs(seconds)).await;
+        }
+    }
+
+    fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
+        Inputs {
+            desired: &self.files.desired,
+            observed,
+            catalog: &self.files.catalog,
+            base: Base {
+                path: "repository".to_owned(),
+                directory: None,
+                repository: None,
+                commit: Some(self.files.name.clone()),
+                tree: format!("sha256:{}", self.files.name),
+                dirty: false,
+                rendered: Vec::new(),
+                world: BaseWorld {
+                    name: "sim:world".to_owned(),
+                    cluster: observed.cluster.clone(),
+                    taken_at: observed.taken_at,
+                    sources: observed.sources.clone(),
+                },
+                demand: DemandMode::Live,
+                preconditions: Vec::new(),
+                guard: None,
+                judged_by: Vec::new(),
+            },
+            at: observed.taken_at,
+            demand: DemandMode::Live,
+            is_forecast: false,
+            scope,
+            settings: Settings {
+                workers: Some(std::num::NonZeroUsize::MIN),
+                ..Settings::default()
+            },
+        }
+    }
+}
+
+impl RevisionPlanner for SimulatedPlanner {
+    async fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> Plan {
+        let PlanScope {
+            changeable_nodes: only,
+            excluded_addresses: exclude,
+            running_pods_only: running,
+        } = limits;
+        let exclude = exclude.iter().map(ToString::to_string).collect();
+        let scope = Scope { exclude, only, running, ..Scope::default() };
+        self.think().await;
+        judged(planner::plan(&self.inputs(&world, scope)), &self.files.fleet)
+    }
+
+    async fn replan_pinned(
+        &self,
+        plan: Arc<Plan>,
+        world: Arc<Observed>,
+        running: bool,
+    ) -> PinnedPlan {
+        self.think().await;
+        let scope = Scope { running, ..Scope::default() };
+        let pinned = planner::plan_pinned(&self.inputs(&world, scope), &plan);
+        let dropped = pinned.dropped.keys().cloned().collect();
+        self.shared.was_pinned(self.replica, &plan.capacity.plan_id, dropped);
+        pinned
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.files.catalog
+    }
+}
