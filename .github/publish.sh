@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What the job `publish` of a release does, as one script, so that it can be tried against a registry on a laptop.
+# The steps of the job `publish` of a release, as one script, which also runs locally.
 #
-#   publish.sh push      image and chart, to the registry
-#   publish.sh release   programs and chart, to the release of the tag
+#   publish.sh push      push image and chart to the registry
+#   publish.sh release   upload binaries and chart to the GitHub release of the tag
 #
-# Each may be run again, wherever an earlier run broke off: what is there with the same content is left as it is, what is
-# there with other content is an error, and so is what cannot be read. Nothing that is published is ever replaced:
-# whoever names a version gets the same for ever.
+# Both commands can be repeated after a failure. Published artifacts with the same content are kept.
+# Artifacts with other content, and artifacts that cannot be read, are errors. Nothing published is
+# ever replaced, so a version always denotes the same content.
 set -euo pipefail
-# What fails between $( and ) ends the script as well.
+# Failures in command substitutions also end the script.
 shopt -s inherit_errexit
 
 : "${GITHUB_REF_NAME:?}" "${GITHUB_REPOSITORY:?}" "${GITHUB_REPOSITORY_OWNER:?}" "${GITHUB_ACTOR:?}"
@@ -25,22 +25,22 @@ fail() {
 }
 
 differs() {
-  fail "$1 is there already with other content; where an earlier run of this release broke off, re-run only its failed" \
-    "jobs: they publish what was built then. Else this needs a new version"
+  fail "$1 already exists with other content. If an earlier run of this release failed, re-run only its failed jobs," \
+    "which publish the artifacts of that run. Otherwise release a new version"
 }
 
-# Prints the SHA-256 of what it reads, as registries write it.
+# Prints the SHA-256 of stdin in the format of registries.
 digest() { sha256sum | sed 's/^\([0-9a-f]*\) .*/sha256:\1/'; }
 
-# Gets the manifest of $1 ("repository:tag") into the file $2. Returns 1 where the registry says that there is none; any
-# other answer but the manifest ends the script. A token to push is asked for since one to pull is refused where nothing was
-# ever pushed. Secrets go by a file, where the list of processes does not show them.
+# Writes the manifest of $1 ("repository:tag") to the file $2. Returns 1 if the registry has none.
+# Any other failure ends the script. The token has push scope, because the registry refuses a pull
+# token for a new repository. Secrets are passed in files, so the process list does not show them.
 manifest() {
   local name=${1%:*} tag=${1##*:} file=$2 token status=0
   token=$(curl --silent --show-error --fail --retry 3 --config <(printf 'user = "%s:%s"\n' "$GITHUB_ACTOR" "${TOKEN:?}") \
     "https://$registry/token?service=$registry&scope=repository:$name:pull,push" | jq --raw-output '.token // empty') \
     || token=
-  [ -n "$token" ] || fail "$registry gives no token for $name, so what is there is not known"
+  [ -n "$token" ] || fail "$registry issued no token for $name, so its published artifacts are unknown"
   status=$(curl --silent --show-error --retry 3 --output "$file" --write-out '%{http_code}' \
     --config <(printf 'header = "Authorization: Bearer %s"\n' "$token") \
     --header 'Accept: application/vnd.oci.image.index.v1+json' \
@@ -49,7 +49,7 @@ manifest() {
   case $status in
   200) return 0 ;;
   404) return 1 ;;
-  *) fail "$registry/$1 cannot be read (status $status), so what is there is not known" ;;
+  *) fail "$registry/$1 cannot be read (status $status), so its published artifacts are unknown" ;;
   esac
 }
 
@@ -60,21 +60,21 @@ push_image() {
   if manifest "$to" "$scratch/there"; then
     there=$(digest <"$scratch/there")
     [ "$there" = "$built" ] || differs "$registry/$to"
-    echo "$registry/$to is there already" >&2
+    echo "$registry/$to already exists" >&2
   else
     skopeo copy --preserve-digests "oci-archive:built/image-$arch.tar" "docker://$registry/$to" >&2
   fi
   echo "$built"
 }
 
-# Names both images by one version, and prints the digest of that.
+# Pushes the index of both images under the version, and prints its digest.
 push_index() {
   local to="$image:$version" amd64=$1 arm64=$2
   if manifest "$to" "$scratch/there"; then
-    echo "$registry/$to is there already" >&2
+    echo "$registry/$to already exists" >&2
   else
     docker buildx imagetools create --tag "$registry/$to" "$registry/$image@$amd64" "$registry/$image@$arm64" >&2
-    manifest "$to" "$scratch/there" || fail "$registry/$to was pushed, and is not there"
+    manifest "$to" "$scratch/there" || fail "$registry/$to was pushed, but is not found"
   fi
   jq --exit-status --arg amd64 "$amd64" --arg arm64 "$arm64" \
     '[.manifests[]? | { (.platform.architecture): .digest }] | add == { $amd64, $arm64 } and length == 2' \
@@ -82,18 +82,18 @@ push_index() {
   digest <"$scratch/there"
 }
 
-# Pushes the chart, leaves the package that is published in built/, and prints its digest.
+# Pushes the chart, copies the published package to built/, and prints its digest.
 #
-# A package made twice differs in its times, and so does what the registry keeps of it: the files are compared.
+# Packages of the same files differ in their timestamps, so the extracted files are compared.
 push_chart() {
   local to="$charts/fleetwright:$version" package="fleetwright-$version.tgz" made="$scratch/made" there="$scratch/pulled"
   mkdir -p "$made/files" "$there/files"
   helm package deploy/helm/fleetwright --destination "$made" >&2
   if manifest "$to" "$scratch/there"; then
-    echo "$registry/$to is there already" >&2
+    echo "$registry/$to already exists" >&2
   else
     helm push "$made/$package" "oci://$registry/$charts" >&2
-    manifest "$to" "$scratch/there" || fail "$registry/$to was pushed, and is not there"
+    manifest "$to" "$scratch/there" || fail "$registry/$to was pushed, but is not found"
   fi
   helm pull "oci://$registry/$charts/fleetwright" --version "$version" --destination "$there" >&2
   tar -xzf "$made/$package" -C "$made/files"
@@ -117,13 +117,13 @@ push() {
   } >>"$GITHUB_OUTPUT"
 }
 
-# Prints a line for each release of the tag, drafts included: its number, and whether it is a draft.
+# Prints a line for each release of the tag, including drafts: its id, and true for a draft.
 releases() {
   gh api --paginate "repos/$GITHUB_REPOSITORY/releases?per_page=100" \
     --jq ".[] | select(.tag_name == env.GITHUB_REF_NAME) | \"\(.id) \(.draft)\""
 }
 
-# Adds a file to the release unless it is there. What an upload that broke off left of it is removed.
+# Adds a file to the release if it is missing. The rest of a failed upload is removed first.
 add() {
   local file=$1 release=$2 name id state
   name=$(basename "$file")
@@ -131,29 +131,29 @@ add() {
   if [ "${state:-}" = uploaded ]; then
     gh api --header 'Accept: application/octet-stream' "repos/$GITHUB_REPOSITORY/releases/assets/$id" >"$scratch/asset"
     cmp "$file" "$scratch/asset" >&2 || differs "$name of release $GITHUB_REF_NAME"
-    echo "$name is there already"
+    echo "$name already exists"
     return 0
   fi
-  [ "$release" = draft ] || fail "release $GITHUB_REF_NAME is published without $name"
+  [ "$release" = draft ] || fail "release $GITHUB_REF_NAME is already published, without $name"
   [ -z "${id:-}" ] || gh api --method DELETE "repos/$GITHUB_REPOSITORY/releases/assets/$id"
   gh release upload "$GITHUB_REF_NAME" "$file" --repo "$GITHUB_REPOSITORY"
 }
 
-# A release is a draft until all of it is there: nobody sees half of one.
+# The release is a draft until all files are uploaded, so it never appears incomplete.
 release() {
   local found id draft options=() file
   [[ $GITHUB_REF_NAME != *-* ]] || options+=(--prerelease)
   found=$(releases) || fail "the releases cannot be read"
   if [ -z "$found" ]; then
-    # shellcheck disable=SC2016 # Those are Markdown's.
-    printf 'Image `%s`, chart `%s`; what is new stands in CHANGELOG.md.\n' "${IMAGE:?}" "${CHART:?}" >"$scratch/notes"
+    # shellcheck disable=SC2016 # The backticks are Markdown.
+    printf 'Image `%s`, chart `%s`. CHANGELOG.md lists the changes.\n' "${IMAGE:?}" "${CHART:?}" >"$scratch/notes"
     gh release create "$GITHUB_REF_NAME" --repo "$GITHUB_REPOSITORY" --draft --verify-tag --title "$GITHUB_REF_NAME" \
       --notes-file "$scratch/notes" "${options[@]}"
     found=$(releases) || fail "the releases cannot be read"
   fi
-  [ "$(wc -l <<<"$found")" -eq 1 ] || fail "there are several releases of $GITHUB_REF_NAME: remove the drafts among them"
+  [ "$(wc -l <<<"$found")" -eq 1 ] || fail "several releases exist for $GITHUB_REF_NAME: remove the drafts among them"
   read -r id draft <<<"$found"
-  [ -n "$id" ] || fail "the release that was made is not listed: run this job again"
+  [ -n "$id" ] || fail "the new release is not listed yet: re-run this job"
   if [ "$draft" = true ]; then draft=draft; fi
   gh api --paginate "repos/$GITHUB_REPOSITORY/releases/$id/assets?per_page=100" \
     --jq '.[] | "\(.id) \(.state) \(.name)"' >"$scratch/assets"
@@ -165,5 +165,5 @@ release() {
 
 case ${1:-} in
 push | release) "$1" ;;
-*) fail "push or release?" ;;
+*) fail "unknown command: use push or release" ;;
 esac

@@ -1,28 +1,28 @@
-# Families and regions that may be used.
+# Denies instance families and regions that are not in the allowlist.
 package guardrails.allowed
 
 import rego.v1
 
 family(row) := split(row.change.after.instance_type, ".")[0]
 
-comes(row) if "create" in row.change.actions
+is_launch(row) if "create" in row.change.actions
 
 deny_unset contains msg if {
 	some list in ["families", "regions"]
 	not is_array(data.fleetwright[list])
-	msg := sprintf("data.fleetwright.%s is not set: list what is allowed, or nothing to allow all", [list])
+	msg := sprintf("data.fleetwright.%s is not set: write a list of allowed values, or [] to allow all", [list])
 }
 
 deny_family contains {"msg": msg, "address": row.address} if {
 	allowed := data.fleetwright.families
 	count(allowed) > 0
 	some row in input.resource_changes
-	comes(row)
+	is_launch(row)
 	not family(row) in allowed
 	msg := sprintf("%s launches %s; allowed families are %s", [row.address, row.change.after.instance_type, concat(", ", allowed)])
 }
 
-# What may stand in for a launch is launched where the planned type has no capacity.
+# Alternatives are launched if EC2 has no capacity for the planned type.
 deny_family contains {"msg": msg, "address": row.address} if {
 	allowed := data.fleetwright.families
 	count(allowed) > 0

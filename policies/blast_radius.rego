@@ -1,4 +1,4 @@
-# How much may change at once.
+# Limits the number of nodes that one plan adds or removes.
 package guardrails.blast_radius
 
 import rego.v1
@@ -13,21 +13,21 @@ deny_added contains msg if {
 	limit := data.fleetwright.nodes_added_max
 	added := input.summary.nodes.launch
 	added > limit
-	msg := sprintf("the plan adds %d nodes at once, at most %d may be", [added, limit])
+	msg := sprintf("the plan adds %d nodes; the limit is %d", [added, limit])
 }
 
 deny_removed contains msg if {
 	limit := data.fleetwright.nodes_removed_max
 	removed := input.summary.nodes.terminate
 	removed > limit
-	msg := sprintf("the plan removes %d nodes at once, at most %d may be", [removed, limit])
+	msg := sprintf("the plan removes %d nodes; the limit is %d", [removed, limit])
 }
 
-# Of a few nodes, one is a large part.
+# Fleets of fewer than 10 nodes are exempt, because one node is a large percentage of them.
 deny_share contains msg if {
 	limit := data.fleetwright.nodes_removed_percent_max
 	nodes := input.summary.nodes
 	nodes.before >= 10
 	nodes.terminate * 100 > nodes.before * limit
-	msg := sprintf("the plan removes %d of %d nodes at once, at most %d %% may be", [nodes.terminate, nodes.before, limit])
+	msg := sprintf("the plan removes %d of %d nodes; the limit is %d %%", [nodes.terminate, nodes.before, limit])
 }

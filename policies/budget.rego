@@ -1,9 +1,9 @@
-# What the fleet may cost, Fargate included.
+# Limits the cost of the fleet, including Fargate.
 package guardrails.budget
 
 import rego.v1
 
-hours_a_month := 730
+hours_per_month := 730
 
 deny_unset contains msg if {
 	some limit in ["hourly_max", "monthly_increase_max"]
@@ -11,36 +11,36 @@ deny_unset contains msg if {
 	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
 }
 
-# Fargate's pods are in no amount of the nodes.
+# The cost of nodes does not include Fargate pods.
 fargate(side) := object.get(object.get(input.capacity.cost, "fargate", {}), side, {})
 
 fargate_hourly(side) := to_number(object.get(fargate(side), "hourly", "0"))
 
 hourly := to_number(input.capacity.cost.hourly_after) + fargate_hourly("after")
 
-increase := to_number(input.capacity.cost.monthly_delta) + ((fargate_hourly("after") - fargate_hourly("before")) * hours_a_month)
+increase := to_number(input.capacity.cost.monthly_delta) + ((fargate_hourly("after") - fargate_hourly("before")) * hours_per_month)
 
 deny_hourly contains msg if {
 	limit := data.fleetwright.hourly_max
 	hourly > limit
-	msg := sprintf("the fleet would cost %v USD an hour, the budget is %v", [hourly, limit])
+	msg := sprintf("the fleet would cost %v USD per hour; the budget is %v", [hourly, limit])
 }
 
 deny_increase contains msg if {
 	limit := data.fleetwright.monthly_increase_max
 	increase > limit
-	msg := sprintf("the plan adds %v USD a month, the budget is %v", [increase, limit])
+	msg := sprintf("the plan adds %v USD per month; the budget is %v", [increase, limit])
 }
 
-# What has no price is in no budget.
+# A budget cannot cover capacity without a price.
 deny_unpriced contains msg if {
 	some side in ["before", "after"]
 	object.get(fargate(side), "pods", 0) > 0
 	not fargate(side).hourly
-	msg := "pods run on Fargate without a price: set spec.fargate in fleetwright.yaml, so that the budget covers them"
+	msg := "Fargate pods have no price: set spec.fargate in fleetwright.yaml, so that the budget covers them"
 }
 
 deny_unpriced contains msg if {
 	input.capacity.cost.unpriced > 0
-	msg := sprintf("%d nodes have no known price, so that no budget covers them", [input.capacity.cost.unpriced])
+	msg := sprintf("%d nodes have no price, so the budget does not cover them", [input.capacity.cost.unpriced])
 }

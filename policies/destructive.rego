@@ -1,12 +1,12 @@
-# Removals must be meant.
+# Removals require a label on the pull request.
 package guardrails.destructive
 
 import rego.v1
 
 label := "capacity:remove"
 
-deny_unlabelled contains msg if {
+deny_unlabeled contains msg if {
 	input.summary.destructive
 	not label in object.get(data.fleetwright, "labels", [])
-	msg := sprintf("the plan removes %d nodes: add the label %s to say that this is meant", [input.summary.nodes.terminate, label])
+	msg := sprintf("the plan removes %d nodes; add the label %s to confirm", [input.summary.nodes.terminate, label])
 }

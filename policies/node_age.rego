@@ -1,4 +1,4 @@
-# How old nodes may become.
+# Warns about old nodes that the plan keeps.
 package guardrails.node_age
 
 import rego.v1
@@ -9,7 +9,7 @@ deny_unset contains msg if {
 	msg := sprintf("data.fleetwright.%s is not set to a number", [limit])
 }
 
-# Hours are counted from the text of both moments, which are in UTC and of one form.
+# Policies have no clock. The age is computed from the texts of two UTC times in the same format.
 warn_old contains {"msg": msg, "address": row.address} if {
 	limit := data.fleetwright.node_age_hours_max
 	some row in input.resource_changes
@@ -17,19 +17,19 @@ warn_old contains {"msg": msg, "address": row.address} if {
 	launched := row.change.before.launched_at
 	hours := age_hours(launched, input.timestamp)
 	hours > limit
-	msg := sprintf("%s was launched %s, %d hours ago; nodes are to be younger than %d hours", [row.address, launched, hours, limit])
+	msg := sprintf("%s was launched at %s, %d hours ago; the limit is %d hours", [row.address, launched, hours, limit])
 }
 
-# Hours between two moments; without a clock, by counting days.
+# Hours between two times.
 age_hours(from, to) := (hours(to) - hours(from))
 
-hours(moment) := ((days(moment) * 24) + to_number(trim_zero(substring(moment, 11, 2))))
+hours(timestamp) := ((days(timestamp) * 24) + to_number(trim_zero(substring(timestamp, 11, 2))))
 
-# Days since a day long ago, by the civil calendar.
-days(moment) := result if {
-	year := to_number(substring(moment, 0, 4))
-	month := to_number(trim_zero(substring(moment, 5, 2)))
-	day := to_number(trim_zero(substring(moment, 8, 2)))
+# Julian day number of a date in the Gregorian calendar, with a constant offset.
+days(timestamp) := result if {
+	year := to_number(substring(timestamp, 0, 4))
+	month := to_number(trim_zero(substring(timestamp, 5, 2)))
+	day := to_number(trim_zero(substring(timestamp, 8, 2)))
 	shift := floor((14 - month) / 12)
 	y := (year + 4800) - shift
 	m := (month + (12 * shift)) - 3

@@ -1,16 +1,16 @@
-# Fleets that one zone takes down.
+# Warns about fleets with all nodes in one zone.
 package guardrails.single_zone
 
 import rego.v1
 
-# A node group is no node: its members have rows of their own.
+# The rows of node groups are excluded: their members have their own rows.
 after := [row.change.after |
 	some row in input.resource_changes
 	row.change.after != null
 	object.get(row, "type", "") != "autoscaling_group"
 ]
 
-# A node whose zone is not known may be in the same one: it makes no fleet safer.
+# A node with an unknown zone may be in the same zone, so it does not count as another zone.
 zones := {state.zone | some state in after}
 
 warn_one contains msg if {

@@ -1,9 +1,9 @@
-# How much of the fleet may be spot.
+# Limits the percentage of spot nodes.
 package guardrails.spot
 
 import rego.v1
 
-# A node group is no node: its members have rows of their own.
+# The rows of node groups are excluded: their members have their own rows.
 after := [row.change.after |
 	some row in input.resource_changes
 	row.change.after != null
@@ -22,5 +22,5 @@ deny_share contains msg if {
 	limit := data.fleetwright.spot_percent_max
 	count(after) > 0
 	count(spot) * 100 > count(after) * limit
-	msg := sprintf("%d of %d nodes would be spot, at most %d %% may be", [count(spot), count(after), limit])
+	msg := sprintf("%d of %d nodes would be spot; the limit is %d %%", [count(spot), count(after), limit])
 }

@@ -1,4 +1,4 @@
-# Nothing is removed while demand is not known.
+# Denies removals while the size of any demand is unknown.
 package guardrails.unresolved
 
 import rego.v1
@@ -6,5 +6,5 @@ import rego.v1
 deny_removal contains msg if {
 	input.summary.destructive
 	count(input.capacity.unresolved) > 0
-	msg := sprintf("the plan removes nodes while the size of %s is not known", [input.capacity.unresolved[0].object])
+	msg := sprintf("the plan removes nodes while the size of %s is unknown", [input.capacity.unresolved[0].object])
 }

@@ -1,11 +1,13 @@
-//! Executes an approved plan: launches instances, waits for Ready, drains, terminates.
+//! Executes an approved plan: launches instances, waits for Ready, drains nodes and terminates
+//! instances.
 //!
-//! This room knows the wire form of a plan and the ports. It never makes a plan. It executes the
-//! approved changes or a subset of them; a [`Replan`] names the changes that are no longer needed.
+//! This module depends on the wire form of a plan and on the ports. It has no planner. It executes
+//! the approved changes or a subset of them; a [`Replan`] names the changes that are no longer
+//! needed.
 //!
 //! Invariants:
-//! - Nothing is written before every check has passed.
-//! - Each step is idempotent: a second run of the same plan finishes it and launches nothing twice.
+//! - All checks pass before the first write.
+//! - Each step is idempotent: a second run of a plan finishes it and repeats no launch.
 //! - New capacity is Ready before any node is drained.
 //! - Every wait has a timeout.
 //!
@@ -30,7 +32,7 @@ pub(crate) mod pre_terminate_check;
 mod preconditions;
 mod receipt;
 mod uncordon;
-mod wave_work;
+mod wave_plan;
 
 pub use lease_guard::LeaseGuard;
 pub use preconditions::{ApplyError, FailedCondition};
@@ -50,60 +52,60 @@ use crate::model::ids::{Address, ChangeId, Digest, InstanceId};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::wire::WaveStep;
 use crate::plan::{PinnedPlan, Plan};
-use wave_work::WaveWork;
+use wave_plan::WaveWork;
 
-/// The ports that an apply uses.
+/// Ports that an apply uses.
 #[derive(Debug)]
 pub struct Ports<'a, C, K, T> {
-    /// EC2.
+    /// Port to EC2.
     pub cloud: &'a C,
-    /// Kubernetes.
+    /// Port to Kubernetes.
     pub cluster: &'a K,
-    /// Time.
+    /// Time source.
     pub clock: &'a T,
 }
 
 /// Settings of one apply.
 #[derive(Debug, Clone)]
 pub struct ApplySettings<'a> {
-    /// The cluster that the ports reach.
+    /// Cluster that the ports reach.
     pub cluster: ClusterIdentity,
-    /// The digest that was approved; `None` where approval was given in another way.
+    /// Approved digest; `None` if the plan was approved in another way.
     pub approved: Option<Digest>,
-    /// Plans again over what is observed before the first write.
+    /// Planner that runs again on the observed state before the first write.
     pub replan: &'a dyn Replan,
-    /// Labels of fallback offerings; without it, no fallback is launched.
+    /// Catalog with the labels of fallback offerings. Without it, no fallback is launched.
     pub catalog: Option<&'a Catalog>,
-    /// When set, drains are reverted and no new change starts.
+    /// Flag that interrupts the apply: drains are reverted, and no new change starts.
     pub interrupted: Option<&'a AtomicBool>,
-    /// Timeouts of each wait.
+    /// Timeout of each wait.
     pub bounds: Bounds,
-    /// How far each launch is awaited.
+    /// State up to which each launch is awaited.
     pub launch_wait: LaunchWait,
-    /// Change ids of launches that an earlier, equal plan already requested. Reusing the ids keeps
-    /// the client tokens, so that each instance is launched once.
+    /// Change IDs of launches that an earlier, equal plan requested. Reusing them keeps the client
+    /// tokens, so that each instance is launched once.
     pub earlier_launches: BTreeMap<Address, EarlierLaunch>,
-    /// Persists the offering that is requested next; without it, nothing is persisted.
+    /// Store for the next requested offering. Without it, nothing is persisted.
     pub offering_attempts: Option<&'a dyn OfferingAttempts>,
-    /// Whether no other apply is running. Then a node cordoned for a drain belongs to a drain that
+    /// True if no other apply is running. A node with a drain cordon then belongs to a drain that
     /// has ended.
     pub is_exclusive: bool,
 }
 
-/// A launch that was requested before.
+/// A launch that an earlier plan requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EarlierLaunch {
-    /// Change id of that request.
+    /// Change ID of that request.
     pub change: ChangeId,
-    /// Index of the offering that was requested last; earlier ones had no capacity.
+    /// Index of the offering that was requested last. Offerings before it had no capacity.
     pub offering_index: u32,
 }
 
 /// Persists the offering index of a launch before the call. After a crash, the next process
 /// continues with that offering.
 pub trait OfferingAttempts: std::fmt::Debug {
-    /// Persists that offering `turn` of the launch at `address` is requested next. On failure, the
-    /// offering is not requested.
+    /// Persists that the launch at `address` requests offering `offering_index` next. If it fails,
+    /// the offering is not requested.
     fn record<'t>(
         &'t self,
         address: &'t Address,
@@ -111,18 +113,18 @@ pub trait OfferingAttempts: std::fmt::Debug {
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + 't>>;
 }
 
-/// How far a launch is awaited.
+/// State up to which a launch is awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LaunchWait {
-    /// Until its node is Ready, within a timeout.
+    /// The node is Ready, within a timeout.
     #[default]
     UntilReady,
-    /// Until EC2 has launched it; the caller tracks it afterwards. Only for plans without removals.
+    /// EC2 has launched the instance. The caller tracks it afterwards. For plans without removals.
     UntilLaunched,
 }
 
 impl<'a> ApplySettings<'a> {
-    /// Returns the settings of an exclusive apply that waits for Ready and is never interrupted.
+    /// Returns settings of an exclusive apply that waits for Ready and is never interrupted.
     #[must_use]
     pub fn new(cluster: ClusterIdentity, replan: &'a dyn Replan) -> Self {
         Self {
@@ -144,33 +146,33 @@ impl<'a> ApplySettings<'a> {
     }
 }
 
-/// Plans again before the first write; apply itself has no planner.
+/// Planner that runs before the first write.
 pub trait Replan: std::fmt::Debug {
-    /// Plans again over `observed`, pinned to `plan`. With a large fleet this takes seconds, so an
+    /// Plans again for `observed`, pinned to `plan`. A large fleet takes seconds, so an
     /// implementation may use another thread.
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
 }
 
-/// The future of a pinned plan.
+/// Future of a pinned plan.
 pub type Replanned<'r> = Pin<Box<dyn Future<Output = PinnedPlan> + 'r>>;
 
-/// Timeouts of an apply.
+/// Timeouts and retry limits of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Interval between two observations.
     pub poll: SignedDuration,
-    /// From launch until the node is Ready; then the instance is terminated.
+    /// Time from the launch until the node is Ready. On timeout, the instance is terminated.
     pub ready: SignedDuration,
-    /// Until live replicas are down to the planned number; then the node is kept.
+    /// Time until live replicas are down to the planned number. On timeout, the node is kept.
     pub replicas: SignedDuration,
-    /// From cordoning until a node is drained; then it is uncordoned and kept.
+    /// Time from the cordon until the node is drained. On timeout, it is uncordoned and kept.
     pub drain: SignedDuration,
-    /// From the last pod's end until its volumes are detached; then the instance is terminated
-    /// anyway, which detaches them.
+    /// Time from the end of the last pod until its volumes are detached. On timeout, the instance
+    /// is terminated, which detaches them.
     pub detach: SignedDuration,
-    /// From terminating an instance until EC2 reports it as terminated.
+    /// Time from the termination call until EC2 reports the instance as terminated.
     pub gone: SignedDuration,
-    /// Attempts of a call that fails with a transient error.
+    /// Maximum number of attempts of a call with transient errors.
     pub tries: u32,
 }
 
@@ -182,7 +184,7 @@ impl Default for Bounds {
             ready: SignedDuration::from_mins(15),
             replicas: SignedDuration::from_mins(10),
             drain: SignedDuration::from_mins(15),
-            // Kubernetes force-detaches after the same time.
+            // Kubernetes force-detaches volumes after the same time.
             detach: SignedDuration::from_mins(6),
             gone: SignedDuration::from_mins(10),
             tries: 5,
@@ -190,12 +192,13 @@ impl Default for Bounds {
     }
 }
 
-/// Executes `plan`, or refuses it before the first write.
+/// Executes `plan`, or rejects it before the first write.
 ///
-/// A change that failed is an outcome in the receipt, not an error. Then the status is [`ApplyStatus::Partly`], and the same plan may be applied again.
+/// A failed change is an outcome in the receipt and not an error. The status is then
+/// [`ApplyStatus::Partly`], and the same plan may be applied again.
 ///
 /// # Errors
-/// When the plan may not be applied to this cluster, now, as it is; nothing was written then.
+/// If the plan must not be applied to this cluster now. Nothing was written then.
 pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     plan: &Plan,
     ports: &Ports<'_, C, K, T>,
@@ -207,16 +210,16 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     for wave in &mut waves {
         wave.reuse_change_ids(&settings.earlier_launches);
     }
-    let groups = wave_work::groups(plan);
+    let groups = wave_plan::groups(plan);
     let (outcomes, dropped) = (RefCell::default(), BTreeMap::new());
     let report = RefCell::new(report);
-    let seen = None;
-    let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, seen };
-    let seen = run.observe().await;
-    run.dropped = preconditions::check_world(plan, &waves, settings, &seen).await?;
-    // Without a write in between, the launch wave reuses this observation.
-    run.seen = Some(seen);
-    // Planning again takes long; the lease may have expired meanwhile.
+    let observation = None;
+    let mut run = Run { plan, ports, settings, report, groups, dropped, outcomes, observation };
+    let observation = run.observe().await;
+    run.dropped = preconditions::check_observation(plan, &waves, settings, &observation).await?;
+    // Reuse this observation in the launch wave if nothing is written in between.
+    run.observation = Some(observation);
+    // Let the lease renewal run: the lease may have expired while the planner ran.
     run.ports.clock.yield_now().await;
     run.emit(None, Step::Checked { dropped: run.dropped.len() });
     run.uncordon_stale(&waves).await;
@@ -226,24 +229,24 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
         match wave {
             WaveWork::Launch(launches) => run.launch_wave(launches).await,
             WaveWork::Retire(retires) => {
-                let outgrown = run.removal_blocker().await;
-                run.retire_wave(retires, outgrown.as_deref()).await;
+                let blocker = run.removal_blocker().await;
+                run.retire_wave(retires, blocker.as_deref()).await;
             }
         }
-        run.seen = None;
+        run.observation = None;
     }
     Ok(run.into_receipt(started_at))
 }
 
-/// Runs the checks that need no observation; [`apply`] runs them too.
+/// Runs the checks that need no observation. [`apply`] runs them too.
 ///
 /// # Errors
-/// When the plan may not be applied to this cluster, now, as it is.
+/// If the plan must not be applied to this cluster now.
 pub fn verify(plan: &Plan, settings: &ApplySettings<'_>, now: Timestamp) -> Result<(), ApplyError> {
     preconditions::check_plan(plan, settings, now).map(|_| ())
 }
 
-/// One apply in progress.
+/// An apply in progress.
 struct Run<'a, C, K, T> {
     plan: &'a Plan,
     ports: &'a Ports<'a, C, K, T>,
@@ -251,11 +254,11 @@ struct Run<'a, C, K, T> {
     report: RefCell<&'a mut dyn FnMut(&Event)>,
     /// Replacement group of each row.
     groups: BTreeMap<&'a Address, &'a str>,
-    /// Changes that are no longer needed, with the reason; they are skipped.
+    /// Skipped changes that are no longer needed, with the reason.
     dropped: BTreeMap<Address, String>,
     outcomes: RefCell<Vec<ChangeOutcome>>,
-    /// The checked observation, until the first write.
-    seen: Option<Observed>,
+    /// Observation that passed the checks; `None` after the first write.
+    observation: Option<Observed>,
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
@@ -268,27 +271,27 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         observe(*cloud, *cluster, *clock, self.settings.cluster.clone()).await
     }
 
-    /// Observes the cluster; `None` when any source could not be read in full.
+    /// Observes the cluster; returns `None` if a source could not be read in full.
     async fn observe_complete(&self) -> Option<Observed> {
         Some(self.observe().await).filter(Observed::is_complete)
     }
 
-    /// Plans again after the first write: a pod that arrived on a node to be removed may fit
-    /// nowhere else. Returns why the nodes must stay, if they must.
+    /// Plans again after the first write, because a pod that arrived on a node to remove may fit
+    /// nowhere else. Returns the reason why the nodes must stay, if any.
     async fn removal_blocker(&mut self) -> Option<String> {
-        if self.seen.is_some() || self.settings.is_interrupted() {
+        if self.observation.is_some() || self.settings.is_interrupted() {
             return None;
         }
         let Some(observed) = self.observe_with_retries().await else {
             return Some("the live state cannot be read".to_owned());
         };
         let replanned = self.settings.replan.replan(self.plan, &observed).await;
-        let PinnedPlan { blocked_removal: held, frozen, .. } = replanned;
+        let PinnedPlan { blocked_removal, frozen, .. } = replanned;
         self.ports.clock.yield_now().await;
-        held.or(frozen)
+        blocked_removal.or(frozen)
     }
 
-    /// Observes the cluster with a bounded number of retries.
+    /// Observes the cluster with a limited number of retries.
     async fn observe_with_retries(&self) -> Option<Observed> {
         for _ in 1..self.settings.bounds.tries {
             if let Some(observed) = self.observe_complete().await {
@@ -304,7 +307,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.ports.clock.sleep(self.settings.bounds.poll).await;
     }
 
-    /// Returns the moment `bound` from now.
+    /// Returns the time after `bound`.
     fn deadline(&self, bound: SignedDuration) -> Timestamp {
         deadline_after(self.now(), bound)
     }
@@ -349,12 +352,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 }
 
-/// Returns the moment `bound` after `at`, or the last one there is.
+/// Returns the time `bound` after `at`, limited to the maximum timestamp.
 fn deadline_after(at: Timestamp, bound: SignedDuration) -> Timestamp {
     at.checked_add(bound).unwrap_or(Timestamp::MAX)
 }
 
-#[cfg(test)]
-mod fixture;
 #[cfg(test)]
 mod tests;

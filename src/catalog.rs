@@ -12,7 +12,7 @@
 //! assert!(offering.price.is_some());
 //! assert!(allocation(kind, &NodeSettings::default()).allocatable.memory.0 > 0);
 //! ```
-#![doc = include_str!("adr/0002-catalogue.md")]
+#![doc = include_str!("adr/0002-catalog.md")]
 
 mod allocatable;
 mod allocatable_step;

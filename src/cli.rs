@@ -8,6 +8,10 @@
 
 mod adopt;
 mod apply;
+mod apply_embedded;
+#[cfg(feature = "cluster")]
+mod apply_live;
+mod apply_session;
 mod approval;
 mod args;
 mod catalog;
@@ -25,6 +29,8 @@ mod files;
 mod forecast;
 #[cfg(feature = "cluster")]
 mod live;
+#[cfg(feature = "cluster")]
+mod lease;
 mod lock;
 mod observe;
 mod plan;
@@ -43,8 +49,10 @@ mod sandbox;
 mod settings;
 mod show;
 mod signature_check;
+mod source_tree;
 mod validate;
 mod world;
+mod world_choice;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -18,8 +18,6 @@ mod counters;
 mod event;
 mod executor;
 mod failures;
-#[cfg(test)]
-mod fixture;
 pub mod gates;
 mod inflight_launches;
 mod interruption;
@@ -54,8 +52,10 @@ mod tracing_spans;
 mod wakeup;
 
 #[cfg(doc)]
-#[doc = include_str!("adr/0012-loop.md")]
+#[doc = include_str!("adr/0012-controller.md")]
 pub mod adr_0012 {}
+
+pub use counters::{Counter, Counters};
 
 pub use crate::model::desired::Mode;
 pub use event::{Effect, Event, PlanScope, Revision, RevisionError, Signal, Ticket};

@@ -1,9 +1,11 @@
-//! How many pods of which shape there will be: `Desired` (and `Observed`) → [`Demand`].
+//! Computes the number and the shape of the pods to place, from desired and observed state
+//! ([`Demand`]).
 //!
-//! This module knows what decides the number of a workload's pods and what each of them asks for
-//! once defaults, priority and runtime classes are applied. It knows nothing of instance types,
-//! prices or plans. Invariant: every workload of the repository and every live pod that keeps its
-//! room is in the result exactly once, as a group, as a daemon, on Fargate, or as unresolved.
+//! This module covers workloads, autoscalers and the defaults that complete a pod: limit ranges,
+//! priority classes and runtime classes. It is independent of instance types, prices and plans.
+//!
+//! Invariant: every declared workload, and every live pod that still needs capacity, is in the
+//! result exactly once. It is part of a group, a daemon, a Fargate entry or an unresolved entry.
 
 mod admission;
 mod build;
@@ -48,67 +50,66 @@ use serde::{Deserialize, Serialize};
 use crate::model::desired::{Problem, Unresolved};
 use crate::model::ids::{NodeName, Origin, WorkloadId};
 
-/// Which of a workload's counts a plan is made for.
+/// Selection of a workload's replica count for a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DemandMode {
-    /// The least an autoscaler may choose.
+    /// The minimum that an autoscaler may choose.
     Floor,
-    /// What runs now, or what Git says where nothing decides otherwise.
+    /// The current count, or the count in Git if no autoscaler or schedule decides.
     #[default]
     Live,
-    /// The most an autoscaler may choose.
+    /// The maximum that an autoscaler may choose.
     Ceiling,
 }
 
-/// What demand is asked for.
+/// Parameters of a demand computation.
 #[derive(Debug, Clone, Default)]
 pub struct DemandQuery {
-    /// Which of a workload's counts to plan for.
+    /// Replica count to plan for.
     pub mode: DemandMode,
-    /// The moment to plan for.
+    /// Time to plan for.
     pub at: Timestamp,
-    /// How long before it is needed capacity is to be there.
+    /// Lead time: capacity must be ready this long before it is needed.
     pub lead: SignedDuration,
-    /// The nodes that there will be, for what follows them.
+    /// Nodes of the planned cluster, for autoscalers that follow the cluster size.
     pub size: ClusterSize,
-    /// Whether the moment is one to come, at which what runs now tells nothing of work whose times
-    /// are known.
+    /// True if `at` is in the future. Pods running now then do not count for scheduled work.
     pub is_forecast: bool,
 }
 
-/// Everything that has to be placed.
+/// All pods to place.
 #[derive(Debug, Clone, Default)]
 pub struct Demand {
-    /// Groups of alike pods, by workload.
+    /// Groups of equal pods, sorted by workload.
     pub groups: Vec<PodGroup>,
-    /// Workloads that put one pod on every node that admits it, by workload.
+    /// Workloads that run one pod on every node that admits it, sorted by workload.
     pub daemons: Vec<Daemon>,
-    /// Pods that Fargate takes out of the groups, by workload.
+    /// Pods that Fargate runs instead of nodes, sorted by workload.
     pub fargate: Vec<FargatePods>,
-    /// Workloads whose size is not known.
+    /// Workloads of unknown size.
     pub unresolved: Vec<Unresolved>,
-    /// What was found wrong on the way.
+    /// Errors and warnings found during the computation.
     pub problems: Vec<Problem>,
-    /// Workloads whose requests a vertical autoscaler decides.
+    /// Effect of vertical autoscalers, by workload.
     pub sizings: BTreeMap<WorkloadId, Sizing>,
 }
 
-/// What a vertical autoscaler makes of the requests of a workload's pods.
+/// Effect of a vertical autoscaler on the requests of a workload's pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sizing {
-    /// The autoscaler, such as `VerticalPodAutoscaler web/api`.
+    /// Kind and name of the autoscaler, such as `VerticalPodAutoscaler web/api`.
     pub autoscaler: String,
-    /// File and line.
+    /// File and line of the autoscaler.
     pub origin: Origin,
-    /// What it does to which container.
+    /// Explanation: the autoscaler's mode, and each container's old and new requests.
     pub because: String,
-    /// Whether the plan is made with other requests than the template states.
+    /// True if the plan replaces the requests of the pod template.
     pub applied: bool,
 }
 
 impl Demand {
-    /// Returns how many pods of `workload` are planned, wherever they run.
+    /// Returns the number of planned pods of the group's workload, on nodes and on Fargate.
     #[must_use]
     pub fn planned(&self, group: &PodGroup) -> u32 {
         let at = self.fargate.binary_search_by(|taken| taken.workload.cmp(&group.workload));
@@ -116,53 +117,53 @@ impl Demand {
     }
 }
 
-/// The pods of one workload.
+/// Pods of one workload.
 #[derive(Debug, Clone)]
 pub struct PodGroup {
-    /// The workload.
+    /// Identity of the workload.
     pub workload: WorkloadId,
-    /// Where the repository declares it; `None` for pods that only the world knows.
+    /// File and line of the declaration; `None` for pods that exist only in the cluster.
     pub origin: Option<Origin>,
-    /// What each pod asks for.
+    /// Requests and scheduling rules of each pod.
     pub shape: Arc<PodShape>,
-    /// How many there are.
+    /// Number of pods.
     pub counts: Counts,
-    /// Who decides how many there are.
+    /// Source of the number of pods.
     pub decided_by: Decider,
-    /// How many active pods it has on each node; may be more than are planned.
+    /// Number of active pods on each node; the sum may exceed the planned count.
     pub running: BTreeMap<NodeName, u32>,
-    /// Pods that may run on other nodes than the rest, because volumes of their own bind them:
-    /// their counts add up to the planned one. Empty where all pods are alike.
+    /// Partitions of the pods whose own volumes bind them to different nodes. Their counts add up
+    /// to the planned count. Empty if all pods are equal.
     pub partitions: Vec<ReplicaPartition>,
 }
 
-/// Some of the pods of one workload.
+/// A subset of the pods of one workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaPartition {
-    /// What each of these pods asks for; it differs from the workload's shape in its volumes, and in
-    /// its nodes as far as they follow from them.
+    /// Requests and scheduling rules of each pod. Only volumes, and the nodes that follow from
+    /// them, differ from the shape of the group.
     pub shape: Arc<PodShape>,
-    /// How many are planned.
+    /// Number of planned pods.
     pub planned: u32,
-    /// How many of them are active on each node.
+    /// Number of active pods on each node.
     pub running: BTreeMap<NodeName, u32>,
 }
 
-/// The counts of a workload.
+/// Replica counts of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
-    /// The least an autoscaler may choose.
+    /// The minimum that an autoscaler may choose.
     pub floor: u32,
-    /// What runs now, or what Git says.
+    /// The current count, or the count in Git.
     pub live: u32,
-    /// The most an autoscaler may choose.
+    /// The maximum that an autoscaler may choose.
     pub ceiling: u32,
-    /// The count this plan is made for.
+    /// The count that the plan uses.
     pub planned: u32,
 }
 
 impl Counts {
-    /// Returns the count that `mode` plans for.
+    /// Returns the count for `mode`.
     #[must_use]
     pub fn for_mode(&self, mode: DemandMode) -> u32 {
         match mode {
@@ -172,7 +173,7 @@ impl Counts {
         }
     }
 
-    /// Returns the counts with `done` pods taken off each.
+    /// Returns the counts, each reduced by `done` pods.
     #[must_use]
     pub fn minus(self, done: u32) -> Self {
         Self {
@@ -184,49 +185,49 @@ impl Counts {
     }
 }
 
-/// Who decides how many pods a workload has.
+/// Source of a workload's number of pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Decider {
     /// `spec.replicas` (or parallelism) in the repository.
     Git,
-    /// Only the world knows the workload; its pods keep their room.
+    /// Observed pods. The repository does not declare the workload, and its pods keep their
+    /// capacity.
     World,
-    /// The workload is delivered from the repository and missing there: its pods are on their way
-    /// out.
+    /// Removal from the repository that delivered the workload. Its pods are about to be deleted.
     Removed,
-    /// A schedule, which starts its pods at its own times.
+    /// A schedule, such as that of a CronJob.
     Schedule {
-        /// When it is due.
+        /// Explanation, such as the schedule and its next run.
         #[serde(default)]
         because: String,
     },
     /// An autoscaler.
     Autoscaler {
-        /// The autoscaler, such as `HorizontalPodAutoscaler web/api`.
+        /// Kind and name of the autoscaler, such as `HorizontalPodAutoscaler web/api`.
         autoscaler: String,
-        /// File and line.
+        /// File and line of the autoscaler.
         origin: Origin,
-        /// What its present count follows from.
+        /// Explanation of the current count.
         because: String,
-        /// The count that it goes to next, where that is known and differs.
+        /// Next count, if it is known and differs from the current one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<u32>,
     },
-    /// A buffer: its pods are room that is kept for others.
+    /// A `CapacityBuffer`. Its pods are placeholders that reserve capacity.
     Buffer {
-        /// What its size follows from.
+        /// Explanation of the buffer's size.
         because: String,
     },
 }
 
-/// A workload that runs on every node that admits it.
+/// A workload that runs one pod on every node that admits it.
 #[derive(Debug, Clone)]
 pub struct Daemon {
-    /// The workload.
+    /// Identity of the workload.
     pub workload: WorkloadId,
-    /// Where the repository declares it; `None` where only the world knows it.
+    /// File and line of the declaration; `None` if the workload exists only in the cluster.
     pub origin: Option<Origin>,
-    /// What each pod asks for.
+    /// Requests and scheduling rules of each pod.
     pub shape: Arc<PodShape>,
 }

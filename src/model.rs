@@ -1,7 +1,7 @@
-//! The nouns: quantities, identifiers, label requirements, pods, storage, desired state and
-//! observed state.
+//! Data types shared by all modules: quantities, identifiers, label requirements, pods, storage,
+//! desired state and observed state.
 //!
-//! It imports nothing of ours, reads no files and decides nothing.
+//! This module imports no other module of the crate, performs no I/O and makes no decisions.
 
 pub mod competing_autoscaler;
 pub mod desired;

@@ -1,9 +1,9 @@
 //! The plan: changes, their order, their reasons and their preconditions.
 //!
-//! The JSON is the plan. [`wire`] defines its form, and every view and policy reads only that. This
-//! module knows targets and observations; it does not know how the solver works or how a plan is
-//! applied. Invariants: equal decisions have equal digests, rows are sorted, and no code here reads
-//! a clock.
+//! The JSON is the plan. [`wire`] defines its form. Views and policies read only this form. This
+//! module depends on targets and observations, and neither on the strategies of the solver nor on
+//! the execution of a plan. Invariants: equal decisions have equal digests, rows are sorted, and
+//! the time is an argument.
 
 mod approval;
 mod breakdown;
@@ -13,8 +13,6 @@ mod compare;
 mod cordons;
 mod digest;
 mod drift;
-#[cfg(test)]
-mod fixture;
 pub mod forecast;
 mod identity;
 mod pinned;
@@ -24,7 +22,7 @@ pub mod verify;
 pub mod wire;
 
 #[cfg(doc)]
-#[doc = include_str!("adr/0004-rows.md")]
+#[doc = include_str!("adr/0004-plan-format.md")]
 pub mod adr_0004 {}
 
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};

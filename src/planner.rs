@@ -7,8 +7,7 @@
 //! ```
 //!
 //! [`plan`] is a pure function. Time, scope and settings are inputs, it performs no I/O, and equal
-//! inputs give equal bytes. Reading the inputs, rendering the plan and authorizing its apply happen
-//! elsewhere.
+//! inputs give equal bytes. Other modules read the inputs, render the plan and authorize its apply.
 
 mod cordons;
 mod demand_scenarios;
@@ -50,7 +49,8 @@ use crate::solver::{
     measured_resources, solve, unresolved_selectors, with_external_groups,
 };
 
-/// Rounds in which a plan with a limited scope is solved again with more nodes left untouched.
+/// Maximum number of rounds for a plan with a limited scope. Each round leaves more nodes
+/// untouched.
 const SCOPE_ROUNDS: usize = 4;
 
 /// All inputs of a plan.
@@ -62,16 +62,16 @@ pub struct Inputs<'a> {
     pub observed: &'a Observed,
     /// Instance types, offerings and prices.
     pub catalog: &'a Catalog,
-    /// Source of the files and of the observation; the planner fills in the preconditions.
+    /// Sources of the files and the observation. The planner adds the preconditions.
     pub base: Base,
-    /// Time that the plan is made for.
+    /// Time for which the plan is made.
     pub at: Timestamp,
-    /// Pod count to plan for, where autoscalers leave a range.
+    /// Planned pod count of autoscaled workloads.
     pub demand: DemandMode,
-    /// Whether `at` lies in the future. Workloads with a known schedule then count by that schedule
-    /// alone.
+    /// True if `at` is in the future. The counts of workloads with a known schedule then depend
+    /// only on the schedule.
     pub is_forecast: bool,
-    /// Rows that the plan may change.
+    /// Rows that the plan may change or must replace.
     pub scope: Scope,
     /// Thresholds for voluntary changes.
     pub settings: Settings,
@@ -80,17 +80,17 @@ pub struct Inputs<'a> {
 /// Rows that a plan may change, and rows that it must replace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Only these addresses may change; empty means all. A prefix such as `ec2_instance.web` covers
-    /// every row of the pool.
+    /// Addresses that may change; empty means all. A prefix such as `ec2_instance.web` covers every
+    /// row of the pool.
     pub target: Vec<String>,
-    /// These addresses must not change.
+    /// Addresses that must not change.
     pub exclude: Vec<String>,
-    /// These addresses are replaced.
+    /// Addresses of nodes to replace.
     pub replace: Vec<String>,
-    /// Existing nodes that may change; `None` means all. With an empty set the plan only adds
+    /// Existing nodes that may change; `None` means all. With an empty set, the plan only adds
     /// nodes.
     pub only: Option<BTreeSet<NodeName>>,
-    /// Whether the demand is limited to pods that exist, whatever else the repository declares.
+    /// True if the demand is limited to existing pods, regardless of the repository.
     pub running: bool,
 }
 
@@ -120,7 +120,7 @@ pub fn plan(inputs: &Inputs) -> Plan {
     plan
 }
 
-/// Returns a warning for each autoscaler whose maximum does not fit the limits of the pools.
+/// Returns a warning for each autoscaler whose maximum exceeds the capacity of the pools.
 #[must_use]
 pub fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
     with_effective_inputs(inputs, demand_scenarios::ceiling_warnings)
@@ -128,8 +128,9 @@ pub fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
 
 /// Calls `compute` with inputs that are adjusted to the observation.
 ///
-/// Duplicate nodes are left out, groups that only the settings declare are added, and the catalog
-/// gets the allocatable resources that nodes report.
+/// Duplicate nodes are removed, groups declared only in the settings are added, and the catalog
+/// gets the allocatable resources reported by nodes. With `scope.running`, the demand is limited to
+/// existing pods.
 fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T) -> T {
     let running =
         inputs.scope.running.then(|| restrict_to_running(inputs.desired, inputs.observed));
@@ -157,31 +158,31 @@ fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T)
 
 fn plan_effective(inputs: &Inputs) -> Plan {
     let mut demand = node_count_fixpoint::demand(inputs, inputs.observed);
-    let (plan, solution) = in_scope(inputs, &demand);
-    let oversized = oversized(&demand, &solution);
+    let (plan, solution) = plan_in_scope(inputs, &demand);
+    let oversized = oversize_errors(&demand, &solution);
     if oversized.is_empty() {
         return finish(inputs, &demand, plan);
     }
-    // An oversized workload is an input error, and input errors forbid removals: plan again.
+    // An oversized workload is an input error. Input errors block removals, so plan again.
     demand.problems.extend(oversized);
-    let (plan, _) = in_scope(inputs, &demand);
+    let (plan, _) = plan_in_scope(inputs, &demand);
     finish(inputs, &demand, plan)
 }
 
 /// Returns a plan that leaves nodes outside the scope untouched.
-fn in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
+fn plan_in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
     let replace = nodes_at_addresses(inputs, demand, &inputs.scope.replace);
     let only = inputs.scope.only.as_ref();
-    let is_out = |name: &&NodeName| only.is_some_and(|only| !only.contains(*name));
+    let is_outside = |name: &&NodeName| only.is_some_and(|only| !only.contains(*name));
     let mut untouched: Vec<NodeName> =
-        inputs.observed.nodes.keys().filter(is_out).cloned().collect();
+        inputs.observed.nodes.keys().filter(is_outside).cloned().collect();
     let rounds = if only.is_some_and(BTreeSet::is_empty) { 0 } else { SCOPE_ROUNDS };
     for _ in 0..rounds {
-        let solution = solve(&input(inputs, demand, &replace, &untouched));
+        let solution = solve(&solver_input(inputs, demand, &replace, &untouched));
         let plan = assemble_plan(inputs, demand, &solution);
         let known: BTreeSet<NodeName> = untouched.iter().cloned().collect();
         let mut outside = outside_scope(&plan, &inputs.scope);
-        // Nodes inside the scope may not need a replacement once those outside it stay.
+        // Nodes in scope may not need a replacement once nodes outside the scope are retained.
         if outside.is_subset(&known) && excludes_replacement(&plan, &solution) {
             outside.extend(replaced_nodes(&solution));
         }
@@ -190,13 +191,13 @@ fn in_scope(inputs: &Inputs, demand: &Demand) -> (Plan, Solution) {
         }
         untouched.extend(outside);
     }
-    // Each round freezes at least one more node; the fallback is a plan that only adds nodes.
+    // Each round freezes at least one more node. The fallback is a plan that only adds nodes.
     let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
-    let solution = solve(&input(inputs, demand, &replace, &all));
+    let solution = solve(&solver_input(inputs, demand, &replace, &all));
     (assemble_plan(inputs, demand, &solution), solution)
 }
 
-fn input<'a>(
+fn solver_input<'a>(
     inputs: &'a Inputs,
     demand: &'a Demand,
     replace: &'a [NodeName],
@@ -208,7 +209,7 @@ fn input<'a>(
         observed: inputs.observed,
         catalog: inputs.catalog,
         at: inputs.at,
-        frozen: frozen(inputs, demand),
+        frozen: freeze_reason(inputs, demand),
         replace,
         untouched,
         settings: inputs.settings,
@@ -216,8 +217,8 @@ fn input<'a>(
     }
 }
 
-/// Returns the reason why nothing may be removed. An unknown size is never treated as zero.
-fn frozen(inputs: &Inputs, demand: &Demand) -> Option<String> {
+/// Returns the reason that blocks all removals, if any. An unknown size is never treated as zero.
+fn freeze_reason(inputs: &Inputs, demand: &Demand) -> Option<String> {
     if has_input_errors(inputs, demand) {
         return Some("the repository has errors".to_owned());
     }
@@ -269,7 +270,7 @@ fn disruption_budgets(desired: &Desired) -> Vec<DisruptionBudgetRow> {
     desired.disruption_budgets.iter().map(row).collect()
 }
 
-/// Returns the nodes that the plan would remove although they are outside the scope.
+/// Returns the nodes outside the scope that the plan would remove.
 fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
     let removed = |row: &&ResourceChange| {
         row.change.actions.contains(&Action::Delete) && !scope.allows(&row.address)
@@ -281,34 +282,34 @@ fn outside_scope(plan: &Plan, scope: &Scope) -> BTreeSet<NodeName> {
     plan.resource_changes.iter().filter(removed).filter_map(name).collect()
 }
 
-/// Returns whether the plan excludes a launch that replaces existing nodes.
+/// Returns true if the plan excludes a launch that replaces existing nodes.
 fn excludes_replacement(plan: &Plan, solution: &Solution) -> bool {
     let launches = &solution.target.launches;
     let planned = usize::try_from(plan.summary.add).unwrap_or(usize::MAX);
     planned < launches.len() && launches.iter().any(|launch| launch.batch.is_some())
 }
 
-/// Returns the nodes whose pods move to launches of this solution.
+/// Returns the retired nodes of batches. Their pods move to the launches of the batch.
 fn replaced_nodes(solution: &Solution) -> impl Iterator<Item = NodeName> {
     let retires = solution.target.retires.iter();
     retires.filter(|(_, retire)| retire.batch.is_some()).map(|(name, _)| name.clone())
 }
 
-/// Returns the nodes at `addresses`, looked up in a plan that changes nothing.
+/// Returns the nodes at `addresses`, which are resolved with a plan that retains all nodes.
 fn nodes_at_addresses(inputs: &Inputs, demand: &Demand, addresses: &[String]) -> Vec<NodeName> {
     if addresses.is_empty() {
         return Vec::new();
     }
     let all: Vec<NodeName> = inputs.observed.nodes.keys().cloned().collect();
-    let plan = assemble_plan(inputs, demand, &solve(&input(inputs, demand, &[], &all)));
+    let plan = assemble_plan(inputs, demand, &solve(&solver_input(inputs, demand, &[], &all)));
     let named = |row: &&ResourceChange| addresses.iter().any(|a| a == row.address.as_str());
     let node = |row: &ResourceChange| row.change.before.as_ref()?.node.clone();
     plan.resource_changes.iter().filter(named).filter_map(node).collect()
 }
 
-/// Returns a warning for each address of the scope that matches no row. Such an address is most
-/// likely a typing error.
-fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
+/// Returns a warning for each address of the scope without a matching row, which is most likely a
+/// typing error.
+fn unmatched_address_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
     let Scope { target, exclude, replace, only: _, running: _ } = &inputs.scope;
     let has = |pattern: &String| {
         let scope = Scope { target: vec![pattern.clone()], ..Scope::default() };
@@ -318,7 +319,7 @@ fn unmatched(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
         let rows = plan.resource_changes.iter();
         rows.filter(|row| row.change.before.is_some()).any(|row| address == row.address.as_str())
     };
-    // A pool that has no nodes and needs none is a valid target.
+    // A pool without nodes is a valid target even if it needs no launch.
     let is_pool = |pattern: &String| {
         let kind = format!("{}.", ResourceKind::Ec2Instance.as_str());
         pattern.strip_prefix(&kind).is_some_and(|name| inputs.desired.pools.contains_key(name))
@@ -384,8 +385,8 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     list
 }
 
-/// Returns a note for each running workload that the repository removed, and one note for all
-/// workloads that it never declared.
+/// Returns a note for each running workload that was removed from the repository, and one note for
+/// all workloads that were never declared.
 fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
     let note = |object: String, message: String| Diagnostic {
         severity: DiagnosticSeverity::Note,
@@ -436,16 +437,17 @@ fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
     notes
 }
 
-/// Most undeclared workloads that a note names. The demand of the plan has a row for each of them.
+/// Maximum number of workloads listed in the note on undeclared workloads. The demand of the plan
+/// has a row for each of them.
 const UNDECLARED_NAMED_MAX: usize = 10;
 
 /// Adds warnings, identity and the result of verification. A plan that fails verification is not
 /// applyable.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
-    plan.capacity.diagnostics.extend(unmatched(inputs, &plan));
-    let (modes, found) = demand_scenarios::rows(inputs, demand, &plan);
+    plan.capacity.diagnostics.extend(unmatched_address_warnings(inputs, &plan));
+    let (modes, warnings) = demand_scenarios::rows(inputs, demand, &plan);
     plan.capacity.modes = modes;
-    plan.capacity.diagnostics.extend(found);
+    plan.capacity.diagnostics.extend(warnings);
     plan.capacity.diagnostics.extend(quota::quota_warnings(inputs, &plan));
     plan.capacity.diagnostics.extend(cordons::stale_cordon_warnings(inputs, &plan));
     plan.capacity.diagnostics.sort();
@@ -475,9 +477,9 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan
 }
 
-/// Returns an error for each workload that a vertical autoscaler makes larger than any node it may
-/// run on. Its pods would be evicted and could not be scheduled again.
-fn oversized(demand: &Demand, solution: &Solution) -> Vec<Problem> {
+/// Returns an error for each workload that a vertical autoscaler sizes beyond its largest permitted
+/// node. Its pods would be evicted and become unschedulable.
+fn oversize_errors(demand: &Demand, solution: &Solution) -> Vec<Problem> {
     let error = |unplaced: &UnschedulablePods| {
         let workload = &demand.groups[unplaced.group].workload;
         let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;

@@ -1,13 +1,12 @@
-//! Judges a plan by policies in Rego, with the conventions of conftest.
+//! Evaluates Rego policies over a plan, with the conventions of conftest.
 //!
-//! This module knows the JSON of a plan and Rego; it knows no files, no network and no clock: a
-//! policy that asks for one of them does not compile. Rules named `deny`, `violation` and `warn`,
-//! alone or with a suffix (`deny_spot`), give messages or objects with a `msg`; `exception` names
-//! suffixes that do not count. Invariants: a policy that cannot be evaluated denies, because
-//! a broken guard protects nothing; evaluation ends within [`PolicyLimits`]; the same plan and policies give the
-//! same checks.
+//! Policies have no access to files, the network or the clock; a policy that uses them cannot be
+//! evaluated. Rules named `deny`, `violation` and `warn`, also with a suffix (`deny_spot`), return
+//! messages or objects with a `msg`. `exception` returns suffixes of rules to except. Invariants: a
+//! policy that cannot be evaluated denies, because a broken guard protects nothing. Evaluation ends
+//! within [`PolicyLimits`]. The same plan and policies give the same checks.
 //!
-//! Policies written for Terraform's plan JSON work unchanged, in either version of Rego.
+//! Policies for Terraform's plan JSON work unchanged, in both versions of Rego.
 
 #[cfg(feature = "policy")]
 mod declarations;
@@ -35,71 +34,72 @@ pub use test_runner::run_tests;
 /// Limits of a policy run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyLimits {
-    /// For each rule.
+    /// Time limit of each rule.
     pub time: Duration,
-    /// Bytes that the process may hold while policies run.
+    /// Memory limit of the process while policies run, in bytes.
     pub memory: u64,
 }
 
 impl Default for PolicyLimits {
     fn default() -> Self {
-        // A rule over 5,000 nodes takes well under a second; the plan itself some hundred MiB.
+        // A rule over 5,000 nodes takes less than a second, and their plan a few hundred MiB.
         Self { time: Duration::from_secs(10), memory: 2 << 30 }
     }
 }
 
-/// A file of policies or of their data.
+/// A policy file or data file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PolicyFile {
-    /// Its path, as messages name it.
+    /// Path, used in messages.
     pub path: String,
-    /// Its content.
+    /// Content.
     pub text: String,
 }
 
-/// Outcome of a test.
+/// Outcome of a policy test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TestOutcome {
-    /// The test holds.
+    /// The test passed.
     Pass,
-    /// The test does not hold.
+    /// The test failed.
     Fail,
-    /// The test could not be evaluated.
+    /// The test could not be evaluated, with the reason.
     Error(String),
 }
 
-/// One test.
+/// Result of a policy test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TestResult {
-    /// Package and rule.
+    /// Name, as package and rule.
     pub name: String,
     /// Outcome.
     pub outcome: TestOutcome,
 }
 
-/// Policies, and the data that they may read beside the plan.
+/// Policies, and data that they read in addition to the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bundle {
     /// Rego files.
     pub files: Vec<PolicyFile>,
-    /// JSON documents, merged at the root of `data`; of the same key, the later one counts.
+    /// JSON documents, merged at the root of `data`. Later values override earlier ones with the
+    /// same key.
     pub data: Vec<PolicyFile>,
 }
 
 impl Bundle {
-    /// Returns whether there are no policies.
+    /// Returns true if there are no policies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 }
 
-/// Longest message in a plan, in characters.
+/// Maximum length of a message in a plan, in characters.
 const MESSAGE_MAX: usize = 2_000;
 
-/// Evaluates each rule of `bundle` over `plan`, without the plan's own checks. Results are sorted by
-/// name.
+/// Evaluates each rule of `bundle` over `plan`, excluding the checks in the plan. The results are
+/// sorted by name.
 #[must_use]
 pub fn evaluate(plan: &Plan, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check> {
     if bundle.is_empty() {
@@ -111,7 +111,7 @@ pub fn evaluate(plan: &Plan, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check
     checks
 }
 
-/// Adds the checks to the plan; a denied plan is not applyable.
+/// Replaces the checks of the plan. A denied plan becomes not applyable.
 pub fn attach_checks(plan: &mut Plan, checks: Vec<Check>) {
     plan.checks = checks;
     if is_denied(plan) {
@@ -119,7 +119,7 @@ pub fn attach_checks(plan: &mut Plan, checks: Vec<Check>) {
     }
 }
 
-/// Returns whether a policy denies the plan or could not be evaluated.
+/// Returns true if a policy denies the plan or could not be evaluated.
 #[must_use]
 pub fn is_denied(plan: &Plan) -> bool {
     plan.checks.iter().any(|check| check.status.is_denial())

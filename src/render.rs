@@ -19,8 +19,6 @@ mod difference;
 mod explain;
 mod fargate;
 mod findings;
-#[cfg(test)]
-pub(crate) mod fixture;
 mod forecast;
 mod header;
 mod html;

@@ -5,8 +5,6 @@
 //! port, no socket and no clock: the time is an argument. Invariants: equal statuses give equal
 //! bytes; unknown values are omitted or marked, and never shown as zero.
 
-#[cfg(test)]
-pub(crate) mod fixture;
 mod health;
 #[cfg(feature = "page")]
 pub mod http;

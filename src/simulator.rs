@@ -5,8 +5,9 @@
 //! disruption budgets. It has no knowledge of plans. Of pools it only uses the node groups that
 //! eksctl creates.
 //!
-//! Invariants: nothing happens while time stands still. Time passes only in [`Clock::sleep`] and
-//! [`World::settle`]. The same world with the same calls has the same result, byte for byte.
+//! Invariants: simulated processes advance only with time. Time passes only in [`Clock::sleep`],
+//! [`World::settle`] and [`World::advance_to`]. The same world with the same calls has the same
+//! result, byte for byte.
 //!
 //! A world is stored in `DIR/world.json`: a world file with the additional key `sim`, which readers
 //! of world files ignore. It is replaced atomically at every sleep. Concurrent writers never
@@ -68,31 +69,31 @@ use state::WorldState;
 pub mod delay {
     use jiff::SignedDuration;
 
-    /// From the launch until EC2 calls the instance running.
+    /// Time from the launch until EC2 reports the instance as running.
     pub const RUNNING: SignedDuration = SignedDuration::from_secs(10);
-    /// From the launch until the kubelet registers the node.
+    /// Time from the launch until the kubelet registers the node.
     pub const REGISTERED: SignedDuration = SignedDuration::from_secs(35);
-    /// From the launch until the node is Ready.
+    /// Time from the launch until the node is Ready.
     pub const READY: SignedDuration = SignedDuration::from_secs(45);
-    /// From the launch until agents have removed the startup taints.
+    /// Time from the launch until agents have removed the startup taints.
     pub const INITIALIZED: SignedDuration = SignedDuration::from_secs(50);
-    /// From the call until an instance is terminated.
+    /// Time from the call until an instance is terminated.
     pub const TERMINATED: SignedDuration = SignedDuration::from_secs(20);
-    /// From the termination of an instance until the cloud node controller removes its node.
+    /// Time from the termination of an instance until the cloud node controller removes its node.
     pub const NODE_REMOVED: SignedDuration = SignedDuration::from_secs(30);
     /// Time for which EC2 lists a terminated instance.
     pub const FORGOTTEN: SignedDuration = SignedDuration::from_hours(1);
     /// Time for which a client token is remembered, since the launch.
     pub const TOKEN: SignedDuration = SignedDuration::from_hours(24);
-    /// From a change of a group until it launches missing members.
+    /// Time from a change of a group until it launches missing members.
     pub const GROUP_ACTS: SignedDuration = SignedDuration::from_secs(5);
     /// Retry interval of a group without capacity.
     pub const GROUP_RETRIES: SignedDuration = SignedDuration::from_mins(5);
-    /// From a relevant change until the scheduler has acted.
+    /// Time from a relevant change until the scheduler runs.
     pub const SCHEDULED: SignedDuration = SignedDuration::from_secs(1);
-    /// From the binding of a pod until it runs.
+    /// Time from the binding of a pod until it runs.
     pub const POD_RUNNING: SignedDuration = SignedDuration::from_secs(3);
-    /// From the eviction or deletion of a pod until it has stopped.
+    /// Time from the eviction or deletion of a pod until it has stopped.
     pub const POD_STOPPED: SignedDuration = SignedDuration::from_secs(5);
 }
 
@@ -251,7 +252,5 @@ impl World {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;

@@ -64,7 +64,7 @@ mod work_budget;
 mod zone_balance;
 
 #[cfg(doc)]
-#[doc = include_str!("adr/0005-rehearsal.md")]
+#[doc = include_str!("adr/0005-placement-simulation.md")]
 pub mod adr_0005 {}
 
 #[cfg(doc)]
@@ -76,7 +76,11 @@ pub mod adr_0006 {}
 pub mod adr_0007 {}
 
 #[cfg(doc)]
-#[doc = include_str!("adr/0009-few-shapes.md")]
+#[doc = include_str!("adr/0008-resolved-selectors.md")]
+pub mod adr_0008 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0009-node-shape-search.md")]
 pub mod adr_0009 {}
 
 #[cfg(doc)]

@@ -1,9 +1,9 @@
-//! Logs: to stderr, so that results on stdout are never mixed with them.
+//! Logs on stderr, separate from results on stdout, and the export of traces.
 //!
-//! This module knows log levels and formats. Results, progress and errors of a command are not
-//! logs; the command line writes those. `FLEETWRIGHT_LOG` overrides the level with filter
-//! directives such as `fleetwright::solver=debug`. If the environment names an OpenTelemetry
-//! collector, spans of the target [`TRACE_TARGET`] are exported to it and never logged.
+//! Results, progress and errors of a command are not logs; the command line writes them.
+//! `FLEETWRIGHT_LOG` overrides the level with filter directives such as
+//! `fleetwright::solver=debug`. If the environment declares an OpenTelemetry collector, spans with
+//! the target [`TRACE_TARGET`] are exported to it. Such spans are never logged.
 
 pub mod histogram;
 mod json_lines;
@@ -20,13 +20,13 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 pub(crate) use json_lines::json_line;
 
-/// The target of spans that are traces.
+/// Target of exported spans.
 pub const TRACE_TARGET: &str = "fleetwright::trace";
 
-/// The environment variable that overrides the level.
+/// Environment variable that overrides the log level.
 pub const LOG_VARIABLE: &str = "FLEETWRIGHT_LOG";
 
-/// How much to log.
+/// Log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
     /// Errors only.
@@ -34,9 +34,9 @@ pub enum LogLevel {
     /// Warnings and errors.
     #[default]
     Normal,
-    /// Also each step.
+    /// As `Normal`, with the steps of the program.
     Verbose,
-    /// Also details for debugging.
+    /// As `Verbose`, with debugging details.
     Debug,
 }
 
@@ -44,7 +44,7 @@ impl LogLevel {
     fn directives(self) -> &'static str {
         match self {
             Self::Quiet => "error,kube_client=off",
-            // Errors of the Kubernetes client are reported once, as ours.
+            // Fleetwright reports errors of the Kubernetes client itself.
             Self::Normal => "warn,kube_client=off",
             Self::Verbose => "warn,kube_client=off,fleetwright=info",
             Self::Debug => "info,fleetwright=debug",
@@ -55,49 +55,49 @@ impl LogLevel {
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// Text for people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// Configuration of logs and traces.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TelemetryConfig {
-    /// How much to log.
+    /// Log level.
     pub level: LogLevel,
     /// Format of log lines.
     pub format: LogFormat,
-    /// Whether stderr is a terminal, so that lines are short.
+    /// True if stderr is a terminal. Lines are then shorter.
     pub terminal: bool,
-    /// Whether lines are colored.
+    /// True if lines are colored.
     pub color: bool,
-    /// Whether to export traces if the environment names a collector.
+    /// True if traces are exported to the collector in the environment, if any.
     pub traces: bool,
 }
 
-/// Keeps the export of traces running; dropping it flushes queued spans.
+/// Guard of the trace export. Dropping it flushes queued spans.
 #[derive(Debug, Default)]
 pub struct TelemetryGuard {
     #[cfg(feature = "live")]
-    _sending: Option<traces::ExporterThread>,
+    _exporter: Option<traces::ExporterThread>,
 }
 
 /// An invalid log filter.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{directives}` in {LOG_VARIABLE} is not a log filter: {reason}")]
 pub struct TelemetryError {
-    /// The value of the variable.
+    /// Value of the variable.
     pub directives: String,
-    /// What is wrong with it.
+    /// Reason of the error.
     pub reason: String,
 }
 
-/// Starts logging to stderr, and exporting traces while the returned guard lives. A second call has no
-/// effect.
+/// Starts logging to stderr, and exports traces until the returned guard is dropped. A second call
+/// has no effect.
 ///
-/// Lines are short on a terminal; elsewhere, as in CI, each has a timestamp.
+/// Lines have a timestamp, except on a terminal.
 ///
 /// # Errors
 /// When `FLEETWRIGHT_LOG` is not a valid filter.
@@ -118,12 +118,14 @@ pub fn init(setup: TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
     {
         let collector = traces::Collector::from_env(|name| std::env::var(name).ok());
         let collector = collector.filter(|_| setup.traces);
-        // Ignore the error: a process that cannot start a thread has worse problems than traces.
-        let (traces, sending) = collector.and_then(|to| traces::SpanExporter::new(to).ok()).unzip();
-        let only = filter_fn(|metadata| metadata.is_span() && metadata.target() == TRACE_TARGET);
-        let done = logs.with(traces.map(|traces| traces.with_filter(only))).try_init();
-        // An embedding program may have set up its own logging, which stays in place.
-        Ok(TelemetryGuard { _sending: sending.filter(|_| done.is_ok()) })
+        // Ignore the error: traces are optional, and the command may still succeed.
+        let exporter = collector.and_then(|collector| traces::SpanExporter::new(collector).ok());
+        let (traces, exporter) = exporter.unzip();
+        let is_trace =
+            filter_fn(|metadata| metadata.is_span() && metadata.target() == TRACE_TARGET);
+        let installed = logs.with(traces.map(|traces| traces.with_filter(is_trace))).try_init();
+        // An embedding program may have initialized logging already. Its setup is kept.
+        Ok(TelemetryGuard { _exporter: exporter.filter(|_| installed.is_ok()) })
     }
     #[cfg(not(feature = "live"))]
     {
@@ -133,12 +135,12 @@ pub fn init(setup: TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
 }
 
 fn filter(
-    loudness: LogLevel,
+    level: LogLevel,
     variable: Result<String, VarError>,
 ) -> Result<EnvFilter, TelemetryError> {
     let directives = match variable {
         Ok(directives) if !directives.trim().is_empty() => directives,
-        Ok(_) | Err(VarError::NotPresent) => return Ok(EnvFilter::new(loudness.directives())),
+        Ok(_) | Err(VarError::NotPresent) => return Ok(EnvFilter::new(level.directives())),
         Err(VarError::NotUnicode(raw)) => raw.to_string_lossy().into_owned(),
     };
     EnvFilter::try_new(&directives)
@@ -151,19 +153,20 @@ mod tests {
 
     #[test]
     fn variable_overrides_options_unless_empty() {
-        let shown = |variable| filter(LogLevel::Verbose, variable).map(|f| f.to_string());
+        let directives = |variable| filter(LogLevel::Verbose, variable).map(|f| f.to_string());
         assert_eq!(
-            shown(Ok("fleetwright::solver=trace".into())),
+            directives(Ok("fleetwright::solver=trace".into())),
             Ok("fleetwright::solver=trace".into())
         );
         for unset in [Err(VarError::NotPresent), Ok(String::new())] {
-            assert_eq!(shown(unset), Ok("kube_client=off,fleetwright=info,warn".into()));
+            assert_eq!(directives(unset), Ok("kube_client=off,fleetwright=info,warn".into()));
         }
     }
 
     #[test]
     fn invalid_filter_error_names_the_variable() {
-        let error = filter(LogLevel::Normal, Ok("fleetwright=loud".into())).expect_err("no level");
+        let error =
+            filter(LogLevel::Normal, Ok("fleetwright=loud".into())).expect_err("an invalid level");
         assert!(error.to_string().starts_with("`fleetwright=loud` in FLEETWRIGHT_LOG"));
     }
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Takes on the role that reads, or writes, a live cluster: GitHub's identity of this very job is exchanged
-# for it, so that no key lies anywhere. The role's trust policy says which job may have it.
+# Assumes the IAM role for a live cluster with the OIDC token of this job. No static credentials are
+# stored. The trust policy of the role decides which jobs may assume it.
 set -euo pipefail
 
-: "${FLEETWRIGHT_ROLE:?the role}" "${FLEETWRIGHT_REGION:?its region}" "${FLEETWRIGHT_CLUSTER:?the EKS cluster}"
+: "${FLEETWRIGHT_ROLE:?ARN of the role}" "${FLEETWRIGHT_REGION:?AWS region}" "${FLEETWRIGHT_CLUSTER:?name of the EKS cluster}"
 : "${ACTIONS_ID_TOKEN_REQUEST_URL:?the job needs the permission id-token: write}"
 token=$RUNNER_TEMP/fleetwright-identity
 (
@@ -13,7 +13,7 @@ token=$RUNNER_TEMP/fleetwright-identity
     "$ACTIONS_ID_TOKEN_REQUEST_URL&audience=sts.amazonaws.com" |
     grep --only-matching '"value" *: *"[A-Za-z0-9._-]*"' | cut -d '"' -f 4 >"$token"
 ) || {
-  echo "::error::GitHub gave no identity to this job"
+  echo "::error::GitHub issued no OIDC token to this job"
   exit 1
 }
 {

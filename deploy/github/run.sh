@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# What the action does, as one script, so that it runs on a laptop and in tests as it does in CI.
-# Every input comes as an environment variable; none is ever part of a command's text.
+# The steps of the action as one script, which also runs locally and in tests. All inputs are
+# environment variables, and none is evaluated as shell code.
 #
-# Plan and receipt lie outside of the checkout: a file of their names that somebody commits is no plan.
+# Plan and receipt are written outside of the checkout. A committed file with the same name is not
+# used.
 set -euo pipefail
 
 results=${FLEETWRIGHT_RESULTS:-${RUNNER_TEMP:?}/fleetwright}
@@ -15,7 +16,7 @@ path=${FLEETWRIGHT_PATH:-.}
 planning=()
 [ -z "${FLEETWRIGHT_WORLD:-}" ] || planning+=(--world "$FLEETWRIGHT_WORLD")
 
-# Appends an option for each line of a list.
+# Appends an option for each non-empty line of a list.
 options=()
 each() {
   local option=$1 line
@@ -29,21 +30,21 @@ output() {
   [ -z "${GITHUB_OUTPUT:-}" ] || echo "$1=$2" >>"$GITHUB_OUTPUT"
 }
 
-# Says why an apply ended as it did, by its exit code.
+# Prints the reason for the exit code of an apply.
 reason() {
   case $1 in
   0) ;;
-  3) echo "the world or the plan is not what was approved any more" ;;
-  4) echo "another apply is under way" ;;
+  3) echo "the plan is stale, or its digest is not the approved one" ;;
+  4) echo "another apply is in progress" ;;
   5) echo "an approval or another requirement is missing" ;;
-  6) echo "a policy denies it" ;;
-  7) echo "a part is applied; run it again" ;;
-  8) echo "it is outside of the windows" ;;
-  9) echo "the plan cannot be read or was altered" ;;
-  10) echo "the plan is of another cluster" ;;
+  6) echo "a policy denies the plan" ;;
+  7) echo "the plan was applied partially; run the apply again" ;;
+  8) echo "it is outside of the apply windows" ;;
+  9) echo "the plan cannot be read, or was altered" ;;
+  10) echo "the plan is for another cluster" ;;
   11) echo "the plan has expired" ;;
-  130) echo "it was interrupted; run it again" ;;
-  *) echo "it failed" ;;
+  130) echo "the apply was interrupted; run it again" ;;
+  *) echo "the apply failed" ;;
   esac
 }
 
@@ -60,7 +61,7 @@ plan)
   [ ! -s "$labels" ] || options+=(--policy-data "$labels")
   ended=0
   fleetwright plan "$path" "${planning[@]}" "${options[@]}" --out "$plan" --format github || ended=$?
-  # The summary and the outputs are written whether or not a policy denies; no token is needed.
+  # Summary and outputs are also written if a policy denies the plan. They need no token.
   if [ -s "$plan" ]; then
     GITHUB_TOKEN='' fleetwright comment --plan "$plan"
     fleetwright show "$plan" >"$text"
@@ -71,7 +72,7 @@ plan)
   exit "$ended"
   ;;
 apply)
-  : "${FLEETWRIGHT_APPROVED_DIGEST:?the digest that was approved}"
+  : "${FLEETWRIGHT_APPROVED_DIGEST:?the approved digest}"
   rm -f "$receipt"
   [ -z "${FLEETWRIGHT_BASE:-}" ] || options+=(--guard-ref "$FLEETWRIGHT_BASE")
   each --policy "${FLEETWRIGHT_POLICIES:-}"
@@ -88,11 +89,11 @@ apply)
   ;;
 comment | failed)
   [ -z "${FLEETWRIGHT_PULL:-}" ] || options+=(--pull "$FLEETWRIGHT_PULL")
-  # Of a pull request GITHUB_SHA is a merge that nobody sees: its head is what is looked at.
+  # In pull requests, GITHUB_SHA is a temporary merge commit. The status belongs to the head.
   head=${FLEETWRIGHT_HEAD:-${GITHUB_SHA:-}}
   [ -z "$head" ] || options+=(--status "$head")
   if [ "$FLEETWRIGHT_COMMAND" = failed ]; then
-    fleetwright comment --failed "${FLEETWRIGHT_REASON:?what failed}" "${options[@]}"
+    fleetwright comment --failed "${FLEETWRIGHT_REASON:?the reason of the failure}" "${options[@]}"
     exit
   fi
   [ ! -s "$receipt" ] || options+=(--receipt "$receipt")
@@ -103,7 +104,7 @@ drift)
   fleetwright drift "$path" "${planning[@]}" --detailed-exitcode
   ;;
 *)
-  echo "::error::no such command" >&2
+  echo "::error::unknown command: use plan, apply, comment, failed or drift" >&2
   exit 1
   ;;
 esac

@@ -1,8 +1,8 @@
 //! EC2 adapter: implements the port [`Cloud`](crate::apply::ports::Cloud) for a real account.
 //!
 //! This module contains the AWS calls, the parsing of their responses, and the user data with which
-//! an instance joins its cluster. SDK types stay inside this module. It decides nothing: callers
-//! decide every part of a launch.
+//! an instance joins its cluster. SDK types stay inside this module. The callers decide every part
+//! of a launch.
 //!
 //! Invariants: resources without the tag of this cluster are neither listed nor changed. Every list
 //! is read to its last page. Each call first takes a token of its own rate limit, so that a

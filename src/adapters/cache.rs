@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// Maximum number of entries: twice the overlays of the largest known repository, many times over.
+/// Maximum number of entries, many times the overlays of the largest known repository.
 const ENTRIES_MAX: usize = 4_096;
 
 /// Maximum size in bytes.

@@ -8,9 +8,9 @@
 //! directory or from a commit.
 //!
 //! In a work tree, it reads all files on disk that Git does not ignore, as a commit would contain
-//! them. A directory that is itself ignored, such as rendered manifests, was named on purpose, and
-//! its files are read. They are in no commit, and the base records that. Plans and worlds that this
-//! program wrote are never input.
+//! them. The files of an ignored directory, such as rendered manifests, are read only if the path
+//! names that directory. They are in no commit, and the base records that. Plans and worlds that
+//! this program wrote are never input.
 
 mod file_collector;
 mod file_store;
@@ -64,7 +64,7 @@ pub struct TreeBase {
     pub tree: String,
     /// Path below the root of the repository, with `/`. Empty for the root.
     pub below: String,
-    /// Whether the manifest files below the path differ from those of the commit.
+    /// True if the manifest files below the path differ from those of the commit.
     pub dirty: bool,
 }
 

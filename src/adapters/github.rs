@@ -14,7 +14,7 @@ use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeComment, ForgeE
 
 /// Maximum number of attempts.
 const ATTEMPTS_MAX: u32 = 4;
-/// Longest wait between two attempts, whatever the response requests.
+/// Maximum wait between two attempts, even if the response requests more.
 const WAIT_MAX: Duration = Duration::from_mins(1);
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Comments per page, and maximum number of pages.
@@ -367,9 +367,9 @@ mod tests {
     fn errors_are_specific_and_hide_the_token() {
         for (head, body, expected) in [
             ("403 Forbidden", "Resource not accessible by integration", "refuses: 403"),
-            ("401 Unauthorized", "Bad credentials", "does not know the token: 401"),
-            ("404 Not Found", "Not Found", "no such thing: 404"),
-            ("422 Unprocessable Entity", "body is too long", "does not accept it: 422 body"),
+            ("401 Unauthorized", "Bad credentials", "rejects the token: 401"),
+            ("404 Not Found", "Not Found", "not found on the forge: 404"),
+            ("422 Unprocessable Entity", "body is too long", "rejects the content: 422 body"),
         ] {
             let (github, _) = serve_replies(vec![(head, json!({ "message": body }).to_string())]);
             let error = github.update(3, "x").expect_err(head);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_set_on_its_commit() {
+    fn status_is_set_on_its_commit() {
         let (github, requests) = serve_replies(vec![("201 Created", "{}".into())]);
         let status = CommitStatus {
             context: "fleetwright/plan".into(),

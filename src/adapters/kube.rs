@@ -9,11 +9,11 @@
 //! so that a new object of the same name is left alone.
 
 #[cfg(doc)]
-#[doc = include_str!("../adr/0010-no-capacity.md")]
+#[doc = include_str!("../adr/0010-insufficient-capacity.md")]
 pub mod adr_0010 {}
 
 #[cfg(doc)]
-#[doc = include_str!("../adr/0013-in-the-cluster.md")]
+#[doc = include_str!("../adr/0013-controller-runtime.md")]
 pub mod adr_0013 {}
 
 mod access_review;

@@ -194,7 +194,7 @@ impl ManifestRenderer for Renderers {
             cache.prune();
         }
         if self.bytes_written.load(Ordering::Relaxed) > self.limits.total_output_bytes {
-            // The order of the runs depends on the host. Whether the limit is exceeded does not.
+            // The order of the runs depends on the host, so that every request fails.
             return orders.iter().map(|_| Err(self.output_limit_error())).collect();
         }
         let result = |rendered: Mutex<Option<_>>| rendered.into_inner().ok().flatten();

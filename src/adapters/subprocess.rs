@@ -74,7 +74,7 @@ pub(crate) fn run(command: &mut Command, limits: &RunLimits) -> Result<RunOutput
     let mut child = command.spawn().map_err(RunError::Start)?;
     limit_memory(&child, limits);
     let streams = read_streams(&mut child, limits.output_bytes);
-    let ended = wait_for_output(&streams, &mut child, (deadline, limits));
+    let ended = wait_for_output(&streams, &mut child, deadline, limits);
     kill(&mut child);
     ended
 }
@@ -150,7 +150,8 @@ fn read_streams(child: &mut Child, bytes_max: u64) -> Receiver<StreamResult> {
 fn wait_for_output(
     streams: &Receiver<StreamResult>,
     child: &mut Child,
-    (deadline, limits): (Instant, &RunLimits),
+    deadline: Instant,
+    limits: &RunLimits,
 ) -> Result<RunOutput, RunError> {
     let (mut stdout, mut stderr) = (None, None);
     while stdout.is_none() || stderr.is_none() {

@@ -1,11 +1,11 @@
 //! Adopts nodes that Karpenter launched, without replacing them.
 //!
-//! An instance is managed when it carries three tags. This module selects the nodes, assigns the
-//! tag values, and reports competing autoscalers; it does not write tags.
+//! An instance is managed if it carries three tags. This module selects the nodes, assigns the tag
+//! values, and reports competing autoscalers. It does not write tags.
 //!
 //! Invariants:
-//! - A node is adopted only into the pool that its own label names and the repository declares.
-//! - An instance that carries our tags, or those of another cluster, is skipped.
+//! - The pool of an adopted node is named by the node's label and declared in the repository.
+//! - An instance with our tags, or with the tag of another cluster, is skipped.
 //! - Every skipped node has a reason.
 //! - Adoption changes tags only.
 
@@ -20,12 +20,12 @@ use crate::model::observed::{Instance, InstanceState, LaunchedWith, Node, Observ
 use crate::model::requirement::key;
 use crate::plan::canonical;
 
-/// The nodes to adopt, and the nodes that are skipped.
+/// Nodes to adopt, and nodes that are skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Adoption {
     /// Nodes to adopt, by address.
     pub rows: Vec<AdoptRow>,
-    /// Nodes that are not adopted, each with the reason.
+    /// Nodes that are not adopted, with the reason.
     #[serde(rename = "left")]
     pub skipped: Vec<SkippedNode>,
     /// Autoscalers that would manage the same nodes.
@@ -35,58 +35,58 @@ pub struct Adoption {
 /// A node to adopt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AdoptRow {
-    /// Its address after adoption.
+    /// Address of the node after adoption.
     pub address: Address,
-    /// The action: `update`, in place.
+    /// Action: `update`, in place.
     pub actions: [&'static str; 1],
-    /// Its pool.
+    /// Pool of the node.
     pub pool: PoolName,
-    /// Node.
+    /// Name of the node.
     pub node: NodeName,
     /// UID of the node.
     pub node_uid: Uid,
-    /// Instance.
+    /// Instance of the node.
     pub instance: InstanceId,
-    /// Tags that the instance gets.
+    /// Tags to add to the instance.
     pub tags: BTreeMap<String, String>,
 }
 
 /// A node that is not adopted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct SkippedNode {
-    /// Node.
+    /// Name of the node.
     pub node: NodeName,
-    /// Why.
+    /// Reason for skipping it.
     pub why: String,
 }
 
 impl Adoption {
-    /// Returns the SHA-256 over the rows, which approval refers to.
+    /// Returns the SHA-256 digest of the rows, which is the approved value.
     ///
     /// # Panics
-    /// Never: rows hold texts alone.
+    /// Never: the rows contain only texts.
     #[must_use]
     pub fn digest(&self) -> String {
-        let digest = canonical::sha256(&self.rows).expect("rows hold texts alone");
+        let digest = canonical::sha256(&self.rows).expect("rows contain only texts");
         format!("sha256:{digest}")
     }
 
-    /// Returns whether Karpenter, which manages the nodes to adopt, is still running.
+    /// Returns true if nodes are to be adopted while Karpenter is still running.
     #[must_use]
     pub fn is_contested(&self) -> bool {
         !self.rows.is_empty()
-            && self.competing_autoscalers.iter().any(|rival| rival.kind == KARPENTER)
+            && self.competing_autoscalers.iter().any(|competing| competing.kind == KARPENTER)
     }
 }
 
-/// Selects the running nodes that may be adopted.
+/// Selects the running nodes to adopt.
 #[must_use]
 pub fn adoption(desired: &Desired, observed: &Observed) -> Adoption {
-    let (mut rows, mut left) = (Vec::new(), Vec::new());
+    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
     let mut used = keys_in_use(observed);
-    let left_behind = observed.stale_nodes();
+    let stale = observed.stale_nodes();
     for node in observed.nodes.values().filter(|node| !node.is_fargate()) {
-        let candidate = match left_behind.get(&node.name) {
+        let candidate = match stale.get(&node.name) {
             Some(other) => {
                 Candidate::Skipped(format!("its instance is registered as node `{}`", other.name))
             }
@@ -94,16 +94,16 @@ pub fn adoption(desired: &Desired, observed: &Observed) -> Adoption {
         };
         match candidate {
             Candidate::Managed => {}
-            Candidate::Skipped(why) => left.push(SkippedNode { node: node.name.clone(), why }),
+            Candidate::Skipped(why) => skipped.push(SkippedNode { node: node.name.clone(), why }),
             Candidate::Adoptable(pool, instance) => {
                 let key = next_key(used.entry(pool.clone()).or_default());
-                rows.push(row(&observed.cluster.name, node, (pool, key, instance)));
+                rows.push(row(&observed.cluster.name, node, pool, key, instance));
             }
         }
     }
     Adoption {
         rows,
-        skipped: left,
+        skipped,
         competing_autoscalers: competing_autoscalers(
             observed,
             desired.autoscaler_namespaces.as_ref(),
@@ -112,14 +112,14 @@ pub fn adoption(desired: &Desired, observed: &Observed) -> Adoption {
 }
 
 enum Candidate {
-    /// Already managed, or a member of an Auto Scaling group.
+    /// The node is managed, or a member of an Auto Scaling group.
     Managed,
     Adoptable(PoolName, InstanceId),
     Skipped(String),
 }
 
 fn candidate(desired: &Desired, observed: &Observed, node: &Node) -> Candidate {
-    let left = |why: &str| Candidate::Skipped(why.to_owned());
+    let skipped = |why: &str| Candidate::Skipped(why.to_owned());
     let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
     let cluster = &observed.cluster.name;
     if instance.is_some_and(|instance| instance.is_managed_by(cluster) || instance.group.is_some())
@@ -127,16 +127,16 @@ fn candidate(desired: &Desired, observed: &Observed, node: &Node) -> Candidate {
         return Candidate::Managed;
     }
     if node.is_auto_mode() {
-        return left("EKS Auto Mode manages it and cannot be scaled to zero");
+        return skipped("EKS Auto Mode manages it and cannot be scaled to zero");
     }
     let label = node.labels.get(key::NODEPOOL).or_else(|| node.labels.get(key::PROVISIONER));
     let Some(pool) = label.map(|value| PoolName::from(value.as_str())) else {
-        return left("it carries the label of no pool");
+        return skipped("it carries the label of no pool");
     };
     if !desired.pools.contains_key(&pool) {
         return Candidate::Skipped(format!("its pool `{pool}` is not declared in the repository"));
     }
-    let Some(id) = node.instance.clone() else { return left("it names no instance") };
+    let Some(id) = node.instance.clone() else { return skipped("it names no instance") };
     match instance.and_then(|instance| instance.tags.get(tag::CLUSTER)) {
         Some(other) if other != cluster => {
             Candidate::Skipped(format!("its instance carries the tag of cluster `{other}`"))
@@ -157,7 +157,7 @@ fn keys_in_use(observed: &Observed) -> BTreeMap<PoolName, BTreeSet<String>> {
     used
 }
 
-/// Takes the lowest unused integer, as launches do.
+/// Reserves the lowest unused integer, as launches do.
 fn next_key(used: &mut BTreeSet<String>) -> String {
     let free = (0..=used.len()).map(|number| number.to_string()).find(|key| !used.contains(key));
     let key = free.expect("one more candidate than keys are used");
@@ -165,11 +165,7 @@ fn next_key(used: &mut BTreeSet<String>) -> String {
     key
 }
 
-fn row(
-    cluster: &str,
-    node: &Node,
-    (pool, key, instance): (PoolName, String, InstanceId),
-) -> AdoptRow {
+fn row(cluster: &str, node: &Node, pool: PoolName, key: String, instance: InstanceId) -> AdoptRow {
     let tags = [(tag::CLUSTER, cluster), (tag::POOL, pool.as_str()), (tag::KEY, &key)];
     AdoptRow {
         address: format!("ec2_instance.{pool}[\"{key}\"]").into(),
@@ -185,21 +181,21 @@ fn row(
 /// Returns `observed` after the adoption of `rows`.
 #[must_use]
 pub fn with_adopted_nodes(observed: &Observed, rows: &[AdoptRow]) -> Observed {
-    let mut world = observed.clone();
+    let mut adopted = observed.clone();
     for row in rows {
-        let known = world.instances.get(&row.instance).cloned();
-        let seen = || {
+        let known = adopted.instances.get(&row.instance).cloned();
+        let from_node = || {
             observed.nodes.get(&row.node).and_then(|node| instance_from_node(node, &row.instance))
         };
-        if let Some(mut instance) = known.or_else(seen) {
+        if let Some(mut instance) = known.or_else(from_node) {
             instance.tags.extend(row.tags.clone());
-            world.instances.insert(row.instance.clone(), instance);
+            adopted.instances.insert(row.instance.clone(), instance);
         }
     }
-    world
+    adopted
 }
 
-/// Builds the instance from its node's labels: EC2 lists managed instances only.
+/// Returns an instance built from the labels of its node. EC2 lists managed instances only.
 fn instance_from_node(node: &Node, id: &InstanceId) -> Option<Instance> {
     let label = |key: &str| node.labels.get(key).map(LabelValue::as_str);
     let capacity_type = serde_json::from_value(label(key::CAPACITY_TYPE)?.into()).ok()?;

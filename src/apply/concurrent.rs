@@ -7,7 +7,7 @@ use std::task::Poll;
 
 type BoxedFuture<'f, T> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
-/// Runs `futures`, at most `most` at a time; returns the results in the order of the futures.
+/// Runs `futures`, at most `most` at a time. Returns the results in the order of the futures.
 pub(super) async fn run_concurrently<'f, T>(
     futures: impl IntoIterator<Item = BoxedFuture<'f, T>>,
     most: usize,
@@ -30,7 +30,7 @@ pub(super) async fn run_concurrently<'f, T>(
             if running.is_empty() && left.is_empty() {
                 return Poll::Ready(());
             }
-            // A future that was just started must be polled before waiting.
+            // Poll a newly started future before waiting.
             if running.len() == before || left.is_empty() {
                 return Poll::Pending;
             }
@@ -46,13 +46,14 @@ mod tests {
 
     use super::*;
 
-    /// Returns what results when it was polled so often, and counts what goes on.
+    /// Returns a future that is ready after `polls` polls. `running` holds the current and the
+    /// maximum number of started futures.
     fn work(polls: u32, n: usize, running: &Cell<(usize, usize)>) -> BoxedFuture<'_, usize> {
         let mut left = polls;
-        let mut begun = false;
+        let mut is_started = false;
         Box::pin(poll_fn(move |context| {
             let (mut now, mut most) = running.get();
-            if !std::mem::replace(&mut begun, true) {
+            if !std::mem::replace(&mut is_started, true) {
                 now += 1;
                 most = most.max(now);
             }

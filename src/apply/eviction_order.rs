@@ -1,4 +1,4 @@
-//! Eviction order of a node's pods, and the volumes to await after the drain.
+//! Eviction order of a node's pods, and volumes that must be detached after the drain.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::model::pod::VolumeSource;
 const CRITICAL: [&str; 2] = ["system-cluster-critical", "system-node-critical"];
 
 /// Returns the pods to evict next. Critical pods are evicted last, after the pods that depend on
-/// them. Source: Karpenter's drain, and the kubelet's graceful shutdown.
+/// them.
+/// Source: Karpenter's drain, and the kubelet's graceful shutdown.
 pub(crate) fn next_to_evict<'o>(pods: Vec<&'o Pod>, observed: &Observed) -> Vec<&'o Pod> {
     let is_critical = |pod: &&Pod| {
         let template = observed.templates.get(&pod.template);
@@ -19,7 +20,7 @@ pub(crate) fn next_to_evict<'o>(pods: Vec<&'o Pod>, observed: &Observed) -> Vec<
     if others.is_empty() { critical } else { others }
 }
 
-/// Returns a volume that is attached to the node and that no remaining pod uses.
+/// Returns an attached volume of the node that no remaining pod uses.
 pub(crate) fn remaining_attachment<'o>(node: &Node, observed: &'o Observed) -> Option<&'o String> {
     let mut attached = observed.storage.attached.get(&node.name)?.iter().peekable();
     attached.peek()?;

@@ -14,10 +14,10 @@ pub(super) struct Offering {
     pub(super) capacity_type: CapacityType,
 }
 
-/// Returns the node of the fallback `offering`; `None` when the catalog lacks one of the types.
+/// Returns the node of the fallback `offering`; `None` if the catalog lacks a type or the zone.
 ///
 /// The plan has no capacity for fallbacks. The amounts are those of the planned node, scaled down
-/// for a smaller type; the kubelet reports its own.
+/// for a smaller type. The kubelet reports the actual amounts.
 pub(super) fn fallback_node(
     planned: &NodeState,
     offering: &Offering,

@@ -1,31 +1,31 @@
-//! Auto Scaling groups: scale up by desired size, once per group; scale down by named instance.
+//! Auto Scaling groups: raised once per group by desired size, reduced by named instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::launch::Booting;
 use super::receipt::{Outcome, Step};
-use super::wave_work::{GroupWork, LaunchWork, RetireWork};
+use super::wave_plan::{GroupWork, LaunchWork, RetireWork};
 use super::{Run, deadline_after};
 use crate::apply::ports::{Clock, Cloud, Cluster, PortError};
 use crate::model::ids::{Address, GroupName, InstanceId};
 use crate::model::observed::{Instance, Observed};
 use crate::plan::wire::WaveStep;
 
-/// Members of a group that the plan keeps, under the address of the group.
+/// Members of a group that the plan keeps.
 pub(super) struct RemainingMembers<'p> {
     address: &'p Address,
     group: &'p GroupName,
-    /// `None` where they could not be read.
+    /// IDs of the members; `None` if they could not be read.
     members: Option<BTreeSet<InstanceId>>,
 }
 
-/// Returns whether the group is terminating a member; its instance state may lag behind.
+/// Returns true if the group is terminating a member. The instance state of EC2 may lag.
 fn is_terminating(member: &Instance) -> bool {
     member.group.as_ref().is_some_and(|of| of.lifecycle.starts_with("Terminating"))
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Raises each group that gets new members, and assigns the new instances to rows.
+    /// Raises each group with new members, and assigns the new instances to rows.
     pub(super) async fn raise_groups<'w, 'p>(
         &mut self,
         launches: &'w [LaunchWork<'p>],
@@ -58,7 +58,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         booting
     }
 
-    /// Raises a group to the planned size; a group of that size was raised before.
+    /// Raises a group to the planned size. A group of that size was raised by an earlier run.
     async fn raise(
         &mut self,
         group: &GroupWork<'_>,
@@ -69,15 +69,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Err(Outcome::Skipped { why: "interrupted".to_owned() });
         }
         let failed = |why: String| Outcome::Failed { why };
-        let world = observed.ok_or_else(|| failed("the live state cannot be read".to_owned()))?;
-        let live = world.groups.get(group.name);
+        let observed =
+            observed.ok_or_else(|| failed("the live state cannot be read".to_owned()))?;
+        let live = observed.groups.get(group.name);
         let live = live.ok_or_else(|| failed(format!("there is no group {}", group.name)))?;
         let more = u32::try_from(more).unwrap_or(u32::MAX);
-        // An earlier run may have terminated members, which lowered the group. Raising it from
-        // the planned size would launch too many members.
+        // An earlier run may have terminated members, which lowered the group. Raising it from the
+        // planned size would launch too many members.
         let stays =
             |member: &&Instance| group.known.contains(&member.id) && !is_terminating(member);
-        let known = world.members(group.name).filter(stays).count();
+        let known = observed.members(group.name).filter(stays).count();
         let from = group.from.min(u32::try_from(known).unwrap_or(u32::MAX));
         let to = from.saturating_add(more).min(group.to);
         if live.desired >= to {
@@ -112,7 +113,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     ) -> Vec<Booting<'w, 'p>> {
         let found = self.new_members(group, works.len()).await;
         if found.len() > works.len() {
-            // More members than approved: another actor raised the group.
+            // More members than approved: another client raised the group.
             let (there, planned) = (found.len(), works.len());
             let why =
                 format!("group {} got {there} members, and {planned} are planned", group.name);
@@ -134,13 +135,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     let bound = self.settings.bounds.ready;
                     format!("group {} made no such member within {bound:#}", group.name)
                 };
-                self.finish(work.address, WaveStep::Launch, None, Outcome::GivenUp { why });
+                self.finish(work.address, WaveStep::Launch, None, Outcome::Abandoned { why });
             }
         }
         booting
     }
 
-    /// Waits for `wanted` members that the plan does not list; returns them, oldest first.
+    /// Waits for `wanted` members that the plan does not list. Returns them, oldest first.
     async fn new_members(&mut self, group: &GroupWork<'_>, wanted: usize) -> Vec<InstanceId> {
         let deadline = self.deadline(self.settings.bounds.ready);
         loop {
@@ -151,48 +152,51 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 new.sort_by_key(|instance| (instance.launched_at, instance.id.clone()));
                 found.extend(new.into_iter().map(|instance| instance.id.clone()));
             }
-            let is_over = self.settings.is_interrupted() || self.now() >= deadline;
-            if found.len() >= wanted || is_over {
+            let must_stop = self.settings.is_interrupted() || self.now() >= deadline;
+            if found.len() >= wanted || must_stop {
                 return found;
             }
             self.pause().await;
         }
     }
 
-    /// Returns the members to keep of each group that loses some.
+    /// Returns the remaining members of each group with retirements.
     pub(super) async fn remaining_members<'p>(
         &mut self,
         retires: &[RetireWork<'p>],
     ) -> Vec<RemainingMembers<'p>> {
-        let groups: BTreeMap<&'p GroupName, &'p Address> =
-            retires.iter().filter_map(|work| Some((work.member_of?, work.of_group?))).collect();
+        let groups: BTreeMap<&'p GroupName, &'p Address> = retires
+            .iter()
+            .filter_map(|work| Some((work.group_name?, work.group_address?)))
+            .collect();
         if groups.is_empty() {
             return Vec::new();
         }
         let observed = self.observe_with_retries().await;
-        let goes: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
-        let others = |(group, address): (&'p GroupName, &'p Address)| {
+        let retiring: BTreeSet<&InstanceId> = retires.iter().map(|work| work.instance).collect();
+        let remaining = |(group, address): (&'p GroupName, &'p Address)| {
             let members = observed.as_ref().map(|observed| {
-                let stay = observed.members(group).filter(|member| !goes.contains(&member.id));
+                let stay = observed.members(group).filter(|member| !retiring.contains(&member.id));
                 stay.map(|member| member.id.clone()).collect()
             });
             RemainingMembers { address, group, members }
         };
-        groups.into_iter().map(others).collect()
+        groups.into_iter().map(remaining).collect()
     }
 
-    /// Reports members that vanished without being in the plan: another actor resized the group.
-    pub(super) async fn check_remaining_members(&mut self, others: &[RemainingMembers<'_>]) {
-        if others.is_empty() {
+    /// Reports members that disappeared without being in the plan, because another client resized
+    /// the group.
+    pub(super) async fn check_remaining_members(&mut self, remaining: &[RemainingMembers<'_>]) {
+        if remaining.is_empty() {
             return;
         }
         let observed = self.observe_with_retries().await;
-        for RemainingMembers { address, group, members: stay } in others {
+        for RemainingMembers { address, group, members: stay } in remaining {
             let (Some(stay), Some(observed)) = (stay, &observed) else {
                 let why = format!(
                     "cannot verify the remaining members of group {group}: it could not be read"
                 );
-                self.finish(address, WaveStep::Retire, None, Outcome::GivenUp { why });
+                self.finish(address, WaveStep::Retire, None, Outcome::Abandoned { why });
                 continue;
             };
             let there: BTreeSet<&InstanceId> = observed.members(group).map(|i| &i.id).collect();

@@ -1,4 +1,4 @@
-//! A launch wave: requests every instance, then waits until all are Ready.
+//! A launch wave: requests all instances, then waits until their nodes are Ready.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use super::concurrent::run_concurrently;
 use super::fallback::{Offering, fallback_node};
 use super::preconditions::{has_ended, is_launched_by};
 use super::receipt::{Outcome, Step};
-use super::wave_work::LaunchWork;
+use super::wave_plan::LaunchWork;
 use super::{LaunchWait, Run, deadline_after};
 use crate::apply::ports::{
     CallEffect, Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError,
@@ -19,18 +19,19 @@ use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
 
-/// Concurrent launch requests; about EC2's burst limit.
+/// Maximum number of concurrent launch requests, about EC2's burst limit.
 const CONCURRENT_LAUNCHES_MAX: usize = 8;
 
+/// A launched instance that is not Ready yet.
 pub(super) struct Booting<'w, 'p> {
     pub(super) work: &'w LaunchWork<'p>,
     pub(super) instance: InstanceId,
     /// Outcome of the change once the node is Ready.
     pub(super) success: Outcome,
     pub(super) deadline: Timestamp,
-    /// Whether this apply may have cordoned its node.
+    /// True if this apply may have cordoned the node.
     pub(super) cordoned: bool,
-    /// Failed attempts to terminate it.
+    /// Number of failed attempts to terminate the instance.
     pub(super) tries: u32,
 }
 
@@ -52,19 +53,19 @@ enum BootState {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Launches every missing instance of the wave, and waits until all are Ready.
+    /// Launches every missing instance of the wave, and waits until their nodes are Ready.
     pub(super) async fn launch_wave(&mut self, launches: &[LaunchWork<'_>]) {
-        let observed = match self.seen.take().filter(Observed::is_complete) {
-            Some(seen) => Some(seen),
+        let observed = match self.observation.take().filter(Observed::is_complete) {
+            Some(observation) => Some(observation),
             None => self.observe_with_retries().await,
         };
-        let own = launches.iter().filter(|work| work.group.is_none());
-        let (run, seen) = (&*self, observed.as_ref());
-        let works = own.map(|work| -> Pin<Box<dyn Future<Output = _>>> {
-            Box::pin(run.find_or_launch(work, seen))
+        let without_group = launches.iter().filter(|work| work.group.is_none());
+        let (run, observation) = (&*self, observed.as_ref());
+        let works = without_group.map(|work| -> Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(run.find_or_launch(work, observation))
         });
-        let begun = run_concurrently(works, CONCURRENT_LAUNCHES_MAX).await;
-        let mut booting: Vec<Booting<'_, '_>> = begun.into_iter().flatten().collect();
+        let launched = run_concurrently(works, CONCURRENT_LAUNCHES_MAX).await;
+        let mut booting: Vec<Booting<'_, '_>> = launched.into_iter().flatten().collect();
         booting.extend(self.raise_groups(launches, observed.as_ref()).await);
         match self.settings.launch_wait {
             LaunchWait::UntilReady => self.await_ready(booting).await,
@@ -76,30 +77,30 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Finds the instance of a change, or launches it; `None` when the change has ended.
+    /// Finds the instance of a change, or launches it. Returns `None` if the change has ended.
     async fn find_or_launch<'w, 'p>(
         &self,
         work: &'w LaunchWork<'p>,
         observed: Option<&Observed>,
     ) -> Option<Booting<'w, 'p>> {
         let bound = self.settings.bounds.ready;
-        let ended = match (self.dropped.get(work.address), observed) {
+        let outcome = match (self.dropped.get(work.address), observed) {
             (Some(why), _) => Outcome::Dropped { why: why.clone() },
             (None, None) => Outcome::Failed { why: "the live state cannot be read".to_owned() },
             (None, Some(_)) if self.settings.is_interrupted() => {
                 Outcome::Skipped { why: "interrupted".to_owned() }
             }
             (None, Some(observed)) => {
-                let ours = |i: &&Instance| is_launched_by(i, &work.change_id);
-                let (gone, there): (Vec<_>, Vec<_>) =
-                    observed.instances.values().filter(ours).partition(|i| has_ended(i));
-                if let Some(found) = there.first() {
+                let is_own = |i: &&Instance| is_launched_by(i, &work.change_id);
+                let (ended, active): (Vec<_>, Vec<_>) =
+                    observed.instances.values().filter(is_own).partition(|i| has_ended(i));
+                if let Some(found) = active.first() {
                     let instance = found.id.clone();
                     self.emit(Some(work.address), Step::Found { instance_id: instance.clone() });
                     let deadline = deadline_after(found.launched_at, bound);
                     return Some(Booting::new(work, instance, Outcome::AlreadyDone, deadline));
                 }
-                match self.launch(work, gone.len()).await {
+                match self.launch(work, ended.len()).await {
                     Ok(instance) => {
                         let deadline = self.deadline(bound);
                         return Some(Booting::new(work, instance, Outcome::Done, deadline));
@@ -108,17 +109,17 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 }
             }
         };
-        self.finish(work.address, WaveStep::Launch, None, ended);
+        self.finish(work.address, WaveStep::Launch, None, outcome);
         None
     }
 
-    /// Launches the first offering that has capacity. Each of the `ended` instances of the change
-    /// ended one round of attempts.
+    /// Launches the first offering with capacity. Each of the `ended` instances of the change
+    /// completed one round of attempts.
     ///
-    /// The attempt number counts the offerings of each round. After a crash, the next run requests
+    /// The attempt number counts the offerings of all rounds. After a crash, the next run requests
     /// the same offering with the same token.
     async fn launch(&self, work: &LaunchWork<'_>, ended: usize) -> Result<InstanceId, String> {
-        let mut none_left = "no offering is approved".to_owned();
+        let mut failure = "no offering is approved".to_owned();
         for (turn, offering) in work.offerings.iter().enumerate().skip(work.offering_index) {
             let Some(node) = self.node_of(work, offering, turn) else { continue };
             if turn > work.offering_index {
@@ -139,11 +140,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 LaunchOutcome::InsufficientCapacity { reason } => {
                     let step = Step::NoCapacity { instance_type, zone, capacity_type };
                     self.emit(Some(work.address), step);
-                    none_left = format!("no approved offering has capacity; the last: {reason}");
+                    failure = format!("no approved offering has capacity; the last: {reason}");
                 }
             }
         }
-        Err(none_left)
+        Err(failure)
     }
 
     async fn record_offering(&self, work: &LaunchWork<'_>, turn: usize) -> Result<(), String> {
@@ -208,7 +209,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Retries transient errors. The token stays the same, so a lost reply launches nothing twice.
+    /// Launches with retries of transient errors. The token stays the same, so a lost reply never
+    /// causes a second launch.
     async fn launch_with_retries(
         &self,
         work: &LaunchWork<'_>,
@@ -235,7 +237,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     async fn await_ready(&mut self, mut booting: Vec<Booting<'_, '_>>) {
         while !booting.is_empty() {
             let observed = self.observe_complete().await;
-            let (mut waiting, mut overdue, mut left) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut waiting, mut overdue, mut interrupted) = (Vec::new(), Vec::new(), Vec::new());
             let mut late = Vec::new();
             for item in booting {
                 let state =
@@ -248,13 +250,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                         self.finish_launch(&item, Outcome::Failed { why });
                     }
                     BootState::Booting if self.settings.is_interrupted() => {
-                        left.push((item, "interrupted while the node was booting".to_owned()));
+                        interrupted
+                            .push((item, "interrupted while the node was booting".to_owned()));
                     }
                     BootState::Booting if self.now() >= item.deadline => overdue.push(item),
                     BootState::Booting => waiting.push(item),
                 }
             }
-            self.keep_instances(left).await;
+            self.keep_instances(interrupted).await;
             self.uncordon_late(late, observed.as_ref()).await;
             if !overdue.is_empty() {
                 waiting.extend(self.handle_launch_timeouts(overdue, observed).await);
@@ -271,12 +274,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     async fn uncordon_late(&mut self, late: Vec<Booting<'_, '_>>, observed: Option<&Observed>) {
         let cordoned: Vec<_> =
             late.iter().map(|item| (item.work.address, &item.instance)).collect();
-        let still = self.uncordon_instances(&cordoned).await;
+        let failures = self.uncordon_instances(&cordoned).await;
         for item in &late {
-            match still.get(&item.instance) {
+            match failures.get(&item.instance) {
                 None => self.ready(item, observed),
                 Some(problem) => {
-                    self.finish_given_up(item, &format!("its node is still cordoned: {problem}"));
+                    self.finish_abandoned(item, &format!("its node is still cordoned: {problem}"));
                 }
             }
         }
@@ -294,15 +297,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 }
 
-/// Returns whether the pod must be evicted from the node before termination.
+/// Returns true if the pod must be evicted from the node before termination.
 pub(super) fn must_be_evicted(pod: &Pod, node: &Node) -> bool {
     pod.node.as_ref() == Some(&node.name) && pod.needs_eviction()
 }
 
-/// Returns the state of a booting instance. A node is Ready once its startup taints are removed,
-/// because no pod can run on it before.
+/// Returns the state of a booting instance. A node counts as Ready once its startup taints are
+/// removed, because pods cannot run on it before.
 fn boot_state(item: &Booting<'_, '_>, observed: &Observed) -> BootState {
-    // A missing instance may still exist: describe calls lag behind.
+    // A missing instance may still exist, because EC2's responses may lag.
     if observed.instances.get(&item.instance).is_some_and(has_ended) {
         return BootState::Ended;
     }

@@ -1,10 +1,10 @@
-//! Terminates instances whose node is not Ready in time, unless pods may be using it.
+//! Launch timeouts: terminates instances that are not Ready in time, unless pods may use them.
 //!
-//! A registered node may become Ready at any moment. It is cordoned first, and the next observation
-//! decides. One observation serves all nodes, because each reads the whole cluster.
+//! A registered node may become Ready at any time. It is cordoned first, and the next observation
+//! decides. One observation serves all nodes, because it reads the whole cluster.
 
 use super::Run;
-use super::drain::CHANGED;
+use super::drain::NODE_CHANGED;
 use super::launch::{Booting, must_be_evicted};
 use super::pre_terminate_check::termination_blocker;
 use super::preconditions::is_launched_by;
@@ -15,7 +15,7 @@ use crate::model::observed::{CordonReason, Node, Observed};
 enum TimeoutStep {
     /// The node was cordoned, or never registered.
     Continue,
-    /// Nothing happened, for a transient reason.
+    /// No effect, for a transient reason.
     Retry(String),
     /// The instance is kept, with the reason.
     Keep(String),
@@ -24,47 +24,47 @@ enum TimeoutStep {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Handles instances that `seen` shows not Ready in time; returns those to retry.
+    /// Handles instances that are not Ready in time. Returns the instances to retry.
     pub(super) async fn handle_launch_timeouts<'w, 'p>(
         &mut self,
         overdue: Vec<Booting<'w, 'p>>,
-        seen: Option<Observed>,
+        observation: Option<Observed>,
     ) -> Vec<Booting<'w, 'p>> {
-        let mut seen = match seen {
-            Some(seen) => Some(seen),
+        let mut observation = match observation {
+            Some(observation) => Some(observation),
             None => self.observe_with_retries().await,
         };
-        let (mut going, mut again, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut unused, mut retries, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for mut item in overdue {
-            match self.cordon_overdue(&mut item, seen.as_ref()).await {
-                TimeoutStep::Continue => going.push(item),
-                TimeoutStep::Retry(why) => again.push((item, why)),
-                TimeoutStep::Keep(why) => left.push((item, why)),
+            match self.cordon_overdue(&mut item, observation.as_ref()).await {
+                TimeoutStep::Continue => unused.push(item),
+                TimeoutStep::Retry(why) => retries.push((item, why)),
+                TimeoutStep::Keep(why) => kept.push((item, why)),
                 TimeoutStep::Terminated => {}
             }
         }
-        // Newly cordoned nodes are judged by an observation made after the cordon.
-        if going.iter().any(|item| item.cordoned) {
-            seen = self.observe_with_retries().await;
+        // Observe newly cordoned nodes again after the cordon.
+        if unused.iter().any(|item| item.cordoned) {
+            observation = self.observe_with_retries().await;
         }
-        for item in going {
-            match self.terminate_unused(&item, seen.as_ref()).await {
+        for item in unused {
+            match self.terminate_unused(&item, observation.as_ref()).await {
                 TimeoutStep::Continue => {}
-                TimeoutStep::Retry(why) => again.push((item, why)),
-                TimeoutStep::Keep(why) => left.push((item, why)),
-                TimeoutStep::Terminated => self.finish_given_up(&item, "it was terminated"),
+                TimeoutStep::Retry(why) => retries.push((item, why)),
+                TimeoutStep::Keep(why) => kept.push((item, why)),
+                TimeoutStep::Terminated => self.finish_abandoned(&item, "it was terminated"),
             }
         }
         let (tries, mut waiting) = (self.settings.bounds.tries, Vec::new());
-        for (mut item, why) in again {
+        for (mut item, why) in retries {
             item.tries += 1;
             if item.tries < tries {
                 waiting.push(item);
             } else {
-                left.push((item, format!("{why}; the instance was kept")));
+                kept.push((item, format!("{why}; the instance was kept")));
             }
         }
-        self.keep_instances(left).await;
+        self.keep_instances(kept).await;
         waiting
     }
 
@@ -72,9 +72,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     async fn cordon_overdue(
         &self,
         item: &mut Booting<'_, '_>,
-        seen: Option<&Observed>,
+        observation: Option<&Observed>,
     ) -> TimeoutStep {
-        let node = match unused_node(item, seen) {
+        let node = match unused_node(item, observation) {
             Err(why) => return TimeoutStep::Keep(why),
             Ok(node) => node.filter(|node| !node.unschedulable),
         };
@@ -85,7 +85,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.emit(Some(item.work.address), Step::Cordoned { node: node.name.clone() });
                 TimeoutStep::Continue
             }
-            Ok(CordonOutcome::Outdated) => TimeoutStep::Retry(CHANGED.to_owned()),
+            Ok(CordonOutcome::Outdated) => TimeoutStep::Retry(NODE_CHANGED.to_owned()),
             Err(error) => {
                 // After a lost reply, the node may be cordoned.
                 item.cordoned |= error.is_transient();
@@ -94,13 +94,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Terminates a cordoned instance that has no pods in `seen`.
+    /// Terminates a cordoned instance without pods in `observation`.
     async fn terminate_unused(
         &self,
         item: &Booting<'_, '_>,
-        seen: Option<&Observed>,
+        observation: Option<&Observed>,
     ) -> TimeoutStep {
-        match unused_node(item, seen) {
+        match unused_node(item, observation) {
             Err(why) => TimeoutStep::Keep(why),
             Ok(Some(node)) if !node.unschedulable => {
                 TimeoutStep::Retry("its node is not cordoned".to_owned())
@@ -122,16 +122,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Keeps instances and uncordons their nodes.
-    pub(super) async fn keep_instances(&mut self, left: Vec<(Booting<'_, '_>, String)>) {
-        let cordoned = left.iter().filter(|(item, _)| item.cordoned);
+    pub(super) async fn keep_instances(&mut self, kept: Vec<(Booting<'_, '_>, String)>) {
+        let cordoned = kept.iter().filter(|(item, _)| item.cordoned);
         let cordoned: Vec<_> =
             cordoned.map(|(item, _)| (item.work.address, &item.instance)).collect();
-        let still = self.uncordon_instances(&cordoned).await;
-        for (item, why) in &left {
-            match still.get(&item.instance) {
-                None => self.finish_given_up(item, why),
+        let failures = self.uncordon_instances(&cordoned).await;
+        for (item, why) in &kept {
+            match failures.get(&item.instance) {
+                None => self.finish_abandoned(item, why),
                 Some(problem) => {
-                    self.finish_given_up(
+                    self.finish_abandoned(
                         item,
                         &format!("{why}; its node is still cordoned: {problem}"),
                     );
@@ -140,46 +140,46 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    pub(super) fn finish_given_up(&self, item: &Booting<'_, '_>, why: &str) {
+    pub(super) fn finish_abandoned(&self, item: &Booting<'_, '_>, why: &str) {
         let bound = self.settings.bounds.ready;
         let why = if self.now() < item.deadline {
             why.to_owned()
         } else {
             format!("the node was not Ready within {bound:#}; {why}")
         };
-        self.finish_launch(item, Outcome::GivenUp { why });
+        self.finish_launch(item, Outcome::Abandoned { why });
     }
 }
 
-/// A transient error is retried; another one keeps the instance.
+/// Returns the step after an error: a transient error is retried, any other keeps the instance.
 fn failed(error: &PortError) -> TimeoutStep {
     let why = error.to_string();
     if error.is_transient() { TimeoutStep::Retry(why) } else { TimeoutStep::Keep(why) }
 }
 
-/// Returns the node of an unused instance, if one is registered.
+/// Returns the registered node of an unused instance, if any.
 ///
 /// # Errors
-/// With the reason to keep the instance.
+/// If the instance must be kept, with the reason.
 fn unused_node<'o>(
     item: &Booting<'_, '_>,
-    seen: Option<&'o Observed>,
+    observation: Option<&'o Observed>,
 ) -> Result<Option<&'o Node>, String> {
-    let Some(seen) = seen else {
+    let Some(observation) = observation else {
         return Err("the live state cannot be read; the instance was kept".to_owned());
     };
-    let Some(instance) = seen.instances.get(&item.instance) else {
+    let Some(instance) = observation.instances.get(&item.instance) else {
         return Err("EC2 does not show the instance".to_owned());
     };
     if !is_launched_by(instance, &item.work.change_id) {
         return Err("it does not carry the tag of its change; it was kept".to_owned());
     }
-    // An observation with bound pods and no nodes is inconsistent.
-    if seen.nodes.is_empty() && seen.pods.iter().any(|pod| pod.node.is_some()) {
+    // An observation with bound pods but no nodes is inconsistent.
+    if observation.nodes.is_empty() && observation.pods.iter().any(|pod| pod.node.is_some()) {
         return Err("Kubernetes shows pods on nodes and no node; the instance was kept".to_owned());
     }
-    let node = seen.node_for_instance(&item.instance);
-    if node.is_some_and(|node| seen.pods.iter().any(|pod| must_be_evicted(pod, node))) {
+    let node = observation.node_for_instance(&item.instance);
+    if node.is_some_and(|node| observation.pods.iter().any(|pod| must_be_evicted(pod, node))) {
         return Err("it runs pods; the instance was kept".to_owned());
     }
     Ok(node)

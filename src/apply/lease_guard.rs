@@ -1,7 +1,8 @@
-//! Writes only while the lease is held.
+//! Port writes that require the lease.
 //!
-//! A paused process may resume after another process acquired the lease. Each write checks the
-//! lease first. A blocked write is an error of its change; another run of the plan finishes it.
+//! A paused process may resume after another process has acquired the lease. Each write therefore
+//! checks the lease first. A rejected write is an error of its change, and another run of the plan
+//! finishes it.
 
 use crate::apply::ports::{
     CallEffect, Cloud, CloudInventory, Cluster, ClusterObjects, CordonOutcome, EvictOutcome,
@@ -10,14 +11,14 @@ use crate::apply::ports::{
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::model::observed::{CordonReason, Node, Pod};
 
-/// A port whose writes need the lease.
+/// A port with writes that require the lease.
 pub struct LeaseGuard<'a, P> {
     port: &'a P,
     is_held: &'a dyn Fn() -> bool,
 }
 
 impl<'a, P> LeaseGuard<'a, P> {
-    /// Returns `port`, which writes only while `is_held`.
+    /// Returns a guard of `port` that writes only while `is_held` returns true.
     #[must_use]
     pub fn new(port: &'a P, is_held: &'a dyn Fn() -> bool) -> Self {
         Self { port, is_held }
@@ -26,7 +27,7 @@ impl<'a, P> LeaseGuard<'a, P> {
     /// Checks that a write is allowed.
     ///
     /// # Errors
-    /// When the lease is not certain to be held.
+    /// If the lease may have expired.
     pub fn check(&self, verb: &str) -> Result<(), PortError> {
         if (self.is_held)() {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Reads the live state through the ports into one [`Observed`].
 //!
 //! This module orders the reads and marks incomplete ones. It neither retries nor decides.
+//!
 //! Invariant: unknown is not empty. A failed or contradictory read is marked in `sources`.
 
 use std::collections::BTreeSet;
@@ -10,14 +11,14 @@ use crate::model::observed::{
     ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
 };
 
-/// Name of the source that holds instances.
+/// Name of the source for instances.
 pub const EC2: &str = "ec2";
-/// Name of the source that holds nodes, pods and workloads.
+/// Name of the source for nodes, pods and workloads.
 pub const KUBERNETES: &str = "kubernetes";
 
-/// Reads EC2, then Kubernetes; a failed read is marked.
+/// Reads EC2, then Kubernetes, and marks failed reads.
 ///
-/// EC2 is read first: a node in Kubernetes is then in the list of instances, or too young to matter.
+/// EC2 is read first, so that every later node is in the instance list or too young to matter.
 pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     cloud: &C,
     cluster: &K,
@@ -71,8 +72,8 @@ fn ec2_completeness(
     }
     let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
     let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
-    // A managed node that is Ready has a running instance. Describe calls lag behind, and a filter
-    // may be wrong.
+    // A managed Ready node has a running instance. EC2's responses may lag, and a filter may be
+    // wrong.
     let missing = |node: &&Node| {
         let ours = node.ready && node.labels.contains_key(KEY_LABEL);
         ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
@@ -88,7 +89,7 @@ fn ec2_completeness(
     }
 }
 
-/// Returns the completeness of a source with `unread` objects.
+/// Returns the completeness of a source with `unread` objects; `None` if there are none.
 fn partial(unread: &[String]) -> Option<Completeness> {
     let first = unread.first()?;
     let more = match unread.len() {

@@ -1,8 +1,8 @@
-//! The ports: the smallest verbs that observing and applying need of the outside.
+//! Ports: the operations that observation and apply need from external systems.
 //!
-//! Production adapters (`aws`, `kube`) and the simulator implement the same traits; whoever drives
-//! them cannot tell which. Verbs are idempotent where the outside allows it, and say in their
-//! outcome what happened; nothing here waits, retries or decides.
+//! The production adapters (`aws`, `kube`) and the simulator implement the same traits, and callers
+//! do not depend on the implementation. Operations are idempotent where the external system allows
+//! it, and their outcome states the effect. They do not wait, retry or decide.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,129 +25,129 @@ use crate::model::pod::{PodTemplate, Taint};
 use crate::model::storage::Storage;
 use crate::model::units::Resources;
 
-/// Why a verb failed.
+/// Error of a port operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{verb} failed: {reason}")]
 pub struct PortError {
-    /// The verb, such as `launch instance`.
+    /// Name of the operation, such as `launch instance`.
     pub verb: String,
-    /// Why, without secrets.
+    /// Reason without secrets.
     pub reason: String,
-    /// What became of the call.
+    /// Effect of the call.
     pub effect: CallEffect,
 }
 
 impl PortError {
-    /// Returns whether trying again may help.
+    /// Returns true if a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.effect != CallEffect::Refused
     }
 }
 
-/// Returns an error with everything below it that it does not say itself, on one line.
-#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only the adapters ask"))]
+/// Returns the error and its sources on one line, without repeated texts.
+#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only the adapters use it"))]
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut below = error.source();
-    while let Some(cause) = below {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
         }
-        below = cause.source();
+        source = cause.source();
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What became of a call that failed.
+/// Effect of a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallEffect {
-    /// Nothing was done, and the same call is refused again.
+    /// The call had no effect, and the same call fails again.
     Refused,
-    /// Nothing was done, as where too many calls were made; trying again may help.
+    /// The call had no effect, for example because of throttling. A retry may succeed.
     NotApplied,
-    /// Nobody knows whether it was done; trying again may help.
+    /// The effect is unknown. A retry may succeed.
     Unknown,
 }
 
 impl CallEffect {
-    /// Returns the fate of a call of which nobody can say more than whether trying again may help.
+    /// Returns the effect of a failed call if only its transience is known.
     #[must_use]
     pub fn from_transience(transient: bool) -> Self {
         if transient { Self::Unknown } else { Self::Refused }
     }
 }
 
-/// What to launch, decided in every part.
+/// A complete launch request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRequest {
-    /// Client token: the same token never launches a second instance.
+    /// Client token. EC2 launches at most one instance for a token.
     pub token: String,
     /// Instance type.
     pub instance_type: InstanceTypeName,
-    /// Zone.
+    /// Availability zone.
     pub zone: ZoneName,
     /// Capacity type.
     pub capacity_type: CapacityType,
-    /// The capacity reservation to launch into; it, and no other capacity.
+    /// Capacity reservation that the instance must use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
-    /// Image as the node class names it.
+    /// Image as stated in the node class.
     pub image: String,
-    /// Tags, set in the launch call itself.
+    /// Tags, set by the launch call itself.
     pub tags: BTreeMap<String, String>,
-    /// Labels that the node registers with.
+    /// Labels at registration.
     pub labels: Labels,
-    /// Taints that the node registers with and keeps.
+    /// Permanent taints at registration.
     pub taints: Vec<Taint>,
-    /// Taints that the node registers with and loses once initialized.
+    /// Startup taints at registration, removed once the node is initialized.
     pub startup_taints: Vec<Taint>,
-    /// What the node is expected to report; the simulator's nodes report exactly this.
+    /// Expected capacity of the node. Simulated nodes report exactly this capacity.
     pub capacity: Resources,
-    /// What its pods may use.
+    /// Expected allocatable resources of the node.
     pub allocatable: Resources,
 }
 
-/// How a launch ended.
+/// Outcome of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchOutcome {
-    /// An instance was launched, or had been with the same token.
+    /// The instance was launched by this call or by an earlier one with the same token.
     Launched(InstanceId),
-    /// There is no capacity of that type in that zone now.
+    /// The zone has no capacity for the instance type now.
     InsufficientCapacity {
-        /// What EC2 said.
+        /// Message of EC2.
         reason: String,
     },
 }
 
-/// How cordoning or uncordoning a node ended.
+/// Outcome of a cordon or uncordon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CordonOutcome {
-    /// It was written.
+    /// The node was written.
     Written,
-    /// Nothing was written: another node has the name, or somebody has cordoned, uncordoned or marked this one since it
-    /// was seen. Whoever asked looks again.
+    /// Nothing was written: the node was replaced, or another client changed its cordon or its
+    /// annotation since the observation. The caller must observe again.
     Outdated,
 }
 
-/// How an eviction ended.
+/// Outcome of an eviction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EvictOutcome {
-    /// The pod is on its way out, or gone.
+    /// The pod is terminating or deleted.
     Evicted,
-    /// A disruption budget forbids it now.
+    /// A PodDisruptionBudget blocks the eviction now.
     Blocked {
         /// The budget, as `namespace/name`.
         budget: String,
     },
 }
 
-/// What the account holds for the cluster, read in one go.
+/// AWS resources of the cluster from one read.
 #[derive(Debug, Clone, Default)]
 pub struct CloudInventory {
-    /// Every instance that carries our cluster tag or is a member of one of the groups, terminated
-    /// ones included while EC2 shows them.
+    /// Instances that carry the cluster tag or are members of one of the groups, including
+    /// terminated instances while EC2 lists them.
     pub instances: Vec<Instance>,
     /// Auto Scaling groups of the cluster.
     pub groups: Vec<Group>,
@@ -155,38 +155,39 @@ pub struct CloudInventory {
     pub reservations: Vec<Reservation>,
     /// Fargate profiles of the cluster.
     pub fargate_profiles: Vec<FargateProfile>,
-    /// What the words of node classes come to, as far as it was looked up.
+    /// Resolved selectors of node classes, as far as they were looked up.
     pub resolved: Resolved,
-    /// What is there, or may be, and could not be read or understood, each with the reason.
+    /// Resources that could not be read or understood, with the reason.
     pub unread: Vec<String>,
 }
 
-/// EC2, and what of AWS stands around it.
+/// EC2 and related AWS services.
 pub trait Cloud {
-    /// Reads instances, groups, reservations and Fargate profiles, and what was looked up of node classes.
+    /// Reads instances, groups, reservations, Fargate profiles and resolved selectors.
     fn holdings(&self) -> impl Future<Output = Result<CloudInventory, PortError>>;
     /// Launches one instance, at most once for each token.
     fn launch(
         &self,
         request: &LaunchRequest,
     ) -> impl Future<Output = Result<LaunchOutcome, PortError>>;
-    /// Raises the desired size of a group; fails if it would shrink, or grow above its most.
+    /// Raises the desired size of a group. It fails if the group would shrink or exceed its
+    /// maximum.
     fn raise_group(
         &self,
         group: &GroupName,
         desired: u32,
     ) -> impl Future<Output = Result<(), PortError>>;
-    /// Ends one member of a group and lowers the group's desired size by one; a member that is gone
-    /// is no error.
+    /// Terminates one group member and lowers the desired size by one. It succeeds if the member no
+    /// longer exists.
     fn terminate_member(&self, id: &InstanceId) -> impl Future<Output = Result<(), PortError>>;
-    /// Terminates one instance; an instance that is gone is no error.
+    /// Terminates one instance. It succeeds if the instance no longer exists.
     fn terminate(&self, id: &InstanceId) -> impl Future<Output = Result<(), PortError>>;
 }
 
-/// What takes machines over: it adds tags, and changes nothing else.
+/// Adoption of instances. It adds tags and changes nothing else.
 pub trait Tagger {
-    /// Adds tags to an instance; those that it carries already stay. Fails where the instance carries
-    /// the tag of another cluster, or one of the tags with another value.
+    /// Adds tags to an instance, and keeps its other tags. It fails if the instance carries the tag
+    /// of another cluster, or one of the tags with another value.
     fn tag(
         &self,
         id: &InstanceId,
@@ -194,53 +195,54 @@ pub trait Tagger {
     ) -> impl Future<Output = Result<(), PortError>>;
 }
 
-/// What the cluster holds, read in one go.
+/// Kubernetes objects of the cluster from one read.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterObjects {
-    /// Nodes.
+    /// Nodes of the cluster.
     pub nodes: Vec<Node>,
-    /// Pods.
+    /// Pods of the cluster.
     pub pods: Vec<Arc<Pod>>,
-    /// Templates that the pods refer to.
+    /// Pod templates by key.
     pub templates: BTreeMap<String, Arc<PodTemplate>>,
-    /// Workloads.
+    /// Workloads of the cluster.
     pub workloads: Vec<LiveWorkload>,
-    /// Storage classes, volumes, claims, and what nodes can attach.
+    /// Storage classes, volumes, claims, and attach limits of nodes.
     pub storage: Storage,
-    /// What autoscalers last saw and decided.
+    /// Observed state of autoscalers.
     pub scaling: Scaling,
-    /// Objects that are there and could not be understood, each with the reason.
+    /// Objects that could not be understood, with the reason.
     pub unread: Vec<String>,
 }
 
-/// A node by itself.
+/// One node and its pods.
 #[derive(Debug, Clone)]
 pub struct NodeAndPods {
-    /// The node; `None` where it is gone.
+    /// The node; `None` if it no longer exists.
     pub node: Option<Node>,
-    /// The pods that are bound to it. Of those that another object owns which is owned itself, the owner is the lower one.
+    /// Pods bound to the node. The owner of a pod is its direct owner, such as a ReplicaSet.
     pub pods: Vec<Arc<Pod>>,
 }
 
-/// Kubernetes.
+/// The Kubernetes API.
 pub trait Cluster {
     /// Reads nodes, pods, workloads, storage and the state of autoscalers.
     fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
-    /// Reads one node, and then the pods on it, as they are stored at this moment: what [`Cluster::objects`] shows may lag
-    /// behind. What cannot be understood is an error.
+    /// Reads one node and then its pods, directly from the API server. [`Cluster::objects`] may
+    /// lag. An object that cannot be understood is an error.
     fn node(&self, name: &NodeName) -> impl Future<Output = Result<NodeAndPods, PortError>>;
-    /// Cordons a node for the reason `mark`, or uncordons it. Writes nothing if the
-    /// [`crate::model::observed::CordonState`] of the node changed since the observation.
+    /// Cordons a node with the reason `mark`, or uncordons it if `mark` is `None`. It writes
+    /// nothing if the [`crate::model::observed::CordonState`] of the node changed since the
+    /// observation.
     ///
-    /// The same write sets, or removes, [`crate::model::observed::CORDONED_ANNOTATION`].
+    /// The same write sets or removes [`crate::model::observed::CORDONED_ANNOTATION`].
     fn cordon(
         &self,
         node: &Node,
         mark: Option<CordonReason>,
     ) -> impl Future<Output = Result<CordonOutcome, PortError>>;
-    /// Evicts a pod through the Eviction API; a pod that is gone counts as evicted.
+    /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
-    /// Deletes a node object whose instance is gone; a node that is gone is no error.
+    /// Deletes the node object of a terminated instance. It succeeds if the node no longer exists.
     fn delete_node(
         &self,
         node: &NodeName,
@@ -248,39 +250,39 @@ pub trait Cluster {
     ) -> impl Future<Output = Result<(), PortError>>;
 }
 
-/// Something that must be in place before a plan can be made or applied, and whether it is.
+/// A prerequisite of planning or applying, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// What it is, such as `node class web: subnets`.
+    /// Name of the prerequisite, such as `node class web: subnets`.
     pub what: String,
-    /// Whether it is in place.
+    /// State of the prerequisite.
     pub state: RequirementState,
 }
 
-/// Whether something is in place.
+/// State of a prerequisite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequirementState {
-    /// It is.
+    /// The prerequisite is met.
     Met {
-        /// What was found.
+        /// Description of the found object.
         detail: String,
     },
-    /// It is not.
+    /// The prerequisite is not met.
     Missing {
-        /// What was found instead.
+        /// Reason why it is not met.
         why: String,
-        /// What to do.
+        /// Suggested change.
         remedy: String,
     },
-    /// It was not looked at, because something else is missing.
+    /// The prerequisite was not checked, because another one is missing.
     Unknown {
-        /// What is missing.
+        /// Missing prerequisite.
         why: String,
     },
 }
 
 impl Requirement {
-    /// Returns a requirement that is met where `found` is something, and else is missing.
+    /// Returns a prerequisite that is met if `found` is `Ok`, and missing otherwise.
     #[must_use]
     pub fn from_result(what: &str, found: Result<String, String>, remedy: &str) -> Self {
         let state = match found {
@@ -291,54 +293,53 @@ impl Requirement {
     }
 }
 
-/// An object about the loop, for whoever asks the API server.
+/// A status object of the controller in the Kubernetes API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObject {
-    /// Group and version, such as `fleetwright.dev/v1alpha1`.
+    /// API group and version, such as `fleetwright.dev/v1alpha1`.
     pub api_version: String,
-    /// Kind.
+    /// Kind of the object.
     pub kind: String,
-    /// Name of the kind's collection.
+    /// Plural name of the kind, used in the API path.
     pub plural: String,
     /// Name of the object.
     pub name: String,
-    /// What is decided; absent where only the status of an object that is there is written.
+    /// Spec; `None` to write only the status of an existing object.
     pub spec: Option<Json>,
-    /// What is decided, in short: for an object that is not there, where `spec` is absent.
+    /// Short spec for a new object, used if `spec` is `None`.
     pub brief: Option<Json>,
-    /// What came of it.
+    /// Status of the object.
     pub status: Json,
 }
 
-/// The head of a record that is there.
+/// Metadata of a stored object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObjectHead {
-    /// Name.
+    /// Name of the object.
     pub name: String,
-    /// What changes with each write of it.
+    /// Resource version, which changes with each write.
     pub version: String,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
 }
 
-/// Where records are kept.
+/// Storage of the controller's status objects.
 pub trait ObjectStore {
-    /// Writes a record: spec and status as they are said, and nothing else of it remains. The
-    /// generation that a status is about is filled in. With neither spec nor brief, an object that is not
-    /// there is left so.
+    /// Writes the spec and the status of an object and replaces its previous content. It sets the
+    /// observed generation of the status. Without `spec` and `brief`, it does not create an object.
     fn put(&self, record: &StoredObject) -> impl Future<Output = Result<(), PortError>>;
-    /// Returns the heads of the records of the kind of `like`, whatever it is called.
+    /// Returns the metadata of all objects of the kind of `like`.
     fn list(
         &self,
         like: &StoredObject,
     ) -> impl Future<Output = Result<Vec<StoredObjectHead>, PortError>>;
-    /// Returns the record of the kind of `like` that is called `name`; nothing where it is gone.
+    /// Returns the object `name` of the kind of `like`; `None` if it does not exist.
     fn get(
         &self,
         like: &StoredObject,
         name: &str,
     ) -> impl Future<Output = Result<Option<StoredObject>, PortError>>;
-    /// Removes the record of the kind of `like` that is called `name`; one that is gone is no error.
+    /// Deletes the object `name` of the kind of `like`. It succeeds if the object does not exist.
     fn remove(
         &self,
         like: &StoredObject,
@@ -346,120 +347,120 @@ pub trait ObjectStore {
     ) -> impl Future<Output = Result<(), PortError>>;
 }
 
-/// Somebody who is known by a token.
+/// User authenticated by a token.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Caller {
-    /// The name by which the cluster knows them.
+    /// User name in Kubernetes.
     pub name: String,
-    /// UID.
+    /// UID of the user.
     pub uid: String,
-    /// Groups.
+    /// Groups of the user.
     pub groups: Vec<String>,
-    /// Whatever else tells what they may do.
+    /// Additional attributes for authorization.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Who asks, and what they may.
+/// Authentication and authorization of users.
 pub trait Authorizer {
-    /// Returns whose token it is; `None` where nobody's.
+    /// Returns the user of a token; `None` if the token is invalid.
     fn caller(&self, token: &str) -> impl Future<Output = Result<Option<Caller>, PortError>>;
-    /// Returns whether somebody may do `verb` to the plans of the cluster.
+    /// Returns true if the user may do `verb` on the cluster's plans.
     fn may(&self, caller: &Caller, verb: &str) -> impl Future<Output = Result<bool, PortError>>;
 }
 
-/// Time.
+/// Time source.
 pub trait Clock {
-    /// Returns the current moment.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
-    /// Waits.
+    /// Waits for `duration`.
     fn sleep(&self, duration: SignedDuration) -> impl Future<Output = ()>;
-    /// Lets what goes on beside a long computation catch up; where nothing does, nothing happens.
+    /// Lets other tasks run after a long computation. The default implementation does nothing.
     fn yield_now(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }
 }
 
-/// A comment of a pull request.
+/// A comment on a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForgeComment {
-    /// Its number.
+    /// ID of the comment.
     pub id: u64,
-    /// Who wrote it.
+    /// Login of the author.
     pub author: String,
-    /// Its text.
+    /// Text of the comment.
     pub body: String,
 }
 
-/// What a commit status says.
+/// State of a commit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitState {
-    /// All is well.
+    /// The check passed.
     Success,
-    /// Something must change first.
+    /// The check failed.
     Failure,
 }
 
-/// A status of a commit.
+/// A commit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitStatus {
-    /// Which of a commit's statuses it is, such as `fleetwright/plan`.
+    /// Name of the status, such as `fleetwright/plan`.
     pub context: String,
-    /// What it says.
+    /// State of the check.
     pub state: CommitState,
-    /// The same in a line.
+    /// Description in one line.
     pub description: String,
 }
 
-/// Why a forge did not do what it was asked for.
+/// Error of a forge.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ForgeError {
-    /// The token is none, or no longer one.
-    #[error("the forge does not know the token: {0}")]
+    /// The token is missing, invalid or expired.
+    #[error("the forge rejects the token: {0}")]
     Unknown(String),
-    /// The token may not do that.
+    /// The token lacks a permission.
     #[error("the forge refuses: {0}")]
     Refused(String),
-    /// There is no such thing, or the token may not see it.
-    #[error("the forge knows no such thing: {0}")]
+    /// The object does not exist, or the token cannot read it.
+    #[error("not found on the forge: {0}")]
     NotFound(String),
-    /// What was sent is not accepted, such as a comment that is too long.
-    #[error("the forge does not accept it: {0}")]
+    /// The request is rejected, for example because a comment is too long.
+    #[error("the forge rejects the content: {0}")]
     Unprocessable(String),
-    /// It cannot be reached, or is not well, or wants to be asked less often; several tries failed.
+    /// The forge is unreachable, returns errors or limits the rate, after several attempts.
     #[error("the forge cannot be reached: {0}")]
     Unavailable(String),
 }
 
-/// Where changes are reviewed.
+/// A code review platform, such as GitHub.
 pub trait Forge {
-    /// Returns who writes what is written here.
+    /// Returns the author name of comments written with this token.
     ///
     /// # Errors
-    /// When the forge refuses or cannot be reached; so for all others.
+    /// If the forge rejects the request or cannot be reached, as for all methods.
     fn author(&self) -> Result<String, ForgeError>;
-    /// Returns the comments of a pull request, the oldest first.
+    /// Returns the comments of a pull request, oldest first.
     ///
     /// # Errors
-    /// As above.
+    /// See [`Forge::author`].
     fn comments(&self, pull: u64) -> Result<Vec<ForgeComment>, ForgeError>;
     /// Adds a comment.
     ///
     /// # Errors
-    /// As above.
+    /// See [`Forge::author`].
     fn create(&self, pull: u64, body: &str) -> Result<(), ForgeError>;
-    /// Changes a comment.
+    /// Updates a comment.
     ///
     /// # Errors
-    /// As above.
+    /// See [`Forge::author`].
     fn update(&self, id: u64, body: &str) -> Result<(), ForgeError>;
-    /// Removes a comment.
+    /// Deletes a comment.
     ///
     /// # Errors
-    /// As above.
+    /// See [`Forge::author`].
     fn delete(&self, id: u64) -> Result<(), ForgeError>;
-    /// Sets a status of a commit.
+    /// Sets a commit status.
     ///
     /// # Errors
-    /// As above.
+    /// See [`Forge::author`].
     fn set_status(&self, commit: &str, status: &CommitStatus) -> Result<(), ForgeError>;
 }

@@ -1,4 +1,4 @@
-//! Everything that must hold before the first write.
+//! Checks before the first write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::ApplySettings;
-use super::wave_work::{LaunchWork, Reader, RetireWork, WaveWork};
+use super::wave_plan::{LaunchWork, Reader, RetireWork, WaveWork};
 use crate::model::ids::{Address, ChangeId, Digest, GroupName, InstanceId, PoolName, Uid};
 use crate::model::observed::{
     ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag,
@@ -15,55 +15,55 @@ use crate::model::observed::{
 use crate::plan::wire::{Check, Condition, Precondition};
 use crate::plan::{PinnedPlan, Plan, has_complete_digest};
 
-/// Why a plan was not applied; nothing was written.
+/// Reason why a plan was not applied. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ApplyError {
-    /// The plan is of another cluster (exit code 10).
+    /// The plan is for another cluster (exit code 10).
     #[error("the plan is of cluster {}, this is {}", identity(planned), identity(here))]
     OtherCluster {
-        /// The plan's cluster.
+        /// Cluster of the plan.
         planned: Box<ClusterIdentity>,
-        /// The cluster that the ports reach.
+        /// Cluster that the ports reach.
         here: Box<ClusterIdentity>,
     },
-    /// The plan contradicts itself, or asks for what this version cannot do (exit code 9).
-    #[error("the plan cannot be carried out: {}", .0.join("; "))]
+    /// The plan is inconsistent, or needs a feature that this version lacks (exit code 9).
+    #[error("the plan is invalid: {}", .0.join("; "))]
     InvalidPlan(Vec<String>),
     /// Another digest was approved (exit code 3).
     #[error("digest {approved} was approved, the plan has {found}")]
     NotApproved {
-        /// The approved digest.
+        /// Approved digest.
         approved: Digest,
-        /// The plan's digest.
+        /// Digest of the plan.
         found: Digest,
     },
     /// A policy denies the plan (exit code 6).
     #[error("the plan is denied by policy: {}", .0.join("; "))]
     Denied(Vec<String>),
-    /// The plan may never be applied (exit code 5).
+    /// The plan must never be applied (exit code 5).
     #[error("the plan may not be applied: {0}")]
     NotApplyable(String),
-    /// The plan may no longer be applied (exit code 11).
+    /// The plan has expired (exit code 11).
     #[error("the plan expired at {expires_at}, it is {now}; make a new one")]
     Expired {
-        /// When it expired.
+        /// Expiry time of the plan.
         expires_at: Timestamp,
-        /// The current moment.
+        /// Current time.
         now: Timestamp,
     },
-    /// The live state could not be read as a whole (exit code 1).
+    /// The live state could not be read in full (exit code 1).
     #[error("the live state is not known: {}", .0.join("; "))]
     IncompleteObservation(Vec<String>),
-    /// What the plan was made from no longer holds (exit code 3).
-    #[error("the plan is stale: {}", lines(.0))]
+    /// Conditions of the plan no longer hold (exit code 3).
+    #[error("the plan is stale: {}", joined_conditions(.0))]
     Stale(Vec<FailedCondition>),
-    /// More is needed now than was approved (exit code 3).
+    /// The current demand exceeds the approved nodes (exit code 3).
     #[error("the plan is stale: more is needed now than was approved: {}", .0.join("; "))]
     ExceedsApproval(Vec<String>),
-    /// The plan removes something, and nothing may be removed now (exit code 3).
+    /// The plan removes nodes, and all removals are blocked now (exit code 3).
     #[error("the plan is stale: it removes nodes, and nothing may be removed now: {0}")]
     Frozen(String),
-    /// The run was interrupted before its first write (exit code 130).
+    /// The apply was interrupted before its first write (exit code 130).
     #[error("interrupted before the first change")]
     Interrupted,
 }
@@ -72,13 +72,13 @@ pub enum ApplyError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Error)]
 #[error("{address}: expected {expected}, found {found}")]
 pub struct FailedCondition {
-    /// The row it belongs to.
+    /// Row of the condition.
     pub address: Address,
     /// The condition.
     pub condition: Condition,
-    /// What the plan counts on, in words.
+    /// Description of the expected state.
     pub expected: String,
-    /// What was found, in words.
+    /// Description of the observed state.
     pub found: String,
 }
 
@@ -87,11 +87,11 @@ fn identity(cluster: &ClusterIdentity) -> String {
     format!("`{name}` (region {region}, account {account}, UID {uid})")
 }
 
-fn lines(failed: &[FailedCondition]) -> String {
+fn joined_conditions(failed: &[FailedCondition]) -> String {
     failed.iter().map(FailedCondition::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Checks what can be checked without a look at the world, and takes the plan apart.
+/// Runs the checks that need no observation, and returns the waves of the plan.
 pub(super) fn check_plan<'p>(
     plan: &'p Plan,
     settings: &ApplySettings<'_>,
@@ -141,45 +141,46 @@ fn check_applyable(plan: &Plan) -> Result<(), ApplyError> {
     if !plan.errored && !denied.is_empty() {
         return Err(ApplyError::Denied(denied));
     }
-    let why = if plan.errored { "its inputs had errors" } else { "it says so itself" };
+    let why = if plan.errored { "its inputs have errors" } else { "it is marked not applyable" };
     Err(ApplyError::NotApplyable(why.to_owned()))
 }
 
-/// Checks that the world is known, that nothing more is needed in it than was approved, and that
-/// each condition of the plan holds in it or is of a change that is done. Returns the changes that
-/// are no longer needed, with the reason.
-pub(super) async fn check_world(
+/// Checks that the observation is complete, that the demand does not exceed the approval, and that
+/// the conditions of the plan hold. Conditions of finished changes need not hold. Returns the
+/// changes that are no longer needed, with the reason.
+pub(super) async fn check_observation(
     plan: &Plan,
     waves: &[WaveWork<'_>],
     settings: &ApplySettings<'_>,
     observed: &Observed,
 ) -> Result<BTreeMap<Address, String>, ApplyError> {
-    let unknown: Vec<String> = observed.sources.iter().filter_map(unread).collect();
-    if !unknown.is_empty() {
-        return Err(ApplyError::IncompleteObservation(unknown));
+    let unread_sources: Vec<String> =
+        observed.sources.iter().filter_map(incomplete_source).collect();
+    if !unread_sources.is_empty() {
+        return Err(ApplyError::IncompleteObservation(unread_sources));
     }
     let pinned = settings.replan.replan(plan, observed).await;
     let PinnedPlan { dropped, missing, frozen, blocked_removal: _, current: _ } = pinned;
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
-    // What every launch and every retirement counts on holds whether or not the plan says so.
-    conditions.extend(waves.iter().flat_map(implied));
+    // The implied conditions of launches and retirements must hold even if the plan omits them.
+    conditions.extend(waves.iter().flat_map(implied_conditions));
     let failed: Vec<FailedCondition> = conditions
         .into_iter()
         .filter(|precondition| !dropped.contains_key(&precondition.address))
-        .filter_map(|precondition| Facts { waves, observed }.check(precondition))
+        .filter_map(|precondition| ConditionCheck { waves, observed }.check(precondition))
         .collect();
-    // What no longer holds is nearer to the cause than what would be needed because of it.
+    // Report failed conditions first: they may be the cause of the missing nodes.
     match (failed.is_empty(), missing.is_empty(), frozen) {
         (false, _, _) => Err(ApplyError::Stale(failed)),
         (true, false, _) => Err(ApplyError::ExceedsApproval(missing)),
-        // What is not known is never taken for nothing.
+        // An unknown demand blocks removals.
         (true, true, Some(why)) => Err(ApplyError::Frozen(why)),
         (true, true, None) => Ok(dropped),
     }
 }
 
-fn unread((name, completeness): (&String, &Completeness)) -> Option<String> {
+fn incomplete_source((name, completeness): (&String, &Completeness)) -> Option<String> {
     match completeness {
         Completeness::Complete => None,
         Completeness::Partial { reason } => Some(format!("{name} was read in part: {reason}")),
@@ -187,12 +188,12 @@ fn unread((name, completeness): (&String, &Completeness)) -> Option<String> {
     }
 }
 
-fn implied(wave: &WaveWork<'_>) -> Vec<Precondition> {
-    let of_launch = |work: &LaunchWork<'_>| Precondition {
+fn implied_conditions(wave: &WaveWork<'_>) -> Vec<Precondition> {
+    let launch_condition = |work: &LaunchWork<'_>| Precondition {
         address: work.address.clone(),
         condition: Condition::KeyUnused { pool: work.pool.clone(), key: work.key.to_owned() },
     };
-    let of_retire = |work: &RetireWork<'_>| Precondition {
+    let retire_condition = |work: &RetireWork<'_>| Precondition {
         address: work.address.clone(),
         condition: Condition::InstanceIs {
             instance_id: work.instance.clone(),
@@ -200,18 +201,18 @@ fn implied(wave: &WaveWork<'_>) -> Vec<Precondition> {
         },
     };
     match wave {
-        WaveWork::Launch(launches) => launches.iter().map(of_launch).collect(),
-        WaveWork::Retire(retires) => retires.iter().map(of_retire).collect(),
+        WaveWork::Launch(launches) => launches.iter().map(launch_condition).collect(),
+        WaveWork::Retire(retires) => retires.iter().map(retire_condition).collect(),
     }
 }
 
-/// What conditions are judged by.
-struct Facts<'a> {
+/// Data for the evaluation of conditions.
+struct ConditionCheck<'a> {
     waves: &'a [WaveWork<'a>],
     observed: &'a Observed,
 }
 
-impl Facts<'_> {
+impl ConditionCheck<'_> {
     /// Returns the condition if it does not hold.
     fn check(&self, precondition: Precondition) -> Option<FailedCondition> {
         let Precondition { address, condition } = precondition;
@@ -221,7 +222,7 @@ impl Facts<'_> {
             }
             Condition::KeyUnused { pool, key } => self.key_unused(&address, pool, key),
             Condition::GroupIs { group, desired } => self.group_is(&address, group, *desired),
-            // The retirement waits for this one; it need not hold yet.
+            // Not checked here: the retirement waits until this condition holds.
             Condition::ReplicasAtMost { .. } => None,
         }?;
         Some(FailedCondition { address, condition, expected, found })
@@ -239,7 +240,7 @@ impl Facts<'_> {
             None => format!("instance {id} of ours without a node"),
         };
         let instance = self.observed.instances.get(id);
-        // A kubelet that answers has a machine, even one that EC2 does not list.
+        // A Ready node has a running instance, even if EC2 does not list it.
         if instance.is_none() && node.is_some_and(|node| node.ready) {
             return Some((expected, "a Ready node whose instance is not listed".to_owned()));
         }
@@ -260,7 +261,8 @@ impl Facts<'_> {
         (found != uid).then_some((expected, found_text))
     }
 
-    /// Raised already by this very plan, the group is as large as the plan has it.
+    /// Returns the expected and the found size of a group if they differ. An earlier run of this
+    /// plan may have raised or lowered the group.
     fn group_is(
         &self,
         address: &Address,
@@ -268,11 +270,11 @@ impl Facts<'_> {
         desired: u32,
     ) -> Option<(String, String)> {
         let found = self.observed.groups.get(group);
-        let raised = desired.saturating_add(self.launches_of(address));
-        let fits = |live: &Group| (desired..=raised).contains(&live.desired);
-        // Members that the plan has go are counted off as they go.
-        let lowered = |live: &Group| self.retires_of(address) > 0 && live.desired <= raised;
-        if found.is_some_and(|live| fits(live) || lowered(live)) {
+        let raised = desired.saturating_add(self.launch_count(address));
+        let is_planned = |live: &Group| (desired..=raised).contains(&live.desired);
+        // Each retirement of a member lowers the desired size.
+        let is_lowered = |live: &Group| self.retire_count(address) > 0 && live.desired <= raised;
+        if found.is_some_and(|live| is_planned(live) || is_lowered(live)) {
             return None;
         }
         let found = found
@@ -280,28 +282,28 @@ impl Facts<'_> {
         Some((format!("group {group} of {desired} members"), found))
     }
 
-    /// Returns how many members the plan launches into the group of a row.
-    fn launches_of(&self, address: &Address) -> u32 {
-        let of = |wave: &WaveWork<'_>| match wave {
+    /// Returns the number of members that the plan launches into the group of a row.
+    fn launch_count(&self, address: &Address) -> u32 {
+        let count = |wave: &WaveWork<'_>| match wave {
             WaveWork::Launch(launches) => {
-                let of = |work: &&LaunchWork<'_>| {
+                let is_member = |work: &&LaunchWork<'_>| {
                     work.group.as_ref().is_some_and(|group| group.address == address)
                 };
-                launches.iter().filter(of).count()
+                launches.iter().filter(is_member).count()
             }
             WaveWork::Retire(_) => 0,
         };
-        u32::try_from(self.waves.iter().map(of).sum::<usize>()).unwrap_or(u32::MAX)
+        u32::try_from(self.waves.iter().map(count).sum::<usize>()).unwrap_or(u32::MAX)
     }
 
-    fn retires_of(&self, address: &Address) -> usize {
-        let of = |wave: &WaveWork<'_>| match wave {
+    fn retire_count(&self, address: &Address) -> usize {
+        let count = |wave: &WaveWork<'_>| match wave {
             WaveWork::Launch(_) => 0,
             WaveWork::Retire(retires) => {
-                retires.iter().filter(|work| work.of_group == Some(address)).count()
+                retires.iter().filter(|work| work.group_address == Some(address)).count()
             }
         };
-        self.waves.iter().map(of).sum()
+        self.waves.iter().map(count).sum()
     }
 
     fn key_unused(
@@ -311,7 +313,7 @@ impl Facts<'_> {
         key: &str,
     ) -> Option<(String, String)> {
         let launch = self.launch_at(address);
-        let own = |instance: &&Instance| {
+        let is_own = |instance: &&Instance| {
             launch.is_some_and(|(change, replaces)| {
                 replaces == Some(&instance.id) || is_launched_by(instance, change)
             })
@@ -319,29 +321,30 @@ impl Facts<'_> {
         let has = |instance: &Instance, tag: &str, value: &str| {
             instance.tags.get(tag).is_some_and(|found| found == value)
         };
-        let taken = |instance: &&Instance| {
+        let uses_key = |instance: &&Instance| {
             !has_ended(instance)
                 && instance.is_managed_by(&self.observed.cluster.name)
                 && has(instance, tag::POOL, pool.as_str())
                 && has(instance, tag::KEY, key)
         };
-        let holder = self.observed.instances.values().filter(taken).find(|i| !own(i))?;
+        let holder = self.observed.instances.values().filter(uses_key).find(|i| !is_own(i))?;
         let expected = format!("no instance with key `{key}` in pool `{pool}`");
         Some((expected, format!("instance {}", holder.id)))
     }
 
-    /// Returns whether an instance is a member of the group that the row says it is of.
+    /// Returns true if an instance is a member of the group in the row.
     fn is_member(&self, address: &Address, instance: &Instance) -> bool {
-        let of = instance.group.as_ref().map(|of| &of.name);
+        let group = instance.group.as_ref().map(|group| &group.name);
         self.waves.iter().any(|wave| match wave {
             WaveWork::Launch(_) => false,
             WaveWork::Retire(retires) => retires
                 .iter()
-                .any(|work| work.address == address && of.is_some() && work.member_of == of),
+                .any(|work| work.address == address && group.is_some() && work.group_name == group),
         })
     }
 
-    /// Returns whether the row has this instance go: then its absence is the change done.
+    /// Returns true if the row retires this instance. Its absence then means that the change is
+    /// done.
     fn retires(&self, address: &Address, id: &InstanceId) -> bool {
         self.waves.iter().any(|wave| match wave {
             WaveWork::Launch(_) => false,
@@ -362,12 +365,12 @@ impl Facts<'_> {
     }
 }
 
-/// Returns whether the instance has ended, or is ending.
+/// Returns true if the instance is terminated or terminating.
 pub(super) fn has_ended(instance: &Instance) -> bool {
     matches!(instance.state, InstanceState::ShuttingDown | InstanceState::Terminated)
 }
 
-/// Returns whether the change launched the instance.
+/// Returns true if the change launched the instance.
 pub(super) fn is_launched_by(instance: &Instance, change: &ChangeId) -> bool {
     instance.tags.get(tag::CHANGE).is_some_and(|tag| tag == change.as_str())
 }

@@ -1,4 +1,4 @@
-//! What happened: events on the way, an outcome for each change, a receipt at the end.
+//! Records of an apply: progress events, the outcome of each change, and the receipt.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,38 +9,40 @@ use crate::model::ids::{
 use crate::model::market::CapacityType;
 use crate::plan::wire::WaveStep;
 
-/// How one change ended.
+/// Outcome of one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It was carried out.
+    /// The change was carried out.
     Done,
-    /// An earlier run, or someone else, had carried it out.
+    /// An earlier run or another client carried out the change.
     AlreadyDone,
-    /// It is no longer needed.
+    /// The change is no longer needed.
     Dropped {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It was not begun, because a change that it depends on did not succeed.
+    /// The change did not start: a required change failed, its removal is blocked, or the apply was
+    /// interrupted.
     Skipped {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It was begun and taken back, or left, once its bound was reached.
-    GivenUp {
-        /// Why.
+    /// The change was started, and reverted or abandoned, for example after a timeout.
+    #[serde(alias = "given-up")]
+    Abandoned {
+        /// Reason.
         why: String,
     },
-    /// It could not be done.
+    /// The change failed.
     Failed {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
 impl Outcome {
-    /// Returns the outcome as receipts and objects spell it.
+    /// Returns the wire word in receipts and status objects.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -48,50 +50,50 @@ impl Outcome {
             Self::AlreadyDone => "already-done",
             Self::Dropped { .. } => "dropped",
             Self::Skipped { .. } => "skipped",
-            Self::GivenUp { .. } => "given-up",
+            Self::Abandoned { .. } => "abandoned",
             Self::Failed { .. } => "failed",
         }
     }
 
-    /// Returns whether nothing is left to do for the change.
+    /// Returns true if nothing is left to do for the change.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Done | Self::AlreadyDone | Self::Dropped { .. } => true,
-            Self::Skipped { .. } | Self::GivenUp { .. } | Self::Failed { .. } => false,
+            Self::Skipped { .. } | Self::Abandoned { .. } | Self::Failed { .. } => false,
         }
     }
 }
 
-/// The outcome of one half of a row: a replacement has a launch and a retirement.
+/// Outcome of one step of a row. A replacement has a launch and a retirement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeOutcome {
-    /// The row.
+    /// Address of the row.
     pub address: Address,
-    /// Which half of it.
+    /// Step of the row.
     pub step: WaveStep,
-    /// The instance that was launched, or that went.
+    /// Launched or retired instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<InstanceId>,
-    /// How it ended.
+    /// Outcome of the step.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// How an apply ended.
+/// Status of a finished apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApplyStatus {
-    /// Everything approved is done, or no longer needed.
+    /// All approved changes are done or no longer needed.
     Applied,
-    /// Something is left; the same plan may be applied again.
+    /// Some changes are unfinished. The same plan may be applied again.
     Partly,
-    /// It was interrupted; the same plan may be applied again.
+    /// The apply was interrupted. The same plan may be applied again.
     Interrupted,
 }
 
 impl ApplyStatus {
-    /// Returns the word for it, as receipts write it.
+    /// Returns the wire word in receipts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -102,147 +104,147 @@ impl ApplyStatus {
     }
 }
 
-/// What an apply did.
+/// Record of a finished apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The plan.
+    /// ID of the plan.
     pub plan_id: PlanId,
-    /// What was approved.
+    /// Digest of the plan.
     pub digest: Digest,
-    /// The outcome of each change, by address.
+    /// Outcomes of all changes, by address.
     pub outcomes: Vec<ChangeOutcome>,
-    /// When it began.
+    /// Start time.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// End time.
     pub finished_at: Timestamp,
-    /// How it ended.
+    /// Status of the apply.
     pub verdict: ApplyStatus,
 }
 
-/// Something that happened while a plan was applied.
+/// A progress event of an apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// The row; absent where the apply as a whole is meant.
+    /// Address of the row; `None` for events of the whole apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// What.
+    /// Kind of the event.
     #[serde(flatten)]
     pub step: Step,
 }
 
-/// What happened.
+/// Kind of a progress event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Step {
-    /// The plan may be applied, and what it was made from still holds.
+    /// All checks have passed.
     Checked {
-        /// How many of its changes are no longer needed.
+        /// Number of changes that are no longer needed.
         dropped: usize,
     },
-    /// A wave begins.
+    /// A wave starts.
     Wave {
-        /// What it does.
+        /// Step of the wave.
         step: WaveStep,
-        /// To how many rows.
+        /// Number of rows in the wave.
         changes: usize,
     },
     /// An instance was launched.
     Launched {
-        /// The instance.
+        /// Launched instance.
         instance_id: InstanceId,
-        /// Type.
+        /// Instance type.
         instance_type: InstanceTypeName,
-        /// Zone.
+        /// Availability zone.
         zone: ZoneName,
         /// Capacity type.
         capacity_type: CapacityType,
     },
-    /// EC2 has no such capacity now; the next approved offering is tried.
+    /// EC2 has insufficient capacity. The next approved offering is requested.
     NoCapacity {
-        /// Type.
+        /// Instance type.
         instance_type: InstanceTypeName,
-        /// Zone.
+        /// Availability zone.
         zone: ZoneName,
         /// Capacity type.
         capacity_type: CapacityType,
     },
-    /// The desired size of a group was raised.
+    /// The desired size of an Auto Scaling group was raised.
     Raised {
-        /// The group.
+        /// Name of the group.
         group: GroupName,
-        /// Its size before.
+        /// Desired size before.
         from: u32,
-        /// Its size now.
+        /// Desired size after.
         to: u32,
     },
-    /// The group made the instance.
+    /// The Auto Scaling group launched the instance.
     Joined {
-        /// The instance.
+        /// New member of the group.
         instance_id: InstanceId,
     },
     /// An earlier run launched the instance.
     Found {
-        /// The instance.
+        /// Found instance.
         instance_id: InstanceId,
     },
-    /// A call failed and is made again.
+    /// A call failed and is retried.
     Retrying {
-        /// Why it failed.
+        /// Reason for the failure.
         why: String,
     },
-    /// Nobody knows whether a launch was heard that was asked for.
+    /// A launch call returned no reply, so its effect is unknown.
     Unanswered,
-    /// The world could not be read as a whole; nothing is concluded from what was.
+    /// The live state could not be read in full, so no change is based on it.
     Unreadable,
-    /// Changes are still under way; said at every look at the world.
+    /// Changes are in progress. The event repeats with every observation.
     Going {
-        /// How many.
+        /// Number of changes in progress.
         left: usize,
     },
     /// The node is Ready.
     Ready {
-        /// The node.
+        /// Name of the node.
         node: NodeName,
     },
-    /// Live replicas are not down to the planned ones yet.
+    /// A retirement waits for fewer live replicas, a volume detachment or a safe termination.
     Waiting {
-        /// For what.
+        /// Reason for waiting.
         why: String,
     },
-    /// The node takes no new pods.
+    /// The node was cordoned.
     Cordoned {
-        /// The node.
+        /// Name of the node.
         node: NodeName,
     },
-    /// Pods were asked to leave the node.
+    /// Pods were evicted from the node.
     Evicted {
-        /// The node.
+        /// Name of the node.
         node: NodeName,
-        /// How many pods.
+        /// Number of evicted pods.
         pods: usize,
     },
-    /// A pod may not leave yet.
+    /// An eviction is blocked, or an uncordon failed.
     Blocked {
-        /// The pod and what holds it.
+        /// Affected pod or node, and the reason.
         why: String,
     },
-    /// Nothing that must move is left on the node, and the instance was told to end.
+    /// The node is drained, and the termination of the instance was requested.
     Terminating {
-        /// The instance.
+        /// Instance that terminates.
         instance_id: InstanceId,
     },
-    /// The node takes pods again.
+    /// The node was uncordoned.
     Uncordoned {
-        /// The node.
+        /// Name of the node.
         node: NodeName,
     },
-    /// A change ended.
+    /// A change has ended.
     Finished {
-        /// Which half of the row.
+        /// Step of the row.
         step: WaveStep,
-        /// How.
+        /// Outcome of the step.
         #[serde(flatten)]
         outcome: Outcome,
     },

@@ -1,19 +1,19 @@
-//! What apply does where nothing stands against it; and what tests of all else look at.
+//! Tests of applies without obstacles, and helpers of the other tests.
 
-mod boots;
 mod capacity;
 mod cordons;
-mod deaths;
+mod crashes;
 mod drains;
 mod groups;
-mod lock;
-mod refusals;
-mod workshop;
+mod karpenter_workshop;
+mod lease;
+mod node_startup;
+mod preconditions;
 
 use jiff::SignedDuration;
 
-use super::fixture::{
-    Fault, FaultyPorts, active, address, apply_over, fleet, plan, planned_fleet, settings,
+use crate::testing::apply::{
+    Fault, FaultyPorts, active, apply_over, fleet, plan, planned_fleet, settings,
     workloads,
 };
 use super::*;
@@ -21,7 +21,8 @@ use crate::model::ids::WorkloadKind;
 use crate::model::observed::{Instance, Node, PodPhase, tag};
 use crate::plan::change_id;
 use crate::plan::wire::{Action, Condition, NodeState};
-use crate::simulator::fixture::{id, launch, pods, request, run};
+use crate::testing::plan::address;
+use crate::testing::simulator::{id, launch, pods, request, run};
 use crate::simulator::{PortCall, World};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -35,9 +36,9 @@ fn applied(plan: &Plan, world: &World) -> Receipt {
     apply_over(plan, world, &settings()).0.expect("not refused")
 }
 
-/// Writing calls that the fixture's own set-up did not make.
+/// Returns the writes since the setup of the fleet.
 fn writes(world: &World) -> Vec<PortCall> {
-    let set_up = |call: &PortCall| match call {
+    let is_setup = |call: &PortCall| match call {
         PortCall::Launch { request, .. } => !request.tags.contains_key(tag::SPEC),
         PortCall::Terminate { .. }
         | PortCall::Cordon { .. }
@@ -46,11 +47,11 @@ fn writes(world: &World) -> Vec<PortCall> {
         | PortCall::EndMember { .. }
         | PortCall::DeleteNode { .. } => false,
     };
-    world.calls().into_iter().filter(|call| !set_up(call)).collect()
+    world.calls().into_iter().filter(|call| !is_setup(call)).collect()
 }
 
-/// Asserts from the ledger that no change launched twice, and that nothing foreign was touched.
-fn assert_lawful(world: &World, plan: &Plan) {
+/// Asserts that no change launched twice, and that only approved objects were written.
+fn assert_only_approved_writes(world: &World, plan: &Plan) {
     let observed = world.observed();
     let changes: Vec<String> = ["1", "2", "3"]
         .map(|key| change_id(&plan.capacity.plan_id, &address(key)).to_string())
@@ -59,11 +60,11 @@ fn assert_lawful(world: &World, plan: &Plan) {
         let carries = |i: &&Instance| i.tags.get(tag::CHANGE) == Some(change);
         assert!(observed.instances.values().filter(carries).count() <= 1, "launched twice");
     }
-    let retired = |name: &NodeState| (name.instance_id.clone(), name.node.clone());
+    let instance_and_node = |name: &NodeState| (name.instance_id.clone(), name.node.clone());
     let allowed: Vec<_> = plan
         .resource_changes
         .iter()
-        .filter_map(|row| row.change.before.as_ref().map(retired))
+        .filter_map(|row| row.change.before.as_ref().map(instance_and_node))
         .collect();
     for call in writes(world) {
         match call {
@@ -85,7 +86,7 @@ fn assert_lawful(world: &World, plan: &Plan) {
 }
 
 #[test]
-fn a_plan_is_carried_out_and_all_pods_run_on() {
+fn plan_is_applied_and_all_pods_keep_running() {
     let world = fleet();
     let plan = plan(&world);
     let (receipt, events) = apply_over(&plan, &world, &settings());
@@ -94,8 +95,8 @@ fn a_plan_is_carried_out_and_all_pods_run_on() {
     assert!(receipt.outcomes.iter().all(|change| change.outcome == Outcome::Done));
     assert_eq!(receipt.outcomes.len(), 5, "a replacement has two halves");
     assert_eq!(active(&world), planned_fleet(&plan));
-    assert_eq!(world.observed().nodes.len(), 4, "the nodes of what went are gone");
-    assert_lawful(&world, &plan);
+    assert_eq!(world.observed().nodes.len(), 4, "the nodes of retired instances are deleted");
+    assert_only_approved_writes(&world, &plan);
     world.settle(MINUTE * 5).expect("kept in memory");
     let api = pods(&world, "api");
     assert_eq!(api.len(), 6);
@@ -106,11 +107,11 @@ fn a_plan_is_carried_out_and_all_pods_run_on() {
     assert!(last_ready < first_cordon, "new capacity is Ready before old capacity is drained");
     let first_eviction = position(|step| matches!(step, Step::Evicted { .. }));
     let [cordon, eviction] = [first_cordon, first_eviction].map(|at| events[at.expect("one")].at);
-    assert_eq!(cordon, eviction, "who was cordoned is read again at once");
+    assert_eq!(cordon, eviction, "a cordoned node is observed again at once");
 }
 
 #[test]
-fn what_is_launched_carries_what_was_decided() {
+fn launched_instance_has_the_planned_tags_and_labels() {
     let world = fleet();
     let plan = plan(&world);
     applied(&plan, &world);
@@ -129,7 +130,7 @@ fn what_is_launched_carries_what_was_decided() {
 }
 
 #[test]
-fn applied_twice_nothing_happens_the_second_time() {
+fn second_apply_writes_nothing() {
     let world = fleet();
     let plan = plan(&world);
     applied(&plan, &world);
@@ -141,7 +142,7 @@ fn applied_twice_nothing_happens_the_second_time() {
 }
 
 #[test]
-fn what_is_ending_holds_no_key_and_is_not_drained_again() {
+fn terminating_instance_uses_no_key_and_is_not_drained() {
     let world = fleet();
     let plan = plan(&world);
     let mut taken = request("taken");
@@ -155,12 +156,17 @@ fn what_is_ending_holds_no_key_and_is_not_drained_again() {
     let receipt = applied(&plan, &world);
     assert_eq!(receipt.verdict, ApplyStatus::Applied);
     assert_eq!(active(&world), planned_fleet(&plan));
-    let again = |call: &&PortCall| matches!(call, PortCall::Terminate { instance, .. } if *instance == retiring);
-    assert_eq!(world.calls().iter().filter(again).count(), 1, "only the test ended it");
+    let is_termination =
+        |c: &&PortCall| matches!(c, PortCall::Terminate { instance, .. } if *instance == retiring);
+    assert_eq!(
+        world.calls().iter().filter(is_termination).count(),
+        1,
+        "only the test terminated it"
+    );
 }
 
 #[test]
-fn an_instance_that_went_by_itself_is_a_change_already_done() {
+fn retirement_of_a_terminated_instance_is_already_done() {
     let world = fleet();
     let plan = plan(&world);
     let gone = plan.resource_changes[0].change.before.clone().and_then(|n| n.instance_id);

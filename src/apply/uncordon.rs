@@ -1,55 +1,58 @@
-//! Cordons that are taken back: those of this apply, and those of one before it that died.
+//! Reverts cordons of this apply, and of an earlier apply that crashed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Run;
-use super::drain::CHANGED;
+use super::drain::NODE_CHANGED;
 use super::receipt::Step;
-use super::wave_work::WaveWork;
+use super::wave_plan::WaveWork;
 use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome};
 use crate::model::ids::{Address, InstanceId};
 use crate::model::observed::{CordonReason, Node};
 use crate::plan::{StaleCordon, stale_cordons};
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Uncordons the nodes of machines that this apply had cordoned and leaves as they were; one whose machine goes by
-    /// itself is left to the loop. Returns those of which it could not, each with the reason.
+    /// Uncordons the nodes of instances that this apply cordoned and keeps. Nodes with an
+    /// interruption cordon are left to the controller. Returns the instances with failures, each
+    /// with the reason.
     pub(super) async fn uncordon_instances(
         &self,
         cordoned: &[(&Address, &InstanceId)],
     ) -> BTreeMap<InstanceId, String> {
-        let unread = || "the node could not be read".to_owned();
-        let mut left: BTreeMap<&InstanceId, (&Address, String)> =
-            cordoned.iter().map(|(address, id)| (*id, (*address, unread()))).collect();
+        let unread_error = || "the node could not be read".to_owned();
+        let mut failures: BTreeMap<&InstanceId, (&Address, String)> =
+            cordoned.iter().map(|(address, id)| (*id, (*address, unread_error()))).collect();
         for attempt in 0..self.settings.bounds.tries {
-            if left.is_empty() {
+            if failures.is_empty() {
                 break;
             }
             if attempt > 0 {
-                for (address, problem) in left.values().filter(|(_, problem)| problem != CHANGED) {
+                for (address, problem) in
+                    failures.values().filter(|(_, problem)| problem != NODE_CHANGED)
+                {
                     self.emit(Some(address), Step::Retrying { why: problem.clone() });
                 }
                 self.pause().await;
             }
-            let seen = self.observe().await;
-            for (id, (address, _)) in std::mem::take(&mut left) {
-                // Of several nodes of one machine another may be taken for its node by now.
-                let of_it = |node: &&Node| node.instance.as_ref() == Some(id);
-                let nodes: Vec<&Node> = seen.nodes.values().filter(of_it).collect();
-                if nodes.is_empty() && !seen.is_complete() {
-                    left.insert(id, (address, unread()));
+            let observation = self.observe().await;
+            for (id, (address, _)) in std::mem::take(&mut failures) {
+                // An instance may have several nodes, and the preferred one may have changed.
+                let is_its_node = |node: &&Node| node.instance.as_ref() == Some(id);
+                let nodes: Vec<&Node> = observation.nodes.values().filter(is_its_node).collect();
+                if nodes.is_empty() && !observation.is_complete() {
+                    failures.insert(id, (address, unread_error()));
                 }
                 for node in nodes {
                     if let Err(problem) = self.uncordon_drained(address, node).await {
-                        left.insert(id, (address, problem));
+                        failures.insert(id, (address, problem));
                     }
                 }
             }
         }
-        left.into_iter().map(|(id, (_, problem))| (id.clone(), problem)).collect()
+        failures.into_iter().map(|(id, (_, problem))| (id.clone(), problem)).collect()
     }
 
-    /// Uncordons a node that is cordoned for a drain of an apply.
+    /// Uncordons a node that an apply cordoned for a drain.
     async fn uncordon_drained(&self, address: &Address, node: &Node) -> Result<(), String> {
         if node.cordon_reason() != Some(CordonReason::Drain) {
             return Ok(());
@@ -62,37 +65,37 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 }
                 Ok(())
             }
-            Ok(CordonOutcome::Outdated) => Err(CHANGED.to_owned()),
+            Ok(CordonOutcome::Outdated) => Err(NODE_CHANGED.to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Takes back the cordons of drains that ended with the apply that had begun them, of nodes that do not go now, and
-    /// takes our mark off those that somebody else has uncordoned. What fails stays for the next apply: nothing waits
-    /// for it.
+    /// Reverts the drain cordons of an apply that has ended, for nodes that this plan keeps. It
+    /// also removes the annotation from nodes that another client uncordoned. A failure is left to
+    /// the next apply.
     pub(super) async fn uncordon_stale(&mut self, waves: &[WaveWork<'_>]) {
         if !self.settings.is_exclusive {
             return;
         }
-        let goes: BTreeSet<InstanceId> =
-            waves.iter().flat_map(|wave| self.going(wave)).cloned().collect();
+        let retiring: BTreeSet<InstanceId> =
+            waves.iter().flat_map(|wave| self.retired_instances(wave)).cloned().collect();
         for _ in 0..self.settings.bounds.tries {
-            let Some(seen) = self.seen.take() else { return };
-            let (mut tried, mut outdated) = (false, false);
-            let stale = stale_cordons(self.plan, &seen, &goes);
+            let Some(observation) = self.observation.take() else { return };
+            let (mut has_written, mut is_outdated) = (false, false);
+            let stale = stale_cordons(self.plan, &observation, &retiring);
             for cordon in stale.iter().filter(|cordon| cordon.can_uncordon_in_apply()) {
                 if self.settings.is_interrupted() {
                     break;
                 }
-                tried = true;
-                outdated |= self.uncordon(cordon).await == Some(CordonOutcome::Outdated);
+                has_written = true;
+                is_outdated |= self.uncordon(cordon).await == Some(CordonOutcome::Outdated);
             }
-            // Once something was written, or may have been where no answer came, it no longer shows what is there.
-            self.seen = Some(seen).filter(|_| !tried);
-            if !outdated {
+            // After a write, or a lost reply, the observation is outdated.
+            self.observation = Some(observation).filter(|_| !has_written);
+            if !is_outdated {
                 return;
             }
-            self.seen = self.observe_with_retries().await;
+            self.observation = self.observe_with_retries().await;
         }
     }
 
@@ -114,13 +117,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    /// Returns the machines that a wave ends.
-    fn going<'w>(&'w self, wave: &'w WaveWork<'_>) -> impl Iterator<Item = &'w InstanceId> {
+    /// Returns the instances that a wave terminates.
+    fn retired_instances<'w>(
+        &'w self,
+        wave: &'w WaveWork<'_>,
+    ) -> impl Iterator<Item = &'w InstanceId> {
         let retires = match wave {
             WaveWork::Launch(_) => &[][..],
             WaveWork::Retire(retires) => retires,
         };
-        let needed = |address| !self.dropped.contains_key(address);
-        retires.iter().filter(move |work| needed(work.address)).map(|work| work.instance)
+        let is_needed = |address| !self.dropped.contains_key(address);
+        retires.iter().filter(move |work| is_needed(work.address)).map(|work| work.instance)
     }
 }

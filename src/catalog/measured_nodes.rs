@@ -67,7 +67,8 @@ impl MeasuredNodes {
     /// Adds a node. A node that reports no CPU, no memory or no pods is not ready, and is ignored.
     pub fn add(
         &mut self,
-        (kind, settings): (&InstanceTypeName, NodeSettings),
+        kind: &InstanceTypeName,
+        settings: NodeSettings,
         node: &NodeName,
         capacity: &Resources,
         allocatable: &Resources,
@@ -222,8 +223,8 @@ mod tests {
         let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
         let settings = NodeSettings::default();
         for (name, amounts) in seen {
-            let key = (&"m5.large".into(), settings.clone());
-            catalog.measured.add(key, &(*name).into(), amounts, amounts);
+            let (kind, name) = ("m5.large".into(), (*name).into());
+            catalog.measured.add(&kind, settings.clone(), &name, amounts, amounts);
         }
         let kind = catalog.get(&"m5.large".into()).expect("offered");
         let allocation = catalog.allocation(kind, &settings);

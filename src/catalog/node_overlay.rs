@@ -127,7 +127,8 @@ impl Catalog {
         &self,
         desired: &Desired,
         pool: &Pool,
-        (kind, offering): (&InstanceType, &Offering),
+        kind: &InstanceType,
+        offering: &Offering,
     ) -> OverlaidOffering {
         let labels = self.labels(pool, kind, offering);
         Overlays::from_desired(desired).apply(&labels, offering.price)
@@ -206,23 +207,15 @@ fn conflict(of: &NodeOverlay, with: &NodeOverlay, what: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::desired::PoolRequirement;
     use crate::model::ids::Origin;
-    use crate::model::requirement::Operator;
-    use crate::testing;
+    use crate::testing::{pool, requirement};
 
     fn overlay(name: &str, weight: u32, family: &str, price: Option<PriceChange>) -> NodeOverlay {
-        let requirement = PoolRequirement {
-            key: "karpenter.k8s.aws/instance-family".into(),
-            operator: Operator::In,
-            values: vec![family.into()],
-            min_values: None,
-        };
         NodeOverlay {
             name: name.to_owned(),
             origin: Origin::new("overlays.yaml", weight),
             weight,
-            requirements: vec![requirement],
+            requirements: vec![requirement("karpenter.k8s.aws/instance-family", &[family])],
             price,
             capacity: [].into(),
         }
@@ -230,7 +223,7 @@ mod tests {
 
     fn desired(overlays: Vec<NodeOverlay>) -> Desired {
         let mut desired = Desired::default();
-        let pool = testing::pool();
+        let pool = pool();
         desired.pools.insert(pool.name.clone(), pool);
         desired.overlays = overlays.into_iter().map(|o| (o.name.clone(), o)).collect();
         desired

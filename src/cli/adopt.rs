@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{AdoptSettings, Format};
-use super::world::{self, WorldChoice};
-use super::{Console, Exit, embedded, planning};
+use super::world;
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, embedded, planning, source_tree};
 use crate::apply::adoption::{AdoptRow, Adoption, adoption, with_adopted_nodes};
 use crate::apply::ports::{PortError, Tagger};
 use crate::catalog::Catalog;
@@ -20,13 +21,17 @@ use crate::planner::{self, Inputs, Scope};
 use crate::render::html_fragments::summary;
 use crate::render::{Verbosity, escape, text};
 
+/// Instances that are tagged between two renewals of the lock.
+#[cfg(feature = "cluster")]
+const TAG_BATCH: usize = 20;
+
 const QUESTION: &str = "Adopt these nodes? Only \"yes\" is accepted.";
 
 /// Most adopted nodes, and most skipped nodes, that are listed one by one.
 const LISTED_MAX: usize = 200;
 
 pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let repository = Repository::read(&planning::read(&settings.source)?);
+    let repository = Repository::read(&source_tree::read(&settings.source)?);
     let choice = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
     let observed = world::observe(&choice, &repository, None, console)?;
     let adoption = find_adoption(&repository.desired, &observed)?;
@@ -37,7 +42,7 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
         return Ok(Exit::Done);
     }
     let after = with_adopted_nodes(&observed, &adoption.rows);
-    let plan = make_plan(settings, (&repository, &choice), &after)?;
+    let plan = make_plan(settings, &repository, &choice, &after)?;
     console.print(&adoption_text(&adoption, &plan))?;
     if adoption.rows.is_empty() {
         return Ok(Exit::Done);
@@ -49,7 +54,7 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
     let done = carry_out(&choice, &repository, &adoption, console)?;
     console.print(&format!("\nAdopt complete! Nodes: {done} adopted.\n"))?;
     let now = world::observe(&choice, &repository, None, console)?;
-    let first = make_plan(settings, (&repository, &choice), &now)?;
+    let first = make_plan(settings, &repository, &choice, &now)?;
     let style = crate::render::TextStyle {
         verbosity: Verbosity::Summary,
         ..console.style(Verbosity::Summary)
@@ -106,7 +111,8 @@ fn check_digest(approved: &str, now: &Adoption) -> Result<(), CliError> {
 
 fn make_plan(
     settings: &AdoptSettings,
-    (repository, choice): (&Repository, &WorldChoice),
+    repository: &Repository,
+    choice: &WorldChoice,
     observed: &Observed,
 ) -> Result<Plan, CliError> {
     let fleet = &repository.fleet;
@@ -217,10 +223,10 @@ fn carry_out(
 ) -> Result<usize, CliError> {
     match choice {
         WorldChoice::Sim(directory) => {
-            adopt_embedded((choice, directory), repository, adoption, console)
+            adopt_embedded(choice, directory, repository, adoption, console)
         }
         #[cfg(feature = "cluster")]
-        WorldChoice::Live => super::live::tag_adopted(repository, adoption, console),
+        WorldChoice::Live => tag_live(repository, adoption, console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live => {
             Err(CliError::text("this program was built without support for the live world")
@@ -235,7 +241,8 @@ fn carry_out(
 }
 
 fn adopt_embedded(
-    (choice, directory): (&WorldChoice, &Path),
+    choice: &WorldChoice,
+    directory: &Path,
     repository: &Repository,
     adoption: &Adoption,
     console: &mut Console,
@@ -248,6 +255,41 @@ fn adopt_embedded(
     runtime.block_on(tag_all(&world, &adoption.rows)).map_err(CliError::new)?;
     world.save().map_err(CliError::new)?;
     Ok(adoption.rows.len())
+}
+
+/// Tags the instances of an approved adoption under the lock of applies, unless it has changed.
+/// Returns the number of instances.
+#[cfg(feature = "cluster")]
+fn tag_live(
+    repository: &Repository,
+    adoption: &Adoption,
+    console: &mut Console,
+) -> Result<usize, CliError> {
+    use super::live::{block_on, connect};
+    use crate::adapters::kube::{LEASE_NAME, LEASE_NAMESPACE, LeaseError, LeaseLock};
+    use crate::adapters::system_clock::SystemClock;
+    use crate::apply::ports::Clock as _;
+
+    block_on(async {
+        let live = connect(repository).await?;
+        let holder = format!("adopt/{}/{}", std::process::id(), SystemClock.now().as_millisecond());
+        let lease = LeaseLock::new(&live.kubernetes, LEASE_NAMESPACE, LEASE_NAME, holder);
+        let locked = |error: LeaseError| CliError::new(error).kind(Exit::Locked);
+        let mut held =
+            super::lease::acquire_lease(&lease, std::time::Duration::ZERO, console).await?;
+        let mut done = check_still_current(adoption, &repository.desired, &live.observe().await);
+        // One batch is tagged long before the lock expires.
+        for rows in adoption.rows.chunks(TAG_BATCH) {
+            if done.is_err() {
+                break;
+            }
+            held = lease.renew(&held, SystemClock.now()).await.map_err(locked)?;
+            done = tag_all(&live.aws, rows).await.map_err(CliError::new);
+        }
+        // A lock that is not released expires.
+        drop(lease.release(&held, SystemClock.now()).await);
+        done.map(|()| adoption.rows.len())
+    })
 }
 
 /// Tags every instance. A repeated run recognizes tagged instances as managed.
@@ -263,36 +305,28 @@ pub(super) async fn tag_all(tagger: &impl Tagger, rows: &[AdoptRow]) -> Result<(
 mod tests {
     use super::*;
     use crate::model::competing_autoscaler::competing_autoscalers;
-    use crate::model::ids::{WorkloadId, WorkloadKind};
-    use crate::model::observed::{Completeness, LiveWorkload};
-    use crate::testing::Story;
+    use crate::model::observed::Completeness;
+    use crate::testing::Scenario;
+    use crate::testing::pods::deployment;
+    use crate::testing::world::live_workload;
 
     type Mutation<'a> = &'a dyn Fn(&mut Observed);
 
     /// Returns a cluster whose instances have no tags.
-    fn untagged() -> Story {
-        let mut story = Story::new(&["m5.large"], 1500, 512);
-        let _ = story.step(2);
-        for instance in story.observed.instances.values_mut() {
+    fn untagged() -> Scenario {
+        let mut scenario = Scenario::new(&["m5.large"], 1500, 512);
+        let _ = scenario.step(2);
+        for instance in scenario.observed.instances.values_mut() {
             instance.tags.clear();
         }
-        story
+        scenario
     }
 
     #[test]
     fn adoption_must_be_unchanged_under_the_lock() {
         let karpenter = |observed: &mut Observed| {
-            observed.workloads.push(LiveWorkload {
-                id: WorkloadId {
-                    namespace: "kube-system".into(),
-                    kind: WorkloadKind::Deployment,
-                    name: "karpenter".into(),
-                },
-                replicas: 2,
-                first_ordinal: 0,
-                delivered: false,
-                template: None,
-            });
+            let id = deployment("kube-system", "karpenter");
+            observed.workloads.push(live_workload(&id, 2));
             assert_eq!(competing_autoscalers(observed, None).len(), 1);
         };
         let one_less = |observed: &mut Observed| drop(observed.nodes.pop_last());
@@ -312,21 +346,21 @@ mod tests {
             ("not all is read", &unread, Some(Exit::Failed)),
         ];
         for (name, change, expected) in cases {
-            let mut story = untagged();
-            let approved = adoption(&story.desired, &story.observed);
+            let mut scenario = untagged();
+            let approved = adoption(&scenario.desired, &scenario.observed);
             assert_eq!(approved.rows.len(), 2);
-            change(&mut story.observed);
-            let found = check_still_current(&approved, &story.desired, &story.observed);
+            change(&mut scenario.observed);
+            let found = check_still_current(&approved, &scenario.desired, &scenario.observed);
             assert_eq!(found.err().map(|error| error.kind), expected, "{name}");
         }
     }
 
     #[test]
     fn auto_mode_node_is_skipped_with_its_reason() {
-        let mut story = untagged();
-        let node = story.observed.nodes.values_mut().next().expect("a node");
+        let mut scenario = untagged();
+        let node = scenario.observed.nodes.values_mut().next().expect("a node");
         node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
-        let found = adoption(&story.desired, &story.observed);
+        let found = adoption(&scenario.desired, &scenario.observed);
         let [left] = &found.skipped[..] else { panic!("{found:?}") };
         assert!(left.why.contains("EKS Auto Mode"), "{}", left.why);
         assert_eq!(found.rows.len(), 1);
@@ -334,9 +368,9 @@ mod tests {
 
     #[test]
     fn managed_instance_with_other_tag_values_is_disputed() {
-        let story = untagged();
-        let rows = adoption(&story.desired, &story.observed).rows;
-        let instance = &story.observed.instances[&rows[0].instance];
+        let scenario = untagged();
+        let rows = adoption(&scenario.desired, &scenario.observed).rows;
+        let instance = &scenario.observed.instances[&rows[0].instance];
         for (tags, expected) in [
             (vec![], None),
             (vec![("fleetwright.dev/key", "0"), ("other", "x")], None),

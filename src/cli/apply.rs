@@ -1,14 +1,15 @@
 //! `apply`: execute an approved plan.
 
+use super::apply_session::refuse_unapplyable;
 use super::error::CliError;
 use super::policy::Judge;
 use super::progress::ProgressFormat;
 use super::settings::{ApplySettings, ApplySubject, PlanView};
-use super::world::WorldChoice;
-use super::{Console, Exit, approval, embedded, files, plan, planning, progress};
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
 use crate::model::desired::{AppliedBy, GuardSettings};
-use crate::plan::{Plan, has_complete_digest, verify_approvals};
-use crate::render::{Verbosity, is_errored_by_rules};
+use crate::plan::{Plan, verify_approvals};
+use crate::render::Verbosity;
 
 /// The only answer that approves.
 const YES: &str = "yes";
@@ -61,9 +62,9 @@ pub(super) fn carry_out(
         return Ok(Exit::Done);
     }
     match world {
-        WorldChoice::Sim(directory) => embedded::carry_out(plan, &directory, settings, console),
+        WorldChoice::Sim(directory) => apply_embedded::carry_out(plan, &directory, settings, console),
         #[cfg(feature = "cluster")]
-        WorldChoice::Live | WorldChoice::File(_) => super::live::carry_out(plan, settings, console),
+        WorldChoice::Live | WorldChoice::File(_) => super::apply_live::carry_out(plan, settings, console),
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
         WorldChoice::Empty => Err(unchangeable_world(&world)),
@@ -91,7 +92,7 @@ fn record_nothing_to_do(
     console: &mut Console,
 ) -> Result<(), CliError> {
     match merged_by {
-        AppliedBy::Ci if plan.applyable => super::live::record_nothing_to_apply(plan, console),
+        AppliedBy::Ci if plan.applyable => super::apply_live::record_nothing_to_apply(plan, console),
         AppliedBy::Ci | AppliedBy::Controller => Ok(()),
     }
 }
@@ -147,31 +148,6 @@ fn check_digest(plan: &Plan, settings: &ApplySettings) -> Result<(), CliError> {
     }
 }
 
-/// Refuses a plan that no approval makes applicable.
-pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
-    if !has_complete_digest(plan) {
-        let version = &plan.format_version;
-        return Err(CliError::text(format!(
-            "the plan has format {version}, whose digest does not cover all of its changes"
-        ))
-        .kind(Exit::UnreadablePlan)
-        .hint("plan again, and have the new plan approved"));
-    }
-    if plan.errored {
-        return Err(plan_with_errors(plan));
-    }
-    if planning::is_denied(plan) {
-        return Err(CliError::text("the plan is denied by policy").kind(Exit::Denied));
-    }
-    if !plan.applyable && planning::has_changes(plan) {
-        let world = &plan.capacity.base.world.name;
-        return Err(CliError::text(format!("a plan over world `{world}` cannot be applied"))
-            .kind(Exit::NotApproved)
-            .hint("plan against a world that can change: --world sim:DIRECTORY"));
-    }
-    Ok(())
-}
-
 fn unchangeable_world(world: &WorldChoice) -> CliError {
     CliError::text(format!("world `{world}` cannot be changed"))
         .kind(Exit::NotApproved)
@@ -183,17 +159,6 @@ fn not_built(world: &WorldChoice) -> CliError {
     CliError::text(format!("this program was built without support for world `{world}`")).hint(
         "build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY",
     )
-}
-
-fn plan_with_errors(plan: &Plan) -> CliError {
-    if is_errored_by_rules(plan) {
-        return CliError::text(
-            "the plan breaks rules that every plan must keep, so it cannot be applied",
-        )
-        .hint("this is a defect of fleetwright; `fleetwright show` lists the rules");
-    }
-    CliError::text("the plan was made from inputs with errors, so it cannot be applied")
-        .hint("`fleetwright validate` lists them")
 }
 
 /// Requires approval: by digest, by option, or by a person at the terminal.
@@ -226,9 +191,9 @@ fn approve(
 mod tests {
     use super::*;
     use crate::cli::settings::SourceSettings;
-    use crate::cli::tests::{CommandOutput, sealed, with_console};
+    use crate::cli::tests::{CommandOutput, with_console};
     use crate::plan::wire::{Check, CheckStatus};
-    use crate::render::fixture;
+    use crate::testing::sample_plan;
 
     fn settings() -> ApplySettings {
         let subject = ApplySubject::Saved { plan: "p.json".into(), world: None };
@@ -267,7 +232,7 @@ mod tests {
 
     #[test]
     fn only_the_whole_word_yes_approves() {
-        let plan = sealed(fixture::plan());
+        let plan = sample_plan::plan().sealed();
         for (typed, exit) in [
             ("yes\n", Exit::Done),
             ("  yes \n", Exit::Done),
@@ -285,7 +250,7 @@ mod tests {
 
     #[test]
     fn approval_without_terminal_needs_an_option() {
-        let plan = sealed(fixture::plan());
+        let plan = sample_plan::plan().sealed();
         let refused = run_approve(&plan, &settings(), None);
         assert_eq!((refused.exit, refused.exit.code()), (Exit::NotApproved, 5));
         assert!(refused.err.contains(&format!("--approved-digest {}", plan.capacity.digest)));
@@ -303,7 +268,7 @@ mod tests {
         let other = Some(format!("sha256:{}", "0".repeat(64)).into());
         let deny = Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
         let auto = ApplySettings { auto_approve: true, ..settings() };
-        let plan = || sealed(fixture::plan());
+        let plan = || sample_plan::plan().sealed();
         let elsewhere = ApplySubject::Saved {
             plan: "p.json".into(),
             world: Some(WorldChoice::File("other.json".into())),
@@ -330,7 +295,7 @@ mod tests {
             ),
             (Plan { errored: true, ..plan() }, auto, Exit::Failed, "inputs with errors"),
             (
-                Plan { errored: true, ..fixture::nothing() },
+                Plan { errored: true, ..sample_plan::nothing() },
                 settings(),
                 Exit::Failed,
                 "inputs with errors",
@@ -344,8 +309,8 @@ mod tests {
 
     #[test]
     fn missing_guarding_settings_refuse_the_apply() {
-        // The files and the commit of the fixture do not exist.
-        let ran = run_carry_out(&sealed(fixture::plan()), &settings());
+        // The files and the commit of the sample plan do not exist.
+        let ran = run_carry_out(&sample_plan::plan().sealed(), &settings());
         assert_eq!(ran.exit, Exit::Failed, "{}", ran.err);
         assert!(ran.err.contains("cannot read the settings that guard the plan"), "{}", ran.err);
     }
@@ -353,7 +318,7 @@ mod tests {
     #[test]
     fn denied_plan_without_changes_is_denied() {
         let deny = Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
-        let plan = Plan { checks: vec![deny], applyable: false, ..fixture::nothing() };
+        let plan = Plan { checks: vec![deny], applyable: false, ..sample_plan::nothing() };
         assert_eq!(run_carry_out(&plan, &settings()).exit, Exit::Denied);
     }
 
@@ -362,11 +327,11 @@ mod tests {
         let tree = tempfile::tempdir().expect("a directory");
         std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
         let source = SourceSettings { path: tree.path().to_owned(), revision: None };
-        let mut plan = fixture::nothing();
+        let mut plan = sample_plan::nothing();
         let base = &mut plan.capacity.base;
         base.world.name = "file:prod.json".into();
         base.path = tree.path().display().to_string();
-        base.tree = planning::read(&source).expect("read").base.tree;
+        base.tree = crate::cli::source_tree::read(&source).expect("read").base.tree;
         (base.commit, base.guard) = (None, None);
         let ran = run_carry_out(&plan, &settings());
         assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""));

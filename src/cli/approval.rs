@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::apply_session::refuse_unapplyable;
 use super::error::CliError;
 use super::settings::ApproveSettings;
-use super::{Console, Exit, apply, files};
+use super::{Console, Exit, files};
 use crate::plan::{Approval, ApprovalError, Approvals, approve, canonical};
 use crate::render::text;
 
@@ -18,7 +19,7 @@ pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<E
     let plan = files::saved_plan(&settings.plan, console)?;
     // The approver sees the plan first. A plan that cannot be applied is refused.
     console.report_raw(&text(&plan, &console.message_style()));
-    apply::refuse_unapplyable(&plan)?;
+    refuse_unapplyable(&plan)?;
     let key = settings.key.as_deref().map(text_of).transpose()?;
     let approval =
         approve(&plan, &settings.by, console.now(), key.as_deref()).map_err(|error| {

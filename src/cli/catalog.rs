@@ -10,7 +10,7 @@ use super::repository::Repository;
 use super::settings::{
     CatalogExplainSettings, CatalogListSettings, Format, NodeSource, RegionSettings,
 };
-use super::{Console, Exit, planning, world};
+use super::{Console, Exit, planning, source_tree, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
 use crate::model::desired::{AmiFamily, Desired};
 use crate::model::ids::{InstanceTypeName, PoolName};
@@ -91,7 +91,7 @@ impl CatalogView {
             .and_then(|(name, desired)| Some((desired.pools.get(name)?, desired)));
         let offered = |offering| match pool {
             Some((pool, desired)) => {
-                let overlaid = self.catalog.apply_overlays(desired, pool, (kind, offering));
+                let overlaid = self.catalog.apply_overlays(desired, pool, kind, offering);
                 OfferingRow { offering, overlaid }
             }
             None => OfferingRow::without_overlay(offering),
@@ -115,7 +115,7 @@ fn open(source: &NodeSource, console: &Console) -> Result<CatalogView, CliError>
         }
         NodeSource::Pool { name, source, world } => (name, source, world),
     };
-    let repository = Repository::read(&planning::read(source)?);
+    let repository = Repository::read(&source_tree::read(source)?);
     let desired = &repository.desired;
     let Some(pool) = desired.pools.get(name) else {
         let known: Vec<&str> = desired.pools.keys().map(PoolName::as_str).collect();

@@ -44,6 +44,11 @@ pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, Cli
     read_plan(&bytes).map_err(|error| CliError::from(error).context(context()))
 }
 
+/// Saves a plan to the file of `--out`, if given.
+pub(super) fn save_plan(plan: &Plan, out: Option<&Path>) -> Result<(), CliError> {
+    out.map_or(Ok(()), |out| write(out, &plan.to_json()))
+}
+
 /// Returns an error if a file cannot be written. An existing file stays unchanged.
 pub(super) fn writable(path: &Path) -> Result<(), CliError> {
     let failed = |error: io::Error| {

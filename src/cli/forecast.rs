@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{ForecastSettings, Format};
-use super::{Console, Exit, planning, world};
+use super::{Console, Exit, planning, source_tree, world};
 use crate::model::desired::GuardSettings;
 use crate::plan::canonical;
 use crate::plan::forecast::{Forecast, ForecastEvent};
@@ -47,7 +47,7 @@ pub(super) fn weekly(
 
 fn make_forecast(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliError> {
     let ForecastSettings { source, world: requested, from, to, demand, format: _ } = settings;
-    let read = planning::read(source)?;
+    let read = source_tree::read(source)?;
     let repository = Repository::read(&read);
     let choice = planning::world_choice(requested.as_ref(), source, &repository)?;
     let observed = world::observe(&choice, &repository, *from, console)?;
@@ -78,7 +78,7 @@ fn make_forecast(settings: &ForecastSettings, console: &Console) -> Result<Forec
         },
         to,
     );
-    forecast.events.extend(window_events(&fleet.guard, (from, to)));
+    forecast.events.extend(window_events(&fleet.guard, from, to));
     forecast.events.sort();
     Ok(forecast)
 }
@@ -86,7 +86,8 @@ fn make_forecast(settings: &ForecastSettings, console: &Console) -> Result<Forec
 /// Returns the opening and closing times of apply windows, as events.
 pub(super) fn window_events(
     guard: &GuardSettings,
-    span: (Timestamp, Timestamp),
+    from: Timestamp,
+    to: Timestamp,
 ) -> Vec<ForecastEvent> {
     let Some(origin) = &guard.windows_origin else { return Vec::new() };
     let event = |(at, open)| {
@@ -94,5 +95,5 @@ pub(super) fn window_events(
         let what = if open { "plans may be applied" } else { "plans may no longer be applied" };
         ForecastEvent { at, object, origin, what: what.to_owned() }
     };
-    guard.window_transitions(span).into_iter().map(event).collect()
+    guard.window_transitions(from, to).into_iter().map(event).collect()
 }

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{Format, ObserveSettings};
-use super::world::{self, WorldChoice};
-use super::{Console, Exit, files, planning};
+use super::world;
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, files, source_tree};
 use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, Severity};
 use crate::model::observed::{Completeness, Difference, Observed, write_world};
 use crate::plan::canonical;
@@ -18,7 +19,7 @@ use crate::solver::learned_nodes;
 
 pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<Exit, CliError> {
     let ObserveSettings { source, world, out, differences, learn } = settings;
-    let repository = Repository::read(&planning::read(source)?);
+    let repository = Repository::read(&source_tree::read(source)?);
     let world = match world {
         Some(world) => world.clone(),
         None => WorldChoice::parse(&repository.fleet.world)?.relative_to(&source.path),

@@ -15,11 +15,6 @@ pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit
     finish(&plan, settings, console)
 }
 
-/// Saves a plan to the file of `--out`, if given.
-pub(super) fn save(plan: &Plan, settings: &PlanSettings) -> Result<(), CliError> {
-    settings.out.as_ref().map_or(Ok(()), |out| files::write(out, &plan.to_json()))
-}
-
 /// Saves and shows a plan. Returns the exit.
 pub(super) fn finish(
     plan: &Plan,
@@ -27,7 +22,7 @@ pub(super) fn finish(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     // The plan is saved first, because the reader of the text may stop early.
-    save(plan, settings)?;
+    files::save_plan(plan, settings.out.as_deref())?;
     show(plan, settings.view, console)?;
     if let Some(out) = &settings.out {
         let out = out.display();

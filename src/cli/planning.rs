@@ -6,13 +6,13 @@ use super::error::CliError;
 use super::policy::Judge;
 use super::repository::Repository;
 use super::settings::{PlanningSettings, SourceSettings};
-use super::world::{self, WorldChoice};
+use super::source_tree::read;
+use super::world;
+use super::world_choice::WorldChoice;
 use super::{Console, Exit};
 use jiff::Timestamp;
 
-use crate::adapters::git::{
-    CloneCache, RemoteRepository, RepositoryTree, read_revision, read_tree,
-};
+use crate::adapters::git::RemoteRepository;
 use crate::catalog::Catalog;
 use crate::demand::DemandMode;
 use crate::model::ids::Region;
@@ -22,22 +22,6 @@ use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare};
 use crate::planner::{self, Inputs};
 use crate::policy;
-
-/// Reads the files of the settings.
-pub(super) fn read(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
-    let SourceSettings { path, revision } = source;
-    let read = match (path.to_str().and_then(RemoteRepository::parse), revision) {
-        (Some(remote), revision) => {
-            let cache = CloneCache::from_environment()?;
-            remote.read(revision.as_deref(), &cache)
-        }
-        (None, None) => read_tree(path),
-        (None, Some(revision)) => read_revision(path, revision),
-    };
-    let read = read?;
-    tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
-    Ok(read)
-}
 
 /// Makes a plan, compared with another revision if asked for, and judged by policies.
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
-use super::{Console, Exit, embedded, files, planning};
+use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
 use crate::model::desired::GuardSettings;
@@ -51,7 +51,7 @@ impl Judge {
             return Ok(Self { bundle, fleet: own, guard: None, trusted: BTreeSet::new() });
         };
         let guarding = SourceSettings { revision: Some(revision.clone()), ..source.clone() };
-        let read = planning::read(&guarding)?;
+        let read = source_tree::read(&guarding)?;
         let commits = read.signed_history.iter().flat_map(|proof| &proof.commits);
         let trusted = commits.map(|commit| commit.id.clone()).collect();
         let fleet = FleetSettings::read_guarding(&read)?;
@@ -107,13 +107,13 @@ fn guarding(
     let planned = base.commit.as_ref().filter(|_| !base.dirty);
     let revision = choice.revision.as_ref().or(recorded.flatten()).or(planned).cloned();
     let source = SourceSettings { path: PathBuf::from(&base.path), revision };
-    let read = planning::read(&source).map_err(|error| {
+    let read = source_tree::read(&source).map_err(|error| {
         error.context("cannot read the settings that guard the plan".to_owned())
     })?;
     if source.revision.is_none() {
         let here = Repository::read(&read);
         if here.base.tree != base.tree {
-            return Err(embedded::changed_files_error(plan, &here.fleet));
+            return Err(source_tree::changed_files_error(plan, &here.fleet));
         }
     }
     let fleet = FleetSettings::read_guarding(&read)?;

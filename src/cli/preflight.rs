@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::SourceSettings;
-use super::{Console, Exit, live, planning};
+use super::{Console, Exit, live, source_tree};
 use crate::apply::ports::{Requirement, RequirementState};
 use crate::render::escape;
 
 pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let repository = Repository::read(&planning::read(source)?);
+    let repository = Repository::read(&source_tree::read(source)?);
     let requirements = live::preflight(&repository)?;
     console.print(&text(&requirements))?;
     let met = |r: &Requirement| matches!(r.state, RequirementState::Met { .. });

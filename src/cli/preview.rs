@@ -9,9 +9,9 @@ use jiff::Timestamp;
 
 use super::error::CliError;
 use super::settings::PlanSettings;
-use super::{Console, Exit, embedded, forecast, planning};
+use super::{Console, Exit, apply_session, files, forecast, planning, source_tree};
 use crate::controller::{
-    PublishedPlan, RepositoryStatus, SourceState, Status, StatusPublisher, WorldStatus,
+    Counters, PublishedPlan, RepositoryStatus, SourceState, Status, StatusPublisher, WorldStatus,
 };
 use crate::model::desired::Mode;
 use crate::model::observed::{Observed, PodPhase};
@@ -43,7 +43,7 @@ impl Preview {
         observed: Option<&Observed>,
         now: Timestamp,
     ) -> Result<Self, CliError> {
-        let (board, reader) = StatusPublisher::new(preview_status(plan, observed, (now, now)));
+        let (board, reader) = StatusPublisher::new(preview_status(plan, observed, now, now));
         let (forecast, forecasts) = tokio::sync::watch::channel(None);
         let site =
             ServerConfig { forecast: forecasts, ..ServerConfig::new(reader, PageSource::Preview) };
@@ -61,7 +61,7 @@ impl Preview {
 
     /// Publishes a newer plan.
     pub(super) fn show(&self, plan: Plan, observed: Option<&Observed>, now: Timestamp) {
-        self.board.publish(preview_status(plan, observed, (self.since, now)));
+        self.board.publish(preview_status(plan, observed, self.since, now));
     }
 
     /// Publishes a forecast.
@@ -77,9 +77,9 @@ pub(super) fn serve(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let planning = &settings.planning;
-    let mut shown = planning::read(&planning.source)?.base.tree;
+    let mut shown = source_tree::read(&planning.source)?.base.tree;
     let plan = planning::plan(planning, console)?;
-    super::plan::save(&plan, settings)?;
+    files::save_plan(&plan, settings.out.as_deref())?;
     let preview = Preview::open(address, plan, None, console.now())?;
     console.print(&format!("The page of the plan is at {}. Ctrl-C ends it.\n", preview.url()))?;
     let week = |console: &mut Console| forecast::weekly(planning, console);
@@ -87,7 +87,7 @@ pub(super) fn serve(
         Ok(forecast) => preview.show_forecast(forecast),
         Err(error) => console.report(&format!("there is no forecast: {error}")),
     }
-    let interrupted = embedded::interrupt_flag()?;
+    let interrupted = apply_session::interrupt_flag()?;
     let (mut read_at, mut planned_at) = (Instant::now(), Instant::now());
     while !interrupted.load(Ordering::Relaxed) {
         std::thread::sleep(CTRL_C_POLL);
@@ -96,7 +96,7 @@ pub(super) fn serve(
         }
         read_at = Instant::now();
         // Files that cannot be read are probably being written.
-        let Ok(tree) = planning::read(&planning.source) else { continue };
+        let Ok(tree) = source_tree::read(&planning.source) else { continue };
         if tree.base.tree == shown && planned_at.elapsed() < PLAN_EVERY {
             continue;
         }
@@ -114,7 +114,8 @@ pub(super) fn serve(
 fn preview_status(
     plan: Plan,
     observed: Option<&Observed>,
-    (since, now): (Timestamp, Timestamp),
+    since: Timestamp,
+    now: Timestamp,
 ) -> Status {
     let base = &plan.capacity.base;
     Status {
@@ -150,7 +151,7 @@ fn preview_status(
         failing_actions: [].into(),
         persisted_state: crate::controller::PersistedStateSize::default(),
         competing_autoscaler: None,
-        counters: [].into(),
+        counters: Counters::default(),
         durations: crate::telemetry::histogram::Histograms::default(),
         wakes_at: None,
     }

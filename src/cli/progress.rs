@@ -151,7 +151,7 @@ fn outcome_text(outcome: &Outcome) -> String {
         Outcome::AlreadyDone => "already done".to_owned(),
         Outcome::Dropped { why } => format!("no longer needed: {why}"),
         Outcome::Skipped { why } => format!("skipped: {why}"),
-        Outcome::GivenUp { why } => format!("given up: {why}"),
+        Outcome::Abandoned { why } => format!("abandoned: {why}"),
         Outcome::Failed { why } => format!("failed: {why}"),
     }
 }
@@ -231,7 +231,7 @@ mod tests {
             address: format!("ec2_instance.web[\"{key}\"]").into(),
             step: WaveStep::Retire,
             instance_id: None,
-            outcome: Outcome::GivenUp { why: "not\ndrained".into() },
+            outcome: Outcome::Abandoned { why: "not\ndrained".into() },
         };
         let verdict = ApplyStatus::Partly;
         let (plan_id, digest) = ("p".into(), "d".into());
@@ -250,7 +250,7 @@ mod tests {
             ),
             "{text}"
         );
-        assert_eq!(lines[2], "  ec2_instance.web[\"0\"]: given up: not\\ndrained");
+        assert_eq!(lines[2], "  ec2_instance.web[\"0\"]: abandoned: not\\ndrained");
         assert!(text.ends_with("drained\n"), "{text}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use super::error::CliError;
-use super::signature_check::signature_problem;
+use super::signature_check::{SignatureContext, signature_problem};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
@@ -69,7 +69,8 @@ impl Repository {
             render_rounds::read(&tree.tree, &fleet, home, &*tree.files, &toolbox);
         desired.problems.extend(problems);
         let (base, rendered) = base_with_inputs(tree, &renderings);
-        desired.problems.extend(signature_problem(&fleet, tree, (trusted, base.dirty)));
+        let context = SignatureContext { trusted, dirty: base.dirty };
+        desired.problems.extend(signature_problem(&fleet, tree, &context));
         desired.problems.extend(network_warning(&renderings, &toolbox));
         desired.problems.sort();
         desired.problems.dedup();

@@ -14,15 +14,17 @@ use super::error::CliError;
 use super::lock::WorldLock;
 use super::repository::Repository;
 use super::settings::RunSettings;
-use super::world::WorldChoice;
-use super::{Console, Exit, embedded, planning};
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, apply_session, embedded, planning, source_tree};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
 #[cfg(feature = "page")]
 use crate::controller::StatusPublisher;
 use crate::controller::runtime::embedded::EmbeddedOptions;
 #[cfg(feature = "cluster")]
-use crate::controller::runtime::live::{self, LiveOptions};
+use crate::controller::runtime::live;
+#[cfg(feature = "cluster")]
+use crate::controller::runtime::live_cluster::LiveOptions;
 use crate::controller::runtime::{
     self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage,
 };
@@ -38,7 +40,7 @@ pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit,
         // be read.
         return run_live(settings, None, console);
     }
-    let tree = planning::read(&settings.source)?;
+    let tree = source_tree::read(&settings.source)?;
     let repository = Repository::read(&tree);
     let world = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
     match &world {
@@ -106,7 +108,7 @@ fn run_options(settings: &RunSettings) -> RunOptions {
 /// Returns a flag that Ctrl-C and SIGTERM set, so that a stop by Kubernetes ends the controller in
 /// order.
 fn shutdown_flag() -> Result<Arc<AtomicBool>, CliError> {
-    let flag = embedded::interrupt_flag()?;
+    let flag = apply_session::interrupt_flag()?;
     signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&flag))
         .map_err(|error| CliError::new(error).context("cannot listen for SIGTERM".to_owned()))?;
     Ok(flag)

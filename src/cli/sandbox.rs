@@ -12,8 +12,8 @@ use super::error::CliError;
 use super::preview::Preview;
 use super::repository::Repository;
 use super::settings::{SandboxSettings, SourceSettings};
-use super::world::WorldChoice;
-use super::{Console, Exit, embedded, files, planning};
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, apply_session, embedded, files, planning, source_tree};
 use crate::catalog::Catalog;
 use crate::model::desired::{Desired, Problem, Severity};
 use crate::model::observed::Observed;
@@ -31,7 +31,7 @@ const CTRL_C_POLL: Duration = Duration::from_millis(100);
 const POLLS_PER_READ: u32 = 20;
 
 pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let tree = planning::read(&settings.source)?;
+    let tree = source_tree::read(&settings.source)?;
     let repository = Repository::read(&tree);
     let choice = planning::world_choice(None, &settings.source, &repository)?;
     let directory = match &choice {
@@ -41,13 +41,14 @@ pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<E
     let (world, catalog) = start_world(&repository, directory, console)?;
     let (world, repository) = (Rc::new(world), Rc::new(repository));
     world.set_speedup(settings.speed);
-    let interrupted = embedded::interrupt_flag()?;
+    let interrupted = apply_session::interrupt_flag()?;
     let directory = tempfile::tempdir().map_err(|error| server_error(&error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| server_error(&error))?;
     runtime.block_on(async {
-        let context = (catalog.clone(), Rc::new(repository.desired.clone()));
-        let server = ApiServer::for_world(Rc::clone(&world), context, settings.port).await;
+        let desired = Rc::new(repository.desired.clone());
+        let server =
+            ApiServer::for_world(Rc::clone(&world), catalog.clone(), desired, settings.port).await;
         let server = server.map_err(|error| server_error(&error))?;
         let url = server.url().map_err(|error| server_error(&error))?;
         let config = directory.path().join("kubeconfig");
@@ -214,7 +215,7 @@ impl SandboxSession<'_> {
                 continue;
             }
             // Files that cannot be read are probably being written.
-            let Ok(tree) = planning::read(&self.settings.source) else { continue };
+            let Ok(tree) = source_tree::read(&self.settings.source) else { continue };
             if tree.base.tree == delivered {
                 self.page.refresh(None);
                 continue;

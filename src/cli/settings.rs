@@ -20,7 +20,7 @@ use super::args::{
 };
 use super::error::CliError;
 use super::progress::ProgressFormat;
-use super::world::WorldChoice;
+use super::world_choice::WorldChoice;
 use crate::demand::DemandMode;
 use crate::model::ids::Digest;
 use crate::render::Verbosity;

@@ -18,12 +18,21 @@ use crate::model::ids::Origin;
 /// A problem and its hint.
 type SignatureProblem = (String, &'static str);
 
-/// Returns the signature problem of `tree`, if any. Commits in `trusted` count with any signer.
+/// The facts about a tree that its commits do not show.
+pub(super) struct SignatureContext<'a> {
+    /// Commits that count with any signer.
+    pub(super) trusted: &'a BTreeSet<String>,
+    /// True if the files differ from the commit.
+    pub(super) dirty: bool,
+}
+
+/// Returns the signature problem of `tree`, if any.
 pub(super) fn signature_problem(
     fleet: &Fleet,
     tree: &RepositoryTree,
-    (trusted, dirty): (&BTreeSet<String>, bool),
+    context: &SignatureContext<'_>,
 ) -> Option<Problem> {
+    let SignatureContext { trusted, dirty } = *context;
     let problem = match &tree.signed_history {
         None if fleet.signers.is_empty() => None,
         None => {

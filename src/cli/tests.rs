@@ -8,14 +8,15 @@ use clap::CommandFactory;
 use super::settings::{
     ApplySubject, Format, PlanSettings, PlanView, PlanningSettings, SourceSettings,
 };
-use super::world::WorldChoice;
+use super::world_choice::WorldChoice;
 use super::*;
 use crate::demand::DemandMode;
 use crate::model::desired::{Problem, Severity};
 use crate::plan::wire::{Check, CheckStatus, FORMAT_VERSION};
-use crate::plan::{Plan, seal};
+use crate::plan::Plan;
 use crate::planner::Scope;
-use crate::render::{RepositoryCounts, Verbosity, fixture};
+use crate::render::{RepositoryCounts, Verbosity};
+use crate::testing::sample_plan;
 use crate::telemetry::LogLevel;
 
 /// Captured output of a console.
@@ -92,12 +93,6 @@ fn error_text(error: &CliError) -> String {
         error.kind
     })
     .err
-}
-
-/// Returns the plan with its digest and identity computed.
-pub(super) fn sealed(mut plan: Plan) -> Plan {
-    seal(&mut plan);
-    plan
 }
 
 fn save(directory: &Path, plan: &Plan) -> String {
@@ -360,7 +355,7 @@ fn apply_accepts_a_directory_or_a_saved_plan() {
 #[test]
 fn show_repeats_text_and_json_of_a_saved_plan() {
     let directory = tempfile::tempdir().expect("a directory");
-    let plan = sealed(fixture::plan());
+    let plan = sample_plan::plan().sealed();
     let path = save(directory.path(), &plan);
     assert_eq!(run_command(&["show", &path, "--format", "json"]).out, plan.to_json());
     let text = run_command(&["show", &path]);
@@ -374,7 +369,7 @@ fn show_repeats_text_and_json_of_a_saved_plan() {
 #[test]
 fn unreadable_plan_exits_with_9_and_a_reason() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut plan = sealed(fixture::plan());
+    let mut plan = sample_plan::plan().sealed();
     let good = plan.to_json();
     plan.resource_changes.remove(0);
     for (content, reason) in [
@@ -409,11 +404,11 @@ fn exit_order_is_errors_policies_changes() {
         serve: None,
     };
     for (plan, plain, detailed) in [
-        (fixture::nothing(), 0, 0),
-        (fixture::plan(), 0, 2),
-        (Plan { checks: vec![deny()], ..fixture::plan() }, 6, 6),
-        (Plan { checks: vec![deny()], errored: true, ..fixture::plan() }, 1, 1),
-        (Plan { errored: true, ..fixture::nothing() }, 1, 1),
+        (sample_plan::nothing(), 0, 0),
+        (sample_plan::plan(), 0, 2),
+        (Plan { checks: vec![deny()], ..sample_plan::plan() }, 6, 6),
+        (Plan { checks: vec![deny()], errored: true, ..sample_plan::plan() }, 1, 1),
+        (Plan { errored: true, ..sample_plan::nothing() }, 1, 1),
     ] {
         let code = |detailed| {
             with_console(None, |console| {
@@ -438,7 +433,7 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
         #[cfg(feature = "page")]
         serve: None,
     };
-    let plan = fixture::plan();
+    let plan = sample_plan::plan();
     let now = "2026-09-01T10:02:00Z".parse().expect("a time");
     let end = |kind: io::ErrorKind| {
         let err = Sink::default();
@@ -456,7 +451,7 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
 #[test]
 fn explain_reads_a_saved_plan_and_suggests_similar_names() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = save(directory.path(), &sealed(fixture::plan()));
+    let path = save(directory.path(), &sample_plan::plan().sealed());
     let found = run_command(&["explain", "web/api", "--plan", &path]);
     assert!(found.out.starts_with("web/Deployment/api  clusters/prod/apps.yaml:3\n"));
     let json = run_command(&["explain", "i-web1", "--plan", &path, "--format", "json"]).out;

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{Format, ValidateSettings};
-use super::world::WorldChoice;
-use super::{Console, Exit, planning};
+use super::world_choice::WorldChoice;
+use super::{Console, Exit, planning, source_tree};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
 use crate::model::desired::{Problem, Severity, Unresolved};
@@ -19,7 +19,7 @@ use crate::planner::{self, Inputs, Scope};
 use crate::render::{RepositoryCounts, Verbosity, problems_json, problems_text};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let read = planning::read(&settings.source)?;
+    let read = source_tree::read(&settings.source)?;
     let repository = Repository::read(&read);
     let mut problems = problems(&repository);
     problems.extend(autoscaler_warnings(settings, &repository)?);
@@ -71,7 +71,9 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let demand = Demand::build(desired, &nothing, fleet.demand);
     problems.extend(demand.problems.iter().cloned());
     problems.extend(requests(desired));
-    problems.extend(desired.external_groups.iter().map(external_group_warning));
+    let external_groups = desired.external_groups.iter();
+    problems
+        .extend(external_groups.map(|(name, group)| external_group_warning(name, &group.origin)));
     match Catalog::load(&fleet.region, &fleet.zones) {
         Ok(catalog) => {
             problems.extend(lints(desired, &demand, &catalog));
@@ -115,7 +117,7 @@ fn autoscaler_warnings(
 
 /// Returns a warning for a group that only the world can confirm. A typo would otherwise appear
 /// only in a plan.
-fn external_group_warning((name, (_, origin)): (&PoolName, &(bool, Origin))) -> Problem {
+fn external_group_warning(name: &PoolName, origin: &Origin) -> Problem {
     Problem {
         origin: origin.clone(),
         severity: Severity::Warning,

@@ -224,7 +224,7 @@ impl ControllerState {
             }
             Step::NoCapacity { .. } => {
                 run.unanswered_launches.retain(|address| Some(address) != event.address.as_ref());
-                self.counters.count(Counter::LaunchesNoCapacity);
+                self.counters.count(Counter::LaunchesInsufficientCapacity);
                 if let (Some(persisted), Some(exclusion)) =
                     (&mut self.persistence.loaded, capacity_exclusion(event))
                 {
@@ -322,8 +322,6 @@ impl ControllerState {
         let Some(mut run) = self.applies.runs.remove(&ticket) else { return };
         let now = self.now;
         self.observation.require_next();
-        let took = now.duration_since(run.record.started_at).as_millis();
-        self.counters.add(Counter::ApplyMillis, u64::try_from(took).unwrap_or(0));
         run.record.ended_at = now;
         self.interruptions.invalidate_cordons_of(&run, self.observation.next_number());
         let failed = failed_pools(&run.plan, end.as_deref().ok());
@@ -333,7 +331,7 @@ impl ControllerState {
             Ok(receipt) => {
                 self.counters.count(match receipt.verdict {
                     ApplyStatus::Applied => Counter::ReconcilesApplied,
-                    ApplyStatus::Partly => Counter::ReconcilesPartly,
+                    ApplyStatus::Partly => Counter::ReconcilesPartlyApplied,
                     ApplyStatus::Interrupted => Counter::ReconcilesInterrupted,
                 });
                 self.time_since("apply", receipt.verdict.as_str(), run.record.started_at);
@@ -363,7 +361,7 @@ impl ControllerState {
             // EC2 may have received a call that failed.
             !run.terminated_instances.contains(*instance)
                 && outcome.is_none_or(|change| match change.outcome {
-                    Outcome::Dropped { .. } | Outcome::Skipped { .. } | Outcome::GivenUp { .. } => {
+                    Outcome::Dropped { .. } | Outcome::Skipped { .. } | Outcome::Abandoned { .. } => {
                         true
                     }
                     Outcome::Done | Outcome::AlreadyDone | Outcome::Failed { .. } => false,

@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn apply_mark_keeps_other_keys_of_the_record() {
-        let plan = crate::render::fixture::nothing();
+        let plan = crate::testing::sample_plan::nothing();
         let at = Timestamp::UNIX_EPOCH;
         let of_later = r#"{"served":"a1","newerThanThis":{"x":1},"applied":null}"#;
         let text = with_applied(Some(of_later), &plan, at, true);

@@ -102,47 +102,20 @@ fn is_running(observed: &Observed, other: &CompetingAutoscaler) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::fixture::ControllerHarness;
     use super::super::{Event, Mode, StartOptions, step};
     use super::*;
-    use crate::model::ids::WorkloadKind;
-    use crate::model::observed::{ClusterIdentity, LiveWorkload, Pod};
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + seconds).expect("a time")
-    }
+    use crate::model::observed::{ClusterIdentity, Pod};
+    use crate::testing::controller::{ControllerHarness, at};
+    use crate::testing::pods::deployment;
+    use crate::testing::world::{live_workload, pod};
 
     /// Returns a world with a controller that has a pod of this phase, or none.
     fn world(seconds: i64, phase: Option<PodPhase>) -> Event {
-        let mut observed = Observed::empty(ClusterIdentity::default(), at(seconds));
-        let owner = WorkloadId {
-            namespace: "kube-system".into(),
-            kind: WorkloadKind::Deployment,
-            name: "karpenter".into(),
-        };
-        observed.workloads.push(LiveWorkload {
-            id: owner.clone(),
-            replicas: 2,
-            first_ordinal: 0,
-            delivered: false,
-            template: None,
-        });
-        observed.pods.extend(phase.map(|phase| {
-            Arc::new(Pod {
-                namespace: "kube-system".into(),
-                name: "karpenter-1".into(),
-                uid: "u".into(),
-                owner: Some(owner),
-                template: "t".to_owned(),
-                node: None,
-                phase,
-                created_at: at(0),
-                terminating: false,
-                mirror: false,
-                started_at: None,
-                granted: [].into(),
-            })
-        }));
+        let owner = deployment("kube-system", "karpenter");
+        let pod = |phase| Pod { phase, ..pod("karpenter-1").owned_by(&owner) };
+        let observed = Observed::of_cluster("", at(seconds))
+            .with_workload(live_workload(&owner, 2))
+            .with_pods(phase.map(pod));
         Event::Observed(Arc::new(observed))
     }
 
@@ -154,27 +127,27 @@ mod tests {
         seen.workloads[0].id = owner.clone();
         let pod = Pod { owner: Some(owner), namespace: "shop".into(), ..Pod::clone(&seen.pods[0]) };
         seen.pods = vec![Arc::new(pod)];
-        let mut story = ControllerHarness::with_mode(Mode::Full);
-        story.step_at(100, Event::Observed(Arc::new(seen)));
+        let mut harness = ControllerHarness::with_mode(Mode::Full);
+        harness.step_at(100, Event::Observed(Arc::new(seen)));
         assert_eq!(
-            (story.state().competing_autoscaler(), story.state().mode()),
+            (harness.state().competing_autoscaler(), harness.state().mode()),
             (None, Mode::Full)
         );
     }
 
     #[test]
     fn auto_mode_is_detected_by_eks_report_or_by_node() {
-        let mut story = ControllerHarness::with_mode(Mode::Full);
-        let says = |story: &mut ControllerHarness, second: i64, auto_mode: bool| {
-            let head = story.state().revisions.served.clone().expect("it was read");
+        let mut harness = ControllerHarness::with_mode(Mode::Full);
+        let says = |harness: &mut ControllerHarness, second: i64, auto_mode: bool| {
+            let head = harness.state().revisions.served.clone().expect("it was read");
             let head = super::super::Revision { auto_mode, ..super::super::Revision::clone(&head) };
-            story.step_at(second, Event::BranchRead(Ok(Arc::new(head))));
-            story.state().mode()
+            harness.step_at(second, Event::BranchRead(Ok(Arc::new(head))));
+            harness.state().mode()
         };
-        assert_eq!(says(&mut story, 1, true), Mode::Observe);
-        assert_eq!(story.state().status().competing_autoscaler.as_deref(), Some(AUTO_MODE));
-        assert!(!story.state().accepts_messages());
-        assert_eq!(says(&mut story, 2, false), Mode::Full);
+        assert_eq!(says(&mut harness, 1, true), Mode::Observe);
+        assert_eq!(harness.state().status().competing_autoscaler.as_deref(), Some(AUTO_MODE));
+        assert!(!harness.state().accepts_messages());
+        assert_eq!(says(&mut harness, 2, false), Mode::Full);
         // Its nodes come and go; the controller does not take turns with it.
         for (second, is_there, expected) in [
             (100, false, Mode::Full),
@@ -183,34 +156,34 @@ mod tests {
             (799, false, Mode::Observe),
             (800, false, Mode::Full),
         ] {
-            let mut seen = super::super::fixture::world(second);
+            let mut seen = crate::testing::controller::world(second);
             let node = seen.nodes.values_mut().next().expect("a node");
             if is_there {
                 node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
             }
-            story.step_at(second, Event::Observed(Arc::new(seen)));
+            harness.step_at(second, Event::Observed(Arc::new(seen)));
             assert_eq!(
-                story.state().mode(),
+                harness.state().mode(),
                 expected,
                 "{:?}",
-                story.state().competing_autoscaler()
+                harness.state().competing_autoscaler()
             );
         }
     }
 
     #[test]
     fn auto_mode_counts_while_its_commit_waits_for_ci() {
-        let mut story = ControllerHarness::with_mode(Mode::Full);
-        let served = story.state().revisions.served.clone().expect("it was read");
+        let mut harness = ControllerHarness::with_mode(Mode::Full);
+        let served = harness.state().revisions.served.clone().expect("it was read");
         let mut newer = super::super::Revision::clone(&served);
         newer.commit = "newer".to_owned();
         newer.controller.applied_by = crate::model::desired::AppliedBy::Ci;
         for (second, auto_mode, expected) in [(1, true, Mode::Observe), (2, false, Mode::Full)] {
             let head = super::super::Revision { auto_mode, ..newer.clone() };
-            story.step_at(second, Event::BranchRead(Ok(Arc::new(head))));
-            assert_eq!(story.state().mode(), expected);
+            harness.step_at(second, Event::BranchRead(Ok(Arc::new(head))));
+            assert_eq!(harness.state().mode(), expected);
             assert_eq!(
-                story.state().revisions.served.as_ref().map(|head| &*head.commit),
+                harness.state().revisions.served.as_ref().map(|head| &*head.commit),
                 Some(&*served.commit)
             );
         }

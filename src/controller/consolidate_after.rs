@@ -68,51 +68,22 @@ fn pod_hash(pod: &Pod) -> u64 {
 mod tests {
     use super::*;
     use crate::model::ids::{WorkloadId, WorkloadKind};
-    use crate::model::observed::{ClusterIdentity, Node, PodPhase};
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + seconds).expect("a time")
-    }
+    use crate::model::observed::{Node, PodPhase};
+    use crate::testing::controller::at;
+    use crate::testing::pods::deployment;
+    use crate::testing::world;
 
     fn pod(uid: &str, kind: WorkloadKind, node: &str, phase: PodPhase) -> Pod {
-        let owner = WorkloadId { namespace: "web".into(), kind, name: "api".into() };
-        Pod {
-            namespace: "web".into(),
-            name: uid.into(),
-            uid: uid.into(),
-            owner: Some(owner),
-            template: "t".to_owned(),
-            node: Some(node.into()),
-            phase,
-            created_at: at(0),
-            terminating: false,
-            mirror: false,
-            started_at: None,
-            granted: [].into(),
-        }
+        let owner = WorkloadId { kind, ..deployment("web", "api") };
+        Pod { phase, ..world::pod(uid).owned_by(&owner).on(node) }
     }
 
     fn world(nodes: &[&str], pods: &[Pod]) -> Observed {
-        let mut world = Observed::empty(ClusterIdentity::default(), at(0));
-        for name in nodes {
-            let node = Node {
-                name: (*name).into(),
-                uid: (*name).into(),
-                instance: Some(format!("i-{name}").into()),
-                labels: [].into(),
-                annotations: [].into(),
-                taints: Vec::new(),
-                capacity: crate::model::units::Resources::default(),
-                allocatable: crate::model::units::Resources::default(),
-                ready: true,
-                faults: [].into(),
-                unschedulable: false,
-                created_at: at(0),
-            };
-            world.nodes.insert(node.name.clone(), node);
-        }
-        world.pods = pods.iter().cloned().map(Into::into).collect();
-        world
+        let world = Observed::of_cluster("", at(0)).with_pods(pods.iter().cloned());
+        nodes.iter().fold(world, |world, name| {
+            let instance = Some(format!("i-{name}").into());
+            world.with_node(Node { instance, ..world::node(name) })
+        })
     }
 
     #[test]

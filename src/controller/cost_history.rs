@@ -39,23 +39,23 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::controller::fixture::{ControllerHarness, at, world};
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::{Event, Mode};
     use crate::plan::Plan;
-    use crate::render::fixture as plans;
+    use crate::testing::sample_plan;
 
     #[test]
     fn costs_of_plans_with_errors_are_ignored() {
-        let mut story = ControllerHarness::with_mode(Mode::Observe);
+        let mut harness = ControllerHarness::with_mode(Mode::Observe);
         for (second, hourly, errored) in [(10, 5, false), (20, 9, true), (30, 7, false)] {
-            story.modify(|state| state.planning.replan_at = at(second));
-            story.step_at(second, Event::Observed(Arc::new(world(second))));
-            let mut plan = Plan { errored, ..plans::plan() };
+            harness.modify(|state| state.planning.replan_at = at(second));
+            harness.step_at(second, Event::Observed(Arc::new(world(second))));
+            let mut plan = Plan { errored, ..sample_plan::plan() };
             plan.capacity.cost.hourly_before = MicroUsd(hourly);
-            story.finish_planning(second, plan);
+            harness.finish_planning(second, plan);
         }
         let expected = [(at(10), MicroUsd(5)), (at(30), MicroUsd(7))];
-        assert_eq!(story.state().status().hourly_costs, expected);
+        assert_eq!(harness.state().status().hourly_costs, expected);
     }
 
     #[test]

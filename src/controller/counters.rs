@@ -3,91 +3,111 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A counter of the controller. [`Status`](super::Status) says what each one counts.
+use serde::{Serialize, Serializer};
+
+/// A counter of the controller. No counter decreases while the process lives.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Counter {
-    ReadsGitDone,
-    ReadsGitFailed,
-    ReadsGitGone,
-    ReadsWorldDone,
-    ReadsWorldPartial,
-    ReadsWorldBlind,
+pub enum Counter {
+    /// Completed reads of the repository.
+    RepositoryReadsDone,
+    /// Failed reads of the repository.
+    RepositoryReadsFailed,
+    /// Reads that found the followed reference missing.
+    RepositoryReadsRefMissing,
+    /// Complete observations of the cluster.
+    ClusterReadsDone,
+    /// Incomplete observations of the cluster.
+    ClusterReadsPartial,
+    /// Observations that lack every managed node that had joined.
+    ClusterReadsNoManagedNodes,
+    /// Plans.
     PlansMade,
+    /// Plans with another digest than the previous one.
     PlansChanged,
-    PlanMillis,
-    ReconcilesNothing,
+    /// Plans without changes.
+    ReconcilesNoChanges,
+    /// Plans of which every change is blocked.
     ReconcilesBlocked,
+    /// Applied plans.
     ReconcilesApplied,
-    ReconcilesPartly,
+    /// Partly applied plans.
+    ReconcilesPartlyApplied,
+    /// Plans that were refused before the first change.
     ReconcilesRefused,
+    /// Interrupted applies.
     ReconcilesInterrupted,
-    ApplyMillis,
+    /// Requested launches.
     LaunchesRequested,
+    /// Launched instances.
     LaunchesDone,
+    /// Failed launches.
     LaunchesFailed,
-    LaunchesNoCapacity,
+    /// Launch attempts without capacity in EC2.
+    LaunchesInsufficientCapacity,
+    /// Instances that could not be terminated.
     TerminationsFailed,
+    /// Evicted pods.
     EvictionsDone,
+    /// Evictions that a disruption budget refused.
     EvictionsBlocked,
+    /// Interruption messages deleted from the queue.
     MessagesAcknowledged,
+    /// Interruption messages left in the queue because too many were pending.
     MessagesDeferred,
-    DrainsGivenUp,
+    /// Drains that did not finish in time.
+    DrainsAbandoned,
+    /// Nodes that an abandoned drain left cordoned, and that the plan keeps.
     NodesUncordoned,
+    /// Nominations of pods.
     NominationsMade,
+    /// Nominations that the API server rejected.
     NominationsRefused,
-    NominationsHonoured,
+    /// Nominations whose pod was bound to the nominated node.
+    NominationsHonored,
+    /// Nominations whose pod was bound to another node, or deleted.
     NominationsDropped,
-    Steps,
-    StepMicros,
-    PendingReactions,
-    PendingReactionMillis,
-    /// Terminated instances, by reason.
+    /// Terminated instances, by reason, such as `empty` or `not-ready`.
     Terminations(String),
     /// Interruption messages, by kind.
     Messages(&'static str),
-    /// Errors, by source.
+    /// Errors, by source, such as `repository`, `queue`, `ec2` or `kubernetes`.
     Errors(String),
 }
 
 impl Counter {
     /// Returns the name of the counter in the published status.
-    fn name(&self) -> Cow<'static, str> {
+    #[must_use]
+    pub fn name(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Self::ReadsGitDone => "reads.git.done",
-            Self::ReadsGitFailed => "reads.git.failed",
-            Self::ReadsGitGone => "reads.git.gone",
-            Self::ReadsWorldDone => "reads.world.done",
-            Self::ReadsWorldPartial => "reads.world.partial",
-            Self::ReadsWorldBlind => "reads.world.blind",
+            Self::RepositoryReadsDone => "reads.repository.done",
+            Self::RepositoryReadsFailed => "reads.repository.failed",
+            Self::RepositoryReadsRefMissing => "reads.repository.ref_missing",
+            Self::ClusterReadsDone => "reads.cluster.done",
+            Self::ClusterReadsPartial => "reads.cluster.partial",
+            Self::ClusterReadsNoManagedNodes => "reads.cluster.no_managed_nodes",
             Self::PlansMade => "plans.made",
             Self::PlansChanged => "plans.changed",
-            Self::PlanMillis => "plan_millis",
-            Self::ReconcilesNothing => "reconciles.nothing",
+            Self::ReconcilesNoChanges => "reconciles.no_changes",
             Self::ReconcilesBlocked => "reconciles.blocked",
             Self::ReconcilesApplied => "reconciles.applied",
-            Self::ReconcilesPartly => "reconciles.partly",
+            Self::ReconcilesPartlyApplied => "reconciles.partly",
             Self::ReconcilesRefused => "reconciles.refused",
             Self::ReconcilesInterrupted => "reconciles.interrupted",
-            Self::ApplyMillis => "apply_millis",
             Self::LaunchesRequested => "launches.requested",
             Self::LaunchesDone => "launches.done",
             Self::LaunchesFailed => "launches.failed",
-            Self::LaunchesNoCapacity => "launches.no_capacity",
+            Self::LaunchesInsufficientCapacity => "launches.insufficient_capacity",
             Self::TerminationsFailed => "terminations.failed",
             Self::EvictionsDone => "evictions.done",
             Self::EvictionsBlocked => "evictions.blocked",
             Self::MessagesAcknowledged => "messages.acknowledged",
             Self::MessagesDeferred => "messages.deferred",
-            Self::DrainsGivenUp => "drains.given_up",
+            Self::DrainsAbandoned => "drains.abandoned",
             Self::NodesUncordoned => "nodes.uncordoned",
             Self::NominationsMade => "nominations.made",
             Self::NominationsRefused => "nominations.refused",
-            Self::NominationsHonoured => "nominations.honoured",
+            Self::NominationsHonored => "nominations.honored",
             Self::NominationsDropped => "nominations.dropped",
-            Self::Steps => "steps",
-            Self::StepMicros => "step_micros",
-            Self::PendingReactions => "pending.reactions",
-            Self::PendingReactionMillis => "pending.reaction_millis",
             Self::Terminations(reason) => return format!("terminations.{reason}").into(),
             Self::Messages(kind) => return format!("messages.{kind}").into(),
             Self::Errors(source) => return format!("errors.{source}").into(),
@@ -95,11 +115,12 @@ impl Counter {
     }
 }
 
-/// Values of the counters. They never decrease while the process lives.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Counters(BTreeMap<Counter, u64>);
+/// Values of the counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters(BTreeMap<Counter, u64>);
 
 impl Counters {
+    /// Adds one to a counter.
     pub(super) fn count(&mut self, counter: Counter) {
         self.add(counter, 1);
     }
@@ -110,6 +131,7 @@ impl Counters {
         *count = count.saturating_add(by);
     }
 
+    /// Counts an error of `source`.
     pub(super) fn count_error(&mut self, source: &str) {
         self.count(Counter::Errors(source.to_owned()));
     }
@@ -119,8 +141,41 @@ impl Counters {
         self.add(Counter::Errors("kubernetes".to_owned()), u64::from(result.is_err()));
     }
 
-    /// Returns the counters by name.
-    pub(super) fn by_name(&self) -> BTreeMap<String, u64> {
-        self.0.iter().map(|(counter, count)| (counter.name().into_owned(), *count)).collect()
+    /// Returns the value of a counter; zero if nothing was counted.
+    #[must_use]
+    pub fn get(&self, counter: &Counter) -> u64 {
+        self.0.get(counter).copied().unwrap_or(0)
+    }
+
+    /// Returns the number of applies that ended, in any way.
+    #[must_use]
+    pub fn completed_applies(&self) -> u64 {
+        [
+            Counter::ReconcilesApplied,
+            Counter::ReconcilesPartlyApplied,
+            Counter::ReconcilesRefused,
+            Counter::ReconcilesInterrupted,
+        ]
+        .iter()
+        .map(|counter| self.get(counter))
+        .sum()
+    }
+
+    /// Returns the counters that exist, with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&Counter, u64)> {
+        self.0.iter().map(|(counter, count)| (counter, *count))
+    }
+}
+
+impl FromIterator<(Counter, u64)> for Counters {
+    fn from_iter<I: IntoIterator<Item = (Counter, u64)>>(counts: I) -> Self {
+        Self(counts.into_iter().collect())
+    }
+}
+
+/// The counters by name.
+impl Serialize for Counters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(counter, count)| (counter.name(), count)))
     }
 }

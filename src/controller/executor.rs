@@ -379,7 +379,7 @@ where
                 let result = signals.acknowledge(&receipt).await;
                 Event::Acknowledged { receipt, result }
             }),
-            Effect::Nominate { pod, node } => Box::pin(nominate((store, signals), pod, node)),
+            Effect::Nominate { pod, node } => Box::pin(nominate(store, signals, pod, node)),
             Effect::AnswerOfferingAttempt { ticket, address, is_persisted } => {
                 let waiter = self.attempt_waiters.borrow_mut().remove(&(ticket, address));
                 // The apply may have ended.
@@ -567,7 +567,8 @@ async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: SignalSource, D>(
 }
 
 async fn nominate<D: StateStore, G: SignalSource>(
-    (store, signals): (&D, &G),
+    store: &D,
+    signals: &G,
     pod: Box<Pod>,
     node: NodeName,
 ) -> Event {

@@ -31,7 +31,7 @@ pub const BREAK_GLASS_MAX: jiff::SignedDuration = jiff::SignedDuration::from_hou
 /// Breaker that a plan latches if it removes too much.
 pub const MASS_REMOVAL_BREAKER: &str = "mass-removal";
 /// Breaker that launches latch if they do not help pending pods.
-pub const INEFFECTIVE_LAUNCHES_BREAKER: &str = "launches-do-not-help";
+pub const INEFFECTIVE_LAUNCHES_BREAKER: &str = "ineffective-launches";
 
 /// Decision on a change.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -279,10 +279,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::controller::fixture::{ControllerHarness, at as story_at, world as fixture_world};
+    use crate::testing::controller::{self, ControllerHarness};
     use crate::controller::{BlockedReason, Event, Signal};
     use crate::plan::wire::WaveStep;
-    use crate::render::fixture;
+    use crate::testing::sample_plan;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).expect("a time")
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn same_launch_repeats_its_token_and_any_other_waits() {
-        let (plan, mut all) = (fixture::plan(), Vec::new());
+        let (plan, mut all) = (sample_plan::plan(), Vec::new());
         assert!(!has_registered(&all, &plan));
         assert_eq!(
             register_launches(&mut all, &plan, at(0)),
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn last_requested_offering_is_stored_until_answered() {
-        let (plan, mut all) = (fixture::plan(), Vec::new());
+        let (plan, mut all) = (sample_plan::plan(), Vec::new());
         assert!(register_launches(&mut all, &plan, at(7)).is_ok());
         let mut addresses = launch_digests(&plan).into_keys();
         let (first, second) =
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn answer_or_end_of_apply_clears_all_but_unanswered() {
-        let (plan, mut all) = (fixture::plan(), Vec::new());
+        let (plan, mut all) = (sample_plan::plan(), Vec::new());
         assert!(register_launches(&mut all, &plan, at(0)).is_ok());
         let addresses: Vec<Address> = launch_digests(&plan).into_keys().collect();
         forget_answered(&mut all, &addresses[0]);
@@ -403,27 +403,27 @@ mod tests {
 
     #[test]
     fn plan_that_waits_for_launches_in_doubt_reports_it() {
-        let mut story = ControllerHarness::started();
-        story.step_at(1, Event::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        story.step_at(2, Event::Observed(Arc::new(fixture_world(2))));
-        let plan = fixture::plan();
-        story.modify(|state| {
+        let mut harness = ControllerHarness::started();
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness.step_at(2, Event::Observed(Arc::new(controller::world(2))));
+        let plan = sample_plan::plan();
+        harness.modify(|state| {
             let persisted = state.persistence.loaded.as_mut().expect("recalled");
             persisted.in_doubt_launches.push(InDoubtLaunches {
                 unlisted: 1,
-                at: story_at(2),
+                at: controller::at(2),
                 ..in_doubt(&with_other_decision(&plan))
             });
         });
         let mut launches = Plan { applyable: true, ..plan };
         launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
         for _ in 0..2 {
-            story.finish_planning(3, launches.clone());
+            harness.finish_planning(3, launches.clone());
         }
-        let blocked = story.state().status().plan.expect("planned").blocked;
-        let until = later(story_at(2), EC2_VISIBILITY_MAX);
-        assert!(!blocked.is_empty() && story.state().applies.runs.is_empty(), "{blocked:?}");
+        let blocked = harness.state().status().plan.expect("planned").blocked;
+        let until = later(controller::at(2), EC2_VISIBILITY_MAX);
+        assert!(!blocked.is_empty() && harness.state().applies.runs.is_empty(), "{blocked:?}");
         assert!(
             blocked.values().all(|by| by.reason == BlockedReason::LaunchInDoubt { until }),
             "{blocked:?}"
@@ -432,43 +432,43 @@ mod tests {
 
     #[test]
     fn shown_instance_is_awaited_in_older_observations() {
-        let mut story = ControllerHarness::started();
-        story.step_at(1, Event::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        let plan = fixture::plan();
+        let mut harness = ControllerHarness::started();
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        let plan = sample_plan::plan();
         let (plan_id, address) = (plan.capacity.plan_id.clone(), Address::from("ec2_instance.web"));
-        story.modify(|state| {
+        harness.modify(|state| {
             let rows = [(address.clone(), "decides".to_owned())].into();
             let persisted = state.persistence.loaded.as_mut().expect("recalled");
             persisted.in_doubt_launches.push(InDoubtLaunches {
                 rows,
-                at: story_at(2),
+                at: controller::at(2),
                 ..in_doubt(&plan)
             });
         });
-        let mut shows = fixture_world(2);
-        let mut young = crate::model::observed::fixture::managed_instance("i-young", "c");
-        young.launched_at = story_at(0);
+        let mut shows = controller::world(2);
+        let mut young = crate::testing::world::managed_instance("i-young", "c");
+        young.launched_at = controller::at(0);
         young.tags.insert(tag::CHANGE.to_owned(), change_id(&plan_id, &address).to_string());
         shows.instances.insert(young.id.clone(), young);
-        story.modify(|state| state.planning.run = None);
-        story.step_at(3, Event::Observed(Arc::new(shows.clone())));
-        let state = story.state();
+        harness.modify(|state| state.planning.run = None);
+        harness.step_at(3, Event::Observed(Arc::new(shows.clone())));
+        let state = harness.state();
         assert!(
             state.persistence.loaded.as_ref().expect("recalled").in_doubt_launches.is_empty(),
             "it is shown"
         );
         assert!(state.planning.run.is_some(), "the plan counts it");
         // Two observations that show it do not outweigh a late one.
-        story.modify(|state| state.planning.run = None);
-        story.step_at(7, Event::Observed(Arc::new(shows.clone())));
-        story.modify(|state| state.planning.run = None);
-        story.step_at(9, Event::Observed(Arc::new(fixture_world(9))));
-        assert!(story.state().planning.run.is_none(), "no plan is made without it");
-        story.step_at(15, Event::Observed(Arc::new(Observed { taken_at: story_at(15), ..shows })));
-        story.modify(|state| state.planning.replan_at = story_at(16));
-        story.step_at(16, Event::Timer);
-        assert!(story.state().planning.run.is_some());
+        harness.modify(|state| state.planning.run = None);
+        harness.step_at(7, Event::Observed(Arc::new(shows.clone())));
+        harness.modify(|state| state.planning.run = None);
+        harness.step_at(9, Event::Observed(Arc::new(controller::world(9))));
+        assert!(harness.state().planning.run.is_none(), "no plan is made without it");
+        harness.step_at(15, Event::Observed(Arc::new(Observed { taken_at: controller::at(15), ..shows })));
+        harness.modify(|state| state.planning.replan_at = controller::at(16));
+        harness.step_at(16, Event::Timer);
+        assert!(harness.state().planning.run.is_some());
     }
 
     fn in_doubt(plan: &Plan) -> InDoubtLaunches {

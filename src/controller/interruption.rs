@@ -214,7 +214,7 @@ impl ControllerState {
         if (observe_only || is_released) && !interruption.drain_abandoned {
             let snapshot = NodeSnapshot { node, observed, drained };
             match interruption.stand_down(snapshot, now, effects) {
-                Transition::DrainAbandoned => self.counters.count(Counter::DrainsGivenUp),
+                Transition::DrainAbandoned => self.counters.count(Counter::DrainsAbandoned),
                 Transition::Finished if is_released && observed => self.forget_interruption(id),
                 Transition::Continue | Transition::Finished => {}
             }
@@ -248,7 +248,7 @@ impl ControllerState {
         match transition {
             Transition::Continue => self.acknowledge_if_handled(id),
             Transition::DrainAbandoned => {
-                self.counters.count(Counter::DrainsGivenUp);
+                self.counters.count(Counter::DrainsAbandoned);
                 // Health problems of the instance are timed anew.
                 self.node_health.problems.retain(|(of, _), _| of != id);
             }

@@ -113,7 +113,7 @@ impl ControllerState {
         });
         if blind {
             // Ages begin anew after an implausible observation.
-            self.counters.count(Counter::ReadsWorldBlind);
+            self.counters.count(Counter::ClusterReadsNoManagedNodes);
             self.node_health.problems.clear();
         }
         let sizes = self.record_problems(world, &nodes, &possibly_joined);

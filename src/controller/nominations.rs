@@ -48,7 +48,7 @@ impl Nominations {
         self.0.retain(|uid, nomination| {
             let counter = match pods.get(uid).map(|pod| &pod.node) {
                 Some(None) => return true,
-                Some(Some(node)) if *node == nomination.node => Counter::NominationsHonoured,
+                Some(Some(node)) if *node == nomination.node => Counter::NominationsHonored,
                 Some(Some(_)) | None => Counter::NominationsDropped,
             };
             if nomination.accepted {

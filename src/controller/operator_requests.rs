@@ -159,12 +159,12 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::controller::fixture::{ControllerHarness, at, world};
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::gates::MASS_REMOVAL_BREAKER;
     use crate::controller::persisted_state::Quarantine;
     use crate::controller::{ApprovedBy, Event, PersistedState, Revision, Signal};
     use crate::model::desired::{AppliedBy, ApprovalRule};
-    use crate::render::fixture as plans;
+    use crate::testing::sample_plan;
 
     const HOUR: i64 = 3_600;
 
@@ -192,7 +192,7 @@ mod tests {
 
     /// Finishes planning with a launch plan, and returns how its apply was approved.
     fn approval_of_planned(harness: &mut ControllerHarness, seconds: i64) -> Option<ApprovedBy> {
-        plan_with_digest(harness, seconds, plans::plan().capacity.digest.as_str());
+        plan_with_digest(harness, seconds, sample_plan::plan().capacity.digest.as_str());
         harness.state().applies.runs.values().next().map(|run| run.record.approved.clone())
     }
 
@@ -203,7 +203,7 @@ mod tests {
             harness.modify(|state| state.planning.replan_at = at(seconds));
             harness.step_at(seconds, Event::Timer);
         }
-        let mut plan = Plan { applyable: true, ..plans::plan() };
+        let mut plan = Plan { applyable: true, ..sample_plan::plan() };
         plan.capacity.waves.retain(|wave| wave.step == crate::plan::wire::WaveStep::Launch);
         plan.capacity.digest = digest.into();
         harness.finish_planning(seconds, plan.clone());
@@ -308,7 +308,7 @@ mod tests {
     fn only_planned_removals_can_be_confirmed() {
         let mut harness = controller_awaiting_approval();
         approval_of_planned(&mut harness, 10);
-        let whole = Plan { applyable: true, ..plans::plan() };
+        let whole = Plan { applyable: true, ..sample_plan::plan() };
         let known = retired_rows(&whole).find_map(instance_of).expect("a removal");
         let persisted = whole.resource_changes.iter().filter_map(instance_of);
         let persisted: Vec<InstanceId> = persisted
@@ -346,7 +346,7 @@ mod tests {
     fn mass_removal_reset_approves_only_the_named_plan() {
         let mut harness = controller_awaiting_approval();
         approval_of_planned(&mut harness, 10);
-        let whole = Plan { applyable: true, ..plans::plan() };
+        let whole = Plan { applyable: true, ..sample_plan::plan() };
         let digest = whole.capacity.digest.clone();
         assert!(unreplaced_removals(&whole) > 0, "it removes something");
         harness.modify(|state| {

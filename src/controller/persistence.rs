@@ -107,7 +107,7 @@ impl Persistence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::at;
+    use crate::testing::controller::at;
 
     #[test]
     fn changed_state_is_saved_once() {

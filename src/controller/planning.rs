@@ -261,10 +261,10 @@ impl ControllerState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::{ControllerHarness, at, world};
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::{Event, PersistedState, Signal};
     use crate::model::observed::{NodeClassField, UnresolvedTerm};
-    use crate::render::fixture;
+    use crate::testing::sample_plan;
 
     /// Makes a plan that keeps every instance, from an observation with failed image lookups.
     fn plan_keeping_all(harness: &mut ControllerHarness, seconds: i64, unread: &[&str]) {
@@ -278,7 +278,7 @@ mod tests {
         harness.step_at(seconds, Event::Observed(Arc::new(world)));
         harness.modify(|state| state.planning.replan_at = at(seconds));
         harness.step_at(seconds, Event::Timer);
-        let mut plan = fixture::plan();
+        let mut plan = sample_plan::plan();
         plan.resource_changes.clear();
         plan.capacity.waves.clear();
         harness.finish_planning(seconds, plan);

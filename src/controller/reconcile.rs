@@ -288,7 +288,7 @@ impl ControllerState {
             return;
         }
         if verdicts.is_empty() {
-            self.counters.count(Counter::ReconcilesNothing);
+            self.counters.count(Counter::ReconcilesNoChanges);
             self.planning.note_settled(&planning, &plan);
             return;
         }
@@ -447,9 +447,6 @@ impl ControllerState {
         let launches = u64::try_from(launched_rows(plan).count()).unwrap_or(u64::MAX);
         self.counters.add(Counter::LaunchesRequested, launches);
         if let Some(since) = self.observation.finish_reaction().filter(|_| launches > 0) {
-            let waited = self.now.duration_since(since).as_millis();
-            self.counters.count(Counter::PendingReactions);
-            self.counters.add(Counter::PendingReactionMillis, u64::try_from(waited).unwrap_or(0));
             self.time_since("reaction", "", since);
         }
     }

@@ -126,7 +126,7 @@ impl ReadSchedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixture::at;
+    use crate::testing::controller::at;
 
     #[test]
     fn hint_during_read_triggers_another_soon() {

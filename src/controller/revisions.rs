@@ -219,7 +219,7 @@ impl ControllerState {
         let now = self.now;
         match read {
             Ok(revision) => {
-                self.counters.count(Counter::ReadsGitDone);
+                self.counters.count(Counter::RepositoryReadsDone);
                 self.time_since("read", "repository", self.revisions.reads.started_at);
                 self.revisions.reads.record_success(now);
                 self.revisions.reads.schedule(revision.controller.poll, now);
@@ -234,8 +234,8 @@ impl ControllerState {
                 }
             }
             Err(why) => {
-                self.counters.count(Counter::ReadsGitFailed);
-                self.counters.count_error("git");
+                self.counters.count(Counter::RepositoryReadsFailed);
+                self.counters.count_error("repository");
                 let reads = &mut self.revisions.reads;
                 reads.record_failure(why, now);
                 reads.schedule_retry(backoff(reads.result.failures), now);
@@ -255,7 +255,7 @@ impl ControllerState {
         }
         match read {
             Ok(revision) => {
-                self.counters.count(Counter::ReadsGitDone);
+                self.counters.count(Counter::RepositoryReadsDone);
                 revisions.fallback_retry.record_success(now);
                 revisions.fallback = None;
                 let auto_mode = revision.auto_mode;
@@ -266,7 +266,7 @@ impl ControllerState {
                 self.planning.replan_at = now;
             }
             Err(RevisionError::NotFound(_)) if revisions.waiting.is_some() => {
-                self.counters.count(Counter::ReadsGitGone);
+                self.counters.count(Counter::RepositoryReadsRefMissing);
                 revisions.fallback_retry.record_success(now);
                 if let Some(newest) = revisions.waiting.take() {
                     revisions.serve(newest.revision, self.persistence.loaded.as_mut());
@@ -274,8 +274,8 @@ impl ControllerState {
                 self.planning.replan_at = now;
             }
             Err(RevisionError::NotFound(why) | RevisionError::Unreadable(why)) => {
-                self.counters.count(Counter::ReadsGitFailed);
-                self.counters.count_error("git");
+                self.counters.count(Counter::RepositoryReadsFailed);
+                self.counters.count_error("repository");
                 revisions.fallback_retry.record_failure(now);
                 let commit = commit.to_owned();
                 revisions.fallback = Some(FallbackRevision { commit, error: Some(why) });
@@ -291,12 +291,12 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::controller::fixture::{ControllerHarness, at, world};
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::{Event, PersistedState, PlanScope, Signal};
     use crate::model::desired::Mode;
     use crate::plan::Plan;
     use crate::plan::wire::WaveStep;
-    use crate::render::fixture;
+    use crate::testing::sample_plan;
 
     /// Moves the branch to a revision that CI applies.
     fn read_ci_revision(harness: &mut ControllerHarness, seconds: i64, commit: &str) {
@@ -423,7 +423,7 @@ mod tests {
             let why = repository.waiting.map(|(_, why)| why).unwrap_or_default();
             assert!(why.contains("commit 3") && why.contains("no route"), "{why}");
             // Its launches start.
-            let mut launches = Plan { applyable: true, ..fixture::plan() };
+            let mut launches = Plan { applyable: true, ..sample_plan::plan() };
             launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
             harness.finish_planning(402, launches);
             let waits = |harness: &ControllerHarness| {
@@ -506,7 +506,7 @@ mod tests {
                 .push("i-1".into());
         });
         planned_scope(&mut harness, 40);
-        harness.finish_planning(41, fixture::plan());
+        harness.finish_planning(41, sample_plan::plan());
         assert!(harness.state().planning.current.is_some());
         assert_eq!(
             harness.state().persistence.loaded.as_ref().expect("recalled").confirmed_removals.len(),

@@ -1,4 +1,4 @@
-//! The runtime of the controller: the production ports, and the tasks beside the loop.
+//! The runtime of the controller: the production ports, and its background tasks.
 //!
 //! This module wires and decides nothing. The process around it provides its messages, its page and
 //! its repository: see [`Host`] and [`RepositoryReader`].
@@ -13,6 +13,8 @@ mod inventory_cache;
 mod leader_election;
 #[cfg(feature = "cluster")]
 pub mod live;
+#[cfg(feature = "cluster")]
+pub mod live_cluster;
 #[cfg(feature = "cluster")]
 mod queue_listener;
 #[cfg(feature = "cluster")]

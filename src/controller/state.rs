@@ -75,7 +75,6 @@ pub fn step(
         state.on_clock_set_back(now);
     }
     state.now = now;
-    state.counters.count(Counter::Steps);
     // An expired break-glass must not approve anything that this event brings.
     if let Some(persisted) = &mut state.persistence.loaded {
         persisted.expire_break_glass(now);
@@ -84,6 +83,19 @@ pub fn step(
     let mut effects = state.handle_event(event);
     state.advance(turn, &mut effects);
     (state, effects)
+}
+
+#[cfg(test)]
+impl ControllerState {
+    /// Returns the ticket of the planning run in progress.
+    pub(crate) fn planning_ticket(&self) -> Option<Ticket> {
+        self.planning.run.as_ref().map(|run| run.ticket)
+    }
+
+    /// Returns true while the state is being saved.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.persistence.is_saving()
+    }
 }
 
 impl ControllerState {
@@ -237,7 +249,7 @@ impl ControllerState {
         if observed.is_complete() {
             self.on_complete_observation(&observed);
         } else {
-            self.counters.count(Counter::ReadsWorldPartial);
+            self.counters.count(Counter::ClusterReadsPartial);
             for (name, _) in
                 observed.sources.iter().filter(|(_, source)| **source != Completeness::Complete)
             {
@@ -255,7 +267,7 @@ impl ControllerState {
 
     fn on_complete_observation(&mut self, observed: &Arc<Observed>) {
         let now = self.now;
-        self.counters.count(Counter::ReadsWorldDone);
+        self.counters.count(Counter::ClusterReadsDone);
         self.observation.accept(observed, now);
         let booting = self.booting_instances();
         if let Some(persisted) = &mut self.persistence.loaded {

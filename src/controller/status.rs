@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::counters::Counters;
 use crate::apply::Receipt;
 use crate::model::desired::Mode;
 use crate::model::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
@@ -17,36 +18,12 @@ use crate::telemetry::histogram::Histograms;
 
 /// Published status of the controller.
 ///
-/// `counters` never decrease while the process lives. Their names:
-///
-/// | name | counts |
-/// |---|---|
-/// | `reads.git.done`, `.failed` | reads of the repository |
-/// | `reads.world.done`, `.partial`, `.failed`, `.blind` | observations; blind ones lack every node of ours that had joined |
-/// | `plans.made`, `.changed` | plans, and plans with another digest than the previous one |
-/// | `plan_millis` | milliseconds spent on planning |
-/// | `reconciles.nothing`, `.blocked`, `.applied`, `.partly`, `.refused`, `.interrupted` | results of plans |
-/// | `apply_millis` | milliseconds spent on applying |
-/// | `launches.requested`, `.done`, `.failed`, `.no_capacity` | launches |
-/// | `terminations.REASON` | terminated instances by reason, such as `empty` or `not-ready` |
-/// | `terminations.failed` | removals that failed |
-/// | `evictions.done`, `.blocked` | evicted pods, and evictions that a disruption budget refused |
-/// | `messages.KIND` | interruption messages, by kind |
-/// | `messages.acknowledged` | messages deleted from the queue |
-/// | `messages.deferred` | messages left in the queue because too many were pending |
-/// | `drains.given_up` | drains that did not finish in time |
-/// | `nodes.uncordoned` | nodes that an abandoned drain left cordoned, and that a plan keeps |
-/// | `nominations.made`, `.refused`, `.honoured`, `.dropped` | pod nominations: requested, rejected, and their results |
-/// | `errors.SOURCE` | errors of `git`, `queue`, `record`, and of observation sources such as `ec2` and `kubernetes` |
-/// | `steps`, `step_micros` | steps of the state machine, and their total time |
-/// | `pending.reactions`, `pending.reaction_millis` | bursts of pending pods, and the time from the first pod to the launch call |
-///
-/// `durations` follow the same rule:
+/// The names of `durations`:
 ///
 /// | name | from | to |
 /// |---|---|---|
 /// | `step` | an event is taken | its effects are known |
-/// | `read.repository`, `read.world` | a read starts | its result arrives |
+/// | `read.repository`, `read.cluster` | a read starts | its result arrives |
 /// | `plan.all`, `plan.additive` | planning starts | the plan is made |
 /// | `apply.VERDICT` | an apply starts | it ends |
 /// | `reaction` | the first pod of a burst is seen | the launch for it is decided |
@@ -67,7 +44,7 @@ pub struct Status {
     pub version: String,
     /// Name of this replica, as holder of the lease.
     pub identity: String,
-    /// True if this replica leads.
+    /// True if this replica is the leader.
     pub is_leader: bool,
     /// Holder of the lease, if it is another process.
     pub lease_holder: Option<String>,
@@ -119,8 +96,8 @@ pub struct Status {
     pub persisted_state: PersistedStateSize,
     /// Description of a competing autoscaler. While it runs, the controller only plans.
     pub competing_autoscaler: Option<String>,
-    /// Counters, see above.
-    pub counters: BTreeMap<String, u64>,
+    /// Counters of this process.
+    pub counters: Counters,
     /// Durations, see above.
     pub durations: Histograms,
     /// Next wake-up of the controller.
@@ -440,7 +417,7 @@ pub struct CompletedApply {
     pub receipt: Option<Receipt>,
     /// Reason of the refusal.
     pub refused: Option<String>,
-    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `given-up`, `failed`).
+    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `abandoned`, `failed`).
     pub outcomes: BTreeMap<String, u32>,
     /// Planned price per hour before the apply.
     pub hourly_before: MicroUsd,

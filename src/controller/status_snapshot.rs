@@ -102,7 +102,7 @@ impl ControllerState {
             failing_actions: self.action_failures.visible(self.now),
             persisted_state: self.persistence.size,
             competing_autoscaler: self.competing_autoscaler().map(str::to_owned),
-            counters: self.counters.by_name(),
+            counters: self.counters.clone(),
             durations: self.timing.measured.clone(),
             wakes_at: self.wakes_at,
         }

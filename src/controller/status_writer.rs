@@ -260,11 +260,11 @@ mod tests {
     }
 
     fn status(digest: &str) -> Status {
-        let mut plan = crate::render::fixture::nothing();
+        let mut plan = crate::testing::sample_plan::nothing();
         plan.capacity.digest = format!("sha256:{digest}").into();
         let since = plan.timestamp;
         let plan = PublishedPlan { plan: Arc::new(plan), since, blocked: BTreeMap::new() };
-        Status { is_leader: true, plan: Some(plan), ..crate::server::fixture::initial_status() }
+        Status { is_leader: true, plan: Some(plan), ..crate::testing::status::initial_status() }
     }
 
     fn never_current() -> Json {
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn partial_apply_lists_rows_and_keeps_them_when_done() {
         let (records, mut state) = (InMemoryRecords::default(), WriterState::default());
-        let plan = crate::render::fixture::plan();
+        let plan = crate::testing::sample_plan::plan();
         let (since, digest) = (plan.timestamp, plan.capacity.digest.clone());
         let key = ("CapacityPlan".to_owned(), plan_name(digest.as_str()));
         let part = PartialApply { plan: Arc::new(plan), since, approved: ApprovedBy::Policy };
@@ -332,7 +332,7 @@ mod tests {
         let (records, mut state) = (InMemoryRecords::default(), WriterState::default());
         let mut status = status("aa11");
         if let Some(now) = &mut status.plan {
-            let mut plan = crate::render::fixture::plan();
+            let mut plan = crate::testing::sample_plan::plan();
             plan.capacity.cost.breakdown.by_pool = vec![crate::plan::wire::CostRow {
                 name: "web".to_owned(),
                 nodes_before: 1,
@@ -354,7 +354,7 @@ mod tests {
 
     /// Returns a completed apply, so many seconds after the first.
     fn completed_apply(digest: &str, at: i64) -> CompletedApply {
-        let plan = crate::render::fixture::plan();
+        let plan = crate::testing::sample_plan::plan();
         let started_at = plan.timestamp + jiff::SignedDuration::from_secs(at);
         let ended_at = started_at + jiff::SignedDuration::from_secs(1);
         let digest: crate::model::ids::Digest = format!("sha256:{digest}").into();
@@ -362,7 +362,7 @@ mod tests {
             address: row.address.clone(),
             step: crate::plan::wire::WaveStep::Launch,
             instance_id: Some("i-1".into()),
-            outcome: crate::apply::Outcome::GivenUp { why: "it was late".to_owned() },
+            outcome: crate::apply::Outcome::Abandoned { why: "it was late".to_owned() },
         });
         let outcomes: Vec<_> = outcomes.collect();
         assert!(!outcomes.is_empty());
@@ -371,7 +371,7 @@ mod tests {
             commit: "c".to_owned(),
             approved: ApprovedBy::Digest { who: "alice".to_owned() },
             outcomes: BTreeMap::from([(
-                "given-up".to_owned(),
+                "abandoned".to_owned(),
                 u32::try_from(outcomes.len()).expect("few"),
             )]),
             receipt: Some(crate::apply::Receipt {

@@ -94,7 +94,7 @@ impl ControllerState {
     pub(super) fn time_observation(&mut self, observed: &Observed, booting: &[InstanceId]) {
         let now = self.now;
         let began = self.observation.reads.started_at;
-        self.timing.note("read", "world", began, now);
+        self.timing.note("read", "cluster", began, now);
         self.timing.time_pods(observed);
         self.timing.time_terminations(observed);
         let launched = self.persistence.loaded.iter().flat_map(|persisted| &persisted.launches);
@@ -182,7 +182,6 @@ impl ControllerState {
     /// Measures a plan with these limits.
     pub(super) fn time_planning(&mut self, limits: &PlanScope, took: SignedDuration) {
         self.counters.count(Counter::PlansMade);
-        self.counters.add(Counter::PlanMillis, u64::try_from(took.as_millis()).unwrap_or(0));
         let adds = limits.changeable_nodes.as_ref().is_some_and(BTreeSet::is_empty);
         let scope = if adds { "additive" } else { "all" };
         self.timing.measured.note(&format!("plan.{scope}"), took);
@@ -191,7 +190,6 @@ impl ControllerState {
     /// Measures the step that led to this state, by the clock of the caller.
     pub(super) fn time_step(&mut self, took: SignedDuration) {
         self.timing.measured.note("step", took);
-        self.counters.add(Counter::StepMicros, u64::try_from(took.as_micros()).unwrap_or(0));
     }
 }
 
@@ -203,19 +201,19 @@ mod tests {
     use super::*;
     use crate::apply::{ApplyStatus, Receipt};
     use crate::controller::event::TerminateOutcome;
-    use crate::controller::fixture::{ControllerHarness, at, plan_removing_one, world};
+    use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
     use crate::controller::{
         Event as Heard, InterruptionMessage, LaunchRecord, MessageKind, PersistedState, Signal,
     };
     use crate::model::ids::Address;
-    use crate::model::observed::fixture::pod;
+    use crate::testing::world::pod;
     use crate::plan::Plan;
     use crate::plan::wire::WaveStep;
-    use crate::render::fixture;
+    use crate::testing::sample_plan;
 
     /// Returns the number of measurements, and their sum.
-    fn measured(story: &ControllerHarness, name: &str) -> (u64, Duration) {
-        let all = story.state().status().durations;
+    fn measured(harness: &ControllerHarness, name: &str) -> (u64, Duration) {
+        let all = harness.state().status().durations;
         let found = all.iter().find(|(known, _)| *known == name);
         let found = found.map(|(_, all)| (all.count(), Duration::from_micros(all.micros)));
         found.unwrap_or_default()
@@ -227,14 +225,14 @@ mod tests {
 
     /// Returns a scenario in which the controller leads.
     fn leads() -> ControllerHarness {
-        let mut story = ControllerHarness::started();
-        story.step_at(1, Heard::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        story
+        let mut harness = ControllerHarness::started();
+        harness.step_at(1, Heard::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness
     }
 
-    fn observe(story: &mut ControllerHarness, seconds: i64, world: Observed) {
-        story.step_at(
+    fn observe(harness: &mut ControllerHarness, seconds: i64, world: Observed) {
+        harness.step_at(
             seconds,
             Heard::Observed(Arc::new(Observed { taken_at: at(seconds), ..world })),
         );
@@ -242,7 +240,7 @@ mod tests {
 
     #[test]
     fn only_pending_pods_are_timed_until_bound() {
-        let mut story = leads();
+        let mut harness = leads();
         let with = |node: Option<&str>| {
             let mut world = world(0);
             let waits = Pod { created_at: at(-3), node: node.map(Into::into), ..pod("waits") };
@@ -250,16 +248,16 @@ mod tests {
             world.pods = vec![Arc::new(waits), Arc::new(never)];
             world
         };
-        observe(&mut story, 2, with(None));
-        assert_eq!(measured(&story, "bound"), (0, Duration::ZERO));
-        observe(&mut story, 9, with(Some("n")));
-        observe(&mut story, 14, with(Some("n")));
-        assert_eq!(measured(&story, "bound"), once(12));
+        observe(&mut harness, 2, with(None));
+        assert_eq!(measured(&harness, "bound"), (0, Duration::ZERO));
+        observe(&mut harness, 9, with(Some("n")));
+        observe(&mut harness, 14, with(Some("n")));
+        assert_eq!(measured(&harness, "bound"), once(12));
     }
 
     #[test]
     fn readiness_is_timed_from_launch_to_observation() {
-        let mut story = leads();
+        let mut harness = leads();
         let launch = |instance: &str, from_start| LaunchRecord {
             instance: instance.into(),
             pool: "web".into(),
@@ -270,7 +268,7 @@ mod tests {
             from_start,
             passed_over: false,
         };
-        story.modify(|state| {
+        harness.modify(|state| {
             // An earlier process may have observed one of them.
             let launched = vec![launch("i-1", true), launch("i-2", false)];
             state.persistence.loaded =
@@ -279,50 +277,50 @@ mod tests {
         for seconds in [4, 9] {
             let mut shows = world(seconds);
             shows.instances.get_mut("i-1").expect("it is there").launched_at = at(-20);
-            observe(&mut story, seconds, shows);
+            observe(&mut harness, seconds, shows);
         }
-        assert_eq!(measured(&story, "ready.web"), once(24));
+        assert_eq!(measured(&harness, "ready.web"), once(24));
     }
 
     /// Returns a scenario that carries out a plan to remove `i-1`.
     fn removes() -> (ControllerHarness, Ticket, Address) {
-        let mut story = leads();
-        story.modify(|state| {
+        let mut harness = leads();
+        harness.modify(|state| {
             let head = Arc::make_mut(state.revisions.served.as_mut().expect("read"));
             head.controller.removal_delay = SignedDuration::ZERO;
         });
-        observe(&mut story, 2, world(2));
-        story.finish_planning(2, plan_removing_one());
-        if story.state().applies.runs.is_empty() {
-            story.finish_planning(3, plan_removing_one());
+        observe(&mut harness, 2, world(2));
+        harness.finish_planning(2, plan_removing_one());
+        if harness.state().applies.runs.is_empty() {
+            harness.finish_planning(3, plan_removing_one());
         }
-        story.finish_saving(4);
-        let ticket = *story.state().applies.runs.keys().next().expect("it is in progress");
-        (story, ticket, plan_removing_one().capacity.waves[0].addresses[0].clone())
+        harness.finish_saving(4);
+        let ticket = *harness.state().applies.runs.keys().next().expect("it is in progress");
+        (harness, ticket, plan_removing_one().capacity.waves[0].addresses[0].clone())
     }
 
     #[test]
     fn drains_and_terminations_use_times_of_apply_events() {
-        let (mut story, ticket, address) = removes();
-        let report = |story: &mut ControllerHarness, seconds, step| {
+        let (mut harness, ticket, address) = removes();
+        let report = |harness: &mut ControllerHarness, seconds, step| {
             let event = Event { at: at(seconds), address: Some(address.clone()), step };
             // The event arrives later.
-            story.step_at(seconds + 1, Heard::ApplyProgressed { ticket, event });
+            harness.step_at(seconds + 1, Heard::ApplyProgressed { ticket, event });
         };
-        report(&mut story, 10, Step::Cordoned { node: "n".into() });
-        report(&mut story, 40, Step::Terminating { instance_id: "i-1".into() });
+        report(&mut harness, 10, Step::Cordoned { node: "n".into() });
+        report(&mut harness, 40, Step::Terminating { instance_id: "i-1".into() });
         let plan = plan_removing_one();
-        let all = story.state().status().durations;
+        let all = harness.state().status().durations;
         let drains: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("drain.")).collect();
         let [(_, drain)] = drains[..] else { panic!("{drains:?}") };
         assert_eq!((drain.count(), drain.micros), (1, 30_000_000), "{plan:?}");
         // The instance ran since long before.
-        assert_eq!(measured(&story, "lifetime.web").0, 1);
+        assert_eq!(measured(&harness, "lifetime.web").0, 1);
         let mut ends = world(70);
         ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
-        observe(&mut story, 70, ends);
-        assert_eq!(measured(&story, "termination"), once(30));
-        let began = story.state().applies.runs[&ticket].record.started_at;
+        observe(&mut harness, 70, ends);
+        assert_eq!(measured(&harness, "termination"), once(30));
+        let began = harness.state().applies.runs[&ticket].record.started_at;
         let receipt = Receipt {
             plan_id: plan.capacity.plan_id,
             digest: plan.capacity.digest,
@@ -331,15 +329,15 @@ mod tests {
             finished_at: at(75),
             verdict: ApplyStatus::Applied,
         };
-        story.step_at(75, Heard::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
+        harness.step_at(75, Heard::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
         let took = at(75).duration_since(began).unsigned_abs();
-        assert_eq!(measured(&story, "apply.applied"), (1, took));
+        assert_eq!(measured(&harness, "apply.applied"), (1, took));
     }
 
     #[test]
     fn reads_plans_messages_and_launches_are_timed() {
-        let mut story = leads();
-        story.step_at(2, Heard::Signal(Signal::PodPending));
+        let mut harness = leads();
+        harness.step_at(2, Heard::Signal(Signal::PodPending));
         let message = InterruptionMessage {
             receipt: "r".to_owned(),
             kind: MessageKind::Rebalance,
@@ -347,41 +345,41 @@ mod tests {
             deadline: None,
             sent: Some(at(-5)),
         };
-        story.step_at(3, Heard::Signal(Signal::Message(message)));
-        assert_eq!(measured(&story, "message.rebalance"), once(8));
+        harness.step_at(3, Heard::Signal(Signal::Message(message)));
+        assert_eq!(measured(&harness, "message.rebalance"), once(8));
         let ((reads, took), began) =
-            (measured(&story, "read.world"), story.state().observation.reads.started_at);
+            (measured(&harness, "read.cluster"), harness.state().observation.reads.started_at);
         assert!(began < at(4));
-        observe(&mut story, 4, world(4));
+        observe(&mut harness, 4, world(4));
         let took = took + at(4).duration_since(began).unsigned_abs();
-        assert_eq!(measured(&story, "read.world"), (reads + 1, took));
-        let mut launches = Plan { applyable: true, ..fixture::plan() };
+        assert_eq!(measured(&harness, "read.cluster"), (reads + 1, took));
+        let mut launches = Plan { applyable: true, ..sample_plan::plan() };
         launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
-        story.finish_planning(6, launches.clone());
-        if story.state().planning.run.is_some() {
-            story.finish_planning(6, launches);
+        harness.finish_planning(6, launches.clone());
+        if harness.state().planning.run.is_some() {
+            harness.finish_planning(6, launches);
         }
-        assert_eq!(measured(&story, "reaction"), once(4));
-        assert!(measured(&story, "plan.all").0 > 0);
-        story.modify(|state| state.time_step(SignedDuration::from_millis(3)));
-        assert_eq!(measured(&story, "step").1, Duration::from_millis(3));
+        assert_eq!(measured(&harness, "reaction"), once(4));
+        assert!(measured(&harness, "plan.all").0 > 0);
+        harness.modify(|state| state.time_step(SignedDuration::from_millis(3)));
+        assert_eq!(measured(&harness, "step").1, Duration::from_millis(3));
     }
 
     #[test]
     fn repeated_termination_is_timed_once() {
-        let mut story = leads();
-        observe(&mut story, 2, world(2));
-        story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+        let mut harness = leads();
+        observe(&mut harness, 2, world(2));
+        harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
         for seconds in [10, 11] {
             let end = Ok(TerminateOutcome::Called);
-            let does = story
+            let does = harness
                 .step_at(seconds, Heard::TerminateFinished { instance: "i-1".into(), result: end });
             assert_eq!(does, [""; 0], "the request was sent just now");
         }
         let mut ends = world(20);
         ends.instances.get_mut("i-1").expect("it is there").state = InstanceState::Terminated;
-        observe(&mut story, 20, ends);
-        assert_eq!(measured(&story, "termination"), once(10));
-        assert_eq!(measured(&story, "lifetime.web").0, 1);
+        observe(&mut harness, 20, ends);
+        assert_eq!(measured(&harness, "termination"), once(10));
+        assert_eq!(measured(&harness, "lifetime.web").0, 1);
     }
 }

@@ -1,8 +1,8 @@
-//! Pods that the API server would refuse, or that a quota leaves no room for.
+//! Pods that the API server rejects, or that exceed a quota.
 //!
-//! A refused pod never runs, so planning room for it would be planning for nothing, and planning
-//! without it would hide the slip: either way somebody has to look. This module knows the
-//! `LimitRanger` and quotas as far as they are about pods. It changes nothing in the demand.
+//! A rejected pod never runs, so capacity for it is wasted, but leaving it out hides the mistake.
+//! This module therefore reports an error and leaves the demand unchanged. It applies the rules of
+//! the `LimitRanger` and of quotas to pods.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::model::pod::{Container, ContainerResources, PodSpec, ResourceList};
 use crate::model::requirement::Operator;
 use crate::model::units::{Bytes, MilliCpu, ResourceName, Resources};
 
-/// Returns an error for each rule by which the API server would refuse the pods of `workload`.
+/// Returns an error for each admission rule that rejects the pods of `workload`.
 pub(super) fn admission_errors(workload: &Workload, desired: &Desired) -> Vec<Problem> {
     let items = desired.limit_ranges.get(&workload.id.namespace).map_or(&[][..], Vec::as_slice);
-    let mut refusals = AdmissionCheck { items, violations: Vec::new() };
-    refusals.check_pod(&workload.template.spec);
+    let mut check = AdmissionCheck { items, violations: Vec::new() };
+    check.check_pod(&workload.template.spec);
     let problem = |Violation { message, hint }: Violation| Problem {
         origin: workload.origin.clone(),
         severity: Severity::Error,
@@ -28,7 +28,7 @@ pub(super) fn admission_errors(workload: &Workload, desired: &Desired) -> Vec<Pr
         message: format!("the API server refuses its pods: {message}"),
         hint: Some(hint),
     };
-    refusals.violations.into_iter().map(problem).collect()
+    check.violations.into_iter().map(problem).collect()
 }
 
 struct Violation {
@@ -38,7 +38,7 @@ struct Violation {
 
 /// Requests and limits of a container, or of all containers of a pod.
 struct AdmittedResources<'a> {
-    /// Name in messages.
+    /// Name for messages.
     name: &'a str,
     requests: &'a ResourceList,
     limits: &'a ResourceList,
@@ -72,8 +72,8 @@ impl AdmissionCheck<'_> {
         let items = self.items;
         let ContainerResources { requests, limits } = admitted(&container.resources, items);
         for (name, request) in &requests {
-            // A limit that the container states itself was held against its request when it was
-            // read; this one comes from the namespace.
+            // The reader has compared the container's own limit with the request. This limit comes
+            // from the namespace.
             let given = limits.get(name).filter(|_| !container.resources.limits.contains_key(name));
             if let Some(limit) = given.filter(|limit| request > *limit) {
                 let (asked, limit) = (format_amount(name, *request), format_amount(name, *limit));
@@ -94,7 +94,7 @@ impl AdmissionCheck<'_> {
         }
     }
 
-    /// What a pod states as a whole covers what its containers request.
+    /// Checks that pod-level resources cover the requests of the containers.
     fn check_pod_level(&mut self, spec: &PodSpec) {
         let Some(stated) = &spec.resources else { return };
         let sum = aggregate(spec, |container| own_requests(&container.resources));
@@ -115,15 +115,16 @@ impl AdmissionCheck<'_> {
         for name in stated.requests.keys().chain(stated.limits.keys()).filter(|n| !is_pod_level(n))
         {
             self.add_violation(
-                format!("{name} is stated for the pod as a whole"),
-                "state it for a container: pods have cpu, memory and hugepages alone",
+                format!("{name} is not allowed at pod level"),
+                "set it on a container; pod level allows only cpu, memory and hugepages",
             );
         }
     }
 
+    /// Checks the minimum, the maximum and the ratio of a limit range item.
     /// Source: `k8s.io/kubernetes/plugin/pkg/admission/limitranger`, `PodValidateLimitFunc`.
     fn check_item(&mut self, item: &LimitRangeItem, part: &AdmittedResources<'_>) {
-        let AdmittedResources { name: who, requests, limits } = part;
+        let AdmittedResources { name: subject, requests, limits } = part;
         for (name, least) in &item.min {
             let below = |amount: Option<&i64>| amount.is_some_and(|amount| amount < least);
             let short = if !requests.contains_key(name) {
@@ -137,7 +138,7 @@ impl AdmissionCheck<'_> {
             };
             let least = format_amount(name, *least);
             let message = format!(
-                "LimitRange {} asks for at least {least} of {name}, and {who} {short}",
+                "LimitRange {} asks for at least {least} of {name}, and {subject} {short}",
                 item.range
             );
             self.add_violation(message, "raise the request, or lower the minimum");
@@ -155,7 +156,7 @@ impl AdmissionCheck<'_> {
             };
             let most = format_amount(name, *most);
             let message = format!(
-                "LimitRange {} allows at most {most} of {name}, and {who} {excess}",
+                "LimitRange {} allows at most {most} of {name}, and {subject} {excess}",
                 item.range
             );
             self.add_violation(message, "lower the limit, or raise the maximum");
@@ -164,7 +165,7 @@ impl AdmissionCheck<'_> {
     }
 
     fn check_ratio(&mut self, item: &LimitRangeItem, part: &AdmittedResources<'_>) {
-        let AdmittedResources { name: who, requests, limits } = part;
+        let AdmittedResources { name: subject, requests, limits } = part;
         for (name, most) in &item.max_ratio {
             let amount = |of: &ResourceList| of.get(name).copied().filter(|amount| *amount != 0);
             let fault = match (amount(requests), amount(limits)) {
@@ -182,7 +183,7 @@ impl AdmissionCheck<'_> {
             let most = MilliCpu(*most);
             let message = format!(
                 "LimitRange {} allows a limit of at most {most} times the request of {name}, and \
-                 {who} {fault}",
+                 {subject} {fault}",
                 item.range
             );
             self.add_violation(message, "bring request and limit closer together");
@@ -190,7 +191,7 @@ impl AdmissionCheck<'_> {
     }
 }
 
-/// Returns an amount as Kubernetes writes it.
+/// Returns an amount in Kubernetes notation.
 pub(super) fn format_amount(name: &ResourceName, amount: i64) -> String {
     match name.as_str() {
         "cpu" => MilliCpu(amount).to_string(),
@@ -201,10 +202,10 @@ pub(super) fn format_amount(name: &ResourceName, amount: i64) -> String {
 }
 
 /// Returns a warning for each quota that the planned pods of its namespace exceed, and for each
-/// that cannot be held against them.
+/// quota that cannot be evaluated.
 ///
-/// It is no error: which pods are refused depends on the order in which they come, and the rest
-/// runs. Pods of DaemonSets are left out, since their number follows from the fleet.
+/// It is not an error: the order of creation decides which pods are rejected, and the others run.
+/// Pods of DaemonSets are excluded, because their number depends on the fleet.
 pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
     for quota in &desired.quotas {
@@ -222,7 +223,7 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
             }
         });
         if let Some(scope) = unknown {
-            let message = format!("is not held against the plan: scope {scope} is not understood");
+            let message = format!("not checked: scope {scope} is not supported");
             problems.push(warning(message, "see that the pods it counts stay within it"));
             continue;
         }
@@ -234,8 +235,8 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
                 let (asked, most) =
                     (format_amount(&resource, asked), format_amount(&resource, *most));
                 let message = format!(
-                    "allows {key} of {most}, and the planned pods of namespace {} come to {asked}: \
-                     the API server will refuse some of them",
+                    "allows {key} of {most}, and the planned pods of namespace {} need {asked}: \
+                     the API server will reject some of them",
                     quota.namespace
                 );
                 problems.push(warning(message, "raise the quota, or plan fewer or smaller pods"));
@@ -245,12 +246,12 @@ pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem>
     problems
 }
 
-/// Returns the resource that a key of a quota is about.
+/// Returns the resource of a quota key.
 fn resource_of_quota_key(key: &str) -> &str {
     key.strip_prefix("requests.").or_else(|| key.strip_prefix("limits.")).unwrap_or(key)
 }
 
-/// Returns what the planned pods of the quota's namespace come to, by the keys of quotas.
+/// Returns the total of the planned pods in the quota's namespace, by quota key.
 fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTreeMap<String, i64> {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     let groups = demand.groups.iter().filter(|group| group.shape.namespace == quota.namespace);
@@ -261,8 +262,8 @@ fn quota_usage(quota: &ResourceQuota, demand: &Demand, desired: &Desired) -> BTr
             continue;
         }
         let mut add = |key: String, amount: i64| {
-            let held = used.entry(key).or_insert(0);
-            *held = held.saturating_add(amount.saturating_mul(i64::from(group.counts.planned)));
+            let total = used.entry(key).or_insert(0);
+            *total = total.saturating_add(amount.saturating_mul(i64::from(group.counts.planned)));
         };
         add("pods".to_owned(), 1);
         add("count/pods".to_owned(), 1);
@@ -290,7 +291,7 @@ fn requests_by_name(requests: &Resources) -> BTreeMap<String, i64> {
     plain.chain(extended.iter().map(|(name, amount)| (name.to_string(), *amount))).collect()
 }
 
-/// Returns whether a quota with this scope counts the pods of `group`.
+/// Returns true if a quota with this scope counts the pods of `group`.
 fn is_counted_by_scope(
     scope: &QuotaScope,
     group: &PodGroup,

@@ -1,4 +1,4 @@
-//! From what is declared and what runs to groups of pods.
+//! Builds groups of pods from declared workloads and live pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,10 +21,11 @@ use crate::model::desired::{
 use crate::model::ids::{Namespace, WorkloadId, WorkloadKind};
 use crate::model::observed::Observed;
 
-/// Most pods of one workload; Kubernetes clusters hold at most some 150,000 pods in all.
+/// Maximum number of pods of one workload. Kubernetes clusters hold at most about 150,000 pods in
+/// total.
 const PODS_MAX: u32 = 1_000_000;
 
-/// Most pods of all workloads together.
+/// Maximum number of pods of all workloads.
 const ALL_PODS_MAX: u64 = 5_000_000;
 
 impl Demand {
@@ -39,16 +40,16 @@ impl Demand {
         )
     }
 
-    /// Returns the pods to place: those of the repository's workloads in the number that `asked`
-    /// chooses, and the live pods that keep their room.
+    /// Returns the pods to place: the pods of declared workloads, in the number that `query`
+    /// selects, and the live pods that keep their capacity.
     #[must_use]
-    pub fn for_query(desired: &Desired, observed: &Observed, asked: &DemandQuery) -> Self {
+    pub fn for_query(desired: &Desired, observed: &Observed, query: &DemandQuery) -> Self {
         let context = ShapeContext::new(desired).with_nodes(observed);
         let live = LivePods::new(observed, &context);
         let claims = Claims::new(desired, &observed.storage);
         let is_open = |source: &&Unresolved| !has_known_replicas(source, desired, observed);
         let unresolved = desired.unresolved.iter().filter(is_open).cloned().collect();
-        let decisions = ScalingContext { desired, observed, live: &live, query: asked };
+        let decisions = ScalingContext { desired, observed, live: &live, query };
         let mut declared =
             DeclaredWorkloads { decisions, demand: Self { unresolved, ..Self::default() } };
         for workload in desired.workloads.values() {
@@ -70,9 +71,9 @@ impl Demand {
             declared.add_workload(&workload, shape, &claims);
         }
         let mut demand = declared.demand;
-        capacity_buffer::set_buffer_counts(&mut demand.groups, desired, asked.mode);
+        capacity_buffer::set_buffer_counts(&mut demand.groups, desired, query.mode);
         demand.reject_oversized_groups();
-        demand.add_undeclared_workloads(desired, observed, (&live, &claims));
+        demand.add_undeclared_workloads(desired, observed, &live, &claims);
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
         demand.share_claims();
         demand.daemons.sort_by(|a, b| a.workload.cmp(&b.workload));
@@ -82,21 +83,21 @@ impl Demand {
         demand
     }
 
-    /// Returns what scalers that follow the number of nodes want at a size; empty without any.
+    /// Returns the count of each scaler that follows the number of nodes, at this size.
     #[must_use]
     pub fn proportional_replicas(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
         scaling_decision::proportional_replicas(desired, size)
     }
 
-    /// Counts a workload of absurd size as one whose size is not known: it is named, it blocks
-    /// removals, and no memory is spent on its pods.
+    /// Marks an oversized workload as unresolved and reports an error. It then blocks removals, and
+    /// its pods use no memory.
     fn reject_group(&mut self, group: &PodGroup) {
         let PodGroup { workload, origin, counts, .. } = group;
         let Some(origin) = origin.clone() else { return };
         let object = format!("{} {workload}", workload.kind);
         let reason = format!(
-            "it asks for {} pods; at most {PODS_MAX} are planned, and {ALL_PODS_MAX} of all workloads \
-             together",
+            "it asks for {} pods; at most {PODS_MAX} are planned, and {ALL_PODS_MAX} of all \
+             workloads together",
             counts.planned
         );
         let severity = Severity::Error;
@@ -106,47 +107,48 @@ impl Demand {
         self.unresolved.push(Unresolved { origin, object, reason });
     }
 
-    /// Refuses groups that grew beyond what is planned for since they were added.
+    /// Rejects groups whose planned pods exceed the maximum.
     fn reject_oversized_groups(&mut self) {
         let mut all = 0_u64;
-        let mut is_absurd = |group: &PodGroup| {
+        let mut is_oversized = |group: &PodGroup| {
             let more = all.saturating_add(u64::from(group.counts.planned));
-            let absurd = group.counts.planned > PODS_MAX || more > ALL_PODS_MAX;
-            if !absurd {
+            let oversized = group.counts.planned > PODS_MAX || more > ALL_PODS_MAX;
+            if !oversized {
                 all = more;
             }
-            absurd
+            oversized
         };
-        let (absurd, kept) = std::mem::take(&mut self.groups).into_iter().partition(&mut is_absurd);
-        self.groups = kept;
-        let absurd: Vec<PodGroup> = absurd;
-        for group in &absurd {
+        let (oversized, accepted) =
+            std::mem::take(&mut self.groups).into_iter().partition(&mut is_oversized);
+        self.groups = accepted;
+        let oversized: Vec<PodGroup> = oversized;
+        for group in &oversized {
             self.reject_group(group);
         }
     }
 
-    /// Returns how many pods the clock alone asks for at each of `times`, workload by workload:
-    /// where two moments agree, everything else agrees as well.
+    /// Returns, for each of `times`, the number of pods of each workload that depends on the time.
+    /// Times with equal counts have equal demand.
     #[must_use]
     pub fn replicas_over_time(
         desired: &Desired,
         observed: &Observed,
-        asked: &DemandQuery,
+        query: &DemandQuery,
         times: &[Timestamp],
     ) -> Vec<Vec<u32>> {
         let context = ShapeContext::new(desired).with_nodes(observed);
         let live = LivePods::new(observed, &context);
-        let follows = |workload: &&Workload| {
+        let is_scheduled = |workload: &&Workload| {
             let is_timed = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::EventDriven(_));
             matches!(workload.scale, Scale::CronJob { .. })
                 || scaling_decision::scalers_of(&desired.scalers, &workload.id).iter().any(is_timed)
         };
-        let by_clock: Vec<&Workload> = desired.workloads.values().filter(follows).collect();
+        let scheduled: Vec<&Workload> = desired.workloads.values().filter(is_scheduled).collect();
         let counts = |at: &Timestamp| {
-            let asked = DemandQuery { at: *at, ..asked.clone() };
-            let decisions = ScalingContext { desired, observed, live: &live, query: &asked };
-            let count = |w: &&Workload| decisions.decide(w).counts.for_mode(asked.mode);
-            by_clock.iter().map(count).collect()
+            let query = DemandQuery { at: *at, ..query.clone() };
+            let decisions = ScalingContext { desired, observed, live: &live, query: &query };
+            let count = |w: &&Workload| decisions.decide(w).counts.for_mode(query.mode);
+            scheduled.iter().map(count).collect()
         };
         times.iter().map(counts).collect()
     }
@@ -155,7 +157,8 @@ impl Demand {
         &mut self,
         desired: &Desired,
         observed: &Observed,
-        (live, claims): (&LivePods, &Claims),
+        live: &LivePods,
+        claims: &Claims,
     ) {
         let delivered: BTreeSet<&WorkloadId> =
             observed.workloads.iter().filter(|w| w.delivered).map(|w| &w.id).collect();
@@ -191,23 +194,28 @@ impl Demand {
     }
 }
 
-/// What declared workloads become groups with.
+/// Inputs and result of adding the declared workloads.
 struct DeclaredWorkloads<'a> {
     decisions: ScalingContext<'a>,
     demand: Demand,
 }
 
 impl DeclaredWorkloads<'_> {
-    /// Adds a workload whose pods have `shape`.
+    /// Adds a group for a workload whose pods have `shape`.
     fn add_workload(&mut self, workload: &Workload, shape: Arc<PodShape>, claims: &Claims) {
         let group = self.group(workload, shape);
         if group.counts.planned > PODS_MAX {
-            // Before its parts are made, which take memory for each pod.
+            // Reject it before the partitions use memory for each pod.
             return self.demand.reject_group(&group);
         }
-        let made_from = (&*workload.template, workload.first_ordinal);
         let pods = self.decisions.live.pods_of(&workload.id);
-        let parts = replica_partitions::stateful_set_partitions(&group, made_from, claims, pods);
+        let parts = replica_partitions::stateful_set_partitions(
+            &group,
+            &workload.template,
+            workload.first_ordinal,
+            claims,
+            pods,
+        );
         let mut group = group;
         group.set_partitions(parts);
         self.demand.groups.push(group);
@@ -225,11 +233,12 @@ impl DeclaredWorkloads<'_> {
         }
         counts.planned = counts.for_mode(self.decisions.query.mode);
         if let Some(node) = &shape.nodes.name {
-            // Such pods are bound by whoever makes them: they run there as soon as they are made.
-            running = live.bound_by_name(&workload.id, node, (counts.planned, &shape.requests));
+            // Pods with `nodeName` bypass the scheduler: they run on that node from creation.
+            running =
+                live.running_on_named_node(&workload.id, node, counts.planned, &shape.requests);
         }
         if workload.id.kind == WorkloadKind::Pod {
-            // Nothing would make the pod anew if it were evicted.
+            // No controller replaces an evicted bare pod.
             Arc::make_mut(&mut shape).do_not_disrupt = true;
         }
         let (workload, origin) = (workload.id.clone(), Some(workload.origin.clone()));
@@ -244,8 +253,8 @@ impl DeclaredWorkloads<'_> {
         }
     }
 
-    /// Returns the workload with the template that its pods are made from, and whether a vertical
-    /// autoscaler decides what they ask for.
+    /// Returns the workload with its resized template, and true if a vertical autoscaler decides
+    /// the requests.
     fn with_vertical_sizing<'w>(&mut self, workload: &'w Workload) -> (Cow<'w, Workload>, bool) {
         let ScalingContext { desired, observed, .. } = self.decisions;
         let mut all = vertical::scalers_for(&desired.vertical_scalers, &workload.id);
@@ -262,10 +271,11 @@ impl DeclaredWorkloads<'_> {
                 hint: Some("keep one of the two".to_owned()),
             });
         }
-        let vertical::Sizing { template, because, is_applied } = vertical::resize_template(
+        let vertical::TemplateSizing { template, because, is_applied } = vertical::resize_template(
             vertical,
             workload,
-            (&observed.scaling, vertical::ranges(desired, workload)),
+            &observed.scaling,
+            vertical::ranges(desired, workload),
         );
         let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
         let sizing = Sizing { autoscaler, origin, because, applied: is_applied };
@@ -274,12 +284,12 @@ impl DeclaredWorkloads<'_> {
     }
 }
 
-/// Returns what a reader should know of a workload's volumes, beside what keeps single pods back.
+/// Returns warnings about missing claims and assumed storage classes of a workload.
 fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
-    let told = shape.volumes.iter().filter_map(|mount| {
+    let warnings = shape.volumes.iter().filter_map(|mount| {
         Some(match (&mount.problem, &mount.cause) {
             (Some(VolumeProblem::Missing), _) => (
-                format!("{}: its pods have no place yet", mount.problem_text()?),
+                format!("{}: its pods are unschedulable", mount.problem_text()?),
                 "add the PersistentVolumeClaim to the repository, or observe the cluster again",
             ),
             (_, TopologySource::Assumed(class)) => (
@@ -302,22 +312,22 @@ fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
         message,
         hint: Some(hint.to_owned()),
     };
-    told.map(warning).collect()
+    warnings.map(warning).collect()
 }
 
-/// Returns whether the number of pods of an object that could not be read is known all the same: an
-/// autoscaler of the repository owns it, and the world tells what it came to. Where nobody owns it,
-/// the repository may have just changed it, so that what runs is only the least there will be.
+/// Returns true if the number of pods of an unreadable object is known: an autoscaler of the
+/// repository owns it, and its scale was observed. Without an owner, the repository may have
+/// changed the number, so the observed number is only a lower bound.
 fn has_known_replicas(source: &Unresolved, desired: &Desired, observed: &Observed) -> bool {
-    let is_it = |kind: &str, namespace: &Namespace, name: &str| {
+    let is_same = |kind: &str, namespace: &Namespace, name: &str| {
         source.object == format!("{kind} {namespace}/{name}")
     };
     let mut scales = observed.scaling.scales.iter();
-    let is_told = scales.any(|scale| is_it(&scale.kind, &scale.namespace, &scale.name));
-    is_told
+    let is_observed = scales.any(|scale| is_same(&scale.kind, &scale.namespace, &scale.name));
+    is_observed
         && desired.scalers.iter().any(|scaler| {
             let mut targets = scaler.targets.iter();
             !matches!(scaler.rule, ScalerRule::Unknown(_))
-                && targets.any(|target| is_it(&target.kind, &scaler.namespace, &target.name))
+                && targets.any(|target| is_same(&target.kind, &scaler.namespace, &target.name))
         })
 }

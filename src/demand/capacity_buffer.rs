@@ -1,14 +1,15 @@
-//! Room that a `CapacityBuffer` keeps: pods that nobody makes, of the shape of those to come.
+//! Capacity that a `CapacityBuffer` reserves: placeholder pods that are never created.
 
 use super::{Counts, Decider, DemandMode, PodGroup};
 use crate::model::desired::{BufferScaling, Desired, Scale};
 use crate::model::ids::WorkloadKind;
 use crate::model::units::{ResourceName, Resources};
 
-/// The highest priority of room that is kept: anything real goes first, and room is still provided.
+/// Maximum priority of placeholder pods. All real pods are placed first, and nodes are still
+/// launched for placeholders.
 const PRIORITY_MAX: i32 = -10;
 
-/// Gives every buffer its counts, now that those of all other workloads are known.
+/// Sets the counts of every buffer. The counts of all other workloads must be known.
 pub(super) fn set_buffer_counts(groups: &mut [PodGroup], desired: &Desired, mode: DemandMode) {
     for index in 0..groups.len() {
         if groups[index].workload.kind != WorkloadKind::CapacityBuffer {
@@ -26,32 +27,36 @@ pub(super) fn set_buffer_counts(groups: &mut [PodGroup], desired: &Desired, mode
                     && *id.name == *target.name
             })
         });
-        let of = target.map(|group| group.counts).unwrap_or_default();
+        let target_counts = target.map(|group| group.counts).unwrap_or_default();
         let requests = &groups[index].shape.requests;
-        let (counts, because) = buffer_counts(scaling, of, requests);
+        let (counts, because) = buffer_counts(scaling, target_counts, requests);
         let group = &mut groups[index];
         let shape = std::sync::Arc::make_mut(&mut group.shape);
         shape.priority = shape.priority.min(PRIORITY_MAX);
         group.counts = counts;
         group.counts.planned = counts.for_mode(mode);
         group.decided_by = Decider::Buffer { because };
-        // Nothing of it runs: no pod is ever made of it.
+        // Placeholder pods never run.
         group.running.clear();
     }
 }
 
-/// Returns the counts of a buffer for a workload of `of` pods.
-fn buffer_counts(scaling: &BufferScaling, of: Counts, requests: &Resources) -> (Counts, String) {
+/// Returns the counts of a buffer for a workload with `target_counts`, and their explanation.
+fn buffer_counts(
+    scaling: &BufferScaling,
+    target_counts: Counts,
+    requests: &Resources,
+) -> (Counts, String) {
     let BufferScaling { replicas, percentage, limits, target } = scaling;
     let fits = |name: &ResourceName, limit: i64| {
-        let asked = match name.as_str() {
+        let requested = match name.as_str() {
             "cpu" => requests.cpu.0,
             "memory" => requests.memory.0,
             "ephemeral-storage" => requests.ephemeral_storage.0,
             _ => requests.extended(name),
         };
-        // What its pods do not ask for does not limit them.
-        (asked > 0).then(|| u32::try_from(limit.max(0) / asked).unwrap_or(u32::MAX))
+        // A limit on a resource that the pods do not request has no effect.
+        (requested > 0).then(|| u32::try_from(limit.max(0) / requested).unwrap_or(u32::MAX))
     };
     let most = limits.iter().filter_map(|(name, limit)| fits(name, *limit)).min();
     let count = |pods: u32| {
@@ -62,7 +67,7 @@ fn buffer_counts(scaling: &BufferScaling, of: Counts, requests: &Resources) -> (
         let wanted = (*replicas).max(share).or(most).unwrap_or(0);
         most.map_or(wanted, |most| wanted.min(most))
     };
-    let said = match (replicas, percentage, target) {
+    let size = match (replicas, percentage, target) {
         (None, None, _) => "as many as its limits hold".to_owned(),
         (Some(n), None, _) => format!("{n} pods"),
         (None, Some(percent), Some(target)) => format!("{percent}% of {target}"),
@@ -70,10 +75,13 @@ fn buffer_counts(scaling: &BufferScaling, of: Counts, requests: &Resources) -> (
         (_, Some(_), None) => "a share of no workload".to_owned(),
     };
     let because = match most {
-        Some(most) if most <= count(of.live) => format!("{said}; its limits hold {most}"),
-        Some(_) | None => said,
+        Some(most) if most <= count(target_counts.live) => {
+            format!("{size}; its limits hold {most}")
+        }
+        Some(_) | None => size,
     };
-    let [floor, live, ceiling] = [of.floor, of.live, of.ceiling].map(count);
+    let [floor, live, ceiling] =
+        [target_counts.floor, target_counts.live, target_counts.ceiling].map(count);
     (Counts { floor, live, ceiling, planned: live }, because)
 }
 
@@ -83,10 +91,10 @@ mod tests {
     use crate::model::units::{Bytes, MilliCpu};
 
     #[test]
-    fn room_is_the_larger_of_number_and_share_within_the_limits() {
+    fn buffer_is_the_larger_of_count_and_share_within_limits() {
         let requests =
             Resources { cpu: MilliCpu(500), memory: Bytes::gib(1), ..Resources::default() };
-        let of = Counts { floor: 2, live: 9, ceiling: 20, planned: 9 };
+        let target_counts = Counts { floor: 2, live: 9, ceiling: 20, planned: 9 };
         for (rule, replicas, percentage, cpu, expected) in [
             ("a number", Some(3), None, None, [3, 3, 3]),
             ("a share, rounded up", None, Some(10), None, [1, 1, 2]),
@@ -97,7 +105,7 @@ mod tests {
         ] {
             let limits = cpu.into_iter().map(|cpu| ("cpu".into(), cpu)).collect();
             let scaling = BufferScaling { replicas, percentage, limits, target: None };
-            let (counts, _) = buffer_counts(&scaling, of, &requests);
+            let (counts, _) = buffer_counts(&scaling, target_counts, &requests);
             assert_eq!([counts.floor, counts.live, counts.ceiling], expected, "{rule}");
         }
     }

@@ -1,16 +1,19 @@
-//! Where the claims of a pod let it run: the objects of the repository and of the world, put
-//! together.
+//! Nodes that the volume claims of a pod allow, from the repository and the cluster.
 //!
-//! This module knows what binds a claim to nodes: the volume it is bound to, else the storage class
-//! that will make one. Rules are those of kube-scheduler's `VolumeBinding` and `VolumeZone` filters
-//! (`pkg/scheduler/framework/plugins/{volumebinding,volumezone}`). The world decides what is bound;
-//! what the world does not know is taken as the repository declares it, for it will be created so.
-//! Refuses to know nodes and how many volumes one can attach. Invariant: a claim whose place is not
-//! known makes its pods wait, with the reason; it never makes them pods without volumes.
+//! A claim restricts nodes through the volume that it is bound to, or through the storage class
+//! that will provision one. The rules are those of kube-scheduler's `VolumeBinding` and
+//! `VolumeZone` filters (`pkg/scheduler/framework/plugins/{volumebinding,volumezone}`).
 //!
-//! Karpenter 1.14 differs in one rule: it ignores a host name in the affinity of a local volume, so
-//! that such a pod may get a new node, on which kube-scheduler then does not let it run. Here a
-//! local volume binds the pod to its node.
+//! The cluster decides which claims are bound. Objects that exist only in the repository count as
+//! declared, because they will be created that way. This module is independent of nodes and of
+//! their attach limits.
+//!
+//! Invariant: the pods of a claim without a known topology stay pending with the reason. They are
+//! never planned as pods without volumes.
+//!
+//! Karpenter 1.14 differs in one rule: it ignores a host name in the affinity of a local volume. It
+//! may launch a node that kube-scheduler then rejects for the pod. Here a local volume binds the
+//! pod to its node.
 
 use std::collections::BTreeSet;
 
@@ -25,22 +28,22 @@ use crate::model::storage::{
     csi_driver, ebs_zone, is_file_system,
 };
 
-/// Most alternatives that the volumes of one pod may leave; a claim rarely has more than the zones
-/// of a region.
+/// Maximum number of node alternatives from the volumes of one pod. A claim rarely has more than
+/// the zones of a region.
 const ALTERNATIVES_MAX: usize = 512;
 
-/// What stands for the class of claims that name none, where no class is declared.
+/// Name of the class in messages if a claim names no class and no default class is declared.
 const DEFAULT_CLASS: &str = "(default)";
 
-/// The claims, volumes and classes that there are.
+/// Lookup of claims, volumes and storage classes.
 #[derive(Debug, Clone, Copy)]
 pub struct Claims<'a> {
-    /// What the repository declares; `None`: the world is all there is.
+    /// Declared objects; `None` to use observed objects only.
     desired: Option<&'a Desired>,
     observed: &'a Storage,
 }
 
-/// Where a claim lets its pods run, and who attaches its volume.
+/// Nodes that a claim allows, and the CSI driver that attaches its volume.
 struct ClaimBinding {
     nodes: Vec<Requirements>,
     driver: Option<String>,
@@ -53,30 +56,30 @@ impl ClaimBinding {
         Self { nodes, driver: driver.map(str::to_owned), cause, problem: None }
     }
 
-    /// A claim whose volume is nowhere yet.
-    fn blocked(wait: VolumeProblem) -> Self {
+    /// Returns the binding of a claim whose volume has no known topology.
+    fn blocked(problem: VolumeProblem) -> Self {
         let nodes = vec![Requirements::default()];
-        Self { nodes, driver: None, cause: TopologySource::Bound, problem: Some(wait) }
+        Self { nodes, driver: None, cause: TopologySource::Bound, problem: Some(problem) }
     }
 }
 
 impl<'a> Claims<'a> {
-    /// Returns what repository and world know together.
+    /// Returns the claims of the repository and the cluster.
     #[must_use]
-    pub fn new(desired: &'a Desired, world: &'a Storage) -> Self {
-        Self { desired: Some(desired), observed: world }
+    pub fn new(desired: &'a Desired, observed: &'a Storage) -> Self {
+        Self { desired: Some(desired), observed }
     }
 
-    /// Returns what the world alone knows: what pods meet that are there already.
+    /// Returns the claims of the cluster only, for pods that exist already.
     #[must_use]
-    pub fn from_observed(world: &'a Storage) -> Self {
-        Self { desired: None, observed: world }
+    pub fn from_observed(observed: &'a Storage) -> Self {
+        Self { desired: None, observed }
     }
 
-    /// Returns `shape` with `volumes`, its nodes narrowed to those that the volumes allow.
+    /// Returns `shape` with `volumes`, and with its nodes narrowed to those that the volumes allow.
     ///
-    /// `pod` is the pod's name, by which the claims of a `StatefulSet` are told apart; without one,
-    /// those claims are taken for new ones.
+    /// The name in `pod` selects the claims of a `StatefulSet` replica. Without a name, these
+    /// claims count as new.
     #[must_use]
     pub fn with_volumes(
         &self,
@@ -107,10 +110,10 @@ impl<'a> Claims<'a> {
         shape
     }
 
-    /// Returns whether the pod has a claim of its own from before.
+    /// Returns true if the pod has an existing claim from a claim template.
     #[must_use]
     pub fn has_existing_claim(&self, namespace: &Namespace, volumes: &[Volume], pod: &str) -> bool {
-        let kept = |volume: &Volume| match volume.source {
+        let exists = |volume: &Volume| match volume.source {
             VolumeSource::ClaimTemplate(_) => {
                 self.find(namespace, &format!("{}-{pod}", volume.name)).is_some()
             }
@@ -122,7 +125,7 @@ impl<'a> Claims<'a> {
             | VolumeSource::EmptyDir
             | VolumeSource::Other => false,
         };
-        volumes.iter().any(kept)
+        volumes.iter().any(exists)
     }
 
     fn mount(
@@ -140,13 +143,13 @@ impl<'a> Claims<'a> {
                     binding.unwrap_or_else(|| ClaimBinding::blocked(VolumeProblem::Missing));
                 (full(claim), self.sharing(namespace, claim), binding)
             }
-            // Such a claim is deleted with its pod: wherever the pod goes next, it is a new one.
+            // Such a claim is deleted with its pod, so a replacement pod gets a new one.
             VolumeSource::EphemeralClaim(class) => {
                 (full(&format!("*-{name}")), Sharing::Own, self.new_claim(class.as_deref()))
             }
             VolumeSource::ClaimTemplate(class) => {
-                let kept = pod.and_then(|pod| self.claim(namespace, &format!("{name}-{pod}")));
-                let binding = kept.unwrap_or_else(|| self.new_claim(class.as_deref()));
+                let existing = pod.and_then(|pod| self.claim(namespace, &format!("{name}-{pod}")));
+                let binding = existing.unwrap_or_else(|| self.new_claim(class.as_deref()));
                 (full(&format!("{name}-*")), Sharing::Own, binding)
             }
             VolumeSource::Ebs(id) => (id.clone(), Sharing::OnePodPerNode, inline_disk_binding(id)),
@@ -156,23 +159,16 @@ impl<'a> Claims<'a> {
             }
             VolumeSource::HostPath | VolumeSource::EmptyDir | VolumeSource::Other => return None,
         };
-        let ClaimBinding { nodes, driver, cause, problem: waits } = binding;
-        // Of other drivers it is not known whether their volumes are reached from one zone alone.
-        let settles = matches!(cause, TopologySource::Class(_) | TopologySource::Assumed(_))
-            && driver.as_deref() == Some(EBS_DRIVER);
+        let ClaimBinding { nodes, driver, cause, problem } = binding;
+        // For other drivers, it is unknown if a volume is restricted to one zone.
+        let zone_set_by_first_pod =
+            matches!(cause, TopologySource::Class(_) | TopologySource::Assumed(_))
+                && driver.as_deref() == Some(EBS_DRIVER);
         let driver = driver.filter(|driver| self.is_attach_limited(driver));
-        Some(PodVolume {
-            name,
-            sharing,
-            driver,
-            nodes,
-            cause,
-            zone_set_by_first_pod: settles,
-            problem: waits,
-        })
+        Some(PodVolume { name, sharing, driver, nodes, cause, zone_set_by_first_pod, problem })
     }
 
-    /// Returns whether nodes are limited in how many volumes of the driver they attach.
+    /// Returns true if nodes limit the number of attached volumes of the driver.
     fn is_attach_limited(&self, driver: &str) -> bool {
         let listed =
             || self.observed.attach_limits.values().any(|limits| limits.contains_key(driver));
@@ -185,7 +181,7 @@ impl<'a> Claims<'a> {
         if one { Sharing::OnePod } else { Sharing::Shared }
     }
 
-    /// Returns the claim, and whether it is there already.
+    /// Returns the claim, with true if it exists in the cluster.
     fn find(&self, namespace: &Namespace, name: &str) -> Option<(&'a Claim, bool)> {
         if let Some(claim) = self.observed.claim(namespace, name) {
             return Some((claim, true));
@@ -204,7 +200,7 @@ impl<'a> Claims<'a> {
         self.observed.volumes.iter().chain(new).map(|(name, volume)| (name.as_str(), volume))
     }
 
-    /// Returns where a claim that is there, or declared, lets its pods run.
+    /// Returns the binding of an existing or declared claim.
     fn claim(&self, namespace: &Namespace, name: &str) -> Option<ClaimBinding> {
         let (claim, live) = self.find(namespace, name)?;
         let mut binding = if live {
@@ -237,13 +233,14 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// A claim that will be created. One that asks for a volume, or that a volume is kept for, will
-    /// be bound to it at once.
+    /// Returns the binding of a claim that will be created. If it names a volume, or a volume is
+    /// reserved for it, it is bound to that volume immediately.
     fn declared_claim(&self, claim: &Claim, full: &str) -> ClaimBinding {
-        let kept = |(_, volume): &(&str, &PersistentVolume)| volume.claim.as_deref() == Some(full);
-        let asked = claim.volume_name.as_deref();
-        let meant = asked.or_else(|| self.volumes().find(kept).map(|(name, _)| name));
-        if let Some(name) = meant {
+        let is_reserved =
+            |(_, volume): &(&str, &PersistentVolume)| volume.claim.as_deref() == Some(full);
+        let requested = claim.volume_name.as_deref();
+        let selected = requested.or_else(|| self.volumes().find(is_reserved).map(|(name, _)| name));
+        if let Some(name) = selected {
             let unfit = self.volume(name).is_some_and(|volume| !volume.can_bind(claim, full));
             let unfit =
                 unfit.then(|| ClaimBinding::blocked(VolumeProblem::VolumeUnfit(name.to_owned())));
@@ -256,29 +253,29 @@ impl<'a> Claims<'a> {
     }
 
     fn bound_volume(&self, volume: &str) -> ClaimBinding {
-        let gone = || ClaimBinding::blocked(VolumeProblem::VolumeGone(volume.to_owned()));
-        self.volume(volume).map_or_else(gone, volume_binding)
+        let missing = || ClaimBinding::blocked(VolumeProblem::VolumeGone(volume.to_owned()));
+        self.volume(volume).map_or_else(missing, volume_binding)
     }
 
-    /// Returns the class that a claim asks for, by name: none for an empty name.
+    /// Returns the class of a claim with its name; `Ok(None)` if the requested name is empty.
     fn class(
         &self,
-        asked: Option<&str>,
+        requested: Option<&str>,
     ) -> Result<Option<(&'a str, &'a StorageClass)>, ClaimBinding> {
-        let found = match asked {
+        let found = match requested {
             Some("") => return Ok(None),
             Some(name) => self.classes().find(|(known, _)| *known == name),
-            // Of several default classes the youngest counts, and of those alike the first by name;
-            // one that is only declared is younger than all that are there.
+            // The youngest default class counts, then the first by name. A class that is only
+            // declared is younger than every observed class.
             None => self.classes().filter(|(_, class)| class.is_default).min_by_key(|(name, _)| {
                 let created = self.observed.classes.get(*name).map(|class| class.created_at);
                 (created.is_some(), std::cmp::Reverse(created.flatten()), *name)
             }),
         };
-        let missing = || match asked {
-            // A world that tells of no class was not asked for them, or is empty.
+        let missing = || match requested {
+            // Without any observed class, the classes were not read, or the cluster is empty.
             _ if self.observed.classes.is_empty() => {
-                let cause = TopologySource::Assumed(asked.unwrap_or(DEFAULT_CLASS).to_owned());
+                let cause = TopologySource::Assumed(requested.unwrap_or(DEFAULT_CLASS).to_owned());
                 ClaimBinding::new(cause, Some(EBS_DRIVER), vec![Requirements::default()])
             }
             Some(name) => ClaimBinding::blocked(VolumeProblem::ClassGone(name.to_owned())),
@@ -287,7 +284,7 @@ impl<'a> Claims<'a> {
         found.map(Some).ok_or_else(missing)
     }
 
-    /// Returns the classes; where both have one, the repository's counts, for claims to come.
+    /// Returns the classes. A declared class takes precedence, because it applies to new claims.
     fn classes(&self) -> impl Iterator<Item = (&'a str, &'a StorageClass)> {
         let declared = self.desired.map(|desired| &desired.storage_classes);
         let new = move |name: &str| !declared.is_some_and(|declared| declared.contains_key(name));
@@ -295,9 +292,9 @@ impl<'a> Claims<'a> {
         declared.into_iter().flatten().chain(live).map(|(name, class)| (name.as_str(), class))
     }
 
-    /// Returns where a claim that is not bound lets its first pod run.
-    fn new_claim(&self, asked: Option<&str>) -> ClaimBinding {
-        let (name, class) = match self.class(asked) {
+    /// Returns the binding of an unbound claim for its first pod.
+    fn new_claim(&self, requested: Option<&str>) -> ClaimBinding {
+        let (name, class) = match self.class(requested) {
             Ok(Some(found)) => found,
             Ok(None) => return ClaimBinding::blocked(VolumeProblem::ByHand),
             Err(binding) => return binding,
@@ -307,33 +304,33 @@ impl<'a> Claims<'a> {
         }
         let driver = csi_driver(&class.provisioner);
         let nodes = node_alternatives(&class.allowed_topologies);
-        let placed =
+        let is_known =
             class.wait_for_first_consumer || is_file_system(driver) || is_single_topology(&nodes);
         let mut binding =
             ClaimBinding::new(TopologySource::Class(name.to_owned()), Some(driver), nodes);
-        binding.problem = (!placed).then(|| VolumeProblem::Immediate(name.to_owned()));
+        binding.problem = (!is_known).then(|| VolumeProblem::Immediate(name.to_owned()));
         binding
     }
 
-    /// Returns where a claim without a class lets its pods run: it gets one of the volumes without
-    /// a class that suit it and are not taken, whichever it is. Where other claims may take them all,
-    /// that is not known.
+    /// Returns the binding of a claim without a class: it gets any free, suitable volume without a
+    /// class. The claim is blocked if these volumes differ in topology, or are fewer than the
+    /// pending claims.
     fn manual_binding(&self, claim: &Claim, full: &str) -> ClaimBinding {
-        let suits = |(_, volume): &(&str, &'a PersistentVolume)| {
+        let is_suitable = |(_, volume): &(&str, &'a PersistentVolume)| {
             volume.storage_class.as_deref().unwrap_or_default().is_empty()
                 && volume.can_bind(claim, full)
         };
         let free: Vec<ClaimBinding> =
-            self.volumes().filter(suits).map(|(_, v)| volume_binding(v)).collect();
+            self.volumes().filter(is_suitable).map(|(_, v)| volume_binding(v)).collect();
         let alike = free.windows(2).all(|pair| pair[0].nodes == pair[1].nodes);
         let enough = free.len() >= self.pending_manual_claims();
         let first = free.into_iter().next().filter(|_| alike && enough);
         first.unwrap_or_else(|| ClaimBinding::blocked(VolumeProblem::ByHand))
     }
 
-    /// Returns how many claims will be bound to volumes that somebody made, whichever these are.
+    /// Returns the number of claims that will be bound to manually created volumes.
     fn pending_manual_claims(&self) -> usize {
-        let waits = |claim: &Claim| {
+        let is_pending = |claim: &Claim| {
             claim.volume_name.is_none()
                 && claim.phase == ClaimPhase::Pending
                 && matches!(self.class(claim.storage_class.as_deref()), Ok(None))
@@ -342,9 +339,12 @@ impl<'a> Claims<'a> {
         let declared = self.desired.into_iter().flat_map(|desired| &desired.claims);
         let new = declared
             .filter(|((namespace, name), _)| self.observed.claim(namespace, name).is_none());
-        let kept = |full: &str| self.volumes().any(|(_, v)| v.claim.as_deref() == Some(full));
-        let new = new.filter(|((namespace, name), _)| !kept(&format!("{namespace}/{name}")));
-        live.chain(new.map(|(_, declared)| &declared.claim)).filter(|claim| waits(claim)).count()
+        let is_reserved =
+            |full: &str| self.volumes().any(|(_, v)| v.claim.as_deref() == Some(full));
+        let new = new.filter(|((namespace, name), _)| !is_reserved(&format!("{namespace}/{name}")));
+        live.chain(new.map(|(_, declared)| &declared.claim))
+            .filter(|claim| is_pending(claim))
+            .count()
     }
 }
 
@@ -356,22 +356,22 @@ fn volume_binding(volume: &PersistentVolume) -> ClaimBinding {
     )
 }
 
-/// Returns where a disk is that a pod names itself.
+/// Returns the binding of a disk that a pod references directly.
 fn inline_disk_binding(id: &str) -> ClaimBinding {
     let Some(zone) = ebs_zone(id) else { return ClaimBinding::blocked(VolumeProblem::UnknownDisk) };
     let zone = [(key::ZONE.into(), LabelSet::one(&zone.into()))].into_iter().collect();
     ClaimBinding::new(TopologySource::Disk, Some(EBS_DRIVER), vec![zone])
 }
 
-/// Returns what terms of which one must hold require; no term at all requires nothing.
+/// Returns the requirements of alternative terms. An empty list requires nothing.
 fn node_alternatives(terms: &[NodeTerm]) -> Vec<Requirements> {
     if terms.is_empty() {
         return vec![Requirements::default()];
     }
-    // A term without expressions matches no node; so does one over fields, which volumes have none
-    // of.
-    let sound = terms.iter().filter(|t| !t.expressions.is_empty() && t.fields.is_empty());
-    sound.map(term_requirements).collect::<BTreeSet<_>>().into_iter().collect()
+    // A term without expressions matches no node. So does a term over fields, because volumes have
+    // no fields.
+    let valid = terms.iter().filter(|t| !t.expressions.is_empty() && t.fields.is_empty());
+    valid.map(term_requirements).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn term_requirements(term: &NodeTerm) -> Requirements {
@@ -379,7 +379,7 @@ fn term_requirements(term: &NodeTerm) -> Requirements {
     pairs.map(|e| (normalize_key(e.key.as_str()).into(), label_set(e))).collect()
 }
 
-/// Returns whether there is one place, and no choice within it.
+/// Returns true if there is exactly one alternative with exactly one value for each key.
 fn is_single_topology(nodes: &[Requirements]) -> bool {
     let [only] = nodes else { return false };
     !only.is_unconstrained() && only.iter().all(|(_, set)| is_single(set))
@@ -389,13 +389,13 @@ fn is_single(set: &LabelSet) -> bool {
     !set.allows_absence() && set.values().finite(1).is_some_and(|values| values.len() == 1)
 }
 
-/// Returns the choice of nodes within what every volume allows: one alternative of each, in every
-/// combination that is possible at all. `None` where those are too many.
+/// Returns the choice of nodes that every volume allows: all compatible combinations of one
+/// alternative of each volume. `None` if there are more than [`ALTERNATIVES_MAX`].
 fn narrow_nodes(choice: &NodeChoice, mounts: &[PodVolume]) -> Option<NodeChoice> {
     let stated = choice.stated();
     let mut narrowed: BTreeSet<Requirements> = stated.iter().cloned().collect();
     for mount in mounts.iter().filter(|mount| !is_any_node(&mount.nodes)) {
-        let both = narrowed.iter().flat_map(|held| mount.nodes.iter().map(|place| held.and(place)));
+        let both = narrowed.iter().flat_map(|left| mount.nodes.iter().map(|right| left.and(right)));
         narrowed = both.filter(|both| both.conflict().is_none()).collect();
         if narrowed.len() > ALTERNATIVES_MAX {
             return None;

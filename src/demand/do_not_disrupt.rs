@@ -1,8 +1,9 @@
-//! Whether pods ask not to be moved: for ever, or for a time from their start.
+//! Pods that must not be disrupted, without a limit or for a time after their start.
 //!
-//! `karpenter.sh/do-not-disrupt` is `true` or a duration as Go writes it, counted from the pod's
-//! `status.startTime`; anything else is ignored, as with Karpenter. Invariant: a pod whose start nobody
-//! knows may not be moved.
+//! `karpenter.sh/do-not-disrupt` is `true` or a Go duration, counted from the pod's
+//! `status.startTime`. Karpenter ignores any other value, and so does this module.
+//!
+//! Invariant: a pod with a duration and an unknown start time must not be disrupted.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +12,31 @@ use jiff::{SignedDuration, Timestamp};
 use crate::model::duration::parse as parse_duration;
 use crate::model::observed::{Observed, Pod};
 
-/// How long a pod asks not to be moved.
+/// Time during which a pod must not be disrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DoNotDisrupt {
-    /// It may be moved.
+    /// The pod may be disrupted.
     No,
-    /// For so long from its start.
+    /// This long from the start of the pod.
     For(SignedDuration),
-    /// For as long as it lives.
+    /// For the lifetime of the pod.
     Always,
 }
 
 impl DoNotDisrupt {
-    /// Returns what the annotations of a pod ask for, whoever reads them.
+    /// Returns the setting from a pod's annotations for Karpenter and Cluster Autoscaler.
     #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Self {
         let safe = annotations.get("cluster-autoscaler.kubernetes.io/safe-to-evict");
-        let unsafe_ = safe.is_some_and(|value| value == "false");
-        Self::from_karpenter_annotations(annotations).max(if unsafe_ {
+        let is_unsafe = safe.is_some_and(|value| value == "false");
+        Self::from_karpenter_annotations(annotations).max(if is_unsafe {
             Self::Always
         } else {
             Self::No
         })
     }
 
-    /// Returns what they ask of Karpenter, which honours that of pods of `DaemonSet`s as well.
+    /// Returns the setting from Karpenter's annotations, which also apply to pods of DaemonSets.
     #[must_use]
     pub fn from_karpenter_annotations(annotations: &BTreeMap<String, String>) -> Self {
         if annotations.get("karpenter.sh/do-not-evict").is_some_and(|value| value == "true") {
@@ -45,24 +46,26 @@ impl DoNotDisrupt {
             None => Self::No,
             Some("true") => Self::Always,
             Some(text) => match parse_duration(text) {
-                Some(time) if time.is_positive() => Self::For(time),
+                Some(duration) if duration.is_positive() => Self::For(duration),
                 Some(_) | None => Self::No,
             },
         }
     }
 
-    /// Returns whether it holds at `at` for a pod that started then.
+    /// Returns true if the setting applies at `at` to a pod with this start time.
     #[must_use]
     pub fn holds(self, started: Option<Timestamp>, at: Timestamp) -> bool {
         match self {
             Self::No => false,
             Self::Always => true,
-            Self::For(time) => started.is_none_or(|started| at.duration_since(started) < time),
+            Self::For(duration) => {
+                started.is_none_or(|started| at.duration_since(started) < duration)
+            }
         }
     }
 }
 
-/// Returns whether `pod` asks at `at` not to be moved.
+/// Returns true if `pod` must not be disrupted at `at`.
 #[must_use]
 pub fn is_do_not_disrupt_at(pod: &Pod, observed: &Observed, at: Timestamp) -> bool {
     let template = observed.templates.get(&pod.template);
@@ -76,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn annotations_pin_a_pod() {
+    fn annotations_protect_a_pod() {
         let minutes = |n| DoNotDisrupt::For(SignedDuration::from_mins(n));
         for (key, value, expected) in [
             ("karpenter.sh/do-not-disrupt", "true", DoNotDisrupt::Always),
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_counted_from_the_start_and_one_that_nobody_knows_holds() {
+    fn duration_counts_from_a_known_start() {
         let at = |minutes: i64| Timestamp::from_second(1_000_000 + 60 * minutes).expect("a time");
         let pin = DoNotDisrupt::For(SignedDuration::from_mins(10));
         for (pin, started, holds) in [

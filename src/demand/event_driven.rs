@@ -1,22 +1,24 @@
-//! What KEDA declares: windows of time, bounds, pauses.
+//! Replica counts that KEDA's cron triggers, bounds and pauses declare.
 //!
-//! A cron trigger holds at a moment where its end comes before its next start (KEDA's rule looks
-//! ahead, not back): an end that comes on days without a start holds over into them.
+//! A cron trigger is active at a time if its next end comes before its next start. KEDA looks only
+//! ahead, so a trigger is also active before an end that no start precedes. An example is a daily
+//! end with starts on weekdays: the trigger stays active over the weekend.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::desired::{CronTrigger, EventDriven, Schedule};
 
-/// Most starts, and most ends, of one trigger that are looked at in one span. Whether a trigger
-/// with more of them held at any time is not worked out: it is taken to have.
+/// Maximum number of starts, and of ends, of one trigger that are evaluated in one span. A trigger
+/// with more of them is assumed to be active in the span.
 const EVENTS_MAX: usize = 1_000;
 
-/// Returns whether a cron trigger holds at `moment`: from each start, without the end itself.
+/// Returns true if a cron trigger is active at `moment`. A window includes its start, but not its
+/// end.
 pub(crate) fn is_active_at(cron: &CronTrigger, moment: Timestamp) -> bool {
     ends_first(cron.end.next_after(moment), cron.start.next_after(moment))
 }
 
-/// Returns whether a trigger holds whose next end and next start these are.
+/// Returns true if a trigger with this next end and this next start is active.
 fn ends_first(end: Option<Timestamp>, start: Option<Timestamp>) -> bool {
     match (end, start) {
         (Some(end), Some(start)) => end <= start,
@@ -25,8 +27,8 @@ fn ends_first(end: Option<Timestamp>, start: Option<Timestamp>) -> bool {
     }
 }
 
-/// Returns whether a cron trigger holds at any time from `from` up to and with `to`; what it does
-/// changes at starts and ends alone.
+/// Returns true if a cron trigger is active at any time from `from` to `to`, both included. A
+/// trigger changes only at its starts and ends.
 fn is_active_within(cron: &CronTrigger, from: Timestamp, to: Timestamp) -> bool {
     if is_active_at(cron, from) {
         return true;
@@ -34,17 +36,17 @@ fn is_active_within(cron: &CronTrigger, from: Timestamp, to: Timestamp) -> bool 
     if cron.end.next_after(from).is_none() {
         return false;
     }
-    let of = |schedule: &Schedule| {
+    let event_times = |schedule: &Schedule| {
         let mut times = schedule.times_between(from, to, EVENTS_MAX);
         let next = schedule.next_after(times.last().copied().unwrap_or(from));
         times.extend(next);
         times
     };
-    let starts = of(&cron.start);
+    let starts = event_times(&cron.start);
     if starts.len() > EVENTS_MAX {
         return true;
     }
-    let ends = of(&cron.end);
+    let ends = event_times(&cron.end);
     if ends.len() > EVENTS_MAX {
         return true;
     }
@@ -56,7 +58,7 @@ fn is_active_within(cron: &CronTrigger, from: Timestamp, to: Timestamp) -> bool 
     holding.any(|holds| holds)
 }
 
-/// Returns what is declared while `wanted` is the most that any holding window wants.
+/// Returns the declared count, if `wanted` is the maximum over the active windows.
 fn replicas_for(rule: &EventDriven, wanted: Option<u32>) -> u32 {
     match wanted {
         Some(wanted) => wanted.max(rule.min).max(1).min(rule.max),
@@ -65,33 +67,33 @@ fn replicas_for(rule: &EventDriven, wanted: Option<u32>) -> u32 {
     }
 }
 
-/// Returns what is declared where no trigger wants anything.
+/// Returns the declared count while no trigger is active.
 pub(super) fn idle_replicas(rule: &EventDriven) -> u32 {
     replicas_for(rule, None)
 }
 
-/// Returns what cron triggers and bounds alone declare at `moment`.
+/// Returns the count that cron triggers and bounds declare at `moment`.
 pub(super) fn declared_at(rule: &EventDriven, moment: Timestamp) -> u32 {
     let wanted =
         rule.crons.iter().filter(|cron| is_active_at(cron, moment)).map(|cron| cron.desired);
     replicas_for(rule, wanted.max())
 }
 
-/// Returns the most that is declared from `from` up to and with `to`. What is declared grows with
-/// what is wanted, so that no two windows have to be looked at together.
+/// Returns the maximum declared count from `from` to `to`, both included. The declared count grows
+/// with the wanted one, so the windows can be evaluated one by one.
 pub(super) fn max_declared_within(rule: &EventDriven, from: Timestamp, to: Timestamp) -> u32 {
     let holding = rule.crons.iter().filter(|cron| is_active_within(cron, from, to));
     replicas_for(rule, holding.map(|cron| cron.desired).max())
 }
 
-/// Returns what there is at `moment` where nothing but its declarations decides: a count goes down
-/// only after the generated HPA has held it, and the last pods go only after the cooldown.
-pub(super) fn held_replicas(rule: &EventDriven, moment: Timestamp) -> u32 {
+/// Returns the count at `moment` if only the declarations decide. The generated HPA delays a
+/// scale-down by its stabilization window, and KEDA delays the last one by the cooldown.
+pub(super) fn stabilized_replicas(rule: &EventDriven, moment: Timestamp) -> u32 {
     let before = |span: SignedDuration| {
         moment.checked_sub(span.saturating_add(rule.polling)).unwrap_or(Timestamp::MIN)
     };
     let now = declared_at(rule, moment);
-    // At the start of the span what was declared before no longer counts: it is half-open.
+    // A window that ends at the start of the span does not count: its end is excluded.
     let recent = max_declared_within(rule, before(rule.stabilization), moment);
     let is_idle = !rule.is_forced && !rule.crons.iter().any(|cron| is_active_at(cron, moment));
     if !is_idle || now >= rule.min.max(1) {
@@ -102,13 +104,13 @@ pub(super) fn held_replicas(rule: &EventDriven, moment: Timestamp) -> u32 {
     if was_active { recent.max(rule.min).max(1) } else { now }
 }
 
-/// Returns the most that its declarations come to at any time.
+/// Returns the maximum declared count over all times.
 pub(super) fn max_declared(rule: &EventDriven) -> u32 {
-    let of_windows = rule.crons.iter().map(|cron| cron.desired).max().unwrap_or(0);
-    of_windows.max(rule.min).max(u32::from(rule.is_forced)).min(rule.max)
+    let max_window = rule.crons.iter().map(|cron| cron.desired).max().unwrap_or(0);
+    max_window.max(rule.min).max(u32::from(rule.is_forced)).min(rule.max)
 }
 
-/// Returns whether the repository alone says how many pods there are at any time.
+/// Returns true if the repository alone determines the count at any time.
 pub(super) fn is_foreseeable(rule: &EventDriven) -> bool {
     rule.triggers.is_empty() && !rule.has_formula && !rule.crons.is_empty()
 }
@@ -121,8 +123,13 @@ mod tests {
 
     fn cron(start: &str, end: &str, zone: &str, desired: u32) -> CronTrigger {
         let zone = jiff::tz::TimeZone::get(zone).expect("a zone");
-        let of = |text: &str| Schedule::parse(text).expect("cron").in_time_zone(zone.clone());
-        CronTrigger { origin: Origin::new("a.yaml", 1), start: of(start), end: of(end), desired }
+        let schedule = |text: &str| Schedule::parse(text).expect("cron").in_time_zone(zone.clone());
+        CronTrigger {
+            origin: Origin::new("a.yaml", 1),
+            start: schedule(start),
+            end: schedule(end),
+            desired,
+        }
     }
 
     fn rule(min: u32, max: u32, crons: Vec<CronTrigger>) -> EventDriven {
@@ -147,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_the_source_document_holds_from_minute_3_and_is_gone_after_the_cooldown() {
+    fn window_pods_stay_until_the_cooldown_ends() {
         let rule = rule(0, 100, vec![cron("3 * * * *", "10 * * * *", "Asia/Seoul", 5)]);
-        for (moment, now, kept) in [
+        for (moment, declared, stabilized) in [
             ("2026-11-21T10:02:59Z", 0, 0),
             ("2026-11-21T10:03:00Z", 5, 5),
             ("2026-11-21T10:09:59Z", 5, 5),
@@ -158,20 +165,20 @@ mod tests {
             ("2026-11-21T10:15:31Z", 0, 0),
         ] {
             assert_eq!(
-                (declared_at(&rule, time(moment)), held_replicas(&rule, time(moment))),
-                (now, kept),
+                (declared_at(&rule, time(moment)), stabilized_replicas(&rule, time(moment))),
+                (declared, stabilized),
                 "{moment}"
             );
         }
         assert_eq!(
             max_declared_within(&rule, time("2026-11-21T10:00:00Z"), time("2026-11-21T10:03:00Z")),
             5,
-            "capacity is asked for three minutes before"
+            "capacity is requested three minutes ahead"
         );
     }
 
     #[test]
-    fn bounds_that_kubernetes_allows_and_windows_without_number_neither_panic_nor_take_long() {
+    fn extreme_bounds_and_many_windows_finish_quickly() {
         let mut minutely: Vec<CronTrigger> = Vec::new();
         for n in 0..5 {
             minutely.push(cron("* * * * *", "30 * * * *", "Asia/Seoul", n));
@@ -180,14 +187,14 @@ mod tests {
         let mut rule = rule(0, 3, minutely);
         let most = SignedDuration::from_secs(i32::MAX.into());
         (rule.polling, rule.cooldown, rule.stabilization) = (most, most, most);
-        assert_eq!(held_replicas(&rule, time("2026-11-21T10:02:59Z")), 3);
+        assert_eq!(stabilized_replicas(&rule, time("2026-11-21T10:02:59Z")), 3);
         rule.polling = SignedDuration::MAX;
-        assert_eq!(held_replicas(&rule, time("2026-11-21T10:02:59Z")), 3);
+        assert_eq!(stabilized_replicas(&rule, time("2026-11-21T10:02:59Z")), 3);
     }
 
     proptest::proptest! {
         #[test]
-        fn what_holds_within_a_span_holds_at_one_of_its_minutes(
+        fn active_span_has_an_active_minute(
             start in 0_u32..60, end in 0_u32..60, at in 0_i64..600, minutes in 0_i64..90
         ) {
             let hour = cron(&format!("{start} */2 * * *"), &format!("{end} * * * *"), "UTC", 1);
@@ -199,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_on_days_without_a_start_holds_over_the_weekend() {
+    fn end_without_a_start_keeps_the_trigger_active_over_weekends() {
         let weekly = cron("0 9 * * 1-5", "0 18 * * *", "UTC", 5);
         for (moment, expected) in [
             ("2026-11-20T17:59:00Z", true),
@@ -215,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_overlap_by_the_higher_one_within_the_bounds() {
+    fn overlapping_windows_use_the_higher_count_within_bounds() {
         let crons = vec![
             cron("0 8 * * *", "0 18 * * *", "UTC", 10),
             cron("0 12 * * *", "0 14 * * *", "UTC", 20),
@@ -227,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_over_midnight_hold_into_the_next_day() {
+    fn window_over_midnight_stays_active_the_next_day() {
         let night = cron("0 22 * * *", "0 6 * * *", "UTC", 3);
         let at = |text: &str| is_active_at(&night, time(text));
         assert!(at("2026-11-21T23:00:00Z") && at("2026-11-22T05:59:00Z"));

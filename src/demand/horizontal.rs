@@ -1,7 +1,7 @@
-//! What a `HorizontalPodAutoscaler` does next, from what its metrics are.
+//! Next scaling step of a `HorizontalPodAutoscaler`, computed from its observed metrics.
 //!
-//! Source of every formula: the controller of Kubernetes 1.36 (`pkg/controller/podautoscaler`), as
-//! collected with references in the facts about autoscalers. All arithmetic is in whole numbers.
+//! Source of every formula: the controller of Kubernetes 1.36 (`pkg/controller/podautoscaler`). All
+//! arithmetic uses integers.
 
 use crate::model::desired::{
     Behavior, Horizontal, Metric, MetricSource, MetricTarget, ScalingPolicy, ScalingRules,
@@ -9,23 +9,23 @@ use crate::model::desired::{
 };
 use crate::model::observed::{LiveHorizontal, LiveMetric};
 
-/// The deviation from its target that changes nothing, in thousandths.
+/// Default tolerance: the deviation from the target that changes nothing, in thousandths.
 const TOLERANCE_MILLI: i64 = 100;
-/// What may be reached in one step where no behavior is stated, whatever runs.
+/// Replica count that one step may always reach if no behavior is stated.
 const STEP_MIN: u32 = 4;
 
-/// What an autoscaler does next.
+/// Next step of an autoscaler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScalingStep {
-    /// How many pods it goes to.
+    /// Replica count after the step.
     pub(super) count: u32,
-    /// How many pods its metrics ask for, before any limit on bounds and rates.
+    /// Replica count that the metrics request, before bounds and rate limits.
     pub(super) wanted: u32,
-    /// The metric that asks for most, such as `cpu 242% of 50%`.
+    /// Metric with the highest request, such as `cpu 242% of 50%`.
     pub(super) metric: String,
 }
 
-/// Returns the next step; `None` where it takes none, since no metric could be read or it is off.
+/// Returns the next step; `None` if no metric could be read or the autoscaler is disabled.
 pub(super) fn next_step(rule: &Horizontal, live: &LiveHorizontal) -> Option<ScalingStep> {
     let current = live.current_replicas;
     if current == 0 && rule.min > 0 {
@@ -41,10 +41,10 @@ pub(super) fn next_step(rule: &Horizontal, live: &LiveHorizontal) -> Option<Scal
     }
     let proposals: Vec<Option<(u32, String)>> =
         rule.metrics.iter().map(|metric| metric_proposal(metric, rule, live)).collect();
-    let is_blind = proposals.iter().any(Option::is_none);
+    let has_unreadable = proposals.iter().any(Option::is_none);
     let (wanted, metric) = proposals.into_iter().flatten().max()?;
-    // A metric that cannot be read may be the one that needs the pods.
-    let wanted_now = if is_blind { wanted.max(current) } else { wanted };
+    // An unreadable metric may be the one that needs the pods.
+    let wanted_now = if has_unreadable { wanted.max(current) } else { wanted };
     let count = match &rule.behavior {
         None => {
             let most = current.saturating_mul(2).max(STEP_MIN);
@@ -55,12 +55,12 @@ pub(super) fn next_step(rule: &Horizontal, live: &LiveHorizontal) -> Option<Scal
     Some(ScalingStep { count: count.clamp(rule.min, rule.max), wanted, metric })
 }
 
-/// Returns `wanted`, or the highest count of the stabilization window where it is lower.
+/// Returns `wanted`, or the highest count of the stabilization window if `wanted` is lower.
 fn stabilized_down(wanted: u32, live: &LiveHorizontal) -> u32 {
     if wanted >= live.current_replicas {
         return wanted;
     }
-    // Where the history is not known, what it last decided is the least that it can be.
+    // Without a history, the last decision is a lower bound of the highest count.
     let highest = live.highest_recent.unwrap_or(live.desired_replicas);
     wanted.max(highest.min(live.current_replicas))
 }
@@ -69,8 +69,7 @@ fn limit_by_behavior(wanted: u32, behavior: &Behavior, live: &LiveHorizontal) ->
     let current = live.current_replicas;
     if wanted > current {
         let has_window = behavior.up.window.is_some_and(|window| !window.is_zero());
-        // The gentlest proposal of the window counts; what it last decided is the least that it
-        // was.
+        // The lowest proposal of the window counts. The last decision stands for it.
         let wanted =
             if has_window { wanted.min(live.desired_replicas.max(current)) } else { wanted };
         return wanted.min(scale_up_limit(&behavior.up, current));
@@ -80,7 +79,7 @@ fn limit_by_behavior(wanted: u32, behavior: &Behavior, live: &LiveHorizontal) ->
     wanted.max(scale_down_limit(&behavior.down, current))
 }
 
-/// Returns the most pods that growth may reach.
+/// Returns the maximum replica count of a scale-up step.
 fn scale_up_limit(rules: &ScalingRules, current: u32) -> u32 {
     let reach = |policy: &ScalingPolicy| {
         let more = if policy.is_percent {
@@ -100,12 +99,12 @@ fn scale_up_limit(rules: &ScalingRules, current: u32) -> u32 {
     found.unwrap_or(u32::MAX)
 }
 
-/// Returns the fewest pods that shrinking may leave.
+/// Returns the minimum replica count of a scale-down step.
 fn scale_down_limit(rules: &ScalingRules, current: u32) -> u32 {
     let leave = |policy: &ScalingPolicy| {
         if policy.is_percent {
-            let kept = u64::from(100_u32.saturating_sub(policy.amount));
-            u32::try_from(u64::from(current) * kept / 100).unwrap_or(u32::MAX)
+            let retained = u64::from(100_u32.saturating_sub(policy.amount));
+            u32::try_from(u64::from(current) * retained / 100).unwrap_or(u32::MAX)
         } else {
             current.saturating_sub(policy.amount)
         }
@@ -119,14 +118,14 @@ fn scale_down_limit(rules: &ScalingRules, current: u32) -> u32 {
     found.unwrap_or(0)
 }
 
-/// A metric and its target: what there is over what there should be.
+/// Current value and target of a metric.
 struct Ratio {
     current: i128,
     target: i128,
 }
 
 impl Ratio {
-    /// Returns `count × now ÷ aim`, rounded up.
+    /// Returns `count × current ÷ target`, rounded up.
     fn scale(&self, count: u32) -> u32 {
         let product = i128::from(count) * self.current;
         let rounded =
@@ -134,19 +133,20 @@ impl Ratio {
         u32::try_from(rounded.max(0)).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether the deviation is small enough to change nothing.
+    /// Returns true if the deviation is within the tolerance.
     fn is_tolerated(&self, behavior: Option<&Behavior>) -> bool {
-        let of = |rules: Option<&ScalingRules>| {
+        let tolerance = |rules: Option<&ScalingRules>| {
             rules.and_then(|rules| rules.tolerance_milli).unwrap_or(TOLERANCE_MILLI)
         };
-        let (up, down) = (of(behavior.map(|b| &b.up)), of(behavior.map(|b| &b.down)));
+        let (up, down) = (tolerance(behavior.map(|b| &b.up)), tolerance(behavior.map(|b| &b.down)));
         let milli = self.current * 1000;
         milli <= self.target * i128::from(1000 + up)
             && milli >= self.target * i128::from(1000 - down)
     }
 }
 
-/// Returns how many pods a metric asks for, and what it says; `None` where it could not be read.
+/// Returns the replica count that a metric requests, and a description; `None` if it could not be
+/// read.
 fn metric_proposal(
     metric: &Metric,
     rule: &Horizontal,
@@ -164,14 +164,14 @@ fn metric_proposal(
     let found = live.metrics.iter().find(same)?;
     let current = live.current_replicas;
     let ready = live.ready_replicas.unwrap_or(current).min(current);
-    let outer = matches!(metric.source, MetricSource::Object | MetricSource::External);
-    let (ratio, count, said) = match metric.target {
+    let is_external = matches!(metric.source, MetricSource::Object | MetricSource::External);
+    let (ratio, count, description) = match metric.target {
         MetricTarget::Utilization(percent) => {
             let now = found.utilization?;
             let ratio = Ratio { current: now.into(), target: percent.into() };
             (ratio, ready, format!("{now}% of {percent}%"))
         }
-        MetricTarget::AverageValue(quantity) if outer => {
+        MetricTarget::AverageValue(quantity) if is_external => {
             let total = found
                 .value_milli
                 .or_else(|| Some(found.average_milli?.saturating_mul(i64::from(current))))?;
@@ -196,7 +196,7 @@ fn metric_proposal(
     };
     let tolerated = current > 0 && ratio.is_tolerated(rule.behavior.as_ref());
     let count = if tolerated { current } else { ratio.scale(count) };
-    Some((count, format!("{} {said}", metric.name)))
+    Some((count, format!("{} {description}", metric.name)))
 }
 
 fn format_milli(amount: i64) -> String {

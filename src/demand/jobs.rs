@@ -1,4 +1,4 @@
-//! How many pods there are of work that comes and goes: CronJobs and ScaledJobs.
+//! Number of pods of temporary work: Jobs, CronJobs and ScaledJobs.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -6,24 +6,25 @@ use super::{Counts, DemandQuery};
 use crate::model::desired::{Concurrency, CronSchedule, JobScaling, JobStrategy};
 use crate::model::observed::LiveEvents;
 
-/// How long a run is taken to last that states no deadline. Nothing in a manifest tells it; a run
-/// that lasts longer keeps its room by running.
+/// Assumed duration of a run without a deadline. A longer run keeps its capacity because its pods
+/// are observed.
 pub(super) const DEFAULT_RUN_DURATION: SignedDuration = SignedDuration::from_mins(15);
 
-/// Most runs that are looked at in one span.
+/// Maximum number of runs that are evaluated in one span.
 const RUNS_MAX: usize = 12_000;
 
-/// Returns how long a run is taken to last.
+/// Returns the assumed duration of a run.
 pub(super) fn run_duration(schedule: &CronSchedule) -> SignedDuration {
     schedule.deadline.unwrap_or(DEFAULT_RUN_DURATION)
 }
 
-/// Returns how many pods of a job are still to run at a time, of which `active` are there and
-/// `finished` have succeeded. A work queue gets no new pods once one has succeeded.
+/// Returns the number of pods that a job still runs in parallel, given its `active` and its
+/// succeeded (`finished`) pods. A work queue gets no new pods after one has succeeded.
 pub(super) fn remaining_pods(
     parallelism: u32,
     completions: Option<u32>,
-    (active, finished): (u32, u32),
+    active: u32,
+    finished: u32,
 ) -> u32 {
     match completions {
         Some(completions) => parallelism.min(completions.saturating_sub(finished)),
@@ -32,16 +33,16 @@ pub(super) fn remaining_pods(
     }
 }
 
-/// Returns the counts of a CronJob of which `running` pods are there, and why.
+/// Returns the counts of a CronJob with `running` active pods, and their explanation.
 pub(super) fn cron_job_counts(
     pods: u32,
     schedule: &CronSchedule,
     running: u32,
-    asked: &DemandQuery,
+    query: &DemandQuery,
 ) -> (Counts, String) {
-    let DemandQuery { at, lead, is_forecast, .. } = *asked;
+    let DemandQuery { at, lead, is_forecast, .. } = *query;
     let until = at.checked_add(lead).unwrap_or(at);
-    // What runs now says nothing of a moment to come; until then runs come and end.
+    // Observed pods do not count for a time in the future. Runs that start before it count instead.
     let (from, running) = if is_forecast {
         (at.checked_sub(run_duration(schedule)).unwrap_or(at), 0)
     } else {
@@ -56,7 +57,7 @@ pub(super) fn cron_job_counts(
     let ceiling = pods.saturating_mul(overlapping_runs(schedule, at)).max(live);
     let because = match schedule.schedule.next_after(at) {
         _ if schedule.schedule.is_interval() => {
-            format!("`{}`, at times that only its controller knows", schedule.schedule.as_str())
+            format!("`{}`; run times are known only to its controller", schedule.schedule.as_str())
         }
         Some(next) => format!("`{}`, next at {next}", schedule.schedule.as_str()),
         None => format!("`{}` is never due", schedule.schedule.as_str()),
@@ -64,19 +65,19 @@ pub(super) fn cron_job_counts(
     (Counts { floor: 0, live, ceiling, planned: 0 }, because)
 }
 
-/// Returns how many runs may be under way at once, as far as their deadline bounds it.
+/// Returns the maximum number of runs in progress at once, as far as the deadline bounds it.
 fn overlapping_runs(schedule: &CronSchedule, at: Timestamp) -> u32 {
     let (Concurrency::Allow, Some(deadline)) = (schedule.concurrency, schedule.deadline) else {
         return 1;
     };
     let Some(first) = schedule.schedule.next_after(at) else { return 0 };
-    // A run ends with its deadline: the run that begins then does not meet it.
+    // A run ends at its deadline, so a run that starts then does not overlap it.
     let end = first.checked_add(deadline).unwrap_or(first) - SignedDuration::from_nanos(1);
-    let others = schedule.schedule.times_between(first, end, RUNS_MAX).len();
-    u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1)
+    let overlapping = schedule.schedule.times_between(first, end, RUNS_MAX).len();
+    u32::try_from(overlapping).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// Returns the counts of a ScaledJob of which `active` pods are there, why, and the next step.
+/// Returns the counts of a ScaledJob with `active` pods, their explanation, and the next count.
 pub(super) fn scaled_job_counts(
     scaling: &JobScaling,
     active: u32,
@@ -150,15 +151,15 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_due_within_the_lead_has_room_before_it_begins() {
+    fn run_due_within_the_lead_time_has_capacity() {
         use Concurrency::{Allow, Forbid, Replace};
         let at = "2026-11-21T01:55:00Z";
         for (rule, concurrency, running, lead, live) in [
-            ("far off", Allow, 0, 4, 0),
+            ("beyond the lead", Allow, 0, 4, 0),
             ("within the lead", Allow, 0, 5, 3),
-            ("beside the one before", Allow, 3, 5, 6),
-            ("not while the one before runs", Forbid, 3, 5, 3),
-            ("instead of the one before", Replace, 3, 5, 3),
+            ("beside the previous run", Allow, 3, 5, 6),
+            ("not during the previous run", Forbid, 3, 5, 3),
+            ("instead of the previous run", Replace, 3, 5, 3),
         ] {
             let schedule = schedule("0 2 * * *", concurrency, None);
             let (counts, _) = cron_job_counts(3, &schedule, running, &query(at, lead));
@@ -167,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn every_run_within_the_lead_counts_and_one_of_unknown_phase_may_be_any_of_them() {
+    fn every_run_within_the_lead_time_counts() {
         use Concurrency::{Allow, Forbid};
         let at = "2026-11-21T01:58:00Z";
         for (rule, text, concurrency, lead, live) in [
             ("three runs", "*/5 * * * *", Allow, 15, 9),
             ("one at a time", "*/5 * * * *", Forbid, 15, 3),
             ("an interval longer than the lead", "@every 1h", Allow, 10, 3),
-            ("as many as fit, and one", "@every 10m", Allow, 25, 9),
-            ("exactly so many", "@every 5m", Allow, 15, 9),
+            ("one more than fits", "@every 10m", Allow, 25, 9),
+            ("an exact multiple", "@every 5m", Allow, 15, 9),
             ("no lead", "@every 1h", Allow, 0, 0),
         ] {
             let schedule = schedule(text, concurrency, None);
@@ -185,24 +186,24 @@ mod tests {
         let foreseen = DemandQuery { is_forecast: true, ..query(at, 0) };
         let hourly = schedule("@every 1h", Allow, None);
         let (counts, because) = cron_job_counts(3, &hourly, 0, &foreseen);
-        assert_eq!(counts.live, 3, "it may have begun within the quarter of an hour before");
-        assert!(because.contains("only its controller knows"), "{because}");
+        assert_eq!(counts.live, 3, "a run may have started in the previous 15 minutes");
+        assert!(because.contains("only to its controller"), "{because}");
     }
 
     #[test]
-    fn a_job_has_pods_until_its_completions_are_had() {
+    fn job_has_pods_until_its_completions_succeeded() {
         for (rule, parallelism, completions, active, finished, expected) in [
             ("new", 2, Some(10), 0, 0, 2),
-            ("two of ten are had", 2, Some(10), 2, 2, 2),
+            ("two of ten succeeded", 2, Some(10), 2, 2, 2),
             ("the last one", 2, Some(10), 1, 9, 1),
             ("done", 2, Some(10), 0, 10, 0),
-            ("fewer than at a time", 4, Some(3), 0, 0, 3),
+            ("fewer than the parallelism", 4, Some(3), 0, 0, 3),
             ("a new work queue", 4, None, 0, 0, 4),
             ("a work queue that ends", 4, None, 3, 1, 3),
             ("a work queue that has ended", 4, None, 0, 4, 0),
         ] {
             assert_eq!(
-                remaining_pods(parallelism, completions, (active, finished)),
+                remaining_pods(parallelism, completions, active, finished),
                 expected,
                 "{rule}"
             );
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_strategy_takes_its_deduction_and_a_share_of_what_runs_off() {
+    fn custom_strategy_subtracts_deduction_and_running_share() {
         let next = |strategy| {
             let scaling = JobScaling { pods: 1, min: 0, max: 100, strategy, is_paused: false };
             scaled_job_counts(&scaling, 5, Some(&queue_of(50))).2
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_bounds_how_many_runs_meet() {
+    fn deadline_bounds_overlapping_runs() {
         let at = query("2026-11-21T00:01:00Z", 0);
         let ceiling = |concurrency, deadline| {
             let schedule = schedule("*/10 * * * *", concurrency, deadline);
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scaled_job_is_bounded_by_jobs_times_pods_and_grows_by_its_queue() {
+    fn scaled_job_grows_by_its_queue_within_its_bounds() {
         let scaling = JobScaling {
             pods: 2,
             min: 0,

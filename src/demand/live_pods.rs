@@ -1,10 +1,11 @@
-//! What runs, by workload: how many pods, where, and what they ask for.
+//! Live pods by workload: their number, their nodes and their requests.
 //!
-//! The repository says what a workload's pods ask for. What runs may ask for more: a webhook
-//! changed the pods on their way in, or they were resized in place since. Then planning with the
-//! template alone would plan nodes that are too small. Larger pods may as well be left from before
-//! a change of the template, and that is no reason to plan for them: the template of the controller
-//! tells.
+//! The repository states the requests of a workload's pods. Live pods may request more, because a
+//! webhook changed them during admission or because they were resized in place. A plan with the
+//! requests of the template would then use nodes that are too small.
+//!
+//! Pods of an older template may also be larger, but the plan ignores them. The template of the
+//! controller distinguishes the two cases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +18,13 @@ use crate::model::observed::{LiveWorkload, Observed, Pod, PodPhase};
 use crate::model::pod::PodTemplate;
 use crate::model::units::Resources;
 
-/// Active pods by the workload at the top of their owners; a pod without one is its own workload.
+/// Active pods by the workload at the top of their owners. A pod without an owner is its own
+/// workload.
 pub(super) struct LivePods<'a> {
     observed: &'a Observed,
     context: &'a ShapeContext<'a>,
     pub(super) by_owner: BTreeMap<WorkloadId, Vec<&'a Pod>>,
-    /// Pods that are done: those that succeeded, and bare pods that ended in any way.
+    /// Number of finished pods: succeeded pods, and failed bare pods.
     finished: BTreeMap<WorkloadId, u32>,
     workloads: BTreeMap<&'a WorkloadId, &'a LiveWorkload>,
 }
@@ -33,11 +35,11 @@ impl<'a> LivePods<'a> {
         let mut finished: BTreeMap<WorkloadId, u32> = BTreeMap::new();
         for pod in observed.pods.iter().filter(|pod| !pod.mirror) {
             let owner = pod.workload();
-            let ended = pod.phase == PodPhase::Succeeded
+            let is_finished = pod.phase == PodPhase::Succeeded
                 || pod.phase == PodPhase::Failed && owner.kind == WorkloadKind::Pod;
             if pod.is_active() {
                 by_owner.entry(owner).or_default().push(pod);
-            } else if ended {
+            } else if is_finished {
                 *finished.entry(owner).or_insert(0) += 1;
             }
         }
@@ -50,22 +52,22 @@ impl<'a> LivePods<'a> {
         self.by_owner.get(id).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns how many pods of a workload are active, bound or not.
+    /// Returns the number of active pods of a workload, bound or not.
     pub(super) fn active_count(&self, id: &WorkloadId) -> u32 {
         u32::try_from(self.pods_of(id).len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many pods a workload is set to, where the world tells.
-    pub(super) fn stated_replicas(&self, id: &WorkloadId) -> Option<u32> {
+    /// Returns the observed `replicas` setting of a workload; `None` if it was not observed.
+    pub(super) fn specified_replicas(&self, id: &WorkloadId) -> Option<u32> {
         self.workloads.get(id).map(|live| live.replicas)
     }
 
-    /// Returns how many pods of a workload are done and will not be made again.
+    /// Returns the number of finished pods of a workload. Its controller does not replace them.
     pub(super) fn finished_count(&self, id: &WorkloadId) -> u32 {
         self.finished.get(id).copied().unwrap_or(0)
     }
 
-    /// Returns what a live pod asks for.
+    /// Returns the requests of a live pod.
     pub(super) fn requests(&self, pod: &Pod, template: &PodTemplate) -> Resources {
         live_requests(pod, template, self.context)
     }
@@ -79,13 +81,14 @@ impl<'a> LivePods<'a> {
         counts
     }
 
-    /// Returns where `pods` pods of a workload run that name `node` themselves: on that node, as
-    /// many as it has room for beside the pods of others; none where it is not there.
-    pub(super) fn bound_by_name(
+    /// Returns the node of pods that set `nodeName` to `node`, with the number of pods that fit
+    /// beside the pods of other workloads. The result is empty if the node does not exist.
+    pub(super) fn running_on_named_node(
         &self,
         id: &WorkloadId,
         node: &str,
-        (pods, requests): (u32, &Resources),
+        pods: u32,
+        requests: &Resources,
     ) -> BTreeMap<NodeName, u32> {
         let Some(node) = self.observed.nodes.get(node) else { return BTreeMap::new() };
         let others = self.by_owner.iter().filter(|(owner, _)| *owner != id);
@@ -99,9 +102,8 @@ impl<'a> LivePods<'a> {
         [(node.name.clone(), fits)].into_iter().filter(|(_, pods)| *pods > 0).collect()
     }
 
-    /// Returns one shape for all live pods of a workload that the repository does not declare: that
-    /// of the youngest, asking for the most that any of them asks for, since several templates may
-    /// run side by side.
+    /// Returns one shape for all live pods of an undeclared workload: the shape of the youngest
+    /// pod, with the maximum requests of all pods. Several templates may run side by side.
     pub(super) fn shape(&self, id: &WorkloadId, pods: &[&Pod]) -> Option<Arc<PodShape>> {
         let youngest = pods.iter().max_by_key(|pod| (pod.created_at, &pod.name))?;
         let requests = self.distinct_requests(pods).into_iter().reduce(|a, b| a.at_least(&b))?;
@@ -120,14 +122,16 @@ impl<'a> LivePods<'a> {
         Some(Arc::new(PodShape { requests, do_not_disrupt: pinned, ..youngest }))
     }
 
-    /// Returns the shape to plan a declared workload with: `stated`, which the repository says, or
-    /// a larger one where its pods are changed after they leave the controller; with a warning
-    /// where they may be.
+    /// Returns the shape to plan a declared workload with, and a warning if live pods request more
+    /// than `stated`, the shape in the repository.
     ///
-    /// Pods of DaemonSets count as the largest of them, as Karpenter has it: each takes its share
-    /// of a node before anything else comes. Of other workloads what all pods have in common
-    /// counts: one pod that was resized does not make the rest of them larger. `is_sized` says that
-    /// a vertical autoscaler decides what they ask for.
+    /// Live requests apply unless the controller's template differs from the repository, because a
+    /// rollout replaces the pods then. If that template was not observed, they apply to DaemonSets
+    /// only; other workloads get the warning alone.
+    ///
+    /// For a DaemonSet, the largest pod counts, as in Karpenter. For other workloads, the minimum
+    /// over all pods counts, so that one resized pod does not enlarge the others. `is_sized` is
+    /// true if a vertical autoscaler decides the requests. Live requests then always apply.
     pub(super) fn with_live_requests(
         &self,
         workload: &Workload,
@@ -135,41 +139,44 @@ impl<'a> LivePods<'a> {
         is_sized: bool,
     ) -> (PodShape, Option<Problem>) {
         let pods = self.pods_of(&workload.id);
-        let of_controller = self.controller_requests(workload);
-        let rolls_out = of_controller.as_ref().is_some_and(|known| *known != stated.requests);
+        let in_controller = self.controller_requests(workload);
+        let rolls_out = in_controller.as_ref().is_some_and(|known| *known != stated.requests);
         let is_daemon = workload.scale == Scale::PerNode;
         let common = if is_daemon { Resources::at_least } else { min_requests };
         let live = self.distinct_requests(pods).into_iter().reduce(|a, b| common(&a, &b));
-        let grown = live.map(|live| stated.requests.at_least(&live));
+        let enlarged = live.map(|live| stated.requests.at_least(&live));
         if is_sized {
-            // Pods follow a recommendation one by one: until then they need what they run with.
-            let requests = grown.unwrap_or_else(|| stated.requests.clone());
+            // A vertical autoscaler updates the pods one by one. Until then they need their current
+            // requests.
+            let requests = enlarged.unwrap_or_else(|| stated.requests.clone());
             return (PodShape { requests, ..stated }, None);
         }
-        let Some(grown) = grown.filter(|grown| !rolls_out && *grown != stated.requests) else {
+        let Some(enlarged) = enlarged.filter(|enlarged| !rolls_out && *enlarged != stated.requests)
+        else {
             return (stated, None);
         };
-        let counts = is_daemon || of_controller.is_some();
-        let warning = Self::larger_requests_warning(workload, (&stated.requests, &grown), counts);
-        let requests = if counts { grown } else { stated.requests.clone() };
+        let counts = is_daemon || in_controller.is_some();
+        let warning = Self::larger_requests_warning(workload, &stated.requests, &enlarged, counts);
+        let requests = if counts { enlarged } else { stated.requests.clone() };
         (PodShape { requests, ..stated }, Some(warning))
     }
 
     fn larger_requests_warning(
         workload: &Workload,
-        (stated, live): (&Resources, &Resources),
+        stated: &Resources,
+        live: &Resources,
         counts: bool,
     ) -> Problem {
         let (message, hint) = if counts {
             let message = format!(
-                "its pods run with {live}, more than the {stated} of its template; planned with \
-                 what they run with"
+                "its pods request {live}, more than the {stated} of its template; planned with \
+                 the requests of the pods"
             );
             (message, "write into the template what a webhook or a resize adds")
         } else {
             let message = format!(
-                "its pods run with {live}, more than the {stated} of its template; planned with \
-                 the template, since the world does not say what their controller's is"
+                "its pods request {live}, more than the {stated} of its template; planned with \
+                 the template because the live template was not observed"
             );
             (message, "if this is no change on its way, write into the template what they need")
         };
@@ -182,14 +189,15 @@ impl<'a> LivePods<'a> {
         }
     }
 
-    /// Returns what the controller's own template asks for, where it was read.
+    /// Returns the requests of the controller's own template; `None` if it was not observed.
     fn controller_requests(&self, workload: &Workload) -> Option<Resources> {
         let key = self.workloads.get(&workload.id)?.template.as_ref()?;
         let template = self.observed.templates.get(key)?;
         Some(pod_shape(&workload.id.namespace, template, self.context).requests)
     }
 
-    /// Returns what pods ask for, without repeating those of one template.
+    /// Returns the distinct requests of pods. Pods of one template count once, unless the kubelet
+    /// granted them resources of their own.
     fn distinct_requests(&self, pods: &[&Pod]) -> Vec<Resources> {
         let mut seen = BTreeSet::new();
         let mut requests = Vec::new();
@@ -202,14 +210,14 @@ impl<'a> LivePods<'a> {
     }
 
     fn template(&self, pod: &Pod) -> &PodTemplate {
-        static NOTHING: std::sync::LazyLock<PodTemplate> =
+        static EMPTY: std::sync::LazyLock<PodTemplate> =
             std::sync::LazyLock::new(PodTemplate::default);
-        self.observed.templates.get(&pod.template).map_or(&NOTHING, |template| template)
+        self.observed.templates.get(&pod.template).map_or(&EMPTY, |template| template)
     }
 }
 
-/// Returns the template of a DaemonSet's pod without the name of the node that its controller bound
-/// it to: of the controller's own template only this differs.
+/// Returns the template of a DaemonSet's pod without the node name that the DaemonSet controller
+/// adds to it. The template of the controller has no other difference.
 fn without_node_name(template: &PodTemplate) -> PodTemplate {
     let mut template = template.clone();
     let required = &mut template.spec.node_affinity.required;
@@ -217,7 +225,7 @@ fn without_node_name(template: &PodTemplate) -> PodTemplate {
         for term in terms.iter_mut() {
             term.fields.clear();
         }
-        // What the controller adds where nothing was required leaves nothing required.
+        // A term that held only the node name requires nothing else.
         if terms.iter().any(|term| term.expressions.is_empty()) {
             *required = None;
         }
@@ -225,7 +233,7 @@ fn without_node_name(template: &PodTemplate) -> PodTemplate {
     template
 }
 
-/// Returns the smaller of both, resource by resource.
+/// Returns the minimum of both, for each resource.
 fn min_requests(a: &Resources, b: &Resources) -> Resources {
     a.minus(&a.minus(b).at_least(&Resources::default()))
 }
@@ -233,68 +241,58 @@ fn min_requests(a: &Resources, b: &Resources) -> Resources {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demand::{Demand, DemandMode};
     use crate::model::desired::Desired;
-    use crate::model::ids::Origin;
-    use crate::model::pod::{Container, ContainerResources, PodSpec};
-    use crate::testing::Story;
+    use crate::testing::pods::template_requesting;
+    use crate::testing::world::live_workload;
+    use crate::testing::{Scenario, workload_id};
 
-    fn template_requesting(cpu: i64) -> Arc<PodTemplate> {
-        let requests = [("cpu".into(), cpu)].into();
-        let resources = ContainerResources { requests, ..ContainerResources::default() };
-        let container = Container { name: "app".into(), resources, ..Container::default() };
-        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
-        Arc::new(PodTemplate { spec, ..PodTemplate::default() })
+    fn requesting(cpu: i64) -> Arc<PodTemplate> {
+        Arc::new(template_requesting(&[("cpu", cpu)]))
     }
 
-    /// What one pod of a workload is planned with that the repository gives 500m, whose controller
-    /// has `controller`, and whose pods run with `pods`; and how many warnings there are.
+    /// Returns the planned CPU request of a pod and the number of warnings. The repository requests
+    /// 500m, the template of the controller `controller`, and the live pods `pods`.
     fn planned(kind: WorkloadKind, controller: Option<i64>, pods: &[i64]) -> (i64, usize) {
-        let mut story = Story::new(&["m5.large"], 500, 1);
-        story.desired = Desired::default();
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.desired = Desired::default();
         let id = WorkloadId { namespace: "web".into(), name: "api".into(), kind };
         let is_daemon = kind == WorkloadKind::DaemonSet;
         let scale = if is_daemon { Scale::PerNode } else { Scale::Replicas(2) };
-        let origin = Origin::new("a.yaml", 1);
-        let template = template_requesting(500);
-        let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal: 0 };
-        story.desired.workloads.insert(id.clone(), workload);
+        scenario.declare(id.clone(), scale, PodTemplate::clone(&requesting(500)));
         for cpu in pods {
-            story.bind("n1".into());
-            let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
+            scenario.bind("n1".into());
+            let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
             pod.owner = Some(id.clone());
             pod.template = format!("pod-{cpu}");
-            story.observed.templates.insert(pod.template.clone(), template_requesting(*cpu));
+            scenario.observed.templates.insert(pod.template.clone(), requesting(*cpu));
         }
         if let Some(cpu) = controller {
-            story.observed.templates.insert("controller".into(), template_requesting(cpu));
+            scenario.observed.templates.insert("controller".into(), requesting(cpu));
         }
-        story.observed.workloads.push(LiveWorkload {
-            id,
-            replicas: 2,
-            first_ordinal: 0,
+        scenario.observed.workloads.push(LiveWorkload {
             delivered: true,
             template: controller.map(|_| "controller".to_owned()),
+            ..live_workload(&id, 2)
         });
-        let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+        let demand = scenario.demand();
         let shapes = demand.groups.iter().map(|group| &group.shape);
         let shape = shapes.chain(demand.daemons.iter().map(|daemon| &daemon.shape)).next();
         (shape.expect("one workload").requests.cpu.0, demand.problems.len())
     }
 
     #[test]
-    fn pods_that_were_changed_on_their_way_in_count_as_they_run() {
+    fn pods_changed_during_admission_count_with_live_requests() {
         use WorkloadKind::{DaemonSet, Deployment};
         for (rule, kind, controller, pods, expected) in [
             ("nothing runs", Deployment, Some(500), &[][..], (500, 0)),
             ("as declared", Deployment, Some(500), &[500, 500], (500, 0)),
             ("all pods were changed", Deployment, Some(500), &[800, 700], (700, 1)),
-            ("one pod was", Deployment, Some(500), &[500, 900], (500, 0)),
+            ("one pod was changed", Deployment, Some(500), &[500, 900], (500, 0)),
             ("less than the template never counts", Deployment, Some(500), &[100], (500, 0)),
-            ("left from an older template", Deployment, Some(900), &[900, 900], (500, 0)),
-            ("nobody knows why they are larger", Deployment, None, &[900, 900], (500, 1)),
+            ("pods of an older template", Deployment, Some(900), &[900, 900], (500, 0)),
+            ("larger for an unknown reason", Deployment, None, &[900, 900], (500, 1)),
             ("case 15: the largest daemon", DaemonSet, Some(500), &[500, 900], (900, 1)),
-            ("case 15: whatever the controller has", DaemonSet, None, &[900], (900, 1)),
+            ("case 15: controller template unknown", DaemonSet, None, &[900], (900, 1)),
             ("daemons of an older template", DaemonSet, Some(900), &[900], (500, 0)),
         ] {
             assert_eq!(planned(kind, controller, pods), expected, "{rule}");
@@ -302,26 +300,26 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_resized_in_place_counts_with_what_it_was_granted() {
-        let mut story = Story::new(&["m5.large"], 500, 1);
-        story.desired.workloads.clear();
-        story.observed.templates.insert("t".into(), template_requesting(500));
-        story.bind("n1".into());
-        Arc::make_mut(&mut story.observed.pods[0]).granted =
+    fn resized_pod_counts_with_its_granted_resources() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.desired.workloads.clear();
+        scenario.run(&workload_id(), &"n1".into(), &requesting(500));
+        Arc::make_mut(&mut scenario.observed.pods[0]).granted =
             [("app".to_owned(), [("cpu".into(), 800)].into())].into();
-        let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+        let demand = scenario.demand();
         assert_eq!(demand.groups[0].shape.requests.cpu.0, 800);
     }
 
     proptest::proptest! {
         #[test]
-        fn the_smaller_of_two_is_what_they_share(a in 0_i64..9, b in 0_i64..9, c in 0_i64..9) {
-            let of = |cpu: i64, gpus: i64| Resources {
+        fn min_requests_takes_each_minimum(a in 0_i64..9, b in 0_i64..9, c in 0_i64..9) {
+            let resources = |cpu: i64, gpus: i64| Resources {
                 cpu: crate::model::units::MilliCpu(cpu),
                 extended: [("gpu".into(), gpus)].into_iter().filter(|(_, n)| *n > 0).collect(),
                 ..Resources::default()
             };
-            proptest::prop_assert_eq!(min_requests(&of(a, b), &of(b, c)), of(a.min(b), b.min(c)));
+            let minimum = min_requests(&resources(a, b), &resources(b, c));
+            proptest::prop_assert_eq!(minimum, resources(a.min(b), b.min(c)));
         }
     }
 }

@@ -1,90 +1,90 @@
-//! A volume of a pod, as far as it decides where the pod may run.
+//! Volumes that decide the nodes of a pod.
 
 use std::fmt;
 
 use crate::model::requirement::{Requirements, key};
 
-/// A volume of a pod: where it lets the pod run, who attaches it, and who else may use it.
+/// A volume of a pod: the nodes that it allows, its CSI driver, and its sharing.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodVolume {
-    /// The claim as `namespace/name`, or the disk. Claims that a template makes, one for each pod,
-    /// share a name that ends in `*`.
+    /// Claim as `namespace/name`, or disk ID. Claims from one template, one for each pod, share a
+    /// name that ends in `*`.
     pub name: String,
-    /// Who else may use it.
+    /// Pods that may use the volume.
     pub sharing: Sharing,
-    /// The CSI driver that attaches it to the node, where the volumes of that driver are counted.
+    /// CSI driver that attaches the volume, if nodes limit the number of its volumes.
     pub driver: Option<String>,
-    /// Alternatives of which a node must meet one; a volume that any node reaches has one that
-    /// requires nothing.
+    /// Alternative requirements, one of which the node must meet. A volume that is reachable from
+    /// any node has one empty alternative.
     pub nodes: Vec<Requirements>,
-    /// What decides `nodes`.
+    /// Source of `nodes`.
     pub cause: TopologySource,
-    /// Whether the volume is made where its first pod goes, and then reached from that zone alone.
+    /// True if the first pod decides the volume's zone, and all later pods must run in that zone.
     pub zone_set_by_first_pod: bool,
-    /// Why no pod that uses the volume can be placed now; such a pod stays where it runs.
+    /// Reason why pods with this volume cannot be placed. Running pods stay on their nodes.
     pub problem: Option<VolumeProblem>,
 }
 
-/// Who may use a volume.
+/// Pods that may use a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharing {
-    /// The pod alone has it: each pod has a volume of its own.
+    /// One pod: each pod has its own volume.
     Own,
-    /// All pods that name it; a node attaches it once for all of them.
+    /// All pods that name it. A node attaches it once for all of them.
     Shared,
-    /// One pod of the whole cluster (`ReadWriteOncePod`).
+    /// One pod in the cluster (`ReadWriteOncePod`).
     OnePod,
-    /// One pod of each node, as with disks that pods name themselves.
+    /// One pod per node, as for disks that pods reference directly.
     OnePodPerNode,
 }
 
-/// What decides the nodes that a volume can be reached from.
+/// Source of the nodes that can reach a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TopologySource {
     /// The volume that the claim is bound to.
     Bound,
-    /// The storage class; the volume is made where the pod goes.
+    /// A storage class, which provisions the volume for the pod.
     Class(String),
-    /// A storage class that nobody declares, taken for one of EBS volumes that follow their pods.
+    /// An undeclared storage class, which is assumed to provision EBS volumes for the pod.
     Assumed(String),
-    /// The disk that the pod names.
+    /// A disk that the pod references directly.
     Disk,
 }
 
-/// Why the pods of a claim have no place yet.
+/// Reason why the pods of a claim cannot be placed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VolumeProblem {
-    /// The claim is declared nowhere.
+    /// The claim exists neither in the repository nor in the cluster.
     Missing,
     /// The claim is being deleted.
     Deleting,
     /// The volume of the claim is lost.
     Lost,
-    /// The claim's volume is not there.
+    /// The volume of the claim does not exist.
     VolumeGone(String),
-    /// The claim asks for a volume and is not bound to it yet.
+    /// The claim names a volume and is not bound to it yet.
     VolumePending(String),
-    /// The volume that the claim asks for, or that is kept for it, is too small, of other access
-    /// modes, or kept for another claim.
+    /// The volume that the claim names, or that is reserved for it, does not fit. It is too small,
+    /// has other access modes, or is reserved for another claim.
     VolumeUnfit(String),
-    /// The claim names no class, and no class is the default.
+    /// The claim names no class, and there is no default class.
     NoDefaultClass,
-    /// The claim's class is not there.
+    /// The class of the claim does not exist.
     ClassGone(String),
-    /// The class binds at once, and not yet: where the volume will be is not known.
+    /// The class binds claims immediately, and this claim is not bound yet. Its zone is unknown.
     Immediate(String),
-    /// The claim gets a volume that somebody made, and which one is not known.
+    /// The claim needs a manually created volume, and its topology is unknown.
     ByHand,
-    /// Another pod has the claim, which is for one pod.
+    /// Another pod uses the claim, which allows only one pod.
     InUse,
-    /// Where the disk is, is not known.
+    /// The zone of the disk is unknown.
     UnknownDisk,
-    /// The pod's volumes allow more combinations of places than are looked at.
+    /// The pod's volumes allow too many combinations of requirements.
     TooManyPlaces,
 }
 
 impl PodVolume {
-    /// Returns why no pod can be placed, as a sentence without an end.
+    /// Returns the reason why no pod can be placed, as a clause without a final period.
     #[must_use]
     pub fn problem_text(&self) -> Option<String> {
         let name = &self.name;
@@ -127,35 +127,37 @@ impl PodVolume {
         })
     }
 
-    /// Returns what the volume asks of nodes, as a sentence without an end.
+    /// Returns the nodes that the volume allows, as a clause without a final period.
     #[must_use]
     pub fn topology_text(&self) -> String {
         let Self { name, cause, nodes, .. } = self;
-        let places = Places(nodes);
+        let alternatives = Alternatives(nodes);
         match cause {
-            TopologySource::Bound => format!("claim {name} is bound to a volume in {places}"),
+            TopologySource::Bound => format!("claim {name} is bound to a volume in {alternatives}"),
             TopologySource::Class(class) | TopologySource::Assumed(class) => {
-                format!("claim {name} is of storage class {class}, which allows {places} only")
+                format!(
+                    "claim {name} is of storage class {class}, which allows {alternatives} only"
+                )
             }
-            TopologySource::Disk => format!("disk {name} is in {places}"),
+            TopologySource::Disk => format!("disk {name} is in {alternatives}"),
         }
     }
 }
 
-/// Shows alternatives: a zone by its name, everything else as it is required.
-struct Places<'a>(&'a [Requirements]);
+/// Formats alternatives: zones and nodes by name, all others as requirements.
+struct Alternatives<'a>(&'a [Requirements]);
 
-impl fmt::Display for Places<'_> {
+impl fmt::Display for Alternatives<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, place) in self.0.iter().enumerate() {
+        for (index, alternative) in self.0.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { " or " })?;
-            let mut pairs = place.iter();
+            let mut pairs = alternative.iter();
             match (pairs.next(), pairs.next()) {
                 (Some((key, set)), None) if key.as_str() == key::ZONE => write!(f, "zone {set}")?,
                 (Some((key, set)), None) if key.as_str() == key::HOSTNAME => {
                     write!(f, "node {set}")?;
                 }
-                _ => write!(f, "nodes with {place}")?,
+                _ => write!(f, "nodes with {alternative}")?,
             }
         }
         Ok(())

@@ -1,30 +1,30 @@
-//! How many pods a cluster-proportional-autoscaler wants for the nodes that there are.
+//! Replica counts of a cluster-proportional-autoscaler for a number of nodes and cores.
 
 use crate::model::desired::{Ladder, Linear, Proportional, ProportionalMode};
 use crate::model::ids::{Labels, NodeName};
 use crate::model::observed::{Node, Observed};
 use crate::model::units::MilliCpu;
 
-/// The nodes of a cluster, as far as autoscalers count them.
+/// Nodes of a cluster that count for proportional autoscalers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterSize {
-    /// Every node.
+    /// All nodes.
     pub nodes: Vec<SizedNode>,
 }
 
-/// A node, as far as autoscalers count it.
+/// Size and labels of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SizedNode {
-    /// Labels.
+    /// Labels of the node.
     pub labels: Labels,
-    /// CPU that its pods may use.
+    /// Allocatable CPU.
     pub cpu: MilliCpu,
-    /// Whether it is Ready and not cordoned.
+    /// True if the node is Ready and not cordoned.
     pub is_schedulable: bool,
 }
 
 impl ClusterSize {
-    /// Returns the size of a cluster as it was observed, with the nodes that `stays` names.
+    /// Returns the observed nodes that `stays` selects.
     #[must_use]
     pub fn from_observed(observed: &Observed, stays: impl Fn(&NodeName) -> bool) -> Self {
         let node = |node: &Node| SizedNode {
@@ -36,7 +36,7 @@ impl ClusterSize {
         Self { nodes: nodes.map(node).collect() }
     }
 
-    /// Returns the number of nodes that count, and their cores, rounded up.
+    /// Returns the number of counted nodes and their cores, rounded up.
     fn counted_nodes(&self, labels: &Labels, with_unschedulable: bool) -> (i64, i64) {
         let counts = |node: &&SizedNode| {
             (node.is_schedulable || with_unschedulable)
@@ -49,7 +49,7 @@ impl ClusterSize {
     }
 }
 
-/// Returns how many pods there are for a cluster of this size, and the nodes and cores counted.
+/// Returns the replica count for a cluster of this size, and the counted nodes and cores.
 pub(super) fn replicas(rule: &Proportional, size: &ClusterSize) -> (u32, i64, i64) {
     let Proportional { node_labels, mode } = rule;
     match mode {
@@ -64,11 +64,11 @@ pub(super) fn replicas(rule: &Proportional, size: &ClusterSize) -> (u32, i64, i6
     }
 }
 
-/// Returns the fewest and the most pods that there may be; `None` where nothing bounds them.
+/// Returns the minimum and the maximum replica count; the maximum is `None` if unlimited.
 pub(super) fn bounds(rule: &Proportional) -> (u32, Option<u32>) {
     match &rule.mode {
         ProportionalMode::Linear(Linear { min, max, prevent_single_point_of_failure, .. }) => {
-            // The second pod comes after the bounds, so that it may exceed them.
+            // The second replica is added after the bounds apply, so it may exceed them.
             let most = (*max).max(if *prevent_single_point_of_failure { 2 } else { 0 });
             (*min, (*max != 0).then_some(most))
         }
@@ -80,10 +80,11 @@ pub(super) fn bounds(rule: &Proportional) -> (u32, Option<u32>) {
     }
 }
 
+/// Returns the replica count of linear mode.
 /// Source: `pkg/autoscaler/controller/linearcontroller`.
 fn linear_replicas(linear: &Linear, nodes: i64, cores: i64) -> u32 {
     let share = |amount: i64, per_replica: Option<i64>| {
-        // A divisor that is not stated asks for one pod.
+        // An unset divisor requests one replica.
         let pods = per_replica.map_or(1, |per| {
             let milli = amount.saturating_mul(1000);
             milli.div_euclid(per) + i64::from(milli.rem_euclid(per) != 0)
@@ -99,6 +100,7 @@ fn linear_replicas(linear: &Linear, nodes: i64, cores: i64) -> u32 {
     by_cores.max(by_nodes)
 }
 
+/// Returns the replica count of ladder mode.
 /// Source: `pkg/autoscaler/controller/laddercontroller`.
 fn ladder_replicas(ladder: &Ladder, nodes: i64, cores: i64) -> u32 {
     let step = |steps: &[(i64, u32)], amount: i64| {
@@ -119,7 +121,7 @@ mod tests {
         ClusterSize { nodes: (0..nodes).map(node).collect() }
     }
 
-    fn linear(cores: Option<i64>, nodes: Option<i64>, (min, max): (u32, u32)) -> Linear {
+    fn linear(cores: Option<i64>, nodes: Option<i64>, min: u32, max: u32) -> Linear {
         Linear {
             cores_per_replica_milli: cores,
             nodes_per_replica_milli: nodes,
@@ -135,47 +137,52 @@ mod tests {
     }
 
     #[test]
-    fn pods_follow_cores_and_nodes_by_the_larger_of_both() {
-        let of = |linear| count(ProportionalMode::Linear(linear), &size(4, 13_000));
-        assert_eq!(of(linear(Some(2_000), Some(1_000), (1, 0))), 7);
-        assert_eq!(of(linear(None, Some(2_000), (1, 0))), 2, "a missing divisor asks for one pod");
-        assert_eq!(of(linear(Some(2_000), None, (1, 3))), 3);
-        assert_eq!(of(linear(Some(100_000), None, (5, 0))), 5);
+    fn linear_mode_uses_the_larger_of_cores_and_nodes() {
+        let replicas_for = |linear| count(ProportionalMode::Linear(linear), &size(4, 13_000));
+        assert_eq!(replicas_for(linear(Some(2_000), Some(1_000), 1, 0)), 7);
+        assert_eq!(
+            replicas_for(linear(None, Some(2_000), 1, 0)),
+            2,
+            "an unset divisor requests one replica"
+        );
+        assert_eq!(replicas_for(linear(Some(2_000), None, 1, 3)), 3);
+        assert_eq!(replicas_for(linear(Some(100_000), None, 5, 0)), 5);
     }
 
     #[test]
-    fn a_single_point_of_failure_is_prevented_beyond_the_bounds() {
+    fn second_replica_may_exceed_the_bounds() {
         let linear =
-            Linear { prevent_single_point_of_failure: true, ..linear(Some(4_000), None, (1, 1)) };
-        let of = |nodes| count(ProportionalMode::Linear(linear.clone()), &size(nodes, 2_000));
-        assert_eq!((of(1), of(2)), (1, 2));
+            Linear { prevent_single_point_of_failure: true, ..linear(Some(4_000), None, 1, 1) };
+        let replicas_for =
+            |nodes| count(ProportionalMode::Linear(linear.clone()), &size(nodes, 2_000));
+        assert_eq!((replicas_for(1), replicas_for(2)), (1, 2));
     }
 
     #[test]
-    fn a_ladder_takes_the_last_step_that_is_reached() {
+    fn ladder_mode_uses_the_last_step_reached() {
         let ladder = Ladder {
             cores: vec![(1, 1), (64, 3), (512, 5), (1024, 7)],
             nodes: vec![(1, 1), (2, 2)],
             include_unschedulable: false,
         };
-        let of =
+        let replicas_for =
             |nodes, milli| count(ProportionalMode::Ladder(ladder.clone()), &size(nodes, milli));
-        assert_eq!(of(100, 400_000), 3);
-        assert_eq!(of(0, 0), 1, "below the first step its own value counts");
-        assert_eq!(of(100, 1_200_000), 7);
+        assert_eq!(replicas_for(100, 400_000), 3);
+        assert_eq!(replicas_for(0, 0), 1, "below the first step, the first value counts");
+        assert_eq!(replicas_for(100, 1_200_000), 7);
     }
 
     #[test]
-    fn only_nodes_with_the_labels_that_can_take_pods_count() {
+    fn only_schedulable_nodes_with_the_labels_count() {
         let mut size = size(4, 8_000);
         size.nodes[0].is_schedulable = false;
         size.nodes[1].labels = [crate::model::requirement::label("pool", "a")].into();
         let rule = |node_labels| Proportional {
             node_labels,
-            mode: ProportionalMode::Linear(linear(None, Some(1_000), (1, 0))),
+            mode: ProportionalMode::Linear(linear(None, Some(1_000), 1, 0)),
         };
         let all = rule(Labels::new());
-        let labelled = rule([crate::model::requirement::label("pool", "a")].into());
-        assert_eq!((replicas(&all, &size).0, replicas(&labelled, &size).0), (3, 1));
+        let labeled = rule([crate::model::requirement::label("pool", "a")].into());
+        assert_eq!((replicas(&all, &size).0, replicas(&labeled, &size).0), (3, 1));
     }
 }

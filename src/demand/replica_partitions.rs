@@ -1,8 +1,8 @@
-//! Pods of one workload that their volumes bind to different nodes, and claims that not every pod
-//! can have.
+//! Pods of one workload that their volumes bind to different nodes, and claims that only one pod
+//! can use.
 //!
-//! Invariant: the parts of a group add up to what is planned of it, and each of its pods that runs
-//! and stays is in one of them.
+//! Invariant: the planned counts of a group's partitions add up to the planned count of the group.
+//! Each running pod that stays is in one of the partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::model::ids::{NodeName, WorkloadKind};
 use crate::model::observed::Pod;
 use crate::model::pod::{PodTemplate, Volume, VolumeSource};
 
-/// Returns the parts of a `StatefulSet`: the claims of each of its ordinals may be bound elsewhere.
-/// None where all its pods are alike.
+/// Returns the partitions of a `StatefulSet`. The claims of each ordinal may be bound to different
+/// nodes. The result is empty if the workload has no claim templates.
 pub(super) fn stateful_set_partitions(
     group: &PodGroup,
-    (template, first_ordinal): (&PodTemplate, u32),
+    template: &PodTemplate,
+    first_ordinal: u32,
     claims: &Claims<'_>,
     live: &[&Pod],
 ) -> Vec<ReplicaPartition> {
@@ -31,7 +32,7 @@ pub(super) fn stateful_set_partitions(
     let by_name: BTreeMap<&str, &Pod> = live.iter().map(|pod| (&*pod.name, *pod)).collect();
     let ordinals = first_ordinal..first_ordinal.saturating_add(group.counts.planned);
     let namespace = &group.workload.namespace;
-    joined(ordinals.map(|ordinal| {
+    grouped(ordinals.map(|ordinal| {
         let name = format!("{}-{ordinal}", group.workload.name);
         let node = by_name.get(name.as_str()).and_then(|pod| pod.node.clone());
         let shape = if claims.has_existing_claim(namespace, volumes, &name) {
@@ -43,23 +44,23 @@ pub(super) fn stateful_set_partitions(
     }))
 }
 
-/// Returns the parts of a workload that only the world knows: each of its pods has volumes of its
-/// own. None where all its pods are alike.
+/// Returns the partitions of a workload that exists only in the cluster, by the volumes of its
+/// pods.
 pub(super) fn live_partitions(
     shape: &PodShape,
     claims: &Claims<'_>,
     pods: &[&Pod],
     templates: &BTreeMap<String, Arc<PodTemplate>>,
 ) -> Vec<ReplicaPartition> {
-    joined(pods.iter().map(|pod| {
+    grouped(pods.iter().map(|pod| {
         let volumes = templates.get(&pod.template).map(|t| t.spec.volumes.as_slice());
         let shape = claims.with_volumes(shape, volumes.unwrap_or_default(), Some(&pod.name));
         (Arc::new(shape), pod.node.clone())
     }))
 }
 
-/// Joins pods that are alike.
-fn joined(pods: impl Iterator<Item = (Arc<PodShape>, Option<NodeName>)>) -> Vec<ReplicaPartition> {
+/// Groups pods of equal shape.
+fn grouped(pods: impl Iterator<Item = (Arc<PodShape>, Option<NodeName>)>) -> Vec<ReplicaPartition> {
     let mut parts: BTreeMap<Arc<PodShape>, (u32, BTreeMap<NodeName, u32>)> = BTreeMap::new();
     for (shape, node) in pods {
         let (planned, running) = parts.entry(shape).or_default();
@@ -73,7 +74,7 @@ fn joined(pods: impl Iterator<Item = (Arc<PodShape>, Option<NodeName>)>) -> Vec<
 }
 
 impl PodGroup {
-    /// Makes `parts` the pods of the group; where there is just one, all its pods are alike.
+    /// Sets the partitions of the group. A single partition becomes the shape of the group.
     pub(super) fn set_partitions(&mut self, mut parts: Vec<ReplicaPartition>) {
         parts.retain(|part| part.planned > 0);
         if let [only] = parts.as_slice() {
@@ -81,7 +82,7 @@ impl PodGroup {
             parts.clear();
         }
         if let Some(first) = parts.iter().find(|part| part.shape.unsupported.is_empty()) {
-            // What the parts have in common: a workload is as placeable as some part of it.
+            // Use the common shape: the workload is as placeable as one of its partitions.
             let mut common = (*first.shape).clone();
             common.nodes.any_of = common.nodes.stated().to_vec();
             common.nodes.without_volumes = None;
@@ -90,7 +91,7 @@ impl PodGroup {
         self.partitions = parts;
     }
 
-    /// Returns its pods as parts, one where all are alike.
+    /// Returns the partitions of the group, or one partition if all pods are equal.
     fn as_parts(&self) -> Vec<ReplicaPartition> {
         let Self { shape, counts, running, partitions: parts, .. } = self;
         let whole = || ReplicaPartition {
@@ -103,12 +104,12 @@ impl PodGroup {
 }
 
 impl Demand {
-    /// Settles who has which claim: one that a single pod uses is that pod's own; one that is for
-    /// one pod goes to the pod that has it, else to the first of the highest priority, and every
-    /// other pod waits.
+    /// Assigns claims to pods. A claim with a single user becomes the pod's own. A single-pod claim
+    /// goes to the pod that uses it, or else to the first pod of the highest priority. All other
+    /// pods of that claim are blocked.
     pub(super) fn share_claims(&mut self) {
-        let users = self.users();
-        let alone = |name: &str| users.get(name).is_none_or(|users| *users <= 1);
+        let claim_users = self.claim_users();
+        let is_exclusive = |name: &str| claim_users.get(name).is_none_or(|count| *count <= 1);
         let mut order: Vec<usize> = (0..self.groups.len()).collect();
         order.sort_by_key(|index| {
             let PodGroup { running, shape, workload, .. } = &self.groups[*index];
@@ -117,48 +118,52 @@ impl Demand {
         let mut taken: BTreeSet<String> = BTreeSet::new();
         for index in order {
             let group = &mut self.groups[index];
-            if !shares(&group.shape) && !group.partitions.iter().any(|part| shares(&part.shape)) {
+            if !has_shared_claims(&group.shape)
+                && !group.partitions.iter().any(|part| has_shared_claims(&part.shape))
+            {
                 continue;
             }
             let parts = group.as_parts().into_iter();
-            let parts = parts.flat_map(|part| one_by_one(part, &alone, &mut taken)).collect();
+            let parts = parts
+                .flat_map(|part| assign_single_pod_claims(part, &is_exclusive, &mut taken))
+                .collect();
             group.set_partitions(parts);
         }
     }
 
-    /// Returns how many planned pods use each claim that several may use.
-    fn users(&self) -> BTreeMap<String, u32> {
-        let mut users: BTreeMap<String, u32> = BTreeMap::new();
+    /// Returns the number of planned pods that use each shareable claim.
+    fn claim_users(&self) -> BTreeMap<String, u32> {
+        let mut claim_users: BTreeMap<String, u32> = BTreeMap::new();
         let mut count = |shape: &PodShape, pods: u32| {
             for mount in shape.volumes.iter().filter(|mount| mount.sharing != Sharing::Own) {
-                let users = users.entry(mount.name.clone()).or_insert(0);
-                *users = users.saturating_add(pods);
+                let count = claim_users.entry(mount.name.clone()).or_insert(0);
+                *count = count.saturating_add(pods);
             }
         };
         for group in &self.groups {
             group.as_parts().iter().for_each(|part| count(&part.shape, part.planned));
         }
-        // A daemon has a pod on every node, so that what it uses is never another pod's alone.
+        // A DaemonSet runs a pod on every node, so it counts as more than one user.
         self.daemons.iter().for_each(|daemon| count(&daemon.shape, 2));
-        users
+        claim_users
     }
 }
 
-fn shares(shape: &PodShape) -> bool {
+fn has_shared_claims(shape: &PodShape) -> bool {
     shape.volumes.iter().any(|mount| mount.sharing != Sharing::Own)
 }
 
-/// Splits a part into the pod that gets the claims that are for one pod, and those that wait.
-fn one_by_one(
+/// Splits a partition into the pod that gets the single-pod claims, and the blocked pods.
+fn assign_single_pod_claims(
     part: ReplicaPartition,
-    alone: &impl Fn(&str) -> bool,
+    is_exclusive: &impl Fn(&str) -> bool,
     taken: &mut BTreeSet<String>,
 ) -> Vec<ReplicaPartition> {
     let mut shape = (*part.shape).clone();
-    for mount in shape.volumes.iter_mut().filter(|mount| alone(&mount.name)) {
+    for mount in shape.volumes.iter_mut().filter(|mount| is_exclusive(&mount.name)) {
         mount.sharing = Sharing::Own;
     }
-    shape.keep_to_zones_of_claims();
+    shape.add_claim_affinity();
     let contested = shape.volumes.iter().filter(|mount| mount.sharing == Sharing::OnePod);
     let contested: Vec<String> = contested.map(|mount| mount.name.clone()).collect();
     if contested.is_empty() || part.planned == 0 {
@@ -179,7 +184,7 @@ fn one_by_one(
     vec![winner, ReplicaPartition { shape: Arc::new(shape), planned, running: rest }]
 }
 
-/// Splits off the first `count` of the pods that run.
+/// Splits the first `count` running pods from the rest.
 fn split(
     running: &BTreeMap<NodeName, u32>,
     mut count: u32,

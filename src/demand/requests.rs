@@ -1,9 +1,9 @@
-//! What a pod asks for in sum: containers, init containers, sidecars, overhead, defaults.
+//! Total requests of a pod: containers, init containers, sidecars, overhead and defaults.
 //!
-//! The order is that of the API server: a container's own limits stand for requests that it does
-//! not state, then the pod as a whole gets what it states or what follows from its containers, then
-//! the `LimitRanger` fills what is still open. Sums are kept by name, so that "asks for nothing"
-//! and "asks for zero" stay apart.
+//! The order follows the API server. First, the limits of a container fill its missing requests.
+//! Then the pod-level requests apply, stated or derived from the containers. Finally, the
+//! `LimitRanger` fills the rest. Sums are kept by name, so that "requests nothing" and "requests
+//! zero" stay distinct.
 
 use std::collections::BTreeMap;
 
@@ -11,50 +11,51 @@ use crate::model::desired::LimitRangeItem;
 use crate::model::pod::{Container, ContainerResources, PodSpec, ResourceList};
 use crate::model::units::{Bytes, MilliCpu, ResourceName, Resources};
 
-/// What the kubelet granted to the containers of a running pod, by container.
+/// Resources that the kubelet granted to a running pod, by container name.
 pub(super) type AllocatedResources = BTreeMap<String, ResourceList>;
 
-/// What decides a pod's requests beside its specification.
+/// Inputs to a pod's requests besides its specification.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestContext<'a> {
-    /// What the pod costs beyond its containers.
+    /// Overhead of the pod's runtime class or specification.
     pub overhead: &'a ResourceList,
-    /// Items of the namespace's limit ranges.
+    /// Limit range items of the namespace.
     pub limits: &'a [LimitRangeItem],
-    /// What a running pod was granted, where that may differ from what its specification says.
+    /// Granted resources of a running pod, which may differ from its specification.
     pub granted: &'a AllocatedResources,
 }
 
-/// What the scheduler's scores count for a container that states no CPU, in thousandths.
+/// CPU that the scheduler's scores assume for a container without a CPU request, in millicores.
 /// Source: `pkg/scheduler/util/pod_resources.go`.
 const PRESUMED_CPU: i64 = 100;
-/// What they count for a container that states no memory, in bytes.
+/// Memory that the scheduler's scores assume for a container without a memory request, in bytes.
 const PRESUMED_MEMORY: i64 = 200 << 20;
 
 /// Returns the requests of one pod, with `pods` = 1.
 ///
-/// The larger of two sums counts: what runs together (containers and sidecars), and the highest
-/// point of the start (each init container on top of the sidecars started before it). Pod-level
-/// requests replace the sum for the resources they name; overhead comes on top. Of a running pod
-/// that is or was resized in place, each container counts with the larger of what it asks for and
-/// what it was granted.
+/// The larger of two sums counts. The first is the sum of containers and sidecars. The second is
+/// the peak during startup: each init container plus the sidecars started before it.
+///
+/// Pod-level requests replace the sum for the resources they name, and overhead is added. If a
+/// running pod is or was resized in place, each container counts with the larger of its requested
+/// and granted resources.
 /// Source: `k8s.io/component-helpers/resource`, `PodRequests`.
 #[must_use]
-pub(super) fn pod_requests(spec: &PodSpec, around: &RequestContext) -> Resources {
-    requests_with(spec, around, |_| {})
+pub(super) fn pod_requests(spec: &PodSpec, context: &RequestContext) -> Resources {
+    requests_with(spec, context, |_| {})
 }
 
-/// Returns what the scheduler's scores count on top of the requests of one pod, for each container
-/// that states no CPU or no memory; a stated zero is stated.
+/// Returns the resources that the scheduler's scores add to the requests of one pod, for each
+/// container without a CPU or memory request. A request of zero counts as stated.
 ///
 /// Source: `pkg/scheduler/framework/types.go`, `CalculateResource`.
 #[must_use]
-pub(super) fn presumed_requests(spec: &PodSpec, around: &RequestContext) -> Resources {
-    let counted = requests_with(spec, around, |requests| {
+pub(super) fn presumed_requests(spec: &PodSpec, context: &RequestContext) -> Resources {
+    let counted = requests_with(spec, context, |requests| {
         requests.entry("cpu".into()).or_insert(PRESUMED_CPU);
         requests.entry("memory".into()).or_insert(PRESUMED_MEMORY);
     });
-    let stated = pod_requests(spec, around);
+    let stated = pod_requests(spec, context);
     Resources {
         cpu: MilliCpu(counted.cpu.0.saturating_sub(stated.cpu.0)),
         memory: Bytes(counted.memory.0.saturating_sub(stated.memory.0)),
@@ -62,15 +63,15 @@ pub(super) fn presumed_requests(spec: &PodSpec, around: &RequestContext) -> Reso
     }
 }
 
-/// Returns the requests of one pod, `fill` having added to those of each container.
+/// Returns the requests of one pod, after `fill` has completed those of each container.
 fn requests_with(
     spec: &PodSpec,
-    around: &RequestContext,
+    context: &RequestContext,
     fill: impl Fn(&mut ResourceList),
 ) -> Resources {
     let of_container = |container: &Container| {
-        let mut requests = admitted(&container.resources, around.limits).requests;
-        if let Some(granted) = around.granted.get(&container.name) {
+        let mut requests = admitted(&container.resources, context.limits).requests;
+        if let Some(granted) = context.granted.get(&container.name) {
             combine(&mut requests, granted, i64::max);
         }
         fill(&mut requests);
@@ -80,13 +81,13 @@ fn requests_with(
     if let Some(pod_level) = &spec.resources {
         requests.extend(pod_level_requests(pod_level, spec));
     }
-    combine(&mut requests, around.overhead, i64::saturating_add);
+    combine(&mut requests, context.overhead, i64::saturating_add);
     let mut total = to_resources(&requests);
     total.pods = 1;
     total
 }
 
-/// Returns the limits of one pod by name; a resource that any container leaves unlimited has none.
+/// Returns the limits of one pod by name. A container without a limit adds nothing.
 pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> ResourceList {
     let mut sum = aggregate(spec, |container| admitted(&container.resources, limits).limits);
     if let Some(pod_level) = &spec.resources {
@@ -95,7 +96,7 @@ pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> ResourceL
     sum
 }
 
-/// Converts amounts by name into a vector; `cpu` is in thousandths already.
+/// Converts amounts by name to a vector; the unit of `cpu` is millicores.
 #[must_use]
 pub fn to_resources(amounts: &ResourceList) -> Resources {
     let mut resources = Resources::default();
@@ -114,36 +115,42 @@ pub fn to_resources(amounts: &ResourceList) -> Resources {
     resources
 }
 
-/// Returns what the pod needs at its highest point, given what each container needs.
-pub(super) fn aggregate(spec: &PodSpec, of: impl Fn(&Container) -> ResourceList) -> ResourceList {
+/// Returns the peak amounts of the pod, given the amounts of each container.
+pub(super) fn aggregate(
+    spec: &PodSpec,
+    per_container: impl Fn(&Container) -> ResourceList,
+) -> ResourceList {
     let (mut sidecars, mut start_peak) = (ResourceList::new(), ResourceList::new());
     for container in &spec.init_containers {
         let mut at_start = sidecars.clone();
-        combine(&mut at_start, &of(container), i64::saturating_add);
+        combine(&mut at_start, &per_container(container), i64::saturating_add);
         if container.sidecar {
             sidecars.clone_from(&at_start);
         }
         combine(&mut start_peak, &at_start, i64::max);
     }
-    let mut together = sidecars;
+    let mut running = sidecars;
     for container in &spec.containers {
-        combine(&mut together, &of(container), i64::saturating_add);
+        combine(&mut running, &per_container(container), i64::saturating_add);
     }
-    combine(&mut together, &start_peak, i64::max);
-    together
+    combine(&mut running, &start_peak, i64::max);
+    running
 }
 
-/// Brings `other` into `sum`, name by name.
-pub(super) fn combine(sum: &mut ResourceList, other: &ResourceList, of: fn(i64, i64) -> i64) {
+/// Combines each amount in `other` with the amount of the same name in `sum`.
+pub(super) fn combine(
+    sum: &mut ResourceList,
+    other: &ResourceList,
+    operation: fn(i64, i64) -> i64,
+) {
     for (name, amount) in other {
-        let held = sum.entry(name.clone()).or_insert(0);
-        *held = of(*held, *amount);
+        let total = sum.entry(name.clone()).or_insert(0);
+        *total = operation(*total, *amount);
     }
 }
 
-/// Returns requests and limits as they are once the API server and the `LimitRanger` have filled
-/// what is not stated: a request from the container's own limit, then both from the defaults of the
-/// namespace.
+/// Returns requests and limits after admission. The API server fills a missing request from the
+/// container's own limit. The `LimitRanger` fills both from the defaults of the namespace.
 pub(super) fn admitted(
     stated: &ContainerResources,
     limits: &[LimitRangeItem],
@@ -161,7 +168,7 @@ pub(super) fn admitted(
     filled
 }
 
-/// Returns a container's requests, its limits standing for those that it does not state.
+/// Returns a container's requests; its limits fill the missing ones.
 pub(super) fn own_requests(stated: &ContainerResources) -> ResourceList {
     let mut requests = stated.requests.clone();
     for (name, amount) in &stated.limits {
@@ -170,10 +177,10 @@ pub(super) fn own_requests(stated: &ContainerResources) -> ResourceList {
     requests
 }
 
-/// Returns what the pod as a whole requests, by the names that count instead of the sum.
+/// Returns the pod-level requests, which replace the sum over the containers.
 ///
-/// Where it states limits, a request that it leaves open is what its containers request; where they
-/// request none of the resource, or it cannot be overcommitted, it is the limit.
+/// If the pod states limits, a missing request is the sum of the containers' requests. If the
+/// containers request none of the resource, or it cannot be overcommitted, it is the limit.
 /// Source: `k8s.io/kubernetes/pkg/apis/core/v1`, `defaultPodRequests`.
 fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> ResourceList {
     let mut requests = stated.requests.clone();
@@ -194,7 +201,7 @@ fn pod_level_requests(stated: &ContainerResources, spec: &PodSpec) -> ResourceLi
 
 const HUGE_PAGES: &str = "hugepages-";
 
-/// Returns whether a resource may be stated for a pod as a whole: CPU, memory and huge pages alone.
+/// Returns true if a resource can be stated at pod level: CPU, memory or huge pages.
 pub(super) fn is_pod_level(name: &ResourceName) -> bool {
     matches!(name.as_str(), "cpu" | "memory") || name.as_str().starts_with(HUGE_PAGES)
 }

@@ -1,7 +1,7 @@
-//! Who decides how many pods a workload has, and between which bounds.
+//! Decides the number of pods of a declared workload, its bounds and its [`Decider`].
 //!
-//! Replicas that an autoscaler owns are never taken from the repository: what runs counts, and
-//! where nothing live is known, the least that the autoscaler keeps.
+//! If an autoscaler owns the replicas, `spec.replicas` in the repository is ignored. The observed
+//! count applies, or the autoscaler's minimum if no count was observed.
 
 use jiff::Timestamp;
 
@@ -15,7 +15,7 @@ use crate::model::desired::{
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
 
-/// What decides the number of a declared workload's pods.
+/// Inputs that decide the number of a declared workload's pods.
 pub(super) struct ScalingContext<'a> {
     pub(super) desired: &'a Desired,
     pub(super) observed: &'a Observed,
@@ -23,7 +23,7 @@ pub(super) struct ScalingContext<'a> {
     pub(super) query: &'a DemandQuery,
 }
 
-/// What was decided; `counts.planned` is left open.
+/// The result for one workload. The caller sets `counts.planned`.
 pub(super) struct ScalingDecision {
     pub(super) counts: Counts,
     pub(super) by: Decider,
@@ -37,7 +37,7 @@ impl ScalingDecision {
     }
 }
 
-/// Floor, live and ceiling, why, and the next step where it is known.
+/// Replica bounds, the current count, its explanation, and the next count if it is known.
 struct ReplicaRange {
     floor: u32,
     live: u32,
@@ -53,44 +53,44 @@ impl ReplicaRange {
 }
 
 impl ScalingContext<'_> {
-    /// Returns the counts of `workload`, and who decides them.
+    /// Returns the counts of `workload` and their source.
     pub(super) fn decide(&self, workload: &Workload) -> ScalingDecision {
-        let mut claimants = scalers_of(&self.desired.scalers, &workload.id);
+        let mut scalers = scalers_of(&self.desired.scalers, &workload.id);
         let rank = |scaler: &&Scaler| match scaler.rule {
             ScalerRule::EventDriven(_) => 0,
             ScalerRule::Horizontal(_) => 1,
             ScalerRule::Proportional(_) => 2,
             ScalerRule::Unknown(_) => 3,
         };
-        claimants.sort_by_key(rank);
-        let Some(first) = claimants.first() else { return self.without_autoscaler(workload) };
+        scalers.sort_by_key(rank);
+        let Some(first) = scalers.first() else { return self.without_autoscaler(workload) };
         let mut decision = self.with_autoscaler(workload, first);
         decision
             .problems
-            .extend(claimants.get(1).map(|second| duplicate_scaler_error(first, second, workload)));
+            .extend(scalers.get(1).map(|second| duplicate_scaler_error(first, second, workload)));
         decision
     }
 
-    /// Returns what the workload itself says.
+    /// Returns the counts of a workload without an autoscaler.
     fn without_autoscaler(&self, workload: &Workload) -> ScalingDecision {
         let all = |n: u32| Counts { floor: n, live: n, ceiling: n, planned: n };
-        // A pod counts from when it is made: it needs room before it is bound.
+        // A pod counts from its creation: it needs capacity before it is bound.
         let active = self.live.active_count(&workload.id);
         match &workload.scale {
             Scale::Replicas(n) => ScalingDecision::new(all(*n), Decider::Git),
-            // How much room a buffer keeps follows from other workloads; see `buffer`.
+            // The size of a buffer depends on other workloads; see `capacity_buffer`.
             Scale::PerNode | Scale::Buffer(_) => {
                 ScalingDecision::new(Counts::default(), Decider::Git)
             }
-            // The controller takes the pods of a suspended job away.
+            // The Job controller deletes the pods of a suspended Job.
             Scale::Job { suspended: true, .. } => ScalingDecision::new(all(0), Decider::Git),
             Scale::Job { pods, completions, suspended: false } => {
                 let finished = self.live.finished_count(&workload.id);
-                let left = jobs::remaining_pods(*pods, *completions, (active, finished));
+                let left = jobs::remaining_pods(*pods, *completions, active, finished);
                 ScalingDecision::new(all(left), Decider::Git)
             }
             Scale::CronJob { suspended: true, .. } => {
-                // It begins no further run; one that is under way goes on.
+                // A suspended CronJob starts no further run; a run in progress continues.
                 let counts = Counts { floor: 0, live: active, ceiling: active, planned: 0 };
                 let because = "it is suspended: no further runs".to_owned();
                 ScalingDecision::new(counts, Decider::Schedule { because })
@@ -113,15 +113,15 @@ impl ScalingContext<'_> {
         }
     }
 
-    /// Returns what `scaler` decides.
+    /// Returns the counts that `scaler` decides.
     fn with_autoscaler(&self, workload: &Workload, scaler: &Scaler) -> ScalingDecision {
         let known = self.live_replicas(&workload.id);
         let seen = self.live_horizontal(scaler);
-        let span = match &scaler.rule {
+        let range = match &scaler.rule {
             ScalerRule::Horizontal(rule) => horizontal_range(rule, known, seen),
             ScalerRule::EventDriven(rule) => {
                 let events = self.live_events(&scaler.namespace, &scaler.name);
-                self.event_driven(workload, rule, (known, seen, events))
+                self.event_driven(workload, rule, known, seen, events)
             }
             ScalerRule::Proportional(rule) => {
                 let (count, nodes, cores) = replicas(rule, &self.query.size);
@@ -134,7 +134,7 @@ impl ScalingContext<'_> {
                 ReplicaRange::fixed(initial_replicas(workload, known), why.clone())
             }
         };
-        let ReplicaRange { floor, live, ceiling, because, next } = span;
+        let ReplicaRange { floor, live, ceiling, because, next } = range;
         let by = Decider::Autoscaler {
             autoscaler: scaler.object.clone(),
             origin: scaler.origin.clone(),
@@ -163,7 +163,9 @@ impl ScalingContext<'_> {
         &self,
         workload: &Workload,
         rule: &EventDriven,
-        (known, seen, events): (Option<u32>, Option<&LiveHorizontal>, Option<&LiveEvents>),
+        known: Option<u32>,
+        seen: Option<&LiveHorizontal>,
+        events: Option<&LiveEvents>,
     ) -> ReplicaRange {
         let known = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas)));
         match rule.paused {
@@ -178,7 +180,7 @@ impl ScalingContext<'_> {
         }
         let DemandQuery { at, lead, is_forecast, .. } = *self.query;
         let until = at.checked_add(lead).unwrap_or(at);
-        // What a formula makes of its triggers is not known: a window promises nothing then.
+        // The result of a scaling formula is unknown, so windows do not raise the floor.
         let mut floor = if rule.has_formula {
             event_driven::idle_replicas(rule)
         } else {
@@ -189,31 +191,32 @@ impl ScalingContext<'_> {
         }
         let is_foreseeable = event_driven::is_foreseeable(rule);
         let highest = if is_foreseeable { event_driven::max_declared(rule) } else { rule.max };
-        let held = event_driven::held_replicas(rule, at).max(floor);
-        let (live, said) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
+        let stabilized = event_driven::stabilized_replicas(rule, at).max(floor);
+        let (live, source) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
             Some(known) => (known.max(floor), format!("{known} pods run")),
-            None => (held, "by its windows alone".to_owned()),
+            None => (stabilized, "by its windows alone".to_owned()),
         };
         let mut ceiling = highest.max(floor);
-        // What runs above the bounds goes at once, but not before the window that wants it.
+        // KEDA removes pods above the maximum at once. Pods that a coming window requests stay.
         let live = live.min(rule.max.max(floor));
         match rule.paused {
             PauseMode::ScaleIn => floor = floor.max(live),
             PauseMode::ScaleOut => ceiling = ceiling.min(live.max(floor)),
             PauseMode::No | PauseMode::AsIs | PauseMode::At(_) => {}
         }
-        let because = format!("{said}; {}", describe_windows(rule, at, until));
+        let because = format!("{source}; {}", describe_windows(rule, at, until));
         ReplicaRange { floor, live, ceiling: ceiling.max(live), because, next: None }
     }
 
-    /// Returns the pods that the workload has or is set to, where the world tells.
+    /// Returns the maximum of the active pods and the observed `replicas` settings; `None` if
+    /// neither was observed.
     fn live_replicas(&self, id: &WorkloadId) -> Option<u32> {
         let scale = self.observed.scaling.scales.iter().find(|scale| {
             scale.namespace == id.namespace
                 && scale.kind == id.kind.as_str()
                 && *scale.name == *id.name
         });
-        let set = self.live.stated_replicas(id).max(scale.map(|scale| scale.replicas));
+        let set = self.live.specified_replicas(id).max(scale.map(|scale| scale.replicas));
         let active = Some(self.live.active_count(id)).filter(|active| *active > 0);
         set.max(active)
     }
@@ -233,7 +236,7 @@ impl ScalingContext<'_> {
     }
 }
 
-/// Returns what a `HorizontalPodAutoscaler` decides.
+/// Returns the range that a `HorizontalPodAutoscaler` allows.
 fn horizontal_range(
     rule: &Horizontal,
     known: Option<u32>,
@@ -242,8 +245,8 @@ fn horizontal_range(
     let bounds = (rule.min, rule.max);
     let step = seen.and_then(|seen| horizontal::next_step(rule, seen));
     let Some(live) = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas))) else {
-        // What the repository states is its author's guess, which a delivery may even reset: a
-        // change of it is no change of what is needed.
+        // `spec.replicas` is an estimate that a delivery may reset. A change of it does not change
+        // the required capacity.
         let because = "nothing live is known of it: its least counts".to_owned();
         return ReplicaRange {
             floor: rule.min,
@@ -274,7 +277,7 @@ fn horizontal_range(
     ReplicaRange { floor, live: bounded, ceiling, because, next }
 }
 
-/// Returns the bounds of `rule`, or what runs in a direction that its behavior closes.
+/// Returns the bounds of `rule`. A direction that its behavior disables is bounded by `runs`.
 fn bounds_by_behavior(rule: &Horizontal, runs: u32) -> (u32, u32) {
     let is_closed = |rules: &ScalingRules| rules.select == SelectPolicy::Disabled;
     let behavior = rule.behavior.as_ref();
@@ -283,11 +286,11 @@ fn bounds_by_behavior(rule: &Horizontal, runs: u32) -> (u32, u32) {
     (floor, ceiling)
 }
 
-/// Says what windows of time want, and what else decides.
+/// Describes the cron windows of `rule` and its other triggers.
 fn describe_windows(rule: &EventDriven, at: Timestamp, until: Timestamp) -> String {
     let mut parts = Vec::new();
-    let holding = rule.crons.iter().filter(|cron| event_driven::is_active_at(cron, at));
-    parts.extend(holding.map(|cron| {
+    let active = rule.crons.iter().filter(|cron| event_driven::is_active_at(cron, at));
+    parts.extend(active.map(|cron| {
         format!(
             "the window {} to {} wants {}",
             cron.start.as_str(),
@@ -310,7 +313,7 @@ fn describe_windows(rule: &EventDriven, at: Timestamp, until: Timestamp) -> Stri
     parts.join("; ")
 }
 
-/// Returns the pods that a workload starts with: those that it states, or the one of a default.
+/// Returns the initial number of pods: the observed count, else the declared one, else 0.
 fn initial_replicas(workload: &Workload, known: Option<u32>) -> u32 {
     known.unwrap_or(match &workload.scale {
         Scale::Replicas(n) => *n,
@@ -322,7 +325,7 @@ fn initial_replicas(workload: &Workload, known: Option<u32>) -> u32 {
     })
 }
 
-/// Returns the scalers that claim a workload.
+/// Returns the scalers that target a workload.
 pub(super) fn scalers_of<'a>(scalers: &'a [Scaler], id: &WorkloadId) -> Vec<&'a Scaler> {
     let claims = |scaler: &&Scaler| {
         scaler.namespace == id.namespace
@@ -344,8 +347,8 @@ fn duplicate_scaler_error(first: &Scaler, second: &Scaler, workload: &Workload) 
     }
 }
 
-/// Warns of replicas in the repository that its autoscaler would never leave, or with which a first
-/// delivery begins above what is planned.
+/// Returns a warning if the autoscaler never keeps the declared replicas, or if the first delivery
+/// starts with more pods than planned.
 fn unused_replicas_warning(
     workload: &Workload,
     scaler: &Scaler,
@@ -357,15 +360,15 @@ fn unused_replicas_warning(
         return None;
     }
     let Counts { floor, live, ceiling, planned: _ } = counts;
-    // One is what a manifest without replicas says.
+    // A manifest without replicas has 1.
     let is_outside = stated > 1 && !(floor..=ceiling).contains(&stated);
-    let begins_above = !is_known && stated > live.max(1);
-    let says = if is_outside {
+    let starts_above = !is_known && stated > live.max(1);
+    let statement = if is_outside {
         format!("keeps it between {floor} and {ceiling}: the number is not used")
-    } else if begins_above {
+    } else if starts_above {
         format!(
-            "owns the number: what runs is not known, planned are {live}, and a first delivery \
-             begins with {stated}"
+            "controls the replicas: no count was observed, {live} are planned, and a first \
+             delivery begins with {stated}"
         )
     } else {
         return None;
@@ -375,20 +378,20 @@ fn unused_replicas_warning(
         severity: Severity::Warning,
         object: format!("{} {}", workload.id.kind, workload.id),
         message: format!(
-            "states {stated} replicas, and {} at {} {says}",
+            "states {stated} replicas, and {} at {} {statement}",
             scaler.object, scaler.origin
         ),
         hint: Some("leave `replicas` out: each delivery would reset them".to_owned()),
     })
 }
 
-/// Returns whether some scaler of the repository follows the number of nodes.
+/// Returns the count of each scaler that follows the number of nodes.
 pub(super) fn proportional_replicas(desired: &Desired, size: &ClusterSize) -> Vec<u32> {
-    let of = |scaler: &Scaler| match &scaler.rule {
+    let replica_count = |scaler: &Scaler| match &scaler.rule {
         ScalerRule::Proportional(rule) => Some(replicas(rule, size).0),
         ScalerRule::Horizontal(_) | ScalerRule::EventDriven(_) | ScalerRule::Unknown(_) => None,
     };
-    desired.scalers.iter().filter_map(of).collect()
+    desired.scalers.iter().filter_map(replica_count).collect()
 }
 
 #[cfg(test)]

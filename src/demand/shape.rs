@@ -1,4 +1,4 @@
-//! What one pod asks for, with every default applied: the unit of placement.
+//! Requests and scheduling rules of one pod with all defaults applied: the unit of placement.
 
 use std::collections::BTreeMap;
 
@@ -15,59 +15,59 @@ use crate::model::pod::{
 use crate::model::requirement::{LabelSet, Operator, Requirements, key};
 use crate::model::units::Resources;
 
-/// What labels begin with that stand for claims.
+/// Prefix of the labels that represent shared claims.
 const CLAIM_LABELS: &str = "claim.fleetwright.dev";
 
-/// What one pod asks for. Pods of equal shape can stand in for each other.
+/// Requests and scheduling rules of a pod. Pods of equal shape are interchangeable.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodShape {
-    /// Namespace.
+    /// Namespace of the pod.
     pub namespace: Namespace,
     /// Labels of the pod.
     pub labels: Labels,
-    /// Requests with init containers, sidecars and overhead; `pods` is 1.
+    /// Requests including init containers, sidecars and overhead; `pods` is 1.
     pub requests: Resources,
-    /// CPU and memory that the scheduler's scores count on top, for containers that state none.
+    /// CPU and memory that the scheduler's scores add for containers without requests.
     pub presumed: Resources,
-    /// The nodes it may run on.
+    /// Nodes that the pod may run on.
     pub nodes: NodeChoice,
-    /// Tolerations.
+    /// Tolerations of the pod.
     pub tolerations: Vec<Toleration>,
-    /// Ports of the node it binds.
+    /// Host ports that the pod binds.
     pub host_ports: Vec<HostPort>,
-    /// Topology spread constraints, its own or those of [`PodShape::spread_by_default`].
+    /// Topology spread constraints of the pod, or those of [`PodShape::spread_by_default`].
     pub spread: Vec<TopologySpread>,
-    /// What the scheduler spreads it by where it asks for nothing itself, as the scheduler's
-    /// configuration says (`PodTopologySpreadArgs`, `defaultingType: List`); `None`: as schedulers
-    /// do that nobody configured, softly over hosts and zones.
+    /// Default constraints of the scheduler's configuration (`PodTopologySpreadArgs`,
+    /// `defaultingType: List`), for pods without their own. `None` uses kube-scheduler's built-in
+    /// defaults: soft constraints on hosts and zones.
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Affinity to other pods.
     pub affinity: PodAffinity,
     /// Anti-affinity to other pods.
     pub anti_affinity: PodAffinity,
-    /// Volumes that decide where it runs; [`Claims::with_volumes`] adds them.
+    /// Volumes that restrict the nodes of the pod; [`Claims::with_volumes`] adds them.
     ///
     /// [`Claims::with_volumes`]: super::Claims::with_volumes
     pub volumes: Vec<PodVolume>,
-    /// Priority; higher goes first.
+    /// Priority of the pod. Higher values are scheduled first.
     pub priority: i32,
-    /// Whether pods of lower priority are evicted for it where it has no place.
+    /// True if the scheduler may preempt pods of lower priority when the pod is unschedulable.
     pub preempts: bool,
-    /// Whether the pod must never be moved (`do-not-disrupt`, `safe-to-evict: "false"`). For a limited
-    /// period, the start of the pod decides, see [`DoNotDisrupt`](super::DoNotDisrupt).
+    /// True if the pod must never be disrupted (`do-not-disrupt`, `safe-to-evict: "false"`). A
+    /// limited period depends on the start of the pod; see [`DoNotDisrupt`](super::DoNotDisrupt).
     pub do_not_disrupt: bool,
-    /// What the pod uses that placement does not know yet; such a pod is reported, never planned
-    /// as if it asked for nothing.
+    /// Features of the pod that placement does not support. Such a pod is reported. It is never
+    /// planned as if it had no requirements.
     pub unsupported: Vec<Unsupported>,
 }
 
 impl PodShape {
-    /// Ties the pod to those that share a claim whose volume is still to be made: it is made in the
-    /// zone of the first of them, and the others reach it from there alone.
+    /// Adds pod affinity among the pods that share a claim without a volume. The first pod decides
+    /// the zone of the volume, and the other pods reach it only from there.
     ///
-    /// kube-scheduler finds that out one pod at a time. Here it is affinity to one another, by a label
-    /// that stands for the claim and that nothing in a cluster has.
-    pub(super) fn keep_to_zones_of_claims(&mut self) {
+    /// kube-scheduler applies this rule pod by pod. Here it is affinity on a label that represents
+    /// the claim and that no real pod has.
+    pub(super) fn add_claim_affinity(&mut self) {
         let shared =
             |mount: &&PodVolume| mount.zone_set_by_first_pod && mount.sharing == Sharing::Shared;
         for mount in self.volumes.iter().filter(shared) {
@@ -88,11 +88,11 @@ impl PodShape {
         }
     }
 
-    /// Returns the shape of pods of a workload of `kind`, with the constraints that the scheduler
-    /// was told to spread them by, if they ask for none and it can tell them from others.
+    /// Returns the shape with the scheduler's default spread constraints, for pods of a workload of
+    /// `kind`. Pods with their own constraints, or without labels, are unchanged.
     ///
-    /// The scheduler selects them as their controller does; here all of their labels stand for
-    /// that, so that pods of two templates of one workload are counted apart.
+    /// The scheduler uses the selector of the controller. Here all labels of the pod replace it, so
+    /// pods of two templates of one workload are counted separately.
     #[must_use]
     pub fn spread_by_default(mut self, kind: WorkloadKind) -> Self {
         let Some(constraints) = &self.default_spread else { return self };
@@ -104,63 +104,63 @@ impl PodShape {
             operator: Operator::In,
             values: vec![value.clone()],
         };
-        let alike = Selector(self.labels.iter().map(one).collect());
-        let of = |rule: &TopologySpread| TopologySpread {
-            selector: Some(alike.clone()),
+        let selector = Selector(self.labels.iter().map(one).collect());
+        let with_selector = |rule: &TopologySpread| TopologySpread {
+            selector: Some(selector.clone()),
             ..rule.clone()
         };
-        self.spread = constraints.iter().map(of).collect();
+        self.spread = constraints.iter().map(with_selector).collect();
         self
     }
 }
 
-/// Returns whether a term stands for a claim that pods share, and not for a wish of theirs.
+/// Returns true if a term represents a shared claim instead of a rule of the pod.
 #[must_use]
 pub fn is_claim_affinity(term: &PodAffinityTerm) -> bool {
-    let is_label = |wish: &Expression| wish.key.as_str().starts_with(CLAIM_LABELS);
-    term.selector.as_ref().is_some_and(|Selector(wishes)| wishes.iter().any(is_label))
+    let is_label = |expression: &Expression| expression.key.as_str().starts_with(CLAIM_LABELS);
+    term.selector.as_ref().is_some_and(|Selector(expressions)| expressions.iter().any(is_label))
 }
 
-/// The nodes a pod may run on: one of the alternatives must hold.
+/// Nodes that a pod may run on: nodes that meet one of the alternatives.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeChoice {
-    /// Alternatives (node selector ∧ one term of node affinity). Empty means *no* node at all;
-    /// a pod without any wish has one alternative that requires nothing.
+    /// Alternatives: the node selector combined with one node affinity term. An empty list means
+    /// *no* node. A pod without rules has one empty alternative.
     pub any_of: Vec<Requirements>,
-    /// Weighted wishes.
+    /// Weighted preferences.
     pub preferred: Vec<(i32, Requirements)>,
-    /// The only node it may run on.
+    /// The only node that the pod may run on (`nodeName`).
     pub name: Option<String>,
-    /// What `any_of` was before volumes narrowed it; `None` where they did not. Topology spread
-    /// counts the nodes that the pod itself chooses, whatever its volumes say.
+    /// Value of `any_of` before volumes narrowed it; `None` if volumes did not narrow it. Topology
+    /// spread counts the nodes that the pod itself selects, regardless of its volumes.
     pub without_volumes: Option<Vec<Requirements>>,
 }
 
 impl NodeChoice {
-    /// Returns the alternatives that the pod itself states, whatever its volumes allow.
+    /// Returns the alternatives that the pod itself states, regardless of its volumes.
     #[must_use]
     pub fn stated(&self) -> &[Requirements] {
         self.without_volumes.as_ref().unwrap_or(&self.any_of)
     }
 }
 
-/// A feature of a pod that placement does not know yet.
+/// A feature of a pod that placement does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unsupported {
     /// Volumes without a known topology; [`PodVolume::problem_text`] returns the reason.
     Volumes,
-    /// A scheduler other than the default one.
+    /// A scheduler other than `default-scheduler`.
     OtherScheduler,
     /// Scheduling gates.
     SchedulingGates,
     /// Dynamic resource claims.
     ResourceClaims,
-    /// The pod names its node itself.
+    /// A node name in the pod's specification.
     NodeName,
 }
 
 impl Unsupported {
-    /// Returns the feature in the words of Kubernetes' API.
+    /// Returns the field name in the Kubernetes API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -173,18 +173,18 @@ impl Unsupported {
     }
 }
 
-/// The objects that fill in what a pod template leaves open.
+/// Objects that complete a pod template.
 pub struct ShapeContext<'a> {
     priority_classes: &'a BTreeMap<String, PriorityClass>,
     runtime_classes: &'a BTreeMap<String, RuntimeClass>,
     limit_ranges: &'a BTreeMap<Namespace, Vec<LimitRangeItem>>,
     default_spread: Option<&'a [TopologySpread]>,
-    /// Host names of the nodes that are there, where they are known.
+    /// Host names of the observed nodes by node name.
     hostnames: BTreeMap<&'a str, LabelValue>,
 }
 
 impl<'a> ShapeContext<'a> {
-    /// Returns the context that the repository declares.
+    /// Returns the context from the repository.
     #[must_use]
     pub fn new(desired: &'a Desired) -> Self {
         Self {
@@ -196,11 +196,11 @@ impl<'a> ShapeContext<'a> {
         }
     }
 
-    /// Returns the context with what the nodes of `observed` are called.
+    /// Returns the context with the host names of the observed nodes.
     ///
-    /// Node affinity may be about a node's name, which is no label. Its host name stands for it: a
-    /// label that each node has, mostly with that very name as its value, and that no node to come
-    /// has before it is there.
+    /// Node affinity can match a node name, which is not a label. The host name label represents
+    /// it: each node has it, usually with the node name as its value. Planned nodes have no known
+    /// host name.
     #[must_use]
     pub fn with_nodes(mut self, observed: &'a Observed) -> Self {
         let nodes = observed.nodes.values();
@@ -209,8 +209,8 @@ impl<'a> ShapeContext<'a> {
         self
     }
 
-    /// Returns what an expression over a node's name says of its host name.
-    fn of_field(&self, expression: &Expression) -> (LabelKey, LabelSet) {
+    /// Returns the requirement on the host name for an expression on the node name.
+    fn field_requirement(&self, expression: &Expression) -> (LabelKey, LabelSet) {
         let host = |name: &LabelValue| self.hostnames.get(name.as_str()).unwrap_or(name).clone();
         let values = expression.values.iter().map(host).collect();
         let of_host = Expression { key: key::HOSTNAME.into(), values, ..expression.clone() };
@@ -218,14 +218,14 @@ impl<'a> ShapeContext<'a> {
         (of_host.key, set)
     }
 
-    /// Returns what a node selector term requires of labels; a term without any expression matches
-    /// no node.
-    fn of_term(&self, term: &NodeTerm) -> Option<Requirements> {
+    /// Returns the label requirements of a node selector term; `None` for a term without
+    /// expressions, which matches no node.
+    fn term_requirements(&self, term: &NodeTerm) -> Option<Requirements> {
         if term.expressions.is_empty() && term.fields.is_empty() {
             return None;
         }
         let labels = term.expressions.iter().map(|e| (e.key.clone(), label_set(e)));
-        Some(labels.chain(term.fields.iter().map(|field| self.of_field(field))).collect())
+        Some(labels.chain(term.fields.iter().map(|field| self.field_requirement(field))).collect())
     }
 
     fn node_choice(&self, spec: &PodSpec) -> NodeChoice {
@@ -234,13 +234,16 @@ impl<'a> ShapeContext<'a> {
             base = base.and(&Requirements::from_labels(&class.node_selector));
         }
         let affinity = &spec.node_affinity;
-        let of_term = |term: &NodeTerm| self.of_term(term);
+        let term_requirements = |term: &NodeTerm| self.term_requirements(term);
         let any_of = match &affinity.required {
             None => vec![base],
-            Some(terms) => terms.iter().filter_map(of_term).map(|t| base.and(&t)).collect(),
+            Some(terms) => {
+                terms.iter().filter_map(term_requirements).map(|t| base.and(&t)).collect()
+            }
         };
         let preferred = affinity.preferred.iter();
-        let preferred = preferred.filter_map(|(w, term)| Some((*w, of_term(term)?))).collect();
+        let preferred =
+            preferred.filter_map(|(w, term)| Some((*w, term_requirements(term)?))).collect();
         let name = spec.node_name.clone();
         NodeChoice { any_of, preferred, name, without_volumes: None }
     }
@@ -249,8 +252,8 @@ impl<'a> ShapeContext<'a> {
         spec.runtime_class_name.as_ref().and_then(|name| self.runtime_classes.get(name))
     }
 
-    /// Returns what decides the requests of a pod beside `spec`.
-    fn around<'b>(
+    /// Returns the inputs to a pod's requests besides `spec`.
+    fn request_context<'b>(
         &'b self,
         namespace: &Namespace,
         spec: &'b PodSpec,
@@ -264,7 +267,7 @@ impl<'a> ShapeContext<'a> {
         RequestContext { overhead, limits, granted }
     }
 
-    /// Returns whether a pod has others evicted: its class says so, else the pod itself.
+    /// Returns true if a pod preempts others. Its priority class takes precedence over the pod.
     fn preempts(&self, spec: &PodSpec) -> bool {
         let classes = self.priority_classes;
         let class = match &spec.priority_class_name {
@@ -289,15 +292,18 @@ impl<'a> ShapeContext<'a> {
     }
 }
 
-/// Returns the requests of a live pod of `template`: with what the kubelet granted it, where that
-/// is more than the template says.
+/// Returns the requests of a live pod of `template`, including larger resources that the kubelet
+/// granted.
 #[must_use]
 pub fn live_requests(pod: &Pod, template: &PodTemplate, context: &ShapeContext) -> Resources {
-    pod_requests(&template.spec, &context.around(&pod.namespace, &template.spec, &pod.granted))
+    pod_requests(
+        &template.spec,
+        &context.request_context(&pod.namespace, &template.spec, &pod.granted),
+    )
 }
 
-/// Returns what a pod of `template` in `namespace` asks for, its volumes left open: until they are
-/// put in, a pod that has any is one whose place is not known.
+/// Returns the shape of a pod of `template` in `namespace`, without volumes. Until volumes are
+/// added, a pod with a volume that may restrict its nodes is unsupported.
 #[must_use]
 pub fn pod_shape(
     namespace: &Namespace,
@@ -307,14 +313,14 @@ pub fn pod_shape(
     let spec = &template.spec;
     let runtime = context.runtime(spec);
     let granted = AllocatedResources::new();
-    let around = context.around(namespace, spec, &granted);
+    let request_inputs = context.request_context(namespace, spec, &granted);
     let mut tolerations = spec.tolerations.clone();
     tolerations.extend(runtime.iter().flat_map(|class| class.tolerations.clone()));
     PodShape {
         namespace: namespace.clone(),
         labels: template.labels.clone(),
-        requests: pod_requests(spec, &around),
-        presumed: presumed_requests(spec, &around),
+        requests: pod_requests(spec, &request_inputs),
+        presumed: presumed_requests(spec, &request_inputs),
         nodes: context.node_choice(spec),
         tolerations,
         host_ports: host_ports(spec),
@@ -331,11 +337,11 @@ pub fn pod_shape(
     }
 }
 
-/// Returns the label states that a validated expression allows.
+/// Returns the label values that a validated expression allows.
 #[must_use]
 pub fn label_set(expression: &Expression) -> LabelSet {
     let values: Vec<&str> = expression.values.iter().map(LabelValue::as_str).collect();
-    // An expression that slipped past validation must not widen the choice: it matches nothing.
+    // An expression that bypassed validation matches nothing, so that it cannot widen the choice.
     LabelSet::from_operator(expression.operator, &values)
         .unwrap_or_else(|_| LabelSet::all().complement())
 }
@@ -345,8 +351,8 @@ fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
     spec.containers.iter().chain(sidecars).flat_map(|c| c.host_ports.clone()).collect()
 }
 
-/// Returns whether a volume may decide where its pod runs.
-fn binds(volume: &Volume) -> bool {
+/// Returns true if a volume may restrict the nodes of its pod.
+fn may_restrict_nodes(volume: &Volume) -> bool {
     match volume.source {
         VolumeSource::Claim(_)
         | VolumeSource::EphemeralClaim(_)
@@ -360,7 +366,7 @@ fn binds(volume: &Volume) -> bool {
 fn unsupported(spec: &PodSpec) -> Vec<Unsupported> {
     let other = |name: &String| name != "default-scheduler";
     [
-        (spec.volumes.iter().any(binds), Unsupported::Volumes),
+        (spec.volumes.iter().any(may_restrict_nodes), Unsupported::Volumes),
         (spec.scheduler_name.as_ref().is_some_and(other), Unsupported::OtherScheduler),
         (!spec.scheduling_gates.is_empty(), Unsupported::SchedulingGates),
         (!spec.resource_claims.is_empty(), Unsupported::ResourceClaims),
@@ -402,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_comes_from_the_class_then_the_pod_then_the_default() {
+    fn priority_comes_from_class_then_pod_then_default() {
         let class = |value, is_default| crate::model::desired::PriorityClass {
             value,
             is_default,
@@ -426,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_placement_does_not_know_is_named() {
+    fn unsupported_features_are_listed() {
         let mut template = PodTemplate::default();
         assert_eq!(shape(&template, &Desired::default()).unsupported, []);
         template.spec.scheduler_name = Some("default-scheduler".into());
@@ -440,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_that_may_bind_a_pod_to_a_place_are_named_and_others_are_not() {
+    fn only_volumes_that_may_restrict_nodes_are_unsupported() {
         for (source, expected) in [
             (VolumeSource::Claim("data".into()), &[Unsupported::Volumes][..]),
             (VolumeSource::EphemeralClaim(None), &[Unsupported::Volumes]),

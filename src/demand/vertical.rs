@@ -1,7 +1,8 @@
-//! What the pods of a workload ask for where a `VerticalPodAutoscaler` decides it.
+//! Requests of pods that a `VerticalPodAutoscaler` manages.
 //!
-//! A recommendation counts where its mode acts and the policy of the container lets it; limits keep
-//! their ratio to requests. Without a recommendation the template counts, and that is said.
+//! A recommendation applies if the update mode is active and the container's policy allows it.
+//! Limits keep their ratio to the requests. Without a recommendation, the template applies, and the
+//! plan reports so.
 
 use std::sync::Arc;
 
@@ -13,20 +14,20 @@ use crate::model::observed::{LiveVertical, Observed, Recommendation, Scaling};
 use crate::model::pod::{Container, ContainerResources, PodTemplate, ResourceList};
 use crate::model::units::{Bytes, MilliCpu, ResourceName};
 
-/// The policy that stands for all containers without one of their own.
-const ALL: &str = "*";
+/// Container name of the policy for all containers without their own.
+const ALL_CONTAINERS: &str = "*";
 
-/// What a vertical autoscaler does to a template.
-pub(super) struct Sizing {
-    /// The template to plan with.
+/// Effect of a vertical autoscaler on a template.
+pub(super) struct TemplateSizing {
+    /// Template to plan with.
     pub(super) template: Arc<PodTemplate>,
-    /// What was decided, container by container, in words.
+    /// Explanation of the decision for each container.
     pub(super) because: String,
-    /// Whether the requests of the template were replaced.
+    /// True if the requests of the template were replaced.
     pub(super) is_applied: bool,
 }
 
-/// Returns the vertical autoscalers of a workload.
+/// Returns the vertical autoscalers that target a workload.
 pub(super) fn scalers_for<'a>(
     verticals: &'a [VerticalScaler],
     id: &WorkloadId,
@@ -39,8 +40,8 @@ pub(super) fn scalers_for<'a>(
     })
 }
 
-/// Returns the template that new pods of `workload` are made from once a vertical autoscaler has
-/// changed them on their way in.
+/// Returns the template of new pods of `workload`, after a vertical autoscaler has changed them
+/// during admission.
 #[must_use]
 pub fn sized_template(
     desired: &Desired,
@@ -49,27 +50,28 @@ pub fn sized_template(
 ) -> Arc<PodTemplate> {
     let vertical = scalers_for(&desired.vertical_scalers, &workload.id).next();
     let sizing = vertical.map(|vertical| {
-        resize_template(vertical, workload, (&observed.scaling, ranges(desired, workload)))
+        resize_template(vertical, workload, &observed.scaling, ranges(desired, workload))
     });
     sizing.map_or_else(|| Arc::clone(&workload.template), |sizing| sizing.template)
 }
 
-/// Returns the items of the limit ranges that hold the pods of `workload`.
+/// Returns the limit range items of the workload's namespace.
 pub(super) fn ranges<'a>(desired: &'a Desired, workload: &Workload) -> &'a [LimitRangeItem] {
     desired.limit_ranges.get(&workload.id.namespace).map_or(&[], Vec::as_slice)
 }
 
-/// Returns what `vertical` makes of the template of `workload`, in a namespace with these limits.
+/// Applies `vertical` to the template of `workload`, with the limit ranges of its namespace.
 pub(super) fn resize_template(
     vertical: &VerticalScaler,
     workload: &Workload,
-    (live, ranges): (&Scaling, &[LimitRangeItem]),
-) -> Sizing {
+    live: &Scaling,
+    ranges: &[LimitRangeItem],
+) -> TemplateSizing {
     let same = |found: &&LiveVertical| {
         found.namespace == vertical.namespace && found.name == vertical.name
     };
     let recommended = live.vertical.iter().find(same).filter(|found| !found.containers.is_empty());
-    let unchanged = |because: String| Sizing {
+    let unchanged = |because: String| TemplateSizing {
         template: Arc::clone(&workload.template),
         because,
         is_applied: false,
@@ -80,37 +82,42 @@ pub(super) fn resize_template(
         );
     };
     let mut template = (*workload.template).clone();
-    let mut said = Vec::new();
+    let mut decisions = Vec::new();
     for container in &mut template.spec.containers {
         let Some(found) = recommended.containers.get(&container.name) else { continue };
         let default = ContainerPolicy::default();
         let policy = vertical.policies.get(&container.name);
-        let policy = policy.or_else(|| vertical.policies.get(ALL)).unwrap_or(&default);
+        let policy = policy.or_else(|| vertical.policies.get(ALL_CONTAINERS)).unwrap_or(&default);
         if !policy.controls_cpu && !policy.controls_memory {
-            said.push(format!("{}: left alone by its policy", container.name));
+            decisions.push(format!("{}: left alone by its policy", container.name));
             continue;
         }
         let before = container.clone();
         resize_container(container, found, policy, ranges);
         let (from, to) = (&before.resources.requests, &container.resources.requests);
-        said.push(format!(
+        decisions.push(format!(
             "{}: {} -> {}",
             container.name,
             format_requests(from),
             format_requests(to)
         ));
     }
-    let said = if said.is_empty() { "no container has one".to_owned() } else { said.join(", ") };
+    let decisions =
+        if decisions.is_empty() { "no container has one".to_owned() } else { decisions.join(", ") };
     if vertical.mode == UpdateMode::Off {
-        return unchanged(format!("mode Off, it only recommends: {said}"));
+        return unchanged(format!("mode Off, it only recommends: {decisions}"));
     }
     let is_applied = template != *workload.template;
     let template = Arc::new(template);
-    Sizing { template, because: format!("mode {}: {said}", vertical.mode.as_str()), is_applied }
+    TemplateSizing {
+        template,
+        because: format!("mode {}: {decisions}", vertical.mode.as_str()),
+        is_applied,
+    }
 }
 
-/// Gives a container what is recommended, within what limit ranges allow and then, over them, its
-/// policy.
+/// Sets the recommended requests of a container. Limit ranges bound them first; the policy of the
+/// container takes precedence.
 fn resize_container(
     container: &mut Container,
     found: &Recommendation,
@@ -141,13 +148,13 @@ fn resize_container(
         container.resources.requests.insert(name.clone(), request);
         if let Some(limit) = limit.filter(|_| policy.controls_limits) {
             let old = stated.requests.get(name).copied();
-            container.resources.limits.insert(name.clone(), scaled(limit, old, request));
+            container.resources.limits.insert(name.clone(), scaled_limit(limit, old, request));
         }
     }
 }
 
-/// Returns a request within what limit ranges allow. They bound limits, which follow requests in their
-/// old ratio; a container without a limit, given or stated, is not bounded.
+/// Returns a request within the limit ranges. The ranges bound limits, which keep their ratio to
+/// the requests. A container without a stated or default limit is not bounded.
 fn bound_by_ranges(
     ranges: &[LimitRangeItem],
     name: &ResourceName,
@@ -159,22 +166,22 @@ fn bound_by_ranges(
         let limit = stated.limits.get(name).or_else(|| item.default_limit.get(name)).copied();
         let Some(limit) = limit.filter(|limit| *limit > 0) else { continue };
         let old = stated.requests.get(name).copied().filter(|old| *old > 0);
-        let of = |bound: i64| {
+        let request_bound = |bound: i64| {
             let scaled = old.map(|old| i128::from(bound) * i128::from(old) / i128::from(limit));
             scaled.map_or(bound, |scaled| i64::try_from(scaled).unwrap_or(i64::MAX))
         };
         if let Some(most) = item.max.get(name) {
-            request = request.min(of(*most));
+            request = request.min(request_bound(*most));
         }
         if let Some(least) = item.min.get(name) {
-            request = request.max(of(*least));
+            request = request.max(request_bound(*least));
         }
     }
     request
 }
 
-/// Returns a limit in its old ratio to the request; one without a request was equal to it.
-fn scaled(limit: i64, old: Option<i64>, request: i64) -> i64 {
+/// Returns a limit that keeps its ratio to the request. A limit without a request was equal to it.
+fn scaled_limit(limit: i64, old: Option<i64>, request: i64) -> i64 {
     match old {
         Some(old) if old > 0 => {
             let scaled = i128::from(limit) * i128::from(request) / i128::from(old);
@@ -185,8 +192,8 @@ fn scaled(limit: i64, old: Option<i64>, request: i64) -> i64 {
 }
 
 fn format_requests(amounts: &ResourceList) -> String {
-    let of = |name: &str| amounts.get(&ResourceName::from(name)).copied();
-    match (of("cpu"), of("memory")) {
+    let amount = |name: &str| amounts.get(&ResourceName::from(name)).copied();
+    match (amount("cpu"), amount("memory")) {
         (None, None) => "nothing".to_owned(),
         (Some(cpu), None) => MilliCpu(cpu).to_string(),
         (None, Some(memory)) => Bytes(memory).to_string(),
@@ -202,7 +209,7 @@ mod tests {
         [("cpu".into(), cpu)].into()
     }
 
-    /// What becomes of a container with this request and limit of CPU where 300m are recommended.
+    /// Returns the CPU request and limit of a container for a recommendation of 300m.
     fn resized(request: Option<i64>, limit: Option<i64>, policy: &ContainerPolicy) -> [i64; 2] {
         within_ranges(request, limit, policy, &[])
     }
@@ -213,8 +220,9 @@ mod tests {
         policy: &ContainerPolicy,
         ranges: &[LimitRangeItem],
     ) -> [i64; 2] {
-        let of = |cpu: Option<i64>| cpu.map(amounts).unwrap_or_default();
-        let resources = ContainerResources { requests: of(request), limits: of(limit) };
+        let amount_list = |cpu: Option<i64>| cpu.map(amounts).unwrap_or_default();
+        let resources =
+            ContainerResources { requests: amount_list(request), limits: amount_list(limit) };
         let mut container = Container { name: "app".into(), resources, ..Container::default() };
         let found = Recommendation { target: amounts(300), ..Recommendation::default() };
         resize_container(&mut container, &found, policy, ranges);
@@ -223,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_ranges_bound_what_limits_come_to_and_the_policy_goes_over_them() {
+    fn limit_ranges_bound_limits_and_the_policy_overrides_them() {
         let policy = ContainerPolicy::default();
         let least = ContainerPolicy { min: amounts(280), ..ContainerPolicy::default() };
         let range = |max: i64, min: i64, default: Option<i64>| LimitRangeItem {
@@ -234,20 +242,13 @@ mod tests {
         };
         let of_pods = LimitRangeItem { scope: LimitScope::Pod, ..range(100, 0, None) };
         for (rule, request, limit, policy, range, expected) in [
-            ("by the ratio", Some(100), Some(200), &policy, range(500, 0, None), [250, 500]),
-            ("at least", Some(100), Some(200), &policy, range(9_000, 800, None), [400, 800]),
+            ("scaled by the ratio", Some(100), Some(200), &policy, range(500, 0, None), [250, 500]),
+            ("a minimum", Some(100), Some(200), &policy, range(9_000, 800, None), [400, 800]),
             ("no limit", Some(100), None, &policy, range(200, 0, None), [300, -1]),
-            (
-                "a limit that is given",
-                Some(100),
-                None,
-                &policy,
-                range(200, 0, Some(200)),
-                [100, -1],
-            ),
+            ("a default limit", Some(100), None, &policy, range(200, 0, Some(200)), [100, -1]),
             ("a limit alone", None, Some(200), &policy, range(250, 0, None), [250, 250]),
             ("the policy wins", Some(100), Some(200), &least, range(500, 0, None), [280, 560]),
-            ("of whole pods", Some(100), Some(200), &policy, of_pods, [300, 600]),
+            ("a range for pods", Some(100), Some(200), &policy, of_pods, [300, 600]),
         ] {
             assert_eq!(within_ranges(request, limit, policy, &[range]), expected, "{rule}");
         }
@@ -261,13 +262,13 @@ mod tests {
         let least = ContainerPolicy { min: amounts(900), ..ContainerPolicy::default() };
         let memory = ContainerPolicy { controls_cpu: false, ..ContainerPolicy::default() };
         for (rule, request, limit, policy, expected) in [
-            ("case 20: twice the request stays twice", Some(100), Some(200), &both, [300, 600]),
+            ("case 20: a ratio of two is kept", Some(100), Some(200), &both, [300, 600]),
             ("case 20: the limit bounds", Some(100), Some(200), &requests, [200, 200]),
             ("no limit stays none", Some(100), None, &both, [300, -1]),
             ("a limit alone is the request", None, Some(200), &both, [300, 300]),
-            ("at most what is allowed", Some(100), Some(200), &most, [250, 500]),
-            ("at least what is allowed", Some(100), None, &least, [900, -1]),
-            ("a resource that is not its own", Some(100), None, &memory, [100, -1]),
+            ("the policy maximum", Some(100), Some(200), &most, [250, 500]),
+            ("the policy minimum", Some(100), None, &least, [900, -1]),
+            ("an uncontrolled resource", Some(100), None, &memory, [100, -1]),
         ] {
             assert_eq!(resized(request, limit, policy), expected, "{rule}");
         }

@@ -24,8 +24,8 @@ pub(super) fn definition<'a>(
 /// Reads a `Namespace`.
 pub(super) fn namespace(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector) {
     let definition = definition("Namespace", &meta.name, &meta, root);
-    let entry = (meta.name.into(), meta.labels);
-    into.insert(definition, |all| &mut all.desired.namespaces, entry, Labels::eq);
+    let (name, labels) = (meta.name.into(), meta.labels);
+    into.insert(definition, |all| &mut all.desired.namespaces, name, labels, Labels::eq);
 }
 
 /// Reads a `PriorityClass`.
@@ -36,8 +36,14 @@ pub(super) fn priority_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut C
     let definition = definition("PriorityClass", &meta.name, &meta, root);
     let policy = root.get("preemptionPolicy").and_then(|field| Some(field.text()?.into_owned()));
     let preempts = policy.as_deref() != Some("Never");
-    let entry = (meta.name, PriorityClass { value, is_default: default, preempts });
-    into.insert(definition, |all| &mut all.desired.priority_classes, entry, PartialEq::eq);
+    let class = PriorityClass { value, is_default: default, preempts };
+    into.insert(
+        definition,
+        |all| &mut all.desired.priority_classes,
+        meta.name,
+        class,
+        PartialEq::eq,
+    );
 }
 
 /// Reads a `RuntimeClass`. In v1alpha1 the fields are under `spec`.
@@ -49,7 +55,8 @@ pub(super) fn runtime_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Co
     into.insert(
         definition,
         |all| &mut all.desired.runtime_classes,
-        (meta.name, class),
+        meta.name,
+        class,
         RuntimeClass::eq,
     );
 }
@@ -99,5 +106,5 @@ pub(super) fn disruption_budget(meta: ObjectMeta, root: &FieldMap<'_>, into: &mu
     let same = |a: &DisruptionBudget, b: &DisruptionBudget| {
         DisruptionBudget { origin: b.origin.clone(), ..a.clone() } == *b
     };
-    into.insert(definition, |all| &mut all.budgets, (key, budget), same);
+    into.insert(definition, |all| &mut all.budgets, key, budget, same);
 }

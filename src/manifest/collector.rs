@@ -67,7 +67,8 @@ impl Collector {
         &mut self,
         named: Definition<'_>,
         select: impl FnOnce(&mut Self) -> &mut BTreeMap<K, V>,
-        (key, value): (K, V),
+        key: K,
+        value: V,
         same: impl FnOnce(&V, &V) -> bool,
     ) {
         let Definition { kind, name, scope, origin } = named;
@@ -112,7 +113,7 @@ impl Collector {
         let scope = root.field.scope;
         let named = Definition { kind: "scaler", name: object.clone(), scope, origin };
         let same = |a: &Scaler, b: &Scaler| a.rule == b.rule && a.targets == b.targets;
-        self.insert(named, |all| &mut all.scalers, (object, scaler), same);
+        self.insert(named, |all| &mut all.scalers, object, scaler, same);
     }
 
     /// Adds a vertical scaler.
@@ -123,7 +124,7 @@ impl Collector {
         let same = |a: &VerticalScaler, b: &VerticalScaler| {
             a.target == b.target && a.mode == b.mode && a.policies == b.policies
         };
-        self.insert(named, |all| &mut all.verticals, (object, scaler), same);
+        self.insert(named, |all| &mut all.verticals, object, scaler, same);
     }
 
     /// Returns the collected objects in their final order.

@@ -438,6 +438,22 @@ impl<'a> FieldMap<'a> {
         (!entry.value.is_null()).then(|| self.field_of(entry))
     }
 
+    /// Returns the value of `key`. Its `former` name is still read, with a warning.
+    pub(super) fn get_renamed<'s>(
+        &'s self,
+        key: &'static str,
+        former: &'static str,
+    ) -> Option<Field<'s>> {
+        let old = self.get(former);
+        if let Some(field) = &old {
+            field.warn(
+                format_args!("has the former name of `{key}`"),
+                format!("rename it to `{key}`: a later version no longer reads `{former}`"),
+            );
+        }
+        self.get(key).or(old)
+    }
+
     /// Returns the value of `key`, and reports an error if it is absent or null.
     pub(super) fn required<'s>(&'s self, key: &'static str) -> Option<Field<'s>> {
         let found = self.get(key);

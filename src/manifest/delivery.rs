@@ -105,6 +105,13 @@ impl FileSelection {
     }
 }
 
+/// The cluster and namespace of an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ObjectLocation<'a> {
+    pub(super) cluster: TargetCluster,
+    pub(super) namespace: &'a str,
+}
+
 /// Text values of a `ConfigMap`, by key.
 pub(super) type ConfigMapData = BTreeMap<String, String>;
 
@@ -174,19 +181,18 @@ pub(super) struct DeliveryContext<'a> {
 }
 
 impl DeliveryContext<'_> {
-    /// Returns the manifests that the object at `root` delivers. The object is in `namespace` of
-    /// the cluster `home`.
+    /// Returns the manifests that the object at `root` delivers.
     pub(super) fn manifest_sets_of(
         &self,
         delivery_kind: DeliveryKind,
         root: &YamlNode<'_>,
-        (home, namespace): (TargetCluster, &str),
+        location: ObjectLocation<'_>,
     ) -> Vec<Result<ManifestSet, String>> {
         match delivery_kind {
-            DeliveryKind::Application => self.application(root, home),
-            DeliveryKind::ApplicationSet => self.application_set(root, home),
-            DeliveryKind::Kustomization => self.kustomization(root, (home, namespace)),
-            DeliveryKind::HelmRelease => self.helm_release(root, (home, namespace)),
+            DeliveryKind::Application => self.application(root, location.cluster),
+            DeliveryKind::ApplicationSet => self.application_set(root, location.cluster),
+            DeliveryKind::Kustomization => self.kustomization(root, location),
+            DeliveryKind::HelmRelease => self.helm_release(root, location),
         }
     }
 

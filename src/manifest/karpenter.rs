@@ -39,7 +39,7 @@ fn add_pool(pool: Pool, root: &FieldMap<'_>, into: &mut Collector) {
         origin: pool.origin.clone(),
     };
     let same = |a: &Pool, b: &Pool| Pool { origin: b.origin.clone(), ..a.clone() } == *b;
-    into.insert(named, |all| &mut all.desired.pools, (pool.name.clone(), pool), same);
+    into.insert(named, |all| &mut all.desired.pools, pool.name.clone(), pool, same);
 }
 
 /// Reads a pool's weight; 0 if absent.

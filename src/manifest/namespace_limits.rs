@@ -24,8 +24,8 @@ pub(super) fn limit_range(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Coll
     let items: Vec<LimitRangeItem> = limits.items().filter_map(item).collect();
     let definition =
         definition("LimitRange", &format!("{}/{}", meta.namespace, meta.name), &meta, root);
-    let entry = ((meta.namespace, meta.name), items);
-    into.insert(definition, |all| &mut all.limit_ranges, entry, Vec::eq);
+    let key = (meta.namespace, meta.name);
+    into.insert(definition, |all| &mut all.limit_ranges, key, items, Vec::eq);
 }
 
 /// Reads one item, with the defaults of the API server; `None` if it applies to volumes.
@@ -100,7 +100,7 @@ pub(super) fn resource_quota(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut C
     let same = |a: &ResourceQuota, b: &ResourceQuota| {
         ResourceQuota { origin: b.origin.clone(), ..a.clone() } == *b
     };
-    into.insert(definition, |all| &mut all.quotas, (key, quota), same);
+    into.insert(definition, |all| &mut all.quotas, key, quota, same);
 }
 
 /// Reads the amounts of a quota that apply to pods.

@@ -44,7 +44,8 @@ pub(super) fn storage_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Co
     into.insert(
         definition,
         |all| &mut all.desired.storage_classes,
-        (meta.name, class),
+        meta.name,
+        class,
         StorageClass::eq,
     );
 }
@@ -87,7 +88,8 @@ pub(super) fn volume(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Collector
     into.insert(
         definition,
         |all| &mut all.desired.volumes,
-        (meta.name, volume),
+        meta.name,
+        volume,
         PersistentVolume::eq,
     );
 }
@@ -146,7 +148,7 @@ pub(super) fn claim(meta: &ObjectMeta, root: &FieldMap<'_>, into: &mut Collector
     let full_name = format!("{}/{}", meta.namespace, meta.name);
     let definition = definition("PersistentVolumeClaim", full_name, meta, root);
     let same = |a: &VolumeClaim, b: &VolumeClaim| a.claim == b.claim;
-    into.insert(definition, |all| &mut all.desired.claims, (key, claim), same);
+    into.insert(definition, |all| &mut all.desired.claims, key, claim, same);
 }
 
 fn definition<'a>(

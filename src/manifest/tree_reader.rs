@@ -17,7 +17,9 @@ use super::{
     autoscaling, cluster_objects, eksctl, karpenter, learned_nodes, namespace_limits,
     reference_check, storage, workload,
 };
-use crate::model::desired::{Desired, Fleet, Problem, RenderResults, Severity, Tree, TreeFile};
+use crate::model::desired::{
+    Desired, ExternalGroup, Fleet, Problem, RenderResults, Severity, Tree, TreeFile,
+};
 use crate::model::ids::Origin;
 
 /// Reads every manifest of `tree` that the sources of `fleet` name, without running a tool.
@@ -73,8 +75,11 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
         // A group without a file may exist in the world.
         !desired.node_groups.contains_key(name.as_str())
     });
-    desired.external_groups =
-        elsewhere.map(|(name, manage)| (name.as_str().into(), (*manage, origin.clone()))).collect();
+    let external = elsewhere.map(|(name, manage)| {
+        let group = ExternalGroup { manage: *manage, origin: origin.clone() };
+        (name.as_str().into(), group)
+    });
+    desired.external_groups = external.collect();
     for (pool, limits) in &desired.failure_domains {
         if !desired.pools.contains_key(pool) {
             report.add(Problem {

@@ -98,7 +98,7 @@ pub(super) fn read(
     let same = |a: &Workload, b: &Workload| {
         a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
     };
-    into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);
+    into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
 }
 
 /// Returns whether a Rollout takes its template from another object.

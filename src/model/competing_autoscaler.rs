@@ -1,11 +1,11 @@
-//! Competing autoscalers: Karpenter and Cluster Autoscaler, detected by the names and labels of their
-//! Deployments.
+//! Competing autoscalers: Karpenter and Cluster Autoscaler, detected by the names and labels of
+//! their Deployments.
 //!
-//! Any tenant can give a Deployment such a name or label. Therefore a detection blocks this program
-//! only in the system namespaces, or in those that the repository declares instead
-//! (`spec.autoscalers.namespaces`). Karpenter also counts in any namespace if there are nodes that it
-//! may have launched, because tenants launch no nodes. Group resizers are detected more broadly: the
-//! only consequence is that the group is not resized, with the reason.
+//! Any tenant can give a Deployment such a name or label. A detection therefore blocks Fleetwright
+//! only in the system namespaces, or in the namespaces that the repository declares instead
+//! (`spec.autoscalers.namespaces`). Karpenter also counts in any namespace if it may have launched
+//! existing nodes, because tenants cannot launch nodes. The rules for group resizers match more
+//! names, because a false detection only leaves a group at its size, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,17 @@ use crate::model::requirement::key;
 /// An autoscaler that launches and removes nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct CompetingAutoscaler {
-    /// Its workload, as `namespace/name`.
+    /// Workload of the autoscaler, as `namespace/name`.
     pub workload: String,
-    /// `karpenter` or `cluster-autoscaler`.
+    /// Kind: `karpenter` or `cluster-autoscaler`.
     pub kind: &'static str,
-    /// Configured replicas, or remaining pods.
+    /// Number of configured replicas; 1 if only pods remain after a scale-down to zero.
     pub running: u32,
 }
 
-/// Returns the competing autoscalers in a cluster: those in the declared `namespaces`, or else in the
-/// system namespaces, and Karpenter in any namespace if it may have launched nodes.
+/// Returns the competing autoscalers of a cluster. It includes autoscalers in the declared
+/// `namespaces` (default: the system namespaces), and Karpenter in any namespace if it may have
+/// launched nodes.
 #[must_use]
 pub fn competing_autoscalers(
     observed: &Observed,
@@ -45,7 +46,7 @@ pub fn competing_autoscalers(
     .0
 }
 
-/// Partitions detected autoscalers into those that compete, by namespace and nodes, and the others.
+/// Partitions detected autoscalers into competing ones and all others, by namespace and nodes.
 #[must_use]
 pub fn partition_by_namespace<'n>(
     found: Vec<CompetingAutoscaler>,
@@ -54,71 +55,74 @@ pub fn partition_by_namespace<'n>(
 ) -> (Vec<CompetingAutoscaler>, Vec<CompetingAutoscaler>) {
     let has_nodes = nodes.into_iter().any(may_be_karpenter_node);
     found.into_iter().partition(|found| {
-        let is_home = namespaces.map_or_else(
+        let is_in_scope = namespaces.map_or_else(
             || found.is_in_default_namespace(),
             |namespaces| found.is_in_namespaces(namespaces),
         );
-        is_home || (found.kind == KARPENTER && has_nodes)
+        is_in_scope || (found.kind == KARPENTER && has_nodes)
     })
 }
 
-/// Returns the Cluster Autoscaler, running or declared, that may resize groups, as `namespace/name`. It
-/// counts in any namespace, or only in the declared ones: two writers of one size would fight.
+/// Returns a running or declared Cluster Autoscaler that may resize node groups, as
+/// `namespace/name`. Without declared namespaces it counts in every namespace, because two
+/// controllers that write one group size undo each other.
 #[must_use]
 pub fn group_resizer(observed: &Observed, desired: &Desired) -> Option<String> {
     let declared = desired.workloads.values().filter(|workload| {
-        let is_it = resizer_kind(&workload.id.name, Some(&workload.template.labels)).is_some();
+        let is_resizer = resizer_kind(&workload.id.name, Some(&workload.template.labels)).is_some();
         let is_deployment = workload.id.kind == WorkloadKind::Deployment;
-        is_it && is_deployment && workload.scale != Scale::Replicas(0)
+        is_resizer && is_deployment && workload.scale != Scale::Replicas(0)
     });
     let declared = declared.map(|workload| workload.id.to_string());
     let Observed { workloads, pods, templates, .. } = observed;
-    let live = running(workloads, pods, templates, resizer_kind).into_iter();
+    let live = running_autoscalers(workloads, pods, templates, resizer_kind).into_iter();
     let mut all = declared.chain(live.map(|found| found.workload));
     let namespaces = desired.autoscaler_namespaces.as_ref();
-    all.find(|workload| namespaces.is_none_or(|namespaces| lives_in(workload, namespaces)))
+    all.find(|workload| namespaces.is_none_or(|namespaces| is_in_any(workload, namespaces)))
 }
 
-/// Returns whether a node has a pool and was launched neither by this program nor by EKS.
+/// Returns true if a node belongs to a Karpenter pool and was launched neither by Fleetwright nor
+/// by EKS.
 fn may_be_karpenter_node(node: &Node) -> bool {
-    // Not by the instance's tags: an adopted instance has ours, and Karpenter may still manage it.
+    // Instance tags prove nothing: an adopted instance carries Fleetwright's tags, and Karpenter
+    // may still manage it.
     let is_ours = node.labels.contains_key(KEY_LABEL);
     let has_pool = [key::NODEPOOL, key::PROVISIONER].iter().any(|k| node.labels.contains_key(*k));
     has_pool && !is_ours && !node.is_auto_mode() && !node.is_fargate()
 }
 
 impl CompetingAutoscaler {
-    /// Returns whether it is in a system namespace, where tenants create nothing.
+    /// Returns true if the workload is in a system namespace, where tenants cannot create objects.
     fn is_in_default_namespace(&self) -> bool {
         self.workload
             .split_once('/')
             .is_some_and(|(namespace, _)| DEFAULT_NAMESPACES.contains(&namespace))
     }
 
-    /// Returns whether it is in one of `namespaces`.
+    /// Returns true if the workload is in one of `namespaces`.
     #[must_use]
     pub fn is_in_namespaces(&self, namespaces: &BTreeSet<Namespace>) -> bool {
-        lives_in(&self.workload, namespaces)
+        is_in_any(&self.workload, namespaces)
     }
 }
 
-fn lives_in(workload: &str, namespaces: &BTreeSet<Namespace>) -> bool {
+fn is_in_any(workload: &str, namespaces: &BTreeSet<Namespace>) -> bool {
     workload.split_once('/').is_some_and(|(namespace, _)| namespaces.contains(namespace))
 }
 
-/// Detects autoscalers by the names and labels of Deployments, in any namespace. Any tenant could have
-/// created one: a reason to warn, not to stop.
+/// Detects autoscalers in all namespaces by the names and labels of their Deployments. Any tenant
+/// can create a matching Deployment, so a detection justifies a warning but not a stop.
 #[must_use]
 pub fn detect_autoscalers(
     workloads: &[LiveWorkload],
     pods: &[Arc<Pod>],
     templates: &BTreeMap<String, Arc<PodTemplate>>,
 ) -> Vec<CompetingAutoscaler> {
-    running(workloads, pods, templates, kind_of)
+    running_autoscalers(workloads, pods, templates, kind_of)
 }
 
-/// Returns the running Deployments that `kind_of` recognizes by name and labels.
-fn running(
+/// Returns the running Deployments for which `kind_of` returns a kind.
+fn running_autoscalers(
     workloads: &[LiveWorkload],
     pods: &[Arc<Pod>],
     templates: &BTreeMap<String, Arc<PodTemplate>>,
@@ -154,23 +158,24 @@ fn running(
         .collect()
 }
 
-/// Labels with which charts and older manifests name an application.
+/// Labels that hold the application name in charts and older manifests.
 const NAME_LABELS: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
 
-/// System namespaces: Karpenter's guide uses the first, older guides the second.
+/// System namespaces: Karpenter's current guide uses `kube-system`, older guides use `karpenter`.
 const DEFAULT_NAMESPACES: [&str; 3] = ["kube-system", "karpenter", "cluster-autoscaler"];
 
-/// Name of Karpenter.
+/// Application name of Karpenter.
 pub const KARPENTER: &str = "karpenter";
 /// Name of Karpenter's Deployment in old charts.
 const OLD_KARPENTER: &str = "karpenter-controller";
-/// Name of Cluster Autoscaler.
+/// Application name of Cluster Autoscaler.
 pub const CLUSTER_AUTOSCALER: &str = "cluster-autoscaler";
-/// Suffix that its chart appends to the name of a release or cloud.
+/// Suffix of the Deployment name in the chart of Cluster Autoscaler, after the release or cloud
+/// name.
 const CHART_SUFFIX: &str = "-cluster-autoscaler";
 
-/// Returns the autoscaler that a Deployment is, by its whole name or label: exporters and dashboards
-/// have longer names.
+/// Returns the autoscaler kind of a Deployment, or `None`. It compares whole names and labels,
+/// because exporters and dashboards have longer names.
 #[must_use]
 pub fn kind_of(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
     let is_autoscaler = |name: &str| name == CLUSTER_AUTOSCALER || name.ends_with(CHART_SUFFIX);
@@ -181,8 +186,9 @@ pub fn kind_of(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
     names.any(|name| [KARPENTER, OLD_KARPENTER].contains(&name)).then_some(KARPENTER)
 }
 
-/// Returns whether a Deployment may be Cluster Autoscaler: kOps and others append a cloud or cluster
-/// name. For an exporter, the only cost is that a group is not resized, with the reason.
+/// Returns the kind of a Deployment that may be Cluster Autoscaler. It matches any name that
+/// contains `cluster-autoscaler`, because kOps and others append a cloud or cluster name. For a
+/// matching exporter, the only cost is a group that is not resized.
 fn resizer_kind(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
     candidate_names(name, labels)
         .any(|name| name.contains(CLUSTER_AUTOSCALER))
@@ -201,22 +207,12 @@ fn candidate_names<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::pods::deployment;
+    use crate::testing::world::{self, live_workload};
 
     fn pod(name: &str, kind: WorkloadKind) -> Arc<Pod> {
-        Arc::new(Pod {
-            namespace: "n".into(),
-            name: format!("{name}-1").into(),
-            uid: "u".into(),
-            owner: Some(WorkloadId { namespace: "n".into(), kind, name: name.into() }),
-            template: "t".to_owned(),
-            node: None,
-            phase: crate::model::observed::PodPhase::Running,
-            created_at: jiff::Timestamp::UNIX_EPOCH,
-            terminating: false,
-            mirror: false,
-            started_at: None,
-            granted: BTreeMap::new(),
-        })
+        let owner = WorkloadId { kind, ..deployment("n", name) };
+        Arc::new(world::pod(&format!("{name}-1")).owned_by(&owner))
     }
 
     #[test]
@@ -252,17 +248,15 @@ mod tests {
         assert_eq!(detect_autoscalers(&[], &[agent], &BTreeMap::new()), []);
     }
 
-    /// Returns a cluster with a Deployment `name` that runs in `namespace`, and its only node with `labels`.
-    fn with(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Observed {
-        let mut observed = crate::testing::Story::new(&["m5.large"], 100, 128).observed;
+    /// Returns a cluster with a running Deployment and a single node that has `labels`.
+    fn cluster_with(namespace: &str, name: &str, labels: &[(&str, &str)]) -> Observed {
+        let mut observed = crate::testing::Scenario::new(&["m5.large"], 100, 128).observed;
         observed.nodes.clear();
         let mut made = Pod::clone(&pod(name, WorkloadKind::Deployment));
-        made.owner.as_mut().expect("an owner").namespace = namespace.into();
+        made.owner.as_mut().expect("a pod with an owner").namespace = namespace.into();
         observed.pods.push(Arc::new(made));
         let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        let node = Node { labels, ..crate::model::observed::fixture::node("n") };
-        observed.nodes.insert("n".into(), node);
-        observed
+        observed.with_node(Node { labels, ..world::node("n") })
     }
 
     #[test]
@@ -276,11 +270,11 @@ mod tests {
             ("shop", "karpenter", &[], false),
             ("shop", "karpenter", &[pool, ours], false),
             ("shop", "karpenter", &[pool, auto], false),
-            // Tenants launch no nodes, so Karpenter must run somewhere.
+            // Tenants cannot launch nodes, so Karpenter must be running.
             ("platform", "karpenter", &[pool], true),
             ("platform", "cluster-autoscaler", &[pool], false),
         ] {
-            let found = competing_autoscalers(&with(namespace, name, labels), None);
+            let found = competing_autoscalers(&cluster_with(namespace, name, labels), None);
             assert_eq!(found.len(), usize::from(expected), "{namespace}/{name} {labels:?}");
         }
     }
@@ -289,9 +283,8 @@ mod tests {
     fn autoscaler_competes_until_its_last_pod_terminated() {
         let pod = pod("karpenter", WorkloadKind::Deployment);
         let ending = Arc::new(Pod { terminating: true, ..Pod::clone(&pod) });
-        let id = pod.owner.clone().expect("an owner");
-        let stopped =
-            LiveWorkload { id, replicas: 0, first_ordinal: 0, delivered: false, template: None };
+        let id = pod.owner.clone().expect("a pod with an owner");
+        let stopped = live_workload(&id, 0);
         for (pods, expected) in [(vec![pod], 1), (vec![ending], 0), (vec![], 0)] {
             let found = detect_autoscalers(std::slice::from_ref(&stopped), &pods, &BTreeMap::new());
             assert_eq!(found.len(), expected, "{pods:?}");
@@ -301,11 +294,11 @@ mod tests {
     #[test]
     fn only_declared_namespaces_count() {
         let namespaces = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
-        let karpenter = with("infra", "karpenter", &[("karpenter.sh/nodepool", "web")]);
-        let autoscaler = with("infra", "cluster-autoscaler", &[]);
+        let karpenter = cluster_with("infra", "karpenter", &[("karpenter.sh/nodepool", "web")]);
+        let autoscaler = cluster_with("infra", "cluster-autoscaler", &[]);
         for (names, counts) in [(&["infra"][..], 1), (&["kube-system", "infra"], 1), (&[], 0)] {
             let namespaces: BTreeSet<Namespace> = namespaces(names);
-            let tenants = with("infra", "karpenter", &[]);
+            let tenants = cluster_with("infra", "karpenter", &[]);
             assert_eq!(
                 competing_autoscalers(&tenants, Some(&namespaces)).len(),
                 counts,
@@ -314,7 +307,7 @@ mod tests {
             assert_eq!(
                 competing_autoscalers(&karpenter, Some(&namespaces)).len(),
                 1,
-                "its nodes exist, so it runs"
+                "its nodes prove that it runs"
             );
             assert_eq!(
                 competing_autoscalers(&autoscaler, Some(&namespaces)).len(),
@@ -325,12 +318,12 @@ mod tests {
             let resizes = group_resizer(&autoscaler, &desired);
             assert_eq!(resizes.as_deref(), (counts > 0).then_some("infra/cluster-autoscaler"));
         }
-        // Without a declaration it does not compete, yet its group is not resized.
+        // Without declared namespaces it does not compete, but its group is not resized.
         assert_eq!(competing_autoscalers(&autoscaler, None), []);
         assert!(group_resizer(&autoscaler, &Desired::default()).is_some());
         assert_eq!(group_resizer(&karpenter, &Desired::default()), None);
-        let called_after = with("infra", "cluster-autoscaler-aws", &[]);
-        assert!(group_resizer(&called_after, &Desired::default()).is_some());
-        assert_eq!(competing_autoscalers(&called_after, Some(&namespaces(&["infra"]))), []);
+        let with_suffix = cluster_with("infra", "cluster-autoscaler-aws", &[]);
+        assert!(group_resizer(&with_suffix, &Desired::default()).is_some());
+        assert_eq!(competing_autoscalers(&with_suffix, Some(&namespaces(&["infra"]))), []);
     }
 }

@@ -21,7 +21,7 @@ pub use instance_settings::{
     describe_selectors,
 };
 pub use learned_nodes::{FORMAT as LEARNED_FORMAT, LEARNED_FILE, LearnedNode, LearnedNodes};
-pub use node_group::{DISCOVERY_PREFIX, DISCOVERY_TAG, GroupKind, NodeGroup};
+pub use node_group::{DISCOVERY_PREFIX, DISCOVERY_TAG, ExternalGroup, GroupKind, NodeGroup};
 pub use pool::{
     AmiFamily, Budget, Consolidation, Expiry, Generation, KubeletSettings, MinValuesPolicy,
     NodeClass, NodeOverlay, Pool, PoolLimits, PoolRequirement, PriceChange, ReservationTerm,
@@ -50,70 +50,71 @@ use crate::model::pod::{PodTemplate, ResourceList, Selector, Toleration, Topolog
 use crate::model::requirement::Operator;
 use crate::model::storage::{Claim, PersistentVolume, StorageClass};
 
-/// The files of a repository at one moment: the input of `manifest`.
+/// Snapshot of the files of a repository, as input of `manifest`.
 ///
-/// Paths are relative to the root, with `/`, and ascending. Reading them (from a directory, or from
-/// the objects of a commit) is the task of the `git` adapter.
+/// Paths are relative to the root, use `/`, and are in ascending order. The `git` adapter reads
+/// them from a directory or from the objects of a commit.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
-    /// The files, by path.
+    /// Files, in ascending order of their paths.
     pub files: Vec<TreeFile>,
 }
 
-/// One file of a [`Tree`].
+/// A file of a [`Tree`].
 #[derive(Debug, Clone)]
 pub struct TreeFile {
-    /// Path below the root, with `/` between its parts.
+    /// Path relative to the root, with `/` separators.
     pub path: Arc<str>,
-    /// The bytes, or why they could not be read (an error of the run, not an empty file).
+    /// Content, or the reason of the read error. A read error fails the run; it is not treated as
+    /// an empty file.
     pub content: Result<Arc<[u8]>, String>,
 }
 
-/// The severity of a problem.
+/// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Planning continues; the plan may differ from the author's intent.
+    /// Planning continues, but the plan may differ from the author's intent.
     Warning,
-    /// Planning is impossible: the plan is `errored`.
+    /// Planning is impossible, and the plan is `errored`.
     Error,
 }
 
-/// A problem of an object, with its origin and a hint.
+/// A problem in an object or file, with its origin and a hint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Problem {
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
     /// Severity.
     pub severity: Severity,
-    /// The object, such as `Deployment web/api`; empty for the file as a whole.
+    /// Affected object, such as `Deployment web/api`; empty for a whole file.
     pub object: String,
-    /// What is wrong: lowercase, with the value, without a final period.
+    /// Description of the problem: lowercase, with the value, without a final period.
     pub message: String,
-    /// How to fix it, if known.
+    /// Suggested fix, if known.
     pub hint: Option<String>,
 }
 
-/// A file or document that is not an input, with the reason.
+/// A file or document that is not used as an input, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Skipped {
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Why, as a short constant phrase such as `no kind` or `kind ConfigMap`.
+    /// Reason, as a short phrase such as `no kind` or `kind ConfigMap`.
     pub reason: String,
 }
 
-/// A source of workloads of unknown size: it is counted and named, never treated as empty.
+/// A source of workloads of unknown size. Plans count and name it, and never treat it as empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unresolved {
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// The object or source, such as `HelmRelease web/shop`.
+    /// Object or source, such as `HelmRelease web/shop`.
     pub object: String,
-    /// Why its size is unknown.
+    /// Reason for the unknown size.
     pub reason: String,
 }
 
-/// The desired state of a repository.
+/// Desired state declared by a repository.
 #[derive(Debug, Clone, Default)]
 pub struct Desired {
     /// Workloads, by id.
@@ -124,47 +125,47 @@ pub struct Desired {
     pub node_classes: BTreeMap<NodeClassName, NodeClass>,
     /// Node overlays, by name.
     pub overlays: BTreeMap<String, NodeOverlay>,
-    /// Policy for a pool's `minValues` that cannot be met.
+    /// Policy for pools with `minValues` that cannot be met.
     pub min_values_policy: MinValuesPolicy,
-    /// The namespaces of competing autoscalers, if declared.
+    /// Namespaces of competing autoscalers, if declared.
     pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
-    /// The scheduler's default spread constraints, if configured.
+    /// Default topology spread constraints of kube-scheduler, if configured.
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Failure domain limits by pool.
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
-    /// Labels of namespaces that the repository declares.
+    /// Labels of the declared namespaces, by namespace.
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Priority classes, by name.
     pub priority_classes: BTreeMap<String, PriorityClass>,
-    /// Overhead, node selector and tolerations of runtime classes.
+    /// Runtime classes, by name.
     pub runtime_classes: BTreeMap<String, RuntimeClass>,
     /// Limit ranges, by namespace.
     pub limit_ranges: BTreeMap<Namespace, Vec<LimitRangeItem>>,
-    /// Quotas, by namespace and name.
+    /// Resource quotas, in order of namespace and name.
     pub quotas: Vec<ResourceQuota>,
-    /// Disruption budgets.
+    /// Pod disruption budgets.
     pub disruption_budgets: Vec<DisruptionBudget>,
     /// Storage classes, by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
     /// Persistent volumes, by name.
     pub volumes: BTreeMap<String, PersistentVolume>,
-    /// Claims, by namespace and name.
+    /// Persistent volume claims, by namespace and name.
     pub claims: BTreeMap<(Namespace, String), VolumeClaim>,
-    /// Node groups, by name; the pool of that name describes their nodes.
+    /// Node groups, by name. The pool of the same name describes the nodes of the group.
     pub node_groups: BTreeMap<PoolName, NodeGroup>,
-    /// Groups that only the settings name: whether they are resized, and the origin of the setting.
-    pub external_groups: BTreeMap<PoolName, (bool, Origin)>,
+    /// Groups that only the settings declare, by name.
+    pub external_groups: BTreeMap<PoolName, ExternalGroup>,
     /// Fargate profiles, by name.
     pub fargate_profiles: BTreeMap<String, FargateProfile>,
-    /// Prices of Fargate, if the settings have them.
+    /// Fargate prices, if the settings declare them.
     pub fargate_rates: Option<Rates>,
-    /// Autoscalers of replicas.
+    /// Autoscalers of replica counts.
     pub scalers: Vec<Scaler>,
-    /// Autoscalers of requests.
+    /// Autoscalers of resource requests.
     pub vertical_scalers: Vec<VerticalScaler>,
-    /// Capacity that former nodes reported.
+    /// Capacity reported by former nodes.
     pub learned_nodes: Vec<LearnedNode>,
-    /// How long before demand arises its capacity must be ready.
+    /// Lead time: capacity must be ready this long before its demand arises.
     pub lead_time: SignedDuration,
     /// Sources of workloads of unknown size.
     pub unresolved: Vec<Unresolved>,
@@ -175,51 +176,52 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// Returns whether a node class launches into capacity reservations.
+    /// Returns true if any node class selects capacity reservations.
     #[must_use]
     pub fn uses_reservations(&self) -> bool {
         self.node_classes.values().any(|class| !class.reservations.is_empty())
     }
 }
 
-/// A workload: its identity, its number of pods, and their template.
+/// A workload: identity, number of pods, and pod template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// Identity.
     pub id: WorkloadId,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
     /// Number of pods.
     pub scale: Scale,
     /// Pod template.
     pub template: Arc<PodTemplate>,
-    /// The number of the first pod of a `StatefulSet` (`ordinals.start`).
+    /// Ordinal of the first pod of a `StatefulSet` (`ordinals.start`).
     pub first_ordinal: u32,
 }
 
-/// The number of pods that a workload wants.
+/// Desired number of pods of a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scale {
-    /// A fixed number.
+    /// Fixed number of pods.
     Replicas(u32),
-    /// One on every node that admits it.
+    /// One pod on every node that admits it.
     PerNode,
-    /// A number of pods at a time until the job is complete; none while suspended.
+    /// Number of parallel pods until the job is complete; none while suspended.
     Job {
-        /// Pods at a time.
+        /// Maximum number of pods that run at the same time.
         pods: u32,
-        /// Required completions; `None` for a work queue, which completes with its first success.
+        /// Number of required completions. `None` for a work queue, which completes with the first
+        /// successful pod.
         completions: Option<u32>,
-        /// Whether the job is suspended.
+        /// True if the job is suspended.
         suspended: bool,
     },
-    /// A job at each time of a schedule.
+    /// One job at each time of a schedule.
     CronJob {
-        /// Pods of one run.
+        /// Number of pods of one run.
         pods: u32,
-        /// Whether the schedule is suspended.
+        /// True if the schedule is suspended.
         suspended: bool,
-        /// When it runs.
+        /// Schedule of the runs.
         schedule: CronSchedule,
     },
     /// Jobs that KEDA creates on demand.
@@ -228,21 +230,21 @@ pub enum Scale {
     Buffer(BufferScaling),
 }
 
-/// The schedule of a `CronJob`.
+/// Schedule of a `CronJob`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronSchedule {
-    /// When it runs.
+    /// Times of the runs.
     pub schedule: Schedule,
     /// Concurrency policy for overlapping runs.
     pub concurrency: Concurrency,
-    /// Longest time that a run may take (`activeDeadlineSeconds`).
+    /// Maximum duration of a run (`activeDeadlineSeconds`).
     pub deadline: Option<SignedDuration>,
 }
 
 /// Concurrency policy for overlapping runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Both run.
+    /// Overlapping runs are allowed.
     Allow,
     /// The new run is skipped.
     Forbid,
@@ -250,53 +252,53 @@ pub enum Concurrency {
     Replace,
 }
 
-/// The number of jobs of a `ScaledJob`.
+/// Scaling settings of a KEDA `ScaledJob`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobScaling {
-    /// Pods of one job.
+    /// Number of pods of one job.
     pub pods: u32,
-    /// Fewest jobs.
+    /// Minimum number of jobs.
     pub min: u32,
-    /// Most jobs.
+    /// Maximum number of jobs.
     pub max: u32,
-    /// How new jobs are counted.
+    /// Strategy that computes the number of new jobs.
     pub strategy: JobStrategy,
-    /// Whether no further jobs are made.
+    /// True if the creation of jobs is paused.
     pub is_paused: bool,
 }
 
-/// How a `ScaledJob` counts new jobs.
+/// Strategy of a `ScaledJob` for the number of new jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobStrategy {
-    /// Jobs that the queue requires, less the running ones.
+    /// Jobs required by the queue length, minus running jobs.
     Default,
-    /// As `Default`, less `deduction`, and counting only a share of the running jobs.
+    /// As `Default`, minus `deduction`, and minus only a share of the running jobs.
     Custom {
-        /// Jobs to deduct from the queue length.
+        /// Number of jobs deducted from the queue length.
         deduction: u32,
-        /// The share of running jobs that counts, in thousandths.
+        /// Share of the running jobs that is subtracted, in thousandths.
         running_milli: u32,
     },
-    /// Jobs that the queue requires, less the pending ones.
+    /// Jobs required by the queue length, minus pending jobs.
     Accurate,
-    /// The maximum.
+    /// As many jobs as the maximum allows.
     Eager,
 }
 
-/// The size of a `CapacityBuffer`.
+/// Size of a `CapacityBuffer`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferScaling {
-    /// Pods, as a number.
+    /// Absolute number of pods.
     pub replicas: Option<u32>,
-    /// Pods, as a share of those of the workload it is for, in percent.
+    /// Number of pods as a percentage of the pods of the target workload.
     pub percentage: Option<u32>,
-    /// Limit on their total requests.
+    /// Limit on the total requests of the pods.
     pub limits: ResourceList,
-    /// The workload it is for.
+    /// Target workload.
     pub target: Option<ScaleTarget>,
 }
 
-/// The scope of an item of a `LimitRange`.
+/// Scope of an item of a `LimitRange`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LimitScope {
     /// Each container.
@@ -313,15 +315,15 @@ pub struct LimitRangeItem {
     pub range: String,
     /// Scope.
     pub scope: LimitScope,
-    /// Requests given to containers that state none.
+    /// Default requests of containers.
     pub default_request: ResourceList,
-    /// Limits given to containers that state none.
+    /// Default limits of containers.
     pub default_limit: ResourceList,
-    /// Least request and limit.
+    /// Minimum request and limit.
     pub min: ResourceList,
-    /// Most request and limit.
+    /// Maximum request and limit.
     pub max: ResourceList,
-    /// Most that a limit may be, in thousandths of the request.
+    /// Maximum ratio of limit to request, in thousandths.
     pub max_ratio: ResourceList,
 }
 
@@ -332,16 +334,16 @@ pub struct ResourceQuota {
     pub namespace: Namespace,
     /// Name.
     pub name: String,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Amounts by the quota's own keys (`requests.cpu`, `pods`): CPU in thousandths, others in
-    /// whole units. Keys that count other objects than pods are left out.
+    /// Amounts by the keys of the quota (`requests.cpu`, `pods`): CPU in thousandths of a core,
+    /// others in whole units. Keys for objects other than pods are omitted.
     pub hard: ResourceList,
-    /// Scopes; a pod counts if every scope holds.
+    /// Scopes; a pod counts if it matches every scope.
     pub scopes: Vec<QuotaScope>,
 }
 
-/// A condition on the pods that a quota counts.
+/// Condition on the pods that count against a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuotaScope {
     /// Pods that request and limit neither CPU nor memory.
@@ -350,14 +352,14 @@ pub enum QuotaScope {
     NotBestEffort,
     /// Pods whose priority class name satisfies the expression.
     PriorityClass(Operator, Vec<String>),
-    /// A scope that cannot be evaluated, by name.
+    /// Name of a scope that cannot be evaluated.
     Unknown(String),
 }
 
 /// A `RuntimeClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RuntimeClass {
-    /// Overhead of each pod.
+    /// Resource overhead of each pod.
     pub overhead: ResourceList,
     /// Node selector.
     pub node_selector: Labels,
@@ -365,39 +367,39 @@ pub struct RuntimeClass {
     pub tolerations: Vec<Toleration>,
 }
 
-/// A `PodDisruptionBudget`; amounts as written (`2` or `30%`).
+/// A `PodDisruptionBudget`, with amounts as written (`2` or `30%`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisruptionBudget {
     /// Namespace.
     pub namespace: Namespace,
     /// Name.
     pub name: String,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// The pods it protects; `None` protects none.
+    /// Selector of the protected pods; `None` selects no pods.
     pub selector: Option<Selector>,
-    /// Pods that must remain available.
+    /// Minimum number or percentage of available pods.
     pub min_available: Option<String>,
-    /// Pods that may be unavailable.
+    /// Maximum number or percentage of unavailable pods.
     pub max_unavailable: Option<String>,
 }
 
 /// A `PriorityClass`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PriorityClass {
-    /// Its value; pods of higher priority are scheduled first.
+    /// Priority value; pods with a higher value are scheduled first.
     pub value: i32,
-    /// Whether it is the default class.
+    /// True for the default class.
     pub is_default: bool,
-    /// Whether its pods preempt others.
+    /// True if pods of this class may preempt other pods.
     pub preempts: bool,
 }
 
 /// A `PersistentVolumeClaim` of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeClaim {
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// The claim as declared, unbound.
+    /// Claim as declared, not bound to a volume.
     pub claim: Claim,
 }

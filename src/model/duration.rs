@@ -1,11 +1,11 @@
-//! Durations as Go writes them: `720h`, `1h30m`, `1.5s`.
+//! Parser for Go durations, such as `720h`, `1h30m` or `1.5s`.
 
 use jiff::SignedDuration;
 
-/// Digits after the point that matter: enough for nanoseconds of an hour.
+/// Maximum number of significant fraction digits: enough for nanoseconds of an hour.
 const FRACTION_DIGITS: usize = 13;
 
-/// Nanoseconds of each unit. A unit that is a prefix of another comes after it.
+/// Nanoseconds per unit. The first matching prefix applies, so `ms` precedes `m`.
 const UNITS: [(&str, i128); 7] = [
     ("ns", 1),
     ("us", 1_000),
@@ -16,7 +16,7 @@ const UNITS: [(&str, i128); 7] = [
     ("h", 3600 * 1_000_000_000),
 ];
 
-/// Parses a duration; returns `None` if `text` is not one, or is negative.
+/// Parses a duration. Returns `None` for invalid or negative durations.
 #[must_use]
 pub fn parse(text: &str) -> Option<SignedDuration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
@@ -41,16 +41,16 @@ pub fn parse(text: &str) -> Option<SignedDuration> {
     Some(SignedDuration::new(seconds, nanos))
 }
 
-/// Returns `number × factor`, cut to whole nanoseconds.
+/// Returns `number × factor`, truncated to whole nanoseconds.
 fn nanos(number: &str, factor: i128) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return None;
     }
     let units: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let kept = &fraction[..fraction.len().min(FRACTION_DIGITS)];
-    let part: i128 = if kept.is_empty() { 0 } else { kept.parse().ok()? };
-    let scale = 10_i128.pow(u32::try_from(kept.len()).ok()?);
+    let significant = &fraction[..fraction.len().min(FRACTION_DIGITS)];
+    let part: i128 = if significant.is_empty() { 0 } else { significant.parse().ok()? };
+    let scale = 10_i128.pow(u32::try_from(significant.len()).ok()?);
     units.checked_mul(factor)?.checked_add(part * factor / scale)
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_reads_them() {
+    fn go_durations_are_parsed() {
         for (text, seconds, nanos) in [
             ("0", 0, 0),
             ("30s", 30, 0),

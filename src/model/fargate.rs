@@ -1,12 +1,12 @@
 //! Fargate: profiles, sizes and prices.
 //!
-//! The types follow EKS' own fields, so that a profile read from a manifest and one read from a
-//! cluster become the same thing. This module knows how a profile matches a pod and how a request
-//! becomes a size. It knows no nodes: Fargate runs each pod on capacity of its own, which is not
-//! planned. Invariant: a size holds the requests plus Fargate's overhead.
+//! The types follow the fields of EKS, so that profiles from manifests and from clusters have the
+//! same representation. This module matches profiles to pods, and rounds requests up to Fargate
+//! sizes. It models no nodes, because Fargate runs each pod on separate capacity, which is not
+//! planned. Invariant: a size covers the requests plus Fargate's overhead.
 //!
-//! Sources: EKS User Guide, "Define which Pods use Fargate when launched" and "Understand Fargate Pod
-//! configuration details".
+//! Sources: EKS User Guide, "Define which Pods use Fargate when launched" and "Understand Fargate
+//! Pod configuration details".
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,30 +14,30 @@ use std::collections::BTreeMap;
 use crate::model::ids::{LabelValue, Labels, Origin};
 use crate::model::units::{MicroUsd, Resources};
 
-/// Label of nodes on Fargate, and annotation with which pods opt in or out.
+/// Label of Fargate nodes, and annotation by which pods opt in or out.
 pub const COMPUTE_TYPE: &str = "eks.amazonaws.com/compute-type";
-/// The value of [`COMPUTE_TYPE`] on nodes of Fargate.
+/// Value of [`COMPUTE_TYPE`] on Fargate nodes.
 pub const FARGATE: &str = "fargate";
-/// The value of [`COMPUTE_TYPE`] on nodes of EKS Auto Mode.
+/// Value of [`COMPUTE_TYPE`] on EKS Auto Mode nodes.
 pub const AUTO: &str = "auto";
-/// The value of [`COMPUTE_TYPE`] that runs a pod on EC2 even if a profile matches it.
+/// Value of [`COMPUTE_TYPE`] that runs a pod on EC2 even if a Fargate profile matches.
 pub const EC2: &str = "ec2";
-/// Label with which a pod selects one of the matching profiles.
+/// Label by which a pod selects one of the matching profiles.
 pub const PROFILE: &str = "eks.amazonaws.com/fargate-profile";
-/// The scheduler that EKS gives to pods that a profile matches.
+/// Scheduler name that EKS assigns to pods with a matching profile.
 pub const SCHEDULER: &str = "fargate-scheduler";
 /// Prefix of the names of Fargate nodes.
 pub const NODE_PREFIX: &str = "fargate-";
 
-/// Most selectors of one profile.
+/// Maximum number of selectors per profile.
 pub const SELECTORS_MAX: usize = 5;
-/// Most labels of one selector.
+/// Maximum number of labels per selector.
 pub const SELECTOR_LABELS_MAX: usize = 5;
 
-/// Memory that Fargate adds to the requests of a pod, for kubelet, kube-proxy and containerd.
+/// Memory in MiB that Fargate adds to pod requests for kubelet, kube-proxy and containerd.
 const OVERHEAD_MIB: i64 = 256;
 const MIB: i64 = 1 << 20;
-/// Most ephemeral storage of a pod, in bytes.
+/// Maximum ephemeral storage of a pod, in bytes.
 pub const EPHEMERAL_STORAGE_MAX: i64 = 175 << 30;
 
 /// A Fargate profile.
@@ -45,25 +45,26 @@ pub const EPHEMERAL_STORAGE_MAX: i64 = 175 << 30;
 pub struct FargateProfile {
     /// Name.
     pub name: String,
-    /// Where the repository declares it; absent for a profile that was only observed.
+    /// Origin of the declaration; `None` for a profile that was only observed.
     #[serde(skip)]
     pub origin: Option<Origin>,
-    /// Selectors; a pod that matches one of them runs on Fargate.
+    /// Selectors. A pod runs on Fargate if any selector matches it.
     pub selectors: Vec<ProfileSelector>,
 }
 
-/// A namespace and labels that must all match; `*` matches any characters, `?` exactly one.
+/// Selector by namespace and labels, which must all match. In patterns, `*` matches any characters
+/// and `?` exactly one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProfileSelector {
-    /// Namespace.
+    /// Namespace pattern.
     pub namespace: String,
-    /// Labels.
+    /// Patterns of label keys and values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
 impl FargateProfile {
-    /// Returns whether a selector matches pods of `namespace` with `labels`.
+    /// Returns true if a selector matches pods of `namespace` with `labels`.
     #[must_use]
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {
         self.selectors.iter().any(|selector| selector.matches(namespace, labels))
@@ -81,27 +82,27 @@ impl ProfileSelector {
     }
 }
 
-/// Returns whether `text` matches `pattern`, in which `*` matches any characters and `?` one.
+/// Returns true if `text` matches `pattern`. `*` matches any characters, and `?` exactly one.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
-    // `reached[n]`: the pattern so far may end after `n` characters of the text.
+    // `matched[n]` is true if the processed part of the pattern matches the first `n` characters.
     let text: Vec<char> = text.chars().collect();
-    let mut reached = vec![false; text.len() + 1];
-    reached[0] = true;
+    let mut matched = vec![false; text.len() + 1];
+    matched[0] = true;
     for wanted in pattern {
-        let before = reached.clone();
+        let before = matched.clone();
         for end in 0..=text.len() {
-            reached[end] = match wanted {
-                '*' => before[end] || end > 0 && reached[end - 1],
+            matched[end] = match wanted {
+                '*' => before[end] || end > 0 && matched[end - 1],
                 _ => end > 0 && before[end - 1] && (wanted == '?' || wanted == text[end - 1]),
             };
         }
     }
-    reached[text.len()]
+    matched[text.len()]
 }
 
-/// Returns the profile for pods of `namespace` with `labels`: the one that they name, if it matches;
-/// else the first match by name. EKS itself picks any of several.
+/// Returns the profile for pods of `namespace` with `labels`. A profile named by the pods applies
+/// only if it matches. Otherwise the first match by name applies. EKS picks any of several matches.
 #[must_use]
 pub fn select_profile<'a>(
     profiles: impl IntoIterator<Item = &'a FargateProfile>,
@@ -118,18 +119,18 @@ pub fn select_profile<'a>(
     matching.first().copied()
 }
 
-/// A size that Fargate sells.
+/// A pod size that Fargate offers.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
 )]
 pub struct FargateSize {
     /// CPU in thousandths of a vCPU.
     pub cpu_milli: i64,
-    /// Memory in MiB; price lists call 1024 of them a GB.
+    /// Memory in MiB. Price lists call 1024 MiB a GB.
     pub memory_mib: i64,
 }
 
-/// The memory sizes of one CPU size: least, most and step, in MiB.
+/// Memory sizes for one CPU size: minimum, maximum and step, in MiB.
 struct FargateSizeRow {
     cpu_milli: i64,
     least: i64,
@@ -152,11 +153,12 @@ const SIZES: [FargateSizeRow; 8] = [
     row(16_000, 32, 120, 8),
 ];
 
-/// The largest size.
+/// Largest size.
 pub const LARGEST: FargateSize = FargateSize { cpu_milli: 16_000, memory_mib: 120 * 1024 };
 
 impl FargateSize {
-    /// Returns the smallest size that holds `requests` plus Fargate's overhead; `None` if none does.
+    /// Returns the smallest size for `requests` plus Fargate's overhead. Returns `None` if they
+    /// exceed the largest size.
     #[must_use]
     pub fn smallest_for(requests: &Resources) -> Option<Self> {
         let cpu = requests.cpu.0;
@@ -169,7 +171,7 @@ impl FargateSize {
         Some(Self { cpu_milli: row.cpu_milli, memory_mib: row.least + steps * row.step })
     }
 
-    /// Returns what the size costs per hour, rounded to the nearest millionth.
+    /// Returns the hourly price of the size, rounded to the nearest micro-USD.
     #[must_use]
     pub fn price(self, rates: Rates) -> MicroUsd {
         let share = |amount: i64, rate: MicroUsd, whole: i64| {
@@ -183,12 +185,12 @@ impl FargateSize {
     }
 }
 
-/// What Fargate costs, as `fleetwright.yaml` states it.
+/// Fargate prices as declared in `fleetwright.yaml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Rates {
-    /// Price of a vCPU for an hour.
+    /// Hourly price of one vCPU.
     pub vcpu_hour: MicroUsd,
-    /// Price of a GB of memory for an hour.
+    /// Hourly price of one GB of memory.
     pub gb_hour: MicroUsd,
 }
 
@@ -207,18 +209,18 @@ mod tests {
     #[test]
     fn request_is_rounded_up_to_smallest_size_with_overhead() {
         for (rule, request, expected) in [
-            ("nothing is specified", (0, 0), Some((250, 512))),
+            ("no requests", (0, 0), Some((250, 512))),
             ("1 vCPU and 1 GiB", (1_000, 1_024), Some((1_000, 2 * 1_024))),
-            ("the share lifts it over the row", (1_000, 8 * 1_024), Some((2_000, 9 * 1_024))),
+            ("the overhead exceeds the row", (1_000, 8 * 1_024), Some((2_000, 9 * 1_024))),
             ("0.25 and 1.8 GiB", (250, 1_843), Some((500, 3 * 1_024))),
-            ("exactly what a row holds", (250, 1_792), Some((250, 2 * 1_024))),
-            ("the smallest size of all", (250, 256), Some((250, 512))),
+            ("exactly the maximum of a row", (250, 1_792), Some((250, 2 * 1_024))),
+            ("the smallest size", (250, 256), Some((250, 512))),
             ("one MiB more", (250, 257), Some((250, 1_024))),
             ("steps of 4 GB", (3_000, 30 * 1_024), Some((8_000, 32 * 1_024))),
             ("steps of 8 GB", (9_000, 33 * 1_024), Some((16_000, 40 * 1_024))),
             ("the largest", (16_000, 120 * 1_024 - 256), Some((16_000, 120 * 1_024))),
-            ("larger than any", (16_000, 120 * 1_024), None),
-            ("more CPU than any", (16_001, 1), None),
+            ("larger than all sizes", (16_000, 120 * 1_024), None),
+            ("more CPU than all sizes", (16_001, 1), None),
         ] {
             assert_eq!(size(request.0, request.1), expected, "{rule}");
         }
@@ -228,8 +230,8 @@ mod tests {
         #[test]
         fn no_smaller_size_holds_the_request(cpu in 0_i64..17_000, mib in 0_i64..125_000) {
             let all = SIZES.iter().flat_map(|row| {
-                let of = |n: i64| (row.cpu_milli, row.least + n * row.step);
-                (0..).map(of).take_while(|(_, memory)| *memory <= row.most)
+                let size = |n: i64| (row.cpu_milli, row.least + n * row.step);
+                (0..).map(size).take_while(|(_, memory)| *memory <= row.most)
             });
             let holds = |(c, m): &(i64, i64)| *c >= cpu && *m >= mib + OVERHEAD_MIB;
             proptest::prop_assert_eq!(size(cpu, mib), all.filter(holds).min());
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn profile_selects_pods_that_one_selector_matches() {
+    fn profile_selects_pods_matching_any_selector() {
         let selector = |namespace: &str, labels: &[(&str, &str)]| ProfileSelector {
             namespace: namespace.to_owned(),
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
@@ -269,10 +271,10 @@ mod tests {
             ("any selector", vec![selector("a", &[]), selector("shop", &[])], "shop", true),
             ("no selector", vec![], "shop", false),
             ("any characters", vec![selector("prod-*", &[])], "prod-eu-1", true),
-            ("none of them", vec![selector("prod*", &[])], "prod", true),
+            ("no characters", vec![selector("prod*", &[])], "prod", true),
             ("in between", vec![selector("p*d-*1", &[])], "prod-eu-1", true),
             ("one character", vec![selector("sho?", &[])], "shop", true),
-            ("one, not none", vec![selector("shop?", &[])], "shop", false),
+            ("exactly one character", vec![selector("shop?", &[])], "shop", false),
             ("values of labels", vec![selector("*", &[("app", "w?b")])], "x", true),
             ("keys of labels", vec![selector("*", &[("a*", "web")])], "x", true),
         ] {

@@ -1,7 +1,8 @@
-//! Typed identifiers, and the origin of objects in the repository.
+//! Typed identifiers, and origins of objects in the repository.
 //!
-//! An id is a cheap, ordered, immutable text. The types prevent passing a pool's name as a node's.
-//! They guarantee nothing about the characters inside: output for people must escape them.
+//! An ID is an immutable, ordered text that is cheap to clone. Distinct types prevent the use of a
+//! pool name as a node name. The types do not validate characters, so human-readable output must
+//! escape them.
 
 mod shared;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Defines a newtype over shared text with the conversions that ids need.
+/// Defines ID types as newtypes over shared text, with the usual conversions.
 macro_rules! define_id {
     ($(#[$doc:meta] $name:ident),+ $(,)?) => {$(
         #[$doc]
@@ -26,13 +27,13 @@ macro_rules! define_id {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
-            /// Returns the id as text.
+            /// Returns the ID as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
 
-            /// Replaces the text of the id by the interned copy.
+            /// Replaces the text of the ID with the interned copy.
             pub fn share(&mut self, interner: &mut $crate::model::ids::TextInterner) {
                 interner.share(&mut self.0);
             }
@@ -66,58 +67,58 @@ macro_rules! define_id {
 pub(crate) use define_id;
 
 define_id! {
-    /// The name of a pool (`NodePool` or `Provisioner`).
+    /// Name of a pool (`NodePool` or `Provisioner`).
     PoolName,
-    /// The name of a node class (`EC2NodeClass` or `AWSNodeTemplate`).
+    /// Name of a node class (`EC2NodeClass` or `AWSNodeTemplate`).
     NodeClassName,
-    /// The name of an EC2 instance type, such as `m5.large`.
+    /// Name of an EC2 instance type, such as `m5.large`.
     InstanceTypeName,
-    /// The name of an AWS region, such as `eu-west-1`.
+    /// Name of an AWS region, such as `eu-west-1`.
     Region,
-    /// The name of an availability zone in one account, such as `us-east-1a`.
+    /// Name of an availability zone in one account, such as `us-east-1a`.
     ZoneName,
-    /// The id of an availability zone, the same in every account, such as `use1-az1`.
+    /// ID of an availability zone, equal in all accounts, such as `use1-az1`.
     ZoneId,
-    /// The id of an EC2 instance, such as `i-0abc`.
+    /// ID of an EC2 instance, such as `i-0abc`.
     InstanceId,
-    /// The id of an EC2 capacity reservation, such as `cr-0abc`.
+    /// ID of an EC2 capacity reservation, such as `cr-0abc`.
     ReservationId,
-    /// The id of a machine image, such as `ami-0abc`.
+    /// ID of a machine image, such as `ami-0abc`.
     ImageId,
-    /// The id of a subnet, such as `subnet-0abc`.
+    /// ID of a subnet, such as `subnet-0abc`.
     SubnetId,
-    /// The id of a security group, such as `sg-0abc`.
+    /// ID of a security group, such as `sg-0abc`.
     SecurityGroupId,
-    /// The name of an Auto Scaling group.
+    /// Name of an Auto Scaling group.
     GroupName,
-    /// The name of a Kubernetes node.
+    /// Name of a Kubernetes node.
     NodeName,
-    /// The UID that the API server gave an object.
+    /// UID of an object, assigned by the API server.
     Uid,
-    /// The name of a Kubernetes namespace.
+    /// Name of a Kubernetes namespace.
     Namespace,
-    /// The key of a label.
+    /// Key of a label.
     LabelKey,
-    /// The value of a label.
+    /// Value of a label.
     LabelValue,
-    /// A workload as `namespace/kind/name`.
+    /// Key of a workload, as `namespace/kind/name`.
     WorkloadKey,
-    /// The address of a row of a plan, such as `ec2_instance.web["0"]`.
+    /// Address of a plan row, such as `ec2_instance.web["0"]`.
     Address,
-    /// The identity of one change: a hash over plan id and address, carried as a tag of what it launches.
+    /// ID of a change: a hash of plan ID and address. Launched instances carry it as a tag.
     ChangeId,
-    /// The identity of one plan over one world: what is applied at most once.
+    /// ID of a plan for one observed world. A plan ID is applied at most once.
     PlanId,
-    /// A SHA-256 over the decisions of a plan: what is approved. Written `sha256:` and 64 hex digits.
+    /// SHA-256 of the decisions of a plan, as `sha256:` and 64 hex digits. Approvals refer to it.
     Digest,
 }
 
-/// Interned texts: equal ids share one copy.
+/// Interned texts. Equal IDs share one copy.
 #[derive(Debug, Default)]
 pub struct TextInterner(BTreeSet<Arc<str>>);
 
 impl TextInterner {
-    /// Replaces `text` by the interned copy, or interns it.
+    /// Replaces `text` with its interned copy. A new text is interned.
     pub fn share(&mut self, text: &mut Arc<str>) {
         match self.0.get(text) {
             Some(known) => *text = Arc::clone(known),
@@ -125,7 +126,7 @@ impl TextInterner {
         }
     }
 
-    /// Drops texts that no id uses.
+    /// Drops texts that are unused by any ID.
     pub fn drop_unused(&mut self) {
         self.0.retain(|text| Arc::strong_count(text) > 1);
     }
@@ -137,14 +138,14 @@ pub type Labels = Shared<LabelKey, LabelValue>;
 /// Tags of an EC2 resource.
 pub type Tags = Shared<String, String>;
 
-/// The file and line that an object came from.
+/// Source file and line of an object.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Origin {
-    /// Path below the root of the repository, with `/` between its parts.
+    /// Path relative to the repository root, with `/` separators.
     pub file: Arc<str>,
-    /// Line, counted from 1; 0 means the file as a whole.
+    /// Line number, starting at 1; 0 means the whole file.
     pub line: u32,
 }
 
@@ -166,7 +167,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The kinds of object that own pods.
+/// Kind of an object that owns pods.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -177,7 +178,7 @@ pub enum WorkloadKind {
     StatefulSet,
     /// `apps/v1` DaemonSet.
     DaemonSet,
-    /// `apps/v1` ReplicaSet without a Deployment above it.
+    /// `apps/v1` ReplicaSet without an owning Deployment.
     ReplicaSet,
     /// `v1` ReplicationController.
     ReplicationController,
@@ -185,18 +186,18 @@ pub enum WorkloadKind {
     Job,
     /// `batch/v1` CronJob.
     CronJob,
-    /// `v1` Pod that nothing owns.
+    /// `v1` Pod without an owner.
     Pod,
     /// `argoproj.io` Rollout.
     Rollout,
     /// `keda.sh` ScaledJob.
     ScaledJob,
-    /// `autoscaling.x-k8s.io` CapacityBuffer, whose pods are room for others.
+    /// `autoscaling.x-k8s.io` CapacityBuffer, a placeholder for future pods.
     CapacityBuffer,
 }
 
 impl WorkloadKind {
-    /// Returns the kind as a manifest spells it.
+    /// Returns the kind as spelled in a manifest.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -214,8 +215,8 @@ impl WorkloadKind {
         }
     }
 
-    /// Returns whether the scheduler applies its default spread constraints to pods of such a
-    /// controller.
+    /// Returns true if kube-scheduler applies its default spread constraints to pods of this kind
+    /// of controller.
     ///
     /// Source: `pkg/scheduler/framework/plugins/helper/spread.go`.
     #[must_use]
@@ -225,7 +226,7 @@ impl WorkloadKind {
             | Self::StatefulSet
             | Self::ReplicaSet
             | Self::ReplicationController
-            // Its pods belong to a ReplicaSet.
+            // The pods of a Rollout belong to a ReplicaSet.
             | Self::Rollout => true,
             Self::DaemonSet
             | Self::Job
@@ -243,12 +244,12 @@ impl fmt::Display for WorkloadKind {
     }
 }
 
-/// The identity of a workload. Orders by namespace, then name, then kind.
+/// Identity of a workload, ordered by namespace, name and kind.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub struct WorkloadId {
-    /// Namespace; `default` where the manifest names none.
+    /// Namespace; `default` if the manifest declares no namespace.
     pub namespace: Namespace,
     /// Name of the object.
     pub name: Arc<str>,

@@ -1,4 +1,4 @@
-//! Offerings of EC2 in one region: zones, instance types, prices and quotas of an account.
+//! EC2 offerings in one region: zones, instance types, prices and account quotas.
 
 mod quota;
 mod type_facts;
@@ -16,17 +16,17 @@ use crate::model::desired::Pool;
 use crate::model::ids::{InstanceTypeName, PoolName, Region, ZoneId, ZoneName};
 use crate::model::units::MicroUsd;
 
-/// How capacity is bought.
+/// Purchase option of capacity.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum CapacityType {
-    /// At list price, until terminated.
+    /// On-demand capacity at list price.
     OnDemand,
-    /// At the spot price, until reclaimed.
+    /// Spot capacity at the spot price. EC2 may reclaim it.
     Spot,
-    /// From a capacity reservation.
+    /// Capacity from a capacity reservation.
     Reserved,
 }
 
@@ -48,51 +48,52 @@ impl std::fmt::Display for CapacityType {
     }
 }
 
-/// A zone that a cluster may use, as configured.
+/// A configured zone of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ZoneSetting {
     /// Name, such as `us-east-1a`.
     pub name: ZoneName,
-    /// Id, such as `use1-az6`; `None`: as in the account of the embedded snapshot.
+    /// ID, such as `use1-az6`; `None` means the ID in the account of the embedded snapshot.
     pub id: Option<ZoneId>,
 }
 
-/// The part of a repository for which EC2 offerings are read.
+/// Query for EC2 offerings.
 #[derive(Debug, Clone, Copy)]
 pub struct MarketQuery<'q> {
-    /// The region of the cluster.
+    /// Region of the cluster.
     pub region: &'q Region,
-    /// The zones of the cluster.
+    /// Zones of the cluster.
     pub zones: &'q [ZoneSetting],
-    /// The pools, which admit instance types and capacity types.
+    /// Pools, which admit instance types and capacity types.
     pub pools: &'q BTreeMap<PoolName, Pool>,
 }
 
-/// The offerings of EC2 in one region, for one account.
+/// EC2 offerings in one region, for one account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Market {
-    /// When it was read.
+    /// Time of the read.
     pub read_at: Timestamp,
-    /// Available zones of the account, with their ids.
+    /// Available zones of the account, with their IDs.
     pub zones: BTreeMap<ZoneName, ZoneId>,
-    /// Zones that offer a type, by type.
+    /// Zones that offer an instance type, by type.
     pub offered: ByInstanceType<BTreeSet<ZoneName>>,
-    /// Whether `offered` is stale, because a refresh failed.
+    /// True if `offered` is stale because a refresh failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub offered_is_old: bool,
-    /// Spot prices an hour, by type and zone; empty if not requested.
+    /// Hourly spot prices, by instance type and zone; empty if not requested.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spot: ByInstanceType<BTreeMap<ZoneName, MicroUsd>>,
     /// List prices of the region, if requested.
     #[serde(default)]
     pub listed: ListPrices,
-    /// Types missing in the embedded snapshot, as EC2 describes them.
+    /// Instance types that the embedded snapshot lacks, as described by EC2.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<InstanceTypeName, TypeFacts>,
-    /// Service quotas of the account; `None`: unknown.
+    /// Service quotas of the account; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Quotas>,
-    /// Data that could not be read, with the reason and the substitute: a sentence each.
+    /// Descriptions of data that could not be read, each a sentence with the reason and the
+    /// substitute.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<String>,
 }
@@ -100,22 +101,23 @@ pub struct Market {
 /// Values by instance type.
 pub type ByInstanceType<T> = BTreeMap<InstanceTypeName, T>;
 
-/// On-demand prices of a region, as AWS lists them.
+/// On-demand list prices of a region.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPrices {
-    /// Whether the whole list was read, rather than the prices of some types.
+    /// True if the whole price list was read; false if only some instance types were read.
     pub whole: bool,
-    /// Prices an hour of Linux, shared tenancy.
+    /// Hourly prices of Linux instances with shared tenancy, by instance type.
     pub hourly: BTreeMap<InstanceTypeName, MicroUsd>,
-    /// When it was read.
+    /// Time of the read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_at: Option<Timestamp>,
 }
 
 impl Market {
-    /// Returns the zones of `settings` with their ids; all zones of the account if none is named.
+    /// Returns the zones of `settings` with their IDs. Empty settings mean all zones of the
+    /// account.
     ///
-    /// A wrong id is replaced.
+    /// The ID of the account replaces a different configured ID.
     #[must_use]
     pub fn resolve_zones(&self, settings: &[ZoneSetting]) -> Vec<ZoneSetting> {
         let setting = |(name, id): (&ZoneName, &ZoneId)| ZoneSetting {

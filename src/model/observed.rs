@@ -1,15 +1,13 @@
-//! The observed state: instances, nodes and pods at one moment.
+//! Observed state of a cluster at one time: instances, nodes, pods and further objects.
 //!
-//! An [`Observed`] is also the world file: versioned JSON that `observe` writes, that `plan --world
-//! FILE` reads, and that the simulator stores. It holds names, labels and amounts, never secrets.
-//! Invariant: a source that could not be read is marked in `sources`, never silently omitted.
+//! [`Observed`] also defines the world file, a versioned JSON document. `observe` writes it, `plan
+//! --world FILE` reads it, and the simulator stores it. It contains names, labels and amounts, but
+//! no secrets. Invariant: `sources` marks every source that could not be read completely.
 
 mod capacity;
 mod cordon;
 mod difference;
 mod file;
-#[cfg(test)]
-pub(crate) mod fixture;
 mod group;
 mod node_fault;
 mod removal;
@@ -48,69 +46,69 @@ use crate::model::pod::{PodTemplate, ResourceList, Taint};
 use crate::model::storage::Storage;
 use crate::model::units::Resources;
 
-/// The version of the world file that this program writes.
+/// Format version of written world files.
 pub const FORMAT_VERSION: &str = "1.0";
 
-/// Tags of the instances that this program manages; the launch call itself sets all of them.
+/// Tags of managed instances. The launch call sets all of them.
 pub mod tag {
-    /// Name of the cluster the instance belongs to.
+    /// Cluster of the instance.
     pub const CLUSTER: &str = "fleetwright.dev/cluster";
-    /// Pool the instance was launched for.
+    /// Pool of the instance.
     pub const POOL: &str = "fleetwright.dev/pool";
-    /// Key of the instance within its pool: the index of its address.
+    /// Key of the instance within its pool, the index of its address.
     pub const KEY: &str = "fleetwright.dev/key";
-    /// Change that launched the instance.
+    /// ID of the change that launched the instance.
     pub const CHANGE: &str = "fleetwright.dev/change";
-    /// Digest of the node class and pool template the instance was launched with.
+    /// Digest of the node class and pool template at launch.
     pub const SPEC: &str = "fleetwright.dev/spec";
-    /// Prefix of the tags that record labels whose value the pool leaves open; the label key follows.
+    /// Prefix of tags for labels with a value that the pool leaves open, followed by the label key.
     pub const LABEL_PREFIX: &str = "fleetwright.dev/label/";
     /// Maximum length of a tag key in EC2.
     pub const KEY_CHARS_MAX: usize = 128;
 }
 
-/// Label of managed nodes: the key of the instance within its pool.
+/// Label of managed nodes with the key of the instance within its pool.
 pub const KEY_LABEL: &str = "fleetwright.dev/key";
 
-/// Annotation that excludes a node from the scale-down of Cluster Autoscaler.
+/// Annotation that excludes a node from scale-down by Cluster Autoscaler.
 pub const SCALE_DOWN_DISABLED_ANNOTATION: &str =
     "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 
-/// Everything observed at one moment.
+/// State observed at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
-    /// Version of the format, `major.minor`.
+    /// Format version, as `major.minor`.
     pub format_version: String,
-    /// The cluster's identity.
+    /// Identity of the cluster.
     pub cluster: ClusterIdentity,
-    /// When the reads began.
+    /// Start time of the reads.
     pub taken_at: Timestamp,
-    /// How complete each source is, by name (`ec2`, `kubernetes`).
+    /// Completeness of each source, by name (`ec2`, `kubernetes`).
     pub sources: BTreeMap<String, Completeness>,
-    /// Instances, by id.
+    /// EC2 instances, by ID.
     #[serde(default)]
     pub instances: BTreeMap<InstanceId, Instance>,
-    /// Nodes, by name.
+    /// Kubernetes nodes, by name.
     #[serde(default)]
     pub nodes: BTreeMap<NodeName, Node>,
-    /// Workloads in the cluster, by `namespace/kind/name`.
+    /// Workloads in the cluster, in order of namespace, name and kind.
     #[serde(default)]
     pub workloads: Vec<LiveWorkload>,
-    /// Pod templates that pods and workloads refer to, by content key. A template names a node only
-    /// if the pod was created with it, not if a scheduler bound it.
+    /// Pod templates of pods and workloads, by content key. A template contains a node name only if
+    /// the pod was created with it, not if a scheduler bound the pod.
     #[serde(default)]
     pub templates: BTreeMap<String, Arc<PodTemplate>>,
-    /// Pods, by namespace and name; successive observations share unchanged pods.
+    /// Pods, in order of namespace and name. Successive observations share unchanged pods.
     #[serde(default)]
     pub pods: Vec<Arc<Pod>>,
-    /// Storage classes, volumes, claims and attach limits. A file without this key has no storage
-    /// data; see [`Storage`].
+    /// Storage classes, volumes, claims and attach limits; unknown if the key is absent. See
+    /// [`Storage`].
     #[serde(default, skip_serializing_if = "Storage::is_empty")]
     pub storage: Storage,
-    /// Offerings that EC2 recently had no capacity for.
+    /// Offerings for which EC2 recently had insufficient capacity.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclusions: Vec<Exclusion>,
-    /// Capacity reservations that the account can use, by id.
+    /// Capacity reservations that the account can use, by ID.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reservations: BTreeMap<ReservationId, Reservation>,
     /// Auto Scaling groups of the cluster, by name; unknown if the key is absent.
@@ -119,44 +117,44 @@ pub struct Observed {
     /// Fargate profiles of the cluster, by name; unknown if the key is absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fargate_profiles: BTreeMap<String, fargate::FargateProfile>,
-    /// The offerings of EC2. If the key is absent, the embedded catalog is used.
+    /// EC2 offerings. If the key is absent, the embedded catalog is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub market: Option<Market>,
-    /// Images, subnets and security groups that node classes resolved to; unknown if the key is absent.
+    /// Resolved images, subnets and security groups of node classes; unknown if the key is absent.
     #[serde(default, skip_serializing_if = "Resolved::is_empty")]
     pub resolved: Resolved,
-    /// The last metrics and decisions of autoscalers; unknown if the key is absent.
+    /// Latest metrics and decisions of autoscalers; unknown if the key is absent.
     #[serde(default, skip_serializing_if = "Scaling::is_empty")]
     pub scaling: Scaling,
 }
 
-/// Who a cluster is: a plan is applied to the cluster it was made for, or not at all.
+/// Identity of a cluster. A plan is applied only to the cluster for which it was made.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterIdentity {
     /// Name.
     pub name: String,
     /// Region.
     pub region: String,
-    /// AWS account.
+    /// AWS account ID.
     pub account: String,
     /// UID of the namespace `kube-system`.
     pub uid: String,
 }
 
-/// How much of a source was read.
+/// Completeness of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Completeness {
-    /// All of it.
+    /// The source was read completely.
     Complete,
-    /// A part of it.
+    /// The source was read in part.
     Partial {
-        /// What is missing, and why.
+        /// Missing data, and the reason.
         reason: String,
     },
-    /// Nothing.
+    /// The source could not be read.
     Failed {
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
@@ -164,9 +162,9 @@ pub enum Completeness {
 /// An EC2 instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Id.
+    /// Instance ID.
     pub id: InstanceId,
-    /// Type.
+    /// Instance type.
     pub instance_type: InstanceTypeName,
     /// Zone.
     pub zone: ZoneName,
@@ -174,27 +172,27 @@ pub struct Instance {
     pub capacity_type: CapacityType,
     /// State.
     pub state: InstanceState,
-    /// When it was launched.
+    /// Launch time.
     pub launched_at: Timestamp,
-    /// Image as the node class names it.
+    /// Image as declared in the node class.
     #[serde(default)]
     pub image: String,
-    /// The image, subnet and security groups it was launched with.
+    /// Image, subnet and security groups at launch.
     #[serde(rename = "made_with", default, skip_serializing_if = "LaunchedWith::is_empty")]
     pub launched_with: LaunchedWith,
     /// Tags.
     #[serde(default)]
     pub tags: Tags,
-    /// The capacity reservation it runs in.
+    /// Capacity reservation of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
-    /// The Auto Scaling group that it is a member of.
+    /// Membership in an Auto Scaling group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Membership>,
 }
 
 impl Instance {
-    /// Returns the labels that were fixed at launch because the pool leaves them open.
+    /// Returns the labels that were chosen at launch because the pool leaves them open.
     #[must_use]
     pub fn open_labels(&self) -> Labels {
         let labels = self.tags.iter().filter_map(|(key, value)| {
@@ -203,46 +201,48 @@ impl Instance {
         labels.collect()
     }
 
-    /// Returns whether this program manages the instance for `cluster`, by its tags.
+    /// Returns true if the tags show that Fleetwright manages the instance for `cluster`.
     #[must_use]
     pub fn is_managed_by(&self, cluster: &str) -> bool {
         self.tags.get(tag::CLUSTER).is_some_and(|name| name == cluster)
             && self.tags.contains_key(tag::POOL)
     }
 
-    /// Returns the first of `tags` that the instance has with another value, and that value.
+    /// Returns the key of the first tag whose value on the instance differs from `tags`, and the
+    /// value on the instance.
     #[must_use]
     pub fn conflicting_tag<'a>(
         &'a self,
         tags: &'a BTreeMap<String, String>,
     ) -> Option<(&'a str, &'a str)> {
-        let held = tags.iter().filter_map(|(key, value)| Some((key, value, self.tags.get(key)?)));
-        let mut others = held.filter(|(_, value, held)| value != held);
-        others.next().map(|(key, _, held)| (key.as_str(), held.as_str()))
+        let present =
+            tags.iter().filter_map(|(key, value)| Some((key, value, self.tags.get(key)?)));
+        let mut conflicts = present.filter(|(_, value, actual)| value != actual);
+        conflicts.next().map(|(key, _, actual)| (key.as_str(), actual.as_str()))
     }
 
-    /// Returns whether the instance is pending or running.
+    /// Returns true if the instance is pending or running.
     #[must_use]
     pub fn is_active(&self) -> bool {
         matches!(self.state, InstanceState::Pending | InstanceState::Running)
     }
 }
 
-/// The state of an instance, as EC2 names it.
+/// State of an instance, as in EC2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InstanceState {
-    /// Launched, not yet running.
+    /// The instance is starting.
     Pending,
-    /// Running.
+    /// The instance is running.
     Running,
-    /// About to stop.
+    /// The instance is stopping.
     Stopping,
-    /// Stopped.
+    /// The instance is stopped.
     Stopped,
-    /// About to be terminated.
+    /// The instance is being terminated.
     ShuttingDown,
-    /// Gone.
+    /// The instance is terminated.
     Terminated,
 }
 
@@ -253,55 +253,56 @@ pub struct Node {
     pub name: NodeName,
     /// UID.
     pub uid: Uid,
-    /// The instance it runs on, from its provider id.
+    /// Instance of the node, from its provider ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceId>,
     /// Labels.
     #[serde(default)]
     pub labels: Labels,
-    /// Annotations with a meaning for capacity.
+    /// Annotations that affect capacity decisions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Taints, except those that only mirror `unschedulable` or `ready`.
+    /// Taints, except taints that only mirror `unschedulable` or `ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// Reported capacity.
+    /// Capacity reported by the kubelet.
     pub capacity: Resources,
-    /// Resources available to pods.
+    /// Allocatable resources reported by the kubelet.
     pub allocatable: Resources,
-    /// Whether it is Ready.
+    /// True if the node is Ready.
     pub ready: bool,
-    /// Reported faults; a faulty node may still be Ready.
+    /// Reported faults. A faulty node may still be Ready.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub faults: BTreeSet<NodeFault>,
-    /// Whether it is cordoned.
+    /// True if the node is cordoned.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
-    /// When it registered.
+    /// Registration time.
     pub created_at: Timestamp,
 }
 
 impl Node {
-    /// Orders the nodes that claim one instance: the greatest is the current one. No two are equal.
+    /// Returns the sort key of nodes with the same instance. The greatest is the current node, and
+    /// keys are unique.
     fn node_precedence(&self) -> (bool, Timestamp, Reverse<&NodeName>) {
         (self.ready, self.created_at, Reverse(&self.name))
     }
 
-    /// Returns whether Fargate runs the node: it holds a single pod and is not planned.
+    /// Returns true for a Fargate node. It runs a single pod and is excluded from planning.
     #[must_use]
     pub fn is_fargate(&self) -> bool {
         let label = self.labels.get(fargate::COMPUTE_TYPE);
         is_fargate_name(&self.name) || label.is_some_and(|v| v.as_str() == fargate::FARGATE)
     }
 
-    /// Returns whether EKS Auto Mode manages the node.
+    /// Returns true for a node managed by EKS Auto Mode.
     #[must_use]
     pub fn is_auto_mode(&self) -> bool {
         self.labels.get(fargate::COMPUTE_TYPE).is_some_and(|v| v.as_str() == fargate::AUTO)
     }
 }
 
-/// Returns whether the name is one that Fargate generates.
+/// Returns true if the name has the form of a Fargate node name.
 #[must_use]
 pub fn is_fargate_name(name: &NodeName) -> bool {
     name.as_str().starts_with(fargate::NODE_PREFIX)
@@ -315,15 +316,15 @@ pub struct LiveWorkload {
     pub id: WorkloadId,
     /// Configured replicas.
     pub replicas: u32,
-    /// The number of the first pod of a `StatefulSet` (`ordinals.start`).
+    /// Ordinal of the first pod of a `StatefulSet` (`ordinals.start`).
     #[serde(default, skip_serializing_if = "is_first")]
     pub first_ordinal: u32,
-    /// Whether a delivery tool syncs it from this repository, so that a workload missing there will
-    /// be deleted. If unknown, it is false and its pods retain their capacity.
+    /// True if a delivery tool syncs the workload from this repository. It is then deleted once the
+    /// repository stops declaring it. If false or unknown, its pods retain their capacity.
     #[serde(default)]
     pub delivered: bool,
-    /// Key in [`Observed::templates`] of the controller's pod template, if it was read. Pods that
-    /// request more were mutated at admission, or resized since.
+    /// Key of the pod template in [`Observed::templates`], if it was read. Pods with larger
+    /// requests were mutated at admission, or resized later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
 }
@@ -342,35 +343,35 @@ pub struct Pod {
     pub name: Arc<str>,
     /// UID.
     pub uid: Uid,
-    /// The workload at the top of its chain of owners.
+    /// Workload at the top of the chain of owners.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<WorkloadId>,
-    /// Key of its template in [`Observed::templates`].
+    /// Key of the pod template in [`Observed::templates`].
     pub template: String,
-    /// The node it is bound to.
+    /// Node to which the pod is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
     /// Phase.
     pub phase: PodPhase,
-    /// When it was created.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When the kubelet accepted it, if known.
+    /// Time at which the kubelet accepted the pod, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// Whether it is being deleted.
+    /// True if the pod is being deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
-    /// Whether it is a mirror pod, which the kubelet creates from a file on the node.
+    /// True for a mirror pod, which the kubelet creates from a file on the node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mirror: bool,
     /// Requests by container after an in-place resize: the larger of `allocatedResources` and
-    /// `resources` in the status. Empty if they equal those of the template.
+    /// `resources` in the status. Empty if they equal the requests of the template.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub granted: BTreeMap<String, ResourceList>,
 }
 
 impl Pod {
-    /// Returns the pod's owner, or the pod itself if it has none.
+    /// Returns the owner of the pod, or the pod itself if it has no owner.
     #[must_use]
     pub fn workload(&self) -> WorkloadId {
         let itself = || WorkloadId {
@@ -381,36 +382,37 @@ impl Pod {
         self.owner.clone().unwrap_or_else(itself)
     }
 
-    /// Returns whether the pod needs capacity: it is neither finished nor terminating.
+    /// Returns true if the pod needs capacity: it is pending or running, and not terminating.
     #[must_use]
     pub fn is_active(&self) -> bool {
         !self.terminating && matches!(self.phase, PodPhase::Pending | PodPhase::Running)
     }
 }
 
-/// The phase of a pod.
+/// Phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum PodPhase {
-    /// Not yet bound, or its containers have not started.
+    /// The pod is not bound yet, or its containers have not started.
     Pending,
-    /// Running.
+    /// At least one container has started.
     Running,
-    /// Finished successfully.
+    /// The pod finished successfully.
     Succeeded,
-    /// Finished with a failure.
+    /// The pod finished with a failure.
     Failed,
 }
 
 impl Observed {
-    /// Returns the pending and running members of a group.
+    /// Returns the pending and running members of an Auto Scaling group.
     pub fn members<'o>(&'o self, group: &'o GroupName) -> impl Iterator<Item = &'o Instance> {
         self.instances.values().filter(move |instance| {
-            instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *group)
+            instance.is_active()
+                && instance.group.as_ref().is_some_and(|membership| membership.name == *group)
         })
     }
 
-    /// Marks workloads as delivered from the repository, which the cluster itself does not record.
-    /// Those that the repository no longer declares are about to be deleted.
+    /// Marks workloads as delivered from the repository, because the cluster does not record it.
+    /// Adds missing workloads with zero replicas, because they are about to be deleted.
     pub fn mark_delivered(&mut self, workloads: impl IntoIterator<Item = WorkloadId>) {
         for id in workloads {
             if let Some(live) = self.workloads.iter_mut().find(|live| live.id == id) {
@@ -423,7 +425,7 @@ impl Observed {
         }
     }
 
-    /// Returns an empty world with complete sources.
+    /// Returns an empty state with complete sources.
     #[must_use]
     pub fn empty(cluster: ClusterIdentity, taken_at: Timestamp) -> Self {
         let complete = |name: &str| (name.to_owned(), Completeness::Complete);
@@ -448,9 +450,9 @@ impl Observed {
         }
     }
 
-    /// Sorts rows into file order and keys templates by content.
+    /// Sorts lists into file order, and keys templates by content.
     ///
-    /// Equal states become equal values, regardless of the order in which they were read.
+    /// Equal states become equal values, regardless of the order of the reads.
     pub fn canonicalize(&mut self) {
         let keys: BTreeMap<String, String> =
             self.templates.iter().map(|(old, t)| (old.clone(), template_key(t))).collect();
@@ -472,47 +474,47 @@ impl Observed {
         self.scaling.sort();
     }
 
-    /// Returns whether every source was read completely.
+    /// Returns true if every source was read completely.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sources.values().all(|source| *source == Completeness::Complete)
     }
 
-    /// Returns the node of `instance`. Of several, prefers a Ready node, then the newest: a kubelet
-    /// maintains only one.
+    /// Returns the node of `instance`. If several nodes have this instance, it prefers Ready nodes,
+    /// then the newest, because a kubelet maintains only one node.
     #[must_use]
     pub fn node_for_instance(&self, instance: &InstanceId) -> Option<&Node> {
-        let of_it = self.nodes.values().filter(|node| node.instance.as_ref() == Some(instance));
-        of_it.max_by_key(|node| node.node_precedence())
+        let nodes = self.nodes.values().filter(|node| node.instance.as_ref() == Some(instance));
+        nodes.max_by_key(|node| node.node_precedence())
     }
 
-    /// Returns the node of each instance, as [`Observed::node_for_instance`] selects it.
+    /// Returns the node of each instance, selected as in [`Observed::node_for_instance`].
     #[must_use]
     pub fn nodes_by_instance(&self) -> BTreeMap<&InstanceId, &Node> {
         let mut found: BTreeMap<&InstanceId, &Node> = BTreeMap::new();
         for node in self.nodes.values() {
             let Some(instance) = &node.instance else { continue };
-            let best = found.entry(instance).or_insert(node);
-            if node.node_precedence() > best.node_precedence() {
-                *best = node;
+            let current = found.entry(instance).or_insert(node);
+            if node.node_precedence() > current.node_precedence() {
+                *current = node;
             }
         }
         found
     }
 
-    /// Returns stale nodes, each with the current node of its instance: a renamed kubelet leaves its
-    /// old node behind.
+    /// Returns stale nodes, each with the current node of its instance. A renamed kubelet leaves
+    /// its old node behind.
     #[must_use]
     pub fn stale_nodes(&self) -> BTreeMap<&NodeName, &Node> {
         let found = self.nodes_by_instance();
-        let others = self.nodes.values().filter_map(|node| {
-            let other = found.get(node.instance.as_ref()?)?;
-            (other.name != node.name).then_some((&node.name, *other))
+        let stale = self.nodes.values().filter_map(|node| {
+            let current = found.get(node.instance.as_ref()?)?;
+            (current.name != node.name).then_some((&node.name, *current))
         });
-        others.collect()
+        stale.collect()
     }
 
-    /// Returns the region as an id.
+    /// Returns the region of the cluster.
     #[must_use]
     pub fn region(&self) -> Region {
         self.cluster.region.as_str().into()

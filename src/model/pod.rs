@@ -1,9 +1,9 @@
-//! Pod templates: the fields that decide where a pod may run.
+//! Pod templates: the fields that constrain placement.
 //!
-//! The types follow Kubernetes' own fields, so that a template read from a manifest and a pod read
-//! from a cluster become the same thing. This module holds no rule: `demand` turns a template
-//! into a shape to place, `scheduler` and `solver` hold the rules. Commands, images, environment and
-//! other fields that may carry secrets are never stored.
+//! The types follow the fields of Kubernetes, so that templates from manifests and pods from
+//! clusters have the same representation. This module contains no rules: `demand` converts
+//! templates to pod shapes, and `scheduler` and `solver` implement the rules. Commands, images,
+//! environment variables and other fields that may contain secrets are never stored.
 
 use std::collections::BTreeMap;
 
@@ -13,38 +13,39 @@ use crate::model::ids::{LabelKey, LabelValue, Labels};
 use crate::model::requirement::Operator;
 use crate::model::units::ResourceName;
 
-/// Amounts by resource name: `cpu` in thousandths of a core, everything else in whole units
-/// (bytes for memory, storage and huge pages).
+/// Amounts by resource name: `cpu` in thousandths of a core, all others in whole units (bytes for
+/// memory, storage and huge pages).
 pub type ResourceList = BTreeMap<ResourceName, i64>;
 
-/// A pod template: labels, the annotations that matter, and the specification.
+/// A pod template: labels, relevant annotations, and specification.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodTemplate {
     /// Labels of the pods.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
-    /// Annotations with a meaning for capacity (`karpenter.sh/…`, `cluster-autoscaler…`, `eks…`).
+    /// Annotations that affect capacity decisions (`karpenter.sh/…`, `cluster-autoscaler…`,
+    /// `eks…`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// The specification.
+    /// Specification.
     pub spec: PodSpec,
 }
 
-/// The part of a pod's specification that decides where it may run.
+/// Fields of a pod specification that constrain placement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// Init containers in their order, sidecars included.
+    /// Init containers in declaration order, including sidecars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
     /// Containers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
-    /// Pod-level resources, where the pod states them.
+    /// Pod-level resources, if declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<ContainerResources>,
-    /// Overhead stated in the pod itself; else that of the runtime class counts.
+    /// Overhead declared in the pod. If empty, the overhead of the runtime class applies.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub overhead: ResourceList,
     /// Name of the runtime class.
@@ -53,16 +54,16 @@ pub struct PodSpec {
     /// Name of the priority class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Priority stated in the pod itself.
+    /// Priority value declared in the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Whether the pod may preempt others: `Never`, or `PreemptLowerPriority`.
+    /// Preemption policy: `Never` or `PreemptLowerPriority`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption_policy: Option<String>,
-    /// The node the pod names itself.
+    /// Node name declared in the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// Labels that the node must have.
+    /// Required labels of the node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: Labels,
     /// Node affinity.
@@ -80,27 +81,28 @@ pub struct PodSpec {
     /// Tolerations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// Volumes that restrict the nodes the pod can run on.
+    /// Volumes that constrain placement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
-    /// The scheduler that places the pod; none means the default one.
+    /// Name of the scheduler; `None` means the default scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler_name: Option<String>,
-    /// Names of the pod's scheduling gates.
+    /// Names of scheduling gates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scheduling_gates: Vec<String>,
-    /// Whether the pod shares the node's network, which makes its ports host ports.
+    /// True if the pod uses the network namespace of the node. Its container ports are then host
+    /// ports.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
-    /// Seconds the pod may take to stop; Kubernetes' default is 30.
+    /// Termination grace period in seconds; the default of Kubernetes is 30.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination_grace_seconds: Option<i64>,
-    /// Names of the dynamic resource claims the pod makes.
+    /// Names of dynamic resource claims.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_claims: Vec<String>,
 }
 
-/// A container's name, resources and host ports.
+/// A container: name, resources and host ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
@@ -108,18 +110,18 @@ pub struct Container {
     pub name: String,
     /// Requests and limits.
     pub resources: ContainerResources,
-    /// Whether an init container runs as a sidecar (`restartPolicy: Always`).
+    /// True for an init container that runs as a sidecar (`restartPolicy: Always`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sidecar: bool,
-    /// Ports of the node that the container binds.
+    /// Host ports bound by the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPort>,
-    /// Whether the container is privileged.
+    /// True if the container is privileged.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub privileged: bool,
 }
 
-/// Requests and limits as stated.
+/// Requests and limits as declared.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerResources {
@@ -131,53 +133,53 @@ pub struct ContainerResources {
     pub limits: ResourceList,
 }
 
-/// A port of the node.
+/// A host port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostPort {
     /// Port number.
     pub port: u16,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// Address bound; empty or `0.0.0.0` means every address.
+    /// Bound IP address; empty or `0.0.0.0` means all addresses.
     pub ip: String,
 }
 
-/// Required terms (any one suffices) and preferred terms of node affinity.
+/// Node affinity. A node must match any required term and should match preferred terms.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {
-    /// Terms, one of which must hold; `None` if node affinity requires nothing.
+    /// Required terms; a node must match at least one. `None` means no requirement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required: Option<Vec<NodeTerm>>,
-    /// Weighted terms that should hold.
+    /// Preferred terms, with weights.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub preferred: Vec<(i32, NodeTerm)>,
 }
 
 impl NodeAffinity {
-    /// Returns whether nothing is required or preferred.
+    /// Returns true if there are neither required nor preferred terms.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.required.is_none() && self.preferred.is_empty()
     }
 }
 
-/// One node selector term: every expression must hold.
+/// A node selector term. A node must match every expression.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeTerm {
-    /// Expressions over labels.
+    /// Expressions on labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expressions: Vec<Expression>,
-    /// Expressions over fields; only `metadata.name` exists.
+    /// Expressions on fields; Kubernetes supports only `metadata.name`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<Expression>,
 }
 
-/// A key, an operator and values, validated: operator and values suit each other.
+/// A selector expression, with operator and values validated together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Expression {
-    /// Key of the label or field, deprecated names already replaced.
+    /// Key of the label or field, with deprecated names already replaced.
     pub key: LabelKey,
     /// Operator.
     pub operator: Operator,
@@ -186,68 +188,69 @@ pub struct Expression {
     pub values: Vec<LabelValue>,
 }
 
-/// Required and preferred terms of affinity, or of anti-affinity, to other pods.
+/// Affinity or anti-affinity to other pods, with required and preferred terms.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodAffinity {
-    /// Terms that must all hold.
+    /// Required terms, which must all hold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub required: Vec<PodAffinityTerm>,
-    /// Weighted terms that should hold.
+    /// Preferred terms, with weights.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub preferred: Vec<(i32, PodAffinityTerm)>,
 }
 
 impl PodAffinity {
-    /// Returns whether nothing is required or preferred.
+    /// Returns true if there are neither required nor preferred terms.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.required.is_empty() && self.preferred.is_empty()
     }
 }
 
-/// One term of pod affinity or anti-affinity.
+/// A term of pod affinity or anti-affinity.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodAffinityTerm {
-    /// Selects the pods; `None` matches no pod.
+    /// Selector of pods; `None` matches no pods.
     pub selector: Option<Selector>,
-    /// The topology within which the term holds.
+    /// Label key of the topology domains.
     pub topology_key: LabelKey,
-    /// Namespaces of those pods; with no namespace selector either, the pod's own.
+    /// Namespaces of the selected pods. If it is empty and there is no namespace selector, the
+    /// namespace of the pod applies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// Namespaces by their labels; an empty selector means all.
+    /// Selector of namespaces by labels; an empty selector matches all namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<Selector>,
-    /// Keys whose values are copied from the pod into the selector.
+    /// Label keys copied with their values from the pod into the selector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_label_keys: Vec<LabelKey>,
-    /// Keys whose values must differ from the pod's.
+    /// Label keys whose values must differ from the values of the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mismatch_label_keys: Vec<LabelKey>,
 }
 
-/// A label selector: every expression must hold; none means every object.
+/// A label selector. Objects must match every expression; an empty selector matches all objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Vec<Expression>);
 
-/// What the scheduler does when a spread constraint cannot be satisfied.
+/// Behavior of kube-scheduler for an unsatisfiable spread constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WhenUnsatisfiable {
     /// The pod is not scheduled.
     DoNotSchedule,
-    /// The pod is scheduled where the skew is least.
+    /// The pod is scheduled to a node that minimizes the skew.
     ScheduleAnyway,
 }
 
-/// Whether a rule takes part in counting domains.
+/// Policy for nodes that affinity or taints exclude when domains are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeInclusion {
-    /// Nodes that the rule excludes do not count.
+    /// Excluded nodes are ignored.
     Honor,
-    /// Every node counts.
+    /// All nodes are counted.
     Ignore,
 }
 
@@ -255,27 +258,27 @@ pub enum NodeInclusion {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologySpread {
-    /// Most pods that one domain may have above the least.
+    /// Maximum difference between the pod counts of any domain and the minimum.
     pub max_skew: i32,
-    /// The label whose values are the domains.
+    /// Label key of the topology domains.
     pub topology_key: LabelKey,
-    /// Hard or soft.
+    /// Behavior if the constraint cannot be satisfied.
     pub when_unsatisfiable: WhenUnsatisfiable,
-    /// The pods counted; `None` counts none.
+    /// Selector of counted pods; `None` matches no pods.
     pub selector: Option<Selector>,
-    /// Keys whose values are copied from the pod into the selector.
+    /// Label keys copied with their values from the pod into the selector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_label_keys: Vec<LabelKey>,
-    /// Fewest domains before the least count is more than zero.
+    /// Minimum number of domains. With fewer domains, the minimum count is zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_domains: Option<i32>,
-    /// Whether node affinity and selector limit the nodes counted (default `Honor`).
+    /// Policy for nodes excluded by node affinity or node selector (default `Honor`).
     pub node_affinity_policy: NodeInclusion,
-    /// Whether taints limit the nodes counted (default `Ignore`).
+    /// Policy for nodes excluded by taints (default `Ignore`).
     pub node_taints_policy: NodeInclusion,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods without a matching toleration.
 #[derive(
     Debug,
     Clone,
@@ -290,13 +293,23 @@ pub struct TopologySpread {
     schemars::JsonSchema,
 )]
 pub enum TaintEffect {
-    /// Not scheduled here.
+    /// Pods are not scheduled to the node.
     NoSchedule,
-    /// Scheduled elsewhere if possible.
+    /// Pods are scheduled to other nodes if possible.
     PreferNoSchedule,
-    /// Not scheduled here, and evicted if running.
+    /// Pods are not scheduled to the node, and running pods are evicted.
     NoExecute,
 }
+
+/// Keys and prefixes of taints that a node loses once it is initialized. Source: Karpenter,
+/// `pkg/scheduling/taints.go`.
+const EPHEMERAL_TAINTS: [&str; 5] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "karpenter.sh/unregistered",
+    "readiness.k8s.io/",
+];
 
 /// A taint of a node.
 #[derive(
@@ -305,30 +318,40 @@ pub enum TaintEffect {
 pub struct Taint {
     /// Key.
     pub key: LabelKey,
-    /// Value; empty where the taint has none.
+    /// Value; empty for a taint without a value.
     #[serde(default = "empty_value")]
     pub value: LabelValue,
     /// Effect.
     pub effect: TaintEffect,
 }
 
+impl Taint {
+    /// Returns true for a taint that every node has while it starts.
+    #[must_use]
+    pub fn is_ephemeral(&self) -> bool {
+        let key = self.key.as_str();
+        let matches = |known: &str| key == known || known.ends_with('/') && key.starts_with(known);
+        EPHEMERAL_TAINTS.iter().any(|known| matches(known))
+    }
+}
+
 fn empty_value() -> LabelValue {
     "".into()
 }
 
-/// How a toleration compares values.
+/// Operator of a toleration.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub enum TolerationOperator {
-    /// The value is equal.
+    /// The values of taint and toleration are equal.
     #[default]
     Equal,
-    /// Every value; with an empty key, every taint.
+    /// Any value matches; with an empty key, every taint matches.
     Exists,
-    /// The taint's value is an integer above the toleration's.
+    /// The value of the taint is an integer greater than the value of the toleration.
     Gt,
-    /// The taint's value is an integer below the toleration's.
+    /// The value of the taint is an integer less than the value of the toleration.
     Lt,
 }
 
@@ -336,22 +359,22 @@ pub enum TolerationOperator {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Toleration {
-    /// Key; empty means every key.
+    /// Taint key; empty matches all keys.
     pub key: String,
-    /// How values are compared.
+    /// Comparison operator.
     pub operator: TolerationOperator,
     /// Value.
     pub value: String,
-    /// Effect; `None` means every effect.
+    /// Taint effect; `None` matches all effects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
-    /// How long a `NoExecute` taint is tolerated; it does not matter for placement.
+    /// Toleration time for `NoExecute` taints, in seconds. It does not affect placement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<i64>,
 }
 
 impl Toleration {
-    /// Returns whether the toleration tolerates `taint`.
+    /// Returns true if the toleration tolerates `taint`.
     ///
     /// Source: `k8s.io/component-helpers/scheduling/corev1`, `ToleratesTaint`.
     #[must_use]
@@ -375,42 +398,42 @@ impl Toleration {
     }
 }
 
-/// A volume: the fields that restrict where its pod can run or whether it can be moved.
+/// A volume: the fields that constrain placement or movement of its pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Volume {
     /// Name within the pod.
     pub name: String,
-    /// Where it comes from.
+    /// Source.
     pub source: VolumeSource,
 }
 
-/// Where a volume comes from.
+/// Source of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum VolumeSource {
-    /// A claim of this name.
+    /// Name of a PersistentVolumeClaim.
     Claim(String),
-    /// A claim made for the pod and deleted with it, of this storage class (`None`: the default
-    /// class). Its name is `<pod>-<volume>`.
+    /// Storage class of a claim that is created and deleted with the pod; `None` means the default
+    /// class. The name of the claim is `<pod>-<volume>`.
     EphemeralClaim(Option<String>),
-    /// A claim made for each ordinal of a `StatefulSet` and kept, of this storage class (`None`: the
-    /// default class). Its name is `<volume>-<pod>`.
+    /// Storage class of a claim per ordinal of a `StatefulSet`, which outlives the pod; `None`
+    /// means the default class. The name of the claim is `<volume>-<pod>`.
     ClaimTemplate(Option<String>),
-    /// A path of the node.
+    /// Host path.
     HostPath,
-    /// Scratch space on disk.
+    /// Temporary storage on the disk of the node.
     EmptyDir,
-    /// An EBS volume that the pod names itself, as `vol-…` or `aws://<zone>/vol-…`.
+    /// EBS volume declared in the pod, as `vol-…` or `aws://<zone>/vol-…`.
     Ebs(String),
-    /// A disk that the pod names itself, by the key of its kind, or a kind that is not known: it may
-    /// bind the pod to a zone or node.
+    /// Key of another in-tree disk or of an unknown volume kind. It may bind the pod to a zone or
+    /// node.
     InTree(String),
-    /// Anything that binds the pod to nothing.
+    /// Any source that does not constrain placement.
     Other,
 }
 
-/// Returns the first taint that forbids scheduling (`NoSchedule`, `NoExecute`) and that no
-/// toleration covers.
+/// Returns the first untolerated taint with an effect that prevents scheduling (`NoSchedule` or
+/// `NoExecute`).
 #[must_use]
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
     let hard = |taint: &&Taint| taint.effect != TaintEffect::PreferNoSchedule;
@@ -426,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_match_as_kubernetes_documents() {
+    fn tolerations_match_as_in_kubernetes() {
         use TolerationOperator::{Equal, Exists, Gt, Lt};
         let spot = taint("5", TaintEffect::NoSchedule);
         for (key, operator, value, effect, expected) in [
@@ -453,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preference_never_forbids() {
+    fn prefer_no_schedule_does_not_prevent_scheduling() {
         let soft = [taint("x", TaintEffect::PreferNoSchedule)];
         assert_eq!(untolerated(&soft, &[]), None);
         let hard = [taint("x", TaintEffect::NoExecute)];

@@ -1,7 +1,7 @@
-//! Reasons to launch, retire and keep nodes, rejections and alternatives.
+//! Reasons to launch, retire and keep nodes; rejections and alternatives.
 //!
-//! Plans contain these types. Every word of the plan format is spelled out here, so that a variant
-//! can be renamed and old plans stay readable.
+//! Plans contain these types. Explicit serde names allow renaming a variant while old plans remain
+//! readable.
 
 use std::collections::BTreeMap;
 
@@ -14,29 +14,27 @@ use crate::model::units::MicroUsd;
 
 /// Effect of limits on the pods in one node or zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "KeptApart")]
 pub struct FailureDomainReport {
-    /// Price per hour above that of the fleet without the limits.
+    /// Additional price per hour compared with the fleet without the limits.
     pub hourly: MicroUsd,
-    /// Limits that are exceeded, each with the node or zone that holds the most pods.
+    /// Exceeded limits, each with the node or zone that has the most pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beyond: Vec<ExceededLimit>,
 }
 
 /// A node or zone that exceeds its limit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Beyond")]
 pub struct ExceededLimit {
     /// Pool.
     pub pool: PoolName,
     /// Workload; `None` if the limit applies to all pods of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadId>,
-    /// Kind of the failure domain that holds too many pods.
+    /// Kind of the failure domain.
     pub domain: DomainKind,
     /// Number of pods in the domain.
     pub holds: u32,
-    /// Number of pods that the limit is a share of.
+    /// Total number of pods to which the maximum share applies.
     pub of: u32,
     /// Maximum number of pods in the domain.
     pub most: u32,
@@ -55,29 +53,29 @@ pub enum DomainKind {
     Zone,
 }
 
-/// Shortage of a fleet with nominated pods if no nomination is honored.
+/// Shortage of a fleet with nominated pods if kube-scheduler ignores all nominations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Unsteered {
     /// Maximum number of pods that a simulated run leaves pending.
     pub pending: u32,
-    /// Number of nodes to add so that no run leaves a pod pending.
+    /// Number of additional nodes with which every run places all pods.
     pub nodes: u32,
-    /// Price per hour of these nodes.
+    /// Price per hour of the additional nodes.
     pub hourly: MicroUsd,
 }
 
-/// A `minValues` demand of a pool that is not met.
+/// An unmet `minValues` requirement of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Relaxed {
     /// Label key.
     pub key: LabelKey,
-    /// Number of distinct values that the pool demands.
+    /// Number of distinct values that the pool requires.
     pub demanded: u32,
-    /// Number of distinct values that remain.
+    /// Number of distinct values that remain available.
     pub remain: u32,
 }
 
-/// An offering that can hold the same pods.
+/// An offering with enough capacity for the same pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Alternative {
     /// Instance type.
@@ -90,14 +88,14 @@ pub struct Alternative {
     pub hourly: MicroUsd,
 }
 
-/// A reason, with the number of offerings or nodes that it ruled out.
+/// A rejection reason, with the number of rejected offerings or nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Rejection {
     /// Stable code of the reason, such as `too-small`, `wrong-zone`, `limit-reached`, `dearer`.
     pub reason: String,
     /// Detail with numbers, such as `memory: needs 96Gi, largest has 61Gi`.
     pub detail: String,
-    /// Number of offerings or nodes ruled out.
+    /// Number of rejected offerings or nodes.
     pub count: u32,
 }
 
@@ -108,10 +106,10 @@ pub enum LaunchReason {
     /// Pods do not fit on existing nodes.
     #[serde(rename = "demand")]
     Demand {
-        /// Number of pods that the node is for, by workload.
+        /// Number of pods planned for the node, by workload.
         pods: BTreeMap<String, u32>,
     },
-    /// It takes over the pods of nodes that cost more.
+    /// The node takes over the pods of more expensive nodes.
     #[serde(rename = "consolidation")]
     Consolidation {
         /// Saving of the batch per hour.
@@ -119,20 +117,20 @@ pub enum LaunchReason {
         /// Number of running pods that the batch moves.
         moves: u32,
     },
-    /// Its pool has a fixed number of nodes (`replicas`), and fewer exist.
+    /// The pool has a fixed number of nodes (`replicas`), and fewer exist.
     #[serde(rename = "static")]
     Static {
-        /// Number of nodes that the pool declares.
+        /// Declared number of nodes of the pool.
         declared: u32,
-        /// Number of nodes that exist.
+        /// Number of existing nodes.
         there: u32,
     },
-    /// It replaces a node that must be retired for another reason.
+    /// The node replaces a node that must be retired for another reason.
     #[serde(rename = "replacement")]
     Replacement {
-        /// Node to replace.
+        /// Address of the replaced node.
         of: Address,
-        /// Reason to retire that node.
+        /// Reason to retire the replaced node.
         because: Box<RetireReason>,
     },
 }
@@ -141,52 +139,52 @@ pub enum LaunchReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind")]
 pub enum RetireReason {
-    /// Only DaemonSet pods are left on it, once workloads are scaled to plan.
+    /// Only DaemonSet pods remain on the node after workloads are scaled as planned.
     #[serde(rename = "empty")]
     Empty {
         /// Price of the node per hour.
         saves_hourly: MicroUsd,
     },
-    /// Its pods fit on other nodes, or on cheaper replacements.
+    /// The pods of the node fit on other nodes, or on cheaper replacements.
     #[serde(rename = "underutilized")]
     Underutilized {
-        /// Saving of the batch per hour, less the price of replacements.
+        /// Saving of the batch per hour, minus the price of replacements.
         saves_hourly: MicroUsd,
         /// Number of running pods that the batch moves.
         moves: u32,
         /// Hours until the saving pays for the moves.
         payback_hours: u32,
     },
-    /// Its pool has a fixed number of nodes (`replicas`), and more exist.
+    /// The pool has a fixed number of nodes (`replicas`), and more exist.
     #[serde(rename = "surplus")]
     Surplus {
-        /// Number of nodes that the pool declares.
+        /// Declared number of nodes of the pool.
         declared: u32,
-        /// Number of nodes that exist.
+        /// Number of existing nodes.
         there: u32,
     },
-    /// Its pool is no longer declared.
+    /// The pool is no longer declared.
     #[serde(rename = "pool-removed")]
     PoolRemoved,
-    /// It differs from what its pool declares.
+    /// The node differs from the declaration of its pool.
     #[serde(rename = "drifted")]
     Drifted {
-        /// Field that differs.
+        /// Name of the changed field.
         field: String,
         /// Value on the node.
         is: String,
-        /// Value that the pool declares.
+        /// Declared value.
         declared: String,
     },
-    /// It exceeds the maximum age of its pool.
+    /// The node exceeds the maximum age of its pool.
     #[serde(rename = "expired")]
     Expired {
-        /// Its age, in hours.
+        /// Age in hours.
         age_hours: u32,
-        /// Maximum age, in hours.
+        /// Maximum age in hours.
         limit_hours: u32,
     },
-    /// The user asked for it (`--replace`).
+    /// The user requested the replacement (`--replace`).
     #[serde(rename = "requested")]
     Requested,
 }
@@ -195,10 +193,10 @@ pub enum RetireReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind")]
 pub enum KeepReason {
-    /// Its pods need it, and no cheaper node holds them.
+    /// The pods of the node need it, and no cheaper node has room for them.
     #[serde(rename = "needed")]
     Needed {
-        /// Number of planned pods on it.
+        /// Number of pods planned on the node.
         pods: u32,
     },
     /// A change would save less than the minimum for its moves.
@@ -217,7 +215,7 @@ pub enum KeepReason {
         /// Blocking rule.
         by: BlockReason,
     },
-    /// Fleetwright does not manage it.
+    /// Fleetwright does not manage the node.
     #[serde(rename = "not-ours")]
     NotOurs,
 }
@@ -232,71 +230,72 @@ pub enum BlockReason {
     /// The node carries `cluster-autoscaler.kubernetes.io/scale-down-disabled`.
     #[serde(rename = "scale-down-disabled")]
     ScaleDownDisabled,
-    /// A pod on it must not be moved.
+    /// A pod on the node must not be moved.
     #[serde(rename = "pinned-pod")]
     PinnedPod {
-        /// Its workload.
+        /// Workload of the pod.
         workload: String,
     },
-    /// A disruption budget never lets a pod on it be evicted, even while all are up.
+    /// A disruption budget blocks the eviction of a pod on the node even if all its pods are
+    /// healthy.
     #[serde(rename = "protected-pod")]
     ProtectedPod {
-        /// Its workload.
+        /// Workload of the pod.
         workload: String,
-        /// The budget, as namespace/name.
+        /// Disruption budget, as `namespace/name`.
         budget: String,
     },
-    /// Its pool consolidates empty nodes only.
+    /// The pool consolidates only empty nodes.
     #[serde(rename = "policy-when-empty")]
     PolicyWhenEmpty,
-    /// Its pool never consolidates (`consolidateAfter: Never`).
+    /// The pool never consolidates (`consolidateAfter: Never`).
     #[serde(rename = "consolidation-disabled")]
     ConsolidationDisabled,
     /// The observed state is incomplete, or demand is unresolved.
     #[serde(rename = "unknown")]
     Unknown {
-        /// Unknown part.
+        /// Description of the unknown part.
         what: String,
     },
-    /// Its pods fit on no other node.
+    /// The pods of the node fit on no other node.
     #[serde(rename = "no-other-place")]
     NoOtherPlace,
-    /// A pod on it uses a feature that placement does not support yet.
+    /// A pod on the node uses an unsupported scheduling feature.
     #[serde(rename = "unsupported-pod")]
     UnsupportedPod {
-        /// Its workload.
+        /// Workload of the pod.
         workload: String,
-        /// Feature that it uses.
+        /// Unsupported feature.
         feature: String,
     },
-    /// It is not Ready yet, or has not joined.
+    /// The node is not Ready yet, or has not joined the cluster.
     #[serde(rename = "not-ready")]
     NotReady,
-    /// The plan was limited to other addresses (`--target`, `--exclude`).
+    /// The plan is limited to other addresses (`--target`, `--exclude`).
     #[serde(rename = "not-targeted")]
     NotTargeted,
-    /// A budget of its pool is used up.
+    /// A disruption budget of the pool is exhausted.
     #[serde(rename = "budget")]
     Budget,
-    /// Its pool has a fixed number of nodes.
+    /// The pool has a fixed number of nodes.
     #[serde(rename = "static-pool")]
     StaticPool,
-    /// Its group is at its minimum size.
+    /// The Auto Scaling group is at its minimum size.
     #[serde(rename = "group-minimum")]
     GroupMinimum {
         /// Minimum number of members.
         minimum: u32,
     },
-    /// Its group is observe-only.
+    /// The Auto Scaling group is observe-only.
     #[serde(rename = "group-observed")]
     GroupObserved {
         /// Reason.
         why: String,
     },
-    /// Another node of its pool, which has a fixed size, is replaced first.
+    /// Another node of the fixed-size pool is replaced first.
     #[serde(rename = "in-turn")]
     InTurn,
-    /// Replacing it needs room for one more node in its pool.
+    /// A replacement would exceed the node limit of the pool.
     #[serde(rename = "node-limit")]
     NodeLimit {
         /// Node limit of the pool.

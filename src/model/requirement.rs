@@ -1,14 +1,14 @@
-//! The algebra of label requirements: which states a label may be in.
+//! Algebra of label requirements, as sets of permitted label states.
 //!
-//! A label is in one of two kinds of state: absent, or present with a value. A [`LabelSet`] is a
-//! set of such states, and every Kubernetes operator is one: `In` excludes absence, `NotIn` allows
-//! it, `Exists` is every value, `DoesNotExist` is absence alone. [`Requirements`] is a conjunction,
-//! one set for each key. A pod can run on a node of a pool if and only if the pod's set and the
-//! pool's set intersect for every key.
+//! A label is either absent, or present with a value. A [`LabelSet`] is a set of such states, and
+//! every Kubernetes operator denotes one. `In` excludes absence, `NotIn` permits it, `Exists`
+//! permits every value, and `DoesNotExist` permits only absence. [`Requirements`] is a conjunction
+//! with one set per key. A pod can run on a node of a pool if and only if the sets of pod and pool
+//! intersect for every key.
 //!
 //! Invariant: sets are canonical, so `Eq` is set equality. The primitives are `intersect` and
-//! `complement`; the rest follows by law. Integers are stored as intervals, so that `Gt` and `Lt`
-//! have exact complements. A text that is not a canonical integer (`"05"`) is a text.
+//! `complement`; other operations derive from them. Integers are stored as intervals, so that `Gt`
+//! and `Lt` have exact complements. Non-canonical integers (`"05"`) are treated as text.
 
 mod keys;
 mod parse;
@@ -27,24 +27,25 @@ use std::fmt;
 
 use crate::model::ids::{LabelKey, LabelValue, Labels};
 
-/// A conjunction of label sets, one for each key; a key that is not listed may be in any state.
+/// A conjunction of label sets, one per key. An absent key permits every state.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Requirements(BTreeMap<LabelKey, LabelSet>);
 
 impl Requirements {
-    /// Returns the requirement that every label of `labels` has exactly its value.
+    /// Returns requirements for exactly the values of `labels`.
     #[must_use]
     pub fn from_labels(labels: &Labels) -> Self {
         Self(labels.iter().map(|(k, v)| (k.clone(), LabelSet::one(v))).collect())
     }
 
-    /// Narrows `key` to the states that are also in `set`.
+    /// Restricts `key` to the states in `set`.
     pub fn add(&mut self, key: LabelKey, set: &LabelSet) {
-        let narrowed = self.0.get(&key).map_or_else(|| set.clone(), |held| held.intersect(set));
+        let narrowed =
+            self.0.get(&key).map_or_else(|| set.clone(), |current| current.intersect(set));
         self.0.insert(key, narrowed);
     }
 
-    /// Returns the conjunction of both.
+    /// Returns the conjunction of both requirements.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -54,36 +55,36 @@ impl Requirements {
         both
     }
 
-    /// Returns the states that `key` may be in.
+    /// Returns the permitted states of `key`; `None` if unconstrained.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&LabelSet> {
         self.0.get(key)
     }
 
-    /// Returns the keys and their sets, by key.
+    /// Returns the keys with their sets, in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&LabelKey, &LabelSet)> {
         self.0.iter()
     }
 
-    /// Returns whether nothing is required.
+    /// Returns true if there are no requirements.
     #[must_use]
     pub fn is_unconstrained(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the first key that no state satisfies.
+    /// Returns the first key without a permitted state.
     #[must_use]
     pub fn conflict(&self) -> Option<&LabelKey> {
         self.0.iter().find(|(_, set)| set.is_empty()).map(|(key, _)| key)
     }
 
-    /// Returns whether a node with exactly these labels satisfies every requirement.
+    /// Returns true if a node with exactly these labels satisfies all requirements.
     #[must_use]
     pub fn matches_labels(&self, labels: &Labels) -> bool {
         self.unmatched(labels).is_none()
     }
 
-    /// Returns the first key whose state in `labels` is not allowed.
+    /// Returns the first key with a forbidden state in `labels`.
     #[must_use]
     pub fn unmatched(&self, labels: &Labels) -> Option<&LabelKey> {
         let allowed = |key: &LabelKey, set: &LabelSet| set.contains(labels.get(key));
@@ -111,7 +112,7 @@ impl fmt::Display for Requirements {
     }
 }
 
-/// Returns the label `key` with `value`, for building label maps.
+/// Returns a label as an entry of a label map.
 #[must_use]
 pub fn label(key: &str, value: &str) -> (LabelKey, LabelValue) {
     (key.into(), value.into())
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conjunction_narrows_and_names_its_conflict() {
+    fn conjunction_narrows_and_reports_conflicts() {
         let mut requirements = Requirements::from_labels(&[label("team", "a")].into());
         assert!(requirements.matches_labels(&[label("team", "a"), label("x", "y")].into()));
         requirements.add("team".into(), &LabelSet::one(&"b".into()));
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_satisfies_not_in_and_not_in_alone() {
+    fn absent_label_satisfies_not_in_and_does_not_exist() {
         let labels = Labels::default();
         for (operator, values, expected) in [
             (Operator::In, &["a"][..], false),

@@ -1,9 +1,9 @@
-//! Storage that restricts where pods run: classes, volumes, claims, and attach limits of nodes.
+//! Storage objects that constrain placement: classes, volumes, claims and attach limits.
 //!
-//! The types follow Kubernetes' own fields, so that an object read from a manifest and one read from
-//! a cluster become the same thing. They hold names and topology only: no parameters of drivers, no
-//! handles that could carry a secret. This module holds no rule: `demand` derives the nodes that a
-//! pod's volumes allow, `scheduler` counts the volumes that nodes attach.
+//! The types follow the fields of Kubernetes, so that objects from manifests and from clusters have
+//! the same representation. They contain only names and topology, and exclude driver parameters and
+//! handles that could contain secrets. This module contains no rules: `demand` derives the nodes
+//! that the volumes of a pod permit, and `scheduler` counts attached volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,19 @@ use crate::model::ids::{Namespace, NodeName};
 use crate::model::pod::NodeTerm;
 use crate::model::units::ResourceName;
 
-/// The CSI driver of EBS volumes.
+/// CSI driver of EBS volumes.
 pub const EBS_DRIVER: &str = "ebs.csi.aws.com";
 
-/// The in-tree driver of EBS volumes, as volumes name it.
+/// In-tree volume plugin for EBS, as a key in volume specifications.
 pub const EBS_IN_TREE: &str = "awsElasticBlockStore";
 
-/// The provisioner of classes whose volumes are created by hand.
+/// Provisioner of storage classes with manually created volumes.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// Prefix of the resource name that counts attached volumes.
+/// Prefix of resource names for attached volumes.
 const ATTACHABLE: &str = "attachable-volumes-csi-";
 
-/// Drivers of network file systems.
+/// CSI drivers of network file systems.
 const FILE_DRIVERS: [&str; 6] = [
     "efs.csi.aws.com",
     "file.csi.azure.com",
@@ -39,7 +39,8 @@ const FILE_DRIVERS: [&str; 6] = [
 /// Maximum number of volumes on a node, by CSI driver.
 pub type AttachLimits = BTreeMap<String, u32>;
 
-/// Returns the CSI driver that replaced an in-tree `provisioner`; old objects still name the latter.
+/// Returns the CSI driver that replaces an in-tree `provisioner`, which old objects still name.
+/// Other provisioners are returned unchanged.
 ///
 /// Source: `k8s.io/csi-translation-lib/plugins`.
 #[must_use]
@@ -56,34 +57,35 @@ pub fn csi_driver(provisioner: &str) -> &str {
     }
 }
 
-/// Returns the resource name that counts the attached volumes of a driver.
+/// Returns the resource name for attached volumes of a driver.
 ///
-/// Source: `pkg/volume/util/attach_limit.go`, `GetCSIAttachLimitKey`, for names of any length.
+/// Source: `pkg/volume/util/attach_limit.go`, `GetCSIAttachLimitKey`, extended to names of any
+/// length.
 #[must_use]
 pub fn attach_resource(driver: &str) -> ResourceName {
     format!("{ATTACHABLE}{driver}").into()
 }
 
-/// Returns whether [`attach_resource`] produced `name`.
+/// Returns true for a name of the form that [`attach_resource`] returns.
 #[must_use]
 pub fn is_attach_resource(name: &ResourceName) -> bool {
     name.as_str().starts_with(ATTACHABLE)
 }
 
-/// Returns whether the volumes of a driver are network file systems, which any node can reach.
+/// Returns true for a driver of network file systems, which are reachable from every node.
 #[must_use]
 pub fn is_file_system(driver: &str) -> bool {
     FILE_DRIVERS.contains(&driver)
 }
 
-/// Returns the zone in the id of an in-tree EBS volume, such as `aws://us-east-1a/vol-1`.
+/// Returns the zone in the ID of an in-tree EBS volume, such as `aws://us-east-1a/vol-1`.
 #[must_use]
 pub fn ebs_zone(id: &str) -> Option<&str> {
     let (zone, _) = id.strip_prefix("aws://")?.split_once('/')?;
     Some(zone).filter(|zone| !zone.is_empty())
 }
 
-/// The storage objects of a cluster, and the attach limits of its nodes.
+/// Storage objects of a cluster, and attach limits of its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Storage {
@@ -96,17 +98,17 @@ pub struct Storage {
     /// Claims, by namespace and name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: BTreeMap<Namespace, BTreeMap<String, Claim>>,
-    /// Attach limits by node, from its `CSINode`. Drivers without a limit are not listed, nor are
-    /// nodes without a registered driver.
+    /// Attach limits by node, from `CSINode` objects. Drivers without a limit and nodes without a
+    /// registered driver are omitted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub attach_limits: BTreeMap<NodeName, AttachLimits>,
-    /// The volumes that are attached to each node or detaching from it.
+    /// Volumes that are attached to each node or detaching from it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub attached: BTreeMap<NodeName, BTreeSet<String>>,
 }
 
 impl Storage {
-    /// Returns whether nothing is known.
+    /// Returns true if there is no storage data.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { classes, volumes, claims, attach_limits, attached } = self;
@@ -114,7 +116,7 @@ impl Storage {
         none && attach_limits.is_empty() && attached.is_empty()
     }
 
-    /// Returns the claim of that name.
+    /// Returns the claim with this name.
     #[must_use]
     pub fn claim(&self, namespace: &Namespace, name: &str) -> Option<&Claim> {
         self.claims.get(namespace)?.get(name)
@@ -126,16 +128,16 @@ impl Storage {
 pub struct StorageClass {
     /// Provisioner.
     pub provisioner: String,
-    /// Whether a volume is bound only when its first pod is scheduled (`WaitForFirstConsumer`).
+    /// True if volume binding is delayed until the first pod is scheduled (`WaitForFirstConsumer`).
     #[serde(rename = "waits_for_pod", default)]
     pub wait_for_first_consumer: bool,
-    /// Topologies in which volumes may be created; empty means any.
+    /// Topologies permitted for new volumes; empty means any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_topologies: Vec<NodeTerm>,
-    /// Whether claims that name no class get this one.
+    /// True for the default class, which applies to claims without a class.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_default: bool,
-    /// When it was created: of several default classes the youngest counts.
+    /// Creation time. If there are several default classes, the newest applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<Timestamp>,
 }
@@ -144,37 +146,40 @@ pub struct StorageClass {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
-    /// Node terms, one of which must hold; empty means any node.
+    /// Required node terms; a node must match at least one. Empty means any node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_terms: Vec<NodeTerm>,
-    /// CSI driver that attaches it; an in-tree driver by its CSI name. `None`: it is not attached.
+    /// CSI driver that attaches the volume. In-tree drivers have their CSI name. `None` means that
+    /// the volume needs no attachment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// Storage class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class: Option<String>,
-    /// The claim that it is bound to or reserved for, as `namespace/name`.
+    /// Claim to which the volume is bound or for which it is reserved, as `namespace/name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<String>,
-    /// Size in bytes, where it is known.
+    /// Size in bytes, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<i64>,
-    /// Access modes as written; empty if unknown.
+    /// Access modes as declared; empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub access_modes: Vec<String>,
 }
 
 impl PersistentVolume {
-    /// Returns whether the claim can be bound to the volume: it is not reserved for another claim, is
-    /// large enough, and has the requested access modes.
+    /// Returns true if the claim with the full name `full` can be bound to the volume. The volume
+    /// must be large enough, have the requested access modes, and not be reserved for another
+    /// claim.
     #[must_use]
     pub fn can_bind(&self, claim: &Claim, full: &str) -> bool {
         let is_free = self.claim.as_deref().is_none_or(|reserved_for| reserved_for == full);
-        let holds = claim.request.zip(self.capacity).is_none_or(|(asked, size)| asked <= size);
+        let is_large_enough =
+            claim.request.zip(self.capacity).is_none_or(|(requested, size)| requested <= size);
         let mut modes = claim.access_modes.iter();
         let has_modes =
             self.access_modes.is_empty() || modes.all(|m| self.access_modes.contains(m));
-        is_free && holds && has_modes
+        is_free && is_large_enough && has_modes
     }
 }
 
@@ -182,41 +187,41 @@ impl PersistentVolume {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Claim {
-    /// Storage class; `None` means the default one, an empty name no class at all.
+    /// Storage class. `None` means the default class, and an empty name means no class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class: Option<String>,
-    /// The volume it is bound to, or asks for.
+    /// Name of the bound or requested volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_name: Option<String>,
-    /// Access modes as written.
+    /// Requested access modes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub access_modes: Vec<String>,
     /// Requested size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<i64>,
-    /// Phase of its binding.
+    /// Binding phase.
     pub phase: ClaimPhase,
-    /// Whether it is being deleted.
+    /// True if the claim is being deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
 }
 
 impl Claim {
-    /// Returns whether only one pod of the cluster may use it (`ReadWriteOncePod`).
+    /// Returns true if only a single pod of the cluster may use the claim (`ReadWriteOncePod`).
     #[must_use]
     pub fn is_single_pod(&self) -> bool {
         self.access_modes.iter().any(|mode| mode == "ReadWriteOncePod")
     }
 }
 
-/// The phase of a claim's binding.
+/// Binding phase of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum ClaimPhase {
-    /// Not bound, or not yet bound on both sides.
+    /// The claim is unbound, or the binding is incomplete.
     #[default]
     Pending,
-    /// Bound, and marked so by the controller (`pv.kubernetes.io/bind-completed`).
+    /// The claim is bound, and marked so by Kubernetes (`pv.kubernetes.io/bind-completed`).
     Bound,
-    /// Its volume no longer exists.
+    /// The volume of the claim no longer exists.
     Lost,
 }

@@ -1,7 +1,7 @@
-//! Quantities with their unit in the type, and the resource vector that placement works on.
+//! Typed quantities, and the resource vector for placement.
 //!
-//! This module knows arithmetic and how Kubernetes writes quantities; it knows nothing of pods,
-//! nodes or prices lists. Invariant: everything is an integer, so sums do not depend on order.
+//! This module covers arithmetic and the quantity syntax of Kubernetes. It does not depend on pods,
+//! nodes or price lists. Invariant: all quantities are integers, so sums do not depend on order.
 //!
 //! ```
 //! use fleetwright::model::units::{Bytes, MilliCpu, Quantity};

@@ -1,6 +1,6 @@
 //! Approvals as data: the approver, the plan, and a signature.
 //!
-//! This module knows Ed25519 and the two identities of a plan. It reads no files and no clock.
+//! This module handles Ed25519 and the two identities of a plan. It reads no files and no clock.
 //! Invariant: an approval is valid for one digest and one plan id, so it covers neither another
 //! plan nor a later equal one.
 
@@ -15,7 +15,7 @@ use super::wire::Plan;
 use crate::model::desired::TrustedKey;
 use crate::model::ids::{Digest, PlanId};
 
-/// Domain separation of the signed message: a signature of anything else is never a valid approval.
+/// Domain separation: a signature of any other message is never a valid approval.
 const APPROVAL_DOMAIN: &str = "fleetwright.dev/approval/1";
 
 /// The approvals in one file.
@@ -54,7 +54,7 @@ pub enum ApprovalError {
         found: u32,
         /// Number of keys that must sign it.
         needed: u32,
-        /// Problem of each approval that does not count.
+        /// Reasons: stale approvals, and keys without a valid signature.
         why: Vec<String>,
     },
     /// The approval is for another plan.
@@ -99,11 +99,10 @@ pub fn approve(
     Ok(approval)
 }
 
-/// Checks that enough of `keys` have approved `plan`. Each key counts once, under however many
-/// names.
+/// Checks that enough of `keys` have approved `plan`. A key with several names counts once.
 ///
-/// Without keys, one approval of this very plan is enough; a requirement of more than one cannot be
-/// met.
+/// Without keys, one approval of this plan suffices. A requirement of two or more approvals then
+/// fails.
 ///
 /// # Errors
 /// If there are too few approvals, or if no key is required and the approval is for another plan.
@@ -155,7 +154,7 @@ impl Approval {
     fn message(&self) -> String {
         let Self { by, at, digest, plan_id, signature: _ } = self;
         let signed = SignedMessage { domain: APPROVAL_DOMAIN, by, at: *at, digest, plan_id };
-        canonical::compact(&signed).expect("what is signed holds neither floats nor bytes")
+        canonical::compact(&signed).expect("the signed message has no floats and no raw bytes")
     }
 
     fn is_signed_by(&self, key: &VerifyingKey) -> bool {
@@ -170,9 +169,9 @@ mod tests {
     use ed25519_dalek::pkcs8::DecodePublicKey as _;
 
     use super::*;
-    use crate::plan::fixture::{plan, sealed};
+    use crate::testing::valid_plan::plan;
 
-    // Made with `openssl genpkey -algorithm ed25519` for these tests alone.
+    // Generated with `openssl genpkey -algorithm ed25519` for these tests only.
     const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIK/4G/Uy9j/MdgNTqsL87S2C9aY3QHlUQ+Yza5lbWlxw\n-----END PRIVATE KEY-----\n";
     const PUBLIC: &str = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
     const OTHER: &str = "MCowBQYDK2VwAyEAdcUVHfwf8dViuJgpuFDWzMzvk65AlKF+KazP3EWUcIQ=";
@@ -196,10 +195,10 @@ mod tests {
         let approval = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
         let alice = keys(&[("alice", PUBLIC)]);
         assert_eq!(verify_approvals(&plan, std::slice::from_ref(&approval), &alice, 1), Ok(()));
-        // The same decisions over a later world are another plan.
+        // Equal decisions over a later observation have another plan id.
         let mut later = plan.clone();
         later.capacity.base.world.taken_at = now();
-        let later = sealed(later);
+        let later = later.sealed();
         assert_eq!(later.capacity.digest, plan.capacity.digest);
         assert!(verify_approvals(&later, &[approval], &alice, 1).is_err());
     }

@@ -1,9 +1,9 @@
 //! Cost of a plan by pool, zone and capacity type, with commitments and with bounds for estimated
 //! prices.
 //!
-//! This module knows the wire form and the rules of commitments; it knows no price list.
-//! Invariants: each list of parts adds up to the totals of the plan. The breakdown decides nothing,
-//! so the digest does not depend on it.
+//! This module depends on the wire form and the rules of commitments, and on no price list.
+//! Invariants: each list of parts adds up to the totals of the plan. The breakdown is
+//! informational, so the digest does not cover it.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +22,8 @@ const SPOT_PERCENT_MIN: i64 = 10;
 /// 100 % in thousandths of a percent.
 const WHOLE_MILLI_PERCENT: i64 = 100_000;
 
-/// Returns the cost of `plan` in parts. `commitments` change no part; they have totals of their
-/// own.
+/// Returns the cost of `plan` in parts. `commitments` affect only the separate totals with
+/// commitments.
 #[must_use]
 pub fn breakdown(plan: &Plan, commitments: &[PricingCommitment]) -> CostBreakdown {
     let nodes = nodes(plan);
@@ -45,7 +45,7 @@ pub fn breakdown(plan: &Plan, commitments: &[PricingCommitment]) -> CostBreakdow
 struct PricedState<'a> {
     state: &'a NodeState,
     hourly: Option<MicroUsd>,
-    /// Whether the price is an estimate.
+    /// True if the price is an estimate.
     estimated: bool,
 }
 
@@ -106,7 +106,7 @@ fn parts(nodes: &[PricedNode<'_>], name: &dyn Fn(&NodeState) -> String) -> Vec<C
     rows.into_values().collect()
 }
 
-/// Returns bounds of the price after the plan, where a part of it is estimated.
+/// Returns bounds of the price after the plan; `None` without estimated spot prices.
 fn range(nodes: &[PricedNode<'_>], cost: &Cost) -> Option<CostRange> {
     let after = nodes.iter().filter_map(|node| node.after.as_ref());
     let is_spot = |side: &&PricedState| side.state.capacity_type == Some(CapacityType::Spot);
@@ -248,7 +248,7 @@ fn node_count_text(n: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixture::plan;
+    use crate::testing::valid_plan::plan;
 
     fn total(rows: &[CostRow]) -> (MicroUsd, MicroUsd) {
         let sum = |of: fn(&CostRow) -> MicroUsd| rows.iter().map(of).sum();
@@ -277,7 +277,7 @@ mod tests {
             }
         }
         let list = plan.capacity.cost.hourly_after;
-        let plan_of = |hourly: i64, discount_milli_percent| PricingCommitment {
+        let savings_plan = |hourly: i64, discount_milli_percent| PricingCommitment {
             name: "sp".into(),
             kind: CommitmentKind::SavingsPlan { hourly: MicroUsd(hourly), discount_milli_percent },
         };
@@ -285,9 +285,9 @@ mod tests {
             breakdown(&plan, commitments).committed.expect("declared").hourly_after
         };
         // 0.05 USD at half the list price covers 0.10 USD of it.
-        assert_eq!(after(&[plan_of(50_000, 50_000)]), list - MicroUsd(50_000));
-        // Far more than the fleet: the commitment alone is paid.
-        assert_eq!(after(&[plan_of(9_000_000, 50_000)]), MicroUsd(9_000_000));
+        assert_eq!(after(&[savings_plan(50_000, 50_000)]), list - MicroUsd(50_000));
+        // The commitment exceeds the fleet, so only the commitment is paid.
+        assert_eq!(after(&[savings_plan(9_000_000, 50_000)]), MicroUsd(9_000_000));
         let unused = PricingCommitment {
             name: "ri".into(),
             kind: CommitmentKind::ReservedInstances {
@@ -308,17 +308,13 @@ mod tests {
                 state.capacity_type = Some(CapacityType::Spot);
             }
         }
-        assert_eq!(
-            breakdown(&plan, &[]).range,
-            None,
-            "prices of spot that are known have no range"
-        );
+        assert_eq!(breakdown(&plan, &[]).range, None, "known spot prices have no range");
         let explain = &mut plan.capacity.explain;
         let node = explain.iter_mut().find(|row| row.hourly_after.is_some()).expect("a node stays");
         node.estimated = true;
-        let unsure = node.hourly_after.expect("priced").0;
+        let estimate = node.hourly_after.expect("priced").0;
         let range = breakdown(&plan, &[]).range.expect("estimated");
         assert_eq!(range.hourly_high, plan.capacity.cost.hourly_after);
-        assert_eq!(range.hourly_low.0, range.hourly_high.0 - unsure * 90 / 100);
+        assert_eq!(range.hourly_low.0, range.hourly_high.0 - estimate * 90 / 100);
     }
 }

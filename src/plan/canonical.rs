@@ -1,10 +1,10 @@
 //! Canonical JSON: equal values give equal bytes, on every computer and in every release.
 //!
-//! This module knows JSON but no plans. Keys are sorted by code point, numbers are integers, and
-//! strings carry only the escapes that JSON requires. There are two spellings. [`compact`] has no
-//! white space and is used for hashes. [`pretty`] indents by two spaces, ends in a line feed and is
-//! used for files. Invariant: every float is an error, even a whole one. So is a value such as NaN,
-//! which other writers turn into `null`.
+//! This module handles any JSON and is independent of plans. Keys are sorted by code point, numbers
+//! are integers, and strings carry only the escapes that JSON requires. There are two spellings.
+//! [`compact`] has no white space and is used for hashes. [`pretty`] indents by two spaces, ends in
+//! a line feed and is used for files. Invariant: every float is an error. This includes whole
+//! numbers, and NaN, which other writers turn into `null`.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -68,9 +68,9 @@ pub fn sha256<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError
     Ok(hex::encode(Sha256::digest(compact(value)?.as_bytes())))
 }
 
-/// Returns [`sha256`] of a value that is known to have a canonical form.
+/// Returns [`sha256`] of a value that has a canonical form.
 pub(super) fn hash<T: Serialize>(value: &T) -> String {
-    sha256(value).expect("what is hashed holds neither floats nor bytes")
+    sha256(value).expect("hashed values have no floats and no raw bytes")
 }
 
 /// Returns `value` as canonical JSON with two spaces for each level and a final line feed.
@@ -115,12 +115,12 @@ pub fn escape_terminal_controls(json: &str) -> String {
     out
 }
 
-/// Source of indentation.
+/// Spaces to copy indentation from.
 const SPACES: &str = "                                ";
 
 struct JsonWriter {
     out: String,
-    /// Whether terminal control characters are escaped.
+    /// True if terminal control characters are escaped.
     escapes_controls: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Checksum of a plan file, which detects any flipped bit.
 //!
-//! Digest and identity cover the decisions. The rest of a file is read by users and policies, who
-//! must be able to trust it too. The checksum is the SHA-256 of the canonical file without the line
-//! of the checksum itself. A file that another tool reformatted keeps its checksum.
+//! Digest and identity cover the decisions. Users and policies also rely on the rest of the file.
+//! The checksum is the SHA-256 of the canonical file without the line of the checksum itself. The
+//! checksum therefore stays valid if another tool reformats the file.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};

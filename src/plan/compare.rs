@@ -1,9 +1,9 @@
 //! Compares two plans: the differences between any two, and the changes that one revision causes
 //! compared with another.
 //!
-//! This module knows only the wire form. Invariant: a change is *pending* only if the other plan
-//! makes the same change to the same node, or launches a node of the same kind. Row keys are
-//! ignored, since they depend on the other launches.
+//! This module depends only on the wire form. Invariant: a change is *pending* only if the other
+//! plan makes the same change to the same node, or launches a node of the same kind. Row keys are
+//! ignored, since they depend on the other launches of a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,13 +177,13 @@ pub struct Difference {
     pub a: PlanOverview,
     /// The second plan.
     pub b: PlanOverview,
-    /// Whether both plans have the same decisions.
+    /// True if both plans have the same decisions.
     pub same_decisions: bool,
-    /// Whether both are the same plan, so that an approval of one covers the other.
+    /// True if both plans have the same identity, so that an approval of one covers the other.
     pub same_plan: bool,
     /// Rows with different actions, by address.
     pub rows: Vec<DifferenceRow>,
-    /// Preconditions that only one of them has, in words.
+    /// Differing preconditions, by address, as JSON.
     pub preconditions: Vec<DifferenceRow>,
 }
 
@@ -211,9 +211,9 @@ pub struct PlanOverview {
 pub struct DifferenceRow {
     /// Address of the row.
     pub address: Address,
-    /// Action or precondition of the first plan; absent where it has no such row.
+    /// Action or precondition of the first plan; absent if it has no such row.
     pub a: Option<String>,
-    /// Action or precondition of the second plan.
+    /// Action or precondition of the second plan; absent if it has no such row.
     pub b: Option<String>,
 }
 
@@ -252,7 +252,7 @@ fn row_descriptions(plan: &Plan) -> BTreeMap<Address, String> {
 fn conditions(plan: &Plan) -> BTreeMap<Address, String> {
     let mut map: BTreeMap<Address, String> = BTreeMap::new();
     for precondition in &plan.capacity.base.preconditions {
-        // Compare the JSON of conditions, so that a change of wording is no difference.
+        // Conditions are compared as JSON, so a change of wording makes no difference.
         let text = canonical::compact(&precondition.condition).unwrap_or_default();
         let entry = map.entry(precondition.address.clone()).or_default();
         *entry = if entry.is_empty() { text } else { format!("{entry}; {text}") };
@@ -279,8 +279,8 @@ fn differing_rows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixture::{plan, sealed};
     use crate::plan::wire::{DiagnosticSeverity, GroupSize, ResourceKind};
+    use crate::testing::valid_plan::plan;
 
     fn launches(plan: &mut Plan) -> Vec<&mut ResourceChange> {
         let created = |row: &&mut ResourceChange| row.change.actions == [Action::Create];
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_both_revisions_are_pending_whatever_their_key() {
+    fn changes_of_both_revisions_are_pending_under_any_key() {
         let ours = plan();
         let mut other = plan();
         for row in launches(&mut other) {
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(row.before, row.after);
         let cpu = |amount: &Option<crate::plan::wire::Amount>| amount.as_ref().map(|a| a.cpu_milli);
         assert_eq!(cpu(&row.requests_before), cpu(&row.requests_after).map(|cpu| cpu + 100));
-        let trouble = |message: &str| crate::plan::wire::Diagnostic {
+        let diagnostic = |message: &str| crate::plan::wire::Diagnostic {
             severity: DiagnosticSeverity::Warning,
             origin: None,
             object: "o".into(),
@@ -339,8 +339,8 @@ mod tests {
             hint: None,
         };
         let (mut ours, mut other) = (plan(), plan());
-        ours.capacity.diagnostics = vec![trouble("old"), trouble("new")];
-        other.capacity.diagnostics = vec![trouble("old")];
+        ours.capacity.diagnostics = vec![diagnostic("old"), diagnostic("new")];
+        other.capacity.diagnostics = vec![diagnostic("old")];
         assert_eq!(compare(&ours, &other, "main").problems_pending, ["o: old"]);
     }
 
@@ -376,7 +376,7 @@ mod tests {
                 state.instance_type = Some("x9.large".into());
             }
         }
-        let found = difference(&a, &sealed(b));
+        let found = difference(&a, &b.sealed());
         assert!(!found.same_decisions && !found.same_plan);
         assert_eq!(found.rows.len(), 1);
         assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));

@@ -1,6 +1,6 @@
-//! Stale cordons: nodes that fleetwright cordoned although nothing drains them any more.
+//! Stale cordons: nodes that fleetwright cordoned and no longer drains.
 //!
-//! A process that dies between a cordon and the end of its drain leaves a cordoned node. If the
+//! A process that stops between a cordon and the end of the drain leaves a cordoned node. If the
 //! next plan removes the node, that drain resumes. If the plan retains the node, only this module
 //! reports the cordon.
 
@@ -15,21 +15,21 @@ use crate::model::observed::{CordonReason, Instance, Node, Observed};
 pub struct StaleCordon<'o> {
     /// The running instance of the node.
     pub instance: &'o InstanceId,
-    /// The node. A schedulable node was uncordoned by another client and has only our mark left.
-    /// With that mark, a later foreign cordon would look like ours.
+    /// The node. A schedulable node was uncordoned by another client and only retains our mark.
+    /// With that mark, a later foreign cordon could not be distinguished from ours.
     pub node: &'o Node,
     /// Reason of the cordon.
     pub mark: CordonReason,
-    /// Whether fleetwright may uncordon it: its instance carries our tags, or belongs to a group
-    /// that we manage.
+    /// True if fleetwright may uncordon the node: its instance carries our tags, or belongs to a
+    /// managed group.
     pub is_ours: bool,
 }
 
 impl StaleCordon<'_> {
-    /// Returns whether an apply that runs alone may uncordon the node.
+    /// Returns whether an apply without the controller may uncordon the node.
     ///
     /// The controller decides about cordons for interruptions, because it tracks them. A
-    /// schedulable node is never an interrupted one.
+    /// schedulable node is never in an interruption.
     #[must_use]
     pub fn can_uncordon_in_apply(&self) -> bool {
         self.is_ours && (self.mark == CordonReason::Drain || !self.node.unschedulable)
@@ -37,7 +37,7 @@ impl StaleCordon<'_> {
 }
 
 /// Returns the nodes with our mark whose running instances are not in `terminating`, by node name.
-/// Cordons of an apply in progress are among them.
+/// The result includes the cordons of an apply in progress.
 #[must_use]
 pub fn stale_cordons<'o>(
     plan: &Plan,
@@ -63,8 +63,7 @@ pub fn is_managed_member(plan: &Plan, instance: &Instance) -> bool {
     instance.group.is_some() && managed(plan).contains(&instance.id)
 }
 
-/// Returns the instances that the plan leaves alone because fleetwright does not manage them.
-/// Instances without a row are not included.
+/// Returns the instances whose row marks them as unmanaged.
 #[must_use]
 pub fn unmanaged_instances(plan: &Plan) -> BTreeSet<&InstanceId> {
     instances_where(plan, is_unmanaged)
@@ -96,17 +95,20 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::model::observed::{CORDONED_ANNOTATION, ClusterIdentity, Membership, fixture};
+    use crate::model::observed::{CORDONED_ANNOTATION, Membership};
     use crate::plan::wire::{Action, RetireReason};
+    use crate::testing::{sample_plan, world};
 
-    /// Returns a plan whose first deletion is about `i-1`, retained for a reason or retired.
-    fn keeps(because: Option<KeepReason>) -> Plan {
-        let mut plan = crate::render::fixture::plan();
+    /// Returns a plan with a row for `i-1`, which retains it for `because`, or retires it on
+    /// request.
+    fn plan_with_reason(because: Option<KeepReason>) -> Plan {
+        let mut plan = sample_plan::plan();
         let deletes = |row: &&mut crate::plan::wire::ResourceChange| {
             row.change.actions.contains(&Action::Delete)
         };
         let row = plan.resource_changes.iter_mut().find(deletes).expect("a deletion");
-        row.change.before.as_mut().expect("it is there").instance_id = Some("i-1".into());
+        row.change.before.as_mut().expect("a deletion has a state before").instance_id =
+            Some("i-1".into());
         let address = row.address.clone();
         let explain = plan.capacity.explain.iter_mut().find(|row| row.address == address);
         explain.expect("explained").reason = match because {
@@ -116,60 +118,67 @@ mod tests {
         plan
     }
 
-    /// Returns an observation in which the node of `i-1` carries a mark.
-    fn world(of_group: bool, mark: &str, unschedulable: bool) -> Observed {
-        let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
-        let mut world = Observed::empty(cluster, Timestamp::UNIX_EPOCH);
+    /// Returns an observation in which the node of `i-1` carries our cordon mark.
+    fn world(is_member: bool, mark: &str, unschedulable: bool) -> Observed {
         let lifecycle = "InService".to_owned();
         let group = Membership { name: "g".into(), lifecycle, protected: false };
-        let instance = if of_group {
-            Instance { group: Some(group), ..fixture::instance("i-1") }
+        let instance = if is_member {
+            Instance { group: Some(group), ..world::instance("i-1") }
         } else {
-            fixture::managed_instance("i-1", "c")
+            world::managed_instance("i-1", "c")
         };
         let mark = (CORDONED_ANNOTATION.to_owned(), mark.to_owned());
         let node = Node {
             instance: Some(instance.id.clone()),
             unschedulable,
             annotations: [mark].into(),
-            ..fixture::node("n")
+            ..world::node("n")
         };
-        world.instances.insert(instance.id.clone(), instance);
-        world.nodes.insert(node.name.clone(), node);
-        world
+        let world = Observed::of_cluster("c", Timestamp::UNIX_EPOCH);
+        world.with_instance(instance).with_node(node)
     }
 
     #[test]
     fn tagged_instances_and_managed_members_are_ours() {
         let observed = || BlockReason::GroupObserved { why: "manage is not set".to_owned() };
-        for (what, of_group, because, ours) in [
+        for (what, is_member, because, ours) in [
             ("tags", false, Some(KeepReason::NotOurs), true),
-            ("a group that we manage", true, Some(KeepReason::Needed { pods: 1 }), true),
-            ("and its blocked members", true, None, true),
-            ("an unmanaged group", true, Some(KeepReason::NotOurs), false),
-            ("an observed group", true, Some(KeepReason::Blocked { by: observed() }), false),
+            (
+                "retained member of a managed group",
+                true,
+                Some(KeepReason::Needed { pods: 1 }),
+                true,
+            ),
+            ("retired member of a managed group", true, None, true),
+            ("member of an unmanaged group", true, Some(KeepReason::NotOurs), false),
+            (
+                "member of an observed group",
+                true,
+                Some(KeepReason::Blocked { by: observed() }),
+                false,
+            ),
         ] {
-            let (plan, world) = (keeps(because), world(of_group, "drain", true));
+            let (plan, world) = (plan_with_reason(because), world(is_member, "drain", true));
             let found = stale_cordons(&plan, &world, &BTreeSet::new());
             let found: Vec<_> =
                 found.iter().map(|one| (one.is_ours, one.can_uncordon_in_apply())).collect();
             assert_eq!(found, [(ours, ours)], "{what}");
         }
         let unknown = world(true, "drain", true);
-        let mut plan = keeps(None);
+        let mut plan = plan_with_reason(None);
         plan.resource_changes.clear();
         assert!(stale_cordons(&plan, &unknown, &BTreeSet::new()).iter().all(|one| !one.is_ours));
     }
 
     #[test]
     fn apply_uncordons_drains_and_schedulable_nodes_only() {
-        let plan = keeps(None);
+        let plan = plan_with_reason(None);
         for (mark, unschedulable, of_apply) in [
             ("drain", true, true),
             ("drain", false, true),
-            ("leaving", true, false),
-            ("leaving", false, true),
-            // Of an earlier version.
+            ("interruption", true, false),
+            ("interruption", false, true),
+            // Mark of an earlier version.
             ("true", true, false),
         ] {
             let world = world(false, mark, unschedulable);

@@ -1,11 +1,10 @@
-//! Digest of the decisions of a plan: the value that is approved.
+//! Digest of the decisions of a plan. Approvals refer to this value.
 //!
-//! The digest covers decisions and nothing else. Commit, time, price, version, reasons,
-//! diagnostics, demand mode and unchanged rows do not affect it. A squash, a new price list or a
-//! new release therefore voids no approval. Invariants: everything that `apply` reads of a row is
-//! in the digest, so no unapproved action is possible under it. Every wire struct that holds a
-//! decision is destructured here without `..`, so a new field does not compile until it is
-//! classified.
+//! The digest covers only decisions. Commit, time, price, version, reasons, diagnostics, demand
+//! mode and unchanged rows do not affect it. A squash, a new price list or a new release therefore
+//! voids no approval. Invariants: everything that `apply` reads of a row is in the digest, so no
+//! unapproved action is possible under it. Every wire struct that holds a decision is destructured
+//! here without `..`, so a new field does not compile until it is classified.
 //!
 //! A field that a later minor version adds to the projection is omitted where it is absent, so the
 //! digests of older plans stay unchanged.
@@ -35,9 +34,9 @@ const DIGEST_DOMAIN_V2: &str = "fleetwright.dev/decisions/2";
 /// Format versions whose digests omit a part of the fields that `apply` reads.
 const PARTIAL_DIGEST_VERSIONS: [&str; 2] = ["1.0", "1.1"];
 
-/// Returns whether digest and identity of `plan` cover everything that `apply` reads.
+/// Returns whether digest and identity of `plan` cover all fields that `apply` reads.
 ///
-/// Those of formats 1.0 and 1.1 do not. Such plans can be read and rendered, but no longer applied.
+/// This is false for formats 1.0 and 1.1. Such plans can be read and rendered, but not applied.
 #[must_use]
 pub fn has_complete_digest(plan: &Plan) -> bool {
     !PARTIAL_DIGEST_VERSIONS.contains(&plan.format_version.as_str())
@@ -51,7 +50,7 @@ pub fn digest(plan: &Plan) -> Digest {
     format!("sha256:{}", hash(&PlanDecisions::from_plan(plan))).into()
 }
 
-/// The decisions of a plan, and nothing else.
+/// The decisions of a plan: the input of its digest.
 #[derive(Serialize)]
 struct PlanDecisions<'a> {
     #[serde(rename = "of")]
@@ -72,10 +71,10 @@ struct DecidedRow<'a> {
     kind: ResourceKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    /// Becomes a tag, by which a launch is found again.
+    /// Key of the node. It becomes a tag, which identifies the launched instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<&'a str>,
-    /// Decides whether a failed launch prevents the termination of a node.
+    /// Name of the replacement. A failed launch prevents the terminations of its replacement.
     #[serde(skip_serializing_if = "Option::is_none")]
     batch: Option<&'a str>,
     actions: &'a [Action],
@@ -83,7 +82,7 @@ struct DecidedRow<'a> {
     after: Option<DecidedAfter<'a>>,
 }
 
-/// Decisions about a row that are recorded outside of it.
+/// Decisions about a row that the plan records outside of the row.
 #[derive(Clone, Copy)]
 struct RowContext<'a> {
     batch: Option<&'a str>,
@@ -127,14 +126,15 @@ struct DecidedAfter<'a> {
     open_labels: Option<Vec<&'a LabelKey>>,
 }
 
-/// A wave; the order of its addresses decides nothing.
+/// A wave. The order of its addresses is irrelevant.
 #[derive(Serialize)]
 struct DecidedWave<'a> {
     step: WaveStep,
     addresses: Vec<&'a Address>,
 }
 
-/// Offerings that may replace the offering of one launch. They form a set: their order is by price.
+/// Offerings that may replace the offering of one launch. Their order follows the prices, so the
+/// digest ignores it.
 #[derive(Serialize)]
 struct DecidedAlternatives<'a> {
     address: &'a Address,
@@ -183,7 +183,7 @@ impl<'a> PlanDecisions<'a> {
             alternatives,
             explain,
             diagnostics: _,
-            // The result of another revision decides nothing about this one.
+            // A comparison with another revision is no decision.
             comparison: _,
             disruption_budgets: _,
         } = capacity;

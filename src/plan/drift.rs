@@ -1,12 +1,12 @@
 //! Drift report: changes made outside Git, and nodes that are only behind the repository.
 //!
-//! Drift is a manual change: a node label that neither its pool nor its instance sets, a taint that
-//! was added or removed, a tag with another value, or a group with undeclared bounds. A node is
-//! *behind* if an earlier commit explains the difference: a pool or node class changed since the
-//! launch, a pool was removed, or a workload does not run all declared pods yet. Such nodes are
-//! reported but are not drift, since every rollout causes them. The same applies to resources that
-//! a node class no longer selects. Image and subnet of an instance never change. For security
-//! groups, EC2 does not reveal whether the instance or the selection changed.
+//! Drift is a manual change. Examples are a node label that neither its pool nor its instance sets,
+//! a changed taint or tag, and a group with undeclared bounds. A node is *behind* if an earlier
+//! commit explains the difference: a pool or node class changed since the launch, a pool was
+//! removed, or a workload does not run all declared pods yet. Such nodes are reported, but are not
+//! drift, since every rollout causes them. The same applies to resources that a node class no
+//! longer selects. Image and subnet of an instance never change. For security groups, EC2 does not
+//! reveal whether the instance or the selection changed.
 //!
 //! This module derives a report from a plan; the report is itself a plan that can never be applied.
 
@@ -20,8 +20,8 @@ use super::wire::{
 use crate::model::ids::{Address, Origin};
 use crate::plan::wire::DiagnosticSeverity;
 
-/// Returns a drift report for `plan`. `resource_drift` holds the drifted rows, no row changes, and
-/// the report can never be applied.
+/// Returns a drift report for `plan`. `resource_drift` has the drifted rows, and `resource_changes`
+/// is empty. The report cannot be applied.
 #[must_use]
 pub fn drift(plan: &Plan) -> Plan {
     let drifted: BTreeSet<&Address> = plan
@@ -127,8 +127,8 @@ fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic
     Diagnostic { severity: DiagnosticSeverity::Behind, origin, object, message, hint: None }
 }
 
-/// Returns the workloads that run another number of pods than the repository declares, where only
-/// the repository decides.
+/// Returns the workloads whose number of running pods differs from the declared one. Workloads
+/// whose count another source decides are skipped.
 fn workloads(plan: &Plan) -> Vec<Diagnostic> {
     let mut running: BTreeMap<&str, u32> = BTreeMap::new();
     for (name, pods) in plan.capacity.explain.iter().flat_map(|row| &row.pods_before) {
@@ -152,7 +152,7 @@ fn workloads(plan: &Plan) -> Vec<Diagnostic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixture::{plan, sealed};
+    use crate::testing::valid_plan::plan;
 
     #[test]
     fn drift_report_changes_nothing_and_is_never_applyable() {
@@ -169,12 +169,13 @@ mod tests {
                 declared: "b".into(),
             },
         };
-        let report = drift(&sealed(moved));
+        let report = drift(&moved.sealed());
         assert_eq!(report.resource_drift.len(), 1);
         assert_eq!(report.resource_drift[0].address, address);
         assert!(has_drift(&report));
-        assert!(Plan::from_json(&report.to_json()).is_ok(), "its digest is that of its contents");
+        assert!(Plan::from_json(&report.to_json()).is_ok(), "the report has a valid digest");
     }
+
     #[test]
     fn differences_explained_by_a_commit_are_behind_not_drift() {
         let behind = |report: &Plan| {
@@ -209,7 +210,7 @@ mod tests {
         ] {
             let mut plan = plan();
             plan.capacity.explain[1].reason = Reason::Retire { because: because.clone() };
-            let report = drift(&sealed(plan));
+            let report = drift(&plan.sealed());
             assert_eq!(has_drift(&report), moved, "{because:?}");
             let address = &report.capacity.explain.first().map(|row| row.address.to_string());
             let is_behind = report.capacity.diagnostics.iter().any(|d| {
@@ -220,7 +221,7 @@ mod tests {
         }
         let mut plan = plan();
         plan.capacity.demand[0].counts.planned += 3;
-        let report = drift(&sealed(plan));
-        assert!(!has_drift(&report) && behind(&report) > 0, "pods that are on their way");
+        let report = drift(&plan.sealed());
+        assert!(!has_drift(&report) && behind(&report) > 0, "pods that do not run yet are behind");
     }
 }

@@ -1,6 +1,6 @@
-//! Wire form of a forecast: the fleet that is needed, phase by phase.
+//! Wire form of a forecast: the required fleet, phase by phase.
 //!
-//! Its JSON Schema is `plans/forecast.schema.json`. `UPDATE_SCHEMA=1 cargo test --lib
+//! Its JSON Schema is `plans/forecast.schema.json`. `UPDATE_GOLDEN=1 cargo test --lib
 //! plan::forecast` regenerates the file.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub const FORECAST_VERSION: &str = "1.0";
 /// Published location of the schema.
 const SCHEMA_ID: &str = "https://fleetwright.dev/forecast.schema.json";
 
-/// The fleet that is needed in a period.
+/// Required fleet over a period.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Forecast {
     /// Format version, `major.minor`.
@@ -34,7 +34,7 @@ pub struct Forecast {
     pub to: Timestamp,
     /// Lead time in seconds: capacity is ready this long before it is needed.
     pub lead_seconds: i64,
-    /// Whether the forecast is cut short. Then the phases end before `to`, and the total covers
+    /// True if the forecast is cut short. The phases then end before `to`, and the total covers
     /// only these phases.
     pub is_cut: bool,
     /// Consecutive phases without gaps.
@@ -50,30 +50,30 @@ pub struct Forecast {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A period in which the same fleet is needed.
+/// A period during which the required fleet is constant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Phase {
     /// Start of the phase.
     pub from: Timestamp,
     /// End of the phase.
     pub to: Timestamp,
-    /// Pods planned, DaemonSet pods excluded.
+    /// Number of planned pods, without DaemonSet pods.
     pub pods: u32,
-    /// Unschedulable pods.
+    /// Number of unschedulable pods.
     pub unschedulable: u32,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Nodes by instance type.
+    /// Number of nodes by instance type.
     pub types: BTreeMap<InstanceTypeName, u32>,
-    /// Their CPU, in thousandths of a core.
+    /// CPU of the nodes, in thousandths of a core.
     pub cpu_milli: i64,
-    /// Their memory, in bytes.
+    /// Memory of the nodes, in bytes.
     pub memory_bytes: i64,
     /// Price per hour.
     pub hourly: MicroUsd,
     /// Cost of the phase.
     pub cost: MicroUsd,
-    /// Events that start the phase; empty for the first one.
+    /// Events that start the phase; empty for the first phase.
     pub because: Vec<ForecastEvent>,
 }
 
@@ -112,13 +112,13 @@ mod tests {
     #[test]
     fn schema_file_matches_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/forecast.schema.json");
-        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(&path, forecast_schema()).expect("written");
         }
         let file = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             file == forecast_schema(),
-            "plans/forecast.schema.json is not the schema of the forecast; run UPDATE_SCHEMA=1 \
+            "plans/forecast.schema.json is not the schema of the forecast; run UPDATE_GOLDEN=1 \
              cargo test --lib plan::forecast"
         );
     }

@@ -5,9 +5,10 @@
 //! instance) → [`client_token`] (one attempt, at most one instance). Each is a SHA-256 over
 //! canonical JSON.
 //!
-//! The digest covers the actions. The identity also covers whether, when and where they may run; an
-//! approval signs both. Derived parts such as totals are recomputed instead, see [`totals`].
-//! Invariant: `apply` reads nothing outside of these three.
+//! The digest covers the actions. The identity also covers the flags, the expiry and the location
+//! of an apply. An approval signs both. Derived parts such as totals are recomputed instead, see
+//! [`totals`]. Invariant: digest, identity or recomputation protects every field that `apply`
+//! reads.
 
 use std::collections::BTreeSet;
 
@@ -53,9 +54,9 @@ impl<'a> PlanSource<'a> {
 /// Returns the identity of one plan over one observation, 64 hex digits. It is applied at most
 /// once.
 ///
-/// Equal decisions from another commit, or over a later observation, are another plan, since they
-/// may be applied once more. `digest` is that of the plan's contents; the stated identity is not
-/// read.
+/// Equal decisions from another commit or over a later observation have another identity, since
+/// they may be applied once more. `digest` is the digest of the plan's contents. The stated
+/// identity is not read.
 #[must_use]
 pub fn plan_id(plan: &Plan, digest: &Digest) -> PlanId {
     let base = &plan.capacity.base;
@@ -91,7 +92,6 @@ fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
         expires_at: Timestamp,
         applyable: bool,
         errored: bool,
-        /// Location of files, guard and observation.
         path: &'a str,
         world: &'a str,
         guard: Option<&'a Guard>,
@@ -174,7 +174,7 @@ pub fn change_id(plan_id: &PlanId, address: &Address) -> ChangeId {
 /// that EC2 accepts.
 ///
 /// One token never launches a second instance. The attempt is incremented only after a terminal
-/// outcome was observed.
+/// outcome is observed.
 #[must_use]
 pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
     #[derive(Serialize)]
@@ -190,8 +190,9 @@ pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::fixture::{address, plan};
     use crate::plan::wire::Check;
+    use crate::testing::plan::address;
+    use crate::testing::valid_plan::plan;
 
     #[test]
     fn flags_expiry_and_location_change_identity_not_digest() {
@@ -210,7 +211,7 @@ mod tests {
                 let file = JudgedBy { path: "a.rego".to_owned(), sha256: "0".repeat(64) };
                 p.capacity.base.judged_by.push(file);
             }),
-            ("what they say", |p| p.checks.push(Check::default())),
+            ("results of policies", |p| p.checks.push(Check::default())),
             ("guard", |p| {
                 let (revision, commit) = ("main".to_owned(), None);
                 p.capacity.base.guard = Some(Guard { revision, commit, changed: false });

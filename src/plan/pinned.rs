@@ -8,21 +8,21 @@ use crate::model::ids::Address;
 /// An approved plan compared with the current demand.
 #[derive(Debug, Clone)]
 pub struct PinnedPlan {
-    /// The plan for the current inputs. It is advice and decides nothing.
+    /// The plan for the current inputs. It is advisory.
     pub current: Plan,
     /// Approved launches that are no longer needed, with the reason.
     pub dropped: BTreeMap<Address, String>,
     /// Demand that exceeds the approved nodes, in words.
     pub missing: Vec<String>,
-    /// Reason why nodes that the approved plan removes are needed now. Demand that is missing with
-    /// and without these nodes is no such reason.
+    /// Reason why the cluster still needs nodes that the approved plan removes. Demand that these
+    /// nodes cannot serve does not count.
     pub blocked_removal: Option<String>,
-    /// Reason why nothing may be removed now, where the approved plan removes something.
+    /// Reason why all removals of the approved plan are blocked now.
     pub frozen: Option<String>,
 }
 
 impl PinnedPlan {
-    /// Returns an approved plan that can be applied unchanged, with the current plan.
+    /// Creates the result for an approved plan that applies unchanged.
     #[must_use]
     pub fn as_approved(now: Plan) -> Self {
         Self {

@@ -1,6 +1,6 @@
 //! Plan files: writing, reading, and the errors of reading.
 //!
-//! This module knows the bytes of a plan, not their meaning. [`check`](super::check) verifies a
+//! This module handles the bytes of a plan, not their meaning. [`check`](super::check) verifies a
 //! plan, and `apply` decides whether to apply it. Invariant: a plan that was read has a supported
 //! version, and the digest and identity of its own contents.
 
@@ -14,20 +14,20 @@ use super::identity::{plan_id, totals};
 use super::wire::{FORMAT_VERSION, Plan};
 use super::{canonical, checksum};
 
-/// Most bytes of a plan: ten times the size of a plan for 5,000 nodes.
+/// Maximum size of a plan in bytes: ten times the size of a plan for 5,000 nodes.
 pub const PLAN_BYTES_MAX: usize = 64 << 20;
 
-/// Most characters of foreign text that an error quotes.
+/// Maximum number of characters of input that an error quotes.
 const QUOTED_MAX: usize = 80;
 
 /// Kind of a [`ReadPlanError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPlanErrorKind {
-    /// The bytes are not a plan, or are too many.
+    /// The bytes are not a plan, or exceed the size limit.
     Unreadable,
     /// The plan may have a version that this program does not support.
     OtherVersion,
-    /// The contents of the plan differ from those it was written with.
+    /// The contents differ from those of the written plan.
     Altered,
 }
 
@@ -55,7 +55,7 @@ pub enum ReadPlanError {
         /// The value, as JSON.
         found: String,
     },
-    /// The major version is newer than ours.
+    /// The major version is newer than the supported one.
     #[error("the plan has format {found}; this program reads up to {FORMAT_VERSION}")]
     NewerMajor {
         /// The version.
@@ -68,7 +68,7 @@ pub enum ReadPlanError {
         found: String,
         /// Missing or wrong field, with line and column.
         reason: String,
-        /// Whether the minor version is newer than ours.
+        /// True if the minor version is newer than the supported one.
         newer: bool,
     },
     /// The stated digest differs from the digest of the contents.
@@ -78,14 +78,13 @@ pub enum ReadPlanError {
         stated: String,
         /// Digest of the contents.
         computed: String,
-        /// Whether the minor version is newer than ours.
+        /// True if the minor version is newer than the supported one.
         newer: bool,
     },
     /// The stated identity differs from the identity of the contents.
     #[error(
         "the plan was altered: it states plan_id {stated}, its digest, flags, expiry, commit, \
-         world \
-         and policies give {computed}"
+         world and policies give {computed}"
     )]
     ForeignId {
         /// Stated identity.
@@ -93,7 +92,7 @@ pub enum ReadPlanError {
         /// Identity of the contents.
         computed: String,
     },
-    /// A derived part contradicts the parts it follows from.
+    /// A derived field contradicts its source fields.
     #[error("the plan was altered: {0}")]
     Contradiction(String),
 }
@@ -216,7 +215,7 @@ fn read_version(bytes: &[u8]) -> Result<PlanVersion, ReadPlanError> {
     Ok(PlanVersion { text: text.to_owned(), newer_minor: minor > ours_minor })
 }
 
-/// Splits `1.0`; only two plain numbers are a version.
+/// Parses `major.minor`. Both must be plain decimal numbers.
 fn major_minor(text: &str) -> Option<(u32, u32)> {
     let number = |part: &str| part.parse::<u32>().ok().filter(|n| n.to_string() == part);
     let (major, minor) = text.split_once('.')?;
@@ -238,7 +237,7 @@ fn verify_identity(plan: &Plan, newer: bool) -> Result<(), ReadPlanError> {
     contradiction(plan).map_or(Ok(()), |what| Err(ReadPlanError::Contradiction(what)))
 }
 
-/// Returns a description of a field that contradicts the fields it follows from.
+/// Returns a description of a derived field that contradicts its source fields.
 fn contradiction(plan: &Plan) -> Option<String> {
     let computed = totals(plan);
     if plan.summary != computed {
@@ -271,8 +270,7 @@ impl Plan {
 }
 
 fn write(plan: &Plan) -> String {
-    let pretty =
-        canonical::pretty(plan).expect("the types of a plan hold no float and no key but text");
+    let pretty = canonical::pretty(plan).expect("a plan has no floats, and its keys are strings");
     if has_complete_digest(plan) { checksum::with_checksum(pretty) } else { pretty }
 }
 
@@ -281,10 +279,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plan::fixture::{plan, sealed};
     use crate::plan::wire::{Check, CheckStatus, JudgedBy, Summary};
+    use crate::testing::valid_plan::plan;
 
-    /// Reads a plan after a change, with a checksum that matches the change.
+    /// Reads the valid plan after a change, with a valid checksum.
     fn altered(change: impl FnOnce(&mut Value)) -> Result<Plan, ReadPlanError> {
         let mut value: Value = serde_json::from_str(&plan().to_json()).unwrap();
         change(&mut value);
@@ -405,7 +403,7 @@ mod tests {
         denied.applyable = false;
         let file = JudgedBy { path: "p.rego".into(), sha256: "0".repeat(64) };
         denied.capacity.base.judged_by.push(file);
-        let denied = sealed(denied).to_json();
+        let denied = denied.sealed().to_json();
         assert!(Plan::from_json(&denied).is_ok());
         for change in [
             |value: &mut Value| value["summary"] = json!(Summary::default()),
@@ -431,9 +429,9 @@ mod tests {
     #[test]
     fn contradictory_plan_is_altered_despite_valid_identity() {
         let check = Check { name: "p".into(), status: CheckStatus::Error, ..Check::default() };
-        let denied = sealed(Plan { checks: vec![check], ..plan() });
-        let errored = sealed(Plan { errored: true, ..plan() });
-        let small = sealed(Plan { summary: Summary::default(), ..plan() });
+        let denied = Plan { checks: vec![check], ..plan() }.sealed();
+        let errored = Plan { errored: true, ..plan() }.sealed();
+        let small = Plan { summary: Summary::default(), ..plan() }.sealed();
         for (plan, says) in
             [(denied, "p denies it"), (errored, "so is `errored`"), (small, "totals")]
         {
@@ -464,10 +462,10 @@ mod tests {
             assert!(matches!(error, ReadPlanError::ForeignId { .. }), "{error}");
             assert_eq!(error.kind(), ReadPlanErrorKind::Altered);
         }
-        // For a dirty work tree the tree identifies the files, and the commit does not.
+        // For a dirty work tree, the tree identifies the files instead of the commit.
         let mut dirty = plan();
         dirty.capacity.base.dirty = true;
-        let mut other = sealed(dirty.clone());
+        let mut other = dirty.clone().sealed();
         other.capacity.base.commit = Some("beef".to_owned());
         assert!(Plan::from_json(&other.to_json()).is_ok());
         other.capacity.base.tree.push('0');

@@ -1,7 +1,7 @@
 //! The JSON Schema of a plan, as published in `plans/plan.schema.json`.
 //!
 //! The schema follows from the types of the wire form. Invariant: the file in the repository equals
-//! the result of [`plan_schema`]. After a change of the wire form, `UPDATE_SCHEMA=1 cargo test
+//! the result of [`plan_schema`]. After a change of the wire form, `UPDATE_GOLDEN=1 cargo test
 //! --lib plan::schema` regenerates it.
 
 use schemars::generate::SchemaSettings;
@@ -35,7 +35,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::plan::fixture::plan;
+    use crate::testing::valid_plan::plan;
 
     fn valid(value: &Value) -> bool {
         let schema: Value = serde_json::from_str(&plan_schema()).unwrap();
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn schema_file_matches_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/plan.schema.json");
-        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, plan_schema()).unwrap();
         }
@@ -53,7 +53,7 @@ mod tests {
         assert!(
             file == plan_schema(),
             "plans/plan.schema.json is not the schema of the wire form; \
-             run UPDATE_SCHEMA=1 cargo test --lib plan::schema"
+             run UPDATE_GOLDEN=1 cargo test --lib plan::schema"
         );
     }
 

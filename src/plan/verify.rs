@@ -1,8 +1,8 @@
 //! Independent verification of plans: recomputes the claims of a plan from the inputs, with code of
 //! its own.
 //!
-//! It verifies any plan, whatever produced it, and runs on every plan before the planner returns
-//! it. It knows the wire form and the inputs. It does not use the solver and the diff, so that
+//! It accepts plans from any source. The planner runs it on every plan before it returns the plan.
+//! It depends on the wire form and the inputs, and neither on the solver nor on the diff. Therefore
 //! their defects cannot repeat here. It shares only vocabulary with them: requirements, taints,
 //! resource vectors and reasons. Invariant: a violation is a defect of the plan, never a judgment
 //! of its quality. A plan without violations can be applied as it stands.
@@ -136,11 +136,11 @@ impl Violations {
         rule: &'static str,
         what: &str,
         stated: &T,
-        holds: &T,
+        actual: &T,
     ) {
-        if stated != holds {
-            let (stated, holds) = (words(stated), words(holds));
-            self.report_plan(rule, format!("{what} is stated as {stated}, but is {holds}"));
+        if stated != actual {
+            let (stated, actual) = (words(stated), words(actual));
+            self.report_plan(rule, format!("{what} is stated as {stated}, but is {actual}"));
         }
     }
 
@@ -149,11 +149,17 @@ impl Violations {
         &mut self,
         rule: &'static str,
         address: &Address,
-        (what, stated, holds): (&str, &T, &T),
+        what: &str,
+        stated: &T,
+        actual: &T,
     ) {
-        if stated != holds {
-            let (stated, holds) = (words(stated), words(holds));
-            self.report_row(rule, address, format!("{what} is stated as {stated}, but is {holds}"));
+        if stated != actual {
+            let (stated, actual) = (words(stated), words(actual));
+            self.report_row(
+                rule,
+                address,
+                format!("{what} is stated as {stated}, but is {actual}"),
+            );
         }
     }
 
@@ -162,10 +168,16 @@ impl Violations {
         &mut self,
         rule: &'static str,
         address: &Address,
-        (what, stated, holds): (&str, &Resources, &Resources),
+        what: &str,
+        stated: &Resources,
+        actual: &Resources,
     ) {
-        if stated != holds {
-            self.report_row(rule, address, format!("{what} is stated as {stated}, but is {holds}"));
+        if stated != actual {
+            self.report_row(
+                rule,
+                address,
+                format!("{what} is stated as {stated}, but is {actual}"),
+            );
         }
     }
 }

@@ -52,8 +52,8 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 /// `exceptions` of checks.
 ///
 /// 1.2 added `capacity.base.judged_by` and `capacity.placement.failure_domains`. Its digest covers
-/// everything that `apply` reads of a row. Its identity covers whether, when and where the plan may
-/// run. Plans of older formats can be rendered, but no longer applied. Files carry a checksum.
+/// all fields of a row that `apply` reads. Its identity covers the flags, the expiry and the
+/// location. Plans of older formats can be rendered, but not applied. Files carry a checksum.
 pub const FORMAT_VERSION: &str = "1.2";
 
 /// A plan.
@@ -65,13 +65,13 @@ pub struct Plan {
     pub tool_version: String,
     /// Time that the plan is made for.
     pub timestamp: Timestamp,
-    /// Whether the plan may be applied at all.
+    /// True if the plan may be applied.
     pub applyable: bool,
-    /// Whether the plan covers all rows; false with `--target` or `--exclude`.
+    /// True if the plan covers all rows; false with `--target` or `--exclude`.
     pub complete: bool,
-    /// Whether inputs had errors. Such a plan removes nothing and is never applyable.
+    /// True if inputs have errors. Such a plan removes no nodes and is never applyable.
     pub errored: bool,
-    /// One row for each node, whether it is retained, launched or removed.
+    /// One row for each retained, launched or removed node, and for each Auto Scaling group.
     pub resource_changes: Vec<ResourceChange>,
     /// Rows that changed outside Git; rendered, never applied.
     #[serde(default)]
@@ -140,7 +140,7 @@ pub struct Summary {
     pub replace: u32,
     /// Nodes whose change is blocked.
     pub blocked: u32,
-    /// Whether the plan deletes anything.
+    /// True if the plan deletes any node.
     pub destructive: bool,
     /// Nodes, members of groups included.
     pub nodes: NodeTotals,
@@ -164,11 +164,12 @@ pub struct NodeTotals {
 pub struct Capacity {
     /// Hash of the decisions alone; approvals refer to it.
     pub digest: Digest,
-    /// Hash of digest, commit and observation; applied at most once.
+    /// Hash of digest, commit, observation, policies and expiry. A plan with this id is applied at
+    /// most once.
     pub plan_id: PlanId,
     /// Sources of the plan.
     pub base: Base,
-    /// Time from which the plan may no longer be applied.
+    /// Expiry time. From this time on, the plan cannot be applied.
     pub expires_at: Timestamp,
     /// Order of the changes.
     pub waves: Vec<Wave>,
@@ -185,8 +186,8 @@ pub struct Capacity {
     pub unresolved: Vec<UnresolvedRow>,
     /// All workloads: their counts, the source of each count, and where they are declared.
     pub demand: Vec<DemandRow>,
-    /// Fleet at the minimum, current and maximum pod counts of the autoscalers; empty where every
-    /// count is fixed.
+    /// Fleet at the minimum, current and maximum pod counts of the autoscalers; empty if all counts
+    /// are fixed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modes: Vec<ModeRow>,
     /// DaemonSets, with the requests of each of their pods.
@@ -204,8 +205,8 @@ pub struct Capacity {
     /// Disruption budgets that the repository declares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disruption_budgets: Vec<DisruptionBudgetRow>,
-    /// Changes that this revision causes compared with another one, without changes that were
-    /// pending anyway.
+    /// Comparison with another revision: the changes that this revision causes, and the changes
+    /// that are pending in both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
@@ -216,12 +217,12 @@ pub const FARGATE_REASON: &str = "fargate";
 /// A problem of the inputs or a note to the reader.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnostic {
-    /// `error`, `warning` or `note`.
+    /// `error`, `warning`, `note`, or `behind` in drift reports.
     pub severity: DiagnosticSeverity,
     /// File and line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// The object.
+    /// Object that the message is about.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub object: String,
     /// Description of the problem.

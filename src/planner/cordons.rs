@@ -1,4 +1,4 @@
-//! Warnings about nodes that keep a cordon of ours although nothing drains them.
+//! Warnings about stale cordons: nodes cordoned by Fleetwright without a drain in progress.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,8 @@ use crate::model::observed::{CORDONED_ANNOTATION, CordonReason};
 use crate::plan::wire::{Action, Diagnostic, DiagnosticSeverity, Plan};
 use crate::plan::{StaleCordon, stale_cordons};
 
-/// Returns a warning for each stale cordon. The free capacity of a cordoned node is not usable.
+/// Returns a warning for each stale cordon, because the free capacity of a cordoned node is
+/// unusable.
 pub(super) fn stale_cordon_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
     let rows = plan.resource_changes.iter();
     let terminating = rows.filter(|row| row.change.actions.contains(&Action::Delete));

@@ -1,14 +1,14 @@
 //! Fleet size at the minimum, current and maximum pod counts of the autoscalers.
 
-use super::{Inputs, Scope, assemble_plan, input, node_count_fixpoint};
+use super::{Inputs, Scope, assemble_plan, node_count_fixpoint, solver_input};
 use crate::demand::{Demand, DemandMode};
 use crate::plan::wire::{Decider, Diagnostic, DiagnosticSeverity, ModeRow, Plan, UnschedulableRow};
 use crate::solver::{Input, Purpose, solve};
 
 const MODES: [DemandMode; 3] = [DemandMode::Floor, DemandMode::Live, DemandMode::Ceiling];
 
-/// Returns one row for each demand mode, and a warning for each autoscaler whose maximum does not
-/// fit. Both are empty where every pod count is fixed.
+/// Returns one row per demand mode, and a warning for each autoscaler whose maximum exceeds the
+/// capacity of the pools. Both are empty if every pod count is fixed.
 pub(super) fn rows(
     inputs: &Inputs,
     demand: &Demand,
@@ -37,7 +37,7 @@ fn has_open_counts(demand: &Demand) -> bool {
     demand.groups.iter().any(|group| group.counts.floor != group.counts.ceiling)
 }
 
-/// Returns a warning for each autoscaler whose maximum does not fit.
+/// Returns a warning for each autoscaler whose maximum exceeds the capacity of the pools.
 pub(super) fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
     let demand = node_count_fixpoint::demand(inputs, inputs.observed);
     if !has_open_counts(&demand) {
@@ -46,39 +46,41 @@ pub(super) fn ceiling_warnings(inputs: &Inputs) -> Vec<Diagnostic> {
     unschedulable_warnings(&demand, &scenario_plan(inputs, DemandMode::Ceiling))
 }
 
-/// Returns a warning for each autoscaler with unschedulable pods in the plan `most`.
-fn unschedulable_warnings(demand: &Demand, most: &Plan) -> Vec<Diagnostic> {
+/// Returns a warning for each autoscaler with unschedulable pods in the plan for its maximum.
+fn unschedulable_warnings(demand: &Demand, ceiling_plan: &Plan) -> Vec<Diagnostic> {
     let warning = |row: &UnschedulableRow| {
         let group = demand.groups.iter().find(|group| group.workload == row.workload)?;
         let Decider::Autoscaler { autoscaler, origin, .. } = &group.decided_by else { return None };
         let ceiling = group.counts.ceiling;
         let placed = ceiling.saturating_sub(row.pods);
         let reasons: Vec<&str> = row.reasons.iter().map(|r| r.detail.as_str()).collect();
-        let why = reasons.first().map(|why| format!(" ({why})")).unwrap_or_default();
+        let reason = reasons.first().map(|reason| format!(" ({reason})")).unwrap_or_default();
         Some(Diagnostic {
             severity: DiagnosticSeverity::Warning,
             origin: Some(origin.clone()),
             object: autoscaler.clone(),
-            message: format!("may scale to {ceiling} pods, of which {placed} are schedulable{why}"),
+            message: format!(
+                "may scale to {ceiling} pods, of which {placed} are schedulable{reason}"
+            ),
             hint: row.nearest.clone(),
         })
     };
-    most.capacity.unschedulable.iter().filter_map(warning).collect()
+    ceiling_plan.capacity.unschedulable.iter().filter_map(warning).collect()
 }
 
-/// Returns whether both modes plan for the same pods.
+/// Returns true if both modes plan for the same pods.
 fn plans_same_pods(demand: &Demand, planned: DemandMode, mode: DemandMode) -> bool {
     planned == mode
         || demand.groups.iter().all(|group| group.counts.for_mode(mode) == group.counts.planned)
 }
 
-/// Returns an estimate of the unrestricted plan for `mode`. It holds in every scheduling order, and
-/// a large one may cost slightly more.
+/// Returns an estimate of the plan for `mode`, without a limited scope. The fleet is sufficient in
+/// every scheduling order, but a large fleet may cost slightly more than a plan.
 fn scenario_plan(inputs: &Inputs, mode: DemandMode) -> Plan {
     let inputs = Inputs { demand: mode, scope: Scope::default(), ..inputs.clone() };
     let demand = node_count_fixpoint::demand(&inputs, inputs.observed);
-    let of_plan = input(&inputs, &demand, &[], &[]);
-    let solution = solve(&Input { purpose: Purpose::Estimate, ..of_plan });
+    let plan_input = solver_input(&inputs, &demand, &[], &[]);
+    let solution = solve(&Input { purpose: Purpose::Estimate, ..plan_input });
     assemble_plan(&inputs, &demand, &solution)
 }
 

@@ -1,7 +1,8 @@
-//! Converts a target and an observation to rows, reasons, waves, preconditions and totals.
+//! Converts the target fleet and the observation to plan rows, reasons, waves, preconditions and
+//! totals.
 //!
-//! Nothing is decided here. The target states which nodes are launched, retained and retired. This
-//! module names them, pairs replacements and computes totals.
+//! The target fleet already decides which nodes are launched, retained and retired. This module
+//! assigns addresses, pairs replacements and computes totals.
 
 mod address;
 mod fargate;
@@ -41,29 +42,29 @@ pub(super) struct DiffInputs<'a> {
     pub solution: &'a Solution,
     /// Instance types, offerings and prices.
     pub catalog: &'a Catalog,
-    /// Sources of the plan; its preconditions are added here.
+    /// Sources of the plan. This module adds the preconditions.
     pub base: Base,
-    /// Time that the plan is made for.
+    /// Time for which the plan is made.
     pub at: Timestamp,
-    /// Whether the inputs had errors.
+    /// True if the inputs have errors.
     pub errored: bool,
-    /// Whether the plan covers all rows.
+    /// True if the plan covers all rows.
     pub complete: bool,
-    /// Returns whether the user excluded the launch at an address.
+    /// Function that returns true if the user excluded the launch at an address.
     pub is_excluded: &'a dyn Fn(&Address) -> bool,
     /// Problems of the inputs.
     pub diagnostics: Vec<Diagnostic>,
-    /// Fargate prices, where they are known.
+    /// Fargate prices, if known.
     pub rates: Option<Rates>,
 }
 
-/// Lifetime of a plan that removes something.
+/// Lifetime of a plan with removals.
 const DESTRUCTIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
 
-/// Lifetime of a plan that only adds.
+/// Lifetime of a plan that only adds nodes.
 const ADDITIVE_EXPIRY: jiff::SignedDuration = jiff::SignedDuration::from_hours(24);
 
-/// Returns the plan, without digest and plan id.
+/// Returns the plan, without digest and plan ID.
 pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let mut rows = rows::PlanRows::new(&inputs);
     groups::add(&mut rows, &inputs);
@@ -85,8 +86,8 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
     let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
-    let mut cost =
-        totals::cost(&rows.explain, solution.target.lower_bound, &catalog.prices, rows.estimated);
+    let lower_bound = solution.target.lower_bound;
+    let mut cost = totals::cost(&rows.explain, lower_bound, &catalog.prices, rows.uncertain_prices);
     cost.fargate = fargate::cost(demand, rates);
     let applyable = !errored && base.world.name != "empty";
     let mut plan = Plan {
@@ -122,7 +123,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
             unschedulable,
             unresolved: unresolved(demand),
             demand: demand_rows(demand, &solution.target.placement_rejections),
-            // The planner fills in the fleets for other demand modes.
+            // The planner adds the fleets for other demand modes.
             modes: Vec::new(),
             daemons: daemon_rows(demand),
             cost,
@@ -169,7 +170,8 @@ fn unschedulable(demand: &Demand, solution: &Solution) -> Vec<UnschedulableRow> 
     solution.target.unschedulable.iter().map(row).collect()
 }
 
-/// Returns the unschedulable pods by workload, for all reasons.
+/// Returns the unschedulable pods by workload, including launches that the user excluded and pods
+/// that Fargate cannot run.
 fn unschedulable_rows(
     demand: &Demand,
     solution: &Solution,
@@ -178,14 +180,13 @@ fn unschedulable_rows(
     let unplaced = unschedulable(demand, solution).into_iter();
     let mut rows = merge_by_workload(unplaced.chain(excluded));
     rows.extend(fargate::unrunnable(demand));
-    // Pods that a Fargate profile selects have a row of their own, after the other row of the
-    // workload.
+    // Pods selected by a Fargate profile have a separate row after the other row of the workload.
     rows.sort_by(|a, b| a.workload.cmp(&b.workload));
     rows
 }
 
-/// Returns one row for each workload, in order. Pods of one workload may be unschedulable for
-/// several reasons.
+/// Merges the rows of each workload, in order of workloads. Pods of one workload may be
+/// unschedulable for several reasons.
 fn merge_by_workload(rows: impl Iterator<Item = UnschedulableRow>) -> Vec<UnschedulableRow> {
     let mut by_workload: BTreeMap<WorkloadId, UnschedulableRow> = BTreeMap::new();
     for row in rows {

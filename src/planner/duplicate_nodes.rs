@@ -1,5 +1,4 @@
-//! Duplicate nodes: Node objects that an instance left behind when it registered under another
-//! name.
+//! Duplicate nodes: stale Node objects of instances that registered again under another name.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +6,7 @@ use crate::model::ids::NodeName;
 use crate::model::observed::{Node, Observed, Pod};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 
-/// Returns the observation without duplicate nodes; `None` where there are none.
+/// Returns the observation without duplicate nodes; `None` if there are none.
 pub(super) fn removed_from(observed: &Observed) -> Option<Observed> {
     let duplicates: BTreeSet<NodeName> = observed.stale_nodes().into_keys().cloned().collect();
     if duplicates.is_empty() {
@@ -21,13 +20,13 @@ pub(super) fn removed_from(observed: &Observed) -> Option<Observed> {
 /// Returns a warning for each duplicate node.
 pub(super) fn warnings(observed: &Observed) -> Vec<Diagnostic> {
     let duplicates = observed.stale_nodes().into_iter();
-    duplicates.map(|(name, other)| warning(observed, (name, other))).collect()
+    duplicates.map(|(name, current)| warning(observed, name, current)).collect()
 }
 
-fn warning(observed: &Observed, (name, other): (&NodeName, &Node)) -> Diagnostic {
-    let instance = other.instance.as_ref().map(ToString::to_string).unwrap_or_default();
-    let on_it = |pod: &Pod| pod.node.as_ref() == Some(name) && pod.needs_eviction();
-    let pods = observed.pods.iter().filter(|pod| on_it(pod)).count();
+fn warning(observed: &Observed, name: &NodeName, current: &Node) -> Diagnostic {
+    let instance = current.instance.as_ref().map(ToString::to_string).unwrap_or_default();
+    let is_on_node = |pod: &Pod| pod.node.as_ref() == Some(name) && pod.needs_eviction();
+    let pods = observed.pods.iter().filter(|pod| is_on_node(pod)).count();
     Diagnostic {
         severity: DiagnosticSeverity::Warning,
         origin: None,
@@ -35,7 +34,7 @@ fn warning(observed: &Observed, (name, other): (&NodeName, &Node)) -> Diagnostic
         message: format!(
             "it is ignored, and its {pods} pods are planned again: its instance {instance} is \
              registered as node {}",
-            other.name
+            current.name
         ),
         hint: Some(format!("`kubectl delete node {name}` removes it and what is bound to it")),
     }

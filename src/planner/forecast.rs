@@ -1,8 +1,8 @@
-//! Forecast of the fleet that is needed, phase by phase, as far as schedules decide it.
+//! Forecast of the required fleet over time, based on schedules.
 //!
 //! Each phase is packed from scratch, except for members of Auto Scaling groups. A forecast shows
-//! the capacity that is needed, not the existing nodes that are retained. Invariant: phases follow
-//! each other without a gap, and two consecutive phases differ.
+//! the required capacity and ignores retained nodes. Invariant: phases are contiguous, and
+//! consecutive phases differ.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::node_count_fixpoint::{self, without_running_pods};
 use super::scheduled_actions::{ActionTimeline, GroupSizes, add_group_members};
-use super::{Inputs, assemble_plan, diagnostics, frozen, input, with_effective_inputs};
+use super::{
+    Inputs, assemble_plan, diagnostics, freeze_reason, solver_input, with_effective_inputs,
+};
 use crate::demand::{Demand, DemandQuery, ScheduledChange, scheduled_changes};
 use crate::model::observed::Observed;
 use crate::model::units::MicroUsd;
@@ -18,20 +20,20 @@ use crate::plan::forecast::{FORECAST_VERSION, Forecast, ForecastEvent, Phase};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity, ModeRow, Plan};
 use crate::solver::{Input, Purpose, Solution, TargetFleet, solve};
 
-/// Bounds of the work that a forecast does before it is cut.
+/// Work limits of a forecast. A forecast that exceeds a limit is cut.
 struct ForecastLimits {
-    /// Moments: for two months, one every four minutes.
-    moments: usize,
-    /// Fleets that are packed. Moments with equal demand share one.
+    /// Maximum number of times at which demand changes: one every four minutes for two months.
+    times: usize,
+    /// Maximum number of packed fleets. Times with equal demand share a fleet.
     fleets: usize,
 }
 
-const LIMITS: ForecastLimits = ForecastLimits { moments: 25_000, fleets: 500 };
+const LIMITS: ForecastLimits = ForecastLimits { times: 25_000, fleets: 500 };
 
-/// Returns a warning where nodes take longer to register than the configured lead time.
+/// Returns a warning if nodes take longer to register than the configured lead time.
 ///
-/// The median is used, because a node that registers again appears to have taken days.
-fn slower_than_lead(inputs: &Inputs) -> Option<Diagnostic> {
+/// The median ignores nodes that registered again, whose registration appears to take days.
+fn slow_registration_warning(inputs: &Inputs) -> Option<Diagnostic> {
     let Inputs { observed, desired, .. } = *inputs;
     let durations = observed.nodes.values().filter_map(|node| {
         let instance = observed.instances.get(node.instance.as_ref()?)?;
@@ -55,10 +57,10 @@ fn slower_than_lead(inputs: &Inputs) -> Option<Diagnostic> {
     })
 }
 
-/// Scheduled demand and the sizes of groups.
-type ClockState = (Vec<u32>, GroupSizes);
+/// Scheduled demand, and sizes of Auto Scaling groups.
+type ScheduledState = (Vec<u32>, GroupSizes);
 
-/// Pods of a moment, and the fleet that they need.
+/// Pod counts at a time, and the fleet that they require.
 type PackedFleet = (Vec<u32>, FleetNeed);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +77,7 @@ pub fn forecast(inputs: &Inputs, to: Timestamp) -> Forecast {
 
 fn forecast_within(inputs: &Inputs, to: Timestamp, limits: &ForecastLimits) -> Forecast {
     let Inputs { desired, at: from, .. } = *inputs;
-    let mut all = scheduled_changes(desired, (from, to));
+    let mut all = scheduled_changes(desired, from, to);
     let actions = ActionTimeline::new(inputs.observed, to);
     for (at, ticks) in actions.ticks(desired, inputs.observed, from) {
         all.entry(at).or_default().extend(ticks);
@@ -84,22 +86,23 @@ fn forecast_within(inputs: &Inputs, to: Timestamp, limits: &ForecastLimits) -> F
     let mut times: Vec<Timestamp> = vec![from];
     times.extend(all.iter().filter(|(_, ticks)| changing(ticks)).map(|(at, _)| *at));
     times.retain(|at| *at < to);
-    let mut cut = times.get(limits.moments).copied();
-    times.truncate(limits.moments);
+    let mut cut = times.get(limits.times).copied();
+    times.truncate(limits.times);
     let bare = without_nodes(inputs.observed);
-    let mut packed = FleetCache { inputs, bare, most: limits.fleets, known: BTreeMap::new() };
+    let mut packed = FleetCache { inputs, bare, max_fleets: limits.fleets, known: BTreeMap::new() };
     let mut found = Demand::default();
     let mut phases: Vec<(PackedFleet, Phase)> = Vec::new();
     let sizes = actions.sizes(inputs.observed, &times);
-    let states: Vec<ClockState> = clock_demand(inputs, &times).into_iter().zip(sizes).collect();
+    let states: Vec<ScheduledState> =
+        scheduled_demand(inputs, &times).into_iter().zip(sizes).collect();
     let mut before = None;
-    let mut notes = actions.unread;
-    notes.extend(slower_than_lead(inputs));
+    let mut notes = actions.warnings;
+    notes.extend(slow_registration_warning(inputs));
     for (at, state) in times.into_iter().zip(&states) {
         if before.replace(state) == Some(state) {
             continue;
         }
-        let Some(fleet) = packed.at(at, state, (&mut found, &mut notes)) else {
+        let Some(fleet) = packed.at(at, state, &mut found, &mut notes) else {
             cut = Some(at);
             break;
         };
@@ -111,7 +114,7 @@ fn forecast_within(inputs: &Inputs, to: Timestamp, limits: &ForecastLimits) -> F
         phases.push((fleet.clone(), phase(at, &fleet.1, because)));
     }
     let mut phases: Vec<Phase> = phases.into_iter().map(|(_, phase)| phase).collect();
-    // Demand after the cut is unknown, so the last phase and the total end there.
+    // Demand after the cut is unknown, so the last phase and the total end at the cut.
     close_phases(&mut phases, cut.unwrap_or(to));
     let unchanged = |(at, ticks): (&Timestamp, &Vec<ScheduledChange>)| -> Vec<ForecastEvent> {
         let ticks = ticks.iter().filter(|tick| !tick.changes_fleet);
@@ -133,11 +136,11 @@ fn forecast_within(inputs: &Inputs, to: Timestamp, limits: &ForecastLimits) -> F
 }
 
 /// Returns the scheduled demand at each of `times`.
-fn clock_demand(inputs: &Inputs, times: &[Timestamp]) -> Vec<Vec<u32>> {
+fn scheduled_demand(inputs: &Inputs, times: &[Timestamp]) -> Vec<Vec<u32>> {
     let Inputs { desired, observed, .. } = *inputs;
     let (mode, lead) = (inputs.demand, desired.lead_time);
-    let asked = DemandQuery { mode, lead, is_forecast: true, ..DemandQuery::default() };
-    Demand::replicas_over_time(desired, observed, &asked, times)
+    let query = DemandQuery { mode, lead, is_forecast: true, ..DemandQuery::default() };
+    Demand::replicas_over_time(desired, observed, &query, times)
 }
 
 /// Returns the diagnostics of the inputs.
@@ -153,34 +156,36 @@ fn forecast_diagnostics(
         existing_nodes: Vec::new(),
         refusals: Vec::new(),
     };
-    let frozen = frozen(inputs, found);
+    let freeze_reason = freeze_reason(inputs, found);
     let mut diagnostics = diagnostics(inputs, found, &none);
-    diagnostics
-        .retain(|diagnostic| diagnostic.severity == DiagnosticSeverity::Error || frozen.is_some());
+    diagnostics.retain(|diagnostic| {
+        diagnostic.severity == DiagnosticSeverity::Error || freeze_reason.is_some()
+    });
     diagnostics.extend(notes);
     diagnostics.sort();
     diagnostics.dedup();
     diagnostics
 }
 
-/// Fleets that were packed so far, by scheduled state.
+/// Cache of packed fleets, by scheduled state.
 struct FleetCache<'a> {
     inputs: &'a Inputs<'a>,
     bare: Observed,
-    most: usize,
-    known: BTreeMap<ClockState, PackedFleet>,
+    max_fleets: usize,
+    known: BTreeMap<ScheduledState, PackedFleet>,
 }
 
 impl FleetCache<'_> {
-    /// Returns the fleet of a moment; `None` where there are too many fleets.
+    /// Returns the fleet for a scheduled state; `None` if the limit of fleets is reached.
     fn at(
         &mut self,
         at: Timestamp,
-        state: &ClockState,
-        (found, notes): (&mut Demand, &mut Vec<Diagnostic>),
+        state: &ScheduledState,
+        found: &mut Demand,
+        notes: &mut Vec<Diagnostic>,
     ) -> Option<&PackedFleet> {
         if !self.known.contains_key(state) {
-            if self.known.len() >= self.most {
+            if self.known.len() >= self.max_fleets {
                 return None;
             }
             let inputs = Inputs { at, is_forecast: true, ..self.inputs.clone() };
@@ -189,15 +194,15 @@ impl FleetCache<'_> {
             let demand = node_count_fixpoint::demand(&inputs, &bare);
             found.problems.extend(demand.problems.iter().cloned());
             found.unresolved.extend(demand.unresolved.iter().cloned());
-            let wants: Vec<u32> = demand.groups.iter().map(|group| group.counts.planned).collect();
-            let need = need(&inputs, &bare, &demand);
-            self.known.insert(state.clone(), (wants, need));
+            let pods: Vec<u32> = demand.groups.iter().map(|group| group.counts.planned).collect();
+            let need = fleet_need(&inputs, &bare, &demand);
+            self.known.insert(state.clone(), (pods, need));
         }
         self.known.get(state)
     }
 }
 
-/// Returns the observation without its nodes, so that packing starts from scratch.
+/// Returns the observation without nodes, instances, workloads and pods.
 fn without_nodes(observed: &Observed) -> Observed {
     let mut bare = Observed::empty(observed.cluster.clone(), observed.taken_at);
     bare.sources.clone_from(&observed.sources);
@@ -208,11 +213,11 @@ fn without_nodes(observed: &Observed) -> Observed {
     bare
 }
 
-fn need(inputs: &Inputs, bare: &Observed, demand: &Demand) -> FleetNeed {
+fn fleet_need(inputs: &Inputs, bare: &Observed, demand: &Demand) -> FleetNeed {
     let demand = without_running_pods(demand);
     let inputs = Inputs { observed: bare, ..inputs.clone() };
-    let of_plan = input(&inputs, &demand, &[], &[]);
-    let solution = solve(&Input { purpose: Purpose::Estimate, ..of_plan });
+    let plan_input = solver_input(&inputs, &demand, &[], &[]);
+    let solution = solve(&Input { purpose: Purpose::Estimate, ..plan_input });
     let plan: Plan = assemble_plan(&inputs, &demand, &solution);
     let mut types = BTreeMap::new();
     let states = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
@@ -245,7 +250,7 @@ fn phase(at: Timestamp, need: &FleetNeed, because: Vec<ForecastEvent>) -> Phase 
     }
 }
 
-/// Sets the end of each phase to the start of the next, and its cost.
+/// Sets the end of each phase to the start of the next one, and computes its cost.
 fn close_phases(phases: &mut [Phase], to: Timestamp) {
     let mut end = to;
     for phase in phases.iter_mut().rev() {
@@ -260,33 +265,21 @@ fn close_phases(phases: &mut [Phase], to: Timestamp) {
 mod tests {
     use super::*;
     use crate::model::desired::{Concurrency, CronSchedule, Scale, Schedule};
-    use crate::planner::tests::base;
-    use crate::planner::{DemandMode, Scope, Settings};
-    use crate::testing::Story;
+    use crate::testing::Scenario;
 
     /// Returns a ten-hour forecast of an hourly CronJob that needs three pods for ten minutes.
     fn hourly(limits: &ForecastLimits) -> Forecast {
-        let mut story = Story::new(&["m5.large"], 500, 1);
-        story.desired.lead_time = SignedDuration::ZERO;
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.desired.lead_time = SignedDuration::ZERO;
         let due = Schedule::parse("0 * * * *").expect("cron");
         let deadline = Some(SignedDuration::from_mins(10));
         let schedule = CronSchedule { schedule: due, concurrency: Concurrency::Forbid, deadline };
-        for workload in story.desired.workloads.values_mut() {
+        for workload in scenario.desired.workloads.values_mut() {
             let schedule = schedule.clone();
             workload.scale = Scale::CronJob { pods: 3, suspended: false, schedule };
         }
         let at: Timestamp = "2026-11-01T00:30:00Z".parse().expect("a time");
-        let inputs = Inputs {
-            desired: &story.desired,
-            observed: &story.observed,
-            catalog: &story.catalog,
-            base: base(&story.observed, "empty"),
-            at,
-            demand: DemandMode::Live,
-            is_forecast: true,
-            scope: Scope::default(),
-            settings: Settings::default(),
-        };
+        let inputs = Inputs { at, is_forecast: true, ..scenario.inputs() };
         forecast_within(&inputs, at + SignedDuration::from_hours(10), limits)
     }
 
@@ -296,10 +289,10 @@ mod tests {
         assert_eq!((whole.is_cut, whole.phases.len()), (false, 21), "{:#?}", whole.phases);
         let cost = |forecast: &Forecast| forecast.phases.iter().map(|phase| phase.cost).sum();
         assert_eq!(whole.total, cost(&whole));
-        for most in
-            [ForecastLimits { moments: 5, ..LIMITS }, ForecastLimits { fleets: 1, ..LIMITS }]
+        for limits in
+            [ForecastLimits { times: 5, ..LIMITS }, ForecastLimits { fleets: 1, ..LIMITS }]
         {
-            let cut = hourly(&most);
+            let cut = hourly(&limits);
             let end = cut.phases.last().map(|phase| phase.to);
             assert!(cut.is_cut && end < Some(cut.to), "{:#?}", cut.phases);
             assert_eq!(cut.phases[..], whole.phases[..cut.phases.len()]);
@@ -307,8 +300,7 @@ mod tests {
         }
         assert!(
             !hourly(&ForecastLimits { fleets: 2, ..LIMITS }).is_cut,
-            "the fleets of all \
-                                                                          phases are two"
+            "all phases need only two fleets"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! Lints: declarations in the repository that cannot work as intended, with file and line.
+//! Lints: declarations in the repository that cannot work as intended, with their source file and
+//! line.
 //!
-//! Lints read the desired state, the demand and the catalog. They never change a plan; each one
-//! names the change to make in the repository.
+//! Lints read the desired state, the demand and the catalog. They never change a plan. Each lint
+//! suggests a change of the repository.
 
 mod architectures;
 mod budgets;
@@ -18,7 +19,7 @@ use crate::demand::Demand;
 use crate::model::desired::{Desired, Problem, Severity};
 use crate::model::ids::Origin;
 
-/// Returns the lints that every plan shows as warnings.
+/// Returns the lints that every plan includes as warnings.
 #[must_use]
 pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Problem> {
     let mut found = budgets::budgets(desired, demand);

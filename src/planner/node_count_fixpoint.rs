@@ -1,36 +1,36 @@
-//! Fixpoint iteration for workloads whose pod count follows the node count.
+//! Fixpoint iteration for workloads whose pod count depends on the node count.
 //!
-//! Invariant: the iteration starts without nodes and only follows the nodes that the plan needs, so
-//! it converges to the smallest fixpoint. The number of rounds is bounded.
+//! Invariant: the iteration starts without nodes and counts only nodes that the plan needs, so it
+//! converges to the smallest fixpoint. The number of rounds is bounded.
 
-use super::{Inputs, input};
+use super::{Inputs, solver_input};
 use crate::demand::{ClusterSize, Demand, DemandQuery, SizedNode};
 use crate::model::desired::{Problem, Scaler, ScalerRule, Severity};
 use crate::model::observed::Observed;
 use crate::solver::{NewNode, solve};
 
-/// Most rounds. If a pod requests half of the cores that a further replica is added for, each round
-/// halves the distance. Sixteen rounds then suffice for any real cluster.
+/// Maximum number of rounds. If a pod requests half of the cores per replica, each round halves the
+/// distance. Sixteen rounds then suffice for any real cluster.
 pub(super) const ROUNDS: usize = 16;
 
 /// Returns the demand of `inputs` at the fixpoint.
 ///
-/// `world` has the nodes that count: the observed ones, or none where packing starts from scratch.
+/// `world` has the initial nodes: the observed nodes, or no nodes for packing from scratch.
 pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
     let Inputs { desired, observed, .. } = inputs;
     let demand_for = |size: &ClusterSize| {
-        let asked = DemandQuery {
+        let query = DemandQuery {
             mode: inputs.demand,
             at: inputs.at,
             lead: desired.lead_time,
             size: size.clone(),
             is_forecast: inputs.is_forecast,
         };
-        Demand::for_query(desired, observed, &asked)
+        Demand::for_query(desired, observed, &query)
     };
     let mut size = ClusterSize::default();
     let mut demand = demand_for(&size);
-    // Sizes of earlier rounds, with the pod counts that they give.
+    // Sizes of earlier rounds, with the resulting pod counts.
     let mut seen: Vec<(Vec<u32>, ClusterSize)> = Vec::new();
     for _ in 0..ROUNDS {
         let wanted = Demand::proportional_replicas(desired, &size);
@@ -40,14 +40,14 @@ pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
         let next = size_after_plan(inputs, world, &demand);
         let now = Demand::proportional_replicas(desired, &next);
         if now == wanted {
-            // Equal pod counts: use the node size of this plan.
+            // The pod counts are equal: use the cluster size of this plan.
             return demand_for(&next);
         }
-        if let Some(begins) = seen.iter().position(|(before, _)| *before == now) {
-            // Packing is not monotonic, so sizes may alternate. The size with the most pods of
-            // every scaler satisfies the whole cycle. Without such a size there is no fixpoint.
+        if let Some(start) = seen.iter().position(|(before, _)| *before == now) {
+            // Packing is not monotonic, so sizes may alternate. A size with the most pods of every
+            // scaler satisfies the whole cycle. Without such a size there is no fixpoint.
             seen.push((wanted, size));
-            let cycle = seen.split_off(begins);
+            let cycle = seen.split_off(start);
             if let Some(size) = largest(&cycle) {
                 return demand_for(size);
             }
@@ -62,20 +62,20 @@ pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
     demand
 }
 
-/// Returns the size that gives at least as many pods of each scaler as every other size.
+/// Returns the size with the maximum number of pods of every scaler, if there is one.
 fn largest(cycle: &[(Vec<u32>, ClusterSize)]) -> Option<&ClusterSize> {
-    let holds = |most: &[u32], other: &[u32]| most.iter().zip(other).all(|(a, b)| a >= b);
-    let found = cycle.iter().find(|(most, _)| cycle.iter().all(|(other, _)| holds(most, other)));
+    let covers = |most: &[u32], other: &[u32]| most.iter().zip(other).all(|(a, b)| a >= b);
+    let found = cycle.iter().find(|(most, _)| cycle.iter().all(|(other, _)| covers(most, other)));
     found.map(|(_, size)| size)
 }
 
-/// Returns the retained and the launched nodes of a plan for `demand`.
+/// Returns the retained and launched nodes of a plan for `demand`.
 fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> ClusterSize {
     let packed = if world.nodes.is_empty() { without_running_pods(demand) } else { demand.clone() };
     let inputs = Inputs { observed: world, ..inputs.clone() };
-    let solution = solve(&input(&inputs, &packed, &[], &[]));
-    let gone = &solution.target.retires;
-    let mut size = ClusterSize::from_observed(world, |name| !gone.contains_key(name));
+    let solution = solve(&solver_input(&inputs, &packed, &[], &[]));
+    let retired = &solution.target.retires;
+    let mut size = ClusterSize::from_observed(world, |name| !retired.contains_key(name));
     let launched = solution.target.launches.iter().map(|launch| {
         let NewNode { labels, allocatable, .. } = &launch.node;
         SizedNode { labels: labels.clone(), cpu: allocatable.cpu, is_schedulable: true }
@@ -84,7 +84,7 @@ fn size_after_plan(inputs: &Inputs, world: &Observed, demand: &Demand) -> Cluste
     size
 }
 
-/// Returns the demand without the nodes that its pods run on.
+/// Returns the demand without running pods, so that all pods need a placement.
 pub(super) fn without_running_pods(demand: &Demand) -> Demand {
     let mut demand = demand.clone();
     for group in &mut demand.groups {
@@ -94,9 +94,9 @@ pub(super) fn without_running_pods(demand: &Demand) -> Demand {
     demand
 }
 
-/// Returns an error for each proportional scaler, because the iteration did not converge.
+/// Returns an error for each proportional scaler, for an iteration that did not converge.
 fn divergence_errors(inputs: &Inputs, size: &ClusterSize) -> Vec<Problem> {
-    let is_one = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
+    let is_proportional = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
     let error = |scaler: &Scaler| Problem {
         origin: scaler.origin.clone(),
         severity: Severity::Error,
@@ -112,7 +112,7 @@ fn divergence_errors(inputs: &Inputs, size: &ClusterSize) -> Vec<Problem> {
                 .to_owned(),
         ),
     };
-    inputs.desired.scalers.iter().filter(is_one).map(error).collect()
+    inputs.desired.scalers.iter().filter(is_proportional).map(error).collect()
 }
 
 #[cfg(test)]

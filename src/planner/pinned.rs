@@ -1,14 +1,16 @@
-//! Planning again before an apply, pinned to the approved plan.
+//! Validation of an approved plan with current inputs, before an apply.
 //!
-//! The approved changes are assumed to be applied, and nothing in the resulting world may be
-//! touched. A launch that is still necessary there is missing from the approved plan. A launch is
-//! unneeded if the world without it needs no other launch. Nothing is swapped: the current plan is
-//! only advice. Invariant: a dropped launch was left out of a world in which every pod that was
-//! schedulable still is.
+//! The planner assumes that the approved changes are applied, and solves the resulting world with
+//! all nodes untouched. A launch that is still necessary is missing from the approved plan. A
+//! launch is unneeded if the world without it needs no other launch. Launches are dropped but never
+//! substituted; the current plan is only advice. Invariant: a dropped launch was omitted from a
+//! solved world that leaves no additional pod unschedulable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Inputs, frozen, in_scope, input, node_count_fixpoint, with_effective_inputs};
+use super::{
+    Inputs, freeze_reason, node_count_fixpoint, plan_in_scope, solver_input, with_effective_inputs,
+};
 use crate::model::desired::{Scaler, ScalerRule};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Tags};
 use crate::model::observed::{
@@ -20,12 +22,12 @@ use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, R
 use crate::plan::{PinnedPlan, change_id, seal};
 use crate::solver::{Input, Launch, Purpose, solve};
 
-/// Most worlds that are solved to find unneeded launches.
+/// Maximum number of trial worlds solved to find unneeded launches.
 const TRIALS_MAX: usize = 32;
 
-/// Most pods times nodes of all trial worlds together.
+/// Maximum work of all trial worlds together, in pods times nodes.
 ///
-/// A fleet that is too large for a single trial drops no launch. Superfluous launches only cost
+/// If the fleet is too large for a single trial, all launches are kept. Unneeded launches only cost
 /// money for a while, and the apply lease is not renewed during the search.
 const TRIALS_WORK: usize = 2_000_000;
 
@@ -33,7 +35,7 @@ const NO_LONGER_NEEDED: &str = "its pods now fit on other nodes";
 
 /// Compares the approved plan with the current inputs.
 ///
-/// If the current plan has the approved digest, nothing else is computed.
+/// If the current plan has the approved digest, no further checks are made.
 #[must_use]
 pub fn plan_pinned(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
     with_effective_inputs(inputs, |inputs| plan_pinned_effective(inputs, approved))
@@ -41,7 +43,7 @@ pub fn plan_pinned(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
 
 fn plan_pinned_effective(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
     let demand = node_count_fixpoint::demand(inputs, inputs.observed);
-    let (mut now, _) = in_scope(inputs, &demand);
+    let (mut now, _) = plan_in_scope(inputs, &demand);
     seal(&mut now);
     let mut pinned = PinnedPlan::as_approved(now);
     if pinned.current.capacity.digest == approved.capacity.digest {
@@ -57,11 +59,11 @@ fn plan_pinned_effective(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
         within_limits
     };
     pinned.blocked_removal = applied.blocked_removal(&all, is_limited);
-    // A partial plan omits launches on purpose, and its approver knows that.
+    // A partial plan omits launches deliberately, with the knowledge of its approver.
     if approved.complete {
         pinned.missing = all.launches.iter().map(describe_launch).collect();
     }
-    // Pods without a possible launch depend on the existing nodes.
+    // Pods without a possible launch can only run on existing nodes.
     let approved_without = approved.capacity.pods.unschedulable;
     if let Some(more) = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0) {
         pinned.missing.push(format!(
@@ -69,25 +71,26 @@ fn plan_pinned_effective(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
              and no launch is possible for them"
         ));
     }
-    let is_known = frozen(inputs, &demand);
-    // This also holds for partial plans: a launch for omitted rows may hide what else it is for.
+    let freeze_reason = freeze_reason(inputs, &demand);
+    // This check also applies to partial plans: a launch for omitted rows may also serve other
+    // pods.
     if is_enough
         && pinned.missing.is_empty()
-        && is_known.is_none()
+        && freeze_reason.is_none()
         && applied.may_have_fewer(&pinned.current)
     {
-        let why = || NO_LONGER_NEEDED.to_owned();
+        let reason = || NO_LONGER_NEEDED.to_owned();
         let dropped = applied.unneeded_launches(all.unschedulable).into_iter();
-        pinned.dropped = dropped.map(|address| (address, why())).collect();
+        pinned.dropped = dropped.map(|address| (address, reason())).collect();
     }
-    pinned.frozen = is_known.filter(|_| applied.removes());
+    pinned.frozen = freeze_reason.filter(|_| applied.has_removals());
     pinned
 }
 
 /// Returns a one-line description of a launch.
 fn describe_launch(launch: &Launch) -> String {
     let node = &launch.node;
-    let (kind, zone, bought) = (&node.instance_type, &node.zone, node.capacity_type);
+    let (kind, zone, capacity_type) = (&node.instance_type, &node.zone, node.capacity_type);
     let pods = match &launch.reason {
         LaunchReason::Demand { pods } => {
             pods.iter().map(|(workload, count)| format!("{workload} x{count}")).collect()
@@ -96,11 +99,11 @@ fn describe_launch(launch: &Launch) -> String {
         | LaunchReason::Static { .. }
         | LaunchReason::Replacement { .. } => Vec::new(),
     };
-    let of_pool = format!("{kind} {zone} {bought} of pool {}", node.pool);
-    if pods.is_empty() { of_pool } else { format!("{of_pool} for {}", pods.join(", ")) }
+    let offering = format!("{kind} {zone} {capacity_type} of pool {}", node.pool);
+    if pods.is_empty() { offering } else { format!("{offering} for {}", pods.join(", ")) }
 }
 
-/// State of the nodes that the approved plan removes.
+/// Presence of the nodes that the approved plan removes.
 #[derive(Clone, Copy)]
 enum RemovedNodes {
     Absent,
@@ -119,11 +122,11 @@ struct AppliedPlan<'a> {
     approved: &'a Plan,
     /// Price per hour of each row after the apply.
     prices: BTreeMap<&'a Address, MicroUsd>,
-    /// Changes whose instance is running or pending.
-    begun: BTreeSet<&'a str>,
+    /// IDs of changes with a running or pending instance.
+    started_changes: BTreeSet<&'a str>,
     /// Auto Scaling groups of the changed rows, by pool.
     groups: BTreeMap<&'a str, &'a GroupName>,
-    /// Number of members that the plan does not know, by group.
+    /// Number of members that are absent from the plan, by group.
     new_members: BTreeMap<&'a GroupName, usize>,
 }
 
@@ -138,17 +141,19 @@ impl<'a> AppliedPlan<'a> {
         });
         let known = rows.iter().filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
         let known: BTreeSet<&InstanceId> = known.collect();
-        let (mut begun, mut new_members) = (BTreeSet::new(), BTreeMap::new());
-        for instance in inputs.observed.instances.values().filter(|one| one.is_active()) {
-            begun.extend(instance.tags.get(tag::CHANGE).map(String::as_str));
-            if let Some(of) = instance.group.as_ref().filter(|_| !known.contains(&instance.id)) {
-                *new_members.entry(&of.name).or_default() += 1;
+        let (mut started_changes, mut new_members) = (BTreeSet::new(), BTreeMap::new());
+        for instance in inputs.observed.instances.values().filter(|instance| instance.is_active()) {
+            started_changes.extend(instance.tags.get(tag::CHANGE).map(String::as_str));
+            if let Some(membership) =
+                instance.group.as_ref().filter(|_| !known.contains(&instance.id))
+            {
+                *new_members.entry(&membership.name).or_default() += 1;
             }
         }
-        Self { inputs, approved, prices, begun, groups: groups.collect(), new_members }
+        Self { inputs, approved, prices, started_changes, groups: groups.collect(), new_members }
     }
 
-    /// Returns the remaining work once all of the plan is applied except the launches of `dropped`.
+    /// Returns the remaining work after the plan is applied, except the launches of `dropped`.
     fn remaining_without(&self, dropped: &BTreeSet<&Address>) -> RemainingWork {
         self.remaining_in(&self.world_after(dropped, RemovedNodes::Absent))
     }
@@ -157,7 +162,8 @@ impl<'a> AppliedPlan<'a> {
         let inputs = Inputs { observed, ..self.inputs.clone() };
         let demand = node_count_fixpoint::demand(&inputs, observed);
         let all: Vec<NodeName> = observed.nodes.keys().cloned().collect();
-        let trial = Input { purpose: Purpose::Estimate, ..input(&inputs, &demand, &[], &all) };
+        let trial =
+            Input { purpose: Purpose::Estimate, ..solver_input(&inputs, &demand, &[], &all) };
         let target = solve(&trial).target;
         let unplaced = target.unschedulable.iter().map(|unplaced| unplaced.pods);
         RemainingWork {
@@ -166,8 +172,8 @@ impl<'a> AppliedPlan<'a> {
         }
     }
 
-    /// Returns the remaining work without failure-domain limits. Pods that started since the
-    /// approval may already exceed those limits, which must not block the plan.
+    /// Returns the remaining work without failure-domain limits. Pods that started after the
+    /// approval may exceed these limits, which must not block the plan.
     fn remaining_without_limits(&self, removed_nodes: RemovedNodes) -> RemainingWork {
         let mut desired = self.inputs.desired.clone();
         desired.failure_domains.clear();
@@ -176,9 +182,9 @@ impl<'a> AppliedPlan<'a> {
         applied.remaining_in(&applied.world_after(&BTreeSet::new(), removed_nodes))
     }
 
-    /// Returns the reason why nodes that the plan removes are still needed.
+    /// Returns the reason that blocks the removals of the plan: their nodes are still needed.
     fn blocked_removal(&self, left: &RemainingWork, is_limited: bool) -> Option<String> {
-        if !self.removes() || (left.launches.is_empty() && left.unschedulable == 0) {
+        if !self.has_removals() || (left.launches.is_empty() && left.unschedulable == 0) {
             return None;
         }
         let with = if is_limited {
@@ -201,11 +207,11 @@ impl<'a> AppliedPlan<'a> {
         })
     }
 
-    /// Returns whether the plan would remove an instance that still exists.
-    fn removes(&self) -> bool {
+    /// Returns true if the plan removes an instance that is still running or pending.
+    fn has_removals(&self) -> bool {
         let rows = self.approved.resource_changes.iter();
-        let mut gone = rows.filter(|row| row.change.actions.contains(&Action::Delete));
-        gone.any(|row| {
+        let mut removed = rows.filter(|row| row.change.actions.contains(&Action::Delete));
+        removed.any(|row| {
             let before = row.change.before.as_ref();
             let id = before.and_then(|before| before.instance_id.as_ref());
             let instance = id.and_then(|id| self.inputs.observed.instances.get(id));
@@ -213,39 +219,43 @@ impl<'a> AppliedPlan<'a> {
         })
     }
 
-    /// Returns the number of trial worlds that the size of the fleet allows.
+    /// Returns the maximum number of trial worlds for the size of the fleet.
     fn trials(&self) -> usize {
         let Inputs { observed, desired, .. } = self.inputs;
-        let is_one = |scaler: &Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
-        // Proportional scalers need the fixpoint iteration in each trial.
-        let rounds =
-            if desired.scalers.iter().any(is_one) { 1 + node_count_fixpoint::ROUNDS } else { 1 };
+        let is_proportional = |scaler: &Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
+        // Proportional scalers require the fixpoint iteration in each trial.
+        let rounds = if desired.scalers.iter().any(is_proportional) {
+            1 + node_count_fixpoint::ROUNDS
+        } else {
+            1
+        };
         let pods = usize::try_from(self.approved.capacity.pods.total).unwrap_or(usize::MAX);
         let nodes = observed.nodes.len().saturating_add(launches(self.approved).count());
         let each = pods.max(observed.pods.len()).max(1).saturating_mul(nodes.max(1));
         (TRIALS_WORK / each.saturating_mul(rounds)).min(TRIALS_MAX)
     }
 
-    /// Returns whether the current plan has fewer or cheaper launches than remain of the approved
-    /// plan. Otherwise there is no reason to search for unneeded launches.
+    /// Returns true if the current plan has fewer or cheaper launches than the rest of the approved
+    /// plan. Otherwise a search for unneeded launches is pointless.
     fn may_have_fewer(&self, now: &Plan) -> bool {
         let wanted: BTreeSet<&Address> = launches(now).map(|row| &row.address).collect();
         let priced = now.capacity.explain.iter().filter(|row| wanted.contains(&row.address));
-        let theirs = priced.filter_map(|row| row.hourly_after).fold(MicroUsd::ZERO, |a, b| a + b);
-        let (mut left, mut ours) = (0, MicroUsd::ZERO);
+        let current_price =
+            priced.filter_map(|row| row.hourly_after).fold(MicroUsd::ZERO, |a, b| a + b);
+        let (mut remaining, mut remaining_price) = (0, MicroUsd::ZERO);
         for row in launches(self.approved).filter(|row| !self.has_instance(row)) {
-            left += 1;
-            ours += self.price(&row.address);
+            remaining += 1;
+            remaining_price += self.price(&row.address);
         }
-        wanted.len() < left || theirs < ours
+        wanted.len() < remaining || current_price < remaining_price
     }
 
     fn price(&self, address: &Address) -> MicroUsd {
         self.prices.get(address).copied().unwrap_or(MicroUsd::ZERO)
     }
 
-    /// Returns launches that can be dropped: as many of each kind as possible, most expensive kind
-    /// first.
+    /// Returns launches that can be dropped: as many of each kind as possible, starting with the
+    /// most expensive kind.
     fn unneeded_launches(&self, unschedulable: u32) -> BTreeSet<Address> {
         let mut dropped: BTreeSet<&Address> = BTreeSet::new();
         let mut trials = self.trials();
@@ -253,7 +263,7 @@ impl<'a> AppliedPlan<'a> {
             // Binary search for the largest number that can be dropped.
             let (mut none, mut many) = (0, kind.len());
             while none < many && trials > 0 {
-                // Try all of them first: the answer is most often all or none.
+                // Try all of them first, because the result is mostly all or none.
                 let count = if many == kind.len() { many } else { (none + many).div_ceil(2) };
                 let mut trial = dropped.clone();
                 trial.extend(kind.iter().rev().take(count));
@@ -270,8 +280,8 @@ impl<'a> AppliedPlan<'a> {
         dropped.into_iter().cloned().collect()
     }
 
-    /// Returns the launches that replace nothing and have no instance yet, by kind; most expensive
-    /// kind first.
+    /// Returns the launches without a replaced node and without an instance, by kind. The most
+    /// expensive kind comes first.
     fn launches_by_kind(&self) -> Vec<(MicroUsd, Vec<&'a Address>)> {
         let mut kinds: BTreeMap<_, (MicroUsd, Vec<&Address>)> = BTreeMap::new();
         for row in launches(self.approved) {
@@ -294,34 +304,34 @@ impl<'a> AppliedPlan<'a> {
     fn world_after(&self, dropped: &BTreeSet<&Address>, removed_nodes: RemovedNodes) -> Observed {
         let mut world = self.inputs.observed.clone();
         let rows = &self.approved.resource_changes;
-        let gone = rows.iter().filter(|row| row.change.actions.contains(&Action::Delete));
-        let gone = gone.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
+        let removed = rows.iter().filter(|row| row.change.actions.contains(&Action::Delete));
+        let removed = removed.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
         match removed_nodes {
-            RemovedNodes::Absent => world.remove_instances(&gone.collect()),
+            RemovedNodes::Absent => world.remove_instances(&removed.collect()),
             RemovedNodes::Present => {}
         }
-        // Members that the group has already launched count for the first of its rows.
-        let mut made = self.new_members.clone();
+        // Members that the group has already launched stand for the first rows of the group.
+        let mut new_members = self.new_members.clone();
         for row in launches(self.approved).filter(|row| !dropped.contains(&row.address)) {
             let Some(after) = row.change.after.as_ref() else { continue };
             let group = self.group_of(after);
-            let stands = group.and_then(|group| made.get_mut(group)).filter(|made| **made > 0);
-            if let Some(made) = stands {
-                *made -= 1;
+            let launched = group.and_then(|group| new_members.get_mut(group));
+            if let Some(count) = launched.filter(|count| **count > 0) {
+                *count -= 1;
                 continue;
             }
             if !self.has_instance(row) {
-                add(&mut world, row, after, group);
+                add_launched_node(&mut world, row, after, group);
             }
         }
         set_group_sizes(&mut world);
         world
     }
 
-    /// Returns whether the change of a row has an instance that is running or pending.
+    /// Returns true if the change of a row already has a running or pending instance.
     fn has_instance(&self, row: &ResourceChange) -> bool {
         let change = change_id(&self.approved.capacity.plan_id, &row.address);
-        self.begun.contains(change.as_str())
+        self.started_changes.contains(change.as_str())
     }
 
     /// Returns the Auto Scaling group that launches a node.
@@ -338,11 +348,16 @@ fn launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
     plan.resource_changes.iter().filter(creates)
 }
 
-/// Adds the instance and the Ready node that a row launches.
+/// Adds the launched instance of a row, with a Ready node.
 ///
-/// A row without type, zone or capacity type adds nothing. Its pods then count as missing, and the
-/// apply ends before its first write.
-fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Option<&GroupName>) {
+/// A row without instance type, zone or capacity type adds no node. Its pods then count as missing,
+/// and the apply ends before its first write.
+fn add_launched_node(
+    world: &mut Observed,
+    row: &ResourceChange,
+    after: &NodeState,
+    group: Option<&GroupName>,
+) {
     let name = format!("approved-{}", row.address);
     let id = InstanceId::from(name.as_str());
     let cluster = world.cluster.name.clone();
@@ -378,8 +393,8 @@ fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Opt
             protected: false,
         }),
     };
-    let held = after.reservation.as_ref().and_then(|id| world.reservations.get_mut(id));
-    if let Some(reservation) = held {
+    let reservation = after.reservation.as_ref().and_then(|id| world.reservations.get_mut(id));
+    if let Some(reservation) = reservation {
         reservation.available = reservation.available.saturating_sub(1);
     }
     let mut labels = after.labels.clone();
@@ -403,14 +418,14 @@ fn add(world: &mut Observed, row: &ResourceChange, after: &NodeState, group: Opt
     world.nodes.insert(node.name.clone(), node);
 }
 
-/// Sets the desired size of each group to its number of members, as after a complete apply.
+/// Sets the desired size of each group to its number of members, as a complete apply does.
 fn set_group_sizes(world: &mut Observed) {
     let sizes: BTreeMap<GroupName, u32> = world
         .groups
         .keys()
         .map(|name| {
-            let there = world.members(name).count();
-            (name.clone(), u32::try_from(there).unwrap_or(u32::MAX))
+            let members = world.members(name).count();
+            (name.clone(), u32::try_from(members).unwrap_or(u32::MAX))
         })
         .collect();
     for (name, Group { desired, .. }) in &mut world.groups {

@@ -1,12 +1,12 @@
-//! Inputs that are limited to pods that exist.
+//! Inputs limited to existing pods.
 
 use crate::model::desired::{Desired, Scale};
 use crate::model::observed::Observed;
 
-/// Returns inputs whose demand is the running and pending pods alone.
+/// Returns inputs whose demand consists only of running and pending pods.
 ///
-/// Workloads other than DaemonSets, scalers and static pools are left out of the desired state. The
-/// observation marks no workload as delivered, so its pods count as they are.
+/// The desired state excludes static pools, scalers, and all workloads except DaemonSets. The
+/// observation marks no workload as delivered, so its current pods count.
 pub(super) fn restrict_to_running(desired: &Desired, observed: &Observed) -> (Desired, Observed) {
     let (mut desired, mut observed) = (desired.clone(), observed.clone());
     desired.workloads.retain(|_, workload| workload.scale == Scale::PerNode);

@@ -1,9 +1,9 @@
-//! Auto Scaling groups over time: sizes set by scheduled actions, and the members that a forecast
-//! counts.
+//! Auto Scaling groups over time: sizes set by scheduled actions, and members counted in a
+//! forecast.
 //!
-//! A group that fleetwright resizes is counted at its minimum and grows in the forecast as pods
-//! need it. Any other group keeps the size that Auto Scaling gives it. Its members are paid for in
-//! any case, and hold the pods that fit.
+//! A forecast counts a managed group at its minimum size, and grows it as pods require. Any other
+//! group has the size that Auto Scaling sets. Its members cost money regardless of demand, and run
+//! the pods that fit.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use crate::model::observed::{Group, Observed, ScheduledSize};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 use crate::solver::{live_group, observe_only_reason};
 
-/// Most times of one action that are examined: one a minute for 69 days.
+/// Maximum number of evaluated times of an action: one per minute for 69 days.
 const TIMES_MAX: usize = 100_000;
-/// Most members of one group that a forecast counts.
+/// Maximum number of counted members of a group.
 const MEMBERS_MAX: u32 = 5_000;
-/// Prefix of taints that report node health, as opposed to taints that the group sets.
+/// Prefix of taints that report node health, in contrast to taints of the group.
 const HEALTH: &str = "node.kubernetes.io/";
-/// The Auto Scaling process that runs scheduled actions.
+/// Name of the Auto Scaling process that runs scheduled actions.
 const PROCESS: &str = "ScheduledActions";
-/// Origin of facts about a group that no file declares.
+/// Origin of undeclared groups.
 const WORLD: &str = "world";
 
 /// Minimum, maximum and desired size of a group.
@@ -36,26 +36,26 @@ pub(super) struct SizeBounds {
     desired: u32,
 }
 
-/// Sizes of all groups at one moment.
+/// Sizes of all groups at one time.
 pub(super) type GroupSizes = BTreeMap<GroupName, SizeBounds>;
 
 /// Scheduled actions by time.
 #[derive(Debug, Default)]
 pub(super) struct ActionTimeline<'a> {
     at: BTreeMap<Timestamp, Vec<(&'a GroupName, &'a ScheduledSize)>>,
-    /// Warnings about actions whose times could not be parsed.
-    pub(super) unread: Vec<Diagnostic>,
+    /// Warnings about actions that could not be read or parsed.
+    pub(super) warnings: Vec<Diagnostic>,
 }
 
 impl<'a> ActionTimeline<'a> {
-    /// Collects the actions from the time of the observation up to and including `to`.
+    /// Collects the actions between the observation and `to` (inclusive).
     pub(super) fn new(observed: &'a Observed, to: Timestamp) -> Self {
         let mut found = Self::default();
         for group in observed.groups.values() {
             if group.suspended.iter().any(|process| process == PROCESS) {
                 continue;
             }
-            found.unread.extend(
+            found.warnings.extend(
                 group.schedules_unread.as_ref().map(|why| unread_schedules_warning(group, why)),
             );
             for action in &group.schedules {
@@ -63,14 +63,14 @@ impl<'a> ActionTimeline<'a> {
                     Ok(times) => times.into_iter().for_each(|at| {
                         found.at.entry(at).or_default().push((&group.name, action));
                     }),
-                    Err(what) => found.unread.push(unparsed_warning(group, action, &what)),
+                    Err(what) => found.warnings.push(unparsed_warning(group, action, &what)),
                 }
             }
         }
         found
     }
 
-    /// Returns the actions after `from` as ticks of the clock.
+    /// Returns the actions after `from` as scheduled changes.
     pub(super) fn ticks(
         &self,
         desired: &Desired,
@@ -78,9 +78,9 @@ impl<'a> ActionTimeline<'a> {
         from: Timestamp,
     ) -> BTreeMap<Timestamp, Vec<ScheduledChange>> {
         let origin = |name: &GroupName| {
-            let is_it = |live: &Group| live.name == *name;
+            let is_group = |live: &Group| live.name == *name;
             let mut declared = desired.node_groups.values();
-            let found = declared.find(|group| live_group(group, observed).is_some_and(is_it));
+            let found = declared.find(|group| live_group(group, observed).is_some_and(is_group));
             found.map_or_else(|| Origin::new(WORLD, 0), |group| group.origin.clone())
         };
         let tick = |(name, action): &(&GroupName, &ScheduledSize)| ScheduledChange {
@@ -93,7 +93,7 @@ impl<'a> ActionTimeline<'a> {
         after.map(|(at, actions)| (*at, actions.iter().map(tick).collect())).collect()
     }
 
-    /// Returns the sizes of the groups at each of `times`, which ascend.
+    /// Returns the sizes of the groups at each of `times`. `times` must be ascending.
     pub(super) fn sizes(&self, observed: &Observed, times: &[Timestamp]) -> Vec<GroupSizes> {
         let now = |group: &Group| {
             let Group { name, min, max, desired, .. } = group;
@@ -105,7 +105,7 @@ impl<'a> ActionTimeline<'a> {
             while let Some((_, actions)) = due.next_if(|(at, _)| *at <= time) {
                 for (name, action) in actions {
                     if let Some(group) = sizes.get_mut(*name) {
-                        group.set(action);
+                        group.apply(action);
                     }
                 }
             }
@@ -116,16 +116,16 @@ impl<'a> ActionTimeline<'a> {
 }
 
 impl SizeBounds {
-    fn set(&mut self, action: &ScheduledSize) {
+    fn apply(&mut self, action: &ScheduledSize) {
         self.min = action.min.unwrap_or(self.min);
         self.max = action.max.unwrap_or(self.max).max(self.min);
         self.desired = action.desired.unwrap_or(self.desired).clamp(self.min, self.max);
     }
 }
 
-/// Returns the times at which an action runs after `from`, up to and including `to`.
+/// Returns the times of an action after `from` and up to `to` (inclusive).
 ///
-/// It runs at its start time, and from then on by its recurrence until its end.
+/// An action runs at its start time, and then by its recurrence until its end time.
 ///
 /// Source: `PutScheduledUpdateGroupAction` in the API reference of EC2 Auto Scaling.
 fn times(action: &ScheduledSize, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, String> {
@@ -175,43 +175,42 @@ fn unread_schedules_warning(group: &Group, why: &str) -> Diagnostic {
     }
 }
 
-/// Adds the group members that a forecast counts to `bare`, without pods.
+/// Adds the counted group members to `bare`, without pods.
 ///
-/// A group that is larger at that moment than now gets copies of its existing members. Returns
-/// warnings about groups without a member to copy.
+/// If a group is larger at that time than now, its existing members are copied. Returns warnings
+/// about groups without a member to copy.
 pub(super) fn add_group_members(
     bare: &mut Observed,
     desired: &Desired,
     observed: &Observed,
     sizes: &GroupSizes,
 ) -> Vec<Diagnostic> {
-    let resized = |group: &Group| {
+    let is_resized = |group: &Group| {
         let mut declared = desired.node_groups.values();
-        let it = |live: &Group| live.name == group.name;
-        let found = declared.find(|declared| live_group(declared, observed).is_some_and(it));
+        let is_group = |live: &Group| live.name == group.name;
+        let found = declared.find(|declared| live_group(declared, observed).is_some_and(is_group));
         found.is_some_and(|declared| observe_only_reason(declared, desired, observed).is_none())
     };
     let mut found = Vec::new();
     for (name, size) in sizes {
         let Some(group) = observed.groups.get(name) else { continue };
-        let size_to_count = if resized(group) { size.min } else { size.desired };
-        let there = members(observed, name);
-        if there.is_empty() && size_to_count > 0 {
+        let size_to_count = if is_resized(group) { size.min } else { size.desired };
+        let existing = members(observed, name);
+        if existing.is_empty() && size_to_count > 0 {
             let why = "but has no member to model them on: they are not counted";
             found.push(member_warning(group, size_to_count, why));
         }
-        let counted = if there.is_empty() { 0 } else { size_to_count.min(MEMBERS_MAX) };
+        let counted = if existing.is_empty() { 0 } else { size_to_count.min(MEMBERS_MAX) };
         if counted == MEMBERS_MAX {
             found.push(member_warning(
                 group,
                 size_to_count,
-                "but a forecast does not count that \
-                                                             many",
+                "but a forecast does not count that many",
             ));
         }
-        let copies = (0..counted).zip(there.iter().cycle());
-        for (turn, (_, node)) in copies.enumerate() {
-            copy_member(bare, observed, (turn, there.len()), node);
+        let copies = (0..counted).zip(existing.iter().cycle());
+        for (copy, (_, node)) in copies.enumerate() {
+            copy_member(bare, observed, node, copy, existing.len());
         }
         let SizeBounds { min, max, .. } = *size;
         let group = Group { min: min.min(counted), max, desired: counted, ..group.clone() };
@@ -234,8 +233,9 @@ fn members<'a>(observed: &'a Observed, name: &GroupName) -> Vec<&'a NodeName> {
 fn copy_member(
     bare: &mut Observed,
     observed: &Observed,
-    (turn, there): (usize, usize),
     name: &NodeName,
+    copy: usize,
+    existing: usize,
 ) {
     let Some(mut node) = observed.nodes.get(name).cloned() else { return };
     let Some(instance) = node.instance.as_ref().and_then(|id| observed.instances.get(id)) else {
@@ -245,11 +245,11 @@ fn copy_member(
     node.unschedulable = false;
     node.ready = true;
     node.taints.retain(|taint| !taint.key.as_str().starts_with(HEALTH));
-    if turn >= there {
-        let text = format!("{name}-{}", turn / there + 1);
+    if copy >= existing {
+        let text = format!("{name}-{}", copy / existing + 1);
         node.name = text.as_str().into();
-        node.uid = format!("{}-{}", node.uid, turn / there + 1).as_str().into();
-        instance.id = format!("{}-{}", instance.id, turn / there + 1).as_str().into();
+        node.uid = format!("{}-{}", node.uid, copy / existing + 1).as_str().into();
+        instance.id = format!("{}-{}", instance.id, copy / existing + 1).as_str().into();
         let hostname =
             crate::model::requirement::label(crate::model::requirement::key::HOSTNAME, &text);
         node.labels.extend([hostname]);
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn action_runs_at_start_then_by_recurrence_until_end() {
-        // A Saturday; the clocks of Berlin are an hour ahead.
+        // The first day is a Saturday. Berlin is one hour ahead of UTC.
         let (from, to) = (at("2026-11-21T00:00:00Z"), at("2026-11-25T00:00:00Z"));
         let mornings = ["2026-11-23T07:00:00Z", "2026-11-24T07:00:00Z"];
         let weekdays = Some("0 8 * * MON-FRI");
@@ -324,9 +324,9 @@ mod tests {
     #[test]
     fn action_keeps_unset_sizes_and_clamps_desired() {
         let mut sizes = SizeBounds { min: 1, max: 5, desired: 1 };
-        sizes.set(&action(None, None));
+        sizes.apply(&action(None, None));
         assert_eq!(sizes, SizeBounds { min: 3, max: 5, desired: 5 });
-        sizes.set(&ScheduledSize { min: Some(0), desired: None, ..action(None, None) });
+        sizes.apply(&ScheduledSize { min: Some(0), desired: None, ..action(None, None) });
         assert_eq!(sizes, SizeBounds { min: 0, max: 5, desired: 5 });
     }
 }

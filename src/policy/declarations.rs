@@ -1,8 +1,7 @@
 //! Declarations in Rego files: packages, conventional rules, and tests.
 //!
-//! They come from the parser of the engine, never from the text, so that found rules and evaluated
-//! rules are the same. Invariant: a file without effect is an error, because a misspelled guard
-//! protects nothing.
+//! The parser of the engine provides the declarations, so that detected and evaluated rules are the
+//! same. Invariant: a file without effect is an error, because a misspelled guard protects nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,22 +12,22 @@ use super::PolicyFile;
 /// Declarations of a package.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Package {
-    /// Rules that deny or warn: `deny`, `violation` and `warn`, with their suffixes.
+    /// Conventional rules: `deny`, `violation` and `warn`, with their suffixes.
     pub(super) rules: BTreeSet<String>,
     /// Test rules: `test_…`.
     pub(super) tests: BTreeSet<String>,
-    /// Whether it has an `exception` rule.
+    /// True if the package has an `exception` rule.
     pub(super) has_exceptions: bool,
 }
 
 const RULE_KINDS: [&str; 3] = ["deny", "violation", "warn"];
 
-/// Declarations of one file.
+/// Declarations of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileDeclarations {
-    /// Its package path.
+    /// Path of the package.
     package: String,
-    /// The names of all of its rules.
+    /// Names of all rules.
     names: BTreeSet<String>,
 }
 
@@ -36,7 +35,7 @@ impl FileDeclarations {
     /// Reads the declarations of a parsed file.
     ///
     /// # Errors
-    /// When its package name is not plain, so that no path leads to its rules.
+    /// When the package name is not a plain path, so that its rules cannot be addressed.
     pub(super) fn from_module(module: &Module) -> Result<Self, String> {
         let package = plain_path(&module.package.refr)?;
         let names = module.policy.iter().map(|rule| first_segment(rule_reference(rule))).collect();
@@ -51,13 +50,13 @@ impl FileDeclarations {
         name.starts_with("test_")
     }
 
-    /// Returns whether the file has a rule or test to evaluate.
+    /// Returns true if the file has a conventional rule or a test.
     fn is_evaluated(&self) -> bool {
         self.names.iter().any(|name| Self::is_rule(name) || Self::is_test(name))
     }
 }
 
-/// Returns the reference that names a rule.
+/// Returns the reference to the name of a rule.
 fn rule_reference(rule: &Rule) -> &Expr {
     match rule {
         Rule::Spec { head, .. } => match head {
@@ -69,7 +68,7 @@ fn rule_reference(rule: &Rule) -> &Expr {
     }
 }
 
-/// Returns the first part of a reference: `deny` of `deny.spot` and of `deny["spot"]`.
+/// Returns the first segment of a reference: `deny` for `deny.spot` and for `deny["spot"]`.
 fn first_segment(reference: &Expr) -> String {
     let text = reference.span().text();
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default().into()
@@ -102,8 +101,8 @@ pub(super) fn collect_packages(files: &[FileDeclarations]) -> BTreeMap<String, P
     packages
 }
 
-/// Returns the files that are never evaluated: they have no rule or test, and no other evaluated file
-/// shares or names their package. `declared` is in the order of `files`.
+/// Returns the files that are never evaluated. Such a file has no conventional rule or test, and no
+/// other evaluated file shares or names its package. `declared` must have the order of `files`.
 pub(super) fn unused_files<'f>(
     files: &'f [PolicyFile],
     declared: &[FileDeclarations],

@@ -1,4 +1,4 @@
-//! The engine: loads policies and evaluates rules within limits.
+//! Policy engine: loads policies and evaluates rules within limits.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -10,7 +10,7 @@ use super::declarations::{FileDeclarations, Package, collect_packages, unused_fi
 use super::{Bundle, PolicyFile, PolicyLimits, error_check};
 use crate::plan::wire::Check;
 
-/// Steps between two checks of the time limit.
+/// Evaluation steps between two checks of the time limit.
 const CHECK_INTERVAL: u32 = 1_000;
 
 /// An engine with loaded policies.
@@ -21,11 +21,11 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Loads every file, or returns an error for each invalid one.
+    /// Loads all files, or returns an error for each invalid file.
     pub(super) fn load(bundle: &Bundle, limits: PolicyLimits) -> Result<Self, Vec<Check>> {
         regorus::set_global_memory_limit(Some(limits.memory));
         let mut engine = regorus::Engine::new();
-        // Output of `print` is for the policy's author; it must not reach our streams.
+        // Gather the output of `print`, so that it does not reach stderr.
         engine.set_gather_prints(true);
         engine.set_execution_timer_config(ExecutionTimerConfig {
             limit: limits.time,
@@ -61,7 +61,7 @@ impl Engine {
         self.engine.set_input_json(json).map_err(|error| error.to_string())
     }
 
-    /// Returns the value of a rule; null if undefined.
+    /// Returns the value of a rule; `null` if undefined.
     pub(super) fn rule(&mut self, package: &str, rule: &str) -> Result<Value, String> {
         let value = self.engine.eval_rule(format!("data.{package}.{rule}"));
         let _ = self.engine.take_prints();
@@ -74,7 +74,7 @@ impl Engine {
     }
 }
 
-/// Merges `more` into `data`; of equal keys, the later value wins.
+/// Merges `more` into `data`. Values in `more` override values with the same key.
 fn merge(data: &mut Value, more: Value) {
     match (data, more) {
         (Value::Object(data), Value::Object(more)) => {
@@ -86,7 +86,7 @@ fn merge(data: &mut Value, more: Value) {
     }
 }
 
-/// Returns the declarations of the loaded files, or an error for each file without effect.
+/// Returns the packages of the loaded files, or an error for each file without effect.
 fn read_declarations(
     engine: &mut regorus::Engine,
     files: &[PolicyFile],
@@ -109,13 +109,13 @@ fn read_declarations(
     if broken.is_empty() { Ok(collect_packages(&found)) } else { Err(broken) }
 }
 
-/// Adds a file as Rego v1, or else as Rego v0.
+/// Adds a file as Rego v1. If it is invalid, adds it as Rego v0.
 fn add_policy(engine: &mut regorus::Engine, path: &str, text: &str) -> Result<(), String> {
     engine.set_rego_v0(false);
     let Err(first) = engine.add_policy(path.to_owned(), text.to_owned()) else { return Ok(()) };
     engine.set_rego_v0(true);
     let second = engine.add_policy(path.to_owned(), text.to_owned());
     engine.set_rego_v0(false);
-    // A file that is valid in neither version was most likely meant for the newer one.
+    // If both versions fail, the file is most likely intended for v1, so return that error.
     second.map(|_| ()).map_err(|_| first.to_string())
 }

@@ -1,4 +1,4 @@
-//! Evaluates the conventional rules: `deny`, `violation`, `warn` and `exception`.
+//! Evaluation of the conventional rules `deny`, `violation`, `warn` and `exception`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::plan::wire::{Check, CheckSeverity, CheckStatus, Finding};
 /// Maximum number of findings of one rule in a plan.
 pub(super) const FINDINGS_MAX: usize = 100;
 
-/// Returns a check for each rule of `bundle`, evaluated over the plan `input` (JSON).
+/// Evaluates each rule of `bundle` over the plan `input` (JSON), and returns its check.
 pub(super) fn evaluate(input: &str, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check> {
     let mut engine = match Engine::load(bundle, limits) {
         Ok(engine) => engine,
@@ -42,7 +42,7 @@ fn evaluate_packages(engine: &mut Engine, packages: &BTreeMap<String, Package>) 
     checks
 }
 
-/// Returns the rule suffixes in the package's `exception[rules]`.
+/// Returns the rule suffixes in `exception[rules]` of the package.
 fn read_exceptions(engine: &mut Engine, package: &str) -> Result<Vec<String>, String> {
     let value = engine.rule(package, "exception")?;
     let mut names = Vec::new();
@@ -71,7 +71,7 @@ fn check_rule(engine: &mut Engine, package: &str, rule: &str, exceptions: &[Stri
         return Check { name, status: CheckStatus::Pass, severity, ..Check::default() };
     }
     let problems: Vec<String> = found.iter().map(|finding| finding.message.clone()).collect();
-    // The empty name excepts `deny` and `deny_`, as in conftest.
+    // An empty suffix excepts `deny` and `deny_`, as in conftest.
     if exceptions.iter().any(|excepted| excepted == suffix) {
         let exceptions = problems;
         return Check { name, status: CheckStatus::Pass, severity, exceptions, ..Check::default() };
@@ -87,7 +87,7 @@ fn check_rule(engine: &mut Engine, package: &str, rule: &str, exceptions: &[Stri
     }
 }
 
-/// Reads the value of a rule: a set of messages or objects, or a single one.
+/// Returns the findings in the value of a rule: a set of messages or objects, or a single one.
 fn findings(value: &Value) -> Vec<Finding> {
     let mut found: Vec<Finding> = match value {
         Value::Array(items) => items.iter().filter_map(finding).collect(),

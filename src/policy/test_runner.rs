@@ -1,14 +1,14 @@
-//! Runs the tests of policies: rules named `test_…`.
+//! Test runner for policies. Tests are rules named `test_…`.
 
 use serde_json::Value;
 
 use super::engine::Engine;
 use super::{Bundle, PolicyLimits, TestOutcome, TestResult};
 
-/// Runs every test of `bundle`, sorted by name.
+/// Runs all tests of `bundle`. The results are sorted by name.
 ///
 /// # Errors
-/// When a file is not valid Rego, with the error of each such file.
+/// When a policy or data file is invalid, with the error of each such file.
 pub fn run_tests(bundle: &Bundle, limits: PolicyLimits) -> Result<Vec<TestResult>, Vec<String>> {
     let mut engine = Engine::load(bundle, limits).map_err(|broken| {
         broken
@@ -16,7 +16,7 @@ pub fn run_tests(bundle: &Bundle, limits: PolicyLimits) -> Result<Vec<TestResult
             .map(|c| format!("{}: {}", c.name, c.problems.join("; ")))
             .collect::<Vec<_>>()
     })?;
-    // A test brings its own input with `with`; without any, it would be undefined.
+    // Tests set their own input by `with`. Without the empty input, `input` would be undefined.
     engine.set_input("{}").map_err(|reason| vec![reason])?;
     let mut results = Vec::new();
     for (package, found) in engine.packages.clone() {

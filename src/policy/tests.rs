@@ -2,7 +2,7 @@ use super::rules::FINDINGS_MAX;
 use super::*;
 use crate::model::ids::Origin;
 use crate::plan::wire::{CheckSeverity, CheckStatus};
-use crate::render::fixture::{nothing, plan};
+use crate::testing::sample_plan::{nothing, plan};
 
 fn bundle(texts: &[&str]) -> Bundle {
     let file = |(n, text): (usize, &&str)| PolicyFile {
@@ -12,12 +12,12 @@ fn bundle(texts: &[&str]) -> Bundle {
     Bundle { files: texts.iter().enumerate().map(file).collect(), data: Vec::new() }
 }
 
-fn judged(text: &str) -> Vec<Check> {
+fn checks_of(text: &str) -> Vec<Check> {
     evaluate(&plan(), &bundle(&[text]), PolicyLimits::default())
 }
 
-fn one(text: &str) -> Check {
-    let mut checks = judged(text);
+fn single_check(text: &str) -> Check {
+    let mut checks = checks_of(text);
     assert_eq!(checks.len(), 1, "{checks:?}");
     checks.remove(0)
 }
@@ -29,15 +29,15 @@ fn terraform_rego_works_unchanged_in_both_versions() {
     let new = "package main\n\nimport rego.v1\n\ndeny contains msg if {\n  some r in input.resource_changes\n  \
                \"delete\" in r.change.actions\n  msg := sprintf(\"%v is deleted\", [r.address])\n}\n";
     for text in [old, new] {
-        let check = one(text);
+        let check = single_check(text);
         assert_eq!((check.status.as_str(), check.problems.len()), ("fail", 4), "{check:?}");
         assert_eq!(check.problems[0], "ec2_instance.batch[\"0\"] is deleted");
     }
 }
 
 #[test]
-fn rule_name_gives_severity_and_object_gives_finding() {
-    let check = one(
+fn severity_and_finding_come_from_name_and_object() {
+    let check = single_check(
         "package a.b\nimport rego.v1\nwarn_place contains {\"msg\": \"m\", \"address\": \"x.y\", \
          \"_loc\": {\"file\": \"a.yaml\", \"line\": 7}, \"owner\": \"web\"} if { true }\n",
     );
@@ -46,21 +46,22 @@ fn rule_name_gives_severity_and_object_gives_finding() {
     assert_eq!(finding.origin, Some(Origin::new("a.yaml", 7)));
     assert_eq!(finding.address.as_ref().map(crate::model::ids::Address::as_str), Some("x.y"));
     assert_eq!(finding.metadata.get("owner").map(String::as_str), Some("web"));
-    let violation =
-        one("package m\nimport rego.v1\nviolation contains {\"msg\": \"v\"} if { true }\n");
+    let violation = single_check(
+        "package m\nimport rego.v1\nviolation contains {\"msg\": \"v\"} if { true }\n",
+    );
     assert_eq!(
         (violation.status.as_str(), violation.severity.as_ref().map(CheckSeverity::as_str)),
         ("fail", Some("violation"))
     );
     assert_eq!(
-        one("package m\nimport rego.v1\ndeny contains \"x\" if { false }\n").status,
+        single_check("package m\nimport rego.v1\ndeny contains \"x\" if { false }\n").status,
         CheckStatus::Pass
     );
 }
 
 #[test]
 fn exception_by_suffix_is_applied_and_reported() {
-    let check = one(
+    let check = single_check(
         "package main\ndeny_spot[msg] {\n  msg := \"spot\"\n}\nexception[rules] {\n  rules := [\"spot\"]\n}\n",
     );
     assert_eq!(
@@ -71,7 +72,7 @@ fn exception_by_suffix_is_applied_and_reported() {
 
 #[test]
 fn policy_that_cannot_be_evaluated_denies() {
-    for (text, says) in [
+    for (text, expected) in [
         ("package main\ndeny[msg] {", "p0.rego"),
         (
             "package main\nimport rego.v1\ndeny contains msg if { msg := http.send({\"url\": \"x\"}).body }\n",
@@ -83,10 +84,10 @@ fn policy_that_cannot_be_evaluated_denies() {
         ),
     ] {
         let mut denied = plan();
-        attach_checks(&mut denied, judged(text));
+        attach_checks(&mut denied, checks_of(text));
         assert!(is_denied(&denied) && !denied.applyable, "{text}: {:?}", denied.checks);
-        let said = format!("{:?}", denied.checks);
-        assert!(said.contains(says), "{said}");
+        let output = format!("{:?}", denied.checks);
+        assert!(output.contains(expected), "{output}");
     }
 }
 
@@ -104,13 +105,13 @@ fn every_spelling_of_a_rule_is_evaluated() {
         "package main; deny[\"x\"] { true }\n",
     ] {
         let mut denied = plan();
-        attach_checks(&mut denied, judged(text));
+        attach_checks(&mut denied, checks_of(text));
         assert!(is_denied(&denied), "{text}: {:?}", denied.checks);
     }
 }
 
 #[test]
-fn unused_file_is_an_error_imported_file_is_not() {
+fn unused_file_is_an_error_unless_imported() {
     let rule =
         "package main\nimport rego.v1\nimport data.lib\ndeny contains \"x\" if { lib.never }\n";
     for idle in ["package main2\ndenies[msg] { msg := \"x\" }\n", "package empty\n"] {
@@ -134,14 +135,14 @@ fn policy_over_memory_limit_is_stopped() {
     // The limit applies to the process, and parallel tests set it too: run in a separate process.
     if std::env::var_os("FLEETWRIGHT_TEST_ALONE").is_none() {
         let name = "policy::tests::policy_over_memory_limit_is_stopped";
-        let program = std::env::current_exe().expect("this test");
-        let ran = std::process::Command::new(program)
+        let program = std::env::current_exe().expect("path of the test executable");
+        let result = std::process::Command::new(program)
             .args(["--exact", name])
             .env("FLEETWRIGHT_TEST_ALONE", "1")
             .output();
-        let ran = ran.expect("it runs");
-        let said = String::from_utf8_lossy(&ran.stdout).into_owned();
-        assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+        let result = result.expect("the test process runs");
+        let output = String::from_utf8_lossy(&result.stdout).into_owned();
+        assert!(result.status.success() && output.contains("1 passed"), "{output}");
         return;
     }
     // A long time limit, so that only the memory limit can stop it on a busy host.
@@ -163,7 +164,7 @@ fn policy_over_time_limit_is_stopped() {
 
 #[test]
 fn findings_are_limited_and_the_rest_counted() {
-    let check = one(
+    let check = single_check(
         "package main\nimport rego.v1\ndeny contains n if { some i in numbers.range(1, 5000); n := sprintf(\"%d\", [i]) }\n",
     );
     assert_eq!(check.findings.len(), FINDINGS_MAX + 1);

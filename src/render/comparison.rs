@@ -122,7 +122,7 @@ mod tests {
     use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
     use crate::plan::Plan;
     use crate::plan::wire::{Amount, CheckStatus, DiagnosticSeverity};
-    use crate::render::fixture::plan;
+    use crate::testing::sample_plan::plan;
     use crate::render::text_page::TextStyle;
 
     /// Returns a plan with one caused, one pending and one withdrawn change.

@@ -275,7 +275,7 @@ impl<'a> PodExplanation<'a> {
         if !nodes.is_empty() {
             page.gap();
             let key = workload_key(self.workload);
-            let cells = |node: &(PlanRow<'_>, u32)| node_cells(node, &key);
+            let cells = |(row, pods): &(PlanRow<'_>, u32)| node_cells(row, *pods, &key);
             page.table(&NODE_COLUMNS, &nodes.iter().map(cells).collect::<Vec<_>>());
             self.write_elsewhere(page);
             for text in not_taken(&nodes) {
@@ -352,14 +352,14 @@ const NODE_COLUMNS: [TableColumn; 7] = [
     TableColumn::left("why the node", 0),
 ];
 
-fn node_cells((row, pods): &(PlanRow<'_>, u32), key: &str) -> Vec<StyledText> {
+fn node_cells(row: &PlanRow<'_>, pods: u32, key: &str) -> Vec<StyledText> {
     let state = state_of(row.resource);
     let of = |text: Option<String>| plain(text.unwrap_or_default());
     vec![
         row.symbol.span(),
         plain(row.resource.address.as_str()),
         plain(pods.to_string()),
-        plain(staying(row, key, *pods).to_string()),
+        plain(staying(row, key, pods).to_string()),
         of(state.and_then(|state| state.instance_type.as_ref().map(ToString::to_string))),
         of(state.and_then(|state| state.zone.as_ref().map(ToString::to_string))),
         plain(row.explain.map_or_else(String::new, |explain| reason(&explain.reason))),

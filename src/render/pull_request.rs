@@ -196,7 +196,7 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
             Outcome::Done | Outcome::AlreadyDone => continue,
             Outcome::Dropped { why }
             | Outcome::Skipped { why }
-            | Outcome::GivenUp { why }
+            | Outcome::Abandoned { why }
             | Outcome::Failed { why } => why,
         };
         let address = code(change.address.as_str(), 80);

@@ -146,7 +146,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::render::fixture::{hostile, plan};
+    use crate::testing::sample_plan::{hostile, plan};
 
     fn lines(plan: &Plan) -> Vec<Value> {
         let one = |line: &str| serde_json::from_str(line).expect("one object a line");

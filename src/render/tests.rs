@@ -1,4 +1,4 @@
-use super::fixture::{hostile, hostile_at, nothing, plan};
+use crate::testing::sample_plan::{hostile, hostile_at, nothing, plan};
 use super::*;
 use crate::plan::wire::{
     Check, CheckStatus, Completeness, Diagnostic, DiagnosticSeverity, Sizing, UnresolvedRow,

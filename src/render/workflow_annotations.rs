@@ -322,7 +322,7 @@ fn findings(plan: &Plan) -> Vec<Annotation> {
 mod tests {
     use super::*;
     use crate::plan::wire::Diagnostic;
-    use crate::render::fixture::{hostile, plan};
+    use crate::testing::sample_plan::{hostile, plan};
 
     #[test]
     fn annotations_point_to_their_manifest_lines() {

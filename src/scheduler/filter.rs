@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use super::Scheduler;
 use super::node_local::{NodeLocalFilter, ScoreRow, UNFIT};
-use super::node_usage::ShortResource;
+use super::node_usage::{ShortResource, Shortage};
 use super::node_view::{NodeMatch, NodeViews};
 use super::pod_class::PodClass;
 use super::topology::{ABSENT, to_index};
@@ -225,9 +225,9 @@ impl<'a> PodFilter<'a> {
         }
         let short = load.shortages(&self.node_local.request);
         if !short.is_empty() {
-            let obstacle = |(short, movable)| FilterFailure {
-                reason: self.shortage_reason(short),
-                evictable: movable,
+            let obstacle = |short: Shortage| FilterFailure {
+                reason: self.shortage_reason(short.resource),
+                evictable: short.fits_empty_node,
             };
             return short.into_iter().map(obstacle).collect();
         }

@@ -115,6 +115,13 @@ pub(super) enum ShortResource {
     Column(usize),
 }
 
+/// A resource of which a node has too little free.
+pub(super) struct Shortage {
+    pub(super) resource: ShortResource,
+    /// True if the node would have enough without pods.
+    pub(super) fits_empty_node: bool,
+}
+
 impl NodeUsage {
     pub(super) fn new(allocatable: &Resources, columns: &[ResourceName]) -> Self {
         Self {
@@ -196,8 +203,8 @@ impl NodeUsage {
             })
     }
 
-    /// Returns the short resources, and whether an empty node would have enough.
-    pub(super) fn shortages(&self, request: &PodRequest) -> Vec<(ShortResource, bool)> {
+    /// Returns the resources of which the node has too little free.
+    pub(super) fn shortages(&self, request: &PodRequest) -> Vec<Shortage> {
         let (storage, storage_used) = self.storage;
         let columns = request.extended.iter().map(|(column, asked)| {
             let (has, used) = self.extended[*column];
@@ -215,8 +222,11 @@ impl NodeUsage {
         ];
         let short = amounts.into_iter().chain(columns);
         let short = short.filter(|(_, asked, has, used)| !is_within(*asked, *has, *used));
-        let pods = (!self.has_slot()).then_some((ShortResource::Pods, true));
-        pods.into_iter().chain(short.map(|(what, asked, has, _)| (what, asked <= has))).collect()
+        let pods = (!self.has_slot())
+            .then_some(Shortage { resource: ShortResource::Pods, fits_empty_node: true });
+        let short = short
+            .map(|(resource, asked, has, _)| Shortage { resource, fits_empty_node: asked <= has });
+        pods.into_iter().chain(short).collect()
     }
 
     fn has_slot(&self) -> bool {

@@ -243,7 +243,7 @@ impl Scheduler {
         let owner = self.registry.classes[index].owner.clone();
         let owner = owner.filter(|owner| owner.kind.is_spread_by_default());
         let Some(owner) = owner.filter(|_| shape.default_spread.is_none()) else { return };
-        let rules = SYSTEM_SPREAD.map(system_spread);
+        let rules = SYSTEM_SPREAD.map(|(key, max_skew)| system_spread(key, max_skew));
         let siblings = PodSet::Siblings(owner, shape.labels.clone());
         self.compile_constraints(index, &rules, |_| siblings.clone(), false);
     }
@@ -369,7 +369,7 @@ impl Scheduler {
     }
 }
 
-fn system_spread((key, max_skew): (&str, i32)) -> TopologySpread {
+fn system_spread(key: &str, max_skew: i32) -> TopologySpread {
     TopologySpread {
         max_skew,
         topology_key: key.into(),

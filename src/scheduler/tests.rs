@@ -22,14 +22,13 @@ use crate::model::pod::{
     TaintEffect, Toleration, TolerationOperator, TopologySpread, WhenUnsatisfiable,
 };
 use crate::model::requirement::{LabelSet, Operator, Requirements, key, label};
-use crate::model::units::{Bytes, MilliCpu, Resources};
+use crate::model::units::{Bytes, Resources};
+use crate::testing::pods::{
+    affinity_term, deployment, host_port, resources, selector, shape, topology_spread,
+};
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| label(key, value)).collect()
-}
-
-fn resources(cpu: i64, mib: i64) -> Resources {
-    Resources { cpu: MilliCpu(cpu), memory: Bytes::mib(mib), pods: 1, ..Resources::default() }
 }
 
 /// A node of 4 cores and 8 GiB in `zone` (none if empty), with its host name.
@@ -49,47 +48,11 @@ fn node(name: &str, zone: &str) -> ScheduleNode {
 
 /// A pod in `default` labelled `app: <app>` that asks for 100m and 100Mi.
 fn pod(app: &str) -> PodShape {
-    PodShape {
-        namespace: "default".into(),
-        labels: labels(&[("app", app)]),
-        requests: resources(100, 100),
-        nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
-        tolerations: Vec::new(),
-        host_ports: Vec::new(),
-        spread: Vec::new(),
-        affinity: PodAffinity::default(),
-        anti_affinity: PodAffinity::default(),
-        volumes: Vec::new(),
-        priority: 0,
-        preempts: true,
-        do_not_disrupt: false,
-        presumed: Resources::default(),
-        unsupported: Vec::new(),
-        default_spread: None,
-    }
-}
-
-fn selects(key: &str, value: &str) -> Selector {
-    Selector(vec![Expression {
-        key: key.into(),
-        operator: Operator::In,
-        values: vec![value.into()],
-    }])
+    PodShape { labels: labels(&[("app", app)]), requests: resources(100, 100), ..shape("default") }
 }
 
 fn requires(key: &str, value: &str) -> Requirements {
     [(key.into(), LabelSet::one(&value.into()))].into_iter().collect()
-}
-
-fn term(app: &str, topology_key: &str) -> PodAffinityTerm {
-    PodAffinityTerm {
-        selector: Some(selects("app", app)),
-        topology_key: topology_key.into(),
-        namespaces: Vec::new(),
-        namespace_selector: None,
-        match_label_keys: Vec::new(),
-        mismatch_label_keys: Vec::new(),
-    }
 }
 
 fn required(terms: Vec<PodAffinityTerm>) -> PodAffinity {
@@ -98,19 +61,6 @@ fn required(terms: Vec<PodAffinityTerm>) -> PodAffinity {
 
 fn preferred(terms: Vec<(i32, PodAffinityTerm)>) -> PodAffinity {
     PodAffinity { required: Vec::new(), preferred: terms }
-}
-
-fn spread(app: &str, topology_key: &str, max_skew: i32) -> TopologySpread {
-    TopologySpread {
-        max_skew,
-        topology_key: topology_key.into(),
-        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-        selector: Some(selects("app", app)),
-        match_label_keys: Vec::new(),
-        min_domains: None,
-        node_affinity_policy: NodeInclusion::Honor,
-        node_taints_policy: NodeInclusion::Ignore,
-    }
 }
 
 fn taint(key: &str, effect: TaintEffect) -> Taint {
@@ -124,14 +74,6 @@ fn tolerates(key: &str, effect: Option<TaintEffect>) -> Toleration {
         effect,
         ..Toleration::default()
     }
-}
-
-fn port(number: u16, protocol: &str, ip: &str) -> HostPort {
-    HostPort { port: number, protocol: protocol.into(), ip: ip.into() }
-}
-
-fn deployment(name: &str) -> WorkloadId {
-    WorkloadId { namespace: "default".into(), name: name.into(), kind: WorkloadKind::Deployment }
 }
 
 impl Scheduler {

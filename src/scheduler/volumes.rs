@@ -129,12 +129,20 @@ impl AttachedVolumes {
         self.counts.get(driver).and_then(|nodes| nodes.get(node)).copied().unwrap_or(0)
     }
 
-    /// Returns whether pods on `node` use the volume, and whether pods on other nodes do.
-    fn usage(&self, volume: usize, node: usize) -> (bool, bool) {
+    fn usage(&self, volume: usize, node: usize) -> VolumeUsage {
         let on = self.users.get(volume);
-        let here = on.is_some_and(|on| on.contains_key(&node));
-        (here, on.map_or(0, BTreeMap::len) > usize::from(here))
+        let on_node = on.is_some_and(|on| on.contains_key(&node));
+        let elsewhere = on.map_or(0, BTreeMap::len) > usize::from(on_node);
+        VolumeUsage { on_node, elsewhere }
     }
+}
+
+/// The nodes whose pods use a shared volume, as seen from one node.
+struct VolumeUsage {
+    /// Pods on the node use the volume.
+    on_node: bool,
+    /// Pods on other nodes use the volume.
+    elsewhere: bool,
 }
 
 /// Filter of the volumes of one pod.
@@ -164,11 +172,11 @@ impl VolumeFilter<'_> {
     /// `node`.
     fn conflict_failure(&self, node: usize) -> Option<FilterFailure> {
         let movable = |volume: &usize| {
-            let (here, elsewhere) = self.attached.usage(*volume, node);
+            let VolumeUsage { on_node, elsewhere } = self.attached.usage(*volume, node);
             match self.index.shared[*volume].sharing {
                 Sharing::Own | Sharing::Shared => None,
-                Sharing::OnePod => (here || elsewhere).then_some(!elsewhere),
-                Sharing::OnePodPerNode => here.then_some(true),
+                Sharing::OnePod => (on_node || elsewhere).then_some(!elsewhere),
+                Sharing::OnePodPerNode => on_node.then_some(true),
             }
         };
         let movable = self.mounts.shared.iter().find_map(movable)?;
@@ -181,7 +189,7 @@ impl VolumeFilter<'_> {
             let own = self.mounts.own.iter().filter(|(of, _)| *of == driver);
             let new = self.mounts.shared.iter().filter(|volume| {
                 let of_driver = self.index.shared[**volume].driver == Some(driver);
-                of_driver && !self.attached.usage(**volume, node).0
+                of_driver && !self.attached.usage(**volume, node).on_node
             });
             let wanted = own.map(|(_, count)| count).sum::<u32>() + new.map(|_| 1).sum::<u32>();
             let all = i64::from(wanted) + i64::from(self.attached.attached(driver, node));

@@ -162,7 +162,7 @@ impl WorldState {
                 self.after(delay::GROUP_RETRIES, ScheduledEvent::GroupActs { group: name.clone() });
                 return;
             };
-            self.add_member(&group, &template, (kind, zone));
+            self.add_member(&group, &template, kind, zone);
         }
     }
 
@@ -195,14 +195,16 @@ impl WorldState {
         &mut self,
         group: &Group,
         template: &LaunchTemplate,
-        (kind, zone): (InstanceTypeName, ZoneName),
+        kind: InstanceTypeName,
+        zone: ZoneName,
     ) {
-        let Some(registration) = template.registrations.get(&kind).cloned() else { return };
+        let Some(mut registration) = template.registrations.get(&kind).cloned() else { return };
+        registration.labels.extend([label(key::ZONE, zone.as_str())]);
         let id = self.next_instance();
         let instance = Instance {
             id: id.clone(),
             instance_type: kind,
-            zone: zone.clone(),
+            zone,
             capacity_type: template.capacity_type,
             state: InstanceState::Pending,
             launched_at: self.now,
@@ -216,8 +218,6 @@ impl WorldState {
                 protected: false,
             }),
         };
-        let mut registration = registration;
-        registration.labels.extend([label(key::ZONE, zone.as_str())]);
         self.instances.insert(id.clone(), instance);
         self.schedule_boot(&id, registration);
     }

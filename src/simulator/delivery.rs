@@ -17,7 +17,7 @@ impl Delivery {
         let demand_request = DemandQuery {
             at: observed.taken_at,
             size: ClusterSize::from_observed(observed, |_| true),
-            // Windows and schedules decide, and not replicas left from earlier.
+            // Windows and schedules determine the counts, not the existing replicas.
             is_forecast: true,
             ..DemandQuery::default()
         };
@@ -25,7 +25,7 @@ impl Delivery {
         let mut live: BTreeMap<&WorkloadId, u32> =
             demand.groups.iter().map(|group| (&group.workload, group.counts.live)).collect();
         // Fargate pods need no node, but they exist.
-        live.extend(demand.fargate.iter().map(|taken| (&taken.workload, taken.counts.live)));
+        live.extend(demand.fargate.iter().map(|group| (&group.workload, group.counts.live)));
         let replicas = |workload: &Workload| match &workload.scale {
             // Completed jobs stay counted, as in their controllers.
             Scale::Job { pods, completions, suspended: false } => {

@@ -78,7 +78,7 @@ impl WorldState {
                 .is_some_and(|(selector, labels)| selects(selector, labels))
     }
 
-    /// Returns how many pods of the budget may be evicted now. Unknown counts as zero.
+    /// Returns the number of pods of the budget that may be evicted now. An unknown number is zero.
     fn allowed_disruptions(&self, budget: &WorldBudget) -> i64 {
         self.budget_status(budget).allowed
     }

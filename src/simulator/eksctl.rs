@@ -33,7 +33,7 @@ pub fn eksctl_groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
         let settings = NodeSettings::new(pool, class);
         let requests = group.types.iter().filter_map(|name| {
             let kind = catalog.types.get(name)?;
-            Some(member_request((pool, &settings), kind, capacity_type, catalog))
+            Some(member_request(pool, &settings, kind, capacity_type, catalog))
         });
         Some(DeliveredGroup {
             group: Group {
@@ -57,7 +57,8 @@ pub fn eksctl_groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
 
 /// Returns the registration of a group member of a type, as a launch request.
 fn member_request(
-    (pool, settings): (&Pool, &NodeSettings),
+    pool: &Pool,
+    settings: &NodeSettings,
     kind: &InstanceType,
     capacity_type: CapacityType,
     catalog: &Catalog,

@@ -187,8 +187,8 @@ impl World {
         self.state.borrow_mut().next_node_name = Some(name);
     }
 
-    /// Stops the kubelet of an instance: its node becomes `NotReady`. A node that has not joined yet
-    /// never joins.
+    /// Stops the kubelet of an instance, so that its node becomes `NotReady`. A node that has not
+    /// joined yet never joins.
     pub fn stop_kubelet(&self, id: &InstanceId) {
         let mut state = self.state.borrow_mut();
         state.timers.retain(|timer| timer.due.booting_instance() != Some(id));
@@ -289,7 +289,8 @@ impl World {
     pub fn set_workload(
         &self,
         id: &WorkloadId,
-        (replicas, first_ordinal): (u32, u32),
+        replicas: u32,
+        first_ordinal: u32,
         template: &Arc<PodTemplate>,
     ) {
         let mut state = self.state.borrow_mut();

@@ -12,7 +12,7 @@ use crate::model::observed::{Hardware, Instance, InstanceState, LaunchedWith, No
 use crate::model::pod::Taint;
 use crate::model::requirement::key;
 
-/// Node addresses in one `/24`.
+/// Number of node addresses in one `/24` subnet.
 const NODES_PER_SUBNET: u64 = 250;
 
 impl OfferingOutage {

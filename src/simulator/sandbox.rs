@@ -108,7 +108,8 @@ impl ApiServer {
     /// Returns an error if the port is not available. Port 0 selects a free port.
     pub async fn for_world(
         world: Rc<World>,
-        (catalog, desired): (Catalog, Rc<Desired>),
+        catalog: Catalog,
+        desired: Rc<Desired>,
         port: u16,
     ) -> io::Result<Self> {
         let listener = crate::adapters::http::listen(port).await?;

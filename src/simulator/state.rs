@@ -270,7 +270,7 @@ pub(super) struct WorldState {
     pub(super) registrations: BTreeMap<InstanceId, NodeRegistration>,
     pub(super) tokens: BTreeMap<String, ClientToken>,
     pub(super) timers: BTreeSet<Timer>,
-    /// Whether a [`ScheduledEvent::Tick`] is scheduled.
+    /// True if a [`ScheduledEvent::Tick`] is scheduled.
     pub(super) tick_due: bool,
     pub(super) budgets: Vec<WorldBudget>,
     pub(super) namespaces: BTreeMap<Namespace, Labels>,

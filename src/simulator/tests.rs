@@ -4,7 +4,8 @@ mod files;
 
 use jiff::SignedDuration;
 
-use super::fixture::{
+use crate::testing::pods::{no_schedule, topology_spread};
+use crate::testing::simulator::{
     self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
 };
 use super::*;
@@ -16,10 +17,7 @@ use crate::model::ids::{NodeName, WorkloadKind};
 use crate::model::observed::{
     CordonReason, InstanceState, Node, PodPhase, read_world, write_world,
 };
-use crate::model::pod::{
-    Expression, NodeInclusion, Selector, Taint, TaintEffect, TopologySpread, WhenUnsatisfiable,
-};
-use crate::model::requirement::{Operator, key};
+use crate::model::requirement::key;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -27,7 +25,7 @@ fn seconds(n: i64) -> SignedDuration {
     SignedDuration::from_secs(n)
 }
 
-fn pass(world: &World, time: SignedDuration) {
+fn advance(world: &World, time: SignedDuration) {
     run(world.sleep(time));
 }
 
@@ -60,20 +58,7 @@ fn removed_node_wakes_the_scheduler() {
     // The tainted node admits no pods, but counts as an empty domain.
     run(world.cordon(&other, Some(CordonReason::Drain))).expect("known");
     let mut template = template("db", 100);
-    template.spec.topology_spread = vec![TopologySpread {
-        max_skew: 1,
-        topology_key: key::HOSTNAME.into(),
-        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-        selector: Some(Selector(vec![Expression {
-            key: "app".into(),
-            operator: Operator::In,
-            values: vec!["db".into()],
-        }])),
-        match_label_keys: Vec::new(),
-        min_domains: None,
-        node_affinity_policy: NodeInclusion::Honor,
-        node_taints_policy: NodeInclusion::Ignore,
-    }];
+    template.spec.topology_spread = vec![topology_spread(key::HOSTNAME, 1, "db")];
     let workload =
         DeliveredWorkload { replicas: 2, first_ordinal: 0, template: Arc::new(template) };
     let workloads = [(id(WorkloadKind::Deployment, "db"), workload)].into();
@@ -94,21 +79,21 @@ fn removed_node_wakes_the_scheduler() {
 fn instance_boot_follows_its_delays() {
     let world = world();
     let startup =
-        Taint { key: "agent/not-ready".into(), value: "".into(), effect: TaintEffect::NoSchedule };
+        no_schedule("agent/not-ready", "");
     let id = launch(&world, &LaunchRequest { startup_taints: vec![startup], ..request("a") });
     let state = || world.observed().instances[&id].state;
     assert_eq!(state(), InstanceState::Pending, "nothing happens without time passing");
-    pass(&world, seconds(9));
+    advance(&world, seconds(9));
     assert_eq!(state(), InstanceState::Pending);
-    pass(&world, seconds(1));
+    advance(&world, seconds(1));
     assert_eq!(state(), InstanceState::Running);
-    pass(&world, seconds(24));
+    advance(&world, seconds(24));
     assert!(nodes(&world).is_empty());
-    pass(&world, seconds(1));
+    advance(&world, seconds(1));
     assert!(!nodes(&world)[0].ready && nodes(&world)[0].taints.len() == 1);
-    pass(&world, seconds(10));
+    advance(&world, seconds(10));
     assert!(nodes(&world)[0].ready && nodes(&world)[0].taints.len() == 1);
-    pass(&world, seconds(5));
+    advance(&world, seconds(5));
     let node = &nodes(&world)[0];
     assert!(node.ready && node.taints.is_empty());
     assert_eq!(node.instance.as_ref(), Some(&id));
@@ -123,7 +108,7 @@ fn token_is_idempotent_after_termination() {
     assert_eq!(launch(&world, &request("a")), first);
     assert_ne!(launch(&world, &request("b")), first);
     run(world.terminate(&first)).expect("known");
-    pass(&world, MINUTE);
+    advance(&world, MINUTE);
     assert_eq!(launch(&world, &request("a")), first, "the dead instance is returned for ever");
     assert_eq!(world.observed().instances.len(), 2);
 }
@@ -167,14 +152,14 @@ fn terminated_instance_is_forgotten_after_an_hour() {
     run(world.terminate(&instance)).expect("known");
     assert_eq!(state(), Some(InstanceState::ShuttingDown));
     assert!(!nodes(&world)[0].ready);
-    pass(&world, seconds(20));
+    advance(&world, seconds(20));
     assert_eq!(state(), Some(InstanceState::Terminated));
     assert_eq!(nodes(&world).len(), 1);
-    pass(&world, seconds(30));
+    advance(&world, seconds(30));
     assert!(nodes(&world).is_empty(), "the node controller removes the node");
-    pass(&world, MINUTE * 59);
+    advance(&world, MINUTE * 59);
     assert_eq!(state(), Some(InstanceState::Terminated));
-    pass(&world, MINUTE);
+    advance(&world, MINUTE);
     assert_eq!(state(), None);
     run(world.terminate(&instance)).expect("an instance that is gone is no error");
 }
@@ -183,7 +168,7 @@ fn terminated_instance_is_forgotten_after_an_hour() {
 fn instance_terminated_during_boot_never_registers() {
     let world = world();
     let id = launch(&world, &request("a"));
-    pass(&world, seconds(20));
+    advance(&world, seconds(20));
     run(world.terminate(&id)).expect("known");
     settle(&world);
     assert!(nodes(&world).is_empty());
@@ -233,7 +218,7 @@ fn scale_down_prefers_pending_then_crowded_then_young() {
     let scale = |n| Delivery::default().with(WorkloadKind::Deployment, "api", n, 900);
     deliver(&world, &scale(3));
     settle(&world);
-    pass(&world, MINUTE);
+    advance(&world, MINUTE);
     deliver(&world, &scale(6));
     settle(&world);
     let of = |world: &World| pods(world, "api").into_iter().filter(|p| !p.terminating);
@@ -276,10 +261,10 @@ fn pods_are_bound_only_to_ready_nodes() {
     let world = world();
     deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 1, 900));
     launch(&world, &request("a"));
-    pass(&world, seconds(44));
+    advance(&world, seconds(44));
     assert_eq!(nodes(&world).len(), 1);
     assert_eq!(pods(&world, "api")[0].node, None);
-    pass(&world, seconds(3));
+    advance(&world, seconds(3));
     assert!(pods(&world, "api")[0].node.is_some());
 }
 
@@ -361,7 +346,7 @@ fn daemons_run_on_every_node_that_admits_them() {
     let mut delivery = Delivery::default().with(WorkloadKind::DaemonSet, "agent", 0, 100);
     launch(&world, &request("a"));
     let dedicated =
-        Taint { key: "dedicated".into(), value: "x".into(), effect: TaintEffect::NoSchedule };
+        no_schedule("dedicated", "x");
     launch(&world, &LaunchRequest { taints: vec![dedicated], ..request("b") });
     deliver(&world, &delivery);
     settle(&world);
@@ -390,7 +375,7 @@ fn evicted_pod_keeps_resources_until_stopped() {
     let of = |world: &World| pods(world, "api");
     assert_eq!(of(&world).iter().filter(|p| p.terminating).count(), 1);
     assert_eq!(of(&world).iter().filter(|p| p.node.is_none()).count(), 1, "its replacement");
-    pass(&world, seconds(4));
+    advance(&world, seconds(4));
     assert!(of(&world).iter().any(|p| p.node.is_none()), "the old one still has its room");
     settle(&world);
     assert!(of(&world).iter().all(|p| p.phase == PodPhase::Running) && of(&world).len() == 2);
@@ -475,9 +460,9 @@ fn time_passes_only_in_sleep() {
     let world = world();
     launch(&world, &request("a"));
     assert_eq!(world.now(), start());
-    pass(&world, seconds(-5));
+    advance(&world, seconds(-5));
     assert_eq!(world.now(), start(), "time does not go back");
-    pass(&world, seconds(5));
+    advance(&world, seconds(5));
     assert_eq!(world.now(), start() + seconds(5));
 }
 

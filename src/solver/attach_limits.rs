@@ -144,7 +144,7 @@ mod tests {
     use crate::model::desired::{AmiFamily, BlockDevice};
     use crate::model::requirement::Requirements;
     use crate::solver::{OfferInput, Offers};
-    use crate::testing::Story;
+    use crate::testing::Scenario;
 
     fn mount(driver: &str, sharing: Sharing) -> PodVolume {
         PodVolume {
@@ -158,24 +158,24 @@ mod tests {
         }
     }
 
-    fn demand(story: &Story, drivers: &[&str]) -> Demand {
-        let mut demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+    fn demand(scenario: &Scenario, drivers: &[&str]) -> Demand {
+        let mut demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
         let shape = Arc::make_mut(&mut demand.groups[0].shape);
         shape.volumes = drivers.iter().map(|driver| mount(driver, Sharing::Own)).collect();
         demand
     }
 
-    fn limits(story: &Story, driver: &str) -> BTreeMap<String, i64> {
-        let demand = demand(story, &[driver]);
+    fn limits(scenario: &Scenario, driver: &str) -> BTreeMap<String, i64> {
+        let demand = demand(scenario, &[driver]);
         let shapes = demand.groups.iter().map(|group| &*group.shape);
         let supply = OfferInput {
-            desired: &story.desired,
-            catalog: &story.catalog,
-            observed: &story.observed,
-            at: story.observed.taken_at,
+            desired: &scenario.desired,
+            catalog: &scenario.catalog,
+            observed: &scenario.observed,
+            at: scenario.observed.taken_at,
         };
         let mut offers = Offers::new(&supply, &[], shapes);
-        let rules = VolumeLimits::new(&story.desired, &story.observed, &story.catalog, &demand);
+        let rules = VolumeLimits::new(&scenario.desired, &scenario.observed, &scenario.catalog, &demand);
         rules.limit_offers(&mut offers.list);
         let limit = |offer: &Offer| offer.room.extended(&attach_resource(driver));
         offers.list.iter().map(|o| (o.node.instance_type.to_string(), limit(o))).collect()
@@ -183,8 +183,8 @@ mod tests {
 
     #[test]
     fn pod_requests_one_attachment_per_own_volume() {
-        let story = Story::new(&["m5.large"], 100, 100);
-        let mut shape = (*demand(&story, &[EBS_DRIVER, EBS_DRIVER]).groups[0].shape).clone();
+        let scenario = Scenario::new(&["m5.large"], 100, 100);
+        let mut shape = (*demand(&scenario, &[EBS_DRIVER, EBS_DRIVER]).groups[0].shape).clone();
         let attachments = |shape: &PodShape| {
             requests_with_volumes(shape)
                 .map(|requests| requests.extended(&attach_resource(EBS_DRIVER)))
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn node_volumes_reduce_the_attach_limit() {
-        let mut story = Story::new(&["m5.large"], 100, 100);
+        let mut scenario = Scenario::new(&["m5.large"], 100, 100);
         let more = |class: &mut NodeClass, names: &[&str]| {
             let device =
                 |name: &&str| BlockDevice { name: (*name).to_owned(), ..Default::default() };
@@ -212,29 +212,29 @@ mod tests {
             ("two of Bottlerocket", AmiFamily::Bottlerocket, &["/dev/xvdb"], 24),
             ("an image of the user's own", AmiFamily::Custom, &[], 25),
         ] {
-            for class in story.desired.node_classes.values_mut() {
+            for class in scenario.desired.node_classes.values_mut() {
                 class.ami_family = family;
                 more(class, names);
             }
-            assert_eq!(limits(&story, EBS_DRIVER).get("m5.large"), Some(&expected), "{rule}");
+            assert_eq!(limits(&scenario, EBS_DRIVER).get("m5.large"), Some(&expected), "{rule}");
         }
     }
 
     #[test]
     fn reported_limit_of_a_type_applies_to_new_nodes() {
-        let mut story = Story::new(&["m5.large", "m5.xlarge"], 100, 100);
+        let mut scenario = Scenario::new(&["m5.large", "m5.xlarge"], 100, 100);
         let expected = |large, xlarge| {
             [("m5.large".to_owned(), large), ("m5.xlarge".to_owned(), xlarge)].into()
         };
-        assert_eq!(limits(&story, EBS_DRIVER), expected(25, 25));
-        assert_eq!(limits(&story, "fsx.csi.aws.com"), expected(NO_LIMIT, NO_LIMIT));
-        story.scale(1);
-        let solution = story.solve();
-        story.carry_out(&solution);
-        let node = story.observed.nodes.keys().next().expect("launched").clone();
+        assert_eq!(limits(&scenario, EBS_DRIVER), expected(25, 25));
+        assert_eq!(limits(&scenario, "fsx.csi.aws.com"), expected(NO_LIMIT, NO_LIMIT));
+        scenario.scale(1);
+        let solution = scenario.solve();
+        scenario.carry_out(&solution);
+        let node = scenario.observed.nodes.keys().next().expect("launched").clone();
         let reported = [(EBS_DRIVER.to_owned(), 9), ("fsx.csi.aws.com".to_owned(), 3)].into();
-        story.observed.storage.attach_limits.insert(node, reported);
-        assert_eq!(limits(&story, EBS_DRIVER), expected(9, 25), "of its type");
-        assert_eq!(limits(&story, "fsx.csi.aws.com"), expected(3, 3), "of any node");
+        scenario.observed.storage.attach_limits.insert(node, reported);
+        assert_eq!(limits(&scenario, EBS_DRIVER), expected(9, 25), "of its type");
+        assert_eq!(limits(&scenario, "fsx.csi.aws.com"), expected(3, 3), "of any node");
     }
 }

@@ -136,7 +136,7 @@ mod tests {
     use crate::model::desired::Ec2Selector;
     use crate::model::observed::{Accelerator, ImageChoice};
     use crate::model::reason::RetireReason;
-    use crate::testing::{Story, node_class};
+    use crate::testing::{Scenario, node_class};
 
     const TYPES: [&str; 2] = ["m5.large", "g4dn.xlarge"];
 
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn only_values_known_on_both_sides_can_differ() {
-        let story = Story::new(&TYPES, 500, 512);
+        let scenario = Scenario::new(&TYPES, 500, 512);
         let mut class = node_class();
         let tagged = |value: &str| Ec2Selector {
             tags: [("net".to_owned(), value.to_owned())].into(),
@@ -195,7 +195,7 @@ mod tests {
             (made("ami-0", "subnet-3", &["sg-1"]), plain, &Resolved::default(), None),
             (LaunchedWith::default(), plain, &now, None),
         ] {
-            let kind = &story.catalog.types[kind];
+            let kind = &scenario.catalog.types[kind];
             let found = selector_drift(&launched_with, kind, &class, resolved);
             let found = found.map(|m| (m.field, m.is, m.declared));
             let expected = expected.map(|(field, is, now)| {
@@ -207,7 +207,7 @@ mod tests {
         class.image = "al2023@v20260101".to_owned();
         let other = selector_drift(
             &made("ami-0", "subnet-3", groups),
-            &story.catalog.types[plain],
+            &scenario.catalog.types[plain],
             &class,
             &now,
         );
@@ -216,12 +216,12 @@ mod tests {
 
     #[test]
     fn outdated_image_is_replaced_and_the_next_plan_is_empty() {
-        let mut story = Story::new(&["m5.large"], 500, 512);
-        story.observed.resolved = images("ami-1", "ami-1");
-        story.step(3);
-        let before = story.observed.instances.len();
-        story.observed.resolved = images("ami-2", "ami-2");
-        let solution = story.solve();
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.observed.resolved = images("ami-1", "ami-1");
+        scenario.step(3);
+        let before = scenario.observed.instances.len();
+        scenario.observed.resolved = images("ami-2", "ami-2");
+        let solution = scenario.solve();
         assert_eq!(solution.target.launches.len(), before);
         for retire in solution.target.retires.values() {
             let RetireReason::Drifted { field, is, .. } = &retire.reason else {
@@ -229,39 +229,39 @@ mod tests {
             };
             assert_eq!((field.as_str(), is.as_str()), ("image", "ami-1"));
         }
-        story.carry_out(&solution);
-        let again = story.solve();
+        scenario.carry_out(&solution);
+        let again = scenario.solve();
         assert!(again.target.launches.is_empty() && again.target.retires.is_empty());
         // A later failed read causes no change.
-        story.observed.resolved = Resolved::default();
-        assert!(story.solve().target.retires.is_empty());
+        scenario.observed.resolved = Resolved::default();
+        assert!(scenario.solve().target.retires.is_empty());
     }
 
     #[test]
     fn adopted_instance_does_not_drift_from_class_resolution() {
-        let mut story = Story::new(&["m5.large"], 500, 512);
-        story.observed.resolved = images("ami-1", "ami-1");
-        story.step(3);
-        story.observed.resolved = images("ami-2", "ami-2");
-        assert!(!story.solve().target.retires.is_empty());
-        for instance in story.observed.instances.values_mut() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.observed.resolved = images("ami-1", "ami-1");
+        scenario.step(3);
+        scenario.observed.resolved = images("ami-2", "ami-2");
+        assert!(!scenario.solve().target.retires.is_empty());
+        for instance in scenario.observed.instances.values_mut() {
             instance.tags.remove(tag::SPEC);
         }
-        assert!(story.solve().target.retires.is_empty());
+        assert!(scenario.solve().target.retires.is_empty());
     }
 
     #[test]
     fn resolution_older_than_the_instance_is_ignored() {
-        let mut story = Story::new(&["m5.large"], 500, 512);
-        story.observed.resolved = images("ami-2", "ami-2");
-        story.step(1);
-        let launched = story.observed.instances.values().map(|instance| instance.launched_at);
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.observed.resolved = images("ami-2", "ami-2");
+        scenario.step(1);
+        let launched = scenario.observed.instances.values().map(|instance| instance.launched_at);
         let launched = launched.max().expect("an instance");
         for (asked, retires) in [(0, false), (1, true)] {
             let asked_at = Some(launched + SignedDuration::from_secs(asked));
-            story.observed.resolved =
+            scenario.observed.resolved =
                 Resolved { resolved_at: asked_at, ..images("ami-1", "ami-1") };
-            assert_eq!(!story.solve().target.retires.is_empty(), retires, "{asked} s later");
+            assert_eq!(!scenario.solve().target.retires.is_empty(), retires, "{asked} s later");
         }
     }
 
@@ -270,26 +270,26 @@ mod tests {
         for (kind, image) in
             [("m5.large", "ami-1"), ("g4dn.xlarge", "ami-2"), ("m6g.large", "ami-1")]
         {
-            let mut story = Story::new(&[kind], 500, 512);
-            story.observed.resolved = images("ami-1", "ami-2");
+            let mut scenario = Scenario::new(&[kind], 500, 512);
+            scenario.observed.resolved = images("ami-1", "ami-2");
             // The step itself checks that the next plan is empty.
-            story.step(2);
-            let made = story.observed.instances.values().map(|i| i.launched_with.image.clone());
+            scenario.step(2);
+            let made = scenario.observed.instances.values().map(|i| i.launched_with.image.clone());
             assert!(made.clone().all(|id| id == Some(image.into())), "{kind}: {made:?}");
         }
     }
 
     #[test]
     fn unresolved_selector_is_a_warning_of_its_node_class() {
-        let mut story = Story::new(&["m5.large"], 500, 512);
-        assert_eq!(unresolved_selectors(&story.desired, &story.observed), []);
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        assert_eq!(unresolved_selectors(&scenario.desired, &scenario.observed), []);
         let unread = |words: &str| UnresolvedTerm {
             part: NodeClassField::Image,
             words: words.to_owned(),
             reason: "read parameter failed: AccessDenied".to_owned(),
         };
-        story.observed.resolved.unread = ["al2023@latest", "al2@latest"].map(unread).into();
-        let found = unresolved_selectors(&story.desired, &story.observed);
+        scenario.observed.resolved.unread = ["al2023@latest", "al2@latest"].map(unread).into();
+        let found = unresolved_selectors(&scenario.desired, &scenario.observed);
         let [warning] = &found[..] else { panic!("{found:?}") };
         assert_eq!(
             (warning.object.as_str(), warning.severity),
@@ -300,15 +300,15 @@ mod tests {
             "{}",
             warning.message
         );
-        story.desired.pools.clear();
-        assert_eq!(unresolved_selectors(&story.desired, &story.observed), [], "no pool uses it");
+        scenario.desired.pools.clear();
+        assert_eq!(unresolved_selectors(&scenario.desired, &scenario.observed), [], "no pool uses it");
     }
 
     #[test]
     fn withdrawn_offering_is_replaced_if_ec2_lists_offerings() {
-        let mut story = Story::new(&["m5.large", "m4.large"], 500, 512);
-        story.step(1);
-        let launched = story.observed.instances.values_mut().next().expect("launched");
+        let mut scenario = Scenario::new(&["m5.large", "m4.large"], 500, 512);
+        scenario.step(1);
+        let launched = scenario.observed.instances.values_mut().next().expect("launched");
         launched.launched_at -= OFFERINGS_AGE_MAX * 2;
         let instance = launched.clone();
         let Instance { instance_type: kind, zone, .. } = &instance;
@@ -326,16 +326,16 @@ mod tests {
             (offered(&[&other], here), true),
             (offered(&[kind, &other], "us-east-1z"), false),
         ] {
-            story.catalog.offered.clone_from(&of_ec2);
-            let retires = story.solve().target.retires;
+            scenario.catalog.offered.clone_from(&of_ec2);
+            let retires = scenario.solve().target.retires;
             let because = |r: &crate::solver::Retire| matches!(&r.reason, RetireReason::Drifted { field, .. } if field == "offering");
             assert_eq!(retires.values().any(because), is_withdrawn, "{of_ec2:?}");
         }
-        story.catalog.offered = offered(&[&other], here);
+        scenario.catalog.offered = offered(&[&other], here);
         let reserved = Instance { capacity_type: CapacityType::Reserved, ..instance.clone() };
-        let young = Instance { launched_at: story.observed.taken_at, ..instance };
+        let young = Instance { launched_at: scenario.observed.taken_at, ..instance };
         for stays in [reserved, young] {
-            let found = detect_cloud_drift(&stays, &node_class(), &story.catalog, &story.observed);
+            let found = detect_cloud_drift(&stays, &node_class(), &scenario.catalog, &scenario.observed);
             assert!(found.is_none(), "{found:?}");
         }
     }

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest as _, Sha256};
 
-use super::reported_resources::is_ephemeral;
 use crate::model::desired::{NodeClass, Pool};
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::pod::Taint;
@@ -153,7 +152,7 @@ pub(super) fn manual_change(
     // The cluster itself sets taints on starting, cordoned and drained nodes.
     let is_foreign = |taint: &&Taint| {
         let of_kubernetes = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
-        let starting = is_ephemeral(taint) || pool.startup_taints.contains(taint);
+        let starting = taint.is_ephemeral() || pool.startup_taints.contains(taint);
         let ours = ["fleetwright.dev/", "karpenter.sh/"];
         !starting
             && !pool.taints.contains(taint)
@@ -175,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::model::pod::TaintEffect;
-    use crate::testing::{Story, node_class, pool};
+    use crate::testing::{Scenario, node_class, pool};
 
     fn with(class: &NodeClass, field: &str, digest: &str) -> NodeClass {
         let mut digests = (*class.spec_digests).clone();
@@ -225,11 +224,11 @@ mod tests {
 
     #[test]
     fn manual_changes_are_reported_and_cluster_taints_are_not() {
-        let mut story = Story::new(&["m5.large"], 500, 512);
-        story.scale(1);
-        story.step(1);
-        let node = story.observed.nodes.values().next().expect("launched").clone();
-        let instance = story.observed.instances.values().next().expect("launched").clone();
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.scale(1);
+        scenario.step(1);
+        let node = scenario.observed.nodes.values().next().expect("launched").clone();
+        let instance = scenario.observed.instances.values().next().expect("launched").clone();
         let drift_with = |change: &dyn Fn(&mut Node, &mut Instance, &mut Pool, &mut NodeClass)| {
             let (mut node, mut instance) = (node.clone(), instance.clone());
             let (mut pool, mut class) = (pool(), node_class());

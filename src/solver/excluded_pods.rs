@@ -70,15 +70,15 @@ mod tests {
     use std::sync::Arc;
 
     use crate::model::pod::PodSpec;
-    use crate::testing::{Story, workload_id};
+    use crate::testing::{Scenario, workload_id};
 
     /// Returns the number, reason, detail and suggested change of two pods with a changed spec.
     fn excluded_with(change: impl Fn(&mut PodSpec)) -> (u32, String, String, Option<String>) {
-        let mut story = Story::new(&["m5.large"], 500, 1);
-        story.scale(2);
-        let workload = story.desired.workloads.get_mut(&workload_id()).expect("declared");
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.scale(2);
+        let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
         change(&mut Arc::make_mut(&mut workload.template).spec);
-        let target = story.solve().target;
+        let target = scenario.solve().target;
         assert!(target.launches.is_empty() && target.placements.is_empty());
         let [unplaced] = target.unschedulable.try_into().expect("one workload");
         let rejection = unplaced.rejections.into_iter().next().expect("a reason");

@@ -9,7 +9,6 @@ use super::cloud_drift::detect_cloud_drift;
 use super::disruption_blockers;
 use super::drift::{self, DriftedField};
 use super::offer::{Offer, Offers, admits_daemon};
-use super::reported_resources::is_ephemeral;
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{Demand, DoNotDisrupt, ShapeContext, is_do_not_disrupt_at, live_requests};
 use crate::model::desired::{Consolidation, Desired, Expiry, Pool};
@@ -217,7 +216,7 @@ impl ExistingNodeBuilder<'_> {
         // Startup taints keep pods away only briefly. If they return or persist, no new pods arrive
         // and running pods stay.
         let starts = |taint: &Taint| {
-            is_ephemeral(taint) || declared.is_some_and(|p| p.startup_taints.contains(taint))
+            taint.is_ephemeral() || declared.is_some_and(|p| p.startup_taints.contains(taint))
         };
         let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
             node.taints.iter().cloned().partition(starts);

@@ -43,12 +43,26 @@ const COPIES_ADDED: [usize; 3] = [1, 2, 4];
 /// Maximum groups whose remaining pods are readmitted.
 const READMITTED_GROUPS_MAX: usize = 16;
 
-/// The retained existing nodes, and the offers of new nodes in ascending order.
-type FleetCandidate = (Vec<bool>, Vec<usize>);
+/// A fleet that the search may simulate.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct FleetCandidate {
+    /// For each existing node, true if it is retained.
+    retained: Vec<bool>,
+    /// Offers of the new nodes, in ascending order.
+    offers: Vec<usize>,
+}
 
-/// Order of fleets, the lowest first: unschedulable pods by descending priority, nodes of pools
-/// below the highest weight, number of edits, price, and the fleet itself.
-type FleetRank = (Vec<u32>, usize, usize, i64, FleetCandidate);
+/// Order of fleets, the lowest first. The derived order compares the fields as declared.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct FleetRank {
+    /// Unschedulable pods, by descending priority.
+    unschedulable: Vec<u32>,
+    /// Nodes of pools below the highest weight.
+    lighter_nodes: usize,
+    edits: usize,
+    price: i64,
+    fleet: FleetCandidate,
+}
 
 /// Simulates fleets that differ by one node, for fewer unschedulable pods.
 pub(super) struct UnschedulableSearch;
@@ -255,11 +269,11 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
             if best.unplaced.is_empty() {
                 break;
             }
-            let fleet = (best.layout.retained.clone(), sorted(best.offers.clone()));
+            let fleet = FleetCandidate::from_verified(&best);
             let left = best.unplaced_by_priority(self.problem.groups);
             let mut trials = BTreeMap::new();
             for candidate in self.candidates.clone() {
-                let next = (fleet.0.clone(), with_added(&fleet.1, candidate, 1));
+                let next = fleet.with_offers(with_added(&fleet.offers, candidate, 1));
                 let Some(layout) = self.layout(&next) else { continue };
                 let settled = self.no_worse_than(&layout, &best);
                 if !self.is_justified(&settled) {
@@ -268,7 +282,7 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
                 trials.insert(self.rank(&settled, 0, next), settled);
             }
             match trials.pop_first() {
-                Some((rank, better)) if rank.0 < left => best = better,
+                Some((rank, better)) if rank.unschedulable < left => best = better,
                 Some(_) | None => break,
             }
         }
@@ -297,13 +311,13 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
 
     /// Expands the best fleet until no pod is unschedulable or the limits are reached.
     fn run(&mut self, settled: VerifiedFleet) -> VerifiedFleet {
-        let start = (settled.layout.retained.clone(), sorted(settled.offers.clone()));
+        let start = FleetCandidate::from_verified(&settled);
         self.visited.insert(start.clone());
         let mut best_rank = self.rank(&settled, 0, start);
         let mut best = settled.clone();
         self.frontier.insert(best_rank.clone(), settled);
         while let Some((rank, _)) = self.frontier.pop_first() {
-            let (_, _, edits, _, fleet) = rank;
+            let FleetRank { edits, fleet, .. } = rank;
             for next in self.neighbors(&fleet) {
                 if self.visited.len() > FLEETS_MAX || self.work.is_exhausted() {
                     return best;
@@ -338,23 +352,23 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
     fn rank(&self, settled: &VerifiedFleet, edits: usize, fleet: FleetCandidate) -> FleetRank {
         let weight = |offer: &usize| self.problem.offers[*offer].weight;
         let most = self.candidates.iter().map(weight).max().unwrap_or(0);
-        let lighter = fleet.1.iter().filter(|offer| weight(offer) < most).count();
-        (
-            settled.unplaced_by_priority(self.problem.groups),
-            lighter,
+        FleetRank {
+            unschedulable: settled.unplaced_by_priority(self.problem.groups),
+            lighter_nodes: fleet.offers.iter().filter(|offer| weight(offer) < most).count(),
             edits,
-            settled.layout.price.0,
+            price: settled.layout.price.0,
             fleet,
-        )
+        }
     }
 
     /// Returns the neighbors of a fleet: nodes added, one node replaced or removed, or one existing
     /// node retained.
-    fn neighbors(&self, (retained, offers): &FleetCandidate) -> Vec<FleetCandidate> {
+    fn neighbors(&self, fleet: &FleetCandidate) -> Vec<FleetCandidate> {
+        let FleetCandidate { retained, offers } = fleet;
         let mut fleets = Vec::new();
         for copies in COPIES_ADDED {
             let added =
-                |candidate: &usize| (retained.clone(), with_added(offers, *candidate, copies));
+                |candidate: &usize| fleet.with_offers(with_added(offers, *candidate, copies));
             fleets.extend(self.candidates.iter().map(added));
         }
         let standing = self.problem.existing;
@@ -362,25 +376,26 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
             if standing[index].may_be_retained() {
                 let mut retained = retained.clone();
                 retained[index] = true;
-                fleets.push((retained, offers.clone()));
+                fleets.push(FleetCandidate { retained, offers: offers.clone() });
             }
         }
         for at in (0..offers.len()).filter(|at| *at == 0 || offers[at - 1] != offers[*at]) {
             for offer in self.candidates.iter().filter(|offer| **offer != offers[at]) {
                 let mut swapped = offers.clone();
                 swapped[at] = *offer;
-                fleets.push((retained.clone(), sorted(swapped)));
+                fleets.push(fleet.with_offers(sorted(swapped)));
             }
             let mut fewer = offers.clone();
             fewer.remove(at);
-            fleets.push((retained.clone(), fewer));
+            fleets.push(fleet.with_offers(fewer));
         }
         fleets
     }
 
     /// Returns the layout with these nodes and only the staying pods, or `None` if it exceeds a
     /// limit.
-    fn layout(&mut self, (retained, offers): &FleetCandidate) -> Option<Layout> {
+    fn layout(&mut self, fleet: &FleetCandidate) -> Option<Layout> {
+        let FleetCandidate { retained, offers } = fleet;
         let problem = self.problem;
         let opened = offers.iter().map(|offer| OpenedNode {
             offer_class: problem.model.class_of_offer[*offer],
@@ -400,6 +415,16 @@ impl<'s, 'a> LocalSearch<'s, 'a> {
         layout.packing = Packing { opened, left: vec![0; problem.model.classes.len()] };
         layout.price += layout.packing.price(problem.model);
         Some(layout)
+    }
+}
+
+impl FleetCandidate {
+    fn from_verified(fleet: &VerifiedFleet) -> Self {
+        Self { retained: fleet.layout.retained.clone(), offers: sorted(fleet.offers.clone()) }
+    }
+
+    fn with_offers(&self, offers: Vec<usize>) -> Self {
+        Self { retained: self.retained.clone(), offers }
     }
 }
 

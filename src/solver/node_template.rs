@@ -165,7 +165,7 @@ impl<'a> NodeTemplate<'a> {
         for kind in kinds {
             let amounts = self.supply.catalog.allocation(kind, &self.settings);
             for way in self.purchase_options(kind) {
-                for (offer, is_priced) in self.offers(kind, &way, &amounts, &splits) {
+                for PoolOffer { offer, is_priced } in self.offers(kind, &way, &amounts, &splits) {
                     let offer = with_room(offer, daemons);
                     if !is_priced {
                         stock.unpriced.push(offer);
@@ -307,7 +307,7 @@ impl<'a> NodeTemplate<'a> {
         way: &PurchaseOption<'_>,
         amounts: &Allocation,
         splits: &[Labels],
-    ) -> Vec<(Offer, bool)> {
+    ) -> Vec<PoolOffer> {
         let Offering { zone, zone_id, capacity_type, .. } = &way.offering;
         let mut labels = self.type_labels(kind);
         labels.extend([
@@ -330,8 +330,7 @@ impl<'a> NodeTemplate<'a> {
         splits.iter().map(with).collect()
     }
 
-    /// Returns the offer of a node with these labels, and true if its price is known. An unknown
-    /// price is 0.
+    /// Returns the offer of a node with these labels.
     fn offer(
         &self,
         kind: &InstanceType,
@@ -339,7 +338,7 @@ impl<'a> NodeTemplate<'a> {
         amounts: &Allocation,
         labels: Labels,
         split: &Labels,
-    ) -> (Offer, bool) {
+    ) -> PoolOffer {
         let Offering { zone, zone_id, capacity_type, price, estimated: _ } = &way.offering;
         let estimated = way.offering.is_estimate_for(&labels);
         let overlaid = self.overlays.apply(&labels, *price);
@@ -370,11 +369,18 @@ impl<'a> NodeTemplate<'a> {
         let weight = self.pool.weight;
         let exotic = kind.bare_metal || kind.has_accelerator;
         let (daemons, room) = (Resources::default(), Resources::default());
-        (
-            Offer { node, weight, daemons, room, has_special_hardware: exotic },
-            overlaid.price.is_some(),
-        )
+        PoolOffer {
+            offer: Offer { node, weight, daemons, room, has_special_hardware: exotic },
+            is_priced: overlaid.price.is_some(),
+        }
     }
+}
+
+/// An offer of a pool, before its price is checked.
+struct PoolOffer {
+    offer: Offer,
+    /// The price is known. An unknown price is 0.
+    is_priced: bool,
 }
 
 fn with_room(mut offer: Offer, daemons: &[Daemon]) -> Offer {

@@ -27,6 +27,9 @@ mod relaxation;
 mod ruin_and_recreate;
 mod table_column_generation;
 
+/// Maximum number of classes with a row each. Problems with more classes are priced in clusters.
+const ROWS_MAX: usize = 64;
+
 /// Amounts by resource. All vectors of a problem have the same length.
 pub(super) type Amounts = Vec<i64>;
 

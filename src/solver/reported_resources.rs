@@ -16,22 +16,6 @@ use crate::model::observed::{Instance, Node, Observed, tag};
 use crate::model::pod::Taint;
 use crate::model::units::Resources;
 
-/// Keys and prefixes of taints that a node loses once it is initialized. Source: Karpenter,
-/// `pkg/scheduling/taints.go`.
-const EPHEMERAL: [&str; 5] = [
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-    "node.cloudprovider.kubernetes.io/uninitialized",
-    "karpenter.sh/unregistered",
-    "readiness.k8s.io/",
-];
-
-/// Returns true for a taint that every node has while it starts.
-pub(super) fn is_ephemeral(taint: &Taint) -> bool {
-    let key = taint.key.as_str();
-    EPHEMERAL.iter().any(|known| key == *known || known.ends_with('/') && key.starts_with(known))
-}
-
 /// Pools by name, with their node classes and the digest of their launch settings.
 type DeclaredSpecs<'d> = BTreeMap<&'d str, (&'d Pool, &'d NodeClass, String)>;
 
@@ -113,8 +97,8 @@ pub fn measured_resources(desired: &Desired, observed: &Observed) -> MeasuredNod
         }
     }
     for (known, settings) in unseen {
-        let key = (&known.instance_type, settings);
-        measured.add(key, &file, &known.capacity, &known.allocatable);
+        let LearnedNode { instance_type, capacity, allocatable, .. } = known;
+        measured.add(instance_type, settings, &file, capacity, allocatable);
     }
     measured
 }
@@ -132,7 +116,8 @@ fn still_declared<'d>(
 /// Resources reported by one node.
 struct NodeReport<'a> {
     pool: &'a str,
-    key: (&'a InstanceTypeName, NodeSettings),
+    instance_type: &'a InstanceTypeName,
+    settings: NodeSettings,
     node: &'a NodeName,
     capacity: &'a Resources,
     allocatable: &'a Resources,
@@ -140,7 +125,8 @@ struct NodeReport<'a> {
 
 impl NodeReport<'_> {
     fn add_to(&self, measured: &mut MeasuredNodes) {
-        measured.add(self.key.clone(), self.node, self.capacity, self.allocatable);
+        let Self { instance_type, settings, node, capacity, allocatable, .. } = self;
+        measured.add(instance_type, settings.clone(), node, capacity, allocatable);
     }
 }
 
@@ -171,9 +157,14 @@ fn for_each_report(
         let of_group = groups.contains_key(&instance.id);
         let as_declared = of_group || instance.tags.get(tag::SPEC) == Some(digest);
         if as_declared && is_initialized(node, pool) {
-            let key = (&instance.instance_type, NodeSettings::new(pool, class));
-            let (capacity, allocatable) = (&node.capacity, &node.allocatable);
-            take(&NodeReport { pool: name, key, node: &node.name, capacity, allocatable });
+            take(&NodeReport {
+                pool: name,
+                instance_type: &instance.instance_type,
+                settings: NodeSettings::new(pool, class),
+                node: &node.name,
+                capacity: &node.capacity,
+                allocatable: &node.allocatable,
+            });
         }
     }
 }
@@ -195,7 +186,7 @@ fn external_members<'a>(
 }
 
 fn is_initialized(node: &Node, pool: &Pool) -> bool {
-    let starts = |taint: &Taint| is_ephemeral(taint) || pool.startup_taints.contains(taint);
+    let starts = |taint: &Taint| taint.is_ephemeral() || pool.startup_taints.contains(taint);
     node.ready && !node.taints.iter().any(starts)
 }
 
@@ -205,18 +196,18 @@ mod tests {
     use crate::catalog::Catalog;
     use crate::model::pod::TaintEffect;
     use crate::model::units::Bytes;
-    use crate::testing::Story;
+    use crate::testing::Scenario;
 
     /// Returns the memory of an m5.large in MiB once one runs in a world that `change` altered.
-    fn learned(change: impl FnOnce(&mut Story)) -> i64 {
-        let mut story = Story::new(&["m5.large"], 500, 1);
-        story.scale(1);
-        let solution = story.solve();
-        story.carry_out(&solution);
-        let node = story.observed.nodes.values_mut().next().expect("launched");
+    fn learned(change: impl FnOnce(&mut Scenario)) -> i64 {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.scale(1);
+        let solution = scenario.solve();
+        scenario.carry_out(&solution);
+        let node = scenario.observed.nodes.values_mut().next().expect("launched");
         node.allocatable.memory = Bytes::mib(7000);
-        change(&mut story);
-        let Story { desired, observed, catalog, .. } = story;
+        change(&mut scenario);
+        let Scenario { desired, observed, catalog, .. } = scenario;
         let measured = measured_resources(&desired, &observed);
         let catalog = Catalog { measured, ..catalog };
         let pool = desired.pools.values().next().expect("one pool");
@@ -227,50 +218,53 @@ mod tests {
 
     #[test]
     fn stored_reports_apply_without_nodes_of_that_specification() {
-        let mut story = Story::new(&["m5.large"], 500, 1);
-        story.scale(1);
-        let solution = story.solve();
-        story.carry_out(&solution);
-        node(&mut story).allocatable.memory = Bytes::mib(7000);
-        node(&mut story).allocatable.extended.insert("example.com/dongle".into(), 1);
-        let memory = |story: &Story| {
-            let measured = measured_resources(&story.desired, &story.observed);
-            let catalog = Catalog { measured, ..story.catalog.clone() };
-            let pool = story.desired.pools.values().next().expect("one pool");
-            let class = story.desired.node_classes.values().next().expect("one class");
+        let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+        scenario.scale(1);
+        let solution = scenario.solve();
+        scenario.carry_out(&solution);
+        node(&mut scenario).allocatable.memory = Bytes::mib(7000);
+        node(&mut scenario).allocatable.extended.insert("example.com/dongle".into(), 1);
+        let memory = |scenario: &Scenario| {
+            let measured = measured_resources(&scenario.desired, &scenario.observed);
+            let catalog = Catalog { measured, ..scenario.catalog.clone() };
+            let pool = scenario.desired.pools.values().next().expect("one pool");
+            let class = scenario.desired.node_classes.values().next().expect("one class");
             let kind = catalog.get(&"m5.large".into()).expect("offered");
             let offers = catalog.allocation(kind, &NodeSettings::new(pool, class)).allocatable;
             (offers.memory.0 >> 20, offers.extended.len())
         };
-        let report = memory(&story);
+        let report = memory(&scenario);
         assert_eq!(report.0, 7000);
-        story.desired.learned_nodes = learned_nodes(&story.desired, &story.observed);
+        scenario.desired.learned_nodes = learned_nodes(&scenario.desired, &scenario.observed);
         // Learning is idempotent.
-        assert_eq!(learned_nodes(&story.desired, &story.observed), story.desired.learned_nodes);
-        // A smaller report replaces a larger one.
-        node(&mut story).allocatable.memory = Bytes::mib(6990);
         assert_eq!(
-            learned_nodes(&story.desired, &story.observed)[0].allocatable.memory,
+            learned_nodes(&scenario.desired, &scenario.observed),
+            scenario.desired.learned_nodes
+        );
+        // A smaller report replaces a larger one.
+        node(&mut scenario).allocatable.memory = Bytes::mib(6990);
+        assert_eq!(
+            learned_nodes(&scenario.desired, &scenario.observed)[0].allocatable.memory,
             Bytes::mib(6990)
         );
         // A stored report does not hide a device plugin that is newer.
-        node(&mut story).allocatable.extended.insert("example.com/other".into(), 1);
-        assert_eq!(memory(&story).1, report.1 + 1);
-        story.observed.nodes.clear();
-        assert_eq!(memory(&story), report);
+        node(&mut scenario).allocatable.extended.insert("example.com/other".into(), 1);
+        assert_eq!(memory(&scenario).1, report.1 + 1);
+        scenario.observed.nodes.clear();
+        assert_eq!(memory(&scenario), report);
         assert_eq!(
-            learned_nodes(&story.desired, &story.observed),
-            story.desired.learned_nodes,
+            learned_nodes(&scenario.desired, &scenario.observed),
+            scenario.desired.learned_nodes,
             "the stored report stays"
         );
-        let class = story.desired.node_classes.values_mut().next().expect("one class");
+        let class = scenario.desired.node_classes.values_mut().next().expect("one class");
         class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
-        assert_eq!(memory(&story).0, 6903, "another image, other user data");
-        assert_eq!(learned_nodes(&story.desired, &story.observed), []);
+        assert_eq!(memory(&scenario).0, 6903, "another image, other user data");
+        assert_eq!(learned_nodes(&scenario.desired, &scenario.observed), []);
     }
 
-    fn node(story: &mut Story) -> &mut Node {
-        story.observed.nodes.values_mut().next().expect("launched")
+    fn node(scenario: &mut Scenario) -> &mut Node {
+        scenario.observed.nodes.values_mut().next().expect("launched")
     }
 
     fn taint(key: &str) -> Taint {
@@ -289,11 +283,11 @@ mod tests {
         for key in ["node.cloudprovider.kubernetes.io/uninitialized", "readiness.k8s.io/network"] {
             assert_eq!(learned(|s| node(s).taints.push(taint(key))), 6903, "{key}");
         }
-        let starting = |story: &mut Story| {
-            let pool = story.desired.pools.values_mut().next().expect("one pool");
+        let starting = |scenario: &mut Scenario| {
+            let pool = scenario.desired.pools.values_mut().next().expect("one pool");
             pool.startup_taints.push(taint("cilium"));
-            node(story).taints.push(taint("cilium"));
-            let Story { desired, observed, .. } = story;
+            node(scenario).taints.push(taint("cilium"));
+            let Scenario { desired, observed, .. } = scenario;
             let pool = desired.pools.values().next().expect("one pool");
             let class = desired.node_classes.values().next().expect("one class");
             let instance = observed.instances.values_mut().next().expect("launched");
@@ -305,14 +299,14 @@ mod tests {
             ("its pool is not declared", tag::POOL, "another"),
             ("it was launched with another specification", tag::SPEC, "v1:00"),
         ] {
-            let change = |story: &mut Story| {
-                let instance = story.observed.instances.values_mut().next().expect("launched");
+            let change = |scenario: &mut Scenario| {
+                let instance = scenario.observed.instances.values_mut().next().expect("launched");
                 instance.tags.insert(tag.to_owned(), value.to_owned());
             };
             assert_eq!(learned(change), 6903, "{rule}");
         }
-        let changed = |story: &mut Story| {
-            let class = story.desired.node_classes.values_mut().next().expect("one class");
+        let changed = |scenario: &mut Scenario| {
+            let class = scenario.desired.node_classes.values_mut().next().expect("one class");
             class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
         };
         assert_eq!(learned(changed), 6903, "another image, other user data");

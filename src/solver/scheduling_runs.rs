@@ -445,7 +445,7 @@ pub(super) fn names(runs: &[SchedulingRun], groups: &[PodGroup], nodes: usize) -
 mod tests {
     use super::*;
     use crate::demand::{Demand, DemandMode};
-    use crate::testing::Story;
+    use crate::testing::Scenario;
 
     #[test]
     fn samples_have_distinct_seeds_and_are_bounded_by_work() {
@@ -471,13 +471,13 @@ mod tests {
 
     #[test]
     fn node_is_occupied_only_by_pods_of_planned_workloads() {
-        let mut story = Story::new(&["m5.large"], 1_500, 1_024);
-        story.step(1);
-        let nodes: Vec<NodeName> = story.observed.nodes.keys().cloned().collect();
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 1_024);
+        scenario.step(1);
+        let nodes: Vec<NodeName> = scenario.observed.nodes.keys().cloned().collect();
         assert_eq!(nodes.len(), 1);
         for (replicas, expected) in [(2, nodes), (0, Vec::new())] {
-            story.scale(replicas);
-            let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+            scenario.scale(replicas);
+            let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
             let found: Vec<NodeName> =
                 occupied_nodes(&demand.groups).into_iter().cloned().collect();
             assert_eq!(found, expected, "{replicas} planned");

@@ -5,33 +5,33 @@ mod pod_rules;
 mod stability;
 
 use crate::model::units::MicroUsd;
-use crate::testing::Story;
+use crate::testing::Scenario;
 
 #[test]
 fn workshop_sequence_never_costs_more_than_karpenter() {
-    let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 0, 1024);
-    assert_eq!(story.step(5), (vec!["m5.large".into()], MicroUsd(96_000)));
-    assert!(story.step(12).1 <= MicroUsd(2 * 96_000));
-    assert!(story.step(5).1 <= MicroUsd(96_000));
-    assert_eq!(story.step(1), (vec!["c5.large".into()], MicroUsd(85_000)));
-    assert_eq!(story.step(0), (vec![], MicroUsd(0)));
+    let mut scenario = Scenario::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 0, 1024);
+    assert_eq!(scenario.step(5), (vec!["m5.large".into()], MicroUsd(96_000)));
+    assert!(scenario.step(12).1 <= MicroUsd(2 * 96_000));
+    assert!(scenario.step(5).1 <= MicroUsd(96_000));
+    assert_eq!(scenario.step(1), (vec!["c5.large".into()], MicroUsd(85_000)));
+    assert_eq!(scenario.step(0), (vec![], MicroUsd(0)));
 }
 
 #[test]
 fn provisioner_sequence_never_costs_more_than_karpenter() {
-    let mut story = Story::new(&["c5.large", "m5.large", "m5.xlarge"], 1000, 0);
-    assert!(story.step(12).1 <= MicroUsd(4 * 192_000));
-    assert!(story.step(5).1 <= MicroUsd(2 * 192_000));
-    assert_eq!(story.step(1), (vec!["c5.large".into()], MicroUsd(85_000)));
+    let mut scenario = Scenario::new(&["c5.large", "m5.large", "m5.xlarge"], 1000, 0);
+    assert!(scenario.step(12).1 <= MicroUsd(4 * 192_000));
+    assert!(scenario.step(5).1 <= MicroUsd(2 * 192_000));
+    assert_eq!(scenario.step(1), (vec!["c5.large".into()], MicroUsd(85_000)));
 }
 
 #[test]
 fn limits_are_reached_but_never_exceeded() {
-    let mut story = Story::new(&["m5.xlarge"], 1000, 0);
-    story.scale(9);
-    let pool = story.desired.pools.values_mut().next().expect("a pool");
+    let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
+    scenario.scale(9);
+    let pool = scenario.desired.pools.values_mut().next().expect("a pool");
     pool.limits.resources = [("cpu".into(), 8_000)].into();
-    let target = story.solve().target;
+    let target = scenario.solve().target;
     assert_eq!(target.launches.len(), 2);
     assert_eq!(target.unschedulable[0].pods, 3);
     assert_eq!(target.unschedulable[0].rejections[0].reason, "limit-reached");
@@ -45,9 +45,9 @@ fn limits_are_reached_but_never_exceeded() {
 
 #[test]
 fn oversized_pod_names_the_resource_and_a_larger_type() {
-    let mut story = Story::new(&["m5.large"], 100, 40 * 1024);
-    story.scale(1);
-    let unplaced = &story.solve().target.unschedulable[0];
+    let mut scenario = Scenario::new(&["m5.large"], 100, 40 * 1024);
+    scenario.scale(1);
+    let unplaced = &scenario.solve().target.unschedulable[0];
     assert_eq!(unplaced.rejections[0].reason, "too-small");
     assert!(unplaced.rejections[0].detail.contains("memory: needs 40Gi"), "{unplaced:?}");
     let nearest = unplaced.suggested_change.as_deref().unwrap_or_default();
@@ -56,9 +56,9 @@ fn oversized_pod_names_the_resource_and_a_larger_type() {
 
 #[test]
 fn new_nodes_spread_over_zones_of_the_same_price() {
-    let mut story = Story::new(&["m5.large"], 1000, 0);
-    story.scale(6);
-    let target = story.solve().target;
+    let mut scenario = Scenario::new(&["m5.large"], 1000, 0);
+    scenario.scale(6);
+    let target = scenario.solve().target;
     let zones: std::collections::BTreeSet<_> =
         target.launches.iter().map(|l| &l.node.zone).collect();
     assert!(zones.len() >= 3, "{zones:?}");
@@ -67,9 +67,9 @@ fn new_nodes_spread_over_zones_of_the_same_price() {
 #[test]
 fn lower_bound_never_exceeds_the_packing() {
     for replicas in [1, 2, 3, 5, 8, 13, 21, 100, 1000] {
-        let mut story = Story::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 333, 700);
-        story.scale(replicas);
-        let target = story.solve().target;
+        let mut scenario = Scenario::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 333, 700);
+        scenario.scale(replicas);
+        let target = scenario.solve().target;
         assert!(
             target.lower_bound <= target.packed_price,
             "{replicas}: {} > {}",

@@ -1,8 +1,8 @@
 //! Histograms of durations, with Prometheus-style buckets.
 //!
-//! The module reads no clock: callers pass durations. The controller has its own [`Histograms`], from
-//! the times of its events. Adapters that call from several threads use [`SharedHistograms`]. Both are
-//! merged in one status.
+//! This module reads no clock; callers pass durations. The controller fills its own [`Histograms`]
+//! from the times of its events. Adapters that run in several threads use [`SharedHistograms`]. The
+//! status combines both.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,10 +31,11 @@ const LIFETIME_BOUNDS: &[u64] = &[
     7_776_000_000,
 ];
 
-/// Maximum number of names; further ones are not recorded, so that external names cannot fill memory.
+/// Maximum number of names. Further names are ignored, so that external names cannot exhaust
+/// memory.
 const KEYS_MAX: usize = 1_000;
 
-/// Prefix of the names that use lifetime buckets.
+/// Prefix of names that use lifetime buckets.
 pub const LIFETIME: &str = "lifetime.";
 
 /// A histogram of durations.
@@ -42,7 +43,7 @@ pub const LIFETIME: &str = "lifetime.";
 pub struct Histogram {
     /// Upper bounds of the buckets, in milliseconds, ascending.
     pub bounds: &'static [u64],
-    /// Number of durations in each bucket (not cumulative); the last one is the overflow bucket.
+    /// Number of durations in each bucket (not cumulative). The last bucket is the overflow bucket.
     pub counts: Vec<u64>,
     /// Sum of all durations, in microseconds.
     pub micros: u64,
@@ -53,12 +54,12 @@ impl Histogram {
         Self { bounds, counts: vec![0; bounds.len() + 1], micros: 0 }
     }
 
-    fn add(&mut self, took: Duration) {
-        let bucket = self.bounds.partition_point(|bound| Duration::from_millis(*bound) < took);
+    fn add(&mut self, duration: Duration) {
+        let bucket = self.bounds.partition_point(|bound| Duration::from_millis(*bound) < duration);
         if let Some(count) = self.counts.get_mut(bucket) {
             *count = count.saturating_add(1);
         }
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.micros = self.micros.saturating_add(micros);
     }
 
@@ -69,24 +70,24 @@ impl Histogram {
     }
 }
 
-/// Histograms by name; the part after the first dot is the label value.
+/// Histograms by name. The part of a name after the first dot is the label value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Histograms(BTreeMap<String, Histogram>);
 
 impl Histograms {
-    /// Records a duration; ignores a negative one, after a clock was set back.
-    pub fn note(&mut self, name: &str, took: impl TryInto<Duration>) {
-        let Ok(took) = took.try_into() else { return };
+    /// Records a duration. Negative durations, after a clock was set back, are ignored.
+    pub fn note(&mut self, name: &str, duration: impl TryInto<Duration>) {
+        let Ok(duration) = duration.try_into() else { return };
         if let Some(known) = self.0.get_mut(name) {
-            return known.add(took);
+            return known.add(duration);
         }
         if self.0.len() < KEYS_MAX {
             let bounds = if name.starts_with(LIFETIME) { LIFETIME_BOUNDS } else { LATENCY_BOUNDS };
             self.0
                 .entry(name.to_owned())
                 .or_insert_with(|| Histogram::with_bounds(bounds))
-                .add(took);
+                .add(duration);
         }
     }
 
@@ -95,20 +96,20 @@ impl Histograms {
         self.0.iter().map(|(name, histogram)| (name.as_str(), histogram))
     }
 
-    /// Adds the histograms of another source, whose names are distinct.
+    /// Adds the histograms of another source. Their names must be distinct.
     pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 }
 
-/// [`Histograms`] that several threads record into.
+/// [`Histograms`] for recording from several threads.
 #[derive(Debug, Clone, Default)]
 pub struct SharedHistograms(Arc<Mutex<Histograms>>);
 
 impl SharedHistograms {
     /// Records a duration.
-    pub fn note(&self, name: &str, took: Duration) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(name, took);
+    pub fn note(&self, name: &str, duration: Duration) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).note(name, duration);
     }
 
     /// Returns a copy of the current histograms.
@@ -125,16 +126,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn duration_is_counted_in_its_bucket_and_the_sum() {
+    fn duration_is_added_to_its_bucket_and_the_sum() {
         let mut measured = Histograms::default();
         for millis in [0, 5, 6, 3_600_000, 3_600_001] {
             measured.note("x", Duration::from_millis(millis));
         }
         measured.note("x", SignedDuration::from_millis(-1));
-        let (_, histogram) = measured.iter().next().expect("one");
-        assert_eq!(histogram.count(), 5, "what is before its beginning is none");
-        let used = |n: usize| histogram.counts[n];
-        assert_eq!((used(0), used(1), used(17), used(18)), (2, 1, 1, 1));
+        let (_, histogram) = measured.iter().next().expect("one histogram");
+        assert_eq!(histogram.count(), 5, "negative durations are ignored");
+        let count_of = |n: usize| histogram.counts[n];
+        assert_eq!((count_of(0), count_of(1), count_of(17), count_of(18)), (2, 1, 1, 1));
         assert_eq!(histogram.micros, 7_200_012_000);
         assert!([LATENCY_BOUNDS, LIFETIME_BOUNDS].iter().all(|bounds| bounds.is_sorted()));
     }
@@ -157,7 +158,7 @@ mod tests {
     fn lifetimes_use_lifetime_buckets() {
         let mut measured = Histograms::default();
         measured.note("lifetime.web", Duration::from_hours(2));
-        let (_, histogram) = measured.iter().next().expect("one");
+        let (_, histogram) = measured.iter().next().expect("one histogram");
         assert_eq!((histogram.bounds, histogram.counts[3]), (LIFETIME_BOUNDS, 1));
     }
 }

@@ -1,4 +1,5 @@
-//! Logs as JSON, one object a line: `time`, `level`, `event`, `message`, then the fields of the entry.
+//! Logs as JSON, one object per line: `time`, `level`, `event`, `message`, then the fields of the
+//! entry.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ use crate::render::escape;
 /// Default event name.
 const EVENT: &str = "log";
 
-/// Formats each entry as a JSON object.
+/// Formatter that writes each log entry as a JSON object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JsonLines;
 
@@ -37,7 +38,7 @@ where
         let name = name.unwrap_or_else(|| EVENT.to_owned());
         let target = event.metadata().target();
         fields.0.entry("target").or_insert_with(|| target.into());
-        writeln!(writer, "{}", json_line(Timestamp::now(), &level, &name, (&message, fields.0)))
+        writeln!(writer, "{}", json_line(Timestamp::now(), &level, &name, &message, fields.0))
     }
 }
 
@@ -46,7 +47,8 @@ pub(crate) fn json_line(
     time: Timestamp,
     level: &str,
     event: &str,
-    (message, fields): (&str, Map<String, Json>),
+    message: &str,
+    fields: Map<String, Json>,
 ) -> String {
     let mut all = Map::new();
     all.insert("time".to_owned(), format!("{time:.3}").into());
@@ -60,7 +62,7 @@ pub(crate) fn json_line(
     Json::Object(all).to_string()
 }
 
-/// The fields of an entry.
+/// Fields of a log entry or span.
 #[derive(Debug, Default)]
 pub(super) struct Fields(pub(super) Map<String, Json>);
 
@@ -107,7 +109,7 @@ mod tests {
         let fields = [("plan", "sha256:ab\u{202e}"), ("time", "never")];
         let fields = fields.map(|(name, value)| (name.to_owned(), Json::from(value)));
         let text =
-            json_line(time, "info", "plan", ("1 to add\n\u{1b}[2J", fields.into_iter().collect()));
+            json_line(time, "info", "plan", "1 to add\n\u{1b}[2J", fields.into_iter().collect());
         let read: Json = serde_json::from_str(&text).expect("an object");
         assert_eq!(read["time"], "2026-11-22T02:00:00.123Z");
         assert_eq!((&read["level"], &read["event"]), (&"info".into(), &"plan".into()));

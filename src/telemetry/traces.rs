@@ -1,9 +1,9 @@
 //! Exports traces to an OpenTelemetry collector, as OTLP over HTTP with JSON bodies.
 //!
-//! This module knows the wire form and the environment variables; callers create the spans. It uses no
-//! SDK: the body is a page of JSON, and the SDK with an exporter is some forty crates. Invariants:
-//! traced code never waits for the collector; the queue is bounded, and spans beyond it are dropped and
-//! counted; a failing collector is reported once.
+//! This module handles the wire format and the environment variables; callers create the spans. It
+//! avoids the OpenTelemetry SDK, which adds about forty crates for one JSON request. Invariants:
+//! traced code never waits for the collector. The queue is bounded, and excess spans are dropped
+//! and counted. A failing collector is reported once.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::json_lines::Fields;
 
-/// Maximum number of queued spans, and of spans in one request.
+/// Maximum number of queued spans, and maximum number of spans per request.
 const QUEUE_MAX: usize = 4_096;
 const BATCH_MAX: usize = 512;
 /// Interval between exports.
@@ -39,7 +39,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Reads the environment variables of OpenTelemetry; returns `None` if they name no collector.
+    /// Reads the environment variables of OpenTelemetry. Returns `None` without a collector.
     pub(super) fn from_env(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
@@ -69,7 +69,7 @@ impl Collector {
     }
 }
 
-/// An ended span.
+/// A completed span.
 #[derive(Debug, Clone)]
 struct Span {
     trace: u128,
@@ -86,7 +86,7 @@ fn body(service: &str, spans: &[Span]) -> Json {
     let text = |name: &str, value: &str| json!({ "key": name, "value": { "stringValue": value } });
     let attribute = |(name, value): (&String, &Json)| match value {
         Json::Bool(is) => json!({ "key": name, "value": { "boolValue": is } }),
-        // OTLP writes 64-bit integers as strings.
+        // OTLP encodes 64-bit integers as strings.
         Json::Number(n) => json!({ "key": name, "value": { "intValue": n.to_string() } }),
         Json::String(value) => text(name, value),
         Json::Null | Json::Array(_) | Json::Object(_) => text(name, &value.to_string()),
@@ -115,7 +115,7 @@ fn body(service: &str, spans: &[Span]) -> Json {
     }] })
 }
 
-/// A tracing layer that queues ended spans.
+/// A tracing layer that queues completed spans.
 pub(super) struct SpanExporter {
     ended: SyncSender<Span>,
     dropped: Arc<AtomicU64>,
@@ -123,7 +123,7 @@ pub(super) struct SpanExporter {
     id_count: AtomicU64,
 }
 
-/// The thread that exports queued spans; dropping it flushes the rest.
+/// Thread that exports queued spans. Dropping it flushes the queue.
 #[derive(Debug)]
 pub(super) struct ExporterThread {
     stop: Option<SyncSender<()>>,
@@ -148,13 +148,13 @@ impl SpanExporter {
         let lost = Arc::clone(&dropped);
         let thread = std::thread::Builder::new()
             .name("traces".to_owned())
-            .spawn(move || send(&collector, &spans, &stopped, &lost))?;
-        let sending = ExporterThread { stop: Some(stop), thread: Some(thread) };
-        let (chance, made) = (RandomState::new(), AtomicU64::new(1));
-        Ok((Self { ended, dropped, random: chance, id_count: made }, sending))
+            .spawn(move || export_spans(&collector, &spans, &stopped, &lost))?;
+        let exporter = ExporterThread { stop: Some(stop), thread: Some(thread) };
+        let (random, id_count) = (RandomState::new(), AtomicU64::new(1));
+        Ok((Self { ended, dropped, random, id_count }, exporter))
     }
 
-    /// Returns a random id other than 0.
+    /// Returns a random non-zero ID.
     fn random_id(&self) -> u64 {
         let mut hasher = self.random.build_hasher();
         hasher.write_u64(self.id_count.fetch_add(1, Ordering::Relaxed));
@@ -162,7 +162,7 @@ impl SpanExporter {
     }
 }
 
-fn send(
+fn export_spans(
     collector: &Collector,
     spans: &Receiver<Span>,
     stopped: &Receiver<()>,
@@ -171,13 +171,13 @@ fn send(
     let config = ureq::Agent::config_builder().timeout_global(Some(EXPORT_TIMEOUT)).build();
     let agent = ureq::Agent::new_with_config(config);
     let mut failing = false;
-    let mut ends = false;
-    while !ends {
-        ends = stopped.recv_timeout(FLUSH_INTERVAL) != Err(RecvTimeoutError::Timeout);
+    let mut is_stopping = false;
+    while !is_stopping {
+        is_stopping = stopped.recv_timeout(FLUSH_INTERVAL) != Err(RecvTimeoutError::Timeout);
         let until = Instant::now() + EXPORT_TIMEOUT;
         loop {
             let batch: Vec<Span> = spans.try_iter().take(BATCH_MAX).collect();
-            if batch.is_empty() || (ends && Instant::now() >= until) {
+            if batch.is_empty() || (is_stopping && Instant::now() >= until) {
                 break;
             }
             let sent = collector.send(&agent, &batch);

@@ -1,5 +1,5 @@
-//! The same bytes: each tree planned on one core and on all, by this build and, where there is one,
-//! by the build without optimization beside it.
+//! Plans each tree on one core, on all cores and with the debug build, and compares the plans byte
+//! by byte.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 const TREES: [&str; 6] = ["web", "bench", "nodesized", "constrained", "openb_cpu", "dlrm_cpu"];
 
-/// Prints a row for each tree: the digest of its plan, and whether every run came to it.
+/// Prints a row for each tree with the digest of its plan and the result of each comparison.
 pub(crate) fn rows() -> anyhow::Result<()> {
     let release = PathBuf::from(env!("CARGO_BIN_EXE_fleetwright"));
     let target = release.ancestors().nth(2).unwrap_or(Path::new("target"));
@@ -22,20 +22,20 @@ pub(crate) fn rows() -> anyhow::Result<()> {
         pinned.args(["-c", "0"]).arg(&release);
         let one = digest(pinned, &path)?;
         let debug = if debug.exists() {
-            said(digest(Command::new(&debug), &path)? == all)
+            comparison(digest(Command::new(&debug), &path)? == all)
         } else {
             "not built"
         };
-        println!("{tree:<12} {all:016x} {:>10} {debug:>10}", said(one == all));
+        println!("{tree:<12} {all:016x} {:>10} {debug:>10}", comparison(one == all));
     }
     Ok(())
 }
 
-fn said(is_same: bool) -> &'static str {
+fn comparison(is_same: bool) -> &'static str {
     if is_same { "same" } else { "DIFFERENT" }
 }
 
-/// Returns the first eight bytes of the digest of the plan that a command makes of a tree, as JSON.
+/// Returns the first eight bytes of the digest of the JSON plan that `command` makes for a tree.
 fn digest(mut command: Command, tree: &Path) -> anyhow::Result<u64> {
     command.args(["plan", "--world", "empty", "--format", "json", "--at", "2026-11-01T00:00:00Z"]);
     let output = command.arg(tree).stderr(Stdio::null()).output()?;

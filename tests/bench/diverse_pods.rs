@@ -1,44 +1,45 @@
-//! The mix of pods and types on which Karpenter measures its scheduler (`makeDiversePods` of its
-//! `scheduling_benchmark_test.go`, types of its fake provider): a fifth each of plain pods, pods
-//! spread over zones, pods spread over hosts, pods that want their like in one zone, and pods that
-//! want none of their like on their host.
+//! The pod mix of Karpenter's scheduling benchmark: `makeDiversePods` in
+//! `scheduling_benchmark_test.go`, with the types of its fake provider. One fifth each are plain
+//! pods, pods with a zone spread, pods with a host spread, pods with zone affinity, and pods with
+//! host anti-affinity.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// Requests for cpu, in thousandths.
+/// CPU requests in millicores.
 const CPU: [i64; 5] = [100, 250, 500, 1000, 1500];
-/// Requests for memory, in MiB.
+/// Memory requests in MiB.
 const MEMORY: [i64; 6] = [100, 256, 512, 1024, 2048, 4096];
-/// Values of the labels that selectors look for.
+/// Values of the labels that selectors match.
 const LABELS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
-/// What a pod asks of the others.
+/// Placement rule of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// Nothing; the label.
+    /// No rule. The value is that of the pod's label.
     Plain(&'static str),
-    /// Zones may differ by one pod labelled with the second value; its own label is the first.
+    /// A zone spread with a skew of one. The values are those of the pod's own label and of the
+    /// selector.
     ZoneSpread(&'static str, &'static str),
-    /// Hosts may differ by one pod, likewise.
+    /// A host spread with a skew of one, with the same values.
     HostSpread(&'static str, &'static str),
-    /// Pods of this label stay in one zone.
+    /// Pods with this label share one zone.
     ZoneAffinity(&'static str),
-    /// No two on one host.
+    /// Each pod is on a host of its own.
     HostAntiAffinity,
 }
 
-/// A pod of the mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pod {
     pub(crate) rule: Rule,
-    /// Thousandths.
+    /// CPU request in millicores.
     pub(crate) cpu: i64,
-    /// MiB.
+    /// Memory request in MiB.
     pub(crate) memory: i64,
 }
 
-/// Returns `count` pods in the order of the original: kind by kind, the remainder plain.
+/// Returns `count` pods in the order of Karpenter's benchmark: grouped by rule, with the remainder
+/// plain.
 pub(crate) fn pods(count: usize, seed: u64) -> Vec<Pod> {
     let mut rng = Pcg64::seed_from_u64(seed);
     let fifth = count / 5;

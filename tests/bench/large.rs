@@ -8,12 +8,12 @@ use fleetwright::plan::{Plan, breakdown};
 const NODES: usize = 5_000;
 const GONE: usize = 1_000;
 
-/// Returns a plan over 5,000 nodes, like those that the example's plan keeps and removes.
+/// Returns a plan over 5,000 nodes that removes 1,000 of them, from the rows of the example plan.
 pub(crate) fn large() -> anyhow::Result<Plan> {
     sized(NODES, GONE)
 }
 
-/// Returns a plan over so many nodes, of which so many go.
+/// Returns a plan over `nodes` nodes that removes `gone_nodes` of them.
 pub(crate) fn sized(nodes: usize, gone_nodes: usize) -> anyhow::Result<Plan> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/quickstart.json");
     let mut plan: Plan = serde_json::from_str(&std::fs::read_to_string(path)?)?;

@@ -1,15 +1,25 @@
 //! Measures planning: `cargo bench --bench plan [-- PART… | DIRECTORY…]`.
 //!
-//! The parts are `trees` (cost and bounds), `luck` (what other ties leave over, of these trees or of the
-//! directories named), `few` (against every way to part few pods), `alone` (solving without proof), `plans`, `mix`, `standing` (consolidating and
-//! planning anew), `bytes` (on one core and on all),
-//! `scheduler`, `views` and `repository` (20,000 manifests and 500 overlays); without arguments all of them are printed.
+//! The parts are
+//! - `trees`: cost and bounds,
+//! - `luck`: pods left over under other tie-breaking, of these trees or of the named directories,
+//! - `few`: the plans of few pods against an exhaustive search,
+//! - `alone`: the solver without a proof,
+//! - `plans`: the examples, two synthetic trees, or the named directories,
+//! - `mix`: the pod mix of Karpenter's benchmark,
+//! - `standing`: consolidation and repeated planning of existing fleets,
+//! - `bytes`: the plan on one core and on all cores,
+//! - `scheduler`: the scheduler model alone,
+//! - `views`: the output formats,
+//! - `repository`: 20,000 manifests and 500 overlays.
 //!
-//! Prints, for each tree, the median over several runs of reading, loading the catalogue and
-//! planning in this process, of the whole `fleetwright plan` process, and what the fleet costs against its lower bound. Without arguments the trees are the
-//! examples and two made ones of 10,000 pods each: one of 2,000 manifests, one of 1,000 manifests on
-//! some 2,000 small nodes; then come the mix of pods and types on which Karpenter measures itself,
-//! and the scheduler's model alone on that mix. Nothing here asserts a time.
+//! Without arguments it runs all parts.
+//!
+//! `plans` prints the medians of several runs for each tree: the time to read it, to load the
+//! catalog and to plan in this process, and the time of the whole `fleetwright plan` process. It
+//! also prints the price of the fleet against its lower bound. The two synthetic trees have 10,000
+//! pods each: one in 2,000 manifests, one in 1,000 manifests on some 2,000 small nodes. The
+//! benchmark asserts no time.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 
@@ -51,7 +61,7 @@ use fleetwright::solver::Settings;
 
 const RUNS: usize = 5;
 
-/// What can be asked for by name.
+/// Names of the parts.
 const PARTS: [&str; 11] = [
     "trees",
     "luck",
@@ -66,20 +76,20 @@ const PARTS: [&str; 11] = [
     "repository",
 ];
 
-/// A tree of Deployments with requests that repeat rarely.
+/// A synthetic tree of Deployments whose requests rarely repeat.
 #[derive(Clone, Copy)]
 struct SyntheticTree {
-    /// How many Deployments there are.
+    /// Number of Deployments.
     count: usize,
-    /// Pods of each.
+    /// Pods of each Deployment.
     replicas: usize,
-    /// Least CPU of a pod, in thousandths of a core.
+    /// Minimum CPU request of a pod in millicores.
     cpu: usize,
-    /// vCPUs that a node must have fewer of.
+    /// Exclusive upper limit of the vCPUs of a node.
     below_vcpus: usize,
 }
 
-const MADE: [(&str, SyntheticTree); 2] = [
+const SYNTHETIC: [(&str, SyntheticTree); 2] = [
     ("made-manifests", SyntheticTree { count: 2_000, replicas: 5, cpu: 50, below_vcpus: 1_000 }),
     ("made-nodes", SyntheticTree { count: 1_000, replicas: 10, cpu: 300, below_vcpus: 5 }),
 ];
@@ -101,11 +111,11 @@ fn main() -> anyhow::Result<()> {
     if wanted("alone") {
         packing::rows()?;
     }
-    let lucky = wanted("luck");
-    if lucky {
+    let ties = wanted("luck");
+    if ties {
         tie_breaking::rows(&named)?;
     }
-    if wanted("plans") || !named.is_empty() && !lucky {
+    if wanted("plans") || !named.is_empty() && !ties {
         plans(named)?;
     }
     if wanted("mix") {
@@ -129,7 +139,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints how often few pods get the cheapest fleet there is, and how far off the others are.
+/// Prints the number of cases with the cheapest possible fleet for few pods, and the largest excess
+/// price.
 fn few() {
     const CASES: u64 = 1_000;
     let found: Vec<optimality::FleetPrices> = (0..CASES).map(optimality::case).collect();
@@ -155,11 +166,11 @@ fn few() {
     );
 }
 
-/// Prints a row for each directory, or for the examples and the made trees.
+/// Prints a row for each directory, or for the examples and the synthetic trees.
 fn plans(named: Vec<PathBuf>) -> anyhow::Result<()> {
     let made = tempfile::tempdir()?;
     let trees = if named.is_empty() {
-        for (name, tree) in MADE {
+        for (name, tree) in SYNTHETIC {
             make_tree(&made.path().join(name), tree)?;
         }
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
@@ -168,7 +179,7 @@ fn plans(named: Vec<PathBuf>) -> anyhow::Result<()> {
             .filter(|path| path.is_dir())
             .collect();
         trees.sort();
-        trees.extend(MADE.map(|(name, _)| made.path().join(name)));
+        trees.extend(SYNTHETIC.map(|(name, _)| made.path().join(name)));
         trees
     } else {
         named
@@ -234,7 +245,7 @@ fn row(tree: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The instance types that the plan runs on, most frequent first.
+/// Returns the most frequent instance types of the plan with their counts.
 fn shapes(plan: &Plan) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for state in plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref()) {
@@ -252,13 +263,13 @@ fn shapes(plan: &Plan) -> String {
         .join(", ")
 }
 
-fn median(times: &mut BTreeMap<&str, Vec<Duration>>, stage: &str) -> String {
-    let list = times.get_mut(stage).expect("a stage that ran");
+fn median(times: &mut BTreeMap<&str, Vec<Duration>>, step: &str) -> String {
+    let list = times.get_mut(step).expect("a step that ran");
     list.sort();
     format!("{:.1}", list[list.len() / 2].as_secs_f64() * 1000.0)
 }
 
-/// Runs the binary as a user does, from start to exit.
+/// Runs the `fleetwright plan` process.
 fn whole_process(tree: &Path) -> anyhow::Result<()> {
     let status = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
         .args(["plan", "--world", "empty", "--at", "2026-11-01T00:00:00Z"])
@@ -269,15 +280,15 @@ fn whole_process(tree: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plans `tree` from an empty world, on `catalog` or on what its region offers.
+/// Plans `tree` from an empty world with `catalog`, or with the catalog of its region.
 fn run(
     tree: &Path,
     catalog: Option<&Catalog>,
     times: &mut BTreeMap<&'static str, Vec<Duration>>,
 ) -> anyhow::Result<Plan> {
     let mut begun = Instant::now();
-    let mut lap = |stage| {
-        times.entry(stage).or_default().push(begun.elapsed());
+    let mut lap = |step| {
+        times.entry(step).or_default().push(begun.elapsed());
         begun = Instant::now();
     };
     let files = read_tree(tree)?;

@@ -1,4 +1,4 @@
-//! The diverse mix as a repository and a catalogue, planned from an empty world by the engine.
+//! The diverse pod mix as a repository, planned from an empty world.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use fleetwright::plan::wire::DiagnosticSeverity;
 use crate::diverse_pods::{Pod, Rule, pods};
 use crate::{RUNS, median, run};
 
-/// Pods, and the pods a second that Karpenter's own scheduler plans on two cores
-/// (`Solve` of v1.13, measured on the machine of the first runs of this benchmark).
+/// Number of pods, and the pods per second that Karpenter's scheduler plans on two cores (`Solve`
+/// of v1.13, measured on the host of the first runs).
 const SIZES: [(usize, u32); 3] = [(1_000, 376), (5_000, 380), (10_000, 280)];
 const ZONES: [&str; 3] = ["test-zone-1", "test-zone-2", "test-zone-3"];
 const TYPES: i64 = 400;
@@ -47,7 +47,7 @@ spec:
     evictionHard: { memory.available: 0Mi }
 ";
 
-/// Prints a row for each size: the median time of the whole `engine::plan`.
+/// Prints a row for each size with the median time of the planner.
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
         "{:<28} {:>7} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>10} {:>7}",
@@ -101,7 +101,7 @@ fn row(count: usize, karpenter: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a Deployment for all pods that are alike; returns how many there are.
+/// Writes one Deployment for each group of equal pods. Returns the number of Deployments.
 pub(crate) fn write_tree(root: &Path, pods: &[Pod]) -> anyhow::Result<usize> {
     let mut groups: BTreeMap<Pod, usize> = BTreeMap::new();
     for pod in pods {
@@ -160,8 +160,9 @@ fn write_deployment(
     Ok(())
 }
 
-/// The types of Karpenter's fake provider: n vCPU, 2n GiB, 10n pods; spot in two zones, on demand
-/// in three, at one price. Memory is such that 2n GiB are left after what a virtual instance loses.
+/// Returns the types of Karpenter's fake provider. Type n has n vCPU, 2n GiB and room for 10n pods,
+/// at one price for spot in two zones and on-demand in three. The listed memory includes the share
+/// that a virtual instance loses, so that 2n GiB remain.
 pub(crate) fn catalog() -> Catalog {
     let names: Vec<String> = (1..=TYPES).map(|n| format!("fake{n}.it")).collect();
     let types: Vec<SyntheticType<'_>> = names

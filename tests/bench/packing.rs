@@ -1,5 +1,5 @@
-//! Solving alone, beside what proving the answer takes: the diverse mix, and many classes of pods
-//! over the whole catalogue.
+//! The solver without a proof, for the diverse pod mix and for many pod classes over the whole
+//! catalog.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,10 +23,10 @@ use crate::{diverse_pods, mix};
 const RUNS: usize = 3;
 const SEED: u64 = 42;
 
-/// Pods of the diverse mix; Karpenter's own `Solve` plans 280 to 380 of them a second.
+/// Pods of the diverse mix. Karpenter's `Solve` plans 280 to 380 of them per second.
 const MIX: [usize; 5] = [1_000, 5_000, 10_000, 100_000, 1_000_000];
 
-/// Pods of the many classes, and how many classes.
+/// Number of pods and of classes.
 const MANY: [(usize, usize); 2] = [(100_000, 1_000), (1_000_000, 1_000)];
 
 const FLEET: &str = "apiVersion: fleetwright.dev/v1
@@ -56,7 +56,6 @@ spec:
   securityGroupSelectorTerms: [{ tags: { a: b } }]
 ";
 
-/// What is to be packed.
 struct PackingInputs {
     desired: Desired,
     observed: Observed,
@@ -97,7 +96,7 @@ impl PackingInputs {
     }
 }
 
-/// Prints a row for each size of both.
+/// Prints a row for each size of both inputs.
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
         "{:<28} {:>8} {:>7} {:>8} {:>8} {:>10} {:>10} {:>12} {:>7} {:>8}",
@@ -120,7 +119,7 @@ pub(crate) fn rows() -> anyhow::Result<()> {
     for (pods, classes) in MANY {
         let root = tempfile::tempdir()?;
         write_many(root.path(), pods, classes)?;
-        row("catalogue, spot drawn", pods, &PackingInputs::read(root.path(), with_spot()?)?)?;
+        row("catalog, random spot", pods, &PackingInputs::read(root.path(), with_spot()?)?)?;
     }
     Ok(())
 }
@@ -132,7 +131,7 @@ fn row(name: &str, pods: usize, world: &PackingInputs) -> anyhow::Result<()> {
         last = Some(world.packed(None));
         times.push(begun.elapsed());
     }
-    let packed = last.expect("it was packed");
+    let packed = last.expect("at least one run");
     times.sort();
     let seconds = times[RUNS / 2].max(Duration::from_micros(1)).as_secs_f64();
     let peak = peak_megabytes();
@@ -153,13 +152,13 @@ fn row(name: &str, pods: usize, world: &PackingInputs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How far a price is above a bound, in percent.
+/// Returns the distance of a price from a bound in percent.
 fn gap(price: MicroUsd, bound: MicroUsd) -> f64 {
     let micro = |price: MicroUsd| i32::try_from(price.0 / 1000).map_or(f64::NAN, f64::from);
     (micro(price) / micro(bound) - 1.0) * 100.0
 }
 
-/// The most memory that this process held so far; 0 where the system does not say.
+/// Returns the peak memory of this process in MiB, or 0 if the system does not report it.
 fn peak_megabytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -167,7 +166,7 @@ fn peak_megabytes() -> u64 {
     kilobytes.unwrap_or(0) / 1024
 }
 
-/// Writes Deployments of sizes drawn at random, the first ones with the most pods (Zipf).
+/// Writes Deployments with random requests whose replicas follow a Zipf distribution.
 pub(crate) fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Result<()> {
     let mut rng = Pcg64::seed_from_u64(SEED);
     let harmonic: f64 = (1..=u32::try_from(classes)?).map(|rank| 1.0 / f64::from(rank)).sum();
@@ -177,7 +176,7 @@ pub(crate) fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Re
         let replicas = format!("{:.0}", share.max(1.0)).parse()?;
         let cpu = 50 * rng.random_range(1..=80);
         let memory = cpu * rng.random_range(1..=8);
-        write_deployment(&mut text, &format!("many-{rank}"), replicas, (cpu, memory))?;
+        write_deployment(&mut text, &format!("many-{rank}"), replicas, cpu, memory)?;
     }
     std::fs::write(root.join("fleetwright.yaml"), FLEET)?;
     std::fs::write(root.join("pool.yaml"), POOL)?;
@@ -185,7 +184,7 @@ pub(crate) fn write_many(root: &Path, pods: usize, classes: usize) -> anyhow::Re
     Ok(())
 }
 
-/// The catalogue with spot prices drawn: on-demand × U(0.28, 0.60), each type and zone its own.
+/// Returns the catalog with random spot prices of 28 to 60 percent of on-demand, by type and zone.
 fn with_spot() -> anyhow::Result<Catalog> {
     let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
     let setting =

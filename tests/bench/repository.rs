@@ -1,7 +1,7 @@
-//! A large repository: 20,000 manifests, and 500 overlays beside them.
+//! A large repository of 20,000 manifests, without and with 500 overlays.
 //!
-//! Prints what `validate` and `plan` take, as whole processes, and how much memory they held at
-//! most. Overlays need `kustomize` or `kubectl` on the PATH; cold is a run without its cache.
+//! Prints the wall time and the peak memory of the `validate` and `plan` processes. Overlays need
+//! `kustomize` or `kubectl` on the PATH. A cold run has an empty render cache.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 const MANIFESTS: usize = 20_000;
 const OVERLAYS: usize = 500;
 
-/// Files in one directory.
+/// Number of files in each directory.
 const PER_DIRECTORY: usize = 100;
 
 const POOL: &str = include_str!("../../examples/overlays/cluster/pool.yaml");
 
-/// Prints the rows.
 pub(crate) fn rows() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let plain = folder.path().join("plain");
@@ -88,10 +87,10 @@ fn row(name: &str, arguments: &[&str], tree: &Path, cache: &Path) -> anyhow::Res
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    // The kernel keeps the most that a process ever held, so that the last look is the peak.
+    // The kernel records the peak of a process, so the last sample contains it.
     let mut peak = 0;
     while child.try_wait()?.is_none() {
-        peak = peak.max(most_held(child.id()));
+        peak = peak.max(peak_kib(child.id()));
         std::thread::sleep(Duration::from_millis(1));
     }
     let wall = begun.elapsed();
@@ -100,8 +99,8 @@ fn row(name: &str, arguments: &[&str], tree: &Path, cache: &Path) -> anyhow::Res
     Ok(())
 }
 
-/// Returns the most memory that a process held so far, in KiB; 0 where the system does not say.
-fn most_held(pid: u32) -> u64 {
+/// Returns the peak memory of a process in KiB, or 0 if the system does not report it.
+fn peak_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The scheduler's model alone: the diverse mix onto nodes that are there.
+//! The scheduler model alone, for the diverse pod mix on existing nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +19,24 @@ use rand_pcg::Pcg64;
 
 use crate::diverse_pods::{Pod, Rule, pods};
 
-/// Pods and the nodes that Karpenter plans for them.
+/// Number of pods, and of the nodes that Karpenter plans for them.
 const SIZES: [(usize, usize); 3] = [(1_000, 200), (5_000, 1_000), (10_000, 2_000)];
 const RUNS: usize = 5;
 
-/// Prints a row for each size, order and sort of owner.
+/// The order of the pods, and whether they have an owner and thus default spreading.
+struct SchedulerVariant {
+    name: &'static str,
+    is_shuffled: bool,
+    has_owner: bool,
+}
+
+const VARIANTS: [SchedulerVariant; 3] = [
+    SchedulerVariant { name: "as declared", is_shuffled: false, has_owner: false },
+    SchedulerVariant { name: "shuffled", is_shuffled: true, has_owner: false },
+    SchedulerVariant { name: "shuffled, default spreading", is_shuffled: true, has_owner: true },
+];
+
+/// Prints a row for each size, order and owner setting.
 pub(crate) fn rows() {
     println!(
         "{:<28} {:>7} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
@@ -38,25 +51,21 @@ pub(crate) fn rows() {
         "ns/try"
     );
     for (count, nodes) in SIZES {
-        for (name, shuffled, has_owner) in [
-            ("as declared", false, false),
-            ("shuffled", true, false),
-            ("shuffled, default spreading", true, true),
-        ] {
-            row(name, count, nodes, shuffled, has_owner);
+        for variant in &VARIANTS {
+            row(variant, count, nodes);
         }
     }
 }
 
-fn row(name: &str, count: usize, nodes: usize, shuffled: bool, has_owner: bool) {
+fn row(variant: &SchedulerVariant, count: usize, nodes: usize) {
     let mut mix = pods(count, 42);
-    if shuffled {
+    if variant.is_shuffled {
         mix.shuffle(&mut Pcg64::seed_from_u64(1));
     }
     let begun = cpu_time();
     let mut scheduler = Scheduler::new((0..nodes).map(node).collect(), &BTreeMap::new(), 1);
     let classes: Vec<ClassIndex> =
-        mix.iter().map(|pod| class(&mut scheduler, pod, has_owner)).collect();
+        mix.iter().map(|pod| class(&mut scheduler, pod, variant.has_owner)).collect();
     let prepared = cpu_time().saturating_sub(begun);
     let (mut clones, mut runs, mut unplaced, mut tries) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..RUNS {
@@ -74,7 +83,7 @@ fn row(name: &str, count: usize, nodes: usize, shuffled: bool, has_owner: bool) 
     let run = runs[RUNS / 2];
     println!(
         "{:<28} {:>7} {:>7} {:>8} {:>9.2} {:>9.2} {:>9.2} {:>9} {:>9.1}",
-        name,
+        variant.name,
         count,
         nodes,
         unplaced,
@@ -86,21 +95,20 @@ fn row(name: &str, count: usize, nodes: usize, shuffled: bool, has_owner: bool) 
     );
 }
 
-/// Returns the processor time that this thread has used, which other processes do not lengthen.
+/// Returns the CPU time of this thread, which other processes do not affect.
 fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|n| n.parse().ok());
     nanos.map_or_else(wall_time, Duration::from_nanos)
 }
 
-/// Returns the time since some moment, where the system does not tell processor time.
+/// Returns the time since the first call, if the system does not report CPU time.
 fn wall_time() -> Duration {
     static BEGUN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     BEGUN.elapsed()
 }
 
-/// A node that holds about as much as the five pods that fall to it ask for, and half as much
-/// again; three zones in turn.
+/// Returns a node with about half as much again as five pods request, in one of three zones.
 fn node(index: usize) -> ScheduleNode {
     let name = format!("node-{index}");
     let labels = [

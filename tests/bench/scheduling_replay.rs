@@ -1,7 +1,7 @@
-//! A plan's pods put to the scheduler's model once more, in orders of its own.
+//! Schedules the pods of a plan with the scheduler model in independent orders.
 //!
-//! The rehearsal of `solve` is not asked: what stands here reads a finished plan, places each pod that
-//! it calls placed on the nodes that it plans, and counts those that wait in the end.
+//! It does not use the placement simulation of the solver. It reads a finished plan, schedules each
+//! pod that the plan places onto the planned nodes, and counts the pods that stay pending.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
 
-/// In which order pods come.
+/// The order in which pods arrive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PodSequence {
     Declared,
@@ -31,13 +31,13 @@ pub(crate) enum PodSequence {
     MostMemoryFirst,
     LeastMemoryFirst,
     ByNamespace,
-    /// One of each workload after the other.
+    /// One pod of each workload in turn.
     InTurn,
     Shuffled,
 }
 
-/// The rules of Kubernetes 1.35 or of 1.36, which breaks ties by the order of nodes instead of drawing
-/// them, unless its scheduler has extenders.
+/// The scoring rules of Kubernetes 1.35 or 1.36. Version 1.36 without extenders breaks ties by the
+/// order of the nodes instead of at random.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SchedulerRules {
     Drawn135,
@@ -45,59 +45,71 @@ pub(crate) enum SchedulerRules {
     Heaped136,
 }
 
-/// A way to come: an order, the rules of the scheduler, and the seed of shuffles, ties and, where these
-/// go by it, the order of nodes.
-pub(crate) type ReplayVariant = (PodSequence, SchedulerRules, u64);
+/// A way to schedule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplayVariant {
+    order: PodSequence,
+    rules: SchedulerRules,
+    /// Seed for shuffles, random ties and the order of nodes.
+    seed: u64,
+}
 
-/// Ways that the plan of a fleet that is not large names, in code of its own.
+impl ReplayVariant {
+    pub(crate) const fn new(order: PodSequence, rules: SchedulerRules, seed: u64) -> Self {
+        Self { order, rules, seed }
+    }
+}
+
+/// Combinations that the plan of a small fleet simulates, implemented separately.
 pub(crate) const REPLAY_VARIANTS: [ReplayVariant; 10] = [
-    (PodSequence::Declared, SchedulerRules::Drawn136, 0),
-    (PodSequence::Declared, SchedulerRules::Drawn135, 1),
-    (PodSequence::MostCpuFirst, SchedulerRules::Drawn136, 2),
-    (PodSequence::LeastCpuFirst, SchedulerRules::Drawn135, 5),
-    (PodSequence::MostCpuFirst, SchedulerRules::Drawn135, 3),
-    (PodSequence::LeastCpuFirst, SchedulerRules::Drawn136, 4),
-    (PodSequence::MostMemoryFirst, SchedulerRules::Drawn136, 14),
-    (PodSequence::MostMemoryFirst, SchedulerRules::Drawn135, 15),
-    (PodSequence::LeastMemoryFirst, SchedulerRules::Drawn136, 16),
-    (PodSequence::LeastMemoryFirst, SchedulerRules::Drawn135, 17),
+    ReplayVariant::new(PodSequence::Declared, SchedulerRules::Drawn136, 0),
+    ReplayVariant::new(PodSequence::Declared, SchedulerRules::Drawn135, 1),
+    ReplayVariant::new(PodSequence::MostCpuFirst, SchedulerRules::Drawn136, 2),
+    ReplayVariant::new(PodSequence::LeastCpuFirst, SchedulerRules::Drawn135, 5),
+    ReplayVariant::new(PodSequence::MostCpuFirst, SchedulerRules::Drawn135, 3),
+    ReplayVariant::new(PodSequence::LeastCpuFirst, SchedulerRules::Drawn136, 4),
+    ReplayVariant::new(PodSequence::MostMemoryFirst, SchedulerRules::Drawn136, 14),
+    ReplayVariant::new(PodSequence::MostMemoryFirst, SchedulerRules::Drawn135, 15),
+    ReplayVariant::new(PodSequence::LeastMemoryFirst, SchedulerRules::Drawn136, 16),
+    ReplayVariant::new(PodSequence::LeastMemoryFirst, SchedulerRules::Drawn135, 17),
 ];
 
-/// Ways that no plan names: other orders, and ties that are broken otherwise.
+/// Combinations that no plan simulates: other orders and other tie-breaking.
 pub(crate) const UNSEEN: [ReplayVariant; 12] = [
-    (PodSequence::ByNamespace, SchedulerRules::Drawn136, 31),
-    (PodSequence::Shuffled, SchedulerRules::Drawn136, 32),
-    (PodSequence::Shuffled, SchedulerRules::Drawn135, 33),
-    (PodSequence::LeastCpuFirst, SchedulerRules::Drawn136, 34),
-    (PodSequence::MostCpuFirst, SchedulerRules::Drawn135, 35),
-    (PodSequence::LeastMemoryFirst, SchedulerRules::Drawn136, 36),
-    (PodSequence::Declared, SchedulerRules::Heaped136, 37),
-    (PodSequence::LeastCpuFirst, SchedulerRules::Heaped136, 38),
-    (PodSequence::LeastMemoryFirst, SchedulerRules::Heaped136, 39),
-    (PodSequence::MostCpuFirst, SchedulerRules::Heaped136, 40),
-    (PodSequence::Shuffled, SchedulerRules::Heaped136, 41),
-    (PodSequence::InTurn, SchedulerRules::Heaped136, 42),
+    ReplayVariant::new(PodSequence::ByNamespace, SchedulerRules::Drawn136, 31),
+    ReplayVariant::new(PodSequence::Shuffled, SchedulerRules::Drawn136, 32),
+    ReplayVariant::new(PodSequence::Shuffled, SchedulerRules::Drawn135, 33),
+    ReplayVariant::new(PodSequence::LeastCpuFirst, SchedulerRules::Drawn136, 34),
+    ReplayVariant::new(PodSequence::MostCpuFirst, SchedulerRules::Drawn135, 35),
+    ReplayVariant::new(PodSequence::LeastMemoryFirst, SchedulerRules::Drawn136, 36),
+    ReplayVariant::new(PodSequence::Declared, SchedulerRules::Heaped136, 37),
+    ReplayVariant::new(PodSequence::LeastCpuFirst, SchedulerRules::Heaped136, 38),
+    ReplayVariant::new(PodSequence::LeastMemoryFirst, SchedulerRules::Heaped136, 39),
+    ReplayVariant::new(PodSequence::MostCpuFirst, SchedulerRules::Heaped136, 40),
+    ReplayVariant::new(PodSequence::Shuffled, SchedulerRules::Heaped136, 41),
+    ReplayVariant::new(PodSequence::InTurn, SchedulerRules::Heaped136, 42),
 ];
 
-/// What a plan is about.
+/// The state that a plan refers to.
 pub(crate) struct PlanInputs<'a> {
     pub(crate) desired: &'a Desired,
     pub(crate) demand: &'a Demand,
     pub(crate) observed: &'a Observed,
 }
 
-/// Pods that are alike.
+/// Pods with the same shape.
 struct InterchangeablePods<'a> {
     shape: &'a Arc<PodShape>,
     workload: &'a WorkloadId,
-    /// How many stay where.
+    /// Number of pods that stay, by node.
     staying: Vec<(&'a NodeName, u32)>,
     coming: u32,
 }
 
 impl PlanInputs<'_> {
-    /// Returns how many pods that `plan` calls placed wait in the end where they come in this way.
-    pub(crate) fn left_over(&self, plan: &Plan, (order, rules, seed): ReplayVariant) -> usize {
+    /// Returns the number of placed pods of `plan` that stay pending in this variant.
+    pub(crate) fn left_over(&self, plan: &Plan, variant: ReplayVariant) -> usize {
+        let ReplayVariant { order, rules, seed } = variant;
         let rows = plan.resource_changes.iter();
         let nodes: Vec<ScheduleNode> = rows.filter_map(|row| self.node(row)).collect();
         let kinds = self.kinds(plan, &nodes);
@@ -122,7 +134,7 @@ impl PlanInputs<'_> {
             kinds.iter().map(|kind| scheduler.class(kind.shape, Some(kind.workload))).collect();
         for (kind, class) in kinds.iter().zip(&classes) {
             for (name, count) in &kind.staying {
-                let node = scheduler.node(name).expect("it stays");
+                let node = scheduler.node(name).expect("the node stays");
                 (0..*count).for_each(|_| scheduler.bind(*class, node));
             }
         }
@@ -148,19 +160,19 @@ impl PlanInputs<'_> {
         })
     }
 
-    /// Returns the pods that the plan calls placed.
+    /// Returns the pods that the plan places.
     fn kinds(&self, plan: &Plan, nodes: &[ScheduleNode]) -> Vec<InterchangeablePods<'_>> {
-        let there: BTreeSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
+        let node_names: BTreeSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
         let mut kinds = Vec::new();
         for group in &self.demand.groups {
             let rows = plan.capacity.unschedulable.iter();
             let left = rows.filter(|row| row.workload == group.workload).map(|row| row.pods);
             let mut left: u32 = left.sum();
-            for (shape, planned, running) in alike(group) {
+            for (shape, planned, running) in shapes_of(group) {
                 let mut coming = planned;
                 let mut staying = Vec::new();
-                for (name, count) in running.iter().filter(|(name, _)| there.contains(name)) {
-                    // Of more pods than are planned some are about to go.
+                for (name, count) in running.iter().filter(|(name, _)| node_names.contains(name)) {
+                    // Running pods in excess of the plan are removed.
                     let stays = coming.min(*count);
                     staying.push((name, stays));
                     coming -= stays;
@@ -179,15 +191,15 @@ impl PlanInputs<'_> {
     }
 }
 
-/// Returns the pods of a group that are alike, how many are planned, and how many run where.
-fn alike(group: &PodGroup) -> Vec<(&Arc<PodShape>, u32, &BTreeMap<NodeName, u32>)> {
+/// Returns the shapes of a group with their planned pods and the running pods by node.
+fn shapes_of(group: &PodGroup) -> Vec<(&Arc<PodShape>, u32, &BTreeMap<NodeName, u32>)> {
     if group.partitions.is_empty() {
         return vec![(&group.shape, group.counts.planned, &group.running)];
     }
     group.partitions.iter().map(|part| (&part.shape, part.planned, &part.running)).collect()
 }
 
-/// Returns the pods that come, by kind, as they come.
+/// Returns the arriving pods by kind, in their order.
 fn queue(kinds: &[InterchangeablePods<'_>], order: PodSequence, seed: u64) -> Vec<usize> {
     let asks = |kind: &usize| &kinds[*kind].shape.requests;
     let by_cpu = |kind: &usize| (asks(kind).cpu, asks(kind).memory);
@@ -211,7 +223,7 @@ fn queue(kinds: &[InterchangeablePods<'_>], order: PodSequence, seed: u64) -> Ve
     queue
 }
 
-/// Returns the first pod of each kind, then the second of each that has one, and so on.
+/// Returns the first pod of each kind, then the second, and so on.
 fn in_turn(queue: &[usize]) -> Vec<usize> {
     let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
     let mut turns: Vec<(usize, usize)> = Vec::new();
@@ -224,8 +236,8 @@ fn in_turn(queue: &[usize]) -> Vec<usize> {
     turns.into_iter().map(|(_, kind)| kind).collect()
 }
 
-/// Has the scheduler place pods in turn, and those that wait again whenever others found a place;
-/// returns how many wait in the end.
+/// Schedules pods in turn, and retries pending pods after each pass that bound some. Returns the
+/// number of pending pods.
 fn waiting(scheduler: &mut Scheduler, queue: impl Iterator<Item = ClassIndex>) -> usize {
     let mut waiting: Vec<ClassIndex> = queue.collect();
     loop {

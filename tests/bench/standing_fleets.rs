@@ -1,5 +1,5 @@
-//! Fleets that stand: what consolidating a fragmented one takes, and planning anew after one small
-//! change of a large one.
+//! Existing fleets: consolidation of a fragmented one, and a plan after a small change of a large
+//! one.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -31,7 +31,7 @@ const REPLICAS: usize = 100;
 const ZONES: [&str; 3] = ["us-east-1a", "us-east-1b", "us-east-1c"];
 const TYPES: [&str; 4] = ["m5.2xlarge", "c5.2xlarge", "r5.2xlarge", "m6i.4xlarge"];
 
-/// Pods of the large world, and its workloads.
+/// Number of pods and workloads of the large world.
 const MANY: (usize, usize) = (100_000, 1_000);
 
 const FLEET: &str = "apiVersion: fleetwright.dev/v1
@@ -68,11 +68,10 @@ spec:
   securityGroupSelectorTerms: [{ tags: { a: b } }]
 ";
 
-/// In place of the categories of the pool: nodes that hold few pods, so that there are thousands.
+/// Replaces the categories of the pool: nodes for few pods, so that there are thousands.
 const SMALL: &str = "values: [m] }
         - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.8xlarge]";
 
-/// What is planned over.
 struct StandingInputs {
     desired: Desired,
     catalog: Catalog,
@@ -90,7 +89,7 @@ impl StandingInputs {
         Ok(Self { desired, catalog, world })
     }
 
-    /// Returns the plan, and how long it took.
+    /// Returns the plan and its duration.
     fn planned(&self) -> (Plan, Duration) {
         let Self { desired, catalog, world } = self;
         let base = Base {
@@ -133,23 +132,15 @@ impl StandingInputs {
     }
 }
 
-/// Prints what each step comes to.
+/// Prints a row for each step.
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
         "{:<34} {:>7} {:>6} {:>7} {:>10} {:>7} {:>10} {:>10} {:>8}",
-        "fleets that stand",
-        "pods",
-        "nodes",
-        "launch",
-        "terminate",
-        "after",
-        "USD/h",
-        "before",
-        "ms"
+        "existing fleets", "pods", "nodes", "launch", "terminate", "after", "USD/h", "before", "ms"
     );
     fragmented()?;
-    replanned(("from nothing", POOL))?;
-    replanned(("small nodes", &POOL.replace("values: [c, m, r]", SMALL)))
+    replanned("from nothing", POOL)?;
+    replanned("small nodes", &POOL.replace("values: [c, m, r]", SMALL))
 }
 
 fn row(name: &str, plan: &Plan, took: Duration) {
@@ -168,16 +159,16 @@ fn row(name: &str, plan: &Plan, took: Duration) {
     );
 }
 
-/// Consolidates nodes that are two fifths full, and asks once more.
+/// Consolidates nodes with a load of two fifths, and plans again.
 fn fragmented() -> anyhow::Result<()> {
     let root = tempfile::tempdir()?;
     write_fragmented(root.path())?;
-    let mut town = StandingInputs::read(root.path())?;
-    scatter(&mut town);
-    let (plan, took) = town.planned();
+    let mut fleet = StandingInputs::read(root.path())?;
+    scatter(&mut fleet);
+    let (plan, took) = fleet.planned();
     row("fragmented, consolidated", &plan, took);
-    town.carry_out(&plan);
-    let (plan, took) = town.planned();
+    fleet.carry_out(&plan);
+    let (plan, took) = fleet.planned();
     row("the same once more", &plan, took);
     Ok(())
 }
@@ -188,7 +179,7 @@ fn write_fragmented(root: &Path) -> anyhow::Result<()> {
     for n in 0..PODS / REPLICAS {
         let cpu = 25 * rng.random_range(2..=8);
         let memory = cpu * rng.random_range(1..=6);
-        write_deployment(&mut text, &format!("app-{n:03}"), REPLICAS, (cpu, memory))?;
+        write_deployment(&mut text, &format!("app-{n:03}"), REPLICAS, cpu, memory)?;
     }
     std::fs::write(root.join("fleetwright.yaml"), FLEET)?;
     std::fs::write(root.join("pool.yaml"), POOL)?;
@@ -200,24 +191,25 @@ pub(crate) fn write_deployment(
     text: &mut String,
     name: &str,
     replicas: usize,
-    (cpu, memory): (i64, i64),
+    cpu_milli: i64,
+    memory_mib: i64,
 ) -> anyhow::Result<()> {
     write!(
         text,
         "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: {name}, namespace: a }}\n\
          spec:\n  replicas: {replicas}\n  selector: {{ matchLabels: {{ app: {name} }} }}\n  \
          template:\n    metadata: {{ labels: {{ app: {name} }} }}\n    spec:\n      containers:\n        \
-         - {{ name: app, image: app, resources: {{ requests: {{ cpu: {cpu}m, memory: {memory}Mi }} }} }}\n"
+         - {{ name: app, image: app, resources: {{ requests: {{ cpu: {cpu_milli}m, memory: {memory_mib}Mi }} }} }}\n"
     )?;
     Ok(())
 }
 
-/// Puts every pod on a node drawn at random that has room for it.
-fn scatter(town: &mut StandingInputs) {
+/// Binds each pod to a random node with room.
+fn scatter(fleet: &mut StandingInputs) {
     let mut rng = Pcg64::seed_from_u64(SEED);
-    let StandingInputs { desired, catalog, world } = town;
+    let StandingInputs { desired, catalog, world } = fleet;
     let nodes: Vec<NodeName> = (0..NODES)
-        .map(|n| add_node(world, (desired, catalog), ("default", TYPES[n % 4], ZONES[n % 3])))
+        .map(|n| add_node(world, desired, catalog, "default", TYPES[n % 4], ZONES[n % 3]))
         .collect();
     let mut used = vec![Resources::default(); NODES];
     for group in Demand::build(desired, world, DemandMode::Live).groups {
@@ -227,7 +219,7 @@ fn scatter(town: &mut StandingInputs) {
                 let then = used[at].plus(&group.shape.requests);
                 if then.fits(&world.nodes[&nodes[at]].allocatable) {
                     used[at] = then;
-                    bind(world, desired, &group.workload, (&nodes[at], 1));
+                    bind(world, desired, &group.workload, &nodes[at], 1);
                     break;
                 }
             }
@@ -235,26 +227,26 @@ fn scatter(town: &mut StandingInputs) {
     }
 }
 
-/// Plans a large world, and anew once one workload has ten more pods.
-fn replanned((name, pool): (&str, &str)) -> anyhow::Result<()> {
+/// Plans a large world, and again after one workload of ten pods is added.
+fn replanned(name: &str, pool: &str) -> anyhow::Result<()> {
     let (pods, classes) = MANY;
     let root = tempfile::tempdir()?;
     write_many(root.path(), pods, classes)?;
     std::fs::write(root.path().join("fleetwright.yaml"), FLEET)?;
     std::fs::write(root.path().join("pool.yaml"), pool)?;
-    let mut town = StandingInputs::read(root.path())?;
-    let (plan, took) = town.planned();
+    let mut fleet = StandingInputs::read(root.path())?;
+    let (plan, took) = fleet.planned();
     row(&format!("many classes, {name}"), &plan, took);
-    town.carry_out(&plan);
-    let (plan, took) = town.planned();
+    fleet.carry_out(&plan);
+    let (plan, took) = fleet.planned();
     row("the same once more", &plan, took);
-    let world = town.world;
+    let world = fleet.world;
     let path = root.path().join("pods.yaml");
     let mut text = std::fs::read_to_string(&path)?;
-    write_deployment(&mut text, "one-more", 10, (500, 1024))?;
+    write_deployment(&mut text, "one-more", 10, 500, 1024)?;
     std::fs::write(&path, text)?;
-    let town = StandingInputs { world, ..StandingInputs::read(root.path())? };
-    let (plan, took) = town.planned();
+    let fleet = StandingInputs { world, ..StandingInputs::read(root.path())? };
+    let (plan, took) = fleet.planned();
     row("one more workload of ten pods", &plan, took);
     Ok(())
 }

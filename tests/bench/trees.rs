@@ -1,5 +1,5 @@
-//! The six trees of `trees/`, each against the better of two bounds that were worked out with other
-//! programs: a fluid linear programme, and column generation over whole pods.
+//! The six trees of `trees/` against the better of two bounds from other programs: a fluid linear
+//! program, and column generation over whole pods.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,8 @@ use fleetwright::plan::Plan;
 use crate::scheduling_replay::{PlanInputs, REPLAY_VARIANTS, ReplayVariant, UNSEEN};
 use crate::{RUNS, run};
 
-/// A tree, the better of the two bounds, and what Karpenter v1.13's own `Solve` plans for it, all
-/// in micro-USD an hour.
+/// Trees with the better bound, and the price of the plan of Karpenter v1.13's `Solve`, in
+/// micro-USD per hour.
 pub(crate) const TREES: [(&str, i64, i64); 6] = [
     ("web", 38_831_700, 50_803_200),
     ("bench", 93_481_900, 124_387_200),
@@ -27,8 +27,8 @@ pub(crate) const TREES: [(&str, i64, i64); 6] = [
     ("dlrm_cpu", 12_477_080_000, 14_029_808_600),
 ];
 
-/// Prints a row for each tree: the tightest packing, the plan as it would be applied, the plan if
-/// pods are nominated to their nodes, and the bounds.
+/// Prints a row for each tree with the tightest packing, the plan as applied, the plan with
+/// nominated pods, and the bounds.
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
         "{:<12} {:>6} {:>11} {:>7} {:>11} {:>7} {:>8} {:>8} {:>11} {:>7} {:>11} {:>11} {:>11} {:>8}",
@@ -40,7 +40,7 @@ pub(crate) fn rows() -> anyhow::Result<()> {
         "over %",
         "pending",
         "unseen",
-        "steered",
+        "nominated",
         "over %",
         "own bound",
         "bound",
@@ -64,7 +64,7 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
     times.sort();
     let plan = last.expect("at least one run");
     let (cost, packed) = (&plan.capacity.cost, plan.capacity.placement.packed_hourly);
-    let steered = steered(&tree)?;
+    let nominated = nominated(&tree)?;
     let over = |price: MicroUsd| {
         let thousandths = (price.0 - bound.0) * 100_000 / bound.0;
         format!("{}.{:02}", thousandths / 1000, thousandths % 1000 / 10)
@@ -79,8 +79,8 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
         over(cost.hourly_after),
         pending(&tree, &plan, &REPLAY_VARIANTS)?,
         pending(&tree, &plan, &UNSEEN)?,
-        steered.rounded(2),
-        over(steered),
+        nominated.rounded(2),
+        over(nominated),
         cost.lower_bound_hourly.rounded(2),
         bound.rounded(2),
         karpenter.rounded(2),
@@ -89,30 +89,30 @@ fn row(name: &str, bound: MicroUsd, karpenter: MicroUsd) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns how many pods have no place: those that the plan leaves out, and those that wait in the
-/// worst of these ways.
-fn pending(tree: &Path, plan: &Plan, ways: &[ReplayVariant]) -> anyhow::Result<u64> {
-    let worst = left_over(tree, plan, ways)?.into_iter().max().unwrap_or(0);
+/// Returns the number of pending pods: those that the plan reports, and the largest number over the
+/// variants.
+fn pending(tree: &Path, plan: &Plan, variants: &[ReplayVariant]) -> anyhow::Result<u64> {
+    let worst = left_over(tree, plan, variants)?.into_iter().max().unwrap_or(0);
     Ok(u64::from(plan.capacity.pods.unschedulable) + u64::try_from(worst)?)
 }
 
-/// Returns how many pods that the plan calls placed wait in each of these ways.
+/// Returns the number of placed pods that stay pending in each variant.
 pub(crate) fn left_over(
     tree: &Path,
     plan: &Plan,
-    ways: &[ReplayVariant],
+    variants: &[ReplayVariant],
 ) -> anyhow::Result<Vec<usize>> {
     let files = read_tree(tree)?;
     let (fleet, _) = read_fleet(&files.tree);
     let desired = read(&files.tree, &fleet);
     let observed = Observed::empty(ClusterIdentity::default(), "2026-11-01T00:00:00Z".parse()?);
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
-    let cast = PlanInputs { desired: &desired, demand: &demand, observed: &observed };
-    Ok(ways.iter().map(|way| cast.left_over(plan, *way)).collect())
+    let inputs = PlanInputs { desired: &desired, demand: &demand, observed: &observed };
+    Ok(variants.iter().map(|variant| inputs.left_over(plan, *variant)).collect())
 }
 
-/// What the steered plan costs, asked of the binary as a user does.
-fn steered(tree: &Path) -> anyhow::Result<MicroUsd> {
+/// Returns the price of the plan with nominated pods, from the `fleetwright` process.
+fn nominated(tree: &Path) -> anyhow::Result<MicroUsd> {
     let output = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
         .args(["plan", "--steer", "--world", "empty", "--format", "json"])
         .args(["--at", "2026-11-01T00:00:00Z"])

@@ -1,5 +1,5 @@
 //! Measures views of a plan over 5,000 nodes that removes 1,000 of them.
-//! `cargo bench --bench plan -- views` measures this alone.
+//! Run it alone with `cargo bench --bench plan -- views`.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use fleetwright::render;
 use crate::browser::{Viewport, open};
 use crate::large::large;
 
-/// Prints how long each view takes, and how large it is.
+/// Prints the duration and the size of each view.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its table")]
 pub(crate) fn rows() -> anyhow::Result<()> {
     let plan = large()?;
@@ -33,12 +33,12 @@ pub(crate) fn rows() -> anyhow::Result<()> {
         let (characters, time) = times[times.len() / 2];
         println!("{name:<10} {:>10} {characters:>12}", time.as_millis());
     }
-    opened(&plan)
+    browser_load(&plan)
 }
 
-/// Prints how long a browser takes from asking for the page until all of it is laid out.
+/// Prints the time that a browser takes to load and lay out the page.
 #[expect(clippy::print_stdout, reason = "a benchmark prints its table")]
-fn opened(plan: &Plan) -> anyhow::Result<()> {
+fn browser_load(plan: &Plan) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("plan.html");
     std::fs::write(&file, render::html(plan))?;

@@ -1,4 +1,4 @@
-//! Worlds with nodes and pods: made by hand, and what a plan leaves once it is carried out.
+//! Worlds with nodes and pods: synthetic ones, and the world after the apply of a plan.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,6 @@ use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Amount, NodeState};
 use jiff::SignedDuration;
 
-/// Returns a world without nodes.
 pub(crate) fn empty(fleet: &Fleet) -> anyhow::Result<Observed> {
     let cluster = ClusterIdentity {
         name: fleet.cluster.name.clone(),
@@ -25,18 +24,21 @@ pub(crate) fn empty(fleet: &Fleet) -> anyhow::Result<Observed> {
     Ok(Observed::empty(cluster, "2026-11-01T00:00:00Z".parse()?))
 }
 
-/// Adds a node of a pool, an hour old.
+/// Adds a node of a pool with an age of one hour.
 pub(crate) fn add_node(
     world: &mut Observed,
-    (desired, catalog): (&Desired, &Catalog),
-    (pool, kind, zone): (&str, &str, &str),
+    desired: &Desired,
+    catalog: &Catalog,
+    pool: &str,
+    kind: &str,
+    zone: &str,
 ) -> NodeName {
     let number = world.nodes.len();
     let name = format!("node-{number:05}");
     let declared = &desired.pools[pool];
     let class = declared.node_class.as_ref().and_then(|class| desired.node_classes.get(class));
     let settings = class.map(|class| NodeSettings::new(declared, class)).unwrap_or_default();
-    let found = catalog.get(&kind.into()).expect("a type of the catalogue");
+    let found = catalog.get(&kind.into()).expect("a type of the catalog");
     let amounts = allocation(found, &settings);
     let mut labels = found.labels.clone();
     labels.extend([
@@ -45,7 +47,7 @@ pub(crate) fn add_node(
         label("karpenter.sh/capacity-type", "on-demand"),
         label("karpenter.sh/nodepool", pool),
     ]);
-    let born = world.taken_at - SignedDuration::from_hours(1);
+    let created_at = world.taken_at - SignedDuration::from_hours(1);
     let cluster = world.cluster.name.clone();
     let tags = [(tag::CLUSTER, cluster), (tag::POOL, pool.into()), (tag::KEY, number.to_string())];
     let instance = Instance {
@@ -55,7 +57,7 @@ pub(crate) fn add_node(
         zone: zone.into(),
         capacity_type: CapacityType::OnDemand,
         state: InstanceState::Running,
-        launched_at: born,
+        launched_at: created_at,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
         launched_with: LaunchedWith::default(),
         tags: tags.map(|(key, value)| (key.to_owned(), value)).into(),
@@ -73,7 +75,7 @@ pub(crate) fn add_node(
         ready: true,
         faults: [].into(),
         unschedulable: false,
-        created_at: born,
+        created_at,
     };
     join(world, instance, node)
 }
@@ -87,12 +89,13 @@ fn join(world: &mut Observed, instance: Instance, mut node: Node) -> NodeName {
     name
 }
 
-/// Has pods of a workload run on a node.
+/// Adds running pods of a workload on a node.
 pub(crate) fn bind(
     world: &mut Observed,
     desired: &Desired,
     owner: &WorkloadId,
-    (node, count): (&NodeName, usize),
+    node: &NodeName,
+    count: usize,
 ) {
     let key = owner.to_string();
     world.templates.insert(key.clone(), desired.workloads[owner].template.clone());
@@ -115,7 +118,7 @@ pub(crate) fn bind(
     }
 }
 
-/// Returns the world with the rows of `plan` carried out and every placed pod where it was put.
+/// Returns the world after the apply of `plan`, with each placed pod on its node.
 pub(crate) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> Observed {
     let mut after = Observed { pods: Vec::new(), ..world.clone() };
     let mut at: BTreeMap<&str, NodeName> = BTreeMap::new();
@@ -138,18 +141,18 @@ pub(crate) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
         let Some(node) = at.get(row.address.as_str()) else { continue };
         for (key, count) in &row.pods {
             let count = usize::try_from(*count).expect("few pods");
-            bind(&mut after, desired, known[key.as_str()], (node, count));
+            bind(&mut after, desired, known[key.as_str()], node, count);
         }
     }
     after
 }
 
-/// Adds the instance of a row, Ready.
+/// Adds the Ready instance of a row.
 fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
-    let taken = |n: &usize| world.instances.contains_key(format!("i-new-{n}").as_str());
+    let is_used = |n: &usize| world.instances.contains_key(format!("i-new-{n}").as_str());
     let first = world.instances.len();
-    // Of one number more than there are instances, one is free.
-    let number = (0..=first).rev().find(|n| !taken(n)).expect("one is free");
+    // Of n + 1 numbers, n instances leave one free.
+    let number = (0..=first).rev().find(|n| !is_used(n)).expect("a number is free");
     let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
     let tags = [
         (tag::CLUSTER, world.cluster.name.clone()),
@@ -188,7 +191,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
     join(world, instance, node)
 }
 
-/// Returns amounts of the wire form as resources.
+/// Converts amounts of the wire form.
 fn resources(amount: &Amount) -> Resources {
     Resources {
         cpu: MilliCpu(amount.cpu_milli),

@@ -1,4 +1,4 @@
-//! Taking over what Karpenter left, and the guides that say how.
+//! Adoption of nodes from Karpenter, and the migration guides.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +9,13 @@ use crate::binary::Workspace;
 
 const WORLD: &str = "world/world.json";
 
-/// Returns the quickstart as it is once everything is applied, with nodes that Karpenter made.
-fn left_by_karpenter() -> Workspace {
-    let place = Workspace::example("quickstart");
-    let applied = place.run(&["apply", ".", "--auto-approve"]);
+/// Returns the applied quickstart, with nodes that Karpenter launched.
+fn applied_by_karpenter() -> Workspace {
+    let workspace = Workspace::example("quickstart");
+    let applied = workspace.run(&["apply", ".", "--auto-approve"]);
     assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
-    change(&place, |world| {
-        // Both are parts of one value.
+    edit_world(&workspace, |world| {
+        // `nodes` and `instances` are parts of one value, so `nodes` is taken out of it.
         let mut nodes = world["nodes"].take();
         for node in nodes.as_object_mut().expect("nodes").values_mut() {
             let labels = node["labels"].as_object_mut().expect("labels");
@@ -26,17 +26,17 @@ fn left_by_karpenter() -> Workspace {
         }
         world["nodes"] = nodes;
     });
-    place
+    workspace
 }
 
-fn change(place: &Workspace, how: impl FnOnce(&mut Json)) {
-    let mut world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
-    how(&mut world);
-    place.write(WORLD, &world.to_string());
+fn edit_world(workspace: &Workspace, edit: impl FnOnce(&mut Json)) {
+    let mut world: Json = serde_json::from_str(&workspace.read(WORLD)).expect("a world");
+    edit(&mut world);
+    workspace.write(WORLD, &world.to_string());
 }
 
-fn tags(place: &Workspace) -> Vec<Json> {
-    let world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+fn instance_tags(workspace: &Workspace) -> Vec<Json> {
+    let world: Json = serde_json::from_str(&workspace.read(WORLD)).expect("a world");
     let instances = world["instances"].as_object().expect("instances").values();
     let running = instances.filter(|instance| instance["state"] == "running");
     running.map(|instance| instance["tags"].clone()).collect()
@@ -44,41 +44,41 @@ fn tags(place: &Workspace) -> Vec<Json> {
 
 #[test]
 fn karpenter_nodes_are_adopted_and_first_plan_is_empty() {
-    let place = left_by_karpenter();
-    let before: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
-    let plan = place.run(&["plan", "--concise"]);
+    let workspace = applied_by_karpenter();
+    let before: Json = serde_json::from_str(&workspace.read(WORLD)).expect("a world");
+    let plan = workspace.run(&["plan", "--concise"]);
     assert_eq!(plan.out.matches("ec2_instance.foreign[").count(), 3, "{}", plan.out);
-    let looked = place.run(&["adopt"]);
-    assert_eq!(looked.code, Some(5), "{}{}", looked.out, looked.err);
-    assert!(looked.out.contains("~ ec2_instance.general[\"0\"]"), "{}", looked.out);
-    assert!(looked.out.contains("The plan after that: no changes."), "{}", looked.out);
-    assert!(looked.err.contains("pass --approved-digest sha256:"), "{}", looked.err);
-    let (_, digest) = looked.out.trim().rsplit_once("  ").expect("a digest");
-    let stale = place.run(&["adopt", "--approved-digest", &format!("sha256:{:064}", 0)]);
+    let preview = workspace.run(&["adopt"]);
+    assert_eq!(preview.code, Some(5), "{}{}", preview.out, preview.err);
+    assert!(preview.out.contains("~ ec2_instance.general[\"0\"]"), "{}", preview.out);
+    assert!(preview.out.contains("The plan after that: no changes."), "{}", preview.out);
+    assert!(preview.err.contains("pass --approved-digest sha256:"), "{}", preview.err);
+    let (_, digest) = preview.out.trim().rsplit_once("  ").expect("a digest");
+    let stale = workspace.run(&["adopt", "--approved-digest", &format!("sha256:{:064}", 0)]);
     assert_eq!(stale.code, Some(3), "{}", stale.err);
-    let done = place.run(&["adopt", "--approved-digest", digest]);
+    let done = workspace.run(&["adopt", "--approved-digest", digest]);
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     assert!(done.out.contains("Adopt complete! Nodes: 3 adopted."), "{}", done.out);
     assert!(done.out.contains("No changes. Your infrastructure matches"), "{}", done.out);
-    for tags in tags(&place) {
-        assert_eq!(tags["fleetwright.dev/cluster"], "quickstart");
-        assert_eq!(tags["fleetwright.dev/pool"], tags["karpenter.sh/nodepool"]);
+    for instance_tags in instance_tags(&workspace) {
+        assert_eq!(instance_tags["fleetwright.dev/cluster"], "quickstart");
+        assert_eq!(instance_tags["fleetwright.dev/pool"], instance_tags["karpenter.sh/nodepool"]);
     }
-    let after: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    let after: Json = serde_json::from_str(&workspace.read(WORLD)).expect("a world");
     for same in ["nodes", "pods"] {
-        assert_eq!(before[same], after[same], "{same} are as they were");
+        assert_eq!(before[same], after[same], "{same} are unchanged");
     }
-    let again = place.run(&["adopt"]);
+    let again = workspace.run(&["adopt"]);
     assert_eq!(again.code, Some(0), "{}", again.err);
     assert!(again.out.contains("No changes. There is no node to adopt."), "{}", again.out);
-    let plan = place.run(&["plan", "--detailed-exitcode"]);
+    let plan = workspace.run(&["plan", "--detailed-exitcode"]);
     assert_eq!(plan.code, Some(0), "{}", plan.out);
 }
 
 #[test]
 fn ambiguous_nodes_are_not_adopted_and_the_reason_is_shown() {
-    let place = left_by_karpenter();
-    change(&place, |world| {
+    let workspace = applied_by_karpenter();
+    edit_world(&workspace, |world| {
         let nodes = world["nodes"].as_object_mut().expect("nodes");
         let mut nodes = nodes.values_mut();
         let first = nodes.next().expect("a node");
@@ -89,43 +89,43 @@ fn ambiguous_nodes_are_not_adopted_and_the_reason_is_shown() {
         world["instances"][&third]["tags"] =
             json!({ "fleetwright.dev/cluster": "elsewhere", "fleetwright.dev/pool": "general" });
     });
-    let left = place.run(&["adopt", "--auto-approve"]);
-    assert_eq!(left.code, Some(0), "{}", left.err);
-    for why in [
+    let adopted = workspace.run(&["adopt", "--auto-approve"]);
+    assert_eq!(adopted.code, Some(0), "{}", adopted.err);
+    for reason in [
         "its pool `other` is not declared in the repository",
         "it carries the label of no pool",
         "its instance carries the tag of cluster `elsewhere`",
         "No changes.",
     ] {
-        assert!(left.out.contains(why), "{why}: {}", left.out);
+        assert!(adopted.out.contains(reason), "{reason}: {}", adopted.out);
     }
 }
 
 #[test]
 fn nodes_of_running_karpenter_are_not_adopted() {
-    let place = left_by_karpenter();
-    let mut world: Json = serde_json::from_str(&place.read(WORLD)).expect("a world");
+    let workspace = applied_by_karpenter();
+    let mut world: Json = serde_json::from_str(&workspace.read(WORLD)).expect("a world");
     world.as_object_mut().expect("an object").remove("sim");
     let karpenter = json!({
         "namespace": "kube-system", "name": "karpenter", "kind": "Deployment", "replicas": 2
     });
     world["workloads"].as_array_mut().expect("workloads").push(karpenter);
-    place.write("seen.json", &world.to_string());
-    let refused = place.run(&["adopt", "--world", "seen.json", "--auto-approve"]);
+    workspace.write("seen.json", &world.to_string());
+    let refused = workspace.run(&["adopt", "--world", "seen.json", "--auto-approve"]);
     assert_eq!(refused.code, Some(5), "{}{}", refused.out, refused.err);
     assert!(refused.out.contains("! karpenter runs: kube-system/karpenter, 2 replicas"));
     assert!(refused.err.contains("scale deployment karpenter --replicas=0"), "{}", refused.err);
-    let listed = place.run(&["adopt", "--world", "seen.json", "--format", "json"]);
+    let listed = workspace.run(&["adopt", "--world", "seen.json", "--format", "json"]);
     let listed: Json = serde_json::from_str(&listed.out).expect("JSON");
     assert_eq!(listed["rows"].as_array().map(Vec::len), Some(3));
     assert_eq!(listed["competing_autoscalers"][0]["kind"], "karpenter");
     assert_eq!(listed["contested"], true);
     let digest = listed["digest"].as_str().expect("a digest");
     assert!(refused.out.contains(digest), "{}", refused.out);
-    // What cannot change is not changed, whoever approves it.
+    // A world file is read-only, so an approved adoption is refused as well.
     world["workloads"].as_array_mut().expect("workloads").pop();
-    place.write("seen.json", &world.to_string());
-    let refused = place.run(&["adopt", "--world", "seen.json", "--auto-approve"]);
+    workspace.write("seen.json", &world.to_string());
+    let refused = workspace.run(&["adopt", "--world", "seen.json", "--auto-approve"]);
     assert_eq!(refused.code, Some(5), "{}{}", refused.out, refused.err);
 }
 
@@ -143,12 +143,12 @@ fn owners_are_deleted_after_release_without_their_nodes() {
         let line = text[*at..].lines().next().expect("a line");
         assert!(line.contains("--cascade=orphan"), "{line}");
     }
-    let released = text.find("kubectl patch node ").expect("nodes are released");
-    assert!(released < deletes[0].0, "nodes are released first");
-    let served = text.find("**From then on**").expect("a step");
-    assert!(released < served, "nodes are released before anything removes one");
-    let before = &text[..released];
-    // Others' owners and finalizers stay, and so do nodes that are not ours.
+    let release_at = text.find("kubectl patch node ").expect("a step that releases nodes");
+    assert!(release_at < deletes[0].0, "nodes are released before their owners are deleted");
+    let serve_at = text.find("**From then on**").expect("a step that starts the controller");
+    assert!(release_at < serve_at, "nodes are released before the controller may remove nodes");
+    let before = &text[..release_at];
+    // Owners and finalizers of other controllers stay, and unmanaged nodes are unchanged.
     for part in [
         "ownerReferences: (.metadata.ownerReferences // [] | map(select(.kind != \"NodeClaim\")))",
         "map(select(. != \"karpenter.sh/termination\"))",
@@ -159,7 +159,7 @@ fn owners_are_deleted_after_release_without_their_nodes() {
     assert!(!text.contains("\"finalizers\":null"));
 }
 
-/// Returns the settings that a guide shows, with `group` for the name that it leaves open.
+/// Returns the settings of a guide, with `group` in place of the placeholder.
 fn settings(name: &str, group: &str) -> String {
     let text = guide(name);
     let (_, rest) = text.split_once("```yaml\n").expect("settings");
@@ -171,68 +171,75 @@ fn settings(name: &str, group: &str) -> String {
 
 #[test]
 fn group_is_resized_after_cluster_autoscaler_is_removed() {
-    let place = Workspace::example("nodegroups");
-    let managed = place.read("fleetwright.yaml");
+    let workspace = Workspace::example("nodegroups");
+    let managed = workspace.read("fleetwright.yaml");
     let unmanaged = managed.replace("  groups:\n    web: { manage: true }\n", "");
     assert_ne!(managed, unmanaged);
-    let tags = ["k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/workshop"];
-    let of_web = |world: &mut Json, change: &dyn Fn(&mut serde_json::Map<String, Json>)| {
-        let mut groups = world["groups"].as_object_mut().expect("groups").values_mut();
-        let is_web = |group: &&mut Json| group["tags"]["alpha.eksctl.io/nodegroup-name"] == "web";
-        let web = groups.find(is_web).expect("the group");
-        change(web["tags"].as_object_mut().expect("tags"));
-    };
-    place.write("fleetwright.yaml", &unmanaged);
-    change(&place, |world| {
-        of_web(world, &|held| held.extend(tags.map(|tag| (tag.to_owned(), json!("true")))));
+    let discovery_tags =
+        ["k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/workshop"];
+    let edit_web_tags =
+        |world: &mut Json, edit_world: &dyn Fn(&mut serde_json::Map<String, Json>)| {
+            let mut groups = world["groups"].as_object_mut().expect("groups").values_mut();
+            let is_web =
+                |group: &&mut Json| group["tags"]["alpha.eksctl.io/nodegroup-name"] == "web";
+            let web = groups.find(is_web).expect("the group");
+            edit_world(web["tags"].as_object_mut().expect("tags"));
+        };
+    workspace.write("fleetwright.yaml", &unmanaged);
+    edit_world(&workspace, |world| {
+        edit_web_tags(world, &|group_tags| {
+            group_tags.extend(discovery_tags.map(|tag| (tag.to_owned(), json!("true"))))
+        });
         let running = json!({ "namespace": "kube-system", "name": "cluster-autoscaler",
             "kind": "Deployment", "replicas": 1 });
         world["workloads"].as_array_mut().expect("workloads").push(running);
     });
-    let is_held = |why: &str| {
-        let plan = place.run(&["plan"]);
-        assert!(plan.out.contains("group web is observe-only"), "{why}: {}", plan.out);
-        assert!(plan.out.contains(why), "{why}: {}", plan.out);
+    let assert_observe_only = |reason: &str| {
+        let plan = workspace.run(&["plan"]);
+        assert!(plan.out.contains("group web is observe-only"), "{reason}: {}", plan.out);
+        assert!(plan.out.contains(reason), "{reason}: {}", plan.out);
     };
-    is_held("`spec.groups.web: { manage: true }`");
-    // In the order of the guide, but for what it does first: each is needed.
-    place.write(
+    assert_observe_only("`spec.groups.web: { manage: true }`");
+    // The steps follow the guide, except for the first one. Each step is needed.
+    workspace.write(
         "fleetwright.yaml",
         &format!("{unmanaged}{}", settings("cluster-autoscaler.md", "web").replace("spec:\n", "")),
     );
-    for tag in tags {
-        is_held(&format!("its tag {tag} hands it to Cluster Autoscaler"));
-        change(&place, |world| of_web(world, &|held| drop(held.remove(tag))));
+    for tag in discovery_tags {
+        assert_observe_only(&format!("its tag {tag} hands it to Cluster Autoscaler"));
+        edit_world(&workspace, |world| {
+            edit_web_tags(world, &|group_tags| drop(group_tags.remove(tag)))
+        });
     }
-    is_held("kube-system/cluster-autoscaler");
-    change(&place, |world| world["workloads"].as_array_mut().expect("workloads").clear());
-    let plan = place.run(&["plan"]);
+    assert_observe_only("kube-system/cluster-autoscaler");
+    edit_world(&workspace, |world| world["workloads"].as_array_mut().expect("workloads").clear());
+    let plan = workspace.run(&["plan"]);
     assert!(!plan.out.contains("group web is observe-only"), "{}", plan.out);
     assert!(plan.out.contains("Plan: 4 to add, 1 to change, 0 to destroy."), "{}", plan.out);
 }
 
-/// Returns the commands of a guide that are this program's.
+/// Returns the `fleetwright` commands of a guide.
 fn commands(name: &str) -> Vec<Vec<String>> {
     let text = guide(name);
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("fleetwright "));
-    // The cluster is an embedded one here.
+    // The test uses an embedded world instead of a cluster.
     let words = |line: &str| line.replace("--world live", "--world sim:world");
     lines.map(|line| words(line).split(' ').map(str::to_owned).collect()).collect()
 }
 
 #[test]
 fn guide_commands_behave_as_documented() {
-    for (guide, place, last) in [
-        ("karpenter.md", left_by_karpenter(), "No changes. Your infrastructure matches"),
+    for (guide, workspace, last) in [
+        ("karpenter.md", applied_by_karpenter(), "No changes. Your infrastructure matches"),
         ("cluster-autoscaler.md", Workspace::example("nodegroups"), "Plan: "),
     ] {
         let commands = commands(guide);
         assert!(commands.len() > 2, "{guide}");
         let mut out = String::new();
         for command in commands {
-            let ran = place.run(&command);
-            assert_eq!(ran.code, Some(0), "{guide}: {command:?}\n{}{}", ran.out, ran.err);
-            out = ran.out;
+            let result = workspace.run(&command);
+            assert_eq!(result.code, Some(0), "{guide}: {command:?}\n{}{}", result.out, result.err);
+            out = result.out;
         }
         assert!(out.contains(last), "{guide}: {out}");
     }

@@ -1,4 +1,4 @@
-//! The program under test, and the directories it runs in.
+//! Runs the program under test, in temporary directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,41 +7,41 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// What a run wrote, and the code it ended with.
+/// Output and exit code of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CommandResult {
-    /// Exit code; `None` where a signal ended it.
+    /// Exit code; `None` if a signal terminated the program.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-/// A directory of its own for one test, removed with it.
+/// A temporary directory of one test. It is removed on drop.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     directory: TempDir,
-    /// Variables of the environment of every run.
+    /// Environment variables of every run.
     pub(crate) variables: BTreeMap<String, String>,
 }
 
 impl Workspace {
-    /// Returns an empty directory.
+    /// Creates an empty workspace.
     pub(crate) fn empty() -> Self {
         let directory = tempfile::tempdir().expect("a directory for the test");
         Self { directory, variables: BTreeMap::new() }
     }
 
-    /// Returns a copy of `examples/NAME`.
+    /// Creates a workspace with a copy of `examples/NAME`.
     pub(crate) fn example(name: &str) -> Self {
-        let place = Self::empty();
-        place.take(name);
-        place
+        let workspace = Self::empty();
+        workspace.copy_example(name);
+        workspace
     }
 
     /// Copies `examples/NAME` into the directory.
-    pub(crate) fn take(&self, name: &str) {
+    pub(crate) fn copy_example(&self, name: &str) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
-        copy(&from, self.directory.path());
+        copy_directory(&from, self.directory.path());
     }
 
     /// Returns the path of `name` in the directory.
@@ -49,12 +49,12 @@ impl Workspace {
         self.directory.path().join(name)
     }
 
-    /// Returns the directory, as text that no output may repeat.
+    /// Returns the path of the directory.
     pub(crate) fn root(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Writes a file, and the directories it is in.
+    /// Writes a file, and creates its parent directories.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("created");
@@ -66,7 +66,7 @@ impl Workspace {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Runs the program in the directory, off a terminal, with the environment of nobody.
+    /// Runs the program in the directory, without a terminal and with a clean environment.
     pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> CommandResult {
         let output = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
             .args(arguments)
@@ -85,13 +85,13 @@ impl Workspace {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("created");
     for entry in fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display())) {
         let entry = entry.expect("examples are readable");
         let target = to.join(entry.file_name());
         if entry.path().is_dir() {
-            copy(&entry.path(), &target);
+            copy_directory(&entry.path(), &target);
         } else {
             fs::copy(entry.path(), target).expect("copied");
         }

@@ -1,4 +1,5 @@
-//! A real browser, where there is one: it opens pages, waits, types, and says what it complains of.
+//! Controls a real browser, if one is installed: opens pages, waits, types, and reports errors of
+//! the page.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,66 +11,66 @@ use headless_chrome::protocol::cdp::types::Event;
 use headless_chrome::protocol::cdp::{Emulation, Page};
 use headless_chrome::{Browser, LaunchOptions, Tab};
 
-/// Where Debian, and others after it, put the browser.
+/// Paths of the browser on Debian and similar distributions.
 const BROWSERS: [&str; 3] =
     ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
-/// How long a page may take to do what is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a page for an expected change.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A page as a browser shows it.
+/// A page in a browser tab.
 pub(crate) struct BrowserPage {
     tab: Arc<Tab>,
     complaints: Arc<Mutex<Vec<String>>>,
-    look: Viewport,
-    // The browser ends with it.
+    viewport: Viewport,
+    // Keeps the browser process alive.
     _browser: Browser,
 }
 
-/// How a page is looked at.
+/// Window width and color scheme.
 #[derive(Clone, Copy)]
 pub(crate) struct Viewport {
-    /// In CSS pixels.
+    /// Width in CSS pixels.
     pub(crate) width: u32,
     pub(crate) dark: bool,
 }
 
 impl Viewport {
-    /// A desk in daylight.
+    /// A desktop window with a light color scheme.
     pub(crate) const DESK: Self = Self { width: 1_280, dark: false };
 }
 
-/// Opens a page and waits until it has loaded; `None`, with the reason on stderr, where there is no
-/// browser.
-pub(crate) fn open(url: &str, look: Viewport) -> Option<BrowserPage> {
+/// Opens a page and waits until it is loaded. Without a browser, returns `None` and prints the
+/// reason to stderr.
+pub(crate) fn open(url: &str, viewport: Viewport) -> Option<BrowserPage> {
     let Some(path) = BROWSERS.iter().map(PathBuf::from).find(|path| path.exists()) else {
-        // Nobody may be listening.
+        // An error of stderr is ignored.
         let _ = writeln!(std::io::stderr(), "not run: there is none of {}", BROWSERS.join(", "));
         return None;
     };
-    Some(BrowserPage::open(path, url, look).unwrap_or_else(|error| panic!("{url}: {error:#}")))
+    Some(BrowserPage::open(path, url, viewport).unwrap_or_else(|error| panic!("{url}: {error:#}")))
 }
 
 impl BrowserPage {
-    fn open(path: PathBuf, url: &str, look: Viewport) -> anyhow::Result<Self> {
+    fn open(path: PathBuf, url: &str, viewport: Viewport) -> anyhow::Result<Self> {
         let options = LaunchOptions::default_builder()
             .path(Some(path))
             // Containers run tests as root.
             .sandbox(false)
-            // Of a page that is waited for there may be nothing to hear for long.
-            .idle_browser_timeout(PATIENCE * 4)
+            // A page may send no events for a long time while a test waits.
+            .idle_browser_timeout(TIMEOUT * 4)
             .build()?;
         let browser = Browser::new(options).context("the browser does not start")?;
         let tab = browser.new_tab()?;
-        tab.set_default_timeout(PATIENCE);
+        tab.set_default_timeout(TIMEOUT);
         let complaints = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&complaints);
+        let messages = Arc::clone(&complaints);
         tab.add_event_listener(Arc::new(move |event: &Event| {
-            if let (Some(complaint), Ok(mut heard)) = (complaint(event), heard.lock()) {
-                heard.push(complaint);
+            if let (Some(complaint), Ok(mut messages)) = (complaint(event), messages.lock()) {
+                messages.push(complaint);
             }
         }))?;
         tab.enable_log()?.enable_runtime()?;
-        let theme = if look.dark { "dark" } else { "light" };
+        let theme = if viewport.dark { "dark" } else { "light" };
         tab.call_method(Emulation::SetEmulatedMedia {
             media: None,
             features: Some(vec![Emulation::MediaFeature {
@@ -77,56 +78,56 @@ impl BrowserPage {
                 value: theme.into(),
             }]),
         })?;
-        tab.call_method(window(look.width, 900))?;
+        tab.call_method(window(viewport.width, 900))?;
         tab.navigate_to(url)?.wait_until_navigated()?;
-        Ok(Self { tab, complaints, look, _browser: browser })
+        Ok(Self { tab, complaints, viewport, _browser: browser })
     }
 
-    /// Returns what the console of the page shows, and scripts that failed.
+    /// Returns the console messages and script errors of the page.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        self.complaints.lock().map(|heard| heard.clone()).unwrap_or_default()
+        self.complaints.lock().map(|messages| messages.clone()).unwrap_or_default()
     }
 
-    /// Returns the document as it stands.
+    /// Returns the current document.
     pub(crate) fn document(&self) -> anyhow::Result<String> {
         self.tab.get_content()
     }
 
-    /// Waits until the document holds a text.
+    /// Waits until the document contains a text.
     pub(crate) fn wait_for(&self, text: &str) -> anyhow::Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let document = self.document()?;
             if document.contains(text) {
                 return Ok(());
             }
-            anyhow::ensure!(begun.elapsed() < PATIENCE, "`{text}` did not come:\n{document}");
+            anyhow::ensure!(started.elapsed() < TIMEOUT, "`{text}` did not appear:\n{document}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Returns what an expression is in the page, as text.
+    /// Evaluates an expression in the page and returns the result as text.
     pub(crate) fn ask(&self, expression: &str) -> anyhow::Result<String> {
         let answer = self.tab.evaluate(&format!("String({expression})"), true)?;
         let text = answer.value.as_ref().and_then(|value| value.as_str());
         text.map(str::to_owned).with_context(|| format!("{expression}: {answer:?}"))
     }
 
-    /// Presses a key, as one who sits before it would.
+    /// Presses a key.
     pub(crate) fn press(&self, key: &str) -> anyhow::Result<()> {
         self.tab.press_key(key).map(|_| ()).with_context(|| format!("the key {key}"))
     }
 
-    /// Types into whatever has the focus.
+    /// Types into the focused element.
     pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
         self.tab.type_str(text).map(|_| ()).with_context(|| format!("typing {text}"))
     }
 
-    /// Saves a picture of the whole page as PNG.
+    /// Saves a screenshot of the whole page as PNG.
     pub(crate) fn picture(&self, file: &Path) -> anyhow::Result<()> {
         let whole = self.tab.call_method(Page::GetLayoutMetrics(None))?.css_content_size;
         let height: u32 = self.ask("document.documentElement.scrollHeight")?.parse()?;
-        self.tab.call_method(window(self.look.width, height))?;
+        self.tab.call_method(window(self.viewport.width, height))?;
         let whole =
             Page::Viewport { x: 0.0, y: 0.0, width: whole.width, height: whole.height, scale: 1.0 };
         let png = Page::CaptureScreenshotFormatOption::Png;
@@ -135,7 +136,7 @@ impl BrowserPage {
     }
 }
 
-/// Returns the call that gives the window a size; a real window is never narrower than 500 pixels.
+/// Returns the call that sets the window size. A real window cannot be narrower than 500 pixels.
 fn window(width: u32, height: u32) -> Emulation::SetDeviceMetricsOverride {
     Emulation::SetDeviceMetricsOverride {
         width,
@@ -155,7 +156,7 @@ fn window(width: u32, height: u32) -> Emulation::SetDeviceMetricsOverride {
     }
 }
 
-/// Returns what a page complains of, when an event says so.
+/// Returns the console message or script error of an event.
 fn complaint(event: &Event) -> Option<String> {
     if let Event::LogEntryAdded(added) = event {
         let entry = &added.params.entry;

@@ -1,85 +1,90 @@
-//! The rules of Karpenter and of its neighbours, each with a small tree, a world, and what is
-//! planned.
+//! The rules of Karpenter and other autoscalers, each with a small repository, an observation and
+//! the expected plan.
 //!
-//! `conformance/*.md` are the specification; they are meant to be read. A section is one rule: its
-//! title says it, the line below names where the rule comes from (the numbered lists of behaviours
-//! that the project was begun with), prose says where our answer differs on purpose and why. Each
-//! fenced block marked `case` is one example of the rule. Rules that planning does not decide, or
-//! does not decide yet, stand in the table of `elsewhere.md`; every number of both lists stands in
-//! exactly one of the two places.
+//! `conformance/*.md` is the specification, written for readers. A section is one rule. Its title
+//! states the rule, and the line below names its source in two numbered lists of behaviors. Prose
+//! states the reason for an intended difference. Each fenced block marked `case` is an example of
+//! the rule. The table of `not_covered.md` lists rules that planning does not decide. Every number of
+//! both lists occurs in exactly one of the two places.
 //!
-//! The lines of a case, first what is given:
+//! The first lines of a case are its inputs:
 //!
 //! ```text
-//! zones NAME…                     the zones of the cluster (default: us-east-1a, b and c)
-//! types NAME…                     the instance types there are (default: some common families)
-//! pool NAME KEY=VALUE…            a NodePool; indented below it its requirements, one a line
-//! pods NAME COUNT KEY=VALUE…      a Deployment; indented below it more of the pod's `spec`
+//! zones NAME…                     zones of the cluster (default: us-east-1a, b and c)
+//! types NAME…                     available instance types (default: some common families)
+//! pool NAME KEY=VALUE…            a NodePool; indented lines are its requirements
+//! pods NAME COUNT KEY=VALUE…      a Deployment; indented lines are parts of the pod's `spec`
 //! daemon NAME KEY=VALUE…          a DaemonSet
-//! node NAME TYPE ZONE KEY=VALUE…  a node that runs
-//! reservation ID TYPE ZONE COUNT  a capacity reservation with so many instances left
-//! sold-out TYPE ZONE CAPACITY     what EC2 lately had none of; `*` means any
-//! attaches NODE COUNT             how many EBS volumes the node says that it attaches
+//! node NAME TYPE ZONE KEY=VALUE…  a running node
+//! reservation ID TYPE ZONE COUNT  a capacity reservation with COUNT available instances
+//! insufficient-capacity TYPE ZONE CAPACITY
+//!                                 an offering without capacity; `*` means any
+//! attaches NODE COUNT             attach limit for EBS volumes that the node reports
 //! group NAME desired=N min=N …    an Auto Scaling group with eksctl's tags
-//! manage NAME…                    node groups that the settings hand over
-//! manifest                        indented below it any manifest
-//! at TIME                         when it is planned
-//! lead MINUTES                    how long before it is needed capacity is to be there (10)
-//! mode floor|live|ceiling         which count of autoscaled workloads is planned for
-//! runs NAME COUNT                 the workload is set to so many pods
-//! hpa NAME CURRENT METRIC=VALUE…  what an HPA last saw: `50%` of the request, or so much a pod
-//! recommends NAME CONTAINER cpu=… what a vertical autoscaler last recommended
-//! queue NAME JOBS                 how many jobs a ScaledJob is asked for
-//! carry out                       make the world what was planned, with every pod where it goes
+//! manage NAME…                    node groups that the settings enable fleetwright to manage
+//! manifest                        any manifest, indented
+//! at TIME                         time of the plan
+//! lead MINUTES                    lead time of scheduled capacity (default: 10)
+//! spot PERCENT                    spot price of all types, in percent of the on-demand price
+//! scheduler                       `spec.scheduler` of the settings, indented
+//! mode floor|live|ceiling         demand mode: the planned count of autoscaled workloads
+//! runs NAME COUNT                 live replicas of a workload
+//! hpa NAME CURRENT METRIC=VALUE…  last status of an HPA: `50%` of the request, or a value a pod
+//! recommends NAME CONTAINER cpu=… last recommendation of a vertical autoscaler
+//! queue NAME JOBS                 number of jobs that a ScaledJob needs
+//! apply                           apply the plan to the observation, with every pod on its node
 //! ```
 //!
-//! A pool sells on demand and consolidates at once unless it says otherwise: `types`, `zones`,
-//! `capacity` (`any`: not said), `weight`, `limits`, `labels`, `taints`, `startup-taints`,
-//! `replicas`, `policy`, `after`, `class`. Pods: `kind`, `namespace`, `labels`, `priority`, and
-//! amounts of resources; they carry `app: NAME`. Nodes: `pool`, `capacity`, `labels`, `taints`,
-//! `annotations`, `holds` (`web:2,db:1`), `granted` (`web:2`: CPU after a resize), `age` in minutes,
-//! `member` (of a group),
-//! and the words `cordoned`, `not-ready`, `joining` (no node yet), `foreign` (not ours),
-//! `without-devices` (none reported yet). Below `pods` and `daemon` a line is YAML of the
-//! pod's `spec`, or one of these rules (`zone`, `hostname`, `type`, `arch`, `cpu`, `family` and
-//! `capacity` stand for the label keys of that name):
+//! By default, a pool launches on-demand instances and consolidates immediately. Keys of pools:
+//! `types`, `zones`, `capacity` (`any`: no requirement), `weight`, `limits`, `labels`, `taints`,
+//! `startup-taints`, `replicas`, `policy`, `after`, `class`. Keys of pods: `kind`, `namespace`,
+//! `labels`, `priority`, and resource names; pods have the label `app: NAME`. Keys of nodes:
+//! `pool`, `capacity`, `labels`, `taints`, `annotations`, `holds` (`web:2,db:1`), `granted`
+//! (`web:2`: CPU after a resize), `age` in minutes, `member` (of a group). Flags of nodes:
+//! `cordoned`, `not-ready`, `joining` (no node yet), `foreign` (unmanaged), `without-devices` (no
+//! devices reported yet). Below `pods` and `daemon`, a line is YAML of the pod's `spec` or one of
+//! these rules. `zone`, `hostname`, `type`, `arch`, `cpu`, `family` and `capacity` are short for
+//! the label keys of that name:
 //!
 //! ```text
 //! needs KEY OPERATOR VALUES and … required node affinity; several lines are alternatives
 //! prefers WEIGHT KEY OPERATOR …   preferred node affinity
-//! needs field metadata.name …     the same about a field of the node
+//! needs field metadata.name …     required node affinity to a field of the node
 //! tolerates KEY=VALUE:EFFECT      a toleration; without a value `Exists`; or `KEY Gt VALUE`
 //! claims NAME CLASS               a claim for each pod of a StatefulSet
 //! spread KEY pods=app=web …       topology spread; `maxSkew`, `when`, `minDomains`, `taints`,
 //!                                 `affinity`, `matchLabelKeys`; `pods=all` has an empty selector
-//! near KEY pods=app=web …         pod affinity; `namespaces`, `namespaceSelector`, …
-//! apart KEY pods=app=web …        pod anti-affinity
-//! prefers-near WEIGHT KEY …       the same as wishes; `prefers-apart`
+//! affinity KEY pods=app=web …     pod affinity; `namespaces`, `namespaceSelector`, …
+//! anti-affinity KEY pods=… …      pod anti-affinity
+//! prefers-affinity WEIGHT KEY …   preferred pod affinity; also `prefers-anti-affinity`
 //! ```
 //!
-//! Then what is planned:
+//! The other lines are expectations:
 //!
 //! ```text
-//! launch COUNT TYPE KEY=VALUE…    these nodes and no others (`*`: of any type); or `launch none`
-//! terminate NAME…|COUNT           these nodes go and no others; where it is not said, none goes
-//! place NAME COUNT                so many pods have a place
-//! leave NAME COUNT for TEXT       so many have none, and why; where it is not said, none is left
-//! spread NAME COUNT… by KEY       pods by `node`, or by the values of a label
-//! put NAME COUNT on NODE|KEY=VALUE
-//! fargate NAME COUNT CPU MEMORY   so many need no node, each an instance of so much
-//! evict NAME COUNT for OTHER      pods of NAME that OTHER, without a place, has evicted
-//! displace NAME COUNT for OTHER   pods of NAME whose room OTHER may take
-//! resize GROUP BEFORE AFTER       the desired size of a node group; `for TEXT`: why
-//! keep NODE for TEXT              the node stays, and why
-//! cost <= COUNT TYPE + …          what the fleet costs
-//! counts NAME FLOOR LIVE CEILING  how many pods there may be, are, and may be at most
-//! next NAME COUNT                 the count that its autoscaler goes to next, or `none`
-//! asks NAME cpu=… memory=…        what each of its pods asks for
-//! decided NAME by TEXT            who decides how many there are, and why
-//! problem TEXT                    what is said about the inputs
+//! launch COUNT TYPE KEY=VALUE…    launched nodes (complete list; `*`: any type), or `none`
+//! terminate NAME…|COUNT           terminated nodes (complete list; default: none)
+//! place NAME COUNT                number of placed pods
+//! unschedulable NAME COUNT for …   number of unschedulable pods and the reason (default: none)
+//! spread NAME COUNT… by KEY       number of pods by `node`, or by the values of a label
+//! put NAME COUNT on NODE          number of pods on a node; `KEY=VALUE`: on nodes with a label
+//! fargate NAME COUNT CPU MEMORY   number of pods on Fargate, and the size of each
+//! evict NAME COUNT for OTHER      pods of NAME that unschedulable pods of OTHER preempt
+//! displace NAME COUNT for OTHER   pods of NAME that OTHER may displace
+//! resize GROUP BEFORE AFTER       desired size of a node group; `for TEXT`: the reason
+//! keep NODE for TEXT              a retained node, and the reason
+//! cost <= COUNT TYPE + …          cost of the fleet
+//! counts NAME FLOOR LIVE CEILING  minimum, current and maximum number of pods
+//! next NAME COUNT                 next count of the autoscaler, or `none`
+//! requests NAME cpu=… memory=…    requests of each pod
+//! decided NAME by TEXT            source of the pod count, and the reason
+//! problem TEXT                    a problem of the inputs
+//! advice NAME for TEXT            suggestion for the unschedulable pods of NAME
+//! notes for TEXT                  a diagnostic of the plan
 //! ```
 //!
-//! After each plan the world is made what it says, and planned again: nothing may be left to do.
+//! After each plan, the plan is applied to the observation and a new plan is made, which must be
+//! empty.
 
 mod autoscaler_state;
 mod case_input;
@@ -103,14 +108,14 @@ pub(crate) use world::resources;
 use case_line::CaseLine;
 use rule_page::{RuleCase, RuleSource};
 
-/// The lists that sections name, with the number of their entries.
+/// The lists of behaviors that sections refer to, with the number of their entries.
 const LISTS: [(&str, u32); 2] = [("Karpenter", 68), ("Autoscalers", 40)];
 
-/// The page of rules that neither list has.
-const BEYOND: &str = "beyond.md";
+/// The page with rules of neither list.
+const EXTENSIONS: &str = "extensions.md";
 
-/// The page whose table lists what is not planned here.
-const ELSEWHERE: &str = "elsewhere.md";
+/// The page whose table lists rules that planning does not decide.
+const NOT_COVERED: &str = "not_covered.md";
 
 fn pages() -> Vec<RulePage> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/conformance");
@@ -125,9 +130,9 @@ fn pages() -> Vec<RulePage> {
     paths.iter().map(page).collect()
 }
 
-/// Plays a case step by step; returns the first thing that is not as expected.
-fn play(case: &RuleCase) -> Result<(), String> {
-    let mut given = CaseInput::default();
+/// Runs a case step by step. Returns the first difference from the expectations.
+fn run_case(case: &RuleCase) -> Result<(), String> {
+    let mut input = CaseInput::default();
     let mut plan = None;
     let lines = lines(case.line, &case.text);
     for (index, line) in lines.iter().enumerate() {
@@ -136,21 +141,22 @@ fn play(case: &RuleCase) -> Result<(), String> {
             if plan.is_none() {
                 let here = lines[index..].iter().take_while(|line| line.is_expectation());
                 let here: Vec<&CaseLine> = here.collect();
-                let made = given.plan(&here).map_err(at)?;
-                let totals =
-                    expected::defaults(&made, &here).and(expected::launch_total(&made, &here));
-                totals.map_err(|why| made.with_story(&why))?;
-                given.settles(&made).map_err(|why| made.with_story(&why))?;
-                plan = Some(made);
+                let case_plan = input.plan(&here).map_err(at)?;
+                let totals = expected::check_defaults(&case_plan, &here)
+                    .and(expected::check_launch_total(&case_plan, &here));
+                totals.map_err(|why| case_plan.with_details(&why))?;
+                input.check_convergence(&case_plan).map_err(|why| case_plan.with_details(&why))?;
+                plan = Some(case_plan);
             }
-            let made = plan.as_ref().expect("made when the first expectation came");
-            expected::holds(line, made, &given).map_err(|why| at(made.with_story(&why)))?;
-        } else if line.text == "carry out" {
-            let made = plan.take().ok_or_else(|| at("nothing was planned yet".to_owned()))?;
-            given.carry_out(&made);
+            let case_plan = plan.as_ref().expect("the first expectation makes the plan");
+            expected::check_line(line, case_plan, &input)
+                .map_err(|why| at(case_plan.with_details(&why)))?;
+        } else if line.text == "apply" {
+            let case_plan = plan.take().ok_or_else(|| at("nothing was planned yet".to_owned()))?;
+            input.apply_plan(&case_plan);
         } else {
             plan = None;
-            given.take(line).map_err(at)?;
+            input.read_line(line).map_err(at)?;
         }
     }
     if plan.is_some() { Ok(()) } else { Err("the case expects nothing".to_owned()) }
@@ -162,7 +168,7 @@ fn conformance_cases_hold() {
     for page in pages() {
         for section in &page.sections {
             for case in &section.cases {
-                if let Err(why) = play(case) {
+                if let Err(why) = run_case(case) {
                     let RulePage { name, .. } = &page;
                     failed.push(format!("{name}:{}: {}\n{why}", case.line, section.title));
                 }
@@ -180,7 +186,7 @@ fn each_listed_rule_has_one_section() {
     for page in pages() {
         for section in &page.sections {
             let place = format!("{}:{}", page.name, section.line);
-            let has_source = !section.sources.is_empty() || page.name == BEYOND;
+            let has_source = !section.sources.is_empty() || page.name == EXTENSIONS;
             if section.cases.is_empty() || !has_source {
                 wrong.push(format!("{place}: a rule names its source and has a case"));
             }
@@ -189,8 +195,8 @@ fn each_listed_rule_has_one_section() {
             }
         }
         for (line, source) in &page.rows {
-            if page.name != ELSEWHERE {
-                wrong.push(format!("{}:{line}: the table is in {ELSEWHERE}", page.name));
+            if page.name != NOT_COVERED {
+                wrong.push(format!("{}:{line}: the table is in {NOT_COVERED}", page.name));
             }
             places.entry(source.clone()).or_default().push(format!("{}:{line}", page.name));
         }

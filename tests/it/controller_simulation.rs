@@ -1,38 +1,39 @@
-//! The incidents and some seeds of the simulation; `cargo test --release --test simulation` runs 2,000.
+//! Runs the incidents and some seeds of the controller simulation. `cargo test --release --test
+//! simulation` runs 2,000 seeds.
 
 use crate::simulation::incidents;
 use crate::simulation::invariants::prove;
 use crate::simulation::random_scenario::{ScenarioOutcome, run_seed};
 use crate::simulation::repository::catalog;
 
-/// The number of tests that share the incidents.
+/// Number of tests that share the incidents.
 const TESTS: usize = 3;
 
-fn incidents(turn: usize) {
+fn run_incidents(part: usize) {
     let catalog = catalog();
-    let selected = incidents::all().skip(turn).step_by(TESTS);
-    let wrong: Vec<String> = selected
-        .filter_map(|(name, story)| story(&catalog).err().map(|why| format!("{name}: {why}")))
+    let selected = incidents::all().skip(part).step_by(TESTS);
+    let failures: Vec<String> = selected
+        .filter_map(|(name, scenario)| scenario(&catalog).err().map(|why| format!("{name}: {why}")))
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
 fn incidents_do_not_recur_part_1() {
-    incidents(0);
+    run_incidents(0);
 }
 
 #[test]
 fn incidents_do_not_recur_part_2() {
-    incidents(1);
+    run_incidents(1);
 }
 
 #[test]
 fn incidents_do_not_recur_part_3() {
-    incidents(2);
+    run_incidents(2);
 }
 
-/// Incidents of other projects, one of each kind, by the number in their issue tracker.
+/// Incidents of other projects, one of each kind, by issue number.
 const KNOWN_INCIDENTS: &[&str] = &[
     "cluster-autoscaler-9182",
     "cluster-autoscaler-10147",
@@ -94,7 +95,7 @@ fn each_invariant_check_detects_its_violation() {
     assert_eq!(prove(), Ok(()));
 }
 
-/// Seeds that failed once, with the cause.
+/// Seeds of past failures, with the cause.
 const REGRESSION_SEEDS: &[(u64, &str)] = &[
     (4, "a message was deleted because a partial observation showed no node"),
     (70, "an observation older than the last one showed a terminated instance"),
@@ -107,19 +108,19 @@ const REGRESSION_SEEDS: &[(u64, &str)] = &[
 fn fleet_converges_after_faults_end() {
     let catalog = catalog();
     let some = (0..3).map(|seed| (seed, "any")).chain(REGRESSION_SEEDS.iter().copied());
-    for (seed, about) in some {
+    for (seed, cause) in some {
         let ScenarioOutcome { lines, end, steps, launches, removals, minutes } =
             run_seed(seed, &catalog);
-        let told = lines.join("\n");
+        let log = lines.join("\n");
         if let Err(why) = end {
             panic!(
-                "seed {seed} ({about}): {why}; cargo test --release --test simulation -- --replay {seed}\n{told}"
+                "seed {seed} ({cause}): {why}; cargo test --release --test simulation -- --replay {seed}\n{log}"
             );
         }
-        // A scenario without events proves nothing.
+        // A scenario needs enough events to be a test.
         assert!(
             steps > 100 && launches > 0 && minutes >= 20,
-            "seed {seed}: {removals} went\n{told}"
+            "seed {seed}: {removals} removals\n{log}"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! What `deploy/` installs: the chart, the plain manifests made from it, and the image they name.
+//! Deployment files of `deploy/`: the chart, the plain manifests made from it, and the image.
 //!
-//! The chart is rendered with a real Helm where there is one (`.ci/tools` brings it); without, the
-//! plain manifests are held to the same rules, and what was not rendered is said on stderr.
+//! The chart is rendered with a real Helm, if one is installed (`.ci/tools` installs it). Without
+//! Helm, only the plain manifests are checked, and stderr names the skipped checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,13 +19,13 @@ use crate::golden;
 const CHART: &str = "deploy/helm/fleetwright";
 const MANIFESTS: &str = "deploy/kubernetes/fleetwright.yaml";
 const ROLES: &str = "deploy/kubernetes/rbac.yaml";
-const COPY_OF_ROLES: &str = "deploy/helm/fleetwright/files/roles.yaml";
+const ROLES_COPY: &str = "deploy/helm/fleetwright/files/roles.yaml";
 
 const HEAD: &str = "\
-# The controller as plain manifests: what the chart in deploy/helm makes of its defaults. Replace
-# ${REPOSITORY} (the URL of the repository that says what the cluster needs) and ${REGION}, apply
-# deploy/kubernetes/crds.yaml first, and give the service account the role of deploy/aws/controller.json
-# by EKS Pod Identity, or by the annotation eks.amazonaws.com/role-arn.
+# The controller as plain manifests: the chart in deploy/helm, rendered with its defaults. First
+# apply deploy/kubernetes/crds.yaml. Replace ${REPOSITORY} with the URL of the Git repository, and
+# ${REGION} with the AWS region. The service account needs an IAM role with the policy of
+# deploy/aws/controller.json, by EKS Pod Identity or the annotation eks.amazonaws.com/role-arn.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -48,17 +48,17 @@ fn documents(text: &str) -> Vec<Json> {
     parts.map(|part| serde_saphyr::from_str(part).expect("YAML")).collect()
 }
 
-/// Returns a real Helm, not the stand-in of another test.
+/// Returns the path of the real Helm.
 fn helm() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&path).map(|folder| folder.join("helm"));
     found.into_iter().find(|program| program.is_file())
 }
 
-/// Renders the chart; `None`, with the reason on stderr, where there is no Helm.
+/// Renders the chart. Without Helm, returns `None` and prints the reason to stderr.
 fn render(settings: &[&str]) -> Option<Output> {
     let Some(helm) = helm() else {
-        // Nobody may be listening.
+        // An error of stderr is ignored.
         let _ = writeln!(io::stderr(), "not run: there is no helm, so the chart is not rendered");
         return None;
     };
@@ -70,7 +70,7 @@ fn render(settings: &[&str]) -> Option<Output> {
     Some(ran.expect("helm runs"))
 }
 
-/// Returns what comes of settings that are good.
+/// Returns the rendered chart, with valid settings.
 fn rendered(settings: &[&str]) -> Option<String> {
     let ran = render(settings)?;
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
@@ -81,7 +81,7 @@ fn of_kind<'a>(objects: &'a [Json], kind: &str) -> Vec<&'a Json> {
     objects.iter().filter(|object| object["kind"] == kind).collect()
 }
 
-/// Returns the rules of each role, by namespace and the name that `name` makes of its own.
+/// Returns the rules of each role, by namespace and by the role name mapped with `name`.
 fn rules(objects: &[Json], name: impl Fn(&str) -> String) -> BTreeMap<(String, String), Json> {
     let roles = of_kind(objects, "ClusterRole").into_iter().chain(of_kind(objects, "Role"));
     let row = |role: &Json| {
@@ -99,7 +99,7 @@ fn chart_roles_equal_plain_manifest_roles() {
     let text = read(ROLES);
     let roles: Vec<&str> = text.split("\n---\n").filter(is_role).map(str::trim_end).collect();
     assert!(roles.len() > 3, "{}", roles.len());
-    golden::hold(COPY_OF_ROLES, &format!("{}\n", roles.join("\n---\n"))).expect("the same roles");
+    golden::hold(ROLES_COPY, &format!("{}\n", roles.join("\n---\n"))).expect("equal roles");
 }
 
 #[test]
@@ -111,20 +111,23 @@ fn plain_manifests_equal_chart_with_defaults() {
     };
     let lines: Vec<&str> = text.lines().filter(|line| !of_helm(line)).collect();
     let text = format!("{HEAD}{}\n", lines.join("\n")).replace("\n\n---\n", "\n---\n");
-    golden::hold(MANIFESTS, &text).expect("the chart's defaults");
+    golden::hold(MANIFESTS, &text).expect("the rendered defaults of the chart");
 }
 
 #[test]
 fn controller_roles_grant_exactly_its_api_calls() {
     let mut wanted = rules(&documents(&read(ROLES)), str::to_owned);
-    // Whoever wants to steer says so.
-    let steers = wanted.remove(&(String::new(), "fleetwright-steer".to_owned()));
-    assert_eq!(steers.expect("a role")[0]["resources"], json!(["pods/status"]));
+    // Nominations are optional, so the plain manifests omit their role.
+    let nomination_role = wanted.remove(&(String::new(), "fleetwright-steer".to_owned()));
+    assert_eq!(nomination_role.expect("a role")[0]["resources"], json!(["pods/status"]));
     let objects = documents(&read(MANIFESTS));
     let mut found = rules(&objects, |name| name.replacen("-controller-", "-", 1));
-    // What people are bound to is not the controller's.
-    for people in ["fleetwright-approver", "fleetwright-break-glass", "fleetwright-viewer"] {
-        assert!(found.remove(&(String::new(), people.to_owned())).is_some(), "{people}");
+    // Roles of operators are not bound to the controller.
+    for operator_role in ["fleetwright-approver", "fleetwright-break-glass", "fleetwright-viewer"] {
+        assert!(
+            found.remove(&(String::new(), operator_role.to_owned())).is_some(),
+            "{operator_role}"
+        );
     }
     assert_eq!(found, wanted);
     let bindings: Vec<&Json> = ["ClusterRoleBinding", "RoleBinding"]
@@ -161,7 +164,7 @@ fn operator_roles_cover_every_authorized_request() {
     ];
     let verbs: BTreeSet<&str> = wanted.iter().map(OperatorRequest::verb).collect();
     let roles = rules(&documents(&read(MANIFESTS)), str::to_owned);
-    let of = |name: &str| {
+    let verbs_of = |name: &str| {
         let [rule] = &roles[&(String::new(), name.to_owned())].as_array().expect("rules")[..]
         else {
             panic!("{name} has one rule")
@@ -171,10 +174,11 @@ fn operator_roles_cover_every_authorized_request() {
         let verbs = rule["verbs"].as_array().expect("verbs").iter();
         verbs.map(|verb| verb.as_str().expect("a verb")).collect::<BTreeSet<_>>()
     };
-    let (approver, breaker) = (of("fleetwright-approver"), of("fleetwright-break-glass"));
-    assert_eq!(breaker, BTreeSet::from(["break-glass"]));
-    assert!(approver.is_disjoint(&breaker));
-    assert_eq!(&approver | &breaker, verbs);
+    let (approver, break_glass) =
+        (verbs_of("fleetwright-approver"), verbs_of("fleetwright-break-glass"));
+    assert_eq!(break_glass, BTreeSet::from(["break-glass"]));
+    assert!(approver.is_disjoint(&break_glass));
+    assert_eq!(&approver | &break_glass, verbs);
 }
 
 #[test]
@@ -194,7 +198,7 @@ fn controller_pod_meets_restricted_pod_security() {
     assert_eq!(security["allowPrivilegeEscalation"], false);
     assert_eq!(security["readOnlyRootFilesystem"], true);
     assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }));
-    // Where it writes is there, and empty.
+    // The writable directories are empty volumes.
     let volumes = pod["volumes"].as_array().expect("volumes");
     let kinds = volumes.iter().map(|volume| volume["emptyDir"].is_object());
     assert!(kinds.clone().count() == 2 && kinds.clone().all(|is| is), "{volumes:?}");
@@ -210,9 +214,10 @@ fn replicas_spread_and_avoid_managed_nodes() {
     assert_eq!(budget["spec"], json!({ "maxUnavailable": 1, "selector": selector }));
     let pod = &deployment["spec"]["template"]["spec"];
     let spread = pod["topologySpreadConstraints"].as_array().expect("constraints");
-    let hard = |one: &&Json| one["whenUnsatisfiable"] == "DoNotSchedule";
-    let hard: Vec<&Json> = spread.iter().filter(hard).map(|one| &one["topologyKey"]).collect();
-    assert_eq!(hard, ["kubernetes.io/hostname"]);
+    let required = |one: &&Json| one["whenUnsatisfiable"] == "DoNotSchedule";
+    let required: Vec<&Json> =
+        spread.iter().filter(required).map(|one| &one["topologyKey"]).collect();
+    assert_eq!(required, ["kubernetes.io/hostname"]);
     let terms = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let expressions = terms["nodeSelectorTerms"][0]["matchExpressions"].as_array().expect("terms");
     let keys: Vec<&Json> = expressions.iter().map(|one| &one["key"]).collect();
@@ -227,7 +232,7 @@ fn replicas_spread_and_avoid_managed_nodes() {
     assert!(expressions.iter().all(|one| one["operator"] == "DoesNotExist"));
 }
 
-/// Settings that every installation needs.
+/// The required setting of every installation.
 const URL: &str = "repository.url=https://example.com/fleet.git";
 
 #[test]
@@ -270,7 +275,7 @@ fn chart_values_reach_the_pod() {
         "from": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }],
     }]);
     assert_eq!(policy["spec"]["ingress"], admitted);
-    is_understood(container);
+    assert_arguments_accepted(container);
     assert_eq!(of_kind(&objects, "PodDisruptionBudget").len(), 0);
 }
 
@@ -311,23 +316,23 @@ fn network_policy_ports_match_controller_arguments() {
         assert!(arguments.contains(&format!("\"{flag}={value}\"")), "{flag}: {arguments}");
         assert!(help.contains(&format!("{flag} <")), "{help}");
     }
-    let named = |list: &Json, name: &str| {
+    let find_named = |list: &Json, name: &str| {
         let found = list.as_array().expect("a list").iter().find(|one| one["name"] == name);
         found.expect(name).clone()
     };
-    assert_eq!(named(&pod["volumes"], "webhook")["secret"]["secretName"], "hook");
-    let mount = named(&container["volumeMounts"], "webhook");
+    assert_eq!(find_named(&pod["volumes"], "webhook")["secret"]["secretName"], "hook");
+    let mount = find_named(&container["volumeMounts"], "webhook");
     assert_eq!(mount["mountPath"], "/etc/fleetwright/webhook");
     assert_eq!(mount["readOnly"], true);
-    assert_eq!(named(&pod["volumes"], "more")["configMap"]["name"], "more");
-    assert_eq!(named(&container["volumeMounts"], "more")["mountPath"], "/more");
+    assert_eq!(find_named(&pod["volumes"], "more")["configMap"]["name"], "more");
+    assert_eq!(find_named(&container["volumeMounts"], "more")["mountPath"], "/more");
 }
 
 #[test]
 fn chart_alerts_and_dashboard_equal_their_sources() {
     for name in ["alerts.yaml", "dashboard.json"] {
         let text = read(&format!("deploy/grafana/{name}"));
-        golden::hold(&format!("{CHART}/files/{name}"), &text).expect("the same");
+        golden::hold(&format!("{CHART}/files/{name}"), &text).expect("equal files");
     }
     let settings = [
         URL,
@@ -351,53 +356,53 @@ fn chart_alerts_and_dashboard_equal_their_sources() {
 
 #[test]
 fn pod_status_patch_needs_nomination_setting() {
-    for (settings, may) in [(&[URL][..], false), (&[URL, "steer=true"], true)] {
+    for (settings, expected) in [(&[URL][..], false), (&[URL, "steer=true"], true)] {
         let Some(text) = rendered(settings) else { return };
         let objects = documents(&text);
-        assert_eq!(text.contains("pods/status"), may, "{settings:?}");
+        assert_eq!(text.contains("pods/status"), expected, "{settings:?}");
         let bound = of_kind(&objects, "ClusterRoleBinding").len();
         let cluster_roles = rules(&objects, str::to_owned).into_keys();
         let roles = cluster_roles
             .filter(|(namespace, name)| namespace.is_empty() && name.contains("-controller-"));
-        assert_eq!(bound, roles.count(), "each is bound");
+        assert_eq!(bound, roles.count(), "each role is bound");
     }
 }
 
-/// Checks that the program takes the arguments of a container, and goes on to look for the cluster.
-fn is_understood(container: &Json) {
-    let place = Workspace::example("quickstart");
+/// Checks that the program accepts the arguments of a container and tries to reach the cluster.
+fn assert_arguments_accepted(container: &Json) {
+    let workspace = Workspace::example("quickstart");
     let arguments = container["args"].as_array().expect("arguments").iter();
-    // What is tested is the command line, and not a repository far away.
+    // The test covers the command line and does not fetch a remote repository.
     let local =
         |text: &&str| !text.contains("://") && !text.contains("${") && !text.starts_with("--ref=");
     let arguments = arguments.map(|a| a.as_str().expect("text")).filter(local);
-    // Without that it would wait for a cluster.
+    // `--once` keeps the program from waiting for a cluster.
     let arguments: Vec<&str> = arguments.chain(["--once"]).collect();
-    let ran = place.run(&arguments);
-    let (code, said) = if cfg!(feature = "cluster") {
+    let ran = workspace.run(&arguments);
+    let (code, output) = if cfg!(feature = "cluster") {
         (1, "cannot use the cluster")
     } else {
         (5, "this program was built without the live world")
     };
     assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);
-    assert!(ran.err.contains(said), "{}", ran.err);
-    let named = container["args"].to_string();
-    assert!(named.contains("\"--ref=main\"") && named.contains("--world=live"), "{named}");
+    assert!(ran.err.contains(output), "{}", ran.err);
+    let all = container["args"].to_string();
+    assert!(all.contains("\"--ref=main\"") && all.contains("--world=live"), "{all}");
 }
 
 #[test]
 fn manifest_arguments_are_accepted_by_the_binary() {
     let objects = documents(&read(MANIFESTS));
     let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
-    is_understood(&deployment["spec"]["template"]["spec"]["containers"][0]);
-    // `run` has the flag that is left out above.
+    assert_arguments_accepted(&deployment["spec"]["template"]["spec"]["containers"][0]);
+    // The check above skips `--ref`, so it is checked here.
     let help = Workspace::empty().run(&["run", "--help"]);
     assert!(help.out.contains("--ref <"), "{}", help.out);
 }
 
 #[test]
 fn contradictory_chart_values_are_rejected_by_name() {
-    for (settings, named) in [
+    for (settings, expected) in [
         (vec![], "repository.url is required"),
         (vec![URL, "mode=full"], "mode"),
         (vec![URL, "replicas=0"], "replicas"),
@@ -411,8 +416,8 @@ fn contradictory_chart_values_are_rejected_by_name() {
         (vec![URL, "service.type=ExternalName"], "service/type"),
     ] {
         let Some(ran) = render(&settings) else { return };
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert!(!ran.status.success() && said.contains(named), "{settings:?}: {said}");
+        let output = String::from_utf8_lossy(&ran.stderr);
+        assert!(!ran.status.success() && output.contains(expected), "{settings:?}: {output}");
     }
 }
 
@@ -426,10 +431,10 @@ fn image_is_built_from_pinned_base_and_runs_as_non_root() {
         assert!(stage.contains("ENTRYPOINT [\"/usr/bin/fleetwright\"]"), "{stage}");
     }
     assert!(text.contains("cargo build --locked --release --features cluster"));
-    // Everything that is compiled gets into the build, and nothing else.
+    // Every path that the build context includes exists.
     for line in read("deploy/Dockerfile.dockerignore").lines() {
-        let named = line.strip_prefix('!');
-        assert!(named.is_none_or(|path| root().join(path).exists()), "{line}");
+        let included = line.strip_prefix('!');
+        assert!(included.is_none_or(|path| root().join(path).exists()), "{line}");
     }
 }
 
@@ -439,17 +444,17 @@ fn chart_notes_point_to_the_leader() {
     let line = notes.lines().find(|line| line.contains("port-forward")).expect("how to get there");
     let line = line.replace("{{ .Release.Namespace }}", "fleet");
     assert!(!line.contains("{{"), "{line}");
-    let place = Workspace::empty();
-    let stand_in = "#!/bin/sh\n\
+    let workspace = Workspace::empty();
+    let fake_kubectl = "#!/bin/sh\n\
         [ \"$*\" = '--namespace kube-system get lease fleetwright-apply --output jsonpath={.spec.holderIdentity}' ] \\\n\
         && printf run/fleetwright-7d9-zzzzz || echo \"$*\"\n";
-    place.write("bin/kubectl", stand_in);
-    let program = place.path("bin/kubectl");
+    workspace.write("bin/kubectl", fake_kubectl);
+    let program = workspace.path("bin/kubectl");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&program, mode).expect("executable");
-    let path = format!("{}:/usr/bin:/bin", place.path("bin").display());
+    let path = format!("{}:/usr/bin:/bin", workspace.path("bin").display());
     let ran = Command::new("bash").args(["-euc", &line]).env("PATH", path).output();
-    let said = String::from_utf8(ran.expect("bash runs").stdout).expect("text");
+    let output = String::from_utf8(ran.expect("bash runs").stdout).expect("text");
     let wanted = "--namespace fleet port-forward pod/fleetwright-7d9-zzzzz 8080:8080\n";
-    assert_eq!(said, wanted, "{line}");
+    assert_eq!(output, wanted, "{line}");
 }

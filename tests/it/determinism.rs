@@ -1,4 +1,4 @@
-//! Same inputs, same plan: in whatever order files and documents come.
+//! Equal inputs give equal plans, for every order of files and documents.
 
 use std::collections::BTreeMap;
 
@@ -16,59 +16,142 @@ use rand::seq::{IndexedRandom, SliceRandom};
 use rand_pcg::Pcg64Mcg;
 use serde_json::Value;
 
-/// Orders of documents that are tried.
+/// Number of tested document orders.
 const PERMUTATIONS: usize = 1_000;
 const SEED: u64 = 7;
 const AT: &str = "2026-09-01T10:00:00Z";
 
-/// What can be had: what the pools name, and one type beside.
+/// Available instance types: those of the pools, and one other type.
 const TYPES: [&str; 5] = ["c6a.xlarge", "m5.large", "m6a.large", "r6a.large", "t3.small"];
 
-/// A small repository in which order could matter: two pools that offer the same, workloads of the
-/// same size, defaults that come from another file, and a pod without a place.
+/// A small repository that is sensitive to order: two pools with one common instance type,
+/// workloads of equal size, defaults from another file, and an unschedulable pod.
 const FILES: [(&str, &str); 5] = [
-    (
-        "pools/general.yaml",
-        "{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {name: general}, spec: {limits: {cpu: 64}, template: {spec: {nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}, requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m6a.large, c6a.xlarge, r6a.large]}, {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}]}}}}
----
-{apiVersion: karpenter.k8s.aws/v1, kind: EC2NodeClass, metadata: {name: default}, spec: {amiSelectorTerms: [{alias: al2023@latest}], role: node, subnetSelectorTerms: [{tags: {a: b}}], securityGroupSelectorTerms: [{tags: {a: b}}]}}
----
-{apiVersion: v1, kind: LimitRange, metadata: {name: defaults, namespace: shop}, spec: {limits: [{type: Container, defaultRequest: {cpu: 100m, memory: 300Mi}}]}}
-",
-    ),
-    (
-        "pools/spare.yaml",
-        "{apiVersion: karpenter.sh/v1alpha5, kind: Provisioner, metadata: {name: spare}, spec: {providerRef: {name: spare}, labels: {spare: 'true'}, requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m6a.large, m5.large]}]}}
----
-{apiVersion: karpenter.k8s.aws/v1alpha1, kind: AWSNodeTemplate, metadata: {name: spare}, spec: {subnetSelector: {a: b}, securityGroupSelector: {a: b}}}
-",
-    ),
-    (
-        "apps/web.yaml",
-        "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
----
-{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {replicas: 3, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: a, image: a, resources: {requests: {cpu: 500m, memory: 1Gi}}}]}}}}
----
-{apiVersion: apps/v1, kind: Deployment, metadata: {name: api, namespace: shop}, spec: {replicas: 3, selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}}, spec: {containers: [{name: a, image: a, resources: {requests: {cpu: 500m, memory: 1Gi}}}]}}}}
-",
-    ),
-    (
-        "apps/jobs.yaml",
-        "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: queue, namespace: shop}, spec: {replicas: 2, selector: {matchLabels: {app: q}}, template: {metadata: {labels: {app: q}}, spec: {priorityClassName: high, containers: [{name: a, image: a}]}}}}
----
-{apiVersion: v1, kind: Pod, metadata: {name: giant, namespace: shop}, spec: {containers: [{name: a, image: a, resources: {requests: {memory: 900Gi}}}]}}
-",
-    ),
-    (
-        "cluster.yaml",
-        "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: high}, value: 1000}
----
-{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent, namespace: kube-system}, spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, spec: {containers: [{name: a, image: a, resources: {requests: {cpu: 50m, memory: 64Mi}}}]}}}}
-",
-    ),
+    ("pools/general.yaml", GENERAL_POOL),
+    ("pools/spare.yaml", SPARE_POOL),
+    ("apps/web.yaml", WEB_APPS),
+    ("apps/jobs.yaml", JOB_APPS),
+    ("cluster.yaml", CLUSTER_OBJECTS),
 ];
 
-/// Files by path, each with its documents.
+const GENERAL_POOL: &str = "\
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: { name: general }
+spec:
+  limits: { cpu: 64 }
+  template:
+    spec:
+      nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: default }
+      requirements:
+      - key: node.kubernetes.io/instance-type
+        operator: In
+        values: [m6a.large, c6a.xlarge, r6a.large]
+      - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }
+---
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
+metadata: { name: default }
+spec:
+  amiSelectorTerms: [{ alias: al2023@latest }]
+  role: node
+  subnetSelectorTerms: [{ tags: { a: b } }]
+  securityGroupSelectorTerms: [{ tags: { a: b } }]
+---
+apiVersion: v1
+kind: LimitRange
+metadata: { name: defaults, namespace: shop }
+spec:
+  limits:
+  - { type: Container, defaultRequest: { cpu: 100m, memory: 300Mi } }
+";
+
+const SPARE_POOL: &str = "\
+apiVersion: karpenter.sh/v1alpha5
+kind: Provisioner
+metadata: { name: spare }
+spec:
+  providerRef: { name: spare }
+  labels: { spare: 'true' }
+  requirements:
+  - { key: node.kubernetes.io/instance-type, operator: In, values: [m6a.large, m5.large] }
+---
+apiVersion: karpenter.k8s.aws/v1alpha1
+kind: AWSNodeTemplate
+metadata: { name: spare }
+spec: { subnetSelector: { a: b }, securityGroupSelector: { a: b } }
+";
+
+const WEB_APPS: &str = "\
+apiVersion: v1
+kind: Namespace
+metadata: { name: shop }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: web, namespace: shop }
+spec:
+  replicas: 3
+  selector: { matchLabels: { app: web } }
+  template:
+    metadata: { labels: { app: web } }
+    spec:
+      containers:
+      - { name: a, image: a, resources: { requests: { cpu: 500m, memory: 1Gi } } }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: { name: api, namespace: shop }
+spec:
+  replicas: 3
+  selector: { matchLabels: { app: api } }
+  template:
+    metadata: { labels: { app: api } }
+    spec:
+      containers:
+      - { name: a, image: a, resources: { requests: { cpu: 500m, memory: 1Gi } } }
+";
+
+const JOB_APPS: &str = "\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: { name: queue, namespace: shop }
+spec:
+  replicas: 2
+  selector: { matchLabels: { app: q } }
+  template:
+    metadata: { labels: { app: q } }
+    spec:
+      priorityClassName: high
+      containers: [{ name: a, image: a }]
+---
+apiVersion: v1
+kind: Pod
+metadata: { name: giant, namespace: shop }
+spec:
+  containers:
+  - { name: a, image: a, resources: { requests: { memory: 900Gi } } }
+";
+
+const CLUSTER_OBJECTS: &str = "\
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: { name: high }
+value: 1000
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: { name: agent, namespace: kube-system }
+spec:
+  selector: { matchLabels: { app: agent } }
+  template:
+    metadata: { labels: { app: agent } }
+    spec:
+      containers:
+      - { name: a, image: a, resources: { requests: { cpu: 50m, memory: 64Mi } } }
+";
+
+/// Documents of each file, by path.
 type DocumentsByFile = BTreeMap<&'static str, Vec<&'static str>>;
 
 fn documents() -> DocumentsByFile {
@@ -83,7 +166,7 @@ fn files(documents: &DocumentsByFile) -> Vec<TreeFile> {
     documents.iter().map(file).collect()
 }
 
-/// What stays the same throughout: what runs, and what can be had.
+/// Constant inputs: the observation and the catalog.
 struct FixedInputs {
     observed: Observed,
     catalog: Catalog,
@@ -100,12 +183,12 @@ impl FixedInputs {
             ..ClusterIdentity::default()
         };
         let mut catalog = Catalog::load(&region.into(), &zones).expect("known");
-        // A few types, so that a thousand plans take seconds.
+        // With few types, a thousand plans take seconds.
         catalog.types.retain(|name, _| TYPES.contains(&name.as_str()));
         Self { observed: Observed::empty(cluster, AT.parse().expect("a time")), catalog }
     }
 
-    /// Returns the bytes of the plan for these files.
+    /// Returns the plan for `files` as JSON.
     fn plan(&self, files: Vec<TreeFile>) -> String {
         let desired = read(&Tree { files }, &Fleet::default());
         let Observed { cluster, taken_at, sources, .. } = &self.observed;
@@ -144,13 +227,13 @@ impl FixedInputs {
     }
 }
 
-/// Returns a plan without the places that its objects were read from.
-fn without_places(plan: &str) -> Value {
+/// Returns a plan without the origins of its objects.
+fn without_origins(plan: &str) -> Value {
     fn strip(value: &mut Value) {
         match value {
             Value::Object(map) => {
                 map.remove("origin");
-                // Over the whole file, places among it.
+                // The checksum covers the origins.
                 map.remove("checksum");
                 map.values_mut().for_each(strip);
             }
@@ -168,7 +251,7 @@ fn file_order_does_not_change_plan_bytes() {
     let world = FixedInputs::new();
     let files = files(&documents());
     let first = world.plan(files.clone());
-    assert!(first.contains("\"unschedulable\": 1"), "the giant has no place");
+    assert!(first.contains("\"unschedulable\": 1"), "the largest pod is unschedulable");
     for order in orders(files.len()) {
         let plan = world.plan(order.iter().map(|n| files[*n].clone()).collect());
         assert!(plan == first, "order {order:?}");
@@ -178,11 +261,11 @@ fn file_order_does_not_change_plan_bytes() {
 /// Returns every order of `0..count`.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     (0..count).fold(vec![Vec::new()], |orders, next| {
-        let with = |order: &Vec<usize>| {
+        let with_next = |order: &Vec<usize>| {
             let insert = |place| [&order[..place], &[next], &order[place..]].concat();
             (0..=order.len()).map(insert).collect::<Vec<_>>()
         };
-        orders.iter().flat_map(with).collect()
+        orders.iter().flat_map(with_next).collect()
     })
 }
 
@@ -190,18 +273,18 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 fn document_order_does_not_change_decisions() {
     let world = FixedInputs::new();
     let mut parts: Vec<&str> = documents().into_values().flatten().collect();
-    let first = without_places(&world.plan(files(&documents())));
+    let first = without_origins(&world.plan(files(&documents())));
     let mut random = Pcg64Mcg::seed_from_u64(SEED);
     for round in 0..PERMUTATIONS {
         parts.shuffle(&mut random);
-        let mut dealt = DocumentsByFile::new();
+        let mut assigned = DocumentsByFile::new();
         for part in &parts {
             let (path, _) = FILES.choose(&mut random).expect("there are files");
-            dealt.entry(path).or_default().push(part);
+            assigned.entry(path).or_default().push(part);
         }
-        let mut files = files(&dealt);
+        let mut files = files(&assigned);
         files.shuffle(&mut random);
-        let found = without_places(&world.plan(files));
-        assert!(found == first, "order {round}: {dealt:#?}");
+        let found = without_origins(&world.plan(files));
+        assert!(found == first, "order {round}: {assigned:#?}");
     }
 }

@@ -1,20 +1,21 @@
-//! Files that hold what a run is expected to write.
+//! Golden files: the expected output of runs.
 
 use std::fs;
 use std::path::Path;
 
-/// Set to write the expectations instead of holding the program to them.
+/// Environment variable that updates the golden files instead of checking them.
 const UPDATE: &str = "UPDATE_GOLDEN";
 
-/// Holds `found` to the contents of `path`, a file below the root of the repository.
+/// Checks that `found` equals the file `path`, relative to the root of the repository.
 pub(crate) fn hold(path: &str, found: &str) -> Result<(), String> {
     let full = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os(UPDATE).is_some() {
         let directory = full.parent().expect("a path below the root has a directory");
         fs::create_dir_all(directory).map_err(|error| format!("cannot write {path}: {error}"))?;
-        // Tests run at the same time: whoever reads the file sees the old one or the new one.
-        let beside = full.with_extension(format!("{}.tmp", std::process::id()));
-        let written = fs::write(&beside, found).and_then(|()| fs::rename(&beside, &full));
+        // Tests run concurrently. The rename is atomic, so a reader gets either the old or the new
+        // file.
+        let temporary = full.with_extension(format!("{}.tmp", std::process::id()));
+        let written = fs::write(&temporary, found).and_then(|()| fs::rename(&temporary, &full));
         return written.map_err(|error| format!("cannot write {path}: {error}"));
     }
     let expected = fs::read_to_string(&full)
@@ -24,5 +25,5 @@ pub(crate) fn hold(path: &str, found: &str) -> Result<(), String> {
     }
     let difference = similar::TextDiff::from_lines(expected.as_str(), found);
     let difference = difference.unified_diff().context_radius(2).header(path, "now").to_string();
-    Err(format!("{path} is not what comes now; {UPDATE}=1 takes it over\n{difference}"))
+    Err(format!("{path} differs from the output; {UPDATE}=1 updates it\n{difference}"))
 }

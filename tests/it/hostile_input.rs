@@ -1,4 +1,5 @@
-//! Trees made to hurt: bounded time and memory, clear errors, nothing that a terminal would obey.
+//! Hostile repositories: bounded time and memory, clear errors, and no terminal controls in the
+//! output.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -7,54 +8,60 @@ use std::time::{Duration, Instant};
 
 use crate::binary::{CommandResult, Workspace};
 
-/// Address space that the program may use on a hostile tree, in KiB.
+/// Limit of the address space of the program, in KiB.
 const MEMORY_KIB: u32 = 1_500_000;
 
-/// The longest that a run may take; ten times what it takes on an instance at rest.
+/// Time limit of a run, ten times the duration on an idle computer.
 const TIME_MAX: Duration = Duration::from_mins(1);
 
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\n\
                    spec: {containers: [{name: c, resources: {requests: {cpu: 1}}}]}\n";
 
-/// Runs the program with an end to its memory, and holds it to its time.
-fn run(place: &Workspace, arguments: &[&str]) -> CommandResult {
-    let began = Instant::now();
+/// Runs the program with a memory limit, and checks its duration and output.
+fn run(workspace: &Workspace, arguments: &[&str]) -> CommandResult {
+    let started = Instant::now();
     let limited = format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"");
     let output = Command::new("/bin/sh")
         .args(["-c", &limited, env!("CARGO_BIN_EXE_fleetwright")])
         .args(arguments)
-        .current_dir(place.root())
+        .current_dir(workspace.root())
         .env_clear()
-        .env("HOME", place.root())
+        .env("HOME", workspace.root())
         .stdin(Stdio::null())
         .output()
         .expect("the program starts");
-    assert!(began.elapsed() < TIME_MAX, "{arguments:?} took {:?}", began.elapsed());
+    assert!(started.elapsed() < TIME_MAX, "{arguments:?} took {:?}", started.elapsed());
     let text = |bytes| String::from_utf8(bytes).expect("text");
-    let ran = CommandResult {
+    let result = CommandResult {
         code: output.status.code(),
         out: text(output.stdout),
         err: text(output.stderr),
     };
-    for said in [&ran.out, &ran.err] {
-        let obeyed =
+    for text in [&result.out, &result.err] {
+        let is_control =
             |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
-        assert!(!said.contains(obeyed), "{arguments:?}: {said:?}");
+        assert!(!text.contains(is_control), "{arguments:?}: {text:?}");
     }
-    ran
+    result
 }
 
-/// Reads a tree of a good pod and `file`; returns what `validate` says of that file.
-fn said_of(file: &str, content: &[u8]) -> String {
-    let place = Workspace::empty();
-    place.write("good.yaml", POD);
-    fs::write(place.path(file), content).expect("written");
-    let ran = run(&place, &["validate"]);
-    assert!(ran.out.contains("1 workload"), "the good file is read: {}{}", ran.out, ran.err);
-    let planned = run(&place, &["plan", "--at", "2026-09-01T10:00:00Z"]);
-    assert_eq!(planned.code, ran.code, "{}{}", planned.out, planned.err);
-    let code = ran.code.expect("it ends by itself");
-    format!("{code} {}", ran.out.lines().next().unwrap_or_default())
+/// Validates a repository with a valid pod and `file`. Returns the exit code and the first line of
+/// output.
+fn validate_file(file: &str, content: &[u8]) -> String {
+    let workspace = Workspace::empty();
+    workspace.write("good.yaml", POD);
+    fs::write(workspace.path(file), content).expect("written");
+    let result = run(&workspace, &["validate"]);
+    assert!(
+        result.out.contains("1 workload"),
+        "the valid file is read: {}{}",
+        result.out,
+        result.err
+    );
+    let planned = run(&workspace, &["plan", "--at", "2026-09-01T10:00:00Z"]);
+    assert_eq!(planned.code, result.code, "{}{}", planned.out, planned.err);
+    let code = result.code.expect("the program exits without a signal");
+    format!("{code} {}", result.out.lines().next().unwrap_or_default())
 }
 
 #[test]
@@ -97,34 +104,35 @@ fn hostile_manifests_are_errors_with_line() {
           read: it is a pointer of Git LFS",
         ),
     ] {
-        let said = said_of("bad.yaml", &content);
+        let text = validate_file("bad.yaml", &content);
         let start: String = String::from_utf8_lossy(&content).chars().take(30).collect();
-        assert!(said.starts_with(expected), "{start}…\n{said}");
+        assert!(text.starts_with(expected), "{start}…\n{text}");
     }
 }
 
 #[test]
 fn gigabyte_file_is_reported_and_not_read() {
-    let place = Workspace::empty();
-    place.write("good.yaml", POD);
-    let file = File::create(place.path("huge.yaml")).expect("made");
+    let workspace = Workspace::empty();
+    workspace.write("good.yaml", POD);
+    let file = File::create(workspace.path("huge.yaml")).expect("made");
     file.set_len(1 << 30).expect("sparse");
-    let ran = run(&place, &["validate"]);
+    let result = run(&workspace, &["validate"]);
     assert!(
-        ran.out
+        result
+            .out
             .contains("huge.yaml: cannot be read: it has 1073741824 bytes, and at most 16777216"),
         "{}",
-        ran.out
+        result.out
     );
-    assert_eq!(ran.code, Some(1));
+    assert_eq!(result.code, Some(1));
 }
 
 #[test]
 fn links_stay_inside_and_hostile_names_are_escaped() {
-    let place = Workspace::empty();
-    place.write("outside/secret.yaml", "secret: token-4711");
-    place.write("tree/good.yaml", POD);
-    let tree = place.path("tree");
+    let workspace = Workspace::empty();
+    workspace.write("outside/secret.yaml", "secret: token-4711");
+    workspace.write("tree/good.yaml", POD);
+    let tree = workspace.path("tree");
     symlink("../outside/secret.yaml", tree.join("link.yaml")).expect("made");
     symlink("/etc/passwd", tree.join("passwd.yaml")).expect("made");
     symlink("../outside", tree.join("directory")).expect("made");
@@ -135,8 +143,8 @@ fn links_stay_inside_and_hostile_names_are_escaped() {
     }
     let made = Command::new("mkfifo").arg(tree.join("pipe.yaml")).status();
     assert!(made.expect("mkfifo is there").success());
-    let ran = run(&place, &["validate", "tree"]);
-    assert_eq!(ran.code, Some(1));
+    let result = run(&workspace, &["validate", "tree"]);
+    assert_eq!(result.code, Some(1));
     for expected in [
         "link.yaml: cannot be read: it is a link to a file outside the directory that is read",
         "passwd.yaml: cannot be read: it is a link to a file outside the directory that is read",
@@ -145,20 +153,20 @@ fn links_stay_inside_and_hostile_names_are_escaped() {
         "new\\nline.yaml:2: is not YAML",
         "1 workload",
     ] {
-        assert!(ran.out.contains(expected), "{expected}\n{}", ran.out);
+        assert!(result.out.contains(expected), "{expected}\n{}", result.out);
     }
-    assert!(!ran.out.contains("4711") && !ran.out.contains("root:"), "{}", ran.out);
-    assert_eq!(ran.out.lines().filter(|line| line.contains("is not YAML")).count(), 4);
-    run(&place, &["plan", "tree", "--at", "2026-09-01T10:00:00Z"]);
-    run(&place, &["validate", "tree", "--format", "json"]);
+    assert!(!result.out.contains("4711") && !result.out.contains("root:"), "{}", result.out);
+    assert_eq!(result.out.lines().filter(|line| line.contains("is not YAML")).count(), 4);
+    run(&workspace, &["plan", "tree", "--at", "2026-09-01T10:00:00Z"]);
+    run(&workspace, &["validate", "tree", "--format", "json"]);
 }
 
 #[test]
 fn deeply_nested_directories_are_bounded() {
-    let place = Workspace::empty();
-    place.write("good.yaml", POD);
-    place.write(&format!("{}deep.yaml", "d/".repeat(200)), POD);
-    let ran = run(&place, &["validate"]);
-    assert!(ran.out.contains("directories nest deeper than 64 levels"), "{}", ran.out);
-    assert_eq!(ran.code, Some(1), "what is not read is an error, not less");
+    let workspace = Workspace::empty();
+    workspace.write("good.yaml", POD);
+    workspace.write(&format!("{}deep.yaml", "d/".repeat(200)), POD);
+    let result = run(&workspace, &["validate"]);
+    assert!(result.out.contains("directories nest deeper than 64 levels"), "{}", result.out);
+    assert_eq!(result.code, Some(1), "an unread directory is an error");
 }

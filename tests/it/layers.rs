@@ -1,12 +1,12 @@
-//! Checks the layers of the source: which modules import which, and what pure modules never use.
+//! Checks the layers of the source: the imports between modules, and the purity of pure modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The rooms, each with the rooms that it may import. Lower rooms come first; `src/lib.rs` describes
-/// each room.
-const ROOMS: &[(&str, &[&str])] = &[
+/// The top-level modules, each with the modules that it may import. Lower modules come first.
+/// `src/lib.rs` describes them.
+const MODULES: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("manifest", &["model"]),
     ("catalog", &["model"]),
@@ -41,17 +41,18 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Modules that may import everything.
+/// Modules that may import all others.
 const UNRESTRICTED: [&str; 4] = ["cli", "lib", "main", "testing"];
 
-/// Modules that decide: no files, no clock, no network, no threads, no logging, no unordered maps.
+/// Modules that make decisions. They use no files, clock, network, threads, logging or unordered
+/// maps.
 const PURE: [&str; 9] =
     ["model", "manifest", "catalog", "demand", "scheduler", "solver", "plan", "planner", "policy"];
 
-/// The one file of a pure module that may use threads: what it returns does not depend on them.
+/// The only file of a pure module that may use threads. Its results do not depend on them.
 const PARALLEL: &str = "solver/parallel.rs";
 
-/// What a pure module never mentions.
+/// Names that pure modules must not use.
 const IMPURE: [&str; 14] = [
     "std::fs",
     "std::net",
@@ -69,7 +70,7 @@ const IMPURE: [&str; 14] = [
     "git2",
 ];
 
-/// Source files of a module, without the test modules that stand in files of their own.
+/// Returns the source files of each module, without separate test files.
 fn sources() -> BTreeMap<String, Vec<(PathBuf, String)>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -80,7 +81,7 @@ fn sources() -> BTreeMap<String, Vec<(PathBuf, String)>> {
         let first = below.components().next().expect("a name").as_os_str().to_string_lossy();
         let module = first.trim_end_matches(".rs").to_owned();
         let text = fs::read_to_string(&path).expect("source is readable");
-        // Unit tests are not restricted; they come last in a file.
+        // Unit tests are not restricted. They are at the end of a file.
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
         modules.entry(module).or_default().push((below, code));
     }
@@ -92,7 +93,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.expect("source is readable").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
-            // Folders `tests` and `testing` hold unit tests and their fixtures only.
+            // Directories `tests` and `testing` contain only unit tests and fixtures.
             if !["tests", "testing"].contains(&name.as_str()) {
                 collect(&path, files);
             }
@@ -104,36 +105,110 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules that a text names after `crate::`, comments left out.
-fn imports(code: &str) -> BTreeSet<String> {
+/// Returns the top-level modules that the code of a file names: after `crate::`, in a group
+/// `crate::{…}`, or after as many `super::` as lead to the root. Comments do not count.
+fn imports(path: &Path, code: &str) -> BTreeSet<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let named = lines.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned));
-    let name = |rest: String| {
-        rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect::<String>()
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let depth = path.with_extension("").components().count();
+    let roots = ["crate::".to_owned(), "super::".repeat(depth)];
+    let rests = roots.iter().flat_map(|root| code.split(root.as_str()).skip(1));
+    rests.flat_map(first_names).filter(|name| !name.is_empty()).collect()
+}
+
+/// Returns the names that a path or a group of paths begins with.
+fn first_names(rest: &str) -> Vec<String> {
+    let first = |path: &str| {
+        let is_name = |c: &char| c.is_ascii_lowercase() || *c == '_';
+        path.trim_start().chars().take_while(is_name).collect::<String>()
     };
-    named.map(name).filter(|name| !name.is_empty()).collect()
+    let Some(group) = rest.strip_prefix('{') else { return vec![first(rest)] };
+    let mut depth = 0;
+    let top_level_comma = |c: char| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        depth < 0 || (depth == 0 && c == ',')
+    };
+    let mut names: Vec<String> = Vec::new();
+    let mut ended = false;
+    for part in group.split_inclusive(top_level_comma) {
+        if ended {
+            break;
+        }
+        names.push(first(part));
+        ended = !part.ends_with(',');
+    }
+    names
+}
+
+#[test]
+fn imports_are_found_in_every_spelling() {
+    let find = |path: &str, code: &str| {
+        let names: Vec<String> = imports(Path::new(path), code).into_iter().collect();
+        names.join(" ")
+    };
+    assert_eq!(find("plan/wire.rs", "use crate::solver::Input;"), "solver");
+    assert_eq!(
+        find("plan.rs", "use crate::{apply::{A, B}, solver::Input};\nfn f() {}"),
+        "apply solver"
+    );
+    assert_eq!(find("plan/wire.rs", "let x = super::super::solver::solve();"), "solver");
+    assert_eq!(find("plan/wire/row.rs", "use super::super::cost::Cost;"), "");
+    assert_eq!(find("plan.rs", "// crate::solver is above"), "");
 }
 
 #[test]
 fn modules_import_only_lower_modules() {
     let table: BTreeMap<&str, BTreeSet<&str>> =
-        ROOMS.iter().map(|(module, below)| (*module, below.iter().copied().collect())).collect();
+        MODULES.iter().map(|(module, below)| (*module, below.iter().copied().collect())).collect();
     let mut wrong = Vec::new();
     for (module, files) in sources() {
         if UNRESTRICTED.contains(&module.as_str()) {
             continue;
         }
         let Some(allowed) = table.get(module.as_str()) else {
-            wrong.push(format!("src/{module} is in no layer: add it to the table with a reason"));
+            wrong.push(format!(
+                "src/{module} is not in the table of modules: add it with its imports"
+            ));
             continue;
         };
         for (path, code) in files {
-            let used = imports(&code).into_iter().filter(|name| *name != module);
+            let used = imports(&path, &code).into_iter().filter(|name| *name != module);
             let bad = used.filter(|name| !allowed.contains(name.as_str()) && name != "testing");
             wrong.extend(bad.map(|name| format!("src/{}: imports crate::{name}", path.display())));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn table_allows_only_imports_that_are_used() {
+    let sources = sources();
+    let used = |module: &str| -> BTreeSet<String> {
+        let files = sources.get(module).into_iter().flatten();
+        files.flat_map(|(path, code)| imports(path, code)).collect()
+    };
+    let mut unused = Vec::new();
+    for (module, allowed) in MODULES {
+        let used = used(module);
+        let unneeded = allowed.iter().filter(|name| !used.contains(**name));
+        unused.extend(unneeded.map(|name| format!("{module} does not import {name}")));
+    }
+    assert!(unused.is_empty(), "{}", unused.join("\n"));
+}
+
+#[test]
+fn documentation_lists_the_modules_in_order() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let text = fs::read_to_string(root).expect("readable");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("//! | [`")?.split('`').next());
+    let rows: Vec<&str> = rows.collect();
+    let expected: Vec<&str> = MODULES.iter().map(|(module, _)| *module).chain(["cli"]).collect();
+    assert_eq!(rows, expected);
+    assert!(rows.len() < 20, "{} rooms", rows.len());
 }
 
 #[test]
@@ -157,7 +232,7 @@ fn pure_modules_have_no_side_effects() {
 #[test]
 fn module_table_has_no_cycle() {
     let mut known: BTreeSet<&str> = BTreeSet::new();
-    let mut waiting: Vec<_> = ROOMS.to_vec();
+    let mut waiting: Vec<_> = MODULES.to_vec();
     while !waiting.is_empty() {
         let before = waiting.len();
         waiting.retain(|(module, below)| {

@@ -1,8 +1,8 @@
-//! The adapters against the real thing: a kube-apiserver over etcd where `KUBEBUILDER_ASSETS` names a
-//! folder with both binaries, and moto as EC2.
+//! Tests of the adapters against real services: kube-apiserver with etcd, and moto as EC2.
+//! `KUBEBUILDER_ASSETS` names a directory with both Kubernetes binaries.
 //!
-//! Neither can be had from the registry of crates, so that a machine without them runs none of this and
-//! says so on stderr. The contributing notes tell where to get them.
+//! Without these programs, the tests are skipped and stderr states the reason. `CONTRIBUTING.md`
+//! describes the installation.
 
 #[cfg(feature = "aws")]
 mod account;
@@ -51,22 +51,23 @@ mod standing_fleet;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod watches;
 
-/// Says on stderr what is not shown here, and why: a test that did nothing must not look like one.
+/// Prints the reason for a skipped test to stderr.
 fn not_run(why: &str) {
     use std::io::Write as _;
-    // Nobody may be listening.
+    // An error of stderr is ignored.
     let _ = writeln!(std::io::stderr(), "not run: {why}");
 }
 
-/// Says what was measured, for whoever runs it by hand.
+/// Prints a measurement to stderr.
 #[cfg(feature = "cluster")]
 fn measured(what: &str) {
     use std::io::Write as _;
-    // Nobody may be listening.
+    // An error of stderr is ignored.
     let _ = writeln!(std::io::stderr(), "measured: {what}");
 }
 
-/// Returns how large a test is to be: `FLEETWRIGHT_BURSTS=200` measures what the README tells.
+/// Returns the size of a test from an environment variable. `FLEETWRIGHT_BURSTS=200` gives the
+/// measurements of the book.
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 fn size(variable: &str, usual: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)

@@ -1,6 +1,6 @@
-//! Few pods against every way to part them: what the solver finds, and the cheapest there is.
+//! Compares the solver with exhaustive search, for few pods.
 //!
-//! Also part of the benchmark, which looks at more cases.
+//! The benchmark includes this module, and runs more cases.
 
 use std::collections::BTreeMap;
 
@@ -36,18 +36,18 @@ spec:
   securityGroupSelectorTerms: [{ tags: { a: b } }]
 ";
 
-/// Prices of the tightest packing, of the plan as it would be applied, and of the cheapest fleet.
+/// Prices of the tightest packing, of the planned fleet, and of the cheapest fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FleetPrices {
     pub(crate) packed: MicroUsd,
     pub(crate) applied: MicroUsd,
     pub(crate) cheapest: MicroUsd,
-    /// Of the fleets that cost less than what is applied, the cheapest that holds the pods in every
-    /// order in which they may come: there should be none.
+    /// Price of the cheapest fleet below `applied` that fits the pods in every scheduling order.
+    /// There should be none.
     pub(crate) held_for_less: Option<MicroUsd>,
 }
 
-/// Returns what is found for a case drawn from `seed`: up to 6 pods, up to 20 types.
+/// Returns the prices for a random case of `seed` with up to 6 pods and up to 20 types.
 pub(crate) fn case(seed: u64) -> FleetPrices {
     let mut rng = Pcg64::seed_from_u64(seed);
     let kinds: i64 = rng.random_range(1..=20);
@@ -57,7 +57,7 @@ pub(crate) fn case(seed: u64) -> FleetPrices {
         .map(|name| {
             let vcpus: i64 = [1, 2, 4, 8, 16][rng.random_range(0..5)];
             let gib = vcpus * [2, 4, 8][rng.random_range(0..3)];
-            // Not proportional to size, so that no size is always the best.
+            // The price is not proportional to the size, so that no size is always the best.
             let price = (40_000 * vcpus + 5_000 * gib) * rng.random_range(80..=140) / 100;
             SyntheticType::new(name, vcpus, gib * 1024, MicroUsd(price))
         })
@@ -92,8 +92,9 @@ fn found(text: &str, catalog: &Catalog) -> FleetPrices {
     let offers = Offers::new(&supply, &demand.daemons, shapes()).list;
     let fits =
         |group: &&PodGroup| offers.iter().any(|offer| group.shape.requests.fits(&offer.room));
-    let able: Vec<_> = demand.groups.iter().filter(fits).collect();
-    let pods = able.iter().flat_map(|group| (0..group.counts.planned).map(|_| &*group.shape));
+    let schedulable: Vec<_> = demand.groups.iter().filter(fits).collect();
+    let pods =
+        schedulable.iter().flat_map(|group| (0..group.counts.planned).map(|_| &*group.shape));
     let target = solve(&Input {
         desired: &desired,
         demand: &demand,
@@ -109,34 +110,35 @@ fn found(text: &str, catalog: &Catalog) -> FleetPrices {
     .target;
     let applied = target.launches.iter().map(|launch| launch.node.price).sum();
     let cheapest = cheapest(&pods.collect::<Vec<_>>(), &mut Vec::new(), &offers);
-    let orders = PodOrders { groups: &able, offers: &offers };
+    let orders = PodOrders { groups: &schedulable, offers: &offers };
     let held_for_less = (cheapest < applied).then(|| orders.held_below(applied)).flatten();
     FleetPrices { packed: target.packed_price, applied, cheapest, held_for_less }
 }
 
-/// Pods in every order, on every fleet.
+/// Exhaustive search over all scheduling orders and all fleets.
 struct PodOrders<'a> {
     groups: &'a [&'a PodGroup],
     offers: &'a [Offer],
 }
 
 impl PodOrders<'_> {
-    /// Returns the price of the cheapest fleet below a price on which kube-scheduler finds every pod a
-    /// place, in whatever order they come and by the rules of either version.
+    /// Returns the price of the cheapest fleet below a price on which kube-scheduler places all
+    /// pods. The fleet must work for all scheduling orders and for both scoring rules.
     fn held_below(&self, below: MicroUsd) -> Option<MicroUsd> {
         let mut fleets = Vec::new();
         let pods: u32 = self.groups.iter().map(|group| group.counts.planned).sum();
         let most = usize::try_from(pods).expect("few pods");
-        self.list(&mut Vec::new(), (MicroUsd::ZERO, below), most, &mut fleets);
+        self.list(&mut Vec::new(), MicroUsd::ZERO, below, most, &mut fleets);
         fleets.sort();
         fleets.into_iter().find(|(_, fleet)| self.holds(fleet)).map(|(price, _)| price)
     }
 
-    /// Lists the fleets with room enough, by their prices.
+    /// Lists the fleets with sufficient resources below the price, with their prices.
     fn list(
         &self,
         fleet: &mut Vec<usize>,
-        (price, below): (MicroUsd, MicroUsd),
+        price: MicroUsd,
+        below: MicroUsd,
         most: usize,
         found: &mut Vec<(MicroUsd, Vec<usize>)>,
     ) {
@@ -150,7 +152,7 @@ impl PodOrders<'_> {
             let next = price + self.offers[offer].node.price;
             if next < below {
                 fleet.push(offer);
-                self.list(fleet, (next, below), most, found);
+                self.list(fleet, next, below, most, found);
                 fleet.pop();
             }
         }
@@ -159,13 +161,15 @@ impl PodOrders<'_> {
     fn has_room(&self, fleet: &[usize]) -> bool {
         let room = fleet.iter().map(|offer| &self.offers[*offer].room);
         let room = room.fold(Resources::default(), |sum, room| sum.plus(room));
-        let asks = self.groups.iter();
-        let asks = asks.map(|group| group.shape.requests.times(group.counts.planned.into()));
-        asks.fold(Resources::default(), |sum, asks| sum.plus(&asks)).fits(&room)
+        let requests = self.groups.iter();
+        let requests =
+            requests.map(|group| group.shape.requests.times(group.counts.planned.into()));
+        requests.fold(Resources::default(), |sum, requests| sum.plus(&requests)).fits(&room)
     }
 
     fn holds(&self, fleet: &[usize]) -> bool {
-        let nodes: Vec<ScheduleNode> = fleet.iter().enumerate().map(|of| self.node(of)).collect();
+        let nodes = fleet.iter().enumerate().map(|(index, offer)| self.node(index, *offer));
+        let nodes: Vec<ScheduleNode> = nodes.collect();
         [BalanceScoring::Improvement, BalanceScoring::Evenness].into_iter().all(|balance| {
             let scheduler = Scheduler::new(nodes.clone(), &BTreeMap::new(), 1);
             let mut scheduler = scheduler.with_balance(balance);
@@ -176,8 +180,8 @@ impl PodOrders<'_> {
         })
     }
 
-    fn node(&self, (index, offer): (usize, &usize)) -> ScheduleNode {
-        let NewNode { labels, taints, allocatable, .. } = &self.offers[*offer].node;
+    fn node(&self, index: usize, offer: usize) -> ScheduleNode {
+        let NewNode { labels, taints, allocatable, .. } = &self.offers[offer].node;
         let name = format!("node-{index}");
         let mut labels = labels.clone();
         labels.extend([label(key::HOSTNAME, &name)]);
@@ -192,7 +196,7 @@ impl PodOrders<'_> {
     }
 }
 
-/// Returns whether each pod that is `left` finds a place, whichever of them comes next.
+/// Returns whether all pods in `left` can be scheduled, in every order.
 fn in_every_order(scheduler: &mut Scheduler, classes: &[ClassIndex], left: &mut [u32]) -> bool {
     (0..classes.len()).all(|kind| {
         if left[kind] == 0 {
@@ -207,7 +211,8 @@ fn in_every_order(scheduler: &mut Scheduler, classes: &[ClassIndex], left: &mut 
     })
 }
 
-/// Tries every way to part the pods, one after the other into each part or a new one.
+/// Returns the price of the cheapest partition of the pods. Each pod is added to every part and to
+/// a new part in turn.
 fn cheapest<'p>(
     pods: &[&'p PodShape],
     parts: &mut Vec<Vec<&'p PodShape>>,
@@ -215,9 +220,10 @@ fn cheapest<'p>(
 ) -> MicroUsd {
     let Some((pod, rest)) = pods.split_first() else {
         let price = |part: &Vec<&PodShape>| {
-            let asked = part.iter().fold(Resources::default(), |sum, pod| sum.plus(&pod.requests));
-            let able = offers.iter().filter(|offer| asked.fits(&offer.room));
-            able.map(|offer| offer.node.price).min()
+            let requests =
+                part.iter().fold(Resources::default(), |sum, pod| sum.plus(&pod.requests));
+            let sufficient = offers.iter().filter(|offer| requests.fits(&offer.room));
+            sufficient.map(|offer| offer.node.price).min()
         };
         let prices: Option<Vec<MicroUsd>> = parts.iter().map(price).collect();
         return prices.map_or(MicroUsd(i64::MAX), |prices| prices.into_iter().sum());
@@ -241,13 +247,14 @@ fn cheapest<'p>(
 mod tests {
     #[test]
     fn few_pods_get_the_cheapest_fleet() {
-        let asked = std::env::var("FEW_CASES").ok().and_then(|text| text.parse().ok());
-        let found: Vec<super::FleetPrices> = (0..asked.unwrap_or(60)).map(super::case).collect();
+        let cases = std::env::var("FEW_CASES").ok().and_then(|text| text.parse().ok());
+        let found: Vec<super::FleetPrices> = (0..cases.unwrap_or(60)).map(super::case).collect();
         for (seed, found) in found.iter().enumerate() {
             assert_eq!(found.packed, found.cheapest, "seed {seed}: {found:?}");
             assert_eq!(found.held_for_less, None, "seed {seed}: {found:?}");
         }
-        // A fleet that holds whatever the scheduler does may need a larger node than the packing.
+        // A fleet that fits the pods in every scheduling order may need a larger node than the
+        // packing.
         let equal = found.iter().filter(|found| found.applied == found.cheapest).count();
         assert!(equal * 100 >= found.len() * 75, "{equal} of {} as applied", found.len());
     }

@@ -1,4 +1,4 @@
-//! Sources that tools render, with stand-ins for the tools: what they made is recorded in `tools/`.
+//! Sources that renderers produce, with fake renderers that print recorded output of `tools/`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,31 @@ use crate::binary::Workspace;
 
 const PLAN: [&str; 3] = ["plan", "--at", "2026-09-01T10:00:00Z"];
 
-/// Where the stand-ins are.
-pub(crate) fn stand_ins() -> PathBuf {
+/// Returns the directory of the fake renderers.
+pub(crate) fn fake_tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tools")
 }
 
-/// Returns the example on an instance whose programs are in `path`.
+/// Returns the example, with `path` as the only directory of programs.
 fn example(path: &Path) -> Workspace {
-    let mut place = Workspace::example("overlays");
-    place.variables.insert("PATH".to_owned(), path.display().to_string());
-    place.variables.insert("XDG_CACHE_HOME".to_owned(), place.path("cache").display().to_string());
-    place
+    let mut workspace = Workspace::example("overlays");
+    workspace.variables.insert("PATH".to_owned(), path.display().to_string());
+    workspace
+        .variables
+        .insert("XDG_CACHE_HOME".to_owned(), workspace.path("cache").display().to_string());
+    workspace
 }
 
-fn program(place: &Workspace, name: &str, script: &str) {
-    place.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
-    let path = place.path(&format!("bin/{name}"));
+fn program(workspace: &Workspace, name: &str, script: &str) {
+    workspace.write(&format!("bin/{name}"), &format!("#!/bin/sh\n{script}\n"));
+    let path = workspace.path(&format!("bin/{name}"));
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("allowed");
 }
 
 #[test]
 fn rendered_manifests_are_planned_and_renderers_recorded() {
-    let place = example(&stand_ins());
-    let ran = place.run(&[&PLAN[..], &["--format", "json"]].concat());
+    let workspace = example(&fake_tools());
+    let ran = workspace.run(&[&PLAN[..], &["--format", "json"]].concat());
     assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
     let plan: Value = serde_json::from_str(&ran.out).expect("a plan");
     let capacity = &plan["capacity"];
@@ -49,18 +51,19 @@ fn rendered_manifests_are_planned_and_renderers_recorded() {
         files,
         ["cluster/import.yaml", "charts/worker/templates/deployment.yaml", "apps/base/web.yaml"]
     );
-    let again = place.run(&[&PLAN[..], &["--format", "json"]].concat());
-    assert_eq!(again.out, ran.out, "and from the cache");
+    let again = workspace.run(&[&PLAN[..], &["--format", "json"]].concat());
+    assert_eq!(again.out, ran.out, "the cached result is equal");
 }
 
 #[test]
 fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
-    let place = example(&stand_ins());
+    let workspace = example(&fake_tools());
     let world = ["--world", "sim:world"];
-    let applied = place.run(&[&["apply", ".", "--auto-approve"][..], &PLAN[1..], &world].concat());
+    let applied =
+        workspace.run(&[&["apply", ".", "--auto-approve"][..], &PLAN[1..], &world].concat());
     assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
 
-    let mut absent = place;
+    let mut absent = workspace;
     absent.write("empty/none", "");
     let nowhere = absent.path("empty").display().to_string();
     absent.variables.insert("PATH".to_owned(), nowhere);
@@ -71,13 +74,13 @@ fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
          `kustomize` nor `kubectl` is on the PATH; install one of them"
     ));
     assert!(validated.out.contains("2 unresolved"), "{}", validated.out);
-    let plan = |place: &Workspace| {
-        let ran = place.run(&[&["plan", "--format", "json"][..], &world].concat());
+    let plan = |workspace: &Workspace| {
+        let ran = workspace.run(&[&["plan", "--format", "json"][..], &world].concat());
         serde_json::from_str::<Value>(&ran.out).unwrap_or_else(|_| panic!("{}", ran.err))
     };
     let unknown = plan(&absent);
     assert_eq!(unknown["capacity"]["pods"]["unresolved"], 2);
-    assert_eq!(unknown["summary"]["destroy"], 0, "pods that nobody counted may be on a node");
+    assert_eq!(unknown["summary"]["destroy"], 0, "nodes may run pods of unknown number");
 
     program(&absent, "kubectl", "echo 'Error: \u{1b}[31mno' >&2; exit 1");
     program(&absent, "helm", "echo v4.0.0; [ \"$1\" = version ] || exit 3");
@@ -86,23 +89,23 @@ fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
     let failing = absent.run(&["validate"]);
     assert!(failing.out.contains("`kubectl version` failed (exit status: 1)"), "{}", failing.out);
     assert!(failing.out.contains("helm failed (exit status: 3): no error output"));
-    assert!(!failing.out.contains('\u{1b}'), "what a tool says is escaped");
+    assert!(!failing.out.contains('\u{1b}'), "the output of a tool is escaped");
     assert_eq!(plan(&absent)["summary"]["destroy"], 0);
 }
 
 #[test]
 fn commit_is_rendered_without_changing_the_work_tree() {
-    let place = example(&stand_ins());
-    let repository = git2::Repository::init(place.root()).expect("made");
+    let workspace = example(&fake_tools());
+    let repository = git2::Repository::init(workspace.root()).expect("made");
     let mut index = repository.index().expect("an index");
     index.add_all(["*"], git2::IndexAddOption::DEFAULT, None).expect("added");
     let tree = repository.find_tree(index.write_tree().expect("written")).expect("a tree");
-    let who = git2::Signature::new("a", "a@b", &git2::Time::new(0, 0)).expect("a signature");
-    repository.commit(Some("HEAD"), &who, &who, "first", &tree, &[]).expect("committed");
-    std::fs::remove_dir_all(place.path("apps")).expect("removed");
-    std::fs::remove_dir_all(place.path("charts")).expect("removed");
-    let ran = place.run(&[&PLAN[..], &["--ref", "HEAD", "--format", "json"]].concat());
+    let author = git2::Signature::new("a", "a@b", &git2::Time::new(0, 0)).expect("a signature");
+    repository.commit(Some("HEAD"), &author, &author, "first", &tree, &[]).expect("committed");
+    std::fs::remove_dir_all(workspace.path("apps")).expect("removed");
+    std::fs::remove_dir_all(workspace.path("charts")).expect("removed");
+    let ran = workspace.run(&[&PLAN[..], &["--ref", "HEAD", "--format", "json"]].concat());
     let plan: Value = serde_json::from_str(&ran.out).expect("a plan");
     assert_eq!(plan["capacity"]["pods"]["total"], 12, "{}", ran.err);
-    assert!(!place.path("apps").exists());
+    assert!(!workspace.path("apps").exists());
 }

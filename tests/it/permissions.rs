@@ -1,4 +1,4 @@
-//! The policies of `deploy/` allow what the code does, and nothing else.
+//! The IAM policies of `deploy/` allow exactly the calls of the code.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,10 +7,11 @@ use std::path::Path;
 use fleetwright::model::observed::tag;
 use serde_json::Value as Json;
 
-/// What EC2 asks for beside the call itself: a fleet launches, tags, and hands a role on.
+/// Permissions that EC2 checks beside the call: a fleet launches and tags instances, and passes a
+/// role.
 const IMPLIED: [&str; 3] = ["ec2:CreateTags", "ec2:RunInstances", "iam:PassRole"];
 
-/// Clients as the code names them, and the service each is of.
+/// Client expressions in the code, with the service of each.
 const CLIENTS: [(&str, &str); 9] = [
     ("self.scaling.", "autoscaling"),
     ("self.ec2.", "ec2"),
@@ -27,7 +28,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns every call of the adapter, as a policy writes it.
+/// Returns every call of the adapter, in the form of policies.
 fn calls() -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
     for file in fs::read_dir(root().join("src/adapters/aws")).expect("a folder") {
@@ -36,7 +37,7 @@ fn calls() -> BTreeSet<String> {
         for (client, service) in CLIENTS {
             for rest in dense.split(client).skip(1) {
                 let name: String = rest.chars().take_while(|c| *c != '(').collect();
-                // What is done in bundles needs the right to do it once.
+                // Batch calls need the permission of the single call.
                 let name = if service == "sqs" { name.replace("_batch", "") } else { name };
                 calls.insert(format!("{service}:{}", camel(&name)));
             }
@@ -68,19 +69,23 @@ fn allowed(file: &str) -> BTreeSet<String> {
     allowed
 }
 
-/// Calls by which launch templates are swept.
-const SWEEPS: [&str; 2] = ["ec2:DeleteLaunchTemplate", "ec2:DescribeLaunchTemplates"];
+/// Calls that remove unused launch templates.
+const LAUNCH_TEMPLATE_CLEANUP: [&str; 2] =
+    ["ec2:DeleteLaunchTemplate", "ec2:DescribeLaunchTemplates"];
 
-/// Returns what only the loop calls: nobody else takes messages off the queue, or sweeps.
-fn calls_of_the_loop() -> BTreeSet<String> {
-    let of_loop = |call: &String| call.starts_with("sqs:") || SWEEPS.contains(&call.as_str());
-    calls().into_iter().filter(of_loop).collect()
+/// Returns the calls of the controller alone: the interruption queue, and cleanup of launch
+/// templates.
+fn controller_calls() -> BTreeSet<String> {
+    let is_controller_call = |call: &String| {
+        call.starts_with("sqs:") || LAUNCH_TEMPLATE_CLEANUP.contains(&call.as_str())
+    };
+    calls().into_iter().filter(is_controller_call).collect()
 }
 
 #[test]
 fn apply_policy_allows_exactly_the_calls_made() {
     let mut needed = calls();
-    needed.retain(|call| !calls_of_the_loop().contains(call));
+    needed.retain(|call| !controller_calls().contains(call));
     assert!(needed.contains("ec2:CreateFleet") && needed.len() > 8, "{needed:?}");
     needed.extend(IMPLIED.map(str::to_owned));
     assert_eq!(allowed("apply.json"), needed);
@@ -98,25 +103,25 @@ fn plan_policy_is_a_read_only_subset() {
 
 #[test]
 fn controller_policy_requires_imdsv2_and_encryption() {
-    let of_the_loop = calls_of_the_loop();
-    assert_eq!(of_the_loop.len(), 4 + SWEEPS.len(), "{of_the_loop:?}");
-    assert_eq!(allowed("controller.json"), &allowed("apply.json") | &of_the_loop);
+    let controller_only = controller_calls();
+    assert_eq!(controller_only.len(), 4 + LAUNCH_TEMPLATE_CLEANUP.len(), "{controller_only:?}");
+    assert_eq!(allowed("controller.json"), &allowed("apply.json") | &controller_only);
     let text = fs::read_to_string(root().join("deploy/aws/controller.json")).expect("a policy");
     let policy: Json = serde_json::from_str(&text).expect("JSON");
-    let makes = |kind: &str| {
+    let conditions_of = |kind: &str| {
         let of = format!(":{kind}/*");
         let statements = policy["Statement"].as_array().expect("statements").iter();
-        let makes = statements.filter(|s| {
+        let conditions_of = statements.filter(|s| {
             let resources = s["Resource"].to_string();
             s["Action"].to_string().contains("RunInstances") && resources.contains(&of)
         });
-        makes.map(|s| s["Condition"].to_string()).collect::<Vec<_>>()
+        conditions_of.map(|s| s["Condition"].to_string()).collect::<Vec<_>>()
     };
     for (kind, condition) in [
         ("instance", r#""ec2:MetadataHttpTokens":"required""#),
         ("volume", r#""ec2:Encrypted":"true""#),
     ] {
-        let all = makes(kind);
+        let all = conditions_of(kind);
         assert!(!all.is_empty() && all.iter().all(|c| c.contains(condition)), "{kind}: {all:?}");
     }
 }

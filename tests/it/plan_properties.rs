@@ -1,22 +1,21 @@
-//! Plans of trees and worlds drawn by lot, held against brute force.
+//! Properties of plans for random repositories and observations, checked by brute force.
 //!
-//! What is drawn is a case of [`conformance`](crate::conformance): a tree that breaks a rule is shrunk
-//! and printed as one, to be read, and kept in `plan_properties/regressions.md`, whose cases are tried first. Brute
-//! force takes single steps with the scheduler's model, which `schedule` holds to its own oracle, and
-//! knows nothing of how plans are found:
+//! A random repository is a case of [`conformance`](crate::conformance). A case that violates a
+//! property is shrunk and printed, and then recorded in `plan_properties/regressions.md`, whose
+//! cases run first. Brute force takes single steps with the model of kube-scheduler and does not
+//! use the solver:
 //!
-//! * never a false *placed*: the planned pods can be placed one by one where the plan has them, and
-//!   the scheduler, left to itself in any order that it might see, leaves no more pods over than
-//!   the plan does;
-//! * never a false *unschedulable*: where some fleet within the limits and some sequence of single
-//!   placements hold everything, the plan leaves nothing out; and where it does leave pods out, no
-//!   one more node would take any of them;
-//! * a plan is an end: applied in the simulated world, everything that it places runs, and plan after
-//!   plan there is soon nothing left to plan.
+//! * *Placed* is never wrong. The planned pods can be placed one by one on their planned nodes. In
+//!   any order, the scheduler leaves at most as many pods unschedulable as the plan;
+//! * *Unschedulable* is never wrong. If some fleet within the limits and some sequence of single
+//!   placements fit all pods, the plan places all pods. No single additional node fits an
+//!   unschedulable pod;
+//! * Plans converge. After an apply in the simulator, all placed pods run, and after a few more
+//!   plans the plan is empty.
 //!
-//! `PROOF_CASES` sets how many trees are drawn, `PROOF_APPLIED` how many of them are applied,
-//! `PROOF_SEED` which ones, and `PROOF_FAMILY` of which family of rules. `PROOF_CASE` names a file with
-//! one case, which is then tried among the kept ones.
+//! `PROOF_CASES` sets the number of random repositories, `PROOF_APPLIED` the number of applied
+//! ones, `PROOF_SEED` the seed, and `PROOF_FAMILY` the family of rules. `PROOF_CASE` names a file
+//! with one more case, which runs with the regressions.
 
 mod apply_in_simulator;
 mod node_groups;
@@ -38,61 +37,67 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::conformance::RulePage;
-use pod_orders::SEEN;
+use pod_orders::UNSEEN_ORDER_COUNT;
 use proof_case::ProofCase;
 use random_trees::tree;
-use tree_features::ALONE;
+use tree_features::SEPARATE_FAMILIES;
 
-/// Trees drawn unless the environment says otherwise.
+/// Default number of random repositories.
 const CASES: u32 = 800;
 
-/// Trees of each family that is drawn alone.
-const ALONE_CASES: u32 = 100;
+/// Number of random repositories of each family that is tested alone.
+const SEPARATE_CASES: u32 = 100;
 
-/// Trees whose plans are applied as well, unless the environment says otherwise.
-const APPLIED: u32 = 120;
+/// Default number of random repositories whose plans are applied.
+const APPLIED_CASES: u32 = 120;
 
-/// Of so many ways to come that no rehearsal tried, at most one leaves a pod over.
-const UNSEEN_LEFT_MIN: u64 = 50;
+/// At most one in this number of unseen scheduling orders may leave a pod unschedulable.
+const UNSEEN_ORDERS_PER_FAILURE: u64 = 50;
 
-/// Threads that share them: some tests run beside this one.
+/// Number of threads that share the cases. Other tests run concurrently.
 const THREADS: u32 = 2;
 
 fn setting(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A law that plans keep, and its name.
+/// Name and check of a property.
 type PlanProperty = (&'static str, fn(&ProofCase) -> Result<(), String>);
 
-const LAWS: [PlanProperty; 7] = [
-    ("a pod counts with what it takes", ProofCase::counts_what_pods_take),
-    ("single placements lead where the plan has the pods", ProofCase::is_reached_by_single_steps),
-    ("the scheduler leaves no more than the plan", ProofCase::holds_in_rehearsed_orders),
-    ("what some fleet holds is not left out", ProofCase::leaves_nothing_that_some_fleet_holds),
+const PROPERTIES: [PlanProperty; 7] = [
+    ("pods count with their requests", ProofCase::requests_match_startup),
+    ("single placements reach the planned placement", ProofCase::is_reachable_by_single_steps),
     (
-        "what one more node holds is not left out",
-        ProofCase::leaves_nothing_that_one_more_node_holds,
+        "the scheduler leaves no more pods unschedulable than the plan",
+        ProofCase::is_scheduled_in_simulated_orders,
     ),
-    ("who is evicted makes room", ProofCase::says_who_is_evicted),
-    ("the order of documents decides nothing", ProofCase::does_not_depend_on_order),
+    ("pods that fit some fleet are not unschedulable", ProofCase::no_fleet_fits_unschedulable_pods),
+    (
+        "pods that fit one more node are not unschedulable",
+        ProofCase::no_extra_node_fits_unschedulable_pods,
+    ),
+    ("evicted pods free sufficient resources", ProofCase::evictions_are_correct),
+    ("the order of documents has no effect", ProofCase::is_independent_of_document_order),
 ];
 
-/// What holds once plans are applied, which takes longer to try.
-const LAWS_OF_APPLYING: [PlanProperty; 1] =
-    [("applied, plan after plan comes to rest", ProofCase::applied_comes_to_rest)];
+/// Properties of applied plans, whose checks take longer.
+const APPLY_PROPERTIES: [PlanProperty; 1] =
+    [("applied plans converge", ProofCase::converges_when_applied)];
 
-/// Plans a case and holds the plan to `laws`.
-fn judge(text: &str, laws: &[PlanProperty]) -> Result<(), String> {
-    let Some(stage) = ProofCase::of(text)? else { return Ok(()) };
-    laws.iter().try_for_each(|(name, law)| law(&stage).map_err(|why| format!("{name}: {why}")))
+/// Plans a case and checks `properties`.
+fn check_case(text: &str, properties: &[PlanProperty]) -> Result<(), String> {
+    let Some(case) = ProofCase::parse(text)? else { return Ok(()) };
+    properties
+        .iter()
+        .try_for_each(|(name, check)| check(&case).map_err(|why| format!("{name}: {why}")))
 }
 
-fn draw_some(
+fn run_random_cases(
     cases: u32,
-    (seed, thread): (u32, u32),
+    seed: u32,
+    thread: u32,
     family: Option<&str>,
-    laws: &[PlanProperty],
+    properties: &[PlanProperty],
 ) -> Option<String> {
     let config =
         Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
@@ -102,7 +107,8 @@ fn draw_some(
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let trees = tree(family).prop_map(|tree| tree.to_string());
-    let tried = runner.run(&trees, |text| judge(&text, laws).map_err(TestCaseError::fail));
+    let tried =
+        runner.run(&trees, |text| check_case(&text, properties).map_err(TestCaseError::fail));
     match tried {
         Ok(()) => None,
         Err(TestError::Fail(why, text)) => {
@@ -112,8 +118,8 @@ fn draw_some(
     }
 }
 
-/// Returns the kept cases, with their lines.
-fn kept() -> Vec<(usize, String)> {
+/// Returns the regression cases, with their line numbers.
+fn regressions() -> Vec<(usize, String)> {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/plan_properties/regressions.md");
     let text = fs::read_to_string(path).expect("the page is readable");
@@ -124,18 +130,18 @@ fn kept() -> Vec<(usize, String)> {
     own.into_iter().chain(cases.map(|case| (case.line, case.text))).collect()
 }
 
-/// Returns the trees, of so many drawn of the family that the environment names or of those that are drawn
-/// together, that break one of `laws`.
-fn broken(cases: u32, laws: &[PlanProperty]) -> Vec<String> {
+/// Returns random cases that violate one of `properties`. The environment may select a family.
+fn violations(cases: u32, properties: &[PlanProperty]) -> Vec<String> {
     let family = std::env::var("PROOF_FAMILY").ok();
-    broken_of(family.as_deref(), cases, laws)
+    violations_of(family.as_deref(), cases, properties)
 }
 
-fn broken_of(family: Option<&str>, cases: u32, laws: &[PlanProperty]) -> Vec<String> {
+fn violations_of(family: Option<&str>, cases: u32, properties: &[PlanProperty]) -> Vec<String> {
     let seed = setting("PROOF_SEED", 1);
     std::thread::scope(|scope| {
-        let one =
-            |thread| scope.spawn(move || draw_some(cases / THREADS, (seed, thread), family, laws));
+        let one = |thread| {
+            scope.spawn(move || run_random_cases(cases / THREADS, seed, thread, family, properties))
+        };
         let threads: Vec<_> = (0..THREADS).map(one).collect();
         threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).collect()
     })
@@ -143,35 +149,40 @@ fn broken_of(family: Option<&str>, cases: u32, laws: &[PlanProperty]) -> Vec<Str
 
 #[test]
 fn regression_trees_keep_plan_properties() {
-    let all: Vec<PlanProperty> = LAWS.into_iter().chain(LAWS_OF_APPLYING).collect();
-    let broken = |(line, text): (usize, String)| {
-        judge(&text, &all).err().map(|why| format!("plan_properties/regressions.md:{line}: {why}"))
+    let all: Vec<PlanProperty> = PROPERTIES.into_iter().chain(APPLY_PROPERTIES).collect();
+    let violations = |(line, text): (usize, String)| {
+        check_case(&text, &all)
+            .err()
+            .map(|why| format!("plan_properties/regressions.md:{line}: {why}"))
     };
-    let broken: Vec<String> = kept().into_iter().filter_map(broken).collect();
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    let violations: Vec<String> = regressions().into_iter().filter_map(violations).collect();
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
 #[test]
 fn random_trees_keep_plan_properties() {
     let cases = setting("PROOF_CASES", CASES);
-    let found = broken(cases, &LAWS);
+    let found = violations(cases, &PROPERTIES);
     assert!(found.is_empty(), "{}", found.join("\n"));
     let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let (tried, left) = (total(&SEEN.tried), total(&SEEN.left));
-    assert!(tried >= u64::from(cases), "of {cases} trees too few were judged, {tried} times");
-    assert!(left * UNSEEN_LEFT_MIN <= tried, "of {tried} ways to come {left} leave a pod over");
+    let (tried, left) = (total(&UNSEEN_ORDER_COUNT.tried), total(&UNSEEN_ORDER_COUNT.left));
+    assert!(tried >= u64::from(cases), "{cases} cases, but only {tried} orders were tested");
+    assert!(
+        left * UNSEEN_ORDERS_PER_FAILURE <= tried,
+        "{left} of {tried} orders leave a pod unschedulable"
+    );
 }
 
 #[test]
 fn random_trees_of_one_feature_keep_plan_properties() {
-    for (family, _) in ALONE {
-        let found = broken_of(Some(family), ALONE_CASES, &LAWS);
+    for (family, _) in SEPARATE_FAMILIES {
+        let found = violations_of(Some(family), SEPARATE_CASES, &PROPERTIES);
         assert!(found.is_empty(), "PROOF_FAMILY={family}: {}", found.join("\n"));
     }
 }
 
 #[test]
 fn random_plans_are_applied_and_converge() {
-    let found = broken(setting("PROOF_APPLIED", APPLIED), &LAWS_OF_APPLYING);
+    let found = violations(setting("PROOF_APPLIED", APPLIED_CASES), &APPLY_PROPERTIES);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -1,5 +1,5 @@
-//! Reviews: policies that ship, approvals, refusals with their codes, comparisons, and what no view
-//! may show.
+//! Reviews of plans: shipped policies, approvals, refusals with their exit codes, comparisons, and
+//! secrets.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::binary::Workspace;
 
 const WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
-/// The private keys were made for these tests alone.
+/// Private keys, generated for these tests only.
 const ALICE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIK/4G/Uy9j/MdgNTqsL87S2C9aY3QHlUQ+Yza5lbWlxw\n-----END PRIVATE KEY-----\n";
 const ALICE_PUBLIC: &str = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
 const BOB: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIGuo2nWHYaOvSPQ/uJqqTZQBi0XVw3zDdtO4BGSiBQC0\n-----END PRIVATE KEY-----\n";
@@ -19,294 +19,314 @@ fn policies() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("policies").display().to_string()
 }
 
-/// Returns a place with a plan of an example, saved over a new embedded world.
+/// Returns a workspace with the saved plan of an example over a new embedded world.
 fn planned(example: &str) -> Workspace {
-    let place = Workspace::example(example);
-    let ran = place.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    place
+    let workspace = Workspace::example(example);
+    let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    workspace
 }
 
 #[test]
 fn shipped_guard_rails_pass_their_tests() {
-    let place = Workspace::empty();
-    let ran = place.run(&["policy", "test", &policies()]);
-    assert_eq!(ran.code, Some(0), "{}{}", ran.out, ran.err);
+    let workspace = Workspace::empty();
+    let result = workspace.run(&["policy", "test", &policies()]);
+    assert_eq!(result.code, Some(0), "{}{}", result.out, result.err);
     for name in ["budget", "blast_radius", "unresolved", "allowed", "spot", "node_age"] {
-        assert!(ran.out.contains(&format!("pass   guardrails.{name}.test_")), "{}", ran.out);
+        assert!(result.out.contains(&format!("pass   guardrails.{name}.test_")), "{}", result.out);
     }
     for name in ["single_zone", "destructive", "disruption", "format"] {
-        assert!(ran.out.contains(&format!("pass   guardrails.{name}.test_")), "{}", ran.out);
+        assert!(result.out.contains(&format!("pass   guardrails.{name}.test_")), "{}", result.out);
     }
-    assert!(ran.out.contains("0 failed"), "{}", ran.out);
+    assert!(result.out.contains("0 failed"), "{}", result.out);
 }
 
 #[test]
 fn policy_denial_exits_with_6() {
-    let place = planned("eks-workshop");
-    place.write(
+    let workspace = planned("eks-workshop");
+    workspace.write(
         "guard/main.rego",
         "package main\ndeny[msg] {\n  input.summary.add > 0\n  msg := \"no more nodes\"\n}\n",
     );
-    let plan = place.run(&[&["plan", "--policy", "guard"], &WORLD[..]].concat());
+    let plan = workspace.run(&[&["plan", "--policy", "guard"], &WORLD[..]].concat());
     assert_eq!(plan.code, Some(6), "{}", plan.err);
     assert!(plan.out.contains("Denied by policy: main.deny") && plan.out.contains("no more nodes"));
     for format in ["markdown", "html", "github", "json"] {
-        let shown =
-            place.run(&[&["plan", "--policy", "guard", "--format", format], &WORLD[..]].concat());
-        assert!(shown.out.contains("no more nodes"), "{format}");
+        let view = workspace
+            .run(&[&["plan", "--policy", "guard", "--format", format], &WORLD[..]].concat());
+        assert!(view.out.contains("no more nodes"), "{format}");
     }
-    let apply = place.run(&["apply", "plan.json", "--auto-approve", "--policy", "guard"]);
+    let apply = workspace.run(&["apply", "plan.json", "--auto-approve", "--policy", "guard"]);
     assert_eq!(apply.code, Some(6), "{}", apply.err);
 }
 
 #[test]
 fn configured_keys_require_signed_approvals() {
-    let place = Workspace::example("eks-workshop");
-    let fleet = place.read("fleetwright.yaml");
+    let workspace = Workspace::example("eks-workshop");
+    let fleet = workspace.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    place.write("fleetwright.yaml", &guard);
-    let ran = place.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let digest = parsed(&place.read("plan.json"))["capacity"]["digest"].to_string();
-    place.write("alice.pem", ALICE);
-    place.write("bob.pem", BOB);
+    workspace.write("fleetwright.yaml", &guard);
+    let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let digest = parsed(&workspace.read("plan.json"))["capacity"]["digest"].to_string();
+    workspace.write("alice.pem", ALICE);
+    workspace.write("bob.pem", BOB);
     for refused in [&["--auto-approve"][..], &["--approved-digest", digest.trim_matches('"')]] {
-        let ran = place.run(&[&["apply", "plan.json"], refused].concat());
-        assert_eq!(ran.code, Some(5), "{}", ran.err);
+        let result = workspace.run(&[&["apply", "plan.json"], refused].concat());
+        assert_eq!(result.code, Some(5), "{}", result.err);
         assert!(
-            ran.err.contains("no approval signed by alice") && ran.err.contains("hint:"),
+            result.err.contains("no approval signed by alice") && result.err.contains("hint:"),
             "{}",
-            ran.err
+            result.err
         );
     }
     for (key, file, code) in [("bob.pem", "bob.json", 5), ("alice.pem", "alice.json", 0)] {
         let approve = ["approve", "plan.json", "--by", "somebody", "--key", key, "--out", file];
-        let ran = place.run(&approve);
-        assert_eq!(ran.code, Some(0), "{}", ran.err);
-        let ran =
-            place.run(&["apply", "plan.json", "--approval", file, "--receipt", "receipt.json"]);
-        assert_eq!(ran.code, Some(code), "{key}: {}", ran.err);
+        let result = workspace.run(&approve);
+        assert_eq!(result.code, Some(0), "{}", result.err);
+        let result =
+            workspace.run(&["apply", "plan.json", "--approval", file, "--receipt", "receipt.json"]);
+        assert_eq!(result.code, Some(code), "{key}: {}", result.err);
     }
-    assert_eq!(parsed(&place.read("receipt.json"))["verdict"], "applied");
-    let shown =
-        place.run(&["comment", "--plan", "plan.json", "--receipt", "receipt.json", "--dry-run"]);
-    assert!(shown.out.contains("### ✅ Applied"), "{}{}", shown.out, shown.err);
+    assert_eq!(parsed(&workspace.read("receipt.json"))["verdict"], "applied");
+    let view = workspace.run(&[
+        "comment",
+        "--plan",
+        "plan.json",
+        "--receipt",
+        "receipt.json",
+        "--dry-run",
+    ]);
+    assert!(view.out.contains("### ✅ Applied"), "{}{}", view.out, view.err);
 }
 
 #[test]
 fn apply_needs_the_policies_that_judged_the_plan() {
-    let place = Workspace::example("eks-workshop");
-    place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"look\"\n}\n");
+    let workspace = Workspace::example("eks-workshop");
+    workspace.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"look\"\n}\n");
     let plan = ["plan", "--out", "plan.json", "--policy", "guard"];
-    let ran = place.run(&[&plan[..], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let without = place.run(&["apply", "plan.json", "--auto-approve"]);
+    let result = workspace.run(&[&plan[..], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let without = workspace.run(&["apply", "plan.json", "--auto-approve"]);
     assert_eq!(without.code, Some(5), "{}", without.err);
     assert!(without.err.contains("judged by `guard/main.rego`"), "{}", without.err);
-    place.write("other/main.rego", "package main\nwarn[msg] {\n  false\n  msg := \"\"\n}\n");
-    let other = place.run(&["apply", "plan.json", "--auto-approve", "--policy", "other"]);
+    workspace.write("other/main.rego", "package main\nwarn[msg] {\n  false\n  msg := \"\"\n}\n");
+    let other = workspace.run(&["apply", "plan.json", "--auto-approve", "--policy", "other"]);
     assert_eq!(other.code, Some(5), "{}", other.err);
-    let with = place.run(&["apply", "plan.json", "--auto-approve", "--policy", "guard"]);
+    let with = workspace.run(&["apply", "plan.json", "--auto-approve", "--policy", "guard"]);
     assert_eq!(with.code, Some(0), "{}", with.err);
 }
 
 #[test]
 fn removed_denial_in_plan_file_is_detected() {
-    let place = Workspace::example("eks-workshop");
-    place.write("guard/main.rego", "package main\ndeny[msg] {\n  msg := \"no\"\n}\n");
+    let workspace = Workspace::example("eks-workshop");
+    workspace.write("guard/main.rego", "package main\ndeny[msg] {\n  msg := \"no\"\n}\n");
     let plan = ["plan", "--out", "plan.json", "--policy", "guard"];
-    assert_eq!(place.run(&[&plan[..], &WORLD[..]].concat()).code, Some(6));
-    let denied = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(workspace.run(&[&plan[..], &WORLD[..]].concat()).code, Some(6));
+    let denied = workspace.run(&["apply", "plan.json", "--auto-approve"]);
     assert_eq!(denied.code, Some(6), "{}", denied.err);
-    let mut plan = parsed(&place.read("plan.json"));
+    let mut plan = parsed(&workspace.read("plan.json"));
     plan["checks"] = serde_json::json!([]);
     plan["applyable"] = true.into();
-    place.write("plan.json", &plan.to_string());
-    assert_eq!(place.run(&["apply", "plan.json", "--auto-approve"]).code, Some(9));
+    workspace.write("plan.json", &plan.to_string());
+    assert_eq!(workspace.run(&["apply", "plan.json", "--auto-approve"]).code, Some(9));
 }
 
 #[test]
 fn unreadable_guard_settings_stop_everything() {
-    let place = Workspace::example("eks-workshop");
-    let fleet = place.read("fleetwright.yaml");
-    place.write("fleetwright.yaml", &format!("{fleet}  apply: {{ kays: [] }}\n"));
-    git(&place, &["init", "-q", "-b", "main"]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "base"]);
-    place.write("fleetwright.yaml", &fleet);
+    let workspace = Workspace::example("eks-workshop");
+    let fleet = workspace.read("fleetwright.yaml");
+    workspace.write("fleetwright.yaml", &format!("{fleet}  apply: {{ kays: [] }}\n"));
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "base"]);
+    workspace.write("fleetwright.yaml", &fleet);
     let plan = ["plan", "--guard-ref", "main", "--out", "plan.json"];
-    let ran = place.run(&[&plan[..], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("fleetwright.yaml:") && ran.err.contains("kays"), "{}", ran.err);
+    let result = workspace.run(&[&plan[..], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(1), "{}", result.err);
+    assert!(
+        result.err.contains("fleetwright.yaml:") && result.err.contains("kays"),
+        "{}",
+        result.err
+    );
 }
 
 #[test]
 fn commit_plan_uses_guard_of_that_commit() {
-    let place = Workspace::example("eks-workshop");
-    let fleet = place.read("fleetwright.yaml");
+    let workspace = Workspace::example("eks-workshop");
+    let fleet = workspace.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    place.write("fleetwright.yaml", &guard);
-    git(&place, &["init", "-q", "-b", "main"]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "base"]);
-    let ran = place.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    place.write("fleetwright.yaml", &fleet);
+    workspace.write("fleetwright.yaml", &guard);
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "base"]);
+    let result = workspace.run(&[&["plan", "--out", "plan.json"], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    workspace.write("fleetwright.yaml", &fleet);
     for command in [
         &["apply", "plan.json", "--auto-approve"][..],
         &[&["apply", ".", "--ref", "main", "--auto-approve"], &WORLD[..]].concat(),
     ] {
-        let ran = place.run(command);
-        assert_eq!(ran.code, Some(5), "{command:?}: {}", ran.err);
-        assert!(ran.err.contains("no approval signed by alice"), "{}", ran.err);
+        let result = workspace.run(command);
+        assert_eq!(result.code, Some(5), "{command:?}: {}", result.err);
+        assert!(result.err.contains("no approval signed by alice"), "{}", result.err);
     }
 }
 
 #[test]
 fn apply_uses_the_guard_recorded_in_the_plan() {
-    let place = Workspace::example("eks-workshop");
-    let fleet = place.read("fleetwright.yaml");
+    let workspace = Workspace::example("eks-workshop");
+    let fleet = workspace.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    place.write("fleetwright.yaml", &guard);
-    git(&place, &["init", "-q", "-b", "main"]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "base"]);
-    // The change takes the keys away.
-    place.write("fleetwright.yaml", &fleet);
-    git(&place, &["commit", "-q", "-a", "-m", "loosen"]);
+    workspace.write("fleetwright.yaml", &guard);
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "base"]);
+    // The change removes the keys.
+    workspace.write("fleetwright.yaml", &fleet);
+    git(&workspace, &["commit", "-q", "-a", "-m", "loosen"]);
     let plan = ["plan", "--compare", "HEAD~1", "--out", "plan.json"];
-    let ran = place.run(&[&plan[..], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let ran = place.run(&["apply", "plan.json", "--auto-approve"]);
-    assert_eq!(ran.code, Some(5), "{}", ran.err);
+    let result = workspace.run(&[&plan[..], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let result = workspace.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(result.code, Some(5), "{}", result.err);
 }
 
 #[test]
 fn windows_use_the_clock_of_the_world() {
-    let place = Workspace::example("eks-workshop");
-    let fleet = place.read("fleetwright.yaml");
+    let workspace = Workspace::example("eks-workshop");
+    let fleet = workspace.read("fleetwright.yaml");
     let window = "  apply: { windows: [{ from: \"10:00\", to: \"10:01\" }] }\n";
-    place.write("fleetwright.yaml", &(fleet + window));
+    workspace.write("fleetwright.yaml", &(fleet + window));
     let arguments =
         ["plan", "--out", "plan.json", "--world", "sim:world", "--at", "2026-09-01T10:00:40Z"];
-    assert_eq!(place.run(&arguments).code, Some(0));
-    let first = place.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(workspace.run(&arguments).code, Some(0));
+    let first = workspace.run(&["apply", "plan.json", "--auto-approve"]);
     assert_eq!(first.code, Some(0), "{}", first.err);
-    let inflate = place.read("inflate.yaml");
-    place.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
-    assert_eq!(place.run(&arguments).code, Some(0));
-    assert!(place.read("plan.json").contains("\"timestamp\": \"2026-09-01T10:00:40Z\""));
-    let late = place.run(&["apply", "plan.json", "--auto-approve"]);
+    let inflate = workspace.read("inflate.yaml");
+    workspace.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
+    assert_eq!(workspace.run(&arguments).code, Some(0));
+    assert!(workspace.read("plan.json").contains("\"timestamp\": \"2026-09-01T10:00:40Z\""));
+    let late = workspace.run(&["apply", "plan.json", "--auto-approve"]);
     assert_eq!(late.code, Some(8), "{}", late.err);
 }
 
 #[test]
 fn pull_request_label_permits_removals() {
-    let place = Workspace::example("quickstart");
+    let workspace = Workspace::example("quickstart");
     let policies = policies();
     let plan = ["plan", "--policy", &policies, "--format", "json"];
-    let without = place.run(&plan);
+    let without = workspace.run(&plan);
     assert_eq!(without.code, Some(6), "{}", without.err);
     assert!(without.out.contains("add the label capacity:remove"), "{}", without.out);
-    place.write("labels.json", "{\"fleetwright\": {\"labels\": [\"capacity:remove\"]}}");
-    let with = place.run(&[&plan[..], &["--policy-data", "labels.json"]].concat());
+    workspace.write("labels.json", "{\"fleetwright\": {\"labels\": [\"capacity:remove\"]}}");
+    let with = workspace.run(&[&plan[..], &["--policy-data", "labels.json"]].concat());
     assert_eq!(with.code, Some(0), "{}{}", with.out, with.err);
 }
 
 #[test]
 fn guard_rails_without_limits_or_policies_deny() {
-    let place = planned("eks-workshop");
+    let workspace = planned("eks-workshop");
     for file in ["allowed", "blast_radius", "budget", "spot", "node_age"] {
         let name = format!("{file}.rego");
         let text = std::fs::read_to_string(Path::new(&policies()).join(&name)).expect("ships");
-        place.write(&format!("rails/{name}"), &text);
+        workspace.write(&format!("rails/{name}"), &text);
     }
-    let ran = place.run(&[&["plan", "--policy", "rails"], &WORLD[..]].concat());
-    assert_eq!(ran.code, Some(6), "{}", ran.err);
+    let result = workspace.run(&[&["plan", "--policy", "rails"], &WORLD[..]].concat());
+    assert_eq!(result.code, Some(6), "{}", result.err);
     for limit in ["families", "regions", "hourly_max", "nodes_removed_max", "spot_percent_max"] {
-        assert!(ran.out.contains(&format!("data.fleetwright.{limit} is not set")), "{}", ran.out);
+        assert!(
+            result.out.contains(&format!("data.fleetwright.{limit} is not set")),
+            "{}",
+            result.out
+        );
     }
-    place.write("none/data.json", "{}");
-    let none = place.run(&[&["plan", "--policy", "none"], &WORLD[..]].concat());
+    workspace.write("none/data.json", "{}");
+    let none = workspace.run(&[&["plan", "--policy", "none"], &WORLD[..]].concat());
     assert_eq!(none.code, Some(1), "{}", none.err);
     assert!(none.err.contains("contains no policy"), "{}", none.err);
 }
 
 #[test]
 fn receipt_is_required_and_belongs_to_its_plan() {
-    let place = planned("eks-workshop");
+    let workspace = planned("eks-workshop");
     let apply = ["apply", "plan.json", "--auto-approve", "--receipt"];
-    let nowhere = place.run(&[&apply[..], &["none/receipt.json"]].concat());
-    assert_eq!(nowhere.code, Some(1), "{}", nowhere.err);
-    assert!(!nowhere.err.contains("launched"), "{}", nowhere.err);
-    let ran = place.run(&[&apply[..], &["receipt.json"]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let unwritable = workspace.run(&[&apply[..], &["none/receipt.json"]].concat());
+    assert_eq!(unwritable.code, Some(1), "{}", unwritable.err);
+    assert!(!unwritable.err.contains("launched"), "{}", unwritable.err);
+    let result = workspace.run(&[&apply[..], &["receipt.json"]].concat());
+    assert_eq!(result.code, Some(0), "{}", result.err);
     let comment = ["comment", "--receipt", "receipt.json", "--dry-run", "--plan"];
-    assert_eq!(place.run(&[&comment[..], &["plan.json"]].concat()).code, Some(0));
-    let inflate = place.read("inflate.yaml");
-    place.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
-    let later = place.run(&["plan", "--world", "sim:world", "--out", "later.json"]);
+    assert_eq!(workspace.run(&[&comment[..], &["plan.json"]].concat()).code, Some(0));
+    let inflate = workspace.read("inflate.yaml");
+    workspace.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
+    let later = workspace.run(&["plan", "--world", "sim:world", "--out", "later.json"]);
     assert_eq!(later.code, Some(0), "{}", later.err);
-    let other = place.run(&[&comment[..], &["later.json"]].concat());
+    let other = workspace.run(&[&comment[..], &["later.json"]].concat());
     assert_eq!(other.code, Some(1), "{}", other.out);
     assert!(other.err.contains("is of plan"), "{}", other.err);
     let escape = ["comment", "--plan", "plan.json", "--status", "../issues/1/labels?x="];
-    let escaped = place.run(&escape);
+    let escaped = workspace.run(&escape);
     assert!(escaped.code == Some(1) && escaped.err.contains("is not a commit"), "{}", escaped.err);
 }
 
 #[test]
 fn approver_sees_the_plan_and_is_named() {
-    let place = planned("eks-workshop");
-    let approve =
-        |plan: &str, by: &str| place.run(&["approve", plan, "--by", by, "--out", "approvals.json"]);
-    assert_eq!(approve("plan.json", " ").code, Some(1));
-    let ran = approve("plan.json", "alice");
-    assert!(ran.code == Some(0) && ran.err.contains("\nPlan: "), "{}", ran.err);
-    let ran = place.run(&["plan", "--world", "empty", "--out", "empty.json"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert_eq!(approve("empty.json", "alice").code, Some(5), "it can never be applied");
-    let told = |approvals: &[&str]| {
-        let comment = ["comment", "--plan", "plan.json", "--dry-run"];
-        place.run(&[&comment[..], approvals].concat()).out
+    let workspace = planned("eks-workshop");
+    let approve = |plan: &str, by: &str| {
+        workspace.run(&["approve", plan, "--by", by, "--out", "approvals.json"])
     };
-    assert!(told(&[]).contains("approved ✗"));
-    assert!(told(&["--approval", "approvals.json"]).contains("approved ✓"));
-    // With keys, what nobody signed counts as none.
-    let fleet = place.read("fleetwright.yaml");
+    assert_eq!(approve("plan.json", " ").code, Some(1));
+    let result = approve("plan.json", "alice");
+    assert!(result.code == Some(0) && result.err.contains("\nPlan: "), "{}", result.err);
+    let result = workspace.run(&["plan", "--world", "empty", "--out", "empty.json"]);
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    assert_eq!(
+        approve("empty.json", "alice").code,
+        Some(5),
+        "a plan over no cluster cannot be approved"
+    );
+    let comment_for = |approvals: &[&str]| {
+        let comment = ["comment", "--plan", "plan.json", "--dry-run"];
+        workspace.run(&[&comment[..], approvals].concat()).out
+    };
+    assert!(comment_for(&[]).contains("approved ✗"));
+    assert!(comment_for(&["--approval", "approvals.json"]).contains("approved ✓"));
+    // With keys, an unsigned approval does not count.
+    let fleet = workspace.read("fleetwright.yaml");
     let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
-    place.write("fleetwright.yaml", &guard);
+    workspace.write("fleetwright.yaml", &guard);
     let arguments = [&["plan", "--out", "plan.json"], &WORLD[..]].concat();
-    assert_eq!(place.run(&arguments).code, Some(0));
+    assert_eq!(workspace.run(&arguments).code, Some(0));
     assert_eq!(approve("plan.json", "alice").code, Some(0));
-    assert!(told(&["--approval", "approvals.json"]).contains("approved ✗"));
+    assert!(comment_for(&["--approval", "approvals.json"]).contains("approved ✗"));
 }
 
 #[test]
 fn policies_are_loaded_from_repository_urls() {
-    let place = Workspace::example("eks-workshop");
-    place.write("fleetwright.yaml", &(place.read("fleetwright.yaml") + "  policies: [guard]\n"));
-    place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"from afar\"\n}\n");
-    git(&place, &["init", "-q", "-b", "main"]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "base"]);
-    let url = format!("file://{}", place.root().display());
+    let workspace = Workspace::example("eks-workshop");
+    workspace
+        .write("fleetwright.yaml", &(workspace.read("fleetwright.yaml") + "  policies: [guard]\n"));
+    workspace.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"from afar\"\n}\n");
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "base"]);
+    let url = format!("file://{}", workspace.root().display());
     let mut here = Workspace::empty();
     let path = std::env::var("PATH").expect("a path");
     here.variables.insert("PATH".to_owned(), path);
-    let ran = here.run(&["plan", &url, "--world", "empty", "--at", "2026-09-01T10:00:00Z"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(ran.out.contains("from afar"), "{}", ran.out);
+    let result = here.run(&["plan", &url, "--world", "empty", "--at", "2026-09-01T10:00:00Z"]);
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    assert!(result.out.contains("from afar"), "{}", result.out);
 }
 
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-fn git(place: &Workspace, arguments: &[&str]) {
+fn git(workspace: &Workspace, arguments: &[&str]) {
     let done = Command::new("git")
-        .current_dir(place.root())
+        .current_dir(workspace.root())
         .args(["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"])
         .args(arguments)
         .output()
@@ -316,28 +336,30 @@ fn git(place: &Workspace, arguments: &[&str]) {
 
 #[test]
 fn comparison_separates_new_changes_and_uses_base_guard() {
-    let place = Workspace::example("eks-workshop");
-    place.write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"seen by the base\"\n}\n");
-    place.write("fleetwright.yaml", &(place.read("fleetwright.yaml") + "  policies: [guard]\n"));
-    git(&place, &["init", "-q", "-b", "main"]);
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "base"]);
-    // The change takes the policy away, and asks for more pods.
-    place.write("guard/main.rego", "package main\nwarn[msg] {\n  false\n  msg := \"\"\n}\n");
-    let inflate = place.read("inflate.yaml");
-    place.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
-    git(&place, &["add", "-A"]);
-    git(&place, &["commit", "-q", "-m", "more"]);
+    let workspace = Workspace::example("eks-workshop");
+    workspace
+        .write("guard/main.rego", "package main\nwarn[msg] {\n  msg := \"seen by the base\"\n}\n");
+    workspace
+        .write("fleetwright.yaml", &(workspace.read("fleetwright.yaml") + "  policies: [guard]\n"));
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "base"]);
+    // The change removes the policy and raises the number of pods.
+    workspace.write("guard/main.rego", "package main\nwarn[msg] {\n  false\n  msg := \"\"\n}\n");
+    let inflate = workspace.read("inflate.yaml");
+    workspace.write("inflate.yaml", &inflate.replace("replicas: 5", "replicas: 40"));
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "more"]);
     let arguments = [&["plan", "--compare", "HEAD~1", "--out", "plan.json"], &WORLD[..]].concat();
-    let ran = place.run(&arguments);
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let plan = parsed(&place.read("plan.json"));
+    let result = workspace.run(&arguments);
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let plan = parsed(&workspace.read("plan.json"));
     let found = &plan["capacity"]["comparison"];
     assert_ne!(found["caused"], serde_json::json!([]), "{found}");
     assert_eq!(found["workloads"][0]["after"], 40, "{found}");
     assert_eq!(plan["capacity"]["base"]["guard"]["changed"], true);
     assert_eq!(plan["checks"][0]["problems"][0], "seen by the base");
-    let comment = place.run(&["comment", "--plan", "plan.json", "--dry-run"]).out;
+    let comment = workspace.run(&["comment", "--plan", "plan.json", "--dry-run"]).out;
     let (caused, pending) =
         (comment.find("Caused by this change"), comment.find("Pending without it"));
     assert!(caused.is_some() && caused < pending, "{comment}");
@@ -345,17 +367,17 @@ fn comparison_separates_new_changes_and_uses_base_guard() {
 
 #[test]
 fn plans_are_compared_and_drift_is_reported() {
-    let place = planned("eks-workshop");
-    let same = place.run(&["diff", "plan.json", "plan.json", "--detailed-exitcode"]);
+    let workspace = planned("eks-workshop");
+    let same = workspace.run(&["diff", "plan.json", "plan.json", "--detailed-exitcode"]);
     assert_eq!(same.code, Some(0), "{}", same.err);
     assert!(same.out.contains("The same plan"), "{}", same.out);
-    let ran =
-        place.run(&["plan", "--demand", "ceiling", "--world", "empty", "--out", "other.json"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let drift = place.run(&[&["drift", "--format", "json"], &WORLD[..]].concat());
+    let result =
+        workspace.run(&["plan", "--demand", "ceiling", "--world", "empty", "--out", "other.json"]);
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let drift = workspace.run(&[&["drift", "--format", "json"], &WORLD[..]].concat());
     assert_eq!(drift.code, Some(0), "{}", drift.err);
-    place.write("drift.json", &drift.out);
-    let apply = place.run(&["apply", "drift.json", "--auto-approve"]);
+    workspace.write("drift.json", &drift.out);
+    let apply = workspace.run(&["apply", "drift.json", "--auto-approve"]);
     let report = parsed(&drift.out);
     assert_eq!(
         (report["applyable"].as_bool(), &report["resource_changes"]),
@@ -366,8 +388,8 @@ fn plans_are_compared_and_drift_is_reported() {
 
 #[test]
 fn views_have_the_markers_of_terraform_tools() {
-    let place = planned("eks-workshop");
-    // As Atlantis and tfcmt have it.
+    let workspace = planned("eks-workshop");
+    // The form that Atlantis and tfcmt parse.
     let is_summary = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words.get(at).is_some_and(|word| word.parse::<u32>().is_ok());
@@ -377,22 +399,22 @@ fn views_have_the_markers_of_terraform_tools() {
             && number(7)
             && line.ends_with(" to destroy.")
     };
-    for view in [
+    for options in [
         &[][..],
         &["--concise"],
         &["--summary"],
         &["--format", "markdown"],
         &["--format", "github"],
     ] {
-        let shown = place.run(&[&["show", "plan.json"], view].concat());
-        let last = shown.out.lines().last().unwrap_or_default();
-        assert!(is_summary(last), "{view:?}: {last}");
+        let view = workspace.run(&[&["show", "plan.json"], options].concat());
+        let last = view.out.lines().last().unwrap_or_default();
+        assert!(is_summary(last), "{options:?}: {last}");
     }
 }
 
 #[test]
 fn secrets_appear_in_no_view_or_error() {
-    let place = Workspace::example("eks-workshop");
+    let workspace = Workspace::example("eks-workshop");
     let secret = "planted-canary-7f3a";
     let workload = format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: leaky\n  annotations: {{ a: {secret} }}\nspec:\n  \
@@ -400,23 +422,23 @@ fn secrets_appear_in_no_view_or_error() {
          annotations: {{ b: {secret} }}\n    spec:\n      containers:\n      - name: c\n        image: c\n        env: [{{ name: TOKEN, value: {secret} }}]\n        \
          resources: {{ requests: {{ cpu: 500m, memory: 1Gi }} }}\n"
     );
-    place.write("leaky.yaml", &workload);
-    place.write(
+    workspace.write("leaky.yaml", &workload);
+    workspace.write(
         "secret.yaml",
         &format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{ name: s }}\nstringData: {{ a: {secret} }}\n"
         ),
     );
-    let planned = place.run(&[&["plan", "-v", "--out", "plan.json"], &WORLD[..]].concat());
+    let planned = workspace.run(&[&["plan", "-v", "--out", "plan.json"], &WORLD[..]].concat());
     assert_eq!(planned.code, Some(0), "{}", planned.err);
-    let mut seen = planned.out + &planned.err + &place.read("plan.json");
+    let mut seen = planned.out + &planned.err + &workspace.read("plan.json");
     for format in ["text", "json", "markdown", "html", "github"] {
-        let ran = place.run(&["show", "plan.json", "--format", format]);
-        seen += &(ran.out + &ran.err);
+        let result = workspace.run(&["show", "plan.json", "--format", format]);
+        seen += &(result.out + &result.err);
     }
-    seen += &place.run(&["show", "plan.json", "--json"]).out;
-    seen += &place.run(&["explain", "leaky", "--plan", "plan.json"]).out;
-    let applied = place.run(&["apply", "plan.json", "--auto-approve"]);
+    seen += &workspace.run(&["show", "plan.json", "--json"]).out;
+    seen += &workspace.run(&["explain", "leaky", "--plan", "plan.json"]).out;
+    let applied = workspace.run(&["apply", "plan.json", "--auto-approve"]);
     seen += &(applied.out + &applied.err);
     assert!(seen.contains("leaky") && !seen.contains(secret));
 }

@@ -1,23 +1,23 @@
-//! `fleetwright sandbox` with the real kubectl, where there is one.
+//! `fleetwright sandbox` with the real kubectl, if it is installed.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Timeout of every wait.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A sandbox that runs; it is ended by Ctrl-C.
+/// A running sandbox, which Ctrl-C stops.
 pub(crate) struct Sandbox {
     process: Child,
     pub(crate) kubeconfig: PathBuf,
-    /// What it said of itself.
-    said: String,
+    /// Output of the sandbox at its start.
+    output: String,
 }
 
 impl Sandbox {
-    /// Serves a tree, in which everything takes a twentieth of its time.
+    /// Starts a sandbox for a repository, at 20 times the real speed.
     pub(crate) fn start(tree: &Path) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
             .arg("sandbox")
@@ -28,23 +28,23 @@ impl Sandbox {
             .spawn()
             .expect("the program");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let mut said = String::new();
+        let mut output = String::new();
         for line in lines.by_ref().map(|line| line.expect("text")) {
-            said.push_str(&line);
-            said.push('\n');
+            output.push_str(&line);
+            output.push('\n');
             if line.starts_with("Ctrl-C") {
                 break;
             }
         }
-        let named = said.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG="));
-        let kubeconfig = PathBuf::from(named.unwrap_or_else(|| panic!("no kubeconfig: {said}")));
-        Self { process, kubeconfig, said }
+        let named = output.lines().find_map(|line| line.trim().strip_prefix("export KUBECONFIG="));
+        let kubeconfig = PathBuf::from(named.unwrap_or_else(|| panic!("no kubeconfig: {output}")));
+        Self { process, kubeconfig, output }
     }
 
-    /// Returns where both APIs are served.
+    /// Returns the URL of both APIs.
     #[cfg(feature = "cluster")]
     pub(crate) fn url(&self) -> &str {
-        let (_, rest) = self.said.split_once("served at ").expect("it says where");
+        let (_, rest) = self.output.split_once("served at ").expect("it says where");
         rest.split(',').next().expect("a URL")
     }
 
@@ -54,8 +54,8 @@ impl Sandbox {
         command
     }
 
-    /// Runs kubectl, which must succeed, and returns what it printed.
-    fn ran(&self, arguments: &[&str]) -> String {
+    /// Runs kubectl, which must succeed, and returns its output.
+    fn kubectl_output(&self, arguments: &[&str]) -> String {
         let output = self.kubectl(arguments).output().expect("kubectl");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -63,15 +63,15 @@ impl Sandbox {
         out
     }
 
-    /// Runs kubectl until what it prints is as `is` wants it.
-    fn until(&self, arguments: &[&str], is: impl Fn(&str) -> bool) -> String {
-        let begun = Instant::now();
+    /// Runs kubectl until its output matches `is`.
+    fn wait_for_output(&self, arguments: &[&str], is: impl Fn(&str) -> bool) -> String {
+        let started = Instant::now();
         loop {
-            let out = self.ran(arguments);
+            let out = self.kubectl_output(arguments);
             if is(&out) {
                 return out;
             }
-            assert!(begun.elapsed() < PATIENCE, "kubectl {arguments:?} goes on to print\n{out}");
+            assert!(started.elapsed() < TIMEOUT, "kubectl {arguments:?} still prints\n{out}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -81,26 +81,26 @@ impl Sandbox {
         let asked = Command::new("kill").args(["-INT", &id]).status().expect("kill");
         assert!(asked.success());
         let ended = self.process.wait().expect("it ends");
-        assert_eq!(ended.code(), Some(0), "Ctrl-C is how it is meant to end");
-        assert!(!self.kubeconfig.exists(), "nothing is left");
+        assert_eq!(ended.code(), Some(0), "Ctrl-C ends the sandbox successfully");
+        assert!(!self.kubeconfig.exists(), "the kubeconfig is removed");
     }
 }
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // It has ended by itself where the test went well.
+        // After a successful test, the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Returns whether there is a kubectl; says on stderr where not.
+/// Returns whether kubectl is installed. If not, prints this to stderr.
 fn has_kubectl() -> bool {
     use std::io::Write as _;
     let found = Command::new("kubectl").args(["version", "--client"]).output();
     let has = found.is_ok_and(|output| output.status.success());
     if !has {
-        // Nobody may be listening.
+        // An error of stderr is ignored.
         let _ = writeln!(std::io::stderr(), "not run: there is no kubectl");
     }
     has
@@ -122,48 +122,54 @@ fn kubectl_reads_drains_and_scales_the_sandbox() {
     }
     let tree = quickstart();
     let sandbox = Sandbox::start(tree.path());
-    assert!(sandbox.said.contains("kubectl get nodes"), "{}", sandbox.said);
-    let nodes = sandbox.ran(&["get", "nodes"]);
+    assert!(sandbox.output.contains("kubectl get nodes"), "{}", sandbox.output);
+    let nodes = sandbox.kubectl_output(&["get", "nodes"]);
     assert_eq!(nodes.matches(" Ready ").count(), 3, "{nodes}");
-    let all = sandbox.ran(&["get", "pods", "-A", "--chunk-size=5", "--no-headers"]);
+    let all = sandbox.kubectl_output(&["get", "pods", "-A", "--chunk-size=5", "--no-headers"]);
     assert!(all.lines().count() > 10, "paged: {all}");
     let sorted = ["get", "pods", "-n", "kube-system", "--no-headers", "-o", "wide"];
-    let sorted = sandbox.ran(&[&sorted[..], &["--sort-by=.spec.nodeName"]].concat());
+    let sorted = sandbox.kubectl_output(&[&sorted[..], &["--sort-by=.spec.nodeName"]].concat());
     let on: Vec<&str> = sorted.lines().filter_map(|line| line.split_whitespace().last()).collect();
     assert!(on.len() == 3 && on.is_sorted(), "{sorted}");
-    let everything = sandbox.ran(&["get", "all", "-n", "shop"]);
+    let everything = sandbox.kubectl_output(&["get", "all", "-n", "shop"]);
     assert!(everything.contains("pod/web-") && everything.contains("deployment.apps/web"));
-    assert_eq!(sandbox.ran(&["auth", "can-i", "create", "pods"]), "yes\n");
+    assert_eq!(sandbox.kubectl_output(&["auth", "can-i", "create", "pods"]), "yes\n");
 
-    // A watch tells what a drain does.
+    // A watch reports the drain.
     let mut watch = sandbox.kubectl(&["get", "pods", "-n", "shop", "--watch", "--no-headers"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().expect("kubectl");
     let first = nodes.lines().nth(1).and_then(|line| line.split(' ').next()).expect("a node");
-    let drained = sandbox.ran(&["drain", first, "--ignore-daemonsets", "--timeout=60s"]);
+    let drained = sandbox.kubectl_output(&["drain", first, "--ignore-daemonsets", "--timeout=60s"]);
     assert!(drained.contains("evicted") && drained.contains("drained"), "{drained}");
     let left = ["get", "pods", "-n", "shop", "-o", "name", "--field-selector"];
-    let left = sandbox.ran(&[&left[..], &[&format!("spec.nodeName={first}")]].concat());
-    assert_eq!(left, "", "nothing of the shop is left on it");
-    let node = sandbox.ran(&["get", "node", first]);
+    let left = sandbox.kubectl_output(&[&left[..], &[&format!("spec.nodeName={first}")]].concat());
+    assert_eq!(left, "", "no pod of the shop remains on the node");
+    let node = sandbox.kubectl_output(&["get", "node", first]);
     assert!(node.contains("Ready,SchedulingDisabled"), "{node}");
     watch.kill().expect("it runs");
-    let mut told = String::new();
-    watch.stdout.take().expect("piped").read_to_string(&mut told).expect("text");
+    let mut watched = String::new();
+    watch.stdout.take().expect("piped").read_to_string(&mut watched).expect("text");
     watch.wait().expect("it ends");
-    assert!(told.contains("Terminating"), "{told}");
+    assert!(watched.contains("Terminating"), "{watched}");
 
-    sandbox.ran(&["uncordon", first]);
-    sandbox.ran(&["taint", "node", first, "dedicated=ml:NoSchedule"]);
-    sandbox.ran(&["label", "node", first, "team=ml"]);
-    let labelled =
-        sandbox.ran(&["get", "nodes", "-l", "team=ml", "-o", "jsonpath={..taints[*].key}"]);
-    assert_eq!(labelled, "dedicated");
-    sandbox.ran(&["scale", "-n", "shop", "deployment/web", "--replicas=2"]);
+    sandbox.kubectl_output(&["uncordon", first]);
+    sandbox.kubectl_output(&["taint", "node", first, "dedicated=ml:NoSchedule"]);
+    sandbox.kubectl_output(&["label", "node", first, "team=ml"]);
+    let labeled = sandbox.kubectl_output(&[
+        "get",
+        "nodes",
+        "-l",
+        "team=ml",
+        "-o",
+        "jsonpath={..taints[*].key}",
+    ]);
+    assert_eq!(labeled, "dedicated");
+    sandbox.kubectl_output(&["scale", "-n", "shop", "deployment/web", "--replicas=2"]);
     let web = ["get", "deployment", "web", "-n", "shop", "--no-headers"];
-    sandbox.until(&web, |out| out.contains(" 2/2 "));
-    sandbox.ran(&["delete", "-n", "shop", "deployment/cart", "--timeout=30s"]);
+    sandbox.wait_for_output(&web, |out| out.contains(" 2/2 "));
+    sandbox.kubectl_output(&["delete", "-n", "shop", "deployment/cart", "--timeout=30s"]);
     let pods = ["get", "pods", "-n", "shop", "-o", "name"];
-    sandbox.until(&pods, |out| !out.contains("/cart-"));
+    sandbox.wait_for_output(&pods, |out| !out.contains("/cart-"));
     sandbox.end();
 }
 
@@ -188,15 +194,15 @@ fn kubectl_applies_and_lists_all_sandbox_kinds() {
          \x20 restartPolicy: Never, containers: [{ name: a, image: a }] } } } } }\n",
     );
     let sandbox = Sandbox::start(tree.path());
-    let scalers = sandbox.ran(&["get", "hpa", "-n", "shop"]);
+    let scalers = sandbox.kubectl_output(&["get", "hpa", "-n", "shop"]);
     assert!(
         scalers.contains("Deployment/web") && scalers.contains("cpu: <unknown>/80%"),
         "{scalers}"
     );
-    let schedules = sandbox.ran(&["get", "cronjobs", "-n", "shop"]);
+    let schedules = sandbox.kubectl_output(&["get", "cronjobs", "-n", "shop"]);
     assert!(schedules.contains("nightly") && schedules.contains("0 3 * * *"), "{schedules}");
     for kind in ["capacityplans", "capacitypools"] {
-        assert_eq!(sandbox.ran(&["get", kind]), "", "{kind}: none yet");
+        assert_eq!(sandbox.kubectl_output(&["get", kind]), "", "{kind}: none yet");
     }
 
     let app = |replicas: u32, label: &str| {
@@ -214,25 +220,25 @@ fn kubectl_applies_and_lists_all_sandbox_kinds() {
     let path = file.to_str().expect("UTF-8");
     let pods = ["get", "pods", "-n", "shop", "-l", "app=probe", "--no-headers"];
     let running = |count: usize| move |out: &str| out.matches("Running").count() == count;
-    for (flags, replicas, label, said) in [
+    for (flags, replicas, label, output) in [
         (&[][..], 1, "a: one", "deployment.apps/probe created"),
         (&[], 3, "b: two", "deployment.apps/probe configured"),
         (&["--server-side", "--force-conflicts"], 2, "c: three", "probe serverside-applied"),
     ] {
         std::fs::write(&file, app(replicas, label)).expect("written");
-        let applied = sandbox.ran(&[&["apply", "-f", path][..], flags].concat());
-        assert!(applied.contains(said), "{applied}");
-        sandbox.until(&pods, running(usize::try_from(replicas).expect("a count")));
+        let applied = sandbox.kubectl_output(&[&["apply", "-f", path][..], flags].concat());
+        assert!(applied.contains(output), "{applied}");
+        sandbox.wait_for_output(&pods, running(usize::try_from(replicas).expect("a count")));
     }
     let labels = ["get", "deployment", "probe", "-n", "shop", "-o", "jsonpath={.metadata.labels}"];
-    let found = sandbox.ran(&labels);
+    let found = sandbox.kubectl_output(&labels);
     assert!(found.contains("\"c\":\"three\"") && !found.contains("\"a\""), "{found}");
-    // What is no longer said goes.
+    // Fields that the manifest no longer sets are removed.
     std::fs::write(&file, app(2, "d: four")).expect("written");
-    sandbox.ran(&["apply", "--server-side", "-f", path]);
-    let found = sandbox.ran(&labels);
+    sandbox.kubectl_output(&["apply", "--server-side", "-f", path]);
+    let found = sandbox.kubectl_output(&labels);
     assert!(found.contains("\"d\"") && !found.contains("\"c\""), "{found}");
-    let again = sandbox.ran(&["apply", "--server-side", "--dry-run=server", "-f", path]);
+    let again = sandbox.kubectl_output(&["apply", "--server-side", "--dry-run=server", "-f", path]);
     assert!(again.contains("serverside-applied (server dry run)"), "{again}");
     sandbox.end();
 }
@@ -249,8 +255,8 @@ fn unreadable_files_are_reported_at_sandbox_start() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program");
-    let mut said = BufReader::new(sandbox.stderr.take().expect("piped")).lines();
-    let first = said.next().expect("a line").expect("text");
+    let mut output = BufReader::new(sandbox.stderr.take().expect("piped")).lines();
+    let first = output.next().expect("a line").expect("text");
     sandbox.kill().expect("it runs");
     sandbox.wait().expect("it ends");
     assert!(first.starts_with("warning: broken.yaml:") && first.contains("validate"), "{first}");
@@ -267,14 +273,14 @@ fn sandbox_redelivers_changed_workloads() {
                 spec: { containers: [{ name: a, image: a, resources: { requests: { cpu: 10m } } }] }\n";
     std::fs::write(tree.path().join("apps/probe.yaml"), more).expect("written");
     let probe = ["get", "pods", "-n", "shop", "--no-headers", "--ignore-not-found", "probe"];
-    sandbox.until(&probe, |out| out.contains("Running"));
+    sandbox.wait_for_output(&probe, |out| out.contains("Running"));
     sandbox.end();
 }
 
-/// Runs this program in the environment that the sandbox tells to set.
+/// Runs this program with the environment variables that the sandbox prints.
 #[cfg(feature = "cluster")]
 fn fleetwright(sandbox: &Sandbox, code: i32, arguments: &[&str]) -> String {
-    let set = sandbox.said.lines().filter_map(|line| line.trim().strip_prefix("export "));
+    let set = sandbox.output.lines().filter_map(|line| line.trim().strip_prefix("export "));
     let set = set.flat_map(|line| line.split(' ')).filter_map(|pair| pair.split_once('='));
     let output = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
         .args(arguments)

@@ -1,4 +1,4 @@
-//! Saved plans: one of each example and of each version of the format, readable for ever.
+//! Saved plans: one of each example, and one of each format version, which must stay readable.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,11 @@ use sha2::{Digest as _, Sha256};
 use crate::binary::Workspace;
 use crate::golden;
 
-/// A new embedded world, as of a fixed moment.
+/// Arguments for a new embedded world at a fixed time.
 const NEW_WORLD: [&str; 4] = ["--world", "sim:world", "--at", "2026-09-01T10:00:00Z"];
 
-/// Examples, and what each is planned over; the quickstart has a world, with a time, of its own.
+/// Examples with their arguments. Examples without arguments have their own world with a fixed
+/// time.
 const EXAMPLES: [(&str, &[&str]); 11] = [
     ("cpa", &NEW_WORLD),
     ("eks-workshop", &NEW_WORLD),
@@ -28,10 +29,10 @@ const EXAMPLES: [(&str, &[&str]); 11] = [
     ("vpa", &[]),
 ];
 
-/// Plans of every version of the format there was; they are written once and never again.
+/// Plans of every format version. They are written once and never updated.
 const FORMATS: [&str; 3] = ["format-1.0.json", "format-1.1.json", "format-1.2.json"];
 
-/// The schema of each of them: that of an older version is never written again either.
+/// Schema of each format version. Schemas of older versions are never updated.
 const SCHEMAS: [&str; 3] = ["plan-1.0.schema.json", "plan-1.1.schema.json", "plan.schema.json"];
 
 fn plans(name: &str) -> String {
@@ -39,15 +40,18 @@ fn plans(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the plan of an example, as `plan --out` saves it.
+/// Returns the saved plan of an example.
 fn plan_of(example: &str, world: &[&str]) -> String {
-    let mut place = Workspace::example(example);
-    let tools = crate::overlays::stand_ins().display().to_string();
-    place.variables.insert("PATH".to_owned(), tools);
-    let ran = place.run(&[&["plan", "--out", "plan.json"], world].concat());
-    assert_eq!(ran.code, Some(0), "{example}: {}", ran.err);
-    let plan = place.read("plan.json");
-    assert!(!plan.contains(&place.root().display().to_string()), "{example} names its directory");
+    let mut workspace = Workspace::example(example);
+    let tools = crate::overlays::fake_tools().display().to_string();
+    workspace.variables.insert("PATH".to_owned(), tools);
+    let result = workspace.run(&[&["plan", "--out", "plan.json"], world].concat());
+    assert_eq!(result.code, Some(0), "{example}: {}", result.err);
+    let plan = workspace.read("plan.json");
+    assert!(
+        !plan.contains(&workspace.root().display().to_string()),
+        "{example} names its directory"
+    );
     plan
 }
 
@@ -55,29 +59,30 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// Returns a plan that adds, removes, keeps, and leaves a pod out: a row of every kind.
-fn plan_with_everything() -> String {
-    let place = Workspace::example("provisioner");
-    let applied = place.run(&[&["apply", ".", "--auto-approve"][..], &NEW_WORLD].concat());
+/// Returns a plan with every kind of row: launched, removed and retained nodes, and an
+/// unschedulable pod.
+fn plan_with_every_row_kind() -> String {
+    let workspace = Workspace::example("provisioner");
+    let applied = workspace.run(&[&["apply", ".", "--auto-approve"][..], &NEW_WORLD].concat());
     assert_eq!(applied.code, Some(0), "{}", applied.err);
-    let inflate = place.read("inflate.yaml");
+    let inflate = workspace.read("inflate.yaml");
     let more = inflate.replace("name: inflate\n", "name: giant\n").replace("\"1\"", "\"64\"");
-    place.write("giant.yaml", &more.replace("replicas: 12", "replicas: 1"));
-    place.write("inflate.yaml", &inflate.replace("replicas: 12", "replicas: 5"));
-    let planned = place.run(&["plan", "--world", "sim:world", "--out", "plan.json"]);
+    workspace.write("giant.yaml", &more.replace("replicas: 12", "replicas: 1"));
+    workspace.write("inflate.yaml", &inflate.replace("replicas: 12", "replicas: 5"));
+    let planned = workspace.run(&["plan", "--world", "sim:world", "--out", "plan.json"]);
     assert_eq!(planned.code, Some(0), "{}", planned.err);
-    place.read("plan.json")
+    workspace.read("plan.json")
 }
 
 #[test]
 fn saved_example_plans_are_current() {
-    let wrong: Vec<String> = EXAMPLES
+    let failures: Vec<String> = EXAMPLES
         .iter()
         .filter_map(|(example, world)| {
             golden::hold(&format!("plans/{example}.json"), &plan_of(example, world)).err()
         })
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]
@@ -96,20 +101,20 @@ fn each_example_has_a_saved_plan() {
 #[test]
 fn saved_plans_are_valid_and_round_trip_byte_for_byte() {
     let schema = parsed(&plans("plan.schema.json"));
-    let schema = jsonschema::validator_for(&schema).expect("the schema is one");
-    let place = Workspace::empty();
+    let schema = jsonschema::validator_for(&schema).expect("a valid schema");
+    let workspace = Workspace::empty();
     let examples = EXAMPLES.iter().map(|(example, _)| format!("{example}.json"));
     for name in examples.chain(FORMATS.map(str::to_owned)) {
         let text = plans(&name);
         let errors: Vec<String> =
             schema.iter_errors(&parsed(&text)).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{name}: {}", errors.join("\n"));
-        place.write("plan.json", &text);
-        let shown = place.run(&["show", "plan.json"]);
+        workspace.write("plan.json", &text);
+        let shown = workspace.run(&["show", "plan.json"]);
         assert_eq!((shown.code, shown.err.as_str()), (Some(0), ""), "{name}");
         let last = shown.out.lines().last().unwrap_or_default();
         assert!(last.starts_with("Plan: ") || last.starts_with("No changes. "), "{name}: {last}");
-        let again = place.run(&["show", "plan.json", "--format", "json"]);
+        let again = workspace.run(&["show", "plan.json", "--format", "json"]);
         assert_eq!((again.code, again.out), (Some(0), text), "{name}");
     }
 }
@@ -119,10 +124,10 @@ fn format_plan_has_each_row_kind() {
     let newest = FORMATS[FORMATS.len() - 1];
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(newest);
     if !path.exists() {
-        golden::hold(&format!("plans/{newest}"), &plan_with_everything()).expect("written");
+        golden::hold(&format!("plans/{newest}"), &plan_with_every_row_kind()).expect("written");
     }
     for format in FORMATS {
-        has_everything(&parsed(&plans(format)));
+        assert_every_row_kind(&parsed(&plans(format)));
     }
 }
 
@@ -141,7 +146,7 @@ fn format_plans_match_their_schema_and_later_ones() {
     }
 }
 
-fn has_everything(plan: &Value) {
+fn assert_every_row_kind(plan: &Value) {
     let actions: Vec<String> = plan["resource_changes"]
         .as_array()
         .expect("rows")
@@ -163,21 +168,21 @@ fn newer_minor_version_is_read_and_newer_major_is_rejected() {
     plan["resource_changes"][0]["colour"] = "blue".into();
     plan["capacity"]["weather"] = json!({ "rain": [1, 2] });
     plan["capacity"]["base"]["world"]["mood"] = Value::Null;
-    let place = Workspace::empty();
-    // As the description of the format has it: over everything else in canonical spelling.
+    let workspace = Workspace::empty();
+    // The checksum covers the rest of the file in canonical spelling.
     plan.as_object_mut().expect("an object").remove("checksum");
     let spelled = canonical::pretty(&plan).expect("no floats");
     let digits: Vec<String> =
         Sha256::digest(spelled).iter().map(|byte| format!("{byte:02x}")).collect();
     let digits = digits.concat();
     plan["checksum"] = format!("sha256:{digits}").into();
-    place.write("plan.json", &plan.to_string());
-    let newer = place.run(&["show", "plan.json"]);
+    workspace.write("plan.json", &plan.to_string());
+    let newer = workspace.run(&["show", "plan.json"]);
     assert_eq!(newer.code, Some(0), "{}", newer.err);
 
     plan["format_version"] = "2.0".into();
-    place.write("plan.json", &plan.to_string());
-    let major = place.run(&["show", "plan.json"]);
+    workspace.write("plan.json", &plan.to_string());
+    let major = workspace.run(&["show", "plan.json"]);
     assert_eq!((major.code, major.out.as_str()), (Some(9), ""));
     assert!(major.err.contains("format 2.0") && major.err.contains("hint:"), "{}", major.err);
 }
@@ -219,49 +224,57 @@ fn altered_plan_is_rejected_by_each_command() {
         }),
     ];
     for (name, edit) in edits {
-        let place = Workspace::empty();
+        let workspace = Workspace::empty();
         let mut plan = parsed(&plans(FORMATS[FORMATS.len() - 1]));
         edit(&mut plan);
-        place.write("plan.json", &plan.to_string());
+        workspace.write("plan.json", &plan.to_string());
         for command in [
             &["show", "plan.json"][..],
             &["explain", "inflate", "--plan", "plan.json"],
             &["apply", "plan.json", "--auto-approve"],
         ] {
-            let ran = place.run(command);
-            assert_eq!((ran.code, ran.out.as_str()), (Some(9), ""), "{name}: {}", ran.err);
-            assert!(ran.err.contains("was altered") && ran.err.contains("hint:"), "{}", ran.err);
+            let result = workspace.run(command);
+            assert_eq!((result.code, result.out.as_str()), (Some(9), ""), "{name}: {}", result.err);
+            assert!(
+                result.err.contains("was altered") && result.err.contains("hint:"),
+                "{}",
+                result.err
+            );
         }
-        assert!(!place.path("world").exists(), "{name}: nothing was made");
+        assert!(!workspace.path("world").exists(), "{name}: no world is created");
     }
 }
 
 #[test]
 fn plans_with_incomplete_digest_are_only_shown() {
     for format in &FORMATS[..2] {
-        let place = Workspace::empty();
-        place.write("plan.json", &plans(format));
+        let workspace = Workspace::empty();
+        workspace.write("plan.json", &plans(format));
         for command in [
             &["apply", "plan.json", "--auto-approve"][..],
             &["approve", "plan.json", "--by", "a", "--out", "a.json"],
         ] {
-            let ran = place.run(command);
-            assert_eq!(ran.code, Some(9), "{format}: {}", ran.err);
-            assert!(ran.err.contains("digest does not cover all of its changes"), "{}", ran.err);
+            let result = workspace.run(command);
+            assert_eq!(result.code, Some(9), "{format}: {}", result.err);
+            assert!(
+                result.err.contains("digest does not cover all of its changes"),
+                "{}",
+                result.err
+            );
         }
-        assert!(!place.path("world").exists() && !place.path("a.json").exists());
+        assert!(!workspace.path("world").exists() && !workspace.path("a.json").exists());
     }
 }
 
 #[test]
 fn refused_apply_creates_no_world() {
-    let place = Workspace::example("provisioner");
-    let planned = place.run(&[&["plan", "--out", "plan.json"][..], &NEW_WORLD].concat());
+    let workspace = Workspace::example("provisioner");
+    let planned = workspace.run(&[&["plan", "--out", "plan.json"][..], &NEW_WORLD].concat());
     assert_eq!(planned.code, Some(0), "{}", planned.err);
-    fs::remove_dir_all(place.path("world")).expect("the plan made one");
+    fs::remove_dir_all(workspace.path("world")).expect("the plan created a world");
     let digest = format!("sha256:{:064}", 0);
     let other = ["apply", "plan.json", "--auto-approve", "--approved-digest", digest.as_str()];
-    let ran = place.run(&other);
-    assert_eq!(ran.code, Some(3), "{}", ran.err);
-    assert!(!place.path("world").exists());
+    let result = workspace.run(&other);
+    assert_eq!(result.code, Some(3), "{}", result.err);
+    assert!(!workspace.path("world").exists());
 }

@@ -1,7 +1,7 @@
-//! Plans of the examples and of a tree of the benchmark, held in orders of our own.
+//! Replays plans of the examples and of benchmark repositories in many scheduling orders.
 //!
-//! The other trees of the benchmark take minutes without optimization: `cargo bench --bench plan --
-//! trees` holds each of the six in the same orders and prints what is left over.
+//! The other repositories of the benchmark take minutes without optimization. `cargo bench --bench
+//! plan -- trees` replays all six and prints the number of unschedulable pods.
 
 use std::path::{Path, PathBuf};
 
@@ -20,14 +20,14 @@ use crate::scheduling_replay::{
     PlanInputs, PodSequence, REPLAY_VARIANTS, ReplayVariant, SchedulerRules, UNSEEN,
 };
 
-/// What is read without being rendered: kubectl and helm are not everywhere.
+/// Example that needs renderers. It is skipped, since kubectl and helm may be missing.
 const RENDERED: &str = "overlays";
 
-/// Ways in which the larger tree is held; all of them would take minutes.
+/// Number of replays of the larger repository. All replays would take minutes.
 const FEW: usize = 4;
 
-/// Returns the plan for the world that the tree names, and how many pods of each way are left over.
-fn replayed(root: &Path, ways: &[ReplayVariant]) -> (Plan, Vec<usize>) {
+/// Returns the plan of a repository, and the number of unschedulable pods in each replay.
+fn replayed(root: &Path, variants: &[ReplayVariant]) -> (Plan, Vec<usize>) {
     let files = read_tree(root).expect("the tree is readable");
     let (fleet, _) = read_fleet(&files.tree);
     let desired = read(&files.tree, &fleet);
@@ -73,13 +73,13 @@ fn replayed(root: &Path, ways: &[ReplayVariant]) -> (Plan, Vec<usize>) {
     });
     assert!(plan.capacity.pods.placed > 0, "{} places pods", root.display());
     let demand = Demand::build(&desired, &observed, DemandMode::Live);
-    let cast = PlanInputs { desired: &desired, demand: &demand, observed: &observed };
-    let left = ways.iter().map(|way| cast.left_over(&plan, *way)).collect();
+    let inputs = PlanInputs { desired: &desired, demand: &demand, observed: &observed };
+    let left = variants.iter().map(|variant| inputs.left_over(&plan, *variant)).collect();
     (plan, left)
 }
 
-fn left_over(root: &Path, ways: &[ReplayVariant]) -> Vec<usize> {
-    replayed(root, ways).1
+fn unschedulable(root: &Path, variants: &[ReplayVariant]) -> Vec<usize> {
+    replayed(root, variants).1
 }
 
 fn root(of: &str) -> PathBuf {
@@ -92,11 +92,11 @@ fn examples_place_all_pods_in_any_order() {
     let paths = examples.map(|entry| entry.expect("listed").path());
     let (mut tried, mut wrong) = (0, Vec::new());
     for path in paths.filter(|path| path.is_dir() && !path.ends_with(RENDERED)) {
-        let ways = [&REPLAY_VARIANTS[..], &UNSEEN].concat();
-        let left = left_over(&path, &ways);
+        let variants = [&REPLAY_VARIANTS[..], &UNSEEN].concat();
+        let left = unschedulable(&path, &variants);
         tried += 1;
         if left.iter().any(|count| *count > 0) {
-            wrong.push(format!("{}: {left:?} of {ways:?}", path.display()));
+            wrong.push(format!("{}: {left:?} of {variants:?}", path.display()));
         }
     }
     assert!(wrong.is_empty() && tried >= 10, "{tried} tried: {wrong:#?}");
@@ -104,25 +104,28 @@ fn examples_place_all_pods_in_any_order() {
 
 #[test]
 fn tree_of_2000_pods_places_all_pods() {
-    let left = left_over(&root("tests/bench/trees/web"), &REPLAY_VARIANTS[..FEW]);
+    let left = unschedulable(&root("tests/bench/trees/web"), &REPLAY_VARIANTS[..FEW]);
     assert_eq!(left, [0; FEW]);
 }
 
-/// Before fleets were drawn again and mended, 8 of these 25 left a pod of this tree over.
+/// Without repair of the fleet, 8 of these 25 orders leave a pod unschedulable.
 #[test]
 fn constrained_tree_places_all_pods_for_any_seed() {
-    let ways: Vec<ReplayVariant> = (50_000..50_025)
-        .map(|seed| (PodSequence::Shuffled, SchedulerRules::Drawn136, seed))
+    let variants: Vec<ReplayVariant> = (50_000..50_025)
+        .map(|seed| ReplayVariant::new(PodSequence::Shuffled, SchedulerRules::Drawn136, seed))
         .collect();
-    let left = left_over(&root("tests/bench/trees/harsh"), &ways);
+    let left = unschedulable(&root("tests/bench/trees/harsh"), &variants);
     assert_eq!(left, [0; 25]);
 }
 
-/// Its pods that must share a zone find room in it only if the first of them goes to the right one.
+/// Pods with zone affinity fit only if the first pod is placed in the right zone.
 #[test]
 fn unfixable_pods_are_reported() {
     let (plan, _) = replayed(&root("tests/bench/trees/shared"), &[]);
-    let told =
-        plan.capacity.diagnostics.iter().filter(|told| told.message.contains("further samples"));
-    assert_eq!(told.count(), 1, "{:#?}", plan.capacity.diagnostics);
+    let diagnostics = plan
+        .capacity
+        .diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.message.contains("further samples"));
+    assert_eq!(diagnostics.count(), 1, "{:#?}", plan.capacity.diagnostics);
 }

@@ -1,36 +1,36 @@
-//! The language of scripts and the runner.
+//! Language and runner of test scripts.
 //!
-//! A script runs in a directory of its own. Each line is one step:
+//! A script runs in its own directory. Each line is one step:
 //!
 //! ```text
 //! # comment
-//! example NAME                 begin with a copy of examples/NAME
-//! write FILE                   write the indented lines that follow (two spaces are taken off)
-//! set FILE KEY=VALUE           give the one `KEY: …` of a YAML or JSON file another value
-//! remove FILE                  remove a file, or a directory with all it holds
-//! link FILE TARGET             make a symbolic link
-//! append FILE                  add the indented lines to the file, as one more document
-//! commit MESSAGE               commit every file; the first one makes the repository
-//! hold DIRECTORY               lock a world as an apply does, until `release`
-//! env NAME=VALUE               set a variable for the runs that follow
-//! run ARGUMENTS [-> CODE]      run the program, which ends with CODE (0 where none is given)
+//! example NAME                 copy examples/NAME into the directory
+//! write FILE                   write the indented lines that follow, without two spaces of indent
+//! set FILE KEY=VALUE           change the value of the only `KEY: …` of a YAML or JSON file
+//! remove FILE                  remove a file, or a directory with its contents
+//! link FILE TARGET             create a symbolic link
+//! append FILE                  add the indented lines to the file, as a new document
+//! commit MESSAGE               commit all files; the first commit creates the repository
+//! hold DIRECTORY               lock a world like an apply, until `release`
+//! env NAME=VALUE               set an environment variable for later runs
+//! run ARGUMENTS [-> CODE]      run the program, which must exit with CODE (default: 0)
 //! ```
 //!
 //! Expectations check the last run:
 //!
 //! ```text
-//! out TEXT, err TEXT           stdout, stderr has a line that holds TEXT
-//! not TEXT                     neither holds TEXT
+//! out TEXT, err TEXT           stdout, stderr has a line that contains TEXT
+//! not TEXT                     neither contains TEXT
 //! first TEXT, last TEXT        the first, last line of stdout is TEXT
-//! silent out, silent err       nothing was written there
-//! json PATH OP VALUE           a value of the JSON on stdout (`a.0.b`; `#` counts), = != <= < >= >
-//! fleet COUNT TYPE, …          the nodes there are after the plan on stdout; `none` for no node
-//! cost OP COUNT TYPE, …        what they cost an hour, against the list price of such nodes
-//! golden NAME                  stdout is golden/NAME
-//! keep NAME PATH               call that value of the JSON on stdout $NAME from here on
+//! silent out, silent err       stdout, stderr is empty
+//! json PATH OP VALUE           compares a value of the JSON on stdout (`a.0.b`; `#`: length)
+//! fleet COUNT TYPE, …          nodes after the plan on stdout; `none` for no node
+//! cost OP COUNT TYPE, …        price per hour, compared with the list price of these nodes
+//! golden NAME                  stdout equals golden/NAME
+//! keep NAME PATH               store a value of the JSON on stdout as $NAME
 //! ```
 //!
-//! In what is expected, `\e` is the escape character that terminals obey.
+//! OP is `=`, `!=`, `<=`, `<`, `>=` or `>`. `\e` is the escape character.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,22 +42,22 @@ use serde_json::Value;
 use crate::binary::{CommandResult, Workspace};
 use crate::golden;
 
-/// The time of each commit.
+/// Time of each commit, in seconds since the Unix epoch.
 const COMMITTED: i64 = 1_788_256_800;
 
 /// Runs `scripts/NAME`.
 ///
 /// # Panics
-/// Panics with file, line and output of the last run where a step fails.
+/// Panics with file, line and output of the last run if a step fails.
 pub(crate) fn run_script(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts").join(name);
     let text = fs::read_to_string(&path).expect("the script is readable");
-    let (place, ran) = (Workspace::empty(), CommandResult::default());
-    let mut script = ScriptRun { place, ran, kept: BTreeMap::new(), held: None };
+    let (workspace, last_run) = (Workspace::empty(), CommandResult::default());
+    let mut script = ScriptRun { workspace, last_run, values: BTreeMap::new(), lock: None };
     for step in steps(&text) {
-        let rest = script.filled_in(step.rest);
+        let rest = script.expand(step.rest);
         if let Err(why) = script.step(&ScriptStep { rest: &rest, ..step.clone() }) {
-            let CommandResult { out, err, .. } = &script.ran;
+            let CommandResult { out, err, .. } = &script.last_run;
             panic!(
                 "tests/it/scripts/{name}:{}: {} {}\n{why}\n--- stdout\n{out}\n--- stderr\n{err}",
                 step.line, step.word, step.rest
@@ -95,18 +95,18 @@ fn steps(text: &str) -> Vec<ScriptStep<'_>> {
 }
 
 struct ScriptRun {
-    place: Workspace,
+    workspace: Workspace,
     /// The result of the last run.
-    ran: CommandResult,
-    /// Values by the name that `keep` gave them.
-    kept: BTreeMap<String, String>,
-    /// The lock of a world.
-    held: Option<fs::File>,
+    last_run: CommandResult,
+    /// Values that `keep` stored, by name.
+    values: BTreeMap<String, String>,
+    /// Lock of a world, from `hold`.
+    lock: Option<fs::File>,
 }
 
 impl ScriptRun {
-    fn filled_in(&self, text: &str) -> String {
-        let known = self.kept.iter().map(|(name, value)| (format!("${name}"), value));
+    fn expand(&self, text: &str) -> String {
+        let known = self.values.iter().map(|(name, value)| (format!("${name}"), value));
         known.fold(text.replace("\\e", "\u{1b}"), |text, (name, value)| text.replace(&name, value))
     }
 
@@ -114,33 +114,34 @@ impl ScriptRun {
         let ScriptStep { word, rest, body, .. } = step;
         match *word {
             "example" => {
-                self.place.take(rest);
+                self.workspace.copy_example(rest);
                 Ok(())
             }
             "write" => {
-                self.place.write(rest, &format!("{}\n", body.trim_end()));
+                self.workspace.write(rest, &format!("{}\n", body.trim_end()));
                 Ok(())
             }
             "append" => {
-                let text = format!("{}---\n{}\n", self.place.read(rest), body.trim_end());
-                self.place.write(rest, &text);
+                let text = format!("{}---\n{}\n", self.workspace.read(rest), body.trim_end());
+                self.workspace.write(rest, &text);
                 Ok(())
             }
             "env" => {
                 let (name, value) = rest.split_once('=').ok_or("write env NAME=VALUE")?;
-                self.place.variables.insert(name.to_owned(), value.to_owned());
+                self.workspace.variables.insert(name.to_owned(), value.to_owned());
                 Ok(())
             }
             "hold" => {
-                let directory = fs::File::open(self.place.path(rest)).map_err(|e| e.to_string())?;
+                let directory =
+                    fs::File::open(self.workspace.path(rest)).map_err(|e| e.to_string())?;
                 directory.try_lock().map_err(|error| error.to_string())?;
-                self.held = Some(directory);
+                self.lock = Some(directory);
                 Ok(())
             }
-            "release" => self.held.take().map(drop).ok_or("nothing is held".to_owned()),
+            "release" => self.lock.take().map(drop).ok_or("no world is locked".to_owned()),
             "keep" => {
                 let (name, path) = rest.split_once(' ').ok_or("write keep NAME PATH")?;
-                self.kept.insert(name.to_owned(), shown(&at(&self.parsed()?, path)));
+                self.values.insert(name.to_owned(), to_text(&value_at(&self.parsed()?, path)));
                 Ok(())
             }
             "set" => self.set(rest),
@@ -148,17 +149,19 @@ impl ScriptRun {
             "link" => self.link(rest),
             "commit" => self.commit(rest).map_err(|error| error.message().to_owned()),
             "run" => self.run(rest),
-            "out" => holds(&self.ran.out, rest),
-            "err" => holds(&self.ran.err, rest),
-            "not" => lacks(&self.ran.out, rest).and(lacks(&self.ran.err, rest)),
-            "first" => same(self.ran.out.lines().next().unwrap_or_default(), rest),
-            "last" => same(self.ran.out.lines().last().unwrap_or_default(), rest),
-            "silent" => same(if *rest == "err" { &self.ran.err } else { &self.ran.out }, ""),
+            "out" => contains(&self.last_run.out, rest),
+            "err" => contains(&self.last_run.err, rest),
+            "not" => lacks(&self.last_run.out, rest).and(lacks(&self.last_run.err, rest)),
+            "first" => equals(self.last_run.out.lines().next().unwrap_or_default(), rest),
+            "last" => equals(self.last_run.out.lines().last().unwrap_or_default(), rest),
+            "silent" => {
+                equals(if *rest == "err" { &self.last_run.err } else { &self.last_run.out }, "")
+            }
             "json" => self.json(rest),
             "fleet" => self.fleet(rest),
             "cost" => self.cost(rest),
             "golden" => self.golden(rest),
-            other => Err(format!("`{other}` is no word of stories")),
+            other => Err(format!("`{other}` is not a step")),
         }
     }
 
@@ -167,7 +170,7 @@ impl ScriptRun {
             .split_once(' ')
             .and_then(|(file, rest)| Some((file, rest.split_once('=')?)))
             .ok_or("write set FILE KEY=VALUE")?;
-        let text = self.place.read(file);
+        let text = self.workspace.read(file);
         let of_line = |line: &str| {
             // In YAML `key: value`, in JSON `"key": value,`.
             let (before, old) = line.split_once(": ")?;
@@ -177,29 +180,30 @@ impl ScriptRun {
         };
         let count = text.lines().filter(|line| of_line(line).is_some()).count();
         if count != 1 {
-            return Err(format!("{file} has {count} lines `{key}: …`, not one"));
+            return Err(format!("{file} has {count} lines `{key}: …` instead of one"));
         }
         let lines =
             text.lines().map(|line| of_line(line).unwrap_or_else(|| line.to_owned()) + "\n");
-        self.place.write(file, &lines.collect::<String>());
+        self.workspace.write(file, &lines.collect::<String>());
         Ok(())
     }
 
     fn remove(&self, file: &str) -> Result<(), String> {
-        let path = self.place.path(file);
+        let path = self.workspace.path(file);
         let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         removed.map_err(|error| error.to_string())
     }
 
     fn link(&self, rest: &str) -> Result<(), String> {
         let (file, target) = rest.split_once(' ').ok_or("write link FILE TARGET")?;
-        std::os::unix::fs::symlink(target, self.place.path(file)).map_err(|error| error.to_string())
+        std::os::unix::fs::symlink(target, self.workspace.path(file))
+            .map_err(|error| error.to_string())
     }
 
     fn commit(&self, message: &str) -> Result<(), git2::Error> {
-        let repository = match Repository::open(self.place.root()) {
+        let repository = match Repository::open(self.workspace.root()) {
             Ok(repository) => repository,
-            Err(_) => Repository::init(self.place.root())?,
+            Err(_) => Repository::init(self.workspace.root())?,
         };
         let mut index = repository.index()?;
         index.add_all(["*"], IndexAddOption::DEFAULT, None)?;
@@ -219,16 +223,17 @@ impl ScriptRun {
             Some((typed, code)) => (typed, code.parse().map_err(|_| "no exit code")?),
         };
         let arguments = words(typed)?;
-        self.ran = self.place.run(&arguments);
-        let mut panicked = self.ran.err.lines().filter(|line| line.contains("panicked at"));
-        if self.ran.code == Some(code) && panicked.next().is_none() {
+        self.last_run = self.workspace.run(&arguments);
+        let mut panicked = self.last_run.err.lines().filter(|line| line.contains("panicked at"));
+        if self.last_run.code == Some(code) && panicked.next().is_none() {
             return Ok(());
         }
-        Err(format!("ended with {:?}, not {code}", self.ran.code))
+        Err(format!("exited with {:?} instead of {code}", self.last_run.code))
     }
 
     fn parsed(&self) -> Result<Value, String> {
-        serde_json::from_str(&self.ran.out).map_err(|error| format!("stdout is no JSON: {error}"))
+        serde_json::from_str(&self.last_run.out)
+            .map_err(|error| format!("stdout is not JSON: {error}"))
     }
 
     fn json(&self, rest: &str) -> Result<(), String> {
@@ -237,8 +242,8 @@ impl ScriptRun {
         else {
             return Err("write json PATH OP VALUE".to_owned());
         };
-        let found = shown(&at(&self.parsed()?, path));
-        let decimal = |text: &str| micro(text).ok_or(format!("{path} is {found}"));
+        let found = to_text(&value_at(&self.parsed()?, path));
+        let decimal = |text: &str| to_micro(text).ok_or(format!("{path} is {found}"));
         let order = match op {
             "=" | "!=" => found.as_str().cmp(expected),
             _ => decimal(&found)?.cmp(&decimal(expected)?),
@@ -249,41 +254,41 @@ impl ScriptRun {
     fn fleet(&self, rest: &str) -> Result<(), String> {
         let plan = self.parsed()?;
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
-        let rows = plan["resource_changes"].as_array().ok_or("stdout is no plan")?;
+        let rows = plan["resource_changes"].as_array().ok_or("stdout is not a plan")?;
         for row in rows.iter().filter(|row| !row["change"]["after"].is_null()) {
-            *found.entry(shown(&row["change"]["after"]["instance_type"])).or_default() += 1;
+            *found.entry(to_text(&row["change"]["after"]["instance_type"])).or_default() += 1;
         }
-        let expected = machines(rest)?;
+        let expected = node_counts(rest)?;
         if found == expected { Ok(()) } else { Err(format!("the nodes after are {found:?}")) }
     }
 
     fn cost(&self, rest: &str) -> Result<(), String> {
         let (op, rest) = rest.split_once(' ').ok_or("write cost OP COUNT TYPE, …")?;
         let mut expected = 0;
-        for (kind, count) in machines(rest)? {
+        for (kind, count) in node_counts(rest)? {
             expected += i64::from(count) * self.price(&kind)?;
         }
-        let hourly = shown(&at(&self.parsed()?, "capacity.cost.hourly_after"));
-        let found = micro(&hourly).ok_or("stdout is no plan")?;
+        let hourly = to_text(&value_at(&self.parsed()?, "capacity.cost.hourly_after"));
+        let found = to_micro(&hourly).ok_or("stdout is not a plan")?;
         let right = compare(op, found.cmp(&expected))?;
         right
             .then_some(())
-            .ok_or(format!("they cost {found} micro-USD an hour, not {op} {expected}"))
+            .ok_or(format!("the price is {found} micro-USD per hour, not {op} {expected}"))
     }
 
     /// Returns the on-demand list price of a type, in micro-USD an hour.
     fn price(&self, kind: &str) -> Result<i64, String> {
-        let ran = self.place.run(&["catalog", "explain", kind, "--format", "json"]);
-        let found: Value = serde_json::from_str(&ran.out).map_err(|_| ran.err.clone())?;
+        let result = self.workspace.run(&["catalog", "explain", kind, "--format", "json"]);
+        let found: Value = serde_json::from_str(&result.out).map_err(|_| result.err.clone())?;
         let offerings = found["offerings"].as_array().into_iter().flatten();
         let on_demand = offerings.filter(|row| row["capacity_type"] == "on-demand");
-        let prices = on_demand.filter_map(|row| micro(row["hourly"].as_str()?));
+        let prices = on_demand.filter_map(|row| to_micro(row["hourly"].as_str()?));
         prices.min().ok_or(format!("{kind} has no price"))
     }
 
     fn golden(&self, name: &str) -> Result<(), String> {
-        lacks(&self.ran.out, &self.place.root().display().to_string())?;
-        golden::hold(&format!("tests/it/golden/{name}"), &self.ran.out)
+        lacks(&self.last_run.out, &self.workspace.root().display().to_string())?;
+        golden::hold(&format!("tests/it/golden/{name}"), &self.last_run.out)
     }
 }
 
@@ -302,7 +307,7 @@ fn words(text: &str) -> Result<Vec<String>, String> {
 }
 
 /// Reads `2 m5.large, 1 c5.large`.
-fn machines(text: &str) -> Result<BTreeMap<String, u32>, String> {
+fn node_counts(text: &str) -> Result<BTreeMap<String, u32>, String> {
     if text == "none" {
         return Ok(BTreeMap::new());
     }
@@ -313,8 +318,8 @@ fn machines(text: &str) -> Result<BTreeMap<String, u32>, String> {
     text.split(',').map(|part| one(part).ok_or("write COUNT TYPE, …".to_owned())).collect()
 }
 
-/// Returns a decimal with at most six places, times a million.
-fn micro(text: &str) -> Option<i64> {
+/// Parses a decimal with at most six decimals, in millionths.
+fn to_micro(text: &str) -> Option<i64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = part.len() <= 6 && part.bytes().all(|b| b.is_ascii_digit());
     let part: i64 = format!("{part:0<6}").parse().ok().filter(|_| digits)?;
@@ -329,12 +334,12 @@ fn compare(op: &str, order: std::cmp::Ordering) -> Result<bool, String> {
         "<" => order.is_lt(),
         ">=" => order.is_ge(),
         ">" => order.is_gt(),
-        _ => return Err(format!("`{op}` compares nothing")),
+        _ => return Err(format!("`{op}` is not a comparison")),
     })
 }
 
-/// Returns the value at a dotted path; null where there is none.
-fn at(value: &Value, path: &str) -> Value {
+/// Returns the value at a dotted path; null if it does not exist.
+fn value_at(value: &Value, path: &str) -> Value {
     path.split('.').fold(value.clone(), |value, key| match (&value, key) {
         (Value::Array(list), "#") => list.len().into(),
         (Value::Object(map), "#") => map.len().into(),
@@ -345,20 +350,20 @@ fn at(value: &Value, path: &str) -> Value {
     })
 }
 
-/// Returns a value as a story writes it: text without quotes.
-fn shown(value: &Value) -> String {
+/// Returns a value in the form of scripts: strings without quotes.
+fn to_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn holds(text: &str, expected: &str) -> Result<(), String> {
+fn contains(text: &str, expected: &str) -> Result<(), String> {
     let found = text.lines().any(|line| line.contains(expected));
-    found.then_some(()).ok_or("no line holds that".to_owned())
+    found.then_some(()).ok_or("no line contains the text".to_owned())
 }
 
 fn lacks(text: &str, unwanted: &str) -> Result<(), String> {
-    if text.contains(unwanted) { Err(format!("`{unwanted}` is there")) } else { Ok(()) }
+    if text.contains(unwanted) { Err(format!("the output contains `{unwanted}`")) } else { Ok(()) }
 }
 
-fn same(found: &str, expected: &str) -> Result<(), String> {
+fn equals(found: &str, expected: &str) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("it is `{found}`")) }
 }

@@ -1,4 +1,4 @@
-//! Runs each script of `scripts/`.
+//! Runs the scripts of `scripts/`.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -11,7 +11,7 @@ use std::thread;
 
 use crate::script::run_script;
 
-/// Set to a file name of `scripts/` to run that script alone.
+/// Environment variable with the file name of the only script to run.
 const ONLY: &str = "SCRIPT";
 
 fn directory() -> PathBuf {
@@ -30,12 +30,12 @@ fn scripts_run_as_written() {
     let names = names();
     assert!(!names.is_empty(), "no script in {}", directory().display());
     let next = Mutex::new(names.iter());
-    let take = || next.lock().expect("no script runs under the lock").next();
+    let next_name = || next.lock().expect("no script runs under the lock").next();
     let failed = Mutex::new(BTreeSet::new());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, NonZeroUsize::get) {
             scope.spawn(|| {
-                while let Some(name) = take() {
+                while let Some(name) = next_name() {
                     if catch_unwind(|| run_script(name)).is_err() {
                         failed.lock().expect("no script runs under the lock").insert(name);
                     }
@@ -50,10 +50,11 @@ fn scripts_run_as_written() {
 #[test]
 fn exit_code_script_covers_the_documented_codes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = fs::read_to_string(root.join("README.md")).expect("readable");
+    let page = root.join("docs/src/reference/exit-codes.md");
+    let page = fs::read_to_string(page).expect("readable");
     let script = root.join("tests/it/scripts/exit-codes.txt");
     let script = fs::read_to_string(script).expect("readable");
-    let table = readme.lines().skip_while(|line| !line.starts_with("| exit code |")).skip(2);
+    let table = page.lines().skip_while(|line| !line.starts_with("| exit code |")).skip(2);
     let codes: Vec<&str> =
         table.map_while(|line| line.strip_prefix("| ")?.split(' ').next()).collect();
     assert_eq!(codes.first().zip(codes.last()), Some((&"0", &"130")), "{codes:?}");
@@ -63,7 +64,7 @@ fn exit_code_script_covers_the_documented_codes() {
             Some(run) => run.ends_with(&format!(" -> {code}")),
             None => false,
         });
-        // Nothing waits in an embedded world, whose clock jumps: `binary` interrupts a program.
+        // Code 130 means an interrupt, which a script cannot send.
         assert_eq!(covered, code != "130", "{code}");
     }
 }

@@ -1,4 +1,4 @@
-//! Pages on this machine: of a plan, and of the sandbox.
+//! Local pages of a plan preview and of the sandbox.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use crate::binary::Workspace;
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Timeout of every wait.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A program that serves a page, ended by Ctrl-C.
+/// A program that serves a page, which Ctrl-C stops.
 struct PreviewServer {
     process: Child,
-    /// Where the page is.
+    /// Host and port of the page.
     page: String,
 }
 
 impl PreviewServer {
-    fn start(place: &Workspace, arguments: &[&str]) -> Self {
+    fn start(workspace: &Workspace, arguments: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
             .args(arguments)
-            .current_dir(place.root())
+            .current_dir(workspace.root())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -30,15 +30,15 @@ impl PreviewServer {
         let mut lines = lines.map(|line| line.expect("text"));
         let line =
             lines.find(|line| line.contains("the plan for it: ") || line.contains("page of"));
-        let line = line.expect("it says where");
+        let line = line.expect("the program prints the address");
         let (_, rest) = line.split_once("http://").expect("a URL");
         let page = rest.split('/').next().expect("an address").to_owned();
-        // What is said later has somebody who reads it.
+        // The thread reads further output, so that the pipe never fills.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, page }
     }
 
-    fn ask(&self, path: &str) -> String {
+    fn request_path(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.page).expect("it listens");
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -49,19 +49,19 @@ impl PreviewServer {
     }
 
     fn get(&self) -> String {
-        let answer = self.ask("/");
+        let answer = self.request_path("/");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         answer
     }
 
-    fn until(&self, text: &str) -> String {
-        let begun = Instant::now();
+    fn wait_for(&self, text: &str) -> String {
+        let started = Instant::now();
         loop {
             let answer = self.get();
             if answer.contains(text) {
                 return answer;
             }
-            assert!(begun.elapsed() < PATIENCE, "{text} is not in {answer}");
+            assert!(started.elapsed() < TIMEOUT, "{text} is not in {answer}");
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -75,7 +75,7 @@ impl PreviewServer {
 
 impl Drop for PreviewServer {
     fn drop(&mut self) {
-        // It has ended by itself where the test went well.
+        // After a successful test, the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -83,19 +83,19 @@ impl Drop for PreviewServer {
 
 #[test]
 fn plan_page_follows_files_and_shows_a_forecast() {
-    let place = Workspace::example("quickstart");
+    let workspace = Workspace::example("quickstart");
     let arguments = ["plan", "--serve=127.0.0.1:0", "--out", "p.json"];
-    let served = PreviewServer::start(&place, &arguments);
+    let served = PreviewServer::start(&workspace, &arguments);
     let page = served.get();
     assert!(page.contains("preview: nothing is applied") && !page.contains("<form"), "{page}");
     assert!(page.contains("Unschedulable pods"), "{page}");
-    assert!(place.path("p.json").exists(), "and the plan is saved");
-    served.until("id=\"forecast\"");
-    let shop = place.read("apps/reports.yaml");
-    place.write("apps/reports.yaml", &shop.replace("160Gi", "1Gi"));
-    let begun = Instant::now();
+    assert!(workspace.path("p.json").exists(), "the plan is saved");
+    served.wait_for("id=\"forecast\"");
+    let shop = workspace.read("apps/reports.yaml");
+    workspace.write("apps/reports.yaml", &shop.replace("160Gi", "1Gi"));
+    let started = Instant::now();
     while served.get().contains("Unschedulable pods") {
-        assert!(begun.elapsed() < PATIENCE, "the page does not follow");
+        assert!(started.elapsed() < TIMEOUT, "the page does not follow the files");
         std::thread::sleep(Duration::from_millis(200));
     }
     served.end();
@@ -103,10 +103,10 @@ fn plan_page_follows_files_and_shows_a_forecast() {
 
 #[test]
 fn sandbox_page_shows_running_instances() {
-    let place = Workspace::example("quickstart");
-    let served = PreviewServer::start(&place, &["sandbox", "--speed", "20"]);
-    served.until("3 of 3</b><span class=\"dim\">nodes Ready");
-    let page = served.until("id=\"forecast\"");
+    let workspace = Workspace::example("quickstart");
+    let served = PreviewServer::start(&workspace, &["sandbox", "--speed", "20"]);
+    served.wait_for("3 of 3</b><span class=\"dim\">nodes Ready");
+    let page = served.wait_for("id=\"forecast\"");
     assert!(page.contains("Nodes before and after"), "{page}");
     served.end();
 }

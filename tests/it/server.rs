@@ -1,4 +1,4 @@
-//! The face of the loop: metrics, health and what is made of them, over statuses of every sort.
+//! HTTP server of the controller: metrics, health, dashboards and alerts, for many statuses.
 
 #[cfg(feature = "page")]
 mod page;
@@ -17,21 +17,21 @@ use jiff::SignedDuration;
 use serde_json::Value as Json;
 
 use crate::golden;
-use statuses::{begun, busy, empty, failing, now};
+use statuses::{busy, empty, failing, now, starting};
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every name of a metric of ours in a text.
-fn named(text: &str) -> BTreeSet<String> {
+/// Returns the names of all fleetwright metrics in a text.
+fn metric_names(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let parts = text.match_indices("fleetwright_").map(|(at, _)| text[at..].chars());
     parts.map(|rest| rest.take_while(|c| is_part(*c)).collect()).collect()
 }
 
-/// Returns the family of a sample: those of a histogram end in what they tell of it.
+/// Returns the metric family of a sample. Samples of histograms have a suffix.
 fn family_of(name: &str) -> &str {
     let ends = ["_bucket", "_sum", "_count"].into_iter();
     let mut stems = ends.filter_map(|end| name.strip_suffix(end));
@@ -41,7 +41,7 @@ fn family_of(name: &str) -> &str {
     stems.find(histogram).unwrap_or(name)
 }
 
-/// Reads the text format, strictly: name and labels → value.
+/// Parses the Prometheus text format strictly, and returns values by name and labels.
 fn samples(text: &str) -> BTreeMap<String, String> {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     let mut family = String::new();
@@ -65,18 +65,18 @@ fn samples(text: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn metrics_show_known_values_only() {
-    let first = samples(&metrics(&begun()));
+    let first = samples(&metrics(&starting()));
     assert_eq!(first["fleetwright_leader"], "0");
     assert_eq!(first["fleetwright_lease_held_by_apply"], "0");
-    let mut lent = begun();
-    lent.is_lease_held_by_apply = true;
-    assert_eq!(samples(&metrics(&lent))["fleetwright_lease_held_by_apply"], "1");
+    let mut held_by_apply = starting();
+    held_by_apply.is_lease_held_by_apply = true;
+    assert_eq!(samples(&metrics(&held_by_apply))["fleetwright_lease_held_by_apply"], "1");
     for unknown in [
         "fleetwright_nodes",
         "fleetwright_plan_applyable",
-        "fleetwright_hourly_usd{when=\"before\"}",
+        "fleetwright_fleet_hourly_cost_usd{when=\"before\"}",
     ] {
-        assert!(!first.contains_key(unknown), "{unknown} is not known yet");
+        assert!(!first.contains_key(unknown), "{unknown} has no value yet");
     }
     let busy = samples(&metrics(&busy()));
     for (key, value) in [
@@ -85,14 +85,11 @@ fn metrics_show_known_values_only() {
         ("fleetwright_plan_changes{action=\"terminate\"}", "12"),
         ("fleetwright_plan_changes{action=\"replace\"}", "0"),
         ("fleetwright_plan_blocked{reason=\"removal-budget\"}", "8"),
-        ("fleetwright_applying_changes", "4"),
-        ("fleetwright_applying_age_seconds", "120.000"),
+        ("fleetwright_apply_changes_in_progress", "4"),
+        ("fleetwright_apply_in_progress_seconds", "120.000"),
         ("fleetwright_instances_terminating{reason=\"spot-interruption\",phase=\"draining\"}", "1"),
-        ("fleetwright_reads_total{source=\"git\",result=\"done\"}", "340"),
+        ("fleetwright_reads_total{source=\"repository\",result=\"done\"}", "340"),
         ("fleetwright_terminations_total{reason=\"spot\"}", "2"),
-        ("fleetwright_planning_seconds_total", "82.345"),
-        ("fleetwright_step_seconds_total", "4.200017"),
-        ("fleetwright_pending_pod_reaction_seconds_total", "5.150"),
         ("fleetwright_interruption_messages_total{kind=\"spot-interruption\"}", "2"),
         ("fleetwright_interruption_messages_acknowledged_total", "2"),
     ] {
@@ -101,8 +98,8 @@ fn metrics_show_known_values_only() {
     let failing = samples(&metrics(&failing()));
     for (key, value) in [
         ("fleetwright_breaker_latched{breaker=\"launches-not-ready\"}", "1"),
-        ("fleetwright_world_complete{source=\"ec2\"}", "0"),
-        ("fleetwright_source_age_seconds{source=\"world\"}", "2820.000"),
+        ("fleetwright_observation_complete{source=\"ec2\"}", "0"),
+        ("fleetwright_source_age_seconds{source=\"cluster\"}", "2820.000"),
         ("fleetwright_pods_pending_seconds", "1860.000"),
     ] {
         assert_eq!(failing.get(key).map(String::as_str), Some(value), "{key}");
@@ -143,7 +140,8 @@ fn documented_metrics_equal_exported_metrics() {
         let row = format!("| `{}` | {} | {} |\n", family.name, labels.join(", "), family.help);
         table.push_str(&row);
     }
-    golden::hold(PATH, &format!("{head}{}{table}{}{tail}", MARKS[0], MARKS[1])).expect("its table");
+    golden::hold(PATH, &format!("{head}{}{table}{}{tail}", MARKS[0], MARKS[1]))
+        .expect("the current table");
     for family in FAMILIES {
         let counter = family.name.ends_with("_total");
         assert_eq!(family.kind.as_str() == "counter", counter, "{}", family.name);
@@ -155,15 +153,15 @@ fn referenced_metrics_exist() {
     let known: BTreeSet<String> = FAMILIES.iter().map(|family| family.name.to_owned()).collect();
     for path in ["deploy/grafana/dashboard.json", "deploy/grafana/alerts.yaml", "deploy/metrics.md"]
     {
-        let named = named(&read(path));
-        assert!(named.len() > 10, "{path}");
+        let metric_names = metric_names(&read(path));
+        assert!(metric_names.len() > 10, "{path}");
         let unknown: Vec<&String> =
-            named.iter().filter(|name| !known.contains(family_of(name))).collect();
+            metric_names.iter().filter(|name| !known.contains(family_of(name))).collect();
         assert!(unknown.is_empty(), "{path}: {unknown:?}");
     }
 }
 
-/// Labels that Prometheus adds to everything that it reads.
+/// Labels that Prometheus adds to all samples.
 const TARGET_LABELS: [&str; 2] = ["namespace", "pod"];
 
 #[test]
@@ -205,23 +203,23 @@ fn dashboards_and_alerts_select_existing_labels() {
 #[test]
 fn replica_is_live_while_stepping_and_ready_after_first_read() {
     let second = SignedDuration::from_secs(1);
-    let due = begun().wakes_at.expect("a time");
+    let wakes_at = starting().wakes_at.expect("a time");
     let bound = SignedDuration::from_mins(10);
     for (status, at, is_alive, is_ready) in [
-        (begun(), now(), true, false),
-        (begun(), due + bound, true, false),
-        (begun(), due + bound + second, false, false),
+        (starting(), now(), true, false),
+        (starting(), wakes_at + bound, true, false),
+        (starting(), wakes_at + bound + second, false, false),
         (empty(), now(), true, true),
         (busy(), now(), true, true),
-        // Nothing can be read any more: what is shown says so, and a restart would not help.
+        // All reads fail. The replica reports it and stays live, since a restart would not help.
         (failing(), now(), true, true),
     ] {
         assert_eq!(liveness(&status, at).is_ok, is_alive, "{at}");
         assert_eq!(readiness(&status).is_ok, is_ready);
     }
-    let says = readiness(&failing()).message;
-    let lines: Vec<&str> = says.lines().collect();
-    assert_eq!(lines.len(), 4, "{says}");
+    let message = readiness(&failing()).message;
+    let lines: Vec<&str> = message.lines().collect();
+    assert_eq!(lines.len(), 4, "{message}");
     for (line, text) in lines.iter().zip([
         "repository and cluster were read",
         "reads of the repository fail since 2026-11-21T11:16:00Z: cannot fetch: ",
@@ -230,15 +228,15 @@ fn replica_is_live_while_stepping_and_ready_after_first_read() {
     ]) {
         assert!(line.starts_with(text), "{line}");
     }
-    assert!(!says.contains('\u{202e}'), "{says}");
-    let mut never = begun();
-    never.repository.reads.error = Some(("no such repository".to_owned(), now()));
-    let says =
+    assert!(!message.contains('\u{202e}'), "{message}");
+    let mut unread = starting();
+    unread.repository.reads.error = Some(("no such repository".to_owned(), now()));
+    let message =
         "the repository was not read yet: no such repository\nthe cluster was not observed yet";
-    assert_eq!(readiness(&never).message, says);
+    assert_eq!(readiness(&unread).message, message);
 }
 
-/// Returns the files below some folders.
+/// Returns all files below some directories.
 fn sources(below: &[&str]) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders: Vec<PathBuf> = below.iter().map(|folder| root.join(folder)).collect();
@@ -252,25 +250,12 @@ fn sources(below: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the names of the counters, as their source has them; of those that are put together, one of each.
-fn counted() -> BTreeSet<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/controller/counters.rs");
-    let text = fs::read_to_string(path).expect("text");
-    let named = ["=> \"", "format!(\""].into_iter().flat_map(|call| text.split(call).skip(1));
-    let names = named.filter_map(|rest| rest.split('"').next());
-    let whole = |name: &str| match name.split_once('{') {
-        Some((prefix, _)) => format!("{prefix}some"),
-        None => name.to_owned(),
-    };
-    names.map(whole).collect()
-}
-
-/// Returns how the names begin under which durations are measured, as the source has them.
-fn measured() -> BTreeSet<String> {
+/// Returns the name prefixes of measured durations in the source.
+fn duration_prefixes() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for path in sources(&["src/controller", "src/adapters/aws"]) {
         let text = fs::read_to_string(&path).expect("text");
-        let text = text.split("#[cfg(test)]").next().expect("what is no test");
+        let text = text.split("#[cfg(test)]").next().expect("code before the tests");
         for call in [".time_since(\"", ".note(\"", ".note(&format!(\""] {
             let ends =
                 text.split(call).skip(1).filter_map(|rest| rest.split(['"', '{', '.']).next());
@@ -282,28 +267,16 @@ fn measured() -> BTreeSet<String> {
 
 #[test]
 fn measurements_appear_in_metrics() {
-    let mut names = measured();
+    let mut names = duration_prefixes();
     assert!(names.len() >= 10 && names.contains("cloud"), "{names:?}");
-    // This one the source has as a constant.
+    // This name is a constant in the source.
     names.insert(fleetwright::telemetry::histogram::LIFETIME.trim_end_matches('.').to_owned());
     for name in names {
-        let told = ["", ".a.b.c"].into_iter().any(|rest| {
-            let mut status = begun();
+        let appears = ["", ".a.b.c"].into_iter().any(|rest| {
+            let mut status = starting();
             status.durations.note(&format!("{name}{rest}"), std::time::Duration::from_secs(1));
             metrics(&status).contains("_bucket{")
         });
-        assert!(told, "{name} is of no family");
-    }
-}
-
-#[test]
-fn each_controller_counter_has_its_own_metric() {
-    let names = counted();
-    assert!(names.len() > 30 && names.contains("messages.some"), "{names:?}");
-    let mut status = begun();
-    let without = samples(&metrics(&status)).len();
-    for name in names {
-        status.counters = BTreeMap::from([(name.clone(), 1)]);
-        assert_eq!(samples(&metrics(&status)).len(), without + 1, "{name} has no metric");
+        assert!(appears, "{name} belongs to no metric family");
     }
 }

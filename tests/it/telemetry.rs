@@ -1,4 +1,4 @@
-//! Traces and logs of the loop, as a collector and a machine read them.
+//! Traces of the controller in a collector, and its logs as JSON.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::binary::Workspace;
 
-/// Answers every request until nobody comes any more, and returns the bodies.
+/// Answers requests until `GET /end`, and returns the bodies.
 fn collector(listener: TcpListener) -> std::thread::JoinHandle<Vec<Json>> {
     std::thread::spawn(move || {
         let mut bodies = Vec::new();
@@ -33,7 +33,7 @@ fn collector(listener: TcpListener) -> std::thread::JoinHandle<Vec<Json>> {
                     }
                 }
                 let n = stream.read(&mut buffer).expect("a request");
-                assert!(n > 0, "it ended early");
+                assert!(n > 0, "the connection ended early");
                 text.extend_from_slice(&buffer[..n]);
             }
             let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
@@ -48,11 +48,11 @@ fn collector_receives_linked_controller_spans() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let collected = collector(listener);
-    let mut place = Workspace::example("quickstart");
+    let mut workspace = Workspace::example("quickstart");
     let endpoint = format!("http://{address}");
-    place.variables.insert("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), endpoint);
-    let ran = place.run(&["run", "--mode", "full", "--once", "--log-format", "json"]);
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    workspace.variables.insert("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), endpoint);
+    let result = workspace.run(&["run", "--mode", "full", "--once", "--log-format", "json"]);
+    assert_eq!(result.code, Some(0), "{}", result.err);
     let mut last = std::net::TcpStream::connect(address).expect("it listens");
     last.write_all(b"GET /end HTTP/1.1\r\n\r\n").expect("sent");
     let bodies = collected.join().expect("it ends");
@@ -61,9 +61,9 @@ fn collector_receives_linked_controller_spans() {
         .filter_map(|body| body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array())
         .flatten()
         .collect();
-    let named = |name: &'static str| spans.iter().filter(move |span| span["name"] == name);
+    let spans_named = |name: &'static str| spans.iter().filter(move |span| span["name"] == name);
     for name in ["observe", "read", "step", "plan", "apply", "effect"] {
-        assert!(named(name).next().is_some(), "no span {name} among {}", spans.len());
+        assert!(spans_named(name).next().is_some(), "no span {name} among {}", spans.len());
     }
     let parent = |span: &Json| {
         spans
@@ -71,24 +71,33 @@ fn collector_receives_linked_controller_spans() {
             .find(|other| other["spanId"] == span["parentSpanId"])
             .map(|p| p["name"].clone())
     };
-    assert!(named("observe").all(|span| parent(span).is_none()), "an observation begins a trace");
-    assert!(named("plan").all(|span| parent(span) == Some("step".into())));
-    assert!(named("step").any(|span| parent(span) == Some("observe".into())));
-    assert!(named("step").any(|span| parent(span) == Some("plan".into())));
+    assert!(
+        spans_named("observe").all(|span| parent(span).is_none()),
+        "an observation is the root of a trace"
+    );
+    assert!(spans_named("plan").all(|span| parent(span) == Some("step".into())));
+    assert!(spans_named("step").any(|span| parent(span) == Some("observe".into())));
+    assert!(spans_named("step").any(|span| parent(span) == Some("plan".into())));
     let digest = |span: &&&Json| span["attributes"].to_string().contains("sha256:");
-    assert!(named("plan").any(|span| digest(&span)) && named("apply").all(|span| digest(&span)));
-    // The same run, as lines that instances read.
+    assert!(
+        spans_named("plan").any(|span| digest(&span))
+            && spans_named("apply").all(|span| digest(&span))
+    );
+    // The JSON log of the same run.
     let lines: Vec<Json> =
-        ran.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-    let of = |event: &str| lines.iter().filter(|line| line["event"] == event).collect::<Vec<_>>();
+        result.err.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let events =
+        |event: &str| lines.iter().filter(|line| line["event"] == event).collect::<Vec<_>>();
     assert!(lines.iter().all(|line| line["time"].is_string() && line["level"].is_string()));
     assert!(
-        of("plan")
+        events("plan")
             .iter()
             .any(|line| line["plan"].as_str().is_some_and(|p| p.starts_with("sha256:")))
     );
-    assert!(!of("applied").is_empty() && !of("change").is_empty(), "{}", ran.err);
+    assert!(!events("applied").is_empty() && !events("change").is_empty(), "{}", result.err);
     assert!(
-        of("change").iter().all(|line| line["change"].is_string() && line["instance"].is_string())
+        events("change")
+            .iter()
+            .all(|line| line["change"].is_string() && line["instance"].is_string())
     );
 }

@@ -22,113 +22,108 @@ use super::random::Random;
 use super::repository::SimulatedCommit;
 use super::virtual_time::VirtualTime;
 
-/// For how long a lease is held that is not renewed, and how long before its end it no longer counts.
+/// Duration of an unrenewed lease.
 pub(crate) const LEASE: SignedDuration = SignedDuration::from_secs(60);
-/// See above.
+/// Time before its end from which a lease no longer permits writes.
 pub(crate) const LEASE_MARGIN: SignedDuration = SignedDuration::from_secs(20);
-/// Who has the lease while CI applies.
+/// Replica number of the CI apply as lease holder.
 pub(crate) const APPLY: usize = usize::MAX;
 
-/// What goes wrong, in thousandths of calls; all zero where nothing does.
+/// Injected faults, in thousandths of the calls unless stated otherwise. All are zero without
+/// faults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     /// Reads that fail.
     pub(crate) reads: u64,
-    /// Reads that give a part.
+    /// Reads that return only a part.
     pub(crate) partial: u64,
-    /// Reads of EC2 that are as old as what EC2 shows late.
+    /// Reads of EC2 that return the instances of [`STALENESS`] ago.
     pub(crate) stale: u64,
-    /// Reads after which the pods of Kubernetes stand still for a while, as where a watch says nothing.
-    pub(crate) sticks: u64,
-    /// Writes that fail before anything is done.
+    /// Reads after which the pods are frozen for a while, like a stalled watch.
+    pub(crate) frozen_pods: u64,
+    /// Writes that fail before they take effect.
     pub(crate) writes: u64,
-    /// Writes that are done, and whose reply is lost.
-    pub(crate) lost: u64,
-    /// Writes that never arrive, of which nobody knows that.
-    pub(crate) unheard: u64,
-    /// How many seconds it takes to plan, and to plan again.
-    pub(crate) thinks: u64,
-    /// Whether the repository cannot be read.
-    pub(crate) git: bool,
-    /// Reads of commits by their names that fail.
-    pub(crate) named: u64,
-    /// Whether nothing of Kubernetes answers.
-    pub(crate) kubernetes: bool,
-    /// Whether Kubernetes lists no nodes, as if that were all of them.
-    pub(crate) nodeless: bool,
-    /// Reads that do not tell what the images of node classes are.
-    pub(crate) images: u64,
+    /// Writes that take effect but lose their reply.
+    pub(crate) lost_replies: u64,
+    /// Writes that are lost on the way, with an unknown effect for the caller.
+    pub(crate) lost_calls: u64,
+    /// Seconds that planning takes, and planning again.
+    pub(crate) planning_seconds: u64,
+    /// True if the repository cannot be read.
+    pub(crate) repository_down: bool,
+    /// Reads of a commit by name that fail.
+    pub(crate) commits_by_name: u64,
+    /// True if no call to Kubernetes succeeds.
+    pub(crate) kubernetes_down: bool,
+    /// True if Kubernetes lists no nodes and reports the list as complete.
+    pub(crate) lists_no_nodes: bool,
+    /// Reads that leave the images of the node classes unresolved.
+    pub(crate) unresolved_images: u64,
 }
 
-/// What all replicas share.
+/// State that all replicas share.
 pub(crate) struct SharedWorld {
-    /// The world.
     pub(crate) world: Rc<World>,
-    /// Its time.
     pub(crate) time: Rc<VirtualTime>,
-    /// The repository.
+    /// Commit at the head of the branch.
     pub(crate) files: RefCell<Rc<SimulatedCommit>>,
-    /// Every commit that there ever was.
+    /// All commits, including earlier ones.
     pub(crate) commits: RefCell<Vec<Rc<SimulatedCommit>>>,
-    /// Those of them that the repository has no more.
-    pub(crate) gone: RefCell<BTreeSet<String>>,
-    /// What goes wrong.
+    /// Names of the commits that the repository no longer has.
+    pub(crate) deleted_commits: RefCell<BTreeSet<String>>,
     pub(crate) faults: Cell<Faults>,
-    /// Chance.
     pub(crate) random: RefCell<Random>,
-    /// What was asked, in order.
-    pub(crate) asked: RefCell<Vec<RecordedCall>>,
-    /// How many reads were made.
+    /// Recorded calls, in order.
+    pub(crate) calls: RefCell<Vec<RecordedCall>>,
+    /// Number of reads.
     pub(crate) reads: Cell<u64>,
-    /// What is kept in the cluster.
-    pub(crate) kept: RefCell<PersistedState>,
-    /// Messages.
+    /// State that the controller persists in the cluster.
+    pub(crate) persisted_state: RefCell<PersistedState>,
     pub(crate) queue: RefCell<Queue>,
-    /// Who holds the lease, and until when.
+    /// Holder of the lease, and the end of the lease.
     pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
-    /// Until when there is always another signal.
-    pub(crate) flood: Cell<Option<Timestamp>>,
-    /// Nodes that a person cordoned who found no mark of ours on them, and has not uncordoned since.
-    of_persons: RefCell<BTreeSet<Uid>>,
-    /// What EC2 showed a while ago, of ours.
-    past: RefCell<VecDeque<(Timestamp, Vec<Instance>)>>,
+    /// End of the signal flood.
+    pub(crate) flood_until: Cell<Option<Timestamp>>,
+    /// Nodes without our cordon mark that an operator cordoned and has not uncordoned since.
+    operator_cordons: RefCell<BTreeSet<Uid>>,
+    /// Managed instances as EC2 showed them over the last [`STALENESS`].
+    stale_instances: RefCell<VecDeque<(Timestamp, Vec<Instance>)>>,
 }
 
-/// How old stale reads are.
-const STALE: SignedDuration = SignedDuration::from_secs(15);
+/// Age of stale reads.
+const STALENESS: SignedDuration = SignedDuration::from_secs(15);
 
 impl SharedWorld {
-    /// Returns what replicas of `world` share.
     #[must_use]
     pub(crate) fn new(world: &Rc<World>, files: &Rc<SimulatedCommit>, seed: u64) -> Rc<Self> {
         Rc::new(Self {
             world: Rc::clone(world),
-            time: VirtualTime::of(world),
+            time: VirtualTime::new(world),
             files: RefCell::new(Rc::clone(files)),
             commits: RefCell::new(vec![Rc::clone(files)]),
-            gone: RefCell::default(),
+            deleted_commits: RefCell::default(),
             faults: Cell::default(),
             random: RefCell::new(Random::new(seed)),
-            asked: RefCell::default(),
+            calls: RefCell::default(),
             reads: Cell::default(),
-            kept: RefCell::default(),
+            persisted_state: RefCell::default(),
             queue: RefCell::default(),
             lease: Cell::default(),
-            flood: Cell::default(),
-            of_persons: RefCell::default(),
-            past: RefCell::default(),
+            flood_until: Cell::default(),
+            operator_cordons: RefCell::default(),
+            stale_instances: RefCell::default(),
         })
     }
 
-    /// Remembers what is shown now, for reads that are late.
-    pub(crate) fn photograph(&self) {
+    /// Records the managed instances for later stale reads.
+    pub(crate) fn record_stale_instances(&self) {
         let now = self.time.now();
-        let mut past = self.past.borrow_mut();
+        let mut past = self.stale_instances.borrow_mut();
         let cluster = self.world.cluster();
         let view = self.world.view();
         let ours = view.instances().values().filter(|i| i.is_managed_by(&cluster.name));
         past.push_back((now, ours.cloned().collect()));
-        while past.front().is_some_and(|(at, _)| now.duration_since(*at) > STALE) {
+        while past.front().is_some_and(|(at, _)| now.duration_since(*at) > STALENESS) {
             past.pop_front();
         }
     }
@@ -142,26 +137,27 @@ impl SharedWorld {
         SignedDuration::from_millis(i64::try_from(millis).unwrap_or(20))
     }
 
-    /// Has a person cordon a node, or uncordon it, as `kubectl` does: marks are left alone.
-    pub(crate) fn person_cordons(&self, node: &NodeName, on: bool) {
+    /// Cordons or uncordons a node as an operator does with `kubectl`, without a change of its
+    /// annotations.
+    pub(crate) fn set_operator_cordon(&self, node: &NodeName, on: bool) {
         let Some(node) = self.world.observed().nodes.remove(node) else { return };
-        let mut of_persons = self.of_persons.borrow_mut();
-        of_persons.remove(&node.uid);
+        let mut operator_cordons = self.operator_cordons.borrow_mut();
+        operator_cordons.remove(&node.uid);
         if on && node.cordon_reason().is_none() {
-            of_persons.insert(node.uid.clone());
+            operator_cordons.insert(node.uid.clone());
         }
         self.world.update_node(&Node { unschedulable: on, ..node });
     }
 
-    /// Has a person take our mark off a node.
-    pub(crate) fn person_takes_mark_off(&self, node: &NodeName) {
+    /// Removes our cordon mark from a node, as an operator would.
+    pub(crate) fn remove_cordon_mark(&self, node: &NodeName) {
         let Some(node) = self.world.observed().nodes.remove(node) else { return };
         self.world.update_node(&Node { annotations: BTreeMap::new(), ..node });
     }
 
-    /// Returns whether a node stands as a person has cordoned it.
-    pub(crate) fn is_cordoned_by_person(&self, node: &Node) -> bool {
-        node.unschedulable && self.of_persons.borrow().contains(&node.uid)
+    /// Returns whether a node is cordoned by an operator.
+    pub(crate) fn is_cordoned_by_operator(&self, node: &Node) -> bool {
+        node.unschedulable && self.operator_cordons.borrow().contains(&node.uid)
     }
 
     fn holds(&self, replica: usize) -> bool {

@@ -22,54 +22,52 @@ use super::random::Random;
 use super::repository::{Commit, SimulatedCommit};
 use super::virtual_time::ReplicaClock;
 
-/// When every run begins.
-pub(crate) const BEGIN: &str = "2026-11-21T12:00:00Z";
-/// Between two moments at which the world is looked at by those who wait for it.
+/// Start time of each run.
+pub(crate) const START: &str = "2026-11-21T12:00:00Z";
+/// Longest step of time between two evaluations of the world.
 const TICK: SignedDuration = SignedDuration::from_secs(1);
-/// Looks, two seconds apart, at which all has to be at rest: longer than a look at the world and the time
-/// for which a removal has to be planned.
-const RESTS: u32 = 60;
-/// How often a lease is renewed.
-const RENEWED: SignedDuration = SignedDuration::from_secs(10);
+/// Consecutive checks, two seconds apart, for convergence. They span more than one observation and
+/// the minimum time for which a removal has to be planned.
+const CONVERGED_CHECKS: u32 = 60;
+/// Interval of lease renewals.
+const LEASE_RENEWAL: SignedDuration = SignedDuration::from_secs(10);
 
-/// A replica that lives.
+/// A running replica.
 struct RunningReplica {
-    outside: Rc<Replica>,
-    watch: Rc<ReplicaClock>,
-    loops: Pin<Box<dyn Future<Output = ()>>>,
-    /// Until when it is not run, as a process that the machine does not run.
-    paused: Timestamp,
+    ports: Rc<Replica>,
+    clock: Rc<ReplicaClock>,
+    controller: Pin<Box<dyn Future<Output = ()>>>,
+    /// End of the pause. The process is not scheduled until then.
+    paused_until: Timestamp,
 }
 
-/// A run.
+/// A run of a scenario.
 pub(crate) struct Simulation {
-    /// What replicas share.
     pub(crate) shared: Rc<SharedWorld>,
-    /// What was found to be wrong.
     pub(crate) checks: Rc<RefCell<InvariantChecks>>,
-    /// Chance, of the story.
+    /// Random choices of the scenario.
     pub(crate) random: Random,
-    /// The last status of each replica.
+    /// Last status by replica number.
     pub(crate) statuses: Rc<RefCell<Vec<Option<Status>>>>,
-    /// Steps that were taken, and the time they took for real.
+    /// Number of controller steps.
     pub(crate) steps: Rc<Cell<u64>>,
-    /// Whether a kubelet was silenced.
-    pub(crate) silenced: bool,
+    /// True if a kubelet was stopped.
+    pub(crate) kubelet_stopped: bool,
     commit: Commit,
     commits: usize,
     catalog: Rc<Catalog>,
-    alive: Vec<Option<RunningReplica>>,
+    replicas: Vec<Option<RunningReplica>>,
     lives: u64,
-    renewed: Timestamp,
+    lease_renewed_at: Timestamp,
     messages: u64,
-    people: Option<Operators>,
+    operators: Option<Operators>,
 }
 
 impl Simulation {
-    /// Returns a run over an empty world with one replica.
+    /// Starts one replica over an empty world.
     ///
     /// # Panics
-    /// Where the simulation itself is broken; so for all.
+    /// Panics if the simulation itself is defective. The same holds for the other methods.
     #[must_use]
     pub(crate) fn new(seed: u64, commit: Commit, catalog: &Rc<Catalog>) -> Self {
         let cluster = ClusterIdentity {
@@ -79,9 +77,9 @@ impl Simulation {
             uid: "u-1".into(),
         };
         let files = SimulatedCommit::read(&commit, 1, catalog);
-        let now: Timestamp = BEGIN.parse().expect("a time");
-        let genesis = WorldInit { cluster, now, seed };
-        let world = Rc::new(World::in_memory(&genesis, files.shapes()));
+        let now: Timestamp = START.parse().expect("a time");
+        let init = WorldInit { cluster, now, seed };
+        let world = Rc::new(World::in_memory(&init, files.shapes()));
         world.deliver(&files.delivery()).expect("kept in memory");
         let shared = SharedWorld::new(&world, &files, seed);
         let mut run = Self {
@@ -90,28 +88,27 @@ impl Simulation {
             random: Random::new(seed ^ 0x5EED),
             statuses: Rc::default(),
             steps: Rc::default(),
-            silenced: false,
+            kubelet_stopped: false,
             commit,
             commits: 1,
             catalog: Rc::clone(catalog),
-            alive: Vec::new(),
+            replicas: Vec::new(),
             lives: 0,
-            renewed: Timestamp::MIN,
+            lease_renewed_at: Timestamp::MIN,
             messages: 0,
-            people: None,
+            operators: None,
         };
-        run.checks.borrow_mut().committed(&files, run.now());
+        run.checks.borrow_mut().record_commit(&files, run.now());
         run.start(0);
         run
     }
 
-    /// Returns the moment it is.
     #[must_use]
     pub(crate) fn now(&self) -> Timestamp {
         self.shared.time.now()
     }
 
-    /// Returns what the replica that leads says of itself.
+    /// Returns the status of the leader, or of another replica if none leads.
     #[must_use]
     pub(crate) fn status(&self) -> Option<Status> {
         let all = self.statuses.borrow();
@@ -119,47 +116,46 @@ impl Simulation {
         leads.or_else(|| all.iter().flatten().next()).cloned()
     }
 
-    /// Returns the replica that leads, as far as it tells, with what it says of itself.
+    /// Returns the number and the status of the replica that reports itself as leader.
     #[must_use]
     pub(crate) fn leader(&self) -> Option<(usize, Status)> {
         let all = self.statuses.borrow();
-        let lives = |n: usize| self.alive.get(n).is_some_and(Option::is_some);
+        let lives = |n: usize| self.replicas.get(n).is_some_and(Option::is_some);
         let mut all = all.iter().enumerate().filter_map(|(n, status)| Some((n, status.as_ref()?)));
         let found = all.find(|(n, status)| lives(*n) && status.is_leader);
         found.map(|(n, status)| (n, status.clone()))
     }
 
-    /// Has people and CI be there from now on.
-    pub(crate) fn beside(&mut self, people: Operators) {
-        self.people = Some(people);
+    /// Adds operators and CI to the run.
+    pub(crate) fn add_operators(&mut self, operators: Operators) {
+        self.operators = Some(operators);
     }
 
-    /// Does something with those who act beside the loop, where there are any.
-    pub(crate) fn with_people(&mut self, what: impl FnOnce(&mut Operators, &mut Self)) {
-        if let Some(mut people) = self.people.take() {
-            what(&mut people, self);
-            self.people = Some(people);
+    /// Calls `what` with the operators, if there are any.
+    pub(crate) fn with_operators(&mut self, what: impl FnOnce(&mut Operators, &mut Self)) {
+        if let Some(mut operators) = self.operators.take() {
+            what(&mut operators, self);
+            self.operators = Some(operators);
         }
     }
 
-    /// Returns what runs.
     #[must_use]
     pub(crate) fn observed(&self) -> Observed {
         self.shared.world.observed()
     }
 
-    /// Returns the instances of ours that run or are about to.
+    /// Returns the active managed instances.
     #[must_use]
-    pub(crate) fn machines(&self) -> Vec<Instance> {
+    pub(crate) fn instances(&self) -> Vec<Instance> {
         let observed = self.observed();
         let ours = |i: &&Instance| i.is_active() && i.is_managed_by(&observed.cluster.name);
         observed.instances.values().filter(ours).cloned().collect()
     }
 
-    /// Starts a replica, or starts it again with nothing but the world.
+    /// Starts a replica, or restarts it without its in-memory state.
     pub(crate) fn start(&mut self, number: usize) {
-        let outside = Rc::new(Replica::new(number, &self.shared));
-        let watch =
+        let ports = Rc::new(Replica::new(number, &self.shared));
+        let clock =
             Rc::new(ReplicaClock { time: Rc::clone(&self.shared.time), offset: Cell::default() });
         self.lives += 1;
         let start = StartOptions {
@@ -174,27 +170,27 @@ impl Simulation {
         }
         let (checks, statuses) = (Rc::clone(&self.checks), Rc::clone(&self.statuses));
         let (shared, steps) = (Rc::clone(&self.shared), Rc::clone(&self.steps));
-        checks.borrow_mut().restarted(number, self.now());
-        let (ports, clock) = (Rc::clone(&outside), Rc::clone(&watch));
-        let loops = Box::pin(async move {
+        checks.borrow_mut().record_restart(number, self.now());
+        let (own_ports, own_clock) = (Rc::clone(&ports), Rc::clone(&clock));
+        let controller = Box::pin(async move {
             let all = ExternalPorts {
-                cloud: &*ports,
-                cluster: &*ports,
-                clock: &*clock,
-                source: &*ports,
-                signals: &*ports,
-                store: &*ports,
+                cloud: &*own_ports,
+                cluster: &*own_ports,
+                clock: &*own_clock,
+                source: &*own_ports,
+                signals: &*own_ports,
+                store: &*own_ports,
             };
-            let mut looked = 0;
-            let mut watch = |state: &ControllerState, effects: &[Effect]| {
+            let mut checked_calls = 0;
+            let mut check_step = |state: &ControllerState, effects: &[Effect]| {
                 steps.set(steps.get() + 1);
-                ports.takes.set(state.accepts_messages());
-                // Where nothing is done that could be wrong, nothing is to be looked at.
+                own_ports.accepts_messages.set(state.accepts_messages());
+                // A step without effects and calls cannot violate an invariant.
                 let idle = |effect: &Effect| matches!(effect, Effect::WakeAt(_));
-                if effects.iter().all(idle) && shared.asked.borrow().len() == looked {
+                if effects.iter().all(idle) && shared.calls.borrow().len() == checked_calls {
                     return;
                 }
-                looked = shared.asked.borrow().len();
+                checked_calls = shared.calls.borrow().len();
                 let status = state.status();
                 let served = status.repository.commit.clone();
                 let commits = shared.commits.borrow();
@@ -208,102 +204,106 @@ impl Simulation {
                     effects,
                     settings: &files.fleet.controller,
                     guard: &files.fleet.guard,
-                    kept: &shared.kept.borrow(),
+                    persisted_state: &shared.persisted_state.borrow(),
                     is_empty: files.is_empty(),
                 });
-                checks.calls(&shared.asked.borrow(), &files.fleet.controller);
+                checks.calls(&shared.calls.borrow(), &files.fleet.controller);
                 drop(checks);
                 if let Some(slot) = statuses.borrow_mut().get_mut(number) {
                     *slot = Some(status);
                 }
             };
-            run(all, start, Bounds::default(), &mut watch).await;
+            run(all, start, Bounds::default(), &mut check_step).await;
         });
-        while self.alive.len() <= number {
-            self.alive.push(None);
+        while self.replicas.len() <= number {
+            self.replicas.push(None);
         }
-        let paused = Timestamp::MIN;
-        self.alive[number] = Some(RunningReplica { outside, watch, loops, paused });
+        let paused_until = Timestamp::MIN;
+        self.replicas[number] = Some(RunningReplica { ports, clock, controller, paused_until });
     }
 
-    /// Kills a replica where it stands.
+    /// Kills a replica without a shutdown.
     pub(crate) fn kill(&mut self, number: usize) {
-        if let Some(slot) = self.alive.get_mut(number) {
+        if let Some(slot) = self.replicas.get_mut(number) {
             *slot = None;
         }
     }
 
-    /// Has a replica not run for a while.
+    /// Pauses a replica.
     pub(crate) fn pause(&mut self, number: usize, time: SignedDuration) {
         let until = self.now().checked_add(time).unwrap_or(Timestamp::MAX);
-        if let Some(Some(alive)) = self.alive.get_mut(number) {
-            alive.paused = until;
+        if let Some(Some(replica)) = self.replicas.get_mut(number) {
+            replica.paused_until = until;
         }
     }
 
-    /// Sets the clock of a replica wrong.
+    /// Sets the clock offset of a replica.
     pub(crate) fn skew(&mut self, number: usize, by: SignedDuration) {
-        if let Some(Some(alive)) = self.alive.get_mut(number) {
-            self.checks.borrow_mut().clock_is_set(number, self.shared.time.now(), by);
-            alive.watch.offset.set(by);
+        if let Some(Some(replica)) = self.replicas.get_mut(number) {
+            self.checks.borrow_mut().record_clock_offset(number, self.shared.time.now(), by);
+            replica.clock.offset.set(by);
         }
     }
 
-    /// Gives the lease to an apply of CI for a while, once the loop has nothing under way.
-    pub(crate) fn lend(&mut self, time: SignedDuration) {
+    /// Gives the lease to a CI apply for a while.
+    pub(crate) fn give_lease_to_ci(&mut self, time: SignedDuration) {
         let until = self.now().checked_add(time).unwrap_or(Timestamp::MAX);
         self.shared.lease.set(Some((APPLY, until)));
     }
 
-    /// Asks something of a replica.
-    pub(crate) fn ask(&self, number: usize, request: fleetwright::controller::AuthorizedRequest) {
-        if let Some(Some(alive)) = self.alive.get(number) {
+    /// Sends an operator request to a replica.
+    pub(crate) fn send_request(
+        &self,
+        number: usize,
+        request: fleetwright::controller::AuthorizedRequest,
+    ) {
+        if let Some(Some(replica)) = self.replicas.get(number) {
             let seen = self.statuses.borrow().get(number).cloned().flatten();
             let plan = seen.and_then(|status| Some(status.plan?.plan));
-            self.checks.borrow_mut().somebody_asks(&request, plan.as_ref());
-            alive.outside.requests.borrow_mut().push_back(request);
+            self.checks.borrow_mut().record_request(&request, plan.as_ref());
+            replica.ports.requests.borrow_mut().push_back(request);
         }
     }
 
-    /// Has a replica end in order.
-    pub(crate) fn end(&self, number: usize) {
-        if let Some(Some(alive)) = self.alive.get(number) {
-            alive.outside.ends.set(true);
+    /// Requests a graceful shutdown of a replica.
+    pub(crate) fn shut_down(&self, number: usize) {
+        if let Some(Some(replica)) = self.replicas.get(number) {
+            replica.ports.shutdown_requested.set(true);
         }
     }
 
-    /// Commits to the repository, and has the delivery tool follow.
+    /// Merges a commit, and delivers its workloads to the cluster.
     pub(crate) fn commit(&mut self, change: impl FnOnce(Commit) -> Commit) {
         self.commit = change(self.commit.clone());
         self.commits += 1;
         let files = SimulatedCommit::read(&self.commit, self.commits, &self.catalog);
         self.shared.world.deliver(&files.delivery()).expect("kept in memory");
-        self.checks.borrow_mut().committed(&files, self.now());
+        self.checks.borrow_mut().record_commit(&files, self.now());
         self.shared.commits.borrow_mut().push(Rc::clone(&files));
         let now = self.now();
-        self.people.iter_mut().for_each(|people| people.merged(&files, now));
+        self.operators.iter_mut().for_each(|operators| operators.schedule_ci_apply(&files, now));
         *self.shared.files.borrow_mut() = files;
     }
 
-    /// Releases a new image behind the words of a node class.
+    /// Releases a new image for the image term of a node class.
     pub(crate) fn release_image(&self, words: &str) {
-        self.checks.borrow_mut().image_was_released(words, self.now());
+        self.checks.borrow_mut().record_image_release(words, self.now());
         self.shared.world.release_image(words);
     }
 
-    /// Sets what goes wrong from now on.
+    /// Sets the injected faults.
     pub(crate) fn faults(&self, faults: Faults) {
         self.shared.faults.set(faults);
     }
 
-    /// Has there always be another signal for a while, which passes.
+    /// Advances the time under a flood of signals.
     pub(crate) fn flood(&mut self, time: SignedDuration) {
-        self.shared.flood.set(self.now().checked_add(time).ok());
-        self.pass(time);
+        self.shared.flood_until.set(self.now().checked_add(time).ok());
+        self.advance(time);
     }
 
-    /// Puts a message into the queue.
-    pub(crate) fn message(&mut self, detail_type: &str, source: &str, detail: &str) {
+    /// Sends a message to the queue.
+    pub(crate) fn send_message(&mut self, detail_type: &str, source: &str, detail: &str) {
         self.messages += 1;
         let now = self.now();
         let body = format!(
@@ -312,67 +312,71 @@ impl Simulation {
         self.shared.queue.borrow_mut().put(&format!("m{:05}", self.messages), body, now);
     }
 
-    /// Warns that a spot instance is taken back, and takes it back when `taken` is over.
-    pub(crate) fn warn(&mut self, id: &InstanceId) {
+    /// Sends the interruption warning of a spot instance.
+    pub(crate) fn send_interruption_warning(&mut self, id: &InstanceId) {
         let detail = format!(r#"{{"instance-id":"{id}","instance-action":"terminate"}}"#);
-        self.message("EC2 Spot Instance Interruption Warning", "aws.ec2", &detail);
+        self.send_message("EC2 Spot Instance Interruption Warning", "aws.ec2", &detail);
     }
 
-    /// Lets time pass, with everything that replicas do meanwhile.
-    pub(crate) fn pass(&mut self, time: SignedDuration) {
+    /// Advances the time and runs the replicas.
+    pub(crate) fn advance(&mut self, time: SignedDuration) {
         let end = self.now().checked_add(time).unwrap_or(Timestamp::MAX);
-        while self.now() < end && self.checks.borrow().is_well() {
+        while self.now() < end && self.checks.borrow().is_clean() {
             self.renew();
-            self.with_people(Operators::act);
+            self.with_operators(Operators::act);
             self.poll();
             let next = self.now().checked_add(TICK).unwrap_or(Timestamp::MAX).min(end);
-            self.shared.time.pass(next);
+            self.shared.time.advance(next);
             if self.shared.faults.get().stale > 0 {
-                self.shared.photograph();
+                self.shared.record_stale_instances();
             }
             let settings = self.settings();
             let mut checks = self.checks.borrow_mut();
-            checks.calls(&self.shared.asked.borrow(), &settings.fleet.controller);
+            checks.calls(&self.shared.calls.borrow(), &settings.fleet.controller);
             let view = self.shared.world.view();
-            let sight = ObservedFleet { nodes: view.nodes(), instances: view.instances() };
-            checks.tick(sight, self.shared.reads.get(), self.shared.time.now());
+            let fleet = ObservedFleet { nodes: view.nodes(), instances: view.instances() };
+            checks.tick(fleet, self.shared.reads.get(), self.shared.time.now());
         }
     }
 
-    /// Returns the settings of the newest commit.
+    /// Returns the newest commit.
     fn settings(&self) -> Rc<SimulatedCommit> {
         Rc::clone(&self.shared.files.borrow())
     }
 
-    /// Lets time pass until something holds, at most so long; returns whether it did.
-    pub(crate) fn until(&mut self, limit: SignedDuration, holds: impl Fn(&Self) -> bool) -> bool {
+    /// Advances the time until a condition holds. Returns false if it does not hold within `limit`.
+    pub(crate) fn wait_until(
+        &mut self,
+        limit: SignedDuration,
+        holds: impl Fn(&Self) -> bool,
+    ) -> bool {
         let end = self.now().checked_add(limit).unwrap_or(Timestamp::MAX);
         while !holds(self) {
-            if self.now() >= end || !self.checks.borrow().is_well() {
+            if self.now() >= end || !self.checks.borrow().is_clean() {
                 return false;
             }
-            self.pass(SignedDuration::from_secs(1));
+            self.advance(SignedDuration::from_secs(1));
         }
         true
     }
 
     fn renew(&mut self) {
         let now = self.now();
-        if now < self.renewed.checked_add(RENEWED).unwrap_or(now) {
+        if now < self.lease_renewed_at.checked_add(LEASE_RENEWAL).unwrap_or(now) {
             return;
         }
-        self.renewed = now;
-        let runs = |alive: &Option<RunningReplica>| {
-            alive.as_ref().is_some_and(|alive| now >= alive.paused)
+        self.lease_renewed_at = now;
+        let runs = |replica: &Option<RunningReplica>| {
+            replica.as_ref().is_some_and(|replica| now >= replica.paused_until)
         };
         let until = now.checked_add(LEASE).unwrap_or(Timestamp::MAX);
         match self.shared.lease.get() {
-            Some((by, _)) if self.alive.get(by).is_some_and(runs) => {
+            Some((by, _)) if self.replicas.get(by).is_some_and(runs) => {
                 self.shared.lease.set(Some((by, until)));
             }
             Some((_, ends)) if now < ends => {}
             Some(_) | None => {
-                let next = self.alive.iter().position(runs);
+                let next = self.replicas.iter().position(runs);
                 self.shared.lease.set(next.map(|by| (by, until)));
             }
         }
@@ -381,24 +385,25 @@ impl Simulation {
     fn poll(&mut self) {
         let now = self.now();
         let mut context = Context::from_waker(Waker::noop());
-        self.people.iter_mut().for_each(|people| people.poll(&mut context));
-        for slot in &mut self.alive {
-            let Some(alive) = slot else { continue };
-            if now < alive.paused {
+        self.operators.iter_mut().for_each(|operators| operators.poll(&mut context));
+        for slot in &mut self.replicas {
+            let Some(replica) = slot else { continue };
+            if now < replica.paused_until {
                 continue;
             }
-            if let Poll::Ready(()) = alive.loops.as_mut().poll(&mut context) {
+            if let Poll::Ready(()) = replica.controller.as_mut().poll(&mut context) {
                 *slot = None;
             }
         }
     }
 
-    /// Returns whether what the repository asks for runs: every pod on a Ready node, no node too many,
-    /// no machine without a node, nothing cordoned but by a person, nothing under way.
+    /// Checks that the fleet matches the repository. Each pod is on a Ready node, each instance has
+    /// a node, and only operators have cordoned nodes. No message is pending, and the plan of the
+    /// newest commit is empty.
     ///
     /// # Errors
-    /// With what is not so.
-    pub(crate) fn is_at_rest(&self) -> Result<(), String> {
+    /// Returns the first difference.
+    pub(crate) fn check_converged(&self) -> Result<(), String> {
         let observed = self.observed();
         if let Some(plan) =
             self.status().and_then(|status| status.plan).filter(|plan| plan.plan.errored)
@@ -413,24 +418,26 @@ impl Simulation {
         let waiting = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_none());
         let waiting = waiting.count();
         if waiting > 0 {
-            return Err(format!("{waiting} pods wait"));
+            return Err(format!("{waiting} pods are pending"));
         }
-        for machine in self.machines() {
-            match observed.node_for_instance(&machine.id) {
+        for instance in self.instances() {
+            match observed.node_for_instance(&instance.id) {
                 Some(node) if node.ready && self.is_open(node) => {}
-                Some(node) => return Err(format!("node {} is not well", node.name)),
-                None => return Err(format!("machine {} has no node", machine.id)),
+                Some(node) => {
+                    return Err(format!("node {} is not Ready or not schedulable", node.name));
+                }
+                None => return Err(format!("instance {} has no node", instance.id)),
             }
         }
-        let Some(status) = self.status() else { return Err("nobody lives".to_owned()) };
+        let Some(status) = self.status() else { return Err("no replica runs".to_owned()) };
         if !status.in_progress.is_empty() || !status.terminating.is_empty() {
-            return Err("something is under way".to_owned());
+            return Err("changes are in progress".to_owned());
         }
         let left = self.shared.queue.borrow().len();
         if left > 0 {
             return Err(format!("{left} messages are left"));
         }
-        let Some(plan) = &status.plan else { return Err("there is no plan".to_owned()) };
+        let Some(plan) = &status.plan else { return Err("no plan".to_owned()) };
         let commit = self.shared.files.borrow().name.clone();
         if status.repository.commit.as_ref() != Some(&commit) {
             return Err("another commit is served".to_owned());
@@ -444,35 +451,35 @@ impl Simulation {
         Ok(())
     }
 
-    /// Returns whether a node takes pods, but for what a person wants.
+    /// Returns whether a node is schedulable or cordoned by an operator.
     fn is_open(&self, node: &Node) -> bool {
-        !node.unschedulable || self.shared.is_cordoned_by_person(node)
+        !node.unschedulable || self.shared.is_cordoned_by_operator(node)
     }
 
-    /// Lets time pass until all is at rest, and stays so for longer than anything takes to be seen.
+    /// Advances the time until the fleet has converged and remains so.
     ///
     /// # Errors
-    /// With what never came to rest.
-    pub(crate) fn comes_to_rest(&mut self, limit: SignedDuration) -> Result<(), String> {
+    /// Returns the last difference after `limit`.
+    pub(crate) fn converge(&mut self, limit: SignedDuration) -> Result<(), String> {
         let end = self.now().checked_add(limit).unwrap_or(Timestamp::MAX);
-        let mut rests = 0;
-        while rests < RESTS {
-            self.well()?;
-            match self.is_at_rest() {
-                Ok(()) => rests += 1,
+        let mut checks_passed = 0;
+        while checks_passed < CONVERGED_CHECKS {
+            self.check()?;
+            match self.check_converged() {
+                Ok(()) => checks_passed += 1,
                 Err(why) if self.now() >= end => return Err(why),
-                Err(_) => rests = 0,
+                Err(_) => checks_passed = 0,
             }
-            self.pass(SignedDuration::from_secs(2));
+            self.advance(SignedDuration::from_secs(2));
         }
-        self.well()
+        self.check()
     }
 
-    /// Returns what was found to be wrong.
+    /// Checks that no invariant is violated.
     ///
     /// # Errors
-    /// With the first of it.
-    pub(crate) fn well(&self) -> Result<(), String> {
-        self.checks.borrow().well()
+    /// Returns the first violation.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.checks.borrow().check()
     }
 }

@@ -6,56 +6,55 @@ use fleetwright::catalog::Catalog;
 use fleetwright::model::observed::{Instance, tag};
 
 use super::harness::Simulation;
-use super::incidents::{ScenarioFn, ScenarioResult, is, minutes, settled};
+use super::incidents::{ScenarioFn, ScenarioResult, converged, ensure, minutes};
 use super::repository::Commit;
 
-/// The stories, by what they are about.
 pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
-    ("static: an empty static pool blocks nothing", fixed_size),
+    ("static: an empty static pool blocks nothing", static_pool),
     ("buffers: a large unused buffer blocks nothing", large_buffer),
-    ("modes: additive mode asks for no removal approval", additive),
+    ("modes: additive mode asks for no removal approval", additive_mode),
 ];
 
-/// Returns that nothing keeps the loop from launching.
-fn launches_on(run: &Simulation) -> ScenarioResult {
-    run.well()?;
-    let status = run.status().ok_or("nobody lives")?;
-    is(status.breakers.is_empty(), || format!("{:?}", status.breakers))?;
-    is(status.quarantined.is_empty(), || format!("{:?}", status.quarantined))
+/// Checks that no breaker and no quarantine blocks launches.
+fn check_launches_allowed(run: &Simulation) -> ScenarioResult {
+    run.check()?;
+    let status = run.status().ok_or("no replica runs")?;
+    ensure(status.breakers.is_empty(), || format!("{:?}", status.breakers))?;
+    ensure(status.quarantined.is_empty(), || format!("{:?}", status.quarantined))
 }
 
-/// Has `api` need another machine, beside machines that stand empty; returns once it has it.
-fn needs_more(run: &mut Simulation) -> ScenarioResult {
-    let before = run.machines().len();
+/// Adds pods that need another instance beside the idle ones, and waits until they run.
+fn check_new_pods_run(run: &mut Simulation) -> ScenarioResult {
+    let before = run.instances().len();
     run.commit(|commit| commit.with("jobs", 60));
-    let came = run.until(minutes(10), |run| {
+    let came = run.wait_until(minutes(10), |run| {
         let pods = run.observed().pods;
         pods.len() > 60 && pods.iter().all(|pod| pod.node.is_some())
     });
-    is(came && run.machines().len() > before, || "pods wait".to_owned())?;
-    launches_on(run)
+    ensure(came && run.instances().len() > before, || "pods are pending".to_owned())?;
+    check_launches_allowed(run)
 }
 
-fn fixed_size(catalog: &Rc<Catalog>) -> ScenarioResult {
+fn static_pool(catalog: &Rc<Catalog>) -> ScenarioResult {
     let pool = "---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: { name: fixed }\nspec:\n  replicas: 12\n  \
                 template:\n    spec:\n      taints: [{ key: kept, value: free, effect: NoSchedule }]\n      \
                 requirements:\n      - { key: node.kubernetes.io/instance-type, operator: In, values: [c5.large] }\n      \
                 nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }\n";
-    let mut run = settled(catalog, 70, Commit { objects: pool.to_owned(), ..Commit::default() })?;
+    let mut run = converged(catalog, 70, Commit { objects: pool.to_owned(), ..Commit::default() })?;
     let fixed = |run: &Simulation| {
         let is_of = |i: &&Instance| i.tags.get(tag::POOL).is_some_and(|pool| pool == "fixed");
-        run.machines().iter().filter(is_of).count()
+        run.instances().iter().filter(is_of).count()
     };
-    is(fixed(&run) == 12, || format!("{} machines", fixed(&run)))?;
-    run.pass(minutes(30));
-    launches_on(&run)?;
-    needs_more(&mut run)?;
+    ensure(fixed(&run) == 12, || format!("{} instances", fixed(&run)))?;
+    run.advance(minutes(30));
+    check_launches_allowed(&run)?;
+    check_new_pods_run(&mut run)?;
     let larger = pool.replace("replicas: 12", "replicas: 18");
     run.commit(|commit| Commit { objects: larger, ..commit });
-    let grew = run.until(minutes(10), |run| fixed(run) == 18);
-    is(grew, || format!("{} machines of 18", fixed(&run)))?;
-    run.pass(minutes(10));
-    launches_on(&run)
+    let grew = run.wait_until(minutes(10), |run| fixed(run) == 18);
+    ensure(grew, || format!("{} instances of 18", fixed(&run)))?;
+    run.advance(minutes(10));
+    check_launches_allowed(&run)
 }
 
 fn large_buffer(catalog: &Rc<Catalog>) -> ScenarioResult {
@@ -63,27 +62,30 @@ fn large_buffer(catalog: &Rc<Catalog>) -> ScenarioResult {
                    room, namespace: web }\nspec:\n  scalableRef: { apiGroup: apps, kind: Deployment, \
                    name: api }\n  replicas: 24\n";
     let commit = Commit { cpu: 1500, objects: objects.to_owned(), ..Commit::default() };
-    let mut run = settled(catalog, 71, commit)?;
-    run.pass(minutes(30));
+    let mut run = converged(catalog, 71, commit)?;
+    run.advance(minutes(30));
     let nodes = run.observed().nodes.len();
-    is(nodes >= 12, || format!("{nodes} nodes"))?;
-    launches_on(&run)?;
-    needs_more(&mut run)
+    ensure(nodes >= 12, || format!("{nodes} nodes"))?;
+    check_launches_allowed(&run)?;
+    check_new_pods_run(&mut run)
 }
 
-fn additive(catalog: &Rc<Catalog>) -> ScenarioResult {
+fn additive_mode(catalog: &Rc<Catalog>) -> ScenarioResult {
     let controller = "removals: { most: 100% }".to_owned();
     let commit = Commit { mode: "additive", controller, ..Commit::default() };
-    let mut run = settled(catalog, 72, commit.with("api", 40))?;
-    let before = run.machines().len();
+    let mut run = converged(catalog, 72, commit.with("api", 40))?;
+    let before = run.instances().len();
     run.commit(|commit| Commit { cpu: 70, ..commit });
-    run.pass(minutes(30));
-    launches_on(&run)?;
-    is(run.checks.borrow().removals() == 0, || "machines went".to_owned())?;
-    // In the other mode the same calls for somebody.
+    run.advance(minutes(30));
+    check_launches_allowed(&run)?;
+    ensure(run.checks.borrow().removals() == 0, || "instances were removed".to_owned())?;
+    // Mode full requires an approval for the same removals.
     run.commit(|commit| Commit { mode: "full", ..commit });
-    let called = run
-        .until(minutes(10), |run| run.status().is_some_and(|status| !status.breakers.is_empty()));
-    run.well()?;
-    is(called && run.machines().len() == before, || "so many went unasked".to_owned())
+    let called = run.wait_until(minutes(10), |run| {
+        run.status().is_some_and(|status| !status.breakers.is_empty())
+    });
+    run.check()?;
+    ensure(called && run.instances().len() == before, || {
+        "instances were removed without approval".to_owned()
+    })
 }

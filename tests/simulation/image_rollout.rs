@@ -9,20 +9,19 @@ use fleetwright::plan::wire::DiagnosticSeverity;
 
 use super::environment::{CallKind, Faults};
 use super::harness::Simulation;
-use super::incidents::{ScenarioFn, ScenarioResult, is, minutes, settled};
+use super::incidents::{ScenarioFn, ScenarioResult, converged, ensure, minutes};
 use super::repository::Commit;
 
-/// The stories.
 pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     (
-        "AMIDrift: an image that is released rolls one node at a time, replaced first, and no more",
-        released,
+        "AMIDrift: a released image rolls out once, one node at a time, replaced first",
+        image_release,
     ),
-    ("an unresolvable image replaces nothing and is reported", unread),
-    ("images released during a rollout converge to the latest", released_again),
+    ("an unresolvable image replaces nothing and is reported", unresolvable_image),
+    ("images released during a rollout converge to the latest", repeated_releases),
 ];
 
-/// What the class of the stories says, which no commit changes.
+/// Image term of the node class. No commit changes it.
 const LATEST: &str = "al2023@latest";
 
 fn commit() -> Commit {
@@ -30,87 +29,97 @@ fn commit() -> Commit {
     Commit { image: LATEST.to_owned(), disruption, ..Commit::default().with("api", 12) }
 }
 
-/// Returns the instances that were made with another image than is meant now.
-fn behind(run: &Simulation) -> Vec<InstanceId> {
+/// Returns the instances whose image is not current.
+fn outdated_instances(run: &Simulation) -> Vec<InstanceId> {
     let observed = run.observed();
     let now: Vec<_> = observed.resolved.images[LATEST].iter().map(|choice| &choice.id).collect();
-    let machines = run.machines().into_iter();
-    let behind =
-        machines.filter(|m| m.launched_with.image.as_ref().is_none_or(|id| !now.contains(&id)));
-    behind.map(|machine| machine.id).collect()
+    let instances = run.instances().into_iter();
+    let outdated_instances =
+        instances.filter(|m| m.launched_with.image.as_ref().is_none_or(|id| !now.contains(&id)));
+    outdated_instances.map(|instance| instance.id).collect()
 }
 
 fn calls(run: &Simulation) -> (usize, usize) {
-    let asked = run.shared.asked.borrow();
-    let count = |is: fn(&CallKind) -> bool| asked.iter().filter(|call| is(&call.what)).count();
+    let asked = run.shared.calls.borrow();
+    let count = |matches_kind: fn(&CallKind) -> bool| {
+        asked.iter().filter(|call| matches_kind(&call.kind)).count()
+    };
     (
         count(|what| matches!(what, CallKind::Launch(..))),
         count(|what| matches!(what, CallKind::Terminate(_))),
     )
 }
 
-fn released(catalog: &Rc<Catalog>) -> ScenarioResult {
-    let mut run = settled(catalog, 90, commit())?;
-    let (before, asked) = (run.machines().len(), calls(&run));
-    is(before >= 3 && behind(&run).is_empty(), || format!("{before} machines"))?;
+fn image_release(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 90, commit())?;
+    let (before, asked) = (run.instances().len(), calls(&run));
+    ensure(before >= 3 && outdated_instances(&run).is_empty(), || format!("{before} instances"))?;
     run.release_image(LATEST);
-    is(behind(&run).len() == before, || "the image is no new one".to_owned())?;
+    ensure(outdated_instances(&run).len() == before, || {
+        "the released image is not new".to_owned()
+    })?;
     let begun = run.now();
-    while !behind(&run).is_empty() {
-        run.pass(jiff::SignedDuration::from_secs(1));
-        run.well()?;
+    while !outdated_instances(&run).is_empty() {
+        run.advance(jiff::SignedDuration::from_secs(1));
+        run.check()?;
         let observed = run.observed();
         let serves = |node: &&Node| node.ready && !node.unschedulable;
         let (serving, there) =
-            (observed.nodes.values().filter(serves).count(), run.machines().len());
+            (observed.nodes.values().filter(serves).count(), run.instances().len());
         let moved = run.now().duration_since(begun);
-        is(serving >= before && there <= before + 1, || {
-            format!("{serving} of {before} nodes take pods, and {there} machines run")
+        ensure(serving >= before && there <= before + 1, || {
+            format!("{serving} of {before} nodes take pods, and {there} instances run")
         })?;
-        is(moved < minutes(90), || format!("{:?} are left after {moved:#}", behind(&run)))?;
+        ensure(moved < minutes(90), || {
+            format!("{:?} are left after {moved:#}", outdated_instances(&run))
+        })?;
     }
-    run.comes_to_rest(minutes(20))?;
-    // Whoever begins anew finds nothing to do.
+    run.converge(minutes(20))?;
+    // A restarted process finds no changes.
     run.kill(0);
     run.start(0);
-    run.pass(minutes(30));
-    run.well()?;
+    run.advance(minutes(30));
+    run.check()?;
     let (launches, removals) = calls(&run);
     let made = (launches - asked.0, removals - asked.1);
-    is(made == (before, before), || format!("{made:?} for {before} machines"))
+    ensure(made == (before, before), || format!("{made:?} for {before} instances"))
 }
 
-fn unread(catalog: &Rc<Catalog>) -> ScenarioResult {
-    let mut run = settled(catalog, 91, commit())?;
+fn unresolvable_image(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 91, commit())?;
     let asked = calls(&run);
-    run.faults(Faults { images: 1_000, ..Faults::default() });
+    run.faults(Faults { unresolved_images: 1_000, ..Faults::default() });
     run.release_image(LATEST);
-    run.pass(minutes(30));
-    run.well()?;
-    is(calls(&run) == asked, || format!("{asked:?} calls became {:?}", calls(&run)))?;
+    run.advance(minutes(30));
+    run.check()?;
+    ensure(calls(&run) == asked, || format!("{asked:?} calls became {:?}", calls(&run)))?;
     let plan = run.status().and_then(|status| status.plan).ok_or("no plan")?;
-    let told = plan.plan.capacity.diagnostics.iter().any(|row| {
+    let is_reported = plan.plan.capacity.diagnostics.iter().any(|row| {
         row.severity == DiagnosticSeverity::Warning
             && row.message.starts_with("the current image is unknown")
     });
-    is(told, || format!("{:?}", plan.plan.capacity.diagnostics))?;
-    // Pods get their nodes all the same.
+    ensure(is_reported, || format!("{:?}", plan.plan.capacity.diagnostics))?;
+    // New pods still receive nodes.
     run.commit(|commit| commit.with("api", 18));
-    run.pass(minutes(5));
+    run.advance(minutes(5));
     let waits = run.observed().pods.iter().filter(|pod| pod.node.is_none()).count();
-    is(waits == 0, || format!("{waits} pods wait"))?;
+    ensure(waits == 0, || format!("{waits} pods are pending"))?;
     run.faults(Faults::default());
-    run.comes_to_rest(minutes(120))?;
-    is(behind(&run).is_empty(), || "not rolled once it was known".to_owned())
+    run.converge(minutes(120))?;
+    ensure(outdated_instances(&run).is_empty(), || {
+        "the image was not rolled out after its resolution".to_owned()
+    })
 }
 
-fn released_again(catalog: &Rc<Catalog>) -> ScenarioResult {
-    let mut run = settled(catalog, 92, commit())?;
+fn repeated_releases(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let mut run = converged(catalog, 92, commit())?;
     for _ in 0..3 {
         run.release_image(LATEST);
-        run.pass(minutes(4));
-        run.well()?;
+        run.advance(minutes(4));
+        run.check()?;
     }
-    run.comes_to_rest(minutes(120))?;
-    is(behind(&run).is_empty(), || format!("{:?} are left", behind(&run)))
+    run.converge(minutes(120))?;
+    ensure(outdated_instances(&run).is_empty(), || {
+        format!("{:?} are left", outdated_instances(&run))
+    })
 }

@@ -5,25 +5,25 @@ use std::rc::Rc;
 use fleetwright::catalog::Catalog;
 
 use crate::simulation::harness::Simulation;
-use crate::simulation::incidents::{ScenarioFn, ScenarioResult, is, minutes, settled};
+use crate::simulation::incidents::{ScenarioFn, ScenarioResult, converged, ensure, minutes};
 use crate::simulation::repository::Commit;
 
-/// The stories, by the incident that each retells.
+/// Scenarios by incident.
 pub(crate) const ALL: &[(&str, ScenarioFn)] =
-    &[("karpenter-5505: two thousand pods at once are launched for within minutes", two_thousand)];
+    &[("karpenter-5505: two thousand new pods get capacity within minutes", two_thousand_pods)];
 
-fn two_thousand(catalog: &Rc<Catalog>) -> ScenarioResult {
+fn two_thousand_pods(catalog: &Rc<Catalog>) -> ScenarioResult {
     const PODS: u32 = 2_089;
     let controller = "removals: { most: 100% }, launches: { most: 1000 }, massRemoval: 100%";
     let commit = Commit { controller: controller.to_owned(), cpu: 350, ..Commit::default() };
-    let mut run = settled(catalog, 74, commit)?;
+    let mut run = converged(catalog, 74, commit)?;
     run.commit(|commit| commit.with("api", PODS));
     let all = |run: &Simulation| {
         let observed = run.observed();
         let runs = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some());
         runs.count() >= usize::try_from(PODS).unwrap_or(usize::MAX)
     };
-    let soon = run.until(minutes(5), all);
-    run.well()?;
-    is(soon, || "pods wait after five minutes".to_owned())
+    let soon = run.wait_until(minutes(5), all);
+    run.check()?;
+    ensure(soon, || "pods are pending after five minutes".to_owned())
 }

@@ -18,7 +18,7 @@ use simulation::invariants::prove;
 use simulation::random_scenario::{ScenarioOutcome, run_seed};
 use simulation::repository::catalog;
 
-/// Seeds of a run without `--seeds`.
+/// Number of seeds without `--seeds`.
 const DEFAULT_SEEDS: u64 = 2_000;
 
 fn main() -> ExitCode {
@@ -42,28 +42,32 @@ fn main() -> ExitCode {
 }
 
 fn print(text: &str) {
-    // A closed stdout is no failure of the simulation.
+    // A closed stdout does not fail the simulation.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn run_incidents(text: &str) -> ExitCode {
     let catalog = catalog();
-    let mut failed = 0;
+    let (mut ran, mut failed) = (0, 0);
     let all = incidents::all().chain(large_fleet::ALL);
-    for (name, story) in all.filter(|(name, _)| name.contains(text)) {
+    for (name, scenario) in all.filter(|(name, _)| name.contains(text)) {
         let began = Instant::now();
-        let end = story(&catalog);
+        let end = scenario(&catalog);
         let took = began.elapsed().as_millis();
+        ran += 1;
         failed += u32::from(end.is_err());
         match end {
             Ok(()) => print(&format!("ok    {took:>6} ms  {name}")),
             Err(why) => print(&format!("FAIL  {took:>6} ms  {name}: {why}")),
         }
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if ran == 0 {
+        print(&format!("no incident has `{text}` in its name"));
+    }
+    if ran > 0 && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Totals over all seeds of a run.
+/// Totals over all seeds.
 #[derive(Default)]
 struct RunTotals {
     failed: u64,
@@ -105,7 +109,7 @@ fn run_seeds(from: u64, count: u64, verbose: bool) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs seeds on all cores; each seed is independent of the others.
+/// Runs independent seeds on all cores.
 fn run_parallel(from: u64, count: u64, verbose: bool) -> RunTotals {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let (next, end) = (AtomicU64::new(from), from.saturating_add(count));
@@ -118,7 +122,7 @@ fn run_parallel(from: u64, count: u64, verbose: bool) -> RunTotals {
                 let catalog = catalog();
                 let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
                 for seed in seeds.take_while(|seed| *seed < end) {
-                    // Its state is dropped after a panic.
+                    // A panic drops the state of the seed.
                     let outcome = catch_unwind(AssertUnwindSafe(|| run_seed(seed, &catalog)));
                     // The receiver outlives the workers.
                     let _ = sender.send((seed, outcome));

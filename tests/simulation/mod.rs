@@ -1,8 +1,9 @@
-//! Deterministic simulation of the controller: one thread, virtual time and production code over the
-//! embedded world, with random faults.
+//! Deterministic simulation of the controller. It runs production code over the embedded world in
+//! one thread, with virtual time and random faults.
 //!
-//! `cargo test --release --test simulation` runs 2,000 seeds of 30 simulated minutes. `-- --replay SEED`
-//! runs one seed and prints its events. A seed gives the same run on each computer.
+//! `cargo test --release --test simulation` runs 2,000 seeds of 30 simulated minutes.
+//! `-- --replay SEED` runs one seed and prints its events. A seed gives the same run on each
+//! computer.
 
 pub(crate) mod clock_skew;
 pub(crate) mod controller_modes;

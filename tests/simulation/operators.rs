@@ -1,4 +1,4 @@
-//! Operators who approve and confirm, and CI that applies.
+//! Operators that approve and confirm, and CI that applies.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -24,72 +24,71 @@ use super::random_settings::RandomSettings;
 use super::repository::{SimulatedCommit, SimulatedPlanner};
 use super::virtual_time::ReplicaClock;
 
-/// Between two looks of people at what waits for them, while things go wrong and afterwards.
-const LOOKS: SignedDuration = SignedDuration::from_secs(20);
-const LOOKS_SOON: SignedDuration = SignedDuration::from_secs(5);
-/// The longest that CI has the lease.
-const CI_MOST: SignedDuration = SignedDuration::from_hours(2);
+/// Interval between two actions of the operators, under faults and afterwards.
+const ACTION_INTERVAL: SignedDuration = SignedDuration::from_secs(20);
+const ACTION_INTERVAL_DILIGENT: SignedDuration = SignedDuration::from_secs(5);
+/// Maximum duration of a CI lease.
+const CI_LEASE_MAX: SignedDuration = SignedDuration::from_hours(2);
 
-/// What becomes of an apply of CI.
+/// The end of a CI apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ApplyFate {
-    /// It ends.
-    Ends,
-    /// It dies so long after it began, and its lease runs out.
-    Dies(SignedDuration),
+    Completes,
+    /// It crashes this long after its start, and its lease expires.
+    Crashes(SignedDuration),
 }
 
-/// An apply of CI that is to begin.
+/// A scheduled CI apply.
 struct PendingMerge {
     files: Rc<SimulatedCommit>,
     at: Timestamp,
     fate: ApplyFate,
 }
 
-/// An apply of CI that goes on.
+/// A CI apply in progress.
 struct RunningApply {
     work: Pin<Box<dyn Future<Output = ()>>>,
-    dies: Option<Timestamp>,
+    crashes_at: Option<Timestamp>,
 }
 
-/// People and CI.
+/// Operators and CI.
 pub(crate) struct Operators {
-    drawn: RandomSettings,
+    settings: RandomSettings,
     random: Random,
     due: Timestamp,
-    /// Whether they do what waits for them at once.
+    /// True if the operators act on each request at once.
     diligent: bool,
     merge: Option<PendingMerge>,
     applying: Option<RunningApply>,
 }
 
 impl Operators {
-    /// Returns those of a seed.
+    /// Returns the operators of a seed.
     #[must_use]
-    pub(crate) fn new(seed: u64, drawn: RandomSettings) -> Self {
+    pub(crate) fn new(seed: u64, settings: RandomSettings) -> Self {
         let random = Random::new(seed ^ 0x9E0_91E);
         let due = Timestamp::MIN;
-        Self { drawn, random, due, diligent: false, merge: None, applying: None }
+        Self { settings, random, due, diligent: false, merge: None, applying: None }
     }
 
-    /// Has them do from now on what waits for them.
-    pub(crate) fn hurry(&mut self) {
+    /// Makes the operators act on all requests from now on.
+    pub(crate) fn act_on_all(&mut self) {
         self.diligent = true;
     }
 
-    fn does(&mut self) -> bool {
+    fn acts_now(&mut self) -> bool {
         self.diligent || self.random.chance(400)
     }
 
-    /// Hears of a merge: CI carries it out, dies over it, or never comes.
-    pub(crate) fn merged(&mut self, files: &Rc<SimulatedCommit>, now: Timestamp) {
-        if !self.drawn.ci {
+    /// Schedules the CI apply of a merge, which completes, crashes or never starts.
+    pub(crate) fn schedule_ci_apply(&mut self, files: &Rc<SimulatedCommit>, now: Timestamp) {
+        if !self.settings.ci {
             return;
         }
         let seconds = |n: u64| SignedDuration::from_secs(i64::try_from(n).unwrap_or(0));
         let fate = match self.random.below(3) {
-            0 => ApplyFate::Ends,
-            1 => ApplyFate::Dies(seconds(1 + self.random.below(120))),
+            0 => ApplyFate::Completes,
+            1 => ApplyFate::Crashes(seconds(1 + self.random.below(120))),
             _ => return self.merge = None,
         };
         let begins = now.checked_add(seconds(10 + self.random.below(150)));
@@ -97,51 +96,55 @@ impl Operators {
         self.merge = begins.ok().map(|at| PendingMerge { files, at, fate });
     }
 
-    /// Does what there is to do now.
     pub(crate) fn act(&mut self, run: &mut Simulation) {
         let now = run.now();
         self.apply(run, now);
         if now < self.due {
             return;
         }
-        let wait = if self.diligent { LOOKS_SOON } else { LOOKS };
+        let wait = if self.diligent { ACTION_INTERVAL_DILIGENT } else { ACTION_INTERVAL };
         self.due = now.checked_add(wait).unwrap_or(now);
         let Some((leader, status)) = run.leader() else { return };
-        // Who is asked while a replica begins is not heard.
+        // A replica that is starting ignores requests.
         let suspended = status.suspended.as_ref().is_some_and(|asked| asked.until.is_none());
         if suspended && self.diligent {
-            run.ask(leader, AuthorizedRequest::Resume { by: "bob".to_owned() });
+            run.send_request(leader, AuthorizedRequest::Resume { by: "bob".to_owned() });
         }
-        for request in asked_for(&status) {
-            if self.does() {
-                run.ask(leader, request);
+        for request in unblocking_requests(&status) {
+            if self.acts_now() {
+                run.send_request(leader, request);
             }
         }
     }
 
-    /// Has CI begin what it has to, and go on with what it has begun.
+    /// Starts a due CI apply, and ends one that crashes.
     fn apply(&mut self, run: &mut Simulation, now: Timestamp) {
-        // The loop lends its lease once nothing is under way.
+        // The controller gives up its lease only without applies in progress.
         let lends = || run.leader().is_some_and(|(_, status)| status.in_progress.is_empty());
         if self.applying.is_none()
             && self.merge.as_ref().is_some_and(|merge| now >= merge.at)
             && lends()
             && let Some(PendingMerge { files, fate, .. }) = self.merge.take()
         {
-            run.lend(CI_MOST);
-            let dies = match fate {
-                ApplyFate::Ends => None,
-                ApplyFate::Dies(after) => now.checked_add(after).ok(),
+            run.give_lease_to_ci(CI_LEASE_MAX);
+            let crashes_at = match fate {
+                ApplyFate::Completes => None,
+                ApplyFate::Crashes(after) => now.checked_add(after).ok(),
             };
-            self.applying = Some(RunningApply { work: Box::pin(carries_out(run, files)), dies });
+            self.applying = Some(RunningApply { work: Box::pin(ci_apply(run, files)), crashes_at });
         }
-        if self.applying.as_ref().and_then(|a| a.dies).is_some_and(|dies| now >= dies) {
+        if self
+            .applying
+            .as_ref()
+            .and_then(|a| a.crashes_at)
+            .is_some_and(|crashes_at| now >= crashes_at)
+        {
             self.applying = None;
-            run.lend(LEASE);
+            run.give_lease_to_ci(LEASE);
         }
     }
 
-    /// Lets CI go on.
+    /// Polls the CI apply.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) {
         let Some(applying) = &mut self.applying else { return };
         if let Poll::Ready(()) = applying.work.as_mut().poll(context) {
@@ -150,8 +153,8 @@ impl Operators {
     }
 }
 
-/// Returns what would have changes be carried out that wait for somebody.
-fn asked_for(status: &Status) -> Vec<AuthorizedRequest> {
+/// Returns the requests that would unblock changes.
+fn unblocking_requests(status: &Status) -> Vec<AuthorizedRequest> {
     let Some(plan) = &status.plan else { return Vec::new() };
     let by = || "alice".to_owned();
     let instance = |row: &ResourceChange| row.change.before.as_ref()?.instance_id.clone();
@@ -185,12 +188,12 @@ fn asked_for(status: &Status) -> Vec<AuthorizedRequest> {
     all
 }
 
-/// Plans again for CI.
+/// Plans again for the CI apply.
 struct CiReplanner<'p>(&'p SimulatedPlanner);
 
 impl std::fmt::Debug for CiReplanner<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Again")
+        f.write_str("CiReplanner")
     }
 }
 
@@ -200,8 +203,8 @@ impl Replan for CiReplanner<'_> {
     }
 }
 
-/// Plans and applies a commit as CI does, and leaves its receipt; whatever fails leaves none.
-fn carries_out(run: &Simulation, files: Rc<SimulatedCommit>) -> impl Future<Output = ()> + use<> {
+/// Plans and applies a commit as CI does, and writes its receipt. A failure leaves no receipt.
+fn ci_apply(run: &Simulation, files: Rc<SimulatedCommit>) -> impl Future<Output = ()> + use<> {
     let (shared, checks) = (Rc::clone(&run.shared), Rc::clone(&run.checks));
     async move {
         let ports = Replica::new(APPLY, &shared);
@@ -209,7 +212,7 @@ fn carries_out(run: &Simulation, files: Rc<SimulatedCommit>) -> impl Future<Outp
         let cluster = shared.world.cluster();
         let commit = files.name.clone();
         let plans = SimulatedPlanner { files, replica: APPLY, shared: Rc::clone(&shared) };
-        // Whoever had the lease ends what it was about to write.
+        // The previous holder finishes its last write.
         shared.time.sleep(SignedDuration::from_secs(2)).await;
         let world = observe(&ports, &ports, &watch, cluster.clone()).await;
         let mut whole = None;
@@ -218,11 +221,11 @@ fn carries_out(run: &Simulation, files: Rc<SimulatedCommit>) -> impl Future<Outp
             if plan.capacity.waves.iter().all(|wave| wave.addresses.is_empty()) {
                 whole = Some(!plan.errored);
             } else if plan.applyable {
-                checks.borrow_mut().ci_carries_out(&plan);
-                let again = CiReplanner(&plans);
+                checks.borrow_mut().record_ci_apply(&plan);
+                let replanner = CiReplanner(&plans);
                 let settings = ApplySettings {
                     catalog: Some(plans.catalog()),
-                    ..ApplySettings::new(cluster, &again)
+                    ..ApplySettings::new(cluster, &replanner)
                 };
                 let ports = Ports { cloud: &ports, cluster: &ports, clock: &watch };
                 let end = apply(&plan, &ports, &settings, &mut |_| ()).await;
@@ -231,7 +234,8 @@ fn carries_out(run: &Simulation, files: Rc<SimulatedCommit>) -> impl Future<Outp
         }
         if let Some(whole) = whole {
             let at = shared.time.now();
-            shared.kept.borrow_mut().ci_apply = Some(CiApply { commit, at, complete: whole });
+            shared.persisted_state.borrow_mut().ci_apply =
+                Some(CiApply { commit, at, complete: whole });
         }
         shared.lease.set(None);
     }

@@ -1,6 +1,6 @@
 //! Random controller settings of a seed: mode, windows, approval, CI applies, hints.
 //!
-//! They are drawn from chance of their own, so that what goes wrong in a seed does not depend on them.
+//! They use a random generator of their own, so that the faults of a seed do not depend on them.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use jiff::SignedDuration;
 use super::random::Random;
 use super::repository::Commit;
 
-/// Seeds of a thousand that draw settings; the others run in mode `full` with nothing else said, so that it stays
-/// well tested that all comes to rest by itself.
-const DRAW: u64 = 450;
-/// How long CI has for what a merge changed.
-pub(crate) const PATIENCE: SignedDuration = SignedDuration::from_mins(4);
-/// Minutes of the day in which there are windows: longer than any run.
+/// Seeds per thousand that have settings. The others run in mode `full` without further settings,
+/// which keeps unattended convergence well tested.
+const SETTINGS_PERMILLE: u64 = 450;
+/// CI timeout of a merge.
+pub(crate) const CI_TIMEOUT: SignedDuration = SignedDuration::from_mins(4);
+/// Minutes of the day with windows. The range exceeds any run.
 const WINDOWS: std::ops::Range<u32> = 720..1380;
 
-/// Windows: open for some minutes of every so many.
+/// Windows of `open` minutes that start every `every` minutes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Windows {
     first: u32,
@@ -25,83 +25,83 @@ struct Windows {
     every: u32,
 }
 
-/// What was drawn.
+/// Settings of a seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RandomSettings {
-    /// Another mode than `full`, and from when on.
+    /// Mode other than `full`, and the time from which it applies.
     pub(crate) mode: Option<(&'static str, SignedDuration)>,
-    /// What approves plans, where it is not their merge.
+    /// Approval rule other than the merge.
     pub(crate) approval: Option<&'static str>,
     windows: Option<Windows>,
-    /// Whether CI carries out what a merge changes.
+    /// True if CI applies merges.
     pub(crate) ci: bool,
-    /// Whether pods are steered.
-    steers: bool,
-    /// Whether each removal asks for a confirmation.
-    confirms: bool,
-    /// When somebody suspends the loop until all is mended.
-    pub(crate) suspends: Option<SignedDuration>,
-    /// When somebody has approval, windows and CI passed over for a few minutes.
-    pub(crate) breaks_glass: Option<SignedDuration>,
+    /// True if pods are nominated to nodes.
+    nominates: bool,
+    /// True if each removal requires a confirmation.
+    confirms_removals: bool,
+    /// Time of a suspension without end.
+    pub(crate) suspends_at: Option<SignedDuration>,
+    /// Start of a break-glass period of a few minutes.
+    pub(crate) break_glass_at: Option<SignedDuration>,
 }
 
 impl RandomSettings {
-    /// Returns what a seed draws.
+    /// Returns the settings of a seed.
     #[must_use]
-    pub(crate) fn of(seed: u64) -> Self {
+    pub(crate) fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5E77_1465);
-        if !random.chance(DRAW) {
+        if !random.chance(SETTINGS_PERMILLE) {
             return Self::default();
         }
         let minute = |random: &mut Random, n: u64| {
             SignedDuration::from_mins(i64::try_from(random.below(n)).unwrap_or(0))
         };
-        let mut drawn = Self::default();
+        let mut settings = Self::default();
         match random.below(10) {
-            0 | 1 => drawn.mode = Some(("observe", minute(&mut random, 12))),
-            2 | 3 => drawn.mode = Some(("additive", minute(&mut random, 12))),
+            0 | 1 => settings.mode = Some(("observe", minute(&mut random, 12))),
+            2 | 3 => settings.mode = Some(("additive", minute(&mut random, 12))),
             _ => {}
         }
         match random.below(10) {
-            0 | 1 => drawn.approval = Some("digest"),
-            2 => drawn.approval = Some("policy"),
+            0 | 1 => settings.approval = Some("digest"),
+            2 => settings.approval = Some("policy"),
             _ => {}
         }
         if random.chance(250) {
             let patterns = [(3, 6), (4, 10), (5, 15)];
             let (open, every) = random.pick(&patterns).copied().unwrap_or((3, 6));
             let first = u32::try_from(random.below(10)).unwrap_or(0);
-            drawn.windows = Some(Windows { first, open, every });
+            settings.windows = Some(Windows { first, open, every });
         }
-        drawn.ci = random.chance(250);
-        drawn.steers = random.chance(350);
-        drawn.confirms = random.chance(200);
-        drawn.suspends = random.chance(150).then(|| minute(&mut random, 18));
-        let passes_over = drawn.windows.is_some() || drawn.approval.is_some() || drawn.ci;
-        let breaks = passes_over && random.chance(200);
-        drawn.breaks_glass = breaks.then(|| minute(&mut random, 18));
-        // What draws nothing is steered: a hint may change nothing.
-        drawn.steers |= drawn == Self::default();
-        drawn
+        settings.ci = random.chance(250);
+        settings.nominates = random.chance(350);
+        settings.confirms_removals = random.chance(200);
+        settings.suspends_at = random.chance(150).then(|| minute(&mut random, 18));
+        let has_gates = settings.windows.is_some() || settings.approval.is_some() || settings.ci;
+        let has_break_glass = has_gates && random.chance(200);
+        settings.break_glass_at = has_break_glass.then(|| minute(&mut random, 18));
+        // A seed without settings nominates pods, because nominations must not change the result.
+        settings.nominates |= settings == Self::default();
+        settings
     }
 
-    /// Returns a commit with these settings, but for the mode.
+    /// Returns the commit with these settings except for the mode.
     #[must_use]
-    pub(crate) fn on(&self, commit: Commit) -> Commit {
+    pub(crate) fn apply_to(&self, commit: Commit) -> Commit {
         let mut controller = commit.controller.clone();
-        let mut says = |text: &str| controller.push_str(text);
+        let mut append = |text: &str| controller.push_str(text);
         if let Some(approval) = self.approval {
-            says(&format!(", approval: {approval}"));
+            append(&format!(", approval: {approval}"));
         }
-        if self.steers {
-            says(", steer: true");
+        if self.nominates {
+            append(", steer: true");
         }
-        if self.confirms {
-            says(", confirm: [web]");
+        if self.confirms_removals {
+            append(", confirm: [web]");
         }
         let mut apply = Vec::new();
         if self.ci {
-            says(&format!(", ciPatience: {}m", PATIENCE.as_mins()));
+            append(&format!(", ciTimeout: {}m", CI_TIMEOUT.as_mins()));
             apply.push("by: ci".to_owned());
         }
         if let Some(Windows { first, open, every }) = self.windows {
@@ -122,20 +122,29 @@ impl RandomSettings {
 
 impl fmt::Display for RandomSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { mode, approval, windows, ci, steers, confirms, suspends, breaks_glass } = self;
-        let at = |time: &SignedDuration| format!("from minute {} on", time.as_mins());
+        let Self {
+            mode,
+            approval,
+            windows,
+            ci,
+            nominates,
+            confirms_removals,
+            suspends_at,
+            break_glass_at,
+        } = self;
+        let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
         all.extend(mode.iter().map(|(mode, time)| format!("mode {mode} {}", at(time))));
         all.extend(approval.iter().map(|approval| format!("approved by {approval}")));
         all.extend(windows.iter().map(|Windows { first, open, every }| {
-            format!("windows of {open} minutes every {every}, from minute {first} on")
+            format!("windows of {open} minutes every {every} minutes, from minute {first}")
         }));
-        all.extend(ci.then(|| "CI applies merges, or not".to_owned()));
-        all.extend(steers.then(|| "steered".to_owned()));
-        all.extend(confirms.then(|| "removals are confirmed".to_owned()));
-        all.extend(suspends.iter().map(|time| format!("suspended {}", at(time))));
-        all.extend(breaks_glass.iter().map(|time| format!("glass broken {}", at(time))));
-        let none = "nothing but mode full".to_owned();
+        all.extend(ci.then(|| "CI may apply merges".to_owned()));
+        all.extend(nominates.then(|| "nominations".to_owned()));
+        all.extend(confirms_removals.then(|| "removals are confirmed".to_owned()));
+        all.extend(suspends_at.iter().map(|time| format!("suspended {}", at(time))));
+        all.extend(break_glass_at.iter().map(|time| format!("break-glass {}", at(time))));
+        let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }
 }

@@ -21,7 +21,7 @@ use jiff::SignedDuration;
 
 use super::environment::SharedWorld;
 
-/// The types that pools may use: few, so that plans are cheap.
+/// Instance types of the pools, few to keep plans cheap.
 const TYPES: [&str; 4] = ["m5.large", "m5.xlarge", "c5.large", "r5.large"];
 
 const POOLS: &str = r"
@@ -48,38 +48,38 @@ spec:
   securityGroupSelectorTerms: [{ tags: { x: z } }]
 ";
 
-/// A commit of the repository.
+/// The content of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Commit {
-    /// How many replicas of each workload.
+    /// Number of replicas by workload.
     pub(crate) replicas: BTreeMap<String, u32>,
-    /// The image of the nodes.
+    /// Image of the nodes.
     pub(crate) image: String,
-    /// Least pods that must serve of `api`, where a budget protects it.
+    /// `minAvailable` of the disruption budget of `api`, if it has one.
     pub(crate) budget: Option<String>,
-    /// What each pod asks for, in thousandths of a core.
+    /// CPU request of each pod, in millicores.
     pub(crate) cpu: u32,
-    /// Node groups of eksctl, which are ours to size.
+    /// Node groups of eksctl, which Fleetwright scales.
     pub(crate) groups: String,
-    /// The pool, where there is one.
+    /// Name of the pool, if there is one.
     pub(crate) pool: Option<String>,
-    /// Whether the node class that the pool names is there.
+    /// True if the node class of the pool exists.
     pub(crate) class: bool,
-    /// More of the template of the pool.
+    /// Additional fields of the template of the pool.
     pub(crate) template: String,
-    /// More of the pool.
+    /// Additional fields of the pool.
     pub(crate) disruption: String,
     /// Annotations of the pods of `api`.
     pub(crate) annotations: String,
-    /// More objects.
+    /// Additional objects.
     pub(crate) objects: String,
-    /// More of `spec`.
+    /// Additional fields of `spec`.
     pub(crate) fleet: String,
-    /// What the loop may do.
+    /// Mode of the controller.
     pub(crate) mode: &'static str,
-    /// More of `spec.controller`.
+    /// Additional fields of `spec.controller`.
     pub(crate) controller: String,
-    /// More of `spec.apply`.
+    /// Additional fields of `spec.apply`.
     pub(crate) apply: String,
 }
 
@@ -106,7 +106,7 @@ impl Default for Commit {
 }
 
 impl Commit {
-    /// Returns the same commit with another number of replicas.
+    /// Returns the commit with another number of replicas of a workload.
     #[must_use]
     pub(crate) fn with(mut self, workload: &str, replicas: u32) -> Self {
         self.replicas.insert(workload.to_owned(), replicas);
@@ -158,29 +158,26 @@ impl Commit {
             file("workloads.yaml", workloads),
             file("cluster.yaml", self.groups.clone()),
         ];
-        // A render that gave nothing leaves nothing behind.
+        // An empty render produces no file.
         let holds = |file: &TreeFile| file.content.as_ref().is_ok_and(|text| !text.is_empty());
         Tree { files: files.into_iter().filter(holds).collect() }
     }
 }
 
-/// A commit, read.
+/// A parsed commit.
 pub(crate) struct SimulatedCommit {
-    /// The name of the commit.
     pub(crate) name: String,
-    /// Its settings.
     pub(crate) fleet: Fleet,
-    /// What it asks for.
     pub(crate) desired: Rc<Desired>,
-    /// What can be had.
+    /// Available instance types.
     pub(crate) catalog: Rc<Catalog>,
 }
 
 impl SimulatedCommit {
-    /// Reads a commit, with what can be had.
+    /// Parses a commit.
     ///
     /// # Panics
-    /// Where the commit has problems: those of the simulation have none, but for a class that is missing.
+    /// Panics if the commit has problems other than a missing node class.
     #[must_use]
     pub(crate) fn read(commit: &Commit, number: usize, catalog: &Rc<Catalog>) -> Rc<Self> {
         let tree = commit.files();
@@ -196,15 +193,15 @@ impl SimulatedCommit {
         })
     }
 
-    /// Returns whether the commit asks for nothing at all.
+    /// Returns whether the commit declares neither workloads nor pools.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.desired.workloads.is_empty() && self.desired.pools.is_empty()
     }
 
-    /// Returns what is read of the commit beside what plans are made from.
+    /// Returns the revision of the commit as the controller reads it.
     #[must_use]
-    pub(crate) fn head(&self) -> Revision {
+    pub(crate) fn revision(&self) -> Revision {
         let rests = self.desired.pools.values();
         let rests = rests.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
         Revision {
@@ -219,7 +216,7 @@ impl SimulatedCommit {
         }
     }
 
-    /// Returns what a delivery tool brings the world to.
+    /// Returns the workloads that a delivery tool applies to the world.
     #[must_use]
     pub(crate) fn delivery(&self) -> Delivery {
         let workloads = self.desired.workloads.values().map(|workload| {
@@ -244,7 +241,7 @@ impl SimulatedCommit {
         }
     }
 
-    /// Returns how pods of the world are shaped.
+    /// Returns the function that computes the shapes of the world's pods.
     #[must_use]
     pub(crate) fn shapes(self: &Rc<Self>) -> ShapeFn {
         let files = Rc::clone(self);
@@ -254,10 +251,10 @@ impl SimulatedCommit {
     }
 }
 
-/// Returns what can be had in the simulation.
+/// Returns the instance types of the simulation.
 ///
 /// # Panics
-/// Where the embedded catalogue has no such region.
+/// Panics if the embedded catalog lacks the region.
 #[must_use]
 pub(crate) fn catalog() -> Rc<Catalog> {
     let mut catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the region is embedded");
@@ -265,14 +262,15 @@ pub(crate) fn catalog() -> Rc<Catalog> {
     Rc::new(catalog)
 }
 
-/// Most instances that a plan launches of which the policy of the simulation does not warn.
-const UNWARNED: usize = 2;
+/// Maximum number of launches without a warning of the simulated policy.
+const LAUNCHES_WITHOUT_WARNING: usize = 2;
 
-/// Judges a plan as policies do, where they are what approves: one warns of what launches many.
-fn judged(mut plan: Plan, fleet: &Fleet) -> Plan {
+/// Attaches the result of a policy check if policies approve plans. The policy warns about many
+/// launches.
+fn with_policy_checks(mut plan: Plan, fleet: &Fleet) -> Plan {
     if fleet.controller.approval == ApprovalRule::Policy {
         let launch = plan.capacity.waves.iter().filter(|wave| wave.step == WaveStep::Launch);
-        let many = launch.flat_map(|wave| &wave.addresses).count() > UNWARNED;
+        let many = launch.flat_map(|wave| &wave.addresses).count() > LAUNCHES_WITHOUT_WARNING;
         let status = if many { CheckStatus::Warn } else { CheckStatus::Pass };
         let check = Check { name: "many.warn".to_owned(), status, ..Check::default() };
         policy::attach_checks(&mut plan, vec![check]);
@@ -281,20 +279,19 @@ fn judged(mut plan: Plan, fleet: &Fleet) -> Plan {
     plan
 }
 
-/// Makes plans from a commit.
+/// A planner for a commit.
 pub(crate) struct SimulatedPlanner {
-    /// The commit.
     pub(crate) files: Rc<SimulatedCommit>,
-    /// For which replica.
+    /// Replica that plans.
     pub(crate) replica: usize,
-    /// Time, and how long planning takes of it.
+    /// Shared state, with the time and the duration of planning.
     pub(crate) shared: Rc<SharedWorld>,
 }
 
 impl SimulatedPlanner {
-    /// Lets as much time pass as it takes to plan.
-    async fn think(&self) {
-        let seconds = i64::try_from(self.shared.faults.get().thinks).unwrap_or(0);
+    /// Waits for the duration of planning.
+    async fn wait_for_planning(&self) {
+        let seconds = i64::try_from(self.shared.faults.get().planning_seconds).unwrap_or(0);
         if seconds > 0 {
             self.shared.time.sleep(SignedDuration::from_secs(seconds)).await;
         }
@@ -345,8 +342,8 @@ impl RevisionPlanner for SimulatedPlanner {
         } = limits;
         let exclude = exclude.iter().map(ToString::to_string).collect();
         let scope = Scope { exclude, only, running, ..Scope::default() };
-        self.think().await;
-        judged(planner::plan(&self.inputs(&world, scope)), &self.files.fleet)
+        self.wait_for_planning().await;
+        with_policy_checks(planner::plan(&self.inputs(&world, scope)), &self.files.fleet)
     }
 
     async fn replan_pinned(
@@ -355,11 +352,11 @@ impl RevisionPlanner for SimulatedPlanner {
         world: Arc<Observed>,
         running: bool,
     ) -> PinnedPlan {
-        self.think().await;
+        self.wait_for_planning().await;
         let scope = Scope { running, ..Scope::default() };
         let pinned = planner::plan_pinned(&self.inputs(&world, scope), &plan);
         let dropped = pinned.dropped.keys().cloned().collect();
-        self.shared.was_pinned(self.replica, &plan.capacity.plan_id, dropped);
+        self.shared.record_replan(self.replica, &plan.capacity.plan_id, dropped);
         pinned
     }
 

@@ -11,42 +11,40 @@ use fleetwright::apply::ports::Clock;
 use fleetwright::simulator::World;
 use jiff::{SignedDuration, Timestamp};
 
-/// The time of a world, as everybody in it sees it.
+/// The time of a world, common to all replicas.
 pub(crate) struct VirtualTime {
     world: Rc<World>,
     sleepers: RefCell<BTreeSet<Timestamp>>,
 }
 
 impl VirtualTime {
-    /// Returns the time of `world`.
     #[must_use]
-    pub(crate) fn of(world: &Rc<World>) -> Rc<Self> {
+    pub(crate) fn new(world: &Rc<World>) -> Rc<Self> {
         Rc::new(Self { world: Rc::clone(world), sleepers: RefCell::default() })
     }
 
-    /// Returns the moment it is.
     #[must_use]
     pub(crate) fn now(&self) -> Timestamp {
         self.world.current_time()
     }
 
-    /// Waits.
+    /// Waits for `duration`.
     pub(crate) fn sleep(self: &Rc<Self>, duration: SignedDuration) -> Sleep {
         let until = self.now().checked_add(duration).unwrap_or(Timestamp::MAX);
         Sleep { time: Rc::clone(self), until }
     }
 
-    /// Lets time pass until somebody wakes up, at most until `limit`.
-    pub(crate) fn pass(&self, limit: Timestamp) {
+    /// Advances to the next wake-up, at most to `limit`.
+    pub(crate) fn advance(&self, limit: Timestamp) {
         let first = self.sleepers.borrow_mut().pop_first();
         let until = first.unwrap_or(limit).min(limit).max(self.now());
         self.world.advance_to(until);
-        // Whoever is still asleep says so again when asked.
+        // The other sleepers register again when they are polled.
         self.sleepers.borrow_mut().clear();
     }
 }
 
-/// A wait.
+/// A wait until a time.
 pub(crate) struct Sleep {
     time: Rc<VirtualTime>,
     until: Timestamp,
@@ -64,11 +62,10 @@ impl Future for Sleep {
     }
 }
 
-/// The clock of one replica, which may be wrong.
+/// The clock of one replica, which may be off.
 pub(crate) struct ReplicaClock {
-    /// The time of the world.
     pub(crate) time: Rc<VirtualTime>,
-    /// How far the clock is off.
+    /// Offset of the clock from the time of the world.
     pub(crate) offset: Cell<SignedDuration>,
 }
 

@@ -27,7 +27,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns whether writes are allowed now.
+/// A function that returns true while writes are allowed.
 type WritePermit = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Scheduled actions by Auto Scaling group.
@@ -47,19 +47,19 @@ pub struct Aws {
     pub(super) limiter: RateLimiter,
     /// Name of the cluster that owns the instances.
     pub(super) cluster: String,
-    /// The tag key that every resource of the cluster carries, whichever tool created it.
+    /// Tag key of all resources of the cluster, from any tool.
     pub(super) owned_tag: String,
     /// Pools and node classes for launches. Launches fail without it.
     launch_context: Mutex<Option<Arc<LaunchContext>>>,
     /// Cached results of the node-class selectors.
     pub(super) resolution: ResolutionCache,
-    /// Whether capacity reservations are read.
+    /// True if capacity reservations are read.
     reads_reservations: AtomicBool,
     /// Fargate profiles with the time of the read.
     pub(super) cached_profiles: Mutex<Option<(Instant, Vec<FargateProfile>)>>,
     /// Scheduled actions of groups with the time of the read.
     pub(super) cached_schedules: Mutex<Option<(Instant, ScheduledActions)>>,
-    /// Checked right before an instance is launched or terminated. Without it, writes are allowed.
+    /// Check before each launch and each termination. Without it, writes are allowed.
     write_permit: OnceLock<WritePermit>,
     call_meter: SharedHistograms,
 }

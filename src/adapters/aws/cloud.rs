@@ -14,7 +14,7 @@ use crate::apply::ports::{Cloud, CloudInventory, LaunchOutcome, LaunchRequest, P
 use crate::model::ids::{GroupName, InstanceId};
 use crate::model::observed::{Instance, InstanceState, tag};
 
-/// Most values of one filter. Source: EC2 API reference, `DescribeInstances`.
+/// Maximum number of values in one filter. Source: EC2 API reference, `DescribeInstances`.
 const FILTER_VALUES_MAX: usize = 200;
 
 /// Error code of EC2 for an instance that does not exist, or no longer exists.

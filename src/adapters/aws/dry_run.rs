@@ -101,7 +101,7 @@ impl DryRunLaunch<'_> {
         let own = [(tag::CLUSTER, cluster), (tag::POOL, self.pool.as_str())];
         let own: BTreeMap<String, String> =
             own.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let tags = launch_tags(self.class, cluster, (self.image.1, &own));
+        let tags = launch_tags(self.class, cluster, self.image.1, &own);
         let kinds = [ResourceType::Instance, ResourceType::Volume];
         let of = |kind| {
             TagSpecification::builder().resource_type(kind).set_tags(Some(tags.clone())).build()

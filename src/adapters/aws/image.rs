@@ -15,6 +15,13 @@ use crate::model::observed::{Accelerator, Arch, Hardware, ImageChoice};
 /// Error code of Systems Manager for a missing parameter.
 const NO_SUCH_PARAMETER: &str = "ParameterNotFound";
 
+/// An image that AWS publishes, by family and version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ImageAlias<'a> {
+    family: &'a str,
+    version: &'a str,
+}
+
 fn ec2_arch(arch: Arch) -> &'static str {
     match arch {
         Arch::Amd64 => "x86_64",
@@ -28,10 +35,11 @@ fn ec2_arch(arch: Arch) -> &'static str {
 ///
 /// Source: EKS user guide, "retrieve AMI IDs"; Bottlerocket's README.
 pub(super) fn ssm_parameter_path(
-    (family, version): (&str, &str),
+    alias: ImageAlias<'_>,
     hardware: Hardware,
     kubernetes: &str,
 ) -> Option<String> {
+    let ImageAlias { family, version } = alias;
     let Hardware { arch, accelerator } = hardware;
     let cpu = ec2_arch(arch);
     let eks = format!("/aws/service/eks/optimized-ami/{kubernetes}");
@@ -154,7 +162,7 @@ impl Aws {
 
     async fn published_image(
         &self,
-        alias: (&str, &str),
+        alias: ImageAlias<'_>,
         hardware: Hardware,
         kubernetes: &str,
     ) -> Result<String, AwsError> {
@@ -224,10 +232,10 @@ impl Aws {
     }
 }
 
-/// Returns family and version of the first alias in `terms`.
-fn alias(terms: &[ImageTerm]) -> Option<(&str, &str)> {
+/// Returns the first alias in `terms`.
+fn alias(terms: &[ImageTerm]) -> Option<ImageAlias<'_>> {
     let mut aliases = terms.iter().filter_map(|term| match term {
-        ImageTerm::Alias { family, version } => Some((family.as_str(), version.as_str())),
+        ImageTerm::Alias { family, version } => Some(ImageAlias { family, version }),
         ImageTerm::Parameter(_) | ImageTerm::Owned(..) => None,
     });
     aliases.next()
@@ -259,7 +267,8 @@ fn no_image_selected(terms: &[ImageTerm], arch: Arch) -> AwsError {
     ))
 }
 
-fn no_image_published((family, version): (&str, &str), arch: Arch) -> AwsError {
+fn no_image_published(alias: ImageAlias<'_>, arch: Arch) -> AwsError {
+    let ImageAlias { family, version } = alias;
     let arch = ec2_arch(arch);
     AwsError::Missing(format!("image {family}@{version} does not exist for {arch}"))
 }
@@ -274,7 +283,7 @@ mod tests {
         let arm = Hardware { arch: Arch::Arm64, ..plain };
         let gpu = Hardware { accelerator: Accelerator::Nvidia, ..plain };
         let eks = "/aws/service/eks/optimized-ami/1.33";
-        for (alias, hardware, expected) in [
+        for ((family, version), hardware, expected) in [
             (
                 ("al2023", "latest"),
                 arm,
@@ -301,6 +310,7 @@ mod tests {
             ),
             (("windows2022", "latest"), arm, None),
         ] {
+            let alias = ImageAlias { family, version };
             assert_eq!(
                 ssm_parameter_path(alias, hardware, "1.33"),
                 expected,

@@ -29,7 +29,8 @@ use crate::model::desired::{Identity, NodeClass, UserData};
 use crate::model::market::CapacityType;
 use crate::model::observed::{Hardware, KEY_LABEL, tag};
 
-/// Attempts of a throttled launch, and the first backoff. Each further backoff is twice as long.
+/// Maximum attempts of a throttled launch, and the first backoff. Each further backoff is twice as
+/// long.
 const THROTTLED_ATTEMPTS_MAX: u32 = 3;
 const THROTTLED_BACKOFF: Duration = Duration::from_millis(500);
 
@@ -65,7 +66,7 @@ impl Aws {
         };
         let end = self
             .create_fleet_with_retry(|| {
-                self.create_fleet_request((class, request), template.clone(), &subnet.id)
+                self.create_fleet_request(class, request, template.clone(), &subnet.id)
             })
             .await;
         if let Err(AwsError::Port(error)) = &end
@@ -115,7 +116,8 @@ impl Aws {
     /// Returns the request for a fleet of one instance in one subnet.
     fn create_fleet_request(
         &self,
-        (class, request): (&NodeClass, &LaunchRequest),
+        class: &NodeClass,
+        request: &LaunchRequest,
         template: String,
         subnet: &str,
     ) -> CreateFleetFluentBuilder {
@@ -141,7 +143,7 @@ impl Aws {
                 DefaultTargetCapacityType::OnDemand
             })
             .build();
-        let tags = launch_tags(class, &self.cluster, (&request.image, &request.tags));
+        let tags = launch_tags(class, &self.cluster, &request.image, &request.tags);
         let specifications = [ResourceType::Instance, ResourceType::Volume, ResourceType::Fleet];
         let specifications = specifications.map(|kind| {
             TagSpecification::builder().resource_type(kind).set_tags(Some(tags.clone())).build()
@@ -172,7 +174,7 @@ impl Aws {
         request: &LaunchRequest,
     ) -> Result<TemplateContent<'c>, AwsError> {
         let hardware = Hardware::from_labels(&request.labels);
-        let image = self.launch_image(context, (class, hardware)).await?;
+        let image = self.launch_image(context, class, hardware).await?;
         let groups = self.launch_security_groups(context, class).await?;
         let profile = self.instance_profile(context, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
@@ -286,7 +288,8 @@ fn launch_outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> 
 pub(super) fn launch_tags(
     class: &NodeClass,
     cluster: &str,
-    (image, ours): (&str, &BTreeMap<String, String>),
+    image: &str,
+    ours: &BTreeMap<String, String>,
 ) -> Vec<Tag> {
     let mut tags: BTreeMap<&str, &str> =
         class.tags.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();

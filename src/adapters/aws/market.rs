@@ -19,9 +19,9 @@ const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
 /// Validity of cached answers between commands. Zones and list prices change by the month,
-/// offerings by the week, quotas on request, spot prices a few times a day; a type never changes.
-/// An expired answer is closer to the truth than embedded data, which is of another account, region
-/// and day.
+/// offerings by the week, quotas on request, and spot prices a few times a day. The data of a type
+/// never changes. An expired answer is closer to the truth than the embedded data of another
+/// account, region and day.
 const TYPES: Freshness = Freshness { fresh_for: DAY.saturating_mul(7), usable_for: YEAR };
 const ZONES: Freshness = Freshness { fresh_for: DAY, usable_for: MONTH };
 const PRICES: Freshness = Freshness { fresh_for: DAY, usable_for: MONTH.saturating_mul(3) };
@@ -31,7 +31,8 @@ const SPOT: Freshness = Freshness { fresh_for: Duration::from_mins(10), usable_f
 const MONTH: Duration = DAY.saturating_mul(30);
 const YEAR: Duration = DAY.saturating_mul(365);
 
-/// Most types whose prices are requested one by one; the price list of a region is a dozen pages.
+/// Maximum number of types whose prices are requested individually. The price list of a region has
+/// a dozen pages.
 const SINGLE_PRICES_MAX: usize = 8;
 
 impl MarketQuery<'_> {
@@ -39,16 +40,16 @@ impl MarketQuery<'_> {
     /// allows spot.
     ///
     /// # Errors
-    /// With the reason, if zones or offerings are unknown.
+    /// Returns the reason if zones or offerings are unknown.
     pub async fn read(&self, aws: &Aws, account: &str) -> Result<Market, String> {
         let cache = MarketCache::for_account(account, self.region.as_str(), Timestamp::now());
         MarketReader::new(cache).market(aws, self).await
     }
 
-    /// Returns the offerings through the answers cached in memory.
+    /// Returns the offerings with the answers that are cached in memory.
     ///
     /// # Errors
-    /// With the reason, if zones or offerings are unknown.
+    /// Returns the reason if zones or offerings are unknown.
     pub async fn read_cached(&self, aws: &Aws, answers: &MarketAnswers) -> Result<Market, String> {
         MarketReader::new(MarketCache::in_memory(answers, Timestamp::now())).market(aws, self).await
     }
@@ -128,8 +129,8 @@ impl<'m> MarketReader<'m> {
         Ok(market)
     }
 
-    /// Reads list prices where the embedded list is incomplete. If none can be read, embedded
-    /// prices stand in.
+    /// Reads the list prices that the embedded list lacks. Falls back to embedded prices if none
+    /// can be read.
     async fn list_prices(&mut self, aws: &Aws, region: &str, scope: PriceScope) -> ListPrices {
         match scope {
             PriceScope::Types(names) if names.len() <= SINGLE_PRICES_MAX => {
@@ -146,8 +147,8 @@ impl<'m> MarketReader<'m> {
         }
     }
 
-    /// Reads the prices of a few types. After one failure the others are not requested, so that a
-    /// timeout is waited for once.
+    /// Reads the prices of a few types. After a failure it requests no further prices, so that it
+    /// awaits at most one timeout.
     async fn single_prices(
         &mut self,
         aws: &Aws,
@@ -183,7 +184,7 @@ impl<'m> MarketReader<'m> {
         listed
     }
 
-    /// Accepts an answer, and notes one that is expired.
+    /// Returns an answer with the time of its request, and records an expired one.
     fn accept<T>(&mut self, given: MarketAnswer<T, PortError>) -> (Timestamp, T) {
         let MarketAnswer { read_at, answer, stale_because } = given;
         if let Some(why) = stale_because {
@@ -194,7 +195,7 @@ impl<'m> MarketReader<'m> {
         (read_at, answer)
     }
 
-    /// Continues with an empty answer, and notes the data that stands in.
+    /// Returns an empty answer, and records the data that is used instead.
     fn missing<T: Default>(&mut self, why: &PortError, stands_in: &str) -> T {
         self.note_unread(format!("{why}; {stands_in}"));
         T::default()

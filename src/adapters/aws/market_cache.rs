@@ -1,8 +1,8 @@
 //! A cache of EC2 answers that rarely change, between commands or for the life of a controller.
 //!
-//! Data that decides safety is never cached: instances, nodes and pods are read each time. The key
-//! holds account, region and endpoint; entries expire and hold no secret. An expired answer stands
-//! in for a failed request, and says so. A broken cache costs time alone.
+//! Safety decisions never use the cache: instances, nodes and pods are read each time. The key
+//! contains account, region and endpoint. Entries expire and contain no secret. An expired answer
+//! replaces that of a failed request and is marked as stale. A broken cache only costs time.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use crate::adapters::cache::ResultCache;
 use crate::adapters::subprocess;
 
-/// Most answers in memory; a repository asks about a dozen questions.
+/// Maximum number of answers in memory. A repository needs about a dozen.
 const ANSWERS_MAX: usize = 64;
 
 /// Prefix of the variables that redirect AWS calls.
@@ -69,7 +69,7 @@ impl MarketAnswers {
 
     fn put(&self, key: String, bytes: Vec<u8>) {
         let mut answers = self.lock();
-        // Questions name instance types; questions about removed pools are not asked again.
+        // Questions name instance types, and those about removed pools do not recur.
         if answers.len() >= ANSWERS_MAX {
             let oldest = answers.iter().min_by_key(|(_, (number, _))| *number);
             let oldest = oldest.map(|(key, _)| key.clone());
@@ -94,7 +94,7 @@ impl<T> CachedAnswer<T> {
     }
 }
 
-/// The time that an answer is fresh, and the time that it stands in for a failed request.
+/// Time for which an answer is fresh, and for which it may replace that of a failed request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Freshness {
     pub(super) fresh_for: Duration,
@@ -106,7 +106,7 @@ pub(super) struct Freshness {
 pub(super) struct MarketAnswer<T, E> {
     pub(super) read_at: Timestamp,
     pub(super) answer: T,
-    /// The error of the request for which this expired answer stands in.
+    /// Error of the failed request whose answer this expired answer replaces.
     pub(super) stale_because: Option<E>,
 }
 
@@ -133,11 +133,11 @@ impl<'m> MarketCache<'m> {
         Self { storage, scope, now }
     }
 
-    /// Returns a fresh cached answer to `question`; otherwise asks, and caches the answer. If
-    /// asking fails, an expired answer stands in. An answer from the future is ignored.
+    /// Returns a fresh cached answer to `question`, or sends the request and caches its answer. If
+    /// the request fails, returns an expired answer. Ignores an answer from the future.
     ///
     /// # Errors
-    /// Fails if asking fails and no answer stands in.
+    /// Returns the error of the request if no answer is cached.
     pub(super) async fn get_or_ask<T: Serialize + DeserializeOwned, E>(
         &self,
         question: Json,
@@ -182,7 +182,7 @@ mod tests {
     const FRESHNESS: Freshness =
         Freshness { fresh_for: Duration::from_hours(1), usable_for: Duration::from_hours(2) };
 
-    /// Asks for a number that increases with each request.
+    /// A cache whose request returns an increasing number.
     struct CacheHarness<'d> {
         folder: &'d Path,
         answers: Option<MarketAnswers>,
@@ -194,7 +194,7 @@ mod tests {
             self.answer(account, now, true).expect("answered").answer
         }
 
-        /// Asks; the request succeeds if `works`.
+        /// Sends a request that succeeds if `works`.
         fn answer(
             &self,
             account: &str,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_answers_count_per_account_and_broken_ones_never() {
+    fn answers_are_cached_per_account_and_broken_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = folder.path().join("market");
         let harness = CacheHarness { folder: &folder, answers: None, count: Cell::new(0) };

@@ -45,8 +45,8 @@ fn has_selectors(class: &NodeClass, part: NodeClassField) -> bool {
 impl Aws {
     /// Resolves the selectors of classes whose results are not fresh. `kubernetes` is the version,
     /// or the reason that it is unknown. Failures are reported in
-    /// [`crate::apply::ports::CloudInventory::resolved`]. If another resolution is running, this call
-    /// does nothing.
+    /// [`crate::apply::ports::CloudInventory::resolved`]. If another resolution is running, this
+    /// call does nothing.
     pub async fn resolve_node_classes(
         &self,
         classes: &[&NodeClass],
@@ -110,7 +110,8 @@ impl Aws {
     pub(super) async fn launch_image(
         &self,
         context: &LaunchContext,
-        (class, hardware): (&NodeClass, Hardware),
+        class: &NodeClass,
+        hardware: Hardware,
     ) -> Result<String, AwsError> {
         let [key, _, _] = resolution_keys(class, &context.kubernetes_version);
         if let Some(ResolvedSelector::Images(known)) = self.resolution.resolved_selector(&key)

@@ -75,7 +75,7 @@ impl Aws {
     ) -> Result<ByInstanceType<BTreeMap<ZoneName, MicroUsd>>, PortError> {
         let product = Filter::builder().name("product-description").values(PRODUCT);
         let types = types.iter().map(|name| InstanceType::from(name.as_str()));
-        // From now on: EC2 then returns the price in effect for each type and zone.
+        // With a start time of now, EC2 returns the price in effect for each type and zone.
         let request = self
             .ec2
             .describe_spot_price_history()

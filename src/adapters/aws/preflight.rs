@@ -58,7 +58,7 @@ fn check_auto_mode(bootstrap: &ClusterBootstrap) -> Result<String, String> {
 pub struct NodeRole {
     /// ARN.
     pub arn: String,
-    /// Whether EKS has an access entry for the role. The older `aws-auth` map may admit it as well.
+    /// True if EKS has an access entry for the role. The older `aws-auth` map may admit it as well.
     pub has_entry: bool,
 }
 
@@ -122,7 +122,7 @@ impl Aws {
             class.generation != Generation::Eksctl && first_pool(class, desired).is_some()
         };
         for class in desired.node_classes.values().filter(used) {
-            self.check_node_class((class, desired), bootstrap.as_ref().ok(), &mut found).await;
+            self.check_node_class(class, desired, bootstrap.as_ref().ok(), &mut found).await;
         }
         found
     }
@@ -145,7 +145,7 @@ impl Aws {
         };
         for (quota, limit) in quotas.iter() {
             let used = running.get(&quota).copied().unwrap_or(0);
-            // A quota of zero that is unused is not needed.
+            // An unused quota of zero is irrelevant.
             if used == 0 && limit == 0 {
                 continue;
             }
@@ -161,7 +161,7 @@ impl Aws {
         }
     }
 
-    /// Returns the running vCPUs of the account by quota, whichever tool launched them.
+    /// Returns the running vCPUs of the account by quota, for the instances of all tools.
     async fn running_vcpus(&self) -> Result<BTreeMap<Quota, i64>, PortError> {
         let mut running: BTreeMap<Quota, i64> = BTreeMap::new();
         for instance in self.account_instances().await? {
@@ -237,7 +237,8 @@ impl Aws {
 
     async fn check_node_class(
         &self,
-        (class, desired): (&NodeClass, &Desired),
+        class: &NodeClass,
+        desired: &Desired,
         bootstrap: Option<&ClusterBootstrap>,
         into: &mut Preflight,
     ) {
@@ -275,7 +276,7 @@ impl Aws {
         if let Some(profile) = &found.profile {
             self.check_node_role(&named("role of its nodes"), profile, into).await;
         }
-        self.check_launch(&named("launch"), (class, desired), &found, into).await;
+        self.check_launch(&named("launch"), class, desired, &found, into).await;
     }
 
     /// Returns an image that the class selects, with its hardware.
@@ -334,7 +335,8 @@ impl Aws {
     async fn check_launch(
         &self,
         what: &str,
-        (class, desired): (&NodeClass, &Desired),
+        class: &NodeClass,
+        desired: &Desired,
         found: &LaunchInputs,
         into: &mut Preflight,
     ) {

@@ -33,11 +33,10 @@ impl Aws {
         region: &str,
         name: &InstanceTypeName,
     ) -> Result<Option<MicroUsd>, PortError> {
-        let (kind, mut hourly) = (
-            if is_bare_metal(name.as_str()) { BARE_METAL_FILTERS } else { SHARED_FILTERS },
-            BTreeMap::new(),
-        );
-        self.collect_prices(region, (kind, Some(name.as_str())), &mut hourly).await?;
+        let filters =
+            if is_bare_metal(name.as_str()) { BARE_METAL_FILTERS } else { SHARED_FILTERS };
+        let mut hourly = BTreeMap::new();
+        self.collect_prices(region, filters, Some(name.as_str()), &mut hourly).await?;
         Ok(hourly.remove(name))
     }
 
@@ -47,8 +46,8 @@ impl Aws {
     /// Returns an error if any page cannot be read.
     pub async fn list_prices(&self, region: &str) -> Result<ListPrices, PortError> {
         let mut prices = ListPrices { whole: true, ..ListPrices::default() };
-        for kind in [SHARED_FILTERS, BARE_METAL_FILTERS] {
-            self.collect_prices(region, (kind, None), &mut prices.hourly).await?;
+        for filters in [SHARED_FILTERS, BARE_METAL_FILTERS] {
+            self.collect_prices(region, filters, None, &mut prices.hourly).await?;
         }
         if prices.hourly.is_empty() {
             // An empty result means that the service misunderstood the query.
@@ -61,7 +60,8 @@ impl Aws {
     async fn collect_prices(
         &self,
         region: &str,
-        (kind, name): ([(&str, &str); 2], Option<&str>),
+        filters: [(&str, &str); 2],
+        name: Option<&str>,
         into: &mut BTreeMap<InstanceTypeName, MicroUsd>,
     ) -> Result<(), PortError> {
         let always = [
@@ -73,7 +73,7 @@ impl Aws {
         ];
         let of_type = name.map(|name| ("instanceType", name));
         let mut request = self.pricing.get_products().service_code(SERVICE);
-        for (field, value) in always.into_iter().chain(kind).chain(of_type) {
+        for (field, value) in always.into_iter().chain(filters).chain(of_type) {
             let filter = Filter::builder().r#type(FilterType::TermMatch).field(field).value(value);
             let filter =
                 filter.build().map_err(|error| refused("list prices", error.to_string()))?;

@@ -16,7 +16,7 @@ use crate::apply::ports::{CloudInventory, PortError};
 use crate::model::fargate::{FargateProfile, ProfileSelector};
 use crate::model::observed::{MatchCriteria, Reservation, ReservationKind, ReservationState};
 
-/// Lifetime of cached Fargate profiles. They are changed by hand, and rarely.
+/// Lifetime of cached Fargate profiles. They rarely change.
 const PROFILES_TTL: Duration = Duration::from_mins(10);
 
 /// Error code of EKS for an unknown cluster, which has no profiles.

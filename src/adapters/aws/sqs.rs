@@ -46,7 +46,8 @@ impl Aws {
         found.queue_url.ok_or_else(without)
     }
 
-    /// Receives messages. With `long_polls`, it waits for the first message for at most ten seconds.
+    /// Receives messages. With `long_polls`, it waits for the first message for at most ten
+    /// seconds.
     ///
     /// # Errors
     /// Returns an error if the queue is unreachable or refuses the call.

@@ -46,7 +46,7 @@ pub struct BootstrapConfig<'a> {
     pub labels: &'a Labels,
     /// Taints of the node, including startup taints.
     pub taints: &'a [Taint],
-    /// Whether instance-store disks hold the kubelet's data.
+    /// True if instance-store disks hold the kubelet's data.
     pub raid0: bool,
     /// User data of the node class.
     pub custom: Option<&'a str>,

@@ -34,14 +34,15 @@ pub(super) fn read(
     let prefix = prefix.ok_or_else(|| fail(no_repository()))?;
     let again = open_repository(start).map_err(fail)?.ok_or_else(|| fail(no_repository()))?;
     let store = FileStore::from_commit(again, limits);
-    read_prefix(&repository, &prefix, revision, (limits, store)).map_err(fail)
+    read_prefix(&repository, &prefix, revision, limits, store).map_err(fail)
 }
 
 fn read_prefix(
     repository: &Repository,
     prefix: &Path,
     revision: &str,
-    (limits, store): (TreeLimits, FileStore),
+    limits: TreeLimits,
+    store: FileStore,
 ) -> Result<RepositoryTree, GitErrorKind> {
     let unknown = |error: git2::Error| {
         if error.code() == ErrorCode::GenericError {

@@ -1,4 +1,4 @@
-//! Side output of an apply: Kubernetes events, and sold-out offerings.
+//! Side output of an apply: Kubernetes events and unavailable offerings.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use super::events::{EventSubject, KubernetesEvent};
 use crate::apply::{Event, Step};
 use crate::model::observed::Exclusion;
 
-/// The longest wait for remaining events after an apply.
+/// Maximum wait for the remaining events after an apply.
 pub const EVENTS_FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// The side output of one apply.
@@ -40,7 +40,7 @@ impl<'p> ApplyEvents<'p> {
         }
     }
 
-    /// Records a sold-out offering.
+    /// Records an unavailable offering.
     pub fn remember_sold_out(&self, event: &Event) {
         if let Step::NoCapacity { instance_type, zone, capacity_type } = &event.step {
             self.sold_out.borrow_mut().push(Exclusion {
@@ -52,7 +52,7 @@ impl<'p> ApplyEvents<'p> {
         }
     }
 
-    /// Returns the sold-out offerings, each once.
+    /// Returns the unavailable offerings without duplicates.
     #[must_use]
     pub fn sold_out(&self) -> BTreeSet<Exclusion> {
         let all = self.sold_out.borrow();

@@ -92,7 +92,7 @@ impl CachedObject {
         };
         let owner = controller_owner(&meta);
         strip_binding(&mut template, owner.as_ref(), has_chosen_node(&meta));
-        let content = match parse_pod(object, (template_key(&template), &template)) {
+        let content = match parse_pod(object, template_key(&template), &template) {
             Ok(pod) => ObjectContent::Pod(CachedPod { pod: Arc::new(pod), template, owner }),
             Err(why) => {
                 unread.push(why);

@@ -45,7 +45,7 @@ pub struct KubernetesEvent {
     pub reason: &'static str,
     /// The message, with the cause.
     pub message: String,
-    /// Whether the event needs attention.
+    /// True if the event needs attention.
     pub is_warning: bool,
     /// The time of the event.
     pub at: Timestamp,

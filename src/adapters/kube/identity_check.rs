@@ -64,7 +64,7 @@ pub struct OtherCluster {
 }
 
 impl ExpectedCluster<'_> {
-    /// Returns the command that mends the kubeconfig.
+    /// Returns the command that corrects the kubeconfig.
     #[must_use]
     pub fn remedy(&self) -> String {
         format!("run `aws eks update-kubeconfig --name {} --region {}`", self.name, self.region)
@@ -73,7 +73,7 @@ impl ExpectedCluster<'_> {
     /// Refuses a kubeconfig of another EKS cluster.
     ///
     /// # Errors
-    /// If `server` is the API server of another EKS cluster.
+    /// Returns an error if `server` is the API server of another EKS cluster.
     pub fn check(&self, server: &str) -> Result<(), OtherCluster> {
         if match_endpoint(server, self.endpoint) != EndpointMatch::OtherCluster {
             return Ok(());

@@ -46,7 +46,7 @@ const HANDOVER_WAIT: Duration = Duration::from_secs(20);
 const CONTROLLER_STATE: &str = "fleetwright.dev/controller";
 
 /// Annotation with the requester of the lease.
-const REQUESTED_BY: &str = "fleetwright.dev/asked-for-by";
+const REQUESTED_BY: &str = "fleetwright.dev/requested-by";
 
 /// The namespace of the lease that applies and controllers share.
 pub const LEASE_NAMESPACE: &str = "kube-system";
@@ -83,7 +83,7 @@ pub struct HeldLease {
     other_annotations: BTreeMap<String, String>,
     resource_version: Option<String>,
     renewed_at: Instant,
-    /// Whether another holder was observed.
+    /// True if another holder was observed.
     lost: bool,
 }
 
@@ -154,7 +154,8 @@ impl LeaseLock {
     /// duration. A lease that was released on request is reserved for the requester for a while.
     ///
     /// # Errors
-    /// [`LeaseError::HeldByOther`] if another process holds it. A later attempt may succeed.
+    /// Returns [`LeaseError::HeldByOther`] if another process holds it. A later attempt may
+    /// succeed.
     pub async fn acquire(&self, now: Timestamp) -> Result<HeldLease, LeaseError> {
         let renewed_at = Instant::now();
         let found = self.read().await?.unwrap_or_default();
@@ -196,8 +197,8 @@ impl LeaseLock {
     /// Renews a held lease and writes its annotations.
     ///
     /// # Errors
-    /// [`LeaseError::Lost`] if another process acquired it. After any other error it stays held
-    /// while it [is certain](HeldLease::is_certain).
+    /// Returns [`LeaseError::Lost`] if another process acquired it. After any other error it stays
+    /// held while it [is certain](HeldLease::is_certain).
     pub async fn renew(&self, held: &HeldLease, now: Timestamp) -> Result<HeldLease, LeaseError> {
         let next = HeldLease { renewed_at: Instant::now(), ..held.clone() };
         self.replace(next, Some((&self.holder, LEASE_DURATION)), now).await

@@ -16,10 +16,7 @@ use crate::model::pod::{PodTemplate, ResourceList};
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Parses a pod whose template has the key `key`. Its owner is the direct owner.
-pub(super) fn parse_pod(
-    object: &Json,
-    (key, template): (String, &PodTemplate),
-) -> Result<Pod, String> {
+pub(super) fn parse_pod(object: &Json, key: String, template: &PodTemplate) -> Result<Pod, String> {
     let meta = parse_metadata(object).ok_or("a pod has no metadata")?;
     let name = meta.name.clone().ok_or("a pod has no name")?;
     let namespace = meta.namespace.clone().unwrap_or_default();
@@ -127,7 +124,7 @@ mod tests {
     }
 
     fn read(object: &Json) -> Result<Pod, String> {
-        parse_pod(object, ("k".to_owned(), &template()))
+        parse_pod(object, "k".to_owned(), &template())
     }
 
     #[test]

@@ -20,34 +20,60 @@ const SKEW_SECONDS_MAX: i64 = 60;
 const RBAC_REMEDY: &str =
     "apply deploy/kubernetes/rbac.yaml, and bind the user that plans or applies";
 
-/// A permission: namespace (or empty), group, resource with subresource, name (or empty), and
-/// verbs.
-type Permission = (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+/// Verbs on a resource type.
+struct Permission {
+    /// Empty for all namespaces.
+    namespace: &'static str,
+    group: &'static str,
+    /// With the subresource.
+    resource: &'static str,
+    /// Empty for all objects.
+    name: &'static str,
+    verbs: &'static [&'static str],
+}
+
+impl Permission {
+    const fn new(
+        namespace: &'static str,
+        group: &'static str,
+        resource: &'static str,
+        name: &'static str,
+        verbs: &'static [&'static str],
+    ) -> Self {
+        Self { namespace, group, resource, name, verbs }
+    }
+}
 
 /// Every permission that `deploy/kubernetes/rbac.yaml` grants.
 const REQUIRED_PERMISSIONS: [Permission; 22] = [
-    ("", "", "nodes", "", &["list", "get", "patch", "delete"]),
-    ("", "", "pods", "", &["list"]),
-    ("", "", "pods/eviction", "", &["create"]),
-    ("", "", "persistentvolumeclaims", "", &["list"]),
-    ("", "", "persistentvolumes", "", &["list"]),
-    ("", "", "replicationcontrollers", "", &["list"]),
-    ("", "", "namespaces", "kube-system", &["get"]),
-    ("", "apps", "daemonsets", "", &["list"]),
-    ("", "apps", "deployments", "", &["list"]),
-    ("", "apps", "replicasets", "", &["list"]),
-    ("", "apps", "statefulsets", "", &["list"]),
-    ("", "batch", "cronjobs", "", &["list"]),
-    ("", "batch", "jobs", "", &["list"]),
-    ("", "autoscaling", "horizontalpodautoscalers", "", &["list"]),
-    ("", "autoscaling.k8s.io", "verticalpodautoscalers", "", &["list"]),
-    ("", "storage.k8s.io", "csinodes", "", &["list"]),
-    ("", "storage.k8s.io", "storageclasses", "", &["list"]),
-    ("", "storage.k8s.io", "volumeattachments", "", &["list"]),
-    ("kube-system", "coordination.k8s.io", "leases", "", &["create"]),
-    ("kube-system", "coordination.k8s.io", "leases", "fleetwright-apply", &["get", "update"]),
-    ("kube-system", "", "configmaps", "aws-auth", &["get"]),
-    ("default", "", "events", "", &["create"]),
+    Permission::new("", "", "nodes", "", &["list", "get", "patch", "delete"]),
+    Permission::new("", "", "pods", "", &["list"]),
+    Permission::new("", "", "pods/eviction", "", &["create"]),
+    Permission::new("", "", "persistentvolumeclaims", "", &["list"]),
+    Permission::new("", "", "persistentvolumes", "", &["list"]),
+    Permission::new("", "", "replicationcontrollers", "", &["list"]),
+    Permission::new("", "", "namespaces", "kube-system", &["get"]),
+    Permission::new("", "apps", "daemonsets", "", &["list"]),
+    Permission::new("", "apps", "deployments", "", &["list"]),
+    Permission::new("", "apps", "replicasets", "", &["list"]),
+    Permission::new("", "apps", "statefulsets", "", &["list"]),
+    Permission::new("", "batch", "cronjobs", "", &["list"]),
+    Permission::new("", "batch", "jobs", "", &["list"]),
+    Permission::new("", "autoscaling", "horizontalpodautoscalers", "", &["list"]),
+    Permission::new("", "autoscaling.k8s.io", "verticalpodautoscalers", "", &["list"]),
+    Permission::new("", "storage.k8s.io", "csinodes", "", &["list"]),
+    Permission::new("", "storage.k8s.io", "storageclasses", "", &["list"]),
+    Permission::new("", "storage.k8s.io", "volumeattachments", "", &["list"]),
+    Permission::new("kube-system", "coordination.k8s.io", "leases", "", &["create"]),
+    Permission::new(
+        "kube-system",
+        "coordination.k8s.io",
+        "leases",
+        "fleetwright-apply",
+        &["get", "update"],
+    ),
+    Permission::new("kube-system", "", "configmaps", "aws-auth", &["get"]),
+    Permission::new("default", "", "events", "", &["create"]),
 ];
 
 impl Kubernetes {
@@ -94,7 +120,7 @@ impl Kubernetes {
         Ok(roles.split(is_end).any(|word| word == arn))
     }
 
-    /// Returns how many seconds the clock of the API server is ahead of the local clock.
+    /// Returns the lead of the API server's clock over the local clock in seconds.
     async fn clock_skew_seconds(&self, now: impl Fn() -> Timestamp) -> Result<i64, PortError> {
         const VERB: &str = "compare clocks";
         let failed = |reason: String| PortError {
@@ -116,9 +142,10 @@ impl Kubernetes {
 
     async fn missing_permissions(&self) -> Result<Vec<String>, PortError> {
         let mut missing = Vec::new();
-        for (namespace, group, resource, name, verbs) in REQUIRED_PERMISSIONS {
-            for verb in verbs {
-                if !self.is_allowed((namespace, group, resource, name), verb).await? {
+        for permission in &REQUIRED_PERMISSIONS {
+            for verb in permission.verbs {
+                if !self.is_allowed(permission, verb).await? {
+                    let Permission { group, resource, .. } = permission;
                     let group = if group.is_empty() { "" } else { &format!(".{group}") };
                     missing.push(format!("{verb} {resource}{group}"));
                 }
@@ -127,11 +154,8 @@ impl Kubernetes {
         Ok(missing)
     }
 
-    async fn is_allowed(
-        &self,
-        (namespace, group, resource, name): (&str, &str, &str, &str),
-        verb: &str,
-    ) -> Result<bool, PortError> {
+    async fn is_allowed(&self, permission: &Permission, verb: &str) -> Result<bool, PortError> {
+        let Permission { namespace, group, resource, name, verbs: _ } = *permission;
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let (resource, subresource) = match resource.split_once('/') {
             Some((resource, sub)) => (resource, some(sub)),
@@ -205,12 +229,12 @@ mod tests {
                 }
             }
         }
-        let requested =
-            REQUIRED_PERMISSIONS.iter().flat_map(|(namespace, group, resource, name, verbs)| {
-                verbs
-                    .iter()
-                    .map(|verb| [*namespace, *group, *resource, *name, *verb].map(str::to_owned))
-            });
+        let requested = REQUIRED_PERMISSIONS.iter().flat_map(|permission| {
+            let Permission { namespace, group, resource, name, verbs } = *permission;
+            verbs
+                .iter()
+                .map(move |verb| [namespace, group, resource, name, *verb].map(str::to_owned))
+        });
         assert_eq!(requested.collect::<BTreeSet<_>>(), granted);
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::observed::Exclusion;
 
 /// Lease annotation with the record.
-pub(super) const ANNOTATION: &str = "fleetwright.dev/no-capacity";
+pub(super) const ANNOTATION: &str = "fleetwright.dev/insufficient-capacity";
 
 /// First exclusion time of an offering. Karpenter retries after 3 minutes, but launches within
 /// seconds of a decision, whereas a plan is reviewed first.

@@ -85,7 +85,7 @@ struct WatchState {
 #[derive(Debug, Default)]
 struct WatchCache {
     caches: Vec<ObjectCache>,
-    /// Whether the watch of each resource type runs.
+    /// True for each resource type whose watch runs.
     is_live: Vec<bool>,
     interner: Interner,
     /// Writes of this process, and detected concurrent writes, that the watch has not shown yet:
@@ -107,7 +107,7 @@ enum PendingWrite {
 }
 
 impl WatchedCluster {
-    /// Starts the watches. `changes` receives changes, and none while it is full.
+    /// Starts the watches. Sends changes to `changes`, and drops them while it is full.
     #[must_use]
     pub fn start(kubernetes: Kubernetes, changes: mpsc::Sender<ClusterChange>) -> Self {
         let cache = WatchCache {
@@ -118,7 +118,11 @@ impl WatchedCluster {
         let state = Arc::new(WatchState { cache: Mutex::new(cache), changes });
         let mut tasks = JoinSet::new();
         for (n, resource) in RESOURCES.into_iter().enumerate() {
-            tasks.spawn(run_watch(kubernetes.clone(), Arc::clone(&state), (n, resource)));
+            tasks.spawn(run_watch(
+                kubernetes.clone(),
+                Arc::clone(&state),
+                WatchedResource { n, resource },
+            ));
         }
         Self { kubernetes, state, _tasks: tasks }
     }
@@ -308,7 +312,7 @@ impl WatchCache {
     }
 }
 
-/// Returns whether a pod waits for a node.
+/// Returns whether a pod is pending.
 fn is_pending_pod(pod: &Pod) -> bool {
     pod.node.is_none() && !pod.terminating && pod.phase == PodPhase::Pending
 }
@@ -322,30 +326,42 @@ enum WatchEnd {
     NotServed,
 }
 
+/// A watched resource type.
+#[derive(Debug, Clone, Copy)]
+struct WatchedResource {
+    /// Index of its cache.
+    n: usize,
+    resource: ApiResource,
+}
+
+/// Delays of one watch. They grow with each use.
+struct WatchDelays {
+    /// Wait after a failure.
+    retry: Duration,
+    /// Pause after a watch without events.
+    pause: Duration,
+}
+
 /// Watches a resource type until the future is dropped.
-async fn run_watch(
-    kubernetes: Kubernetes,
-    state: Arc<WatchState>,
-    (n, resource): (usize, ApiResource),
-) {
-    let mut wait = RETRY_FIRST;
-    let mut pause = PAUSE_FIRST;
+async fn run_watch(kubernetes: Kubernetes, state: Arc<WatchState>, watched: WatchedResource) {
+    let WatchedResource { n, resource } = watched;
+    let mut delays = WatchDelays { retry: RETRY_FIRST, pause: PAUSE_FIRST };
     loop {
-        match list_and_watch(&kubernetes, &state, (n, resource), (&mut wait, &mut pause)).await {
+        match list_and_watch(&kubernetes, &state, watched, &mut delays).await {
             Ok(WatchEnd::Stale) => {}
             // The cache is stale until the resource type is listed again.
             Ok(WatchEnd::Expired) => {
                 state.set_live(n, false);
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY_MAX);
+                tokio::time::sleep(delays.retry).await;
+                delays.retry = (delays.retry * 2).min(RETRY_MAX);
             }
             Ok(WatchEnd::NotServed) => tokio::time::sleep(NOT_SERVED_RETRY).await,
             Err(error) => {
                 let error = port_error(&format!("watch {}", resource.path), &error);
                 tracing::warn!(%error, "watch failed; listing everything until it recovers");
                 state.set_live(n, false);
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY_MAX);
+                tokio::time::sleep(delays.retry).await;
+                delays.retry = (delays.retry * 2).min(RETRY_MAX);
             }
         }
     }
@@ -363,9 +379,10 @@ impl WatchState {
 async fn list_and_watch(
     kubernetes: &Kubernetes,
     state: &WatchState,
-    (n, resource): (usize, ApiResource),
-    (wait, pause): (&mut Duration, &mut Duration),
+    watched: WatchedResource,
+    delays: &mut WatchDelays,
 ) -> Result<WatchEnd, Error> {
+    let WatchedResource { n, resource } = watched;
     let share = &mut |cached: &mut CachedObject| state.lock().interner.intern(cached);
     let (cache, version) = kubernetes.list_objects(resource, share).await?;
     if let Some(place) = state.lock().caches.get_mut(n) {
@@ -389,7 +406,7 @@ async fn list_and_watch(
             Err(error) => return Err(error),
         };
         while let Some(event) = events.try_next().await? {
-            *wait = RETRY_FIRST;
+            delays.retry = RETRY_FIRST;
             has_events = true;
             let (object, is_deleted) = match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
@@ -403,20 +420,20 @@ async fn list_and_watch(
             };
             let version_text = object.pointer("/metadata/resourceVersion").and_then(Json::as_str);
             version_text.unwrap_or_default().clone_into(&mut version);
-            state.apply_event((n, resource), object, is_deleted);
+            state.apply_event(watched, object, is_deleted);
         }
         if has_events || started.elapsed() >= HEALTHY_WATCH_MIN {
-            *pause = PAUSE_FIRST;
+            delays.pause = PAUSE_FIRST;
             paused = Duration::ZERO;
             continue;
         }
-        paused += *pause;
+        paused += delays.pause;
         let is_behind = paused > LAG_MAX;
         if is_behind {
             state.set_live(n, false);
         }
-        tokio::time::sleep(*pause).await;
-        *pause = (*pause * 2).min(PAUSE_MAX);
+        tokio::time::sleep(delays.pause).await;
+        delays.pause = (delays.pause * 2).min(PAUSE_MAX);
         if is_behind {
             return Ok(WatchEnd::Stale);
         }
@@ -424,7 +441,8 @@ async fn list_and_watch(
 }
 
 impl WatchState {
-    fn apply_event(&self, (n, resource): (usize, ApiResource), mut object: Json, is_deleted: bool) {
+    fn apply_event(&self, watched: WatchedResource, mut object: Json, is_deleted: bool) {
+        let WatchedResource { n, resource } = watched;
         let key = object_key(&object);
         let change = if is_deleted {
             let removed = self.lock().caches.get_mut(n).and_then(|cache| cache.remove(&key));

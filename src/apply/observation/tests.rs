@@ -1,4 +1,4 @@
-//! Unknown is not empty.
+//! Tests that unknown is not empty.
 
 use super::*;
 use crate::apply::ports::{
@@ -6,15 +6,15 @@ use crate::apply::ports::{
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::model::observed::{CordonReason, Node, tag, write_world};
-use crate::simulator::fixture::{cluster, launch, request, run, world};
+use crate::testing::simulator::{cluster, launch, request, run, world};
 use crate::simulator::{Delivery, World};
 
-/// A world of which reads may fail or lag.
+/// A simulated world with reads that fail or lag.
 struct FaultyPorts {
     world: World,
-    ec2: bool,
-    kubernetes: bool,
-    lagging: bool,
+    fails_ec2: bool,
+    fails_kubernetes: bool,
+    is_lagging: bool,
 }
 
 fn failed(verb: &str) -> PortError {
@@ -23,11 +23,11 @@ fn failed(verb: &str) -> PortError {
 
 impl Cloud for FaultyPorts {
     async fn holdings(&self) -> Result<CloudInventory, PortError> {
-        if self.ec2 {
+        if self.fails_ec2 {
             return Err(failed("read account"));
         }
         let mut holdings = self.world.holdings().await?;
-        if self.lagging {
+        if self.is_lagging {
             holdings.instances.pop();
         }
         Ok(holdings)
@@ -52,11 +52,11 @@ impl Cloud for FaultyPorts {
 
 impl Cluster for FaultyPorts {
     async fn objects(&self) -> Result<ClusterObjects, PortError> {
-        if self.kubernetes {
+        if self.fails_kubernetes {
             return Err(failed("read cluster"));
         }
         let mut objects = self.world.objects().await?;
-        if self.lagging {
+        if self.is_lagging {
             objects.templates.clear();
         }
         Ok(objects)
@@ -93,42 +93,42 @@ fn faulty() -> FaultyPorts {
         .deliver(&Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100))
         .expect("kept in memory");
     world.settle(jiff::SignedDuration::from_mins(5)).expect("kept in memory");
-    FaultyPorts { world, ec2: false, kubernetes: false, lagging: false }
+    FaultyPorts { world, fails_ec2: false, fails_kubernetes: false, is_lagging: false }
 }
 
-fn look(faulty: &FaultyPorts) -> Observed {
+fn observe_through(faulty: &FaultyPorts) -> Observed {
     run(observe(faulty, faulty, &faulty.world, cluster()))
 }
 
 #[test]
-fn everything_is_read_and_complete() {
+fn complete_reads_match_the_world() {
     let faulty = faulty();
-    let observed = look(&faulty);
+    let observed = observe_through(&faulty);
     assert!(observed.is_complete());
     assert_eq!(write_world(&observed), write_world(&faulty.world.observed()));
     assert_eq!((observed.nodes.len(), observed.pods.len()), (1, 2));
 }
 
 #[test]
-fn a_read_that_failed_is_marked_and_the_other_kept() {
+fn failed_read_is_marked_and_the_other_is_kept() {
     let mut faulty = faulty();
-    faulty.ec2 = true;
-    let observed = look(&faulty);
+    faulty.fails_ec2 = true;
+    let observed = observe_through(&faulty);
     assert!(!observed.is_complete());
     let reason = "read account failed: connection reset".to_owned();
     assert_eq!(observed.sources[EC2], Completeness::Failed { reason });
     assert_eq!(observed.sources[KUBERNETES], Completeness::Complete);
     assert_eq!(observed.nodes.len(), 1);
-    faulty.kubernetes = true;
-    let observed = look(&faulty);
+    faulty.fails_kubernetes = true;
+    let observed = observe_through(&faulty);
     assert!(matches!(observed.sources[KUBERNETES], Completeness::Failed { .. }));
 }
 
 #[test]
-fn reads_that_contradict_each_other_are_partial() {
+fn contradictory_reads_are_partial() {
     let mut faulty = faulty();
-    faulty.lagging = true;
-    let observed = look(&faulty);
+    faulty.is_lagging = true;
+    let observed = observe_through(&faulty);
     for source in [EC2, KUBERNETES] {
         assert!(matches!(observed.sources[source], Completeness::Partial { .. }), "{source}");
     }

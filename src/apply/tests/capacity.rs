@@ -1,25 +1,27 @@
-//! Where EC2 has nothing left of what was decided: approved alternatives, and what waits for a launch that failed.
+//! Insufficient capacity: approved alternatives, and retirements that depend on a failed launch.
 
 use super::*;
-use crate::catalog::{InstanceType, MeasuredNodes, PriceSource, Zone};
+use crate::catalog::Catalog;
 use crate::model::ids::InstanceTypeName;
 use crate::model::market::CapacityType;
 use crate::model::reason::{Alternative, KeepReason};
-use crate::model::requirement::{key, label};
+use crate::model::requirement::key;
 use crate::model::units::MicroUsd;
-use crate::plan::wire::{AlternativesRow, Amount, ExplainRow, PodCounts, Reason};
+use crate::plan::wire::{AlternativesRow, ExplainRow, Reason};
 use crate::simulator::OfferingOutage;
+use crate::testing::catalog::{self, instance_type};
+use crate::testing::plan::explain;
 
-fn no_capacity(world: &World, kind: &str) {
+fn set_no_capacity(world: &World, kind: &str) {
     let instance_type = Some(InstanceTypeName::from(kind));
     world.set_unavailable(vec![OfferingOutage { instance_type, ..OfferingOutage::default() }]);
 }
 
 #[test]
-fn without_capacity_or_alternative_nothing_that_depends_on_it_is_retired() {
+fn failed_launch_skips_the_dependent_retirements() {
     let world = fleet();
     let plan = plan(&world);
-    no_capacity(&world, "m6i.large");
+    set_no_capacity(&world, "m6i.large");
     let before = active(&world);
     let receipt = applied(&plan, &world);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
@@ -39,24 +41,12 @@ fn without_capacity_or_alternative_nothing_that_depends_on_it_is_retired() {
 }
 
 #[test]
-fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
+fn failed_launch_does_not_stop_other_replacement_groups() {
     let explain = |(key, group): (&str, &str)| ExplainRow {
-        address: address(key),
         group: Some(group.to_owned()),
-        reason: Reason::Keep { because: KeepReason::NotOurs },
-        retire_reason: None,
-        drift: None,
-        estimated: false,
-        hourly_before: None,
-        hourly_after: None,
-        pods: PodCounts::default(),
-        pods_before: PodCounts::default(),
-        daemons: Amount::default(),
-        rejected: Vec::new(),
-        overlays: Vec::new(),
-        relaxed: Vec::new(),
+        ..explain(address(key), Reason::Keep { because: KeepReason::NotOurs })
     };
-    // Row `0` retires with the group of the launch that fails, or without any group.
+    // Row `0` retires with the group of the failed launch, or without a group.
     for group_of_0 in [Some(("0", "b")), None] {
         let world = fleet();
         let mut plan = plan(&world);
@@ -75,42 +65,15 @@ fn a_group_whose_launches_succeeded_goes_on_where_another_failed() {
 }
 
 fn catalog() -> Catalog {
-    let kind = |name: &str, vcpus: i64, family: &str| InstanceType {
-        name: name.into(),
-        arch: "amd64".into(),
-        vcpus,
-        memory_mib: 8192,
-        enis: 3,
-        ips_per_eni: 10,
-        local_nvme_gb: 0,
-        ebs_attachments: None,
-        extended: BTreeMap::new(),
-        bare_metal: false,
-        has_accelerator: false,
-        labels: [
-            label(key::INSTANCE_TYPE, name),
-            label("karpenter.k8s.aws/instance-family", family),
-        ]
-        .into(),
-        offerings: Vec::new(),
+    let kind = |name: &str, family| {
+        instance_type(name, 2, 8192, &[("karpenter.k8s.aws/instance-family", family)])
     };
-    let types = [kind("m6i.large", 2, "m6i"), kind("m7i.large", 2, "m7i")];
-    let zone = |name: &str, id: &str| Zone { name: name.into(), id: id.into(), assumed: false };
-    Catalog {
-        region: "eu-west-1".into(),
-        zones: vec![zone("eu-west-1a", "euw1-az1"), zone("eu-west-1b", "euw1-az2")],
-        types: types.map(|kind| (kind.name.clone(), kind)).into(),
-        prices: PriceSource {
-            source: "none".into(),
-            region: "eu-west-1".into(),
-            date: "2026-11-21".into(),
-            stand_in: false,
-        },
-        warnings: Vec::new(),
-        measured: MeasuredNodes::default(),
-        quotas: None,
-        offered: None,
-    }
+    let zones = [("eu-west-1a", "euw1-az1"), ("eu-west-1b", "euw1-az2")];
+    catalog::catalog(
+        "eu-west-1",
+        &zones,
+        [kind("m6i.large", "m6i"), kind("m7i.large", "m7i")],
+    )
 }
 
 fn alternatives(kinds: &[&str]) -> Vec<AlternativesRow> {
@@ -128,11 +91,11 @@ fn alternatives(kinds: &[&str]) -> Vec<AlternativesRow> {
 }
 
 #[test]
-fn without_capacity_the_next_approved_alternative_is_taken() {
+fn next_approved_alternative_is_launched_without_capacity() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.alternatives = alternatives(&["m7i.large"]);
-    no_capacity(&world, "m6i.large");
+    set_no_capacity(&world, "m6i.large");
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let (receipt, events) = apply_over(&plan, &world, &settings);
@@ -159,11 +122,11 @@ fn without_capacity_the_next_approved_alternative_is_taken() {
 }
 
 #[test]
-fn an_alternative_the_catalogue_does_not_know_is_never_launched() {
+fn alternative_missing_in_the_catalog_is_never_launched() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.alternatives = alternatives(&["m8i.large"]);
-    no_capacity(&world, "m6i.large");
+    set_no_capacity(&world, "m6i.large");
     let catalog = catalog();
     let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");

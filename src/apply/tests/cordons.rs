@@ -1,4 +1,4 @@
-//! Whose cordon is whose, and what is given up with its node cordoned.
+//! Cordons of other clients, stale cordons, and cordons after a launch timeout.
 
 use std::cell::Cell;
 
@@ -6,38 +6,38 @@ use super::*;
 use crate::model::ids::NodeName;
 use crate::model::observed::{CORDONED_ANNOTATION, CordonReason};
 
-/// What somebody makes of a node.
+/// Edit of a node by an operator.
 type NodeEdit = fn(&Node) -> Node;
 
-/// Cordons a node as `kubectl cordon` does: what else is written on it stays.
+/// Cordons a node like `kubectl cordon`, which keeps its annotations.
 fn cordons(node: &Node) -> Node {
     Node { unschedulable: true, ..node.clone() }
 }
 
-/// Takes a cordon over: the mark that says that it is ours is taken off.
+/// Takes over a cordon by removing our annotation.
 fn takes_over(node: &Node) -> Node {
     Node { annotations: [].into(), ..cordons(node) }
 }
 
-/// Has a person write the first node that is about to be written, just before it is.
-fn applies_beside_a_person(plan: &Plan, world: &World, person: NodeEdit) -> (Receipt, NodeName) {
+/// Applies a plan while an operator edits the first node just before the apply writes it.
+fn apply_with_operator_edit(plan: &Plan, world: &World, edit: NodeEdit) -> (Receipt, NodeName) {
     let first: Cell<Option<NodeName>> = Cell::default();
-    let meddles = |node: &Node| {
+    let before_cordon = |node: &Node| {
         let name = first.take().unwrap_or_else(|| {
             let now = world.observed().nodes[&node.name].clone();
-            world.update_node(&person(&now));
+            world.update_node(&edit(&now));
             node.name.clone()
         });
         first.set(Some(name));
     };
     let mut ports = FaultyPorts::new(world, usize::MAX, Fault::FailBefore);
-    ports.meddles = Some(&meddles);
+    ports.before_cordon = Some(&before_cordon);
     let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
     (receipt, first.take().expect("a node was to be written"))
 }
 
-/// Returns the node of the `n`-th row of a plan, marked as cordoned for a drain.
-fn marked(plan: &Plan, world: &World, n: usize, unschedulable: bool) -> Node {
+/// Adds our drain annotation to the node of row `n`, and returns the node.
+fn mark_node(plan: &Plan, world: &World, n: usize, unschedulable: bool) -> Node {
     let before = plan.resource_changes[n].change.before.as_ref();
     let name = before.and_then(|before| before.node.clone()).expect("a node");
     let mark = (CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
@@ -47,7 +47,7 @@ fn marked(plan: &Plan, world: &World, n: usize, unschedulable: bool) -> Node {
     node
 }
 
-/// Returns the same without what goes.
+/// Returns the plan without its retirements.
 fn without_retirements(mut plan: Plan) -> Plan {
     for row in &mut plan.resource_changes[..2] {
         row.change.actions = vec![Action::NoOp];
@@ -58,26 +58,26 @@ fn without_retirements(mut plan: Plan) -> Plan {
 }
 
 #[test]
-fn what_a_person_cordons_between_look_and_write_keeps_their_cordon_and_gets_no_mark() {
+fn cordon_by_an_operator_before_our_write_gets_no_mark() {
     let world = fleet();
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
-    let (receipt, name) = applies_beside_a_person(&plan(&world), &world, cordons);
-    let given_up =
-        |key| matches!(outcome(&receipt, key, WaveStep::Retire), Outcome::GivenUp { .. });
-    assert!(given_up("0") && given_up("1"), "{receipt:#?}");
+    let (receipt, name) = apply_with_operator_edit(&plan(&world), &world, cordons);
+    let abandoned =
+        |key| matches!(outcome(&receipt, key, WaveStep::Retire), Outcome::Abandoned { .. });
+    assert!(abandoned("0") && abandoned("1"), "{receipt:#?}");
     let node = &world.observed().nodes[&name];
     assert_eq!((node.unschedulable, node.cordon_reason()), (true, None));
 }
 
 #[test]
-fn a_stale_cordon_that_a_person_takes_over_stays_and_one_that_still_has_our_mark_goes() {
-    // `kubectl cordon` changes nothing of what is cordoned already: it is no way of taking it over.
-    let persons: [(NodeEdit, bool); 2] = [(takes_over, true), (cordons, false)];
-    for (person, stays) in persons {
+fn stale_cordon_without_our_mark_stays() {
+    // `kubectl cordon` does not change a cordoned node, so it does not take over the cordon.
+    let edits: [(NodeEdit, bool); 2] = [(takes_over, true), (cordons, false)];
+    for (edit, stays) in edits {
         let world = fleet();
         let plan = without_retirements(plan(&world));
-        let node = marked(&plan, &world, 0, true);
-        let (receipt, name) = applies_beside_a_person(&plan, &world, person);
+        let node = mark_node(&plan, &world, 0, true);
+        let (receipt, name) = apply_with_operator_edit(&plan, &world, edit);
         assert_eq!((receipt.verdict, &name), (ApplyStatus::Applied, &node.name));
         let node = &world.observed().nodes[&name];
         assert_eq!((node.unschedulable, node.cordon_reason()), (stays, None));
@@ -85,24 +85,24 @@ fn a_stale_cordon_that_a_person_takes_over_stays_and_one_that_still_has_our_mark
 }
 
 #[test]
-fn a_node_is_written_although_its_kubelet_wrote_it_since_it_was_seen() {
+fn kubelet_update_after_the_observation_is_no_conflict() {
     let world = fleet();
     let plan = without_retirements(plan(&world));
-    let node = marked(&plan, &world, 0, true);
+    let node = mark_node(&plan, &world, 0, true);
     let reports = |node: &Node| {
         let mut labels = node.labels.clone();
         labels.insert("example.com/beat".into(), "1".into());
         Node { labels, ..node.clone() }
     };
-    applies_beside_a_person(&plan, &world, reports);
+    apply_with_operator_edit(&plan, &world, reports);
     assert_eq!(world.observed().nodes[&node.name].cordon_reason(), None);
 }
 
 #[test]
-fn a_mark_is_taken_off_a_node_that_takes_pods_and_nobody_is_told_that_it_does() {
+fn mark_of_a_schedulable_node_is_removed_without_an_event() {
     let world = fleet();
     let plan = without_retirements(plan(&world));
-    let node = marked(&plan, &world, 0, false);
+    let node = mark_node(&plan, &world, 0, false);
     let (receipt, events) = apply_over(&plan, &world, &settings());
     assert_eq!(receipt.map(|receipt| receipt.verdict), Ok(ApplyStatus::Applied));
     let found = &world.observed().nodes[&node.name];
@@ -110,7 +110,8 @@ fn a_mark_is_taken_off_a_node_that_takes_pods_and_nobody_is_told_that_it_does() 
     assert!(!events.iter().any(|event| matches!(event.step, Step::Uncordoned { .. })));
 }
 
-/// Applies, interrupted once it is checked where that is said; returns how often Kubernetes was read before the first launch.
+/// Applies a plan, interrupted after the checks if `interrupts`. Returns the number of Kubernetes
+/// reads before the first launch.
 fn reads_before_launch(plan: &Plan, ports: &FaultyPorts<'_>, interrupts: bool) -> usize {
     let flag = AtomicBool::new(false);
     let mut settings = ApplySettings { interrupted: Some(&flag), ..settings() };
@@ -129,8 +130,8 @@ fn reads_before_launch(plan: &Plan, ports: &FaultyPorts<'_>, interrupts: bool) -
 }
 
 #[test]
-fn an_apply_that_is_interrupted_uncordons_nothing_and_one_that_may_have_looks_again() {
-    // What was seen before shows a node cordoned that takes pods.
+fn uncordon_discards_the_observation_unless_interrupted() {
+    // After an uncordon, the first observation is outdated.
     for (interrupts, at, reads, left) in [
         (true, usize::MAX, 0, Some(CordonReason::Drain)),
         (false, usize::MAX, 2, None),
@@ -138,30 +139,30 @@ fn an_apply_that_is_interrupted_uncordons_nothing_and_one_that_may_have_looks_ag
     ] {
         let world = fleet();
         let plan = without_retirements(plan(&world));
-        let node = marked(&plan, &world, 0, true);
+        let node = mark_node(&plan, &world, 0, true);
         let ports = FaultyPorts::new(&world, at, Fault::LoseReply);
         assert_eq!(reads_before_launch(&plan, &ports, interrupts), reads, "at {at}");
         assert_eq!(world.observed().nodes[&node.name].cordon_reason(), left, "at {at}");
     }
 }
 
-/// Returns settings by which what was launched has joined and is not Ready when its time is over.
-fn impatient() -> ApplySettings<'static> {
+/// Returns settings with a Ready timeout at which launched nodes have joined but are not Ready.
+fn short_ready_timeout() -> ApplySettings<'static> {
     let mut settings = settings();
     settings.bounds.ready = SignedDuration::from_secs(40);
     settings
 }
 
-fn given_up(receipt: &Receipt) -> Vec<(&InstanceId, &str)> {
+fn abandoned(receipt: &Receipt) -> Vec<(&InstanceId, &str)> {
     let all = receipt.outcomes.iter().filter_map(|change| {
-        let Outcome::GivenUp { why } = &change.outcome else { return None };
+        let Outcome::Abandoned { why } = &change.outcome else { return None };
         Some((change.instance_id.as_ref()?, why.as_str()))
     });
     all.collect()
 }
 
 #[test]
-fn all_that_are_not_ready_in_time_are_judged_by_one_look_after_the_last_was_cordoned() {
+fn one_observation_after_the_last_cordon_serves_all_timeouts() {
     let world = fleet();
     let ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     let (mut before, mut after) = (None, 0);
@@ -173,39 +174,42 @@ fn all_that_are_not_ready_in_time_are_judged_by_one_look_after_the_last_was_cord
         }
     };
     let all = Ports { cloud: &ports, cluster: &ports, clock: &ports };
-    let receipt = run(apply(&plan(&world), &all, &impatient(), &mut report)).expect("begun");
-    let all = given_up(&receipt);
+    let receipt =
+        run(apply(&plan(&world), &all, &short_ready_timeout(), &mut report)).expect("begun");
+    let all = abandoned(&receipt);
     assert_eq!(all.len(), 3, "{receipt:#?}");
     assert!(all.iter().all(|(_, why)| why.contains("terminated")), "{all:?}");
     assert_eq!(before.map(|reads| reads + 1), Some(after));
 }
 
 #[test]
-fn a_call_that_fails_for_now_leaves_no_machine_that_is_not_ready_in_time() {
-    for fault in [Fault::TurnAway, Fault::LoseReply] {
-        let mut given = 0;
+fn transient_errors_leave_no_timed_out_instance() {
+    for fault in [Fault::RejectTransiently, Fault::LoseReply] {
+        let mut timed_out = 0;
         for at in 0..12 {
             let world = fleet();
             let ports = FaultyPorts::new(&world, at, fault);
-            let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
+            let receipt =
+                apply_over(&plan(&world), &ports, &short_ready_timeout()).0.expect("not refused");
             let observed = world.observed();
-            for (id, why) in given_up(&receipt) {
+            for (id, why) in abandoned(&receipt) {
                 let runs = observed.instances.get(id).is_some_and(Instance::is_active);
                 assert!(!runs, "{fault:?} at {at}: {id}: {why}");
-                given += 1;
+                timed_out += 1;
             }
         }
-        assert!(given >= 12, "{given}");
+        assert!(timed_out >= 12, "{timed_out}");
     }
 }
 
 #[test]
-fn a_node_that_is_ready_after_all_while_its_machine_is_given_up_takes_pods() {
+fn late_ready_node_is_uncordoned() {
     let mut ready = 0;
     for at in 0..24 {
         let world = fleet();
-        let ports = FaultyPorts::new(&world, at, Fault::TurnAway);
-        let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
+        let ports = FaultyPorts::new(&world, at, Fault::RejectTransiently);
+        let receipt =
+            apply_over(&plan(&world), &ports, &short_ready_timeout()).0.expect("not refused");
         let observed = world.observed();
         let done = receipt.outcomes.iter().filter(|change| change.outcome == Outcome::Done);
         for node in
@@ -215,17 +219,17 @@ fn a_node_that_is_ready_after_all_while_its_machine_is_given_up_takes_pods() {
             ready += 1;
         }
     }
-    assert!(ready > 0, "none was Ready after all");
+    assert!(ready > 0, "no node was Ready late");
 }
 
 #[test]
-fn a_machine_that_ec2_no_longer_shows_is_not_said_to_hold_pods() {
+fn unlisted_instance_is_reported_as_not_listed() {
     let world = fleet();
     let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     ports.lag = SignedDuration::from_secs(45);
-    let receipt = apply_over(&plan(&world), &ports, &impatient()).0.expect("not refused");
-    for (_, why) in given_up(&receipt) {
+    let receipt = apply_over(&plan(&world), &ports, &short_ready_timeout()).0.expect("not refused");
+    for (_, why) in abandoned(&receipt) {
         assert!(why.contains("EC2 does not show the instance"), "{why}");
     }
-    assert_eq!(given_up(&receipt).len(), 3);
+    assert_eq!(abandoned(&receipt).len(), 3);
 }

@@ -1,4 +1,4 @@
-//! Drains: in which order pods leave, what holds a drain up, and how one ends that does not come about.
+//! Drains: eviction order, blockers, timeouts and reverted drains.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::model::ids::{NodeName, Uid, WorkloadId};
 use crate::model::observed::Pod;
 
 #[test]
-fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
+fn blocked_drain_is_reverted_at_its_timeout() {
     let world = fleet();
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
     let plan = plan(&world);
@@ -20,7 +20,7 @@ fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
     for key in ["0", "1"] {
         let outcome = outcome(&receipt, key, WaveStep::Retire);
         assert!(
-            matches!(outcome, Outcome::GivenUp { why } if why.contains("web/api-budget")),
+            matches!(outcome, Outcome::Abandoned { why } if why.contains("web/api-budget")),
             "{outcome:?}"
         );
     }
@@ -33,11 +33,11 @@ fn a_blocked_drain_is_given_up_and_uncordoned_within_its_bound() {
     world.deliver(&workloads(6)).expect("kept in memory");
     assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
     assert_eq!(active(&world), planned_fleet(&plan));
-    assert_lawful(&world, &plan);
+    assert_only_approved_writes(&world, &plan);
 }
 
 #[test]
-fn a_budget_that_lets_one_pod_go_at_a_time_slows_a_drain_and_is_kept() {
+fn drain_respects_a_pod_disruption_budget() {
     let world = fleet();
     world.deliver(&workloads(6).budget("api", Some("5"), None)).expect("kept in memory");
     let plan = plan(&world);
@@ -56,7 +56,7 @@ fn a_budget_that_lets_one_pod_go_at_a_time_slows_a_drain_and_is_kept() {
 }
 
 #[test]
-fn critical_pods_leave_a_node_after_all_others() {
+fn critical_pods_are_evicted_last() {
     let world = fleet();
     let mut delivery = workloads(6).with(WorkloadKind::Deployment, "dns", 2, 100);
     let dns = delivery.workloads.get_mut(&id(WorkloadKind::Deployment, "dns")).expect("delivered");
@@ -66,7 +66,7 @@ fn critical_pods_leave_a_node_after_all_others() {
     world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
     let plan = plan(&world);
     let observed = world.observed();
-    let on = |name: &str| {
+    let node_of = |name: &str| {
         let pod = observed.pods.iter().find(|pod| *pod.name == *name);
         pod.and_then(|pod| pod.node.clone())
     };
@@ -82,13 +82,13 @@ fn critical_pods_leave_a_node_after_all_others() {
     for name in critical {
         let at = evicted.iter().position(|other| other == name).expect("evicted");
         let later = evicted[at..].iter().filter(|other| !other.contains("dns"));
-        let of_its_node = later.filter(|other| on(other) == on(name));
-        assert_eq!(of_its_node.count(), 0, "{evicted:?}");
+        let on_same_node = later.filter(|other| node_of(other) == node_of(name));
+        assert_eq!(on_same_node.count(), 0, "{evicted:?}");
     }
 }
 
 #[test]
-fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() {
+fn foreign_cordon_stays_after_a_reverted_drain() {
     let dir = tempfile::tempdir().expect("scratch");
     let world = fleet();
     let plan = plan(&world);
@@ -97,29 +97,29 @@ fn a_node_that_another_one_cordoned_stays_cordoned_when_its_drain_is_given_up() 
     observed.nodes.get_mut(&name).expect("registered").unschedulable = true;
     let bytes = crate::model::observed::write_world(&observed);
     std::fs::write(dir.path().join("world.json"), bytes).expect("written");
-    let genesis = crate::simulator::fixture::genesis();
-    let world = World::open(dir.path(), &genesis, crate::simulator::fixture::shapes())
+    let genesis = crate::testing::simulator::genesis();
+    let world = World::open(dir.path(), &genesis, crate::testing::simulator::shapes())
         .expect("a world file");
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept");
     let receipt = applied(&plan, &world);
-    assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::GivenUp { .. }));
-    assert!(world.observed().nodes[&name].unschedulable, "their mark is not ours to remove");
+    assert!(matches!(outcome(&receipt, "0", WaveStep::Retire), Outcome::Abandoned { .. }));
+    assert!(world.observed().nodes[&name].unschedulable, "the foreign cordon stays");
 }
 
 #[test]
-fn a_machine_ends_once_its_volumes_are_detached_or_their_bound_is_reached() {
+fn termination_waits_for_volumes_until_the_timeout() {
     for (minutes, waits) in [(3, MINUTE * 3), (60, Bounds::default().detach)] {
         let world = fleet();
         let plan = plan(&world);
         let begun = world.now();
         let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
-        ports.attached = begun + MINUTE * minutes;
+        ports.attached_until = begun + MINUTE * minutes;
         let (receipt, events) = apply_over(&plan, &ports, &settings());
         assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
-        let said = events.iter().any(
+        let is_reported = events.iter().any(
             |event| matches!(&event.step, Step::Waiting { why } if why.contains("volume vol-1")),
         );
-        assert!(said, "{events:?}");
+        assert!(is_reported, "{events:?}");
         let ended = world.calls().into_iter().find_map(|call| match call {
             PortCall::Terminate { at, .. } => Some(at),
             PortCall::Launch { .. }
@@ -129,29 +129,29 @@ fn a_machine_ends_once_its_volumes_are_detached_or_their_bound_is_reached() {
             | PortCall::Evict { .. }
             | PortCall::DeleteNode { .. } => None,
         });
-        assert!(ended.expect("it ended").duration_since(begun) >= waits, "{minutes}");
+        assert!(ended.expect("terminated").duration_since(begun) >= waits, "{minutes}");
     }
 }
 
 #[test]
-fn a_pod_that_asks_not_to_be_moved_keeps_its_node() {
+fn do_not_disrupt_pod_keeps_its_node() {
     let world = fleet();
     let mut delivery = workloads(6);
     let api = id(WorkloadKind::Deployment, "api");
-    let mut template = crate::simulator::fixture::template("api", 500);
+    let mut template = crate::testing::simulator::template("api", 500);
     template.annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
     delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
     world.deliver(&delivery).expect("kept in memory");
     world.settle(MINUTE * 5).expect("kept in memory");
     let receipt = applied(&plan(&world), &world);
     let kept = outcome(&receipt, "1", WaveStep::Retire);
-    assert!(matches!(kept, Outcome::GivenUp { why } if why.contains("asks not to")), "{kept:?}");
+    assert!(matches!(kept, Outcome::Abandoned { why } if why.contains("asks not to")), "{kept:?}");
     assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
     assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Evict { .. })));
 }
 
 #[test]
-fn a_node_waits_for_its_workload_to_shrink_and_is_left_when_it_does_not() {
+fn retirement_waits_for_fewer_replicas_until_the_timeout() {
     let world = fleet();
     let mut plan = plan(&world);
     plan.capacity.base.preconditions[0].condition =
@@ -159,17 +159,18 @@ fn a_node_waits_for_its_workload_to_shrink_and_is_left_when_it_does_not() {
     let receipt = applied(&plan, &world);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
     let left = outcome(&receipt, "0", WaveStep::Retire);
-    assert!(matches!(left, Outcome::GivenUp { why } if why.contains("6 replicas")), "{left:?}");
-    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done, "nobody else waits");
-    let zero = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("node");
-    let touched = |call: &PortCall| matches!(call, PortCall::Cordon { node, .. } if *node == zero);
-    assert!(!writes(&world).iter().any(touched), "it was not even cordoned");
+    assert!(matches!(left, Outcome::Abandoned { why } if why.contains("6 replicas")), "{left:?}");
+    assert_eq!(*outcome(&receipt, "1", WaveStep::Retire), Outcome::Done, "other nodes do not wait");
+    let node_0 = plan.resource_changes[0].change.before.clone().and_then(|n| n.node).expect("node");
+    let is_cordon =
+        |call: &PortCall| matches!(call, PortCall::Cordon { node, .. } if *node == node_0);
+    assert!(!writes(&world).iter().any(is_cordon), "the node was not cordoned");
     world.deliver(&workloads(4)).expect("kept in memory");
     assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
 }
 
 #[test]
-fn an_interrupted_drain_is_taken_back() {
+fn interrupted_drain_is_reverted() {
     let world = fleet();
     world.deliver(&workloads(6).budget("api", None, Some("0"))).expect("kept in memory");
     let plan = plan(&world);
@@ -189,20 +190,21 @@ fn an_interrupted_drain_is_taken_back() {
 }
 
 #[test]
-fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_no_mark() {
-    type Moment = fn(&Step) -> bool;
-    let moments: [(Moment, bool); 2] = [
+fn uncordon_by_an_operator_reverts_the_drain() {
+    type IsTrigger = fn(&Step) -> bool;
+    let triggers: [(IsTrigger, bool); 2] = [
         (|step| matches!(step, Step::Cordoned { .. }), false),
         (|step| matches!(step, Step::Evicted { .. }), true),
     ];
-    for (is_it, evicts) in moments {
+    for (is_trigger, evicts) in triggers {
         let world = fleet();
         let plan = plan(&world);
         let before = active(&world);
         let ports = Ports { cloud: &world, cluster: &world, clock: &world };
         let settings = settings();
         let mut report = |event: &Event| {
-            let nodes = if is_it(&event.step) { world.observed().nodes } else { BTreeMap::new() };
+            let nodes =
+                if is_trigger(&event.step) { world.observed().nodes } else { BTreeMap::new() };
             for node in nodes.into_values().filter(|node| node.unschedulable) {
                 world.update_node(&Node { unschedulable: false, ..node });
             }
@@ -211,11 +213,12 @@ fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_
         assert_eq!(receipt.verdict, ApplyStatus::Partly);
         for key in ["0", "1"] {
             let left = outcome(&receipt, key, WaveStep::Retire);
-            let says = matches!(left, Outcome::GivenUp { why } if why.contains("uncordoned node"));
-            assert!(says, "{left:?}");
+            let is_reported =
+                matches!(left, Outcome::Abandoned { why } if why.contains("was uncordoned"));
+            assert!(is_reported, "{left:?}");
         }
         let now = active(&world);
-        assert!(before.iter().all(|machine| now.contains(machine)), "{before:?} {now:?}");
+        assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");
         let nodes = world.observed().nodes;
         assert!(nodes.values().all(|node| !node.unschedulable && node.annotations.is_empty()));
         let evicted = writes(&world).iter().any(|call| matches!(call, PortCall::Evict { .. }));
@@ -224,17 +227,17 @@ fn a_node_that_a_person_uncordons_while_it_is_drained_keeps_its_machine_and_has_
 }
 
 #[test]
-fn a_pod_that_comes_just_before_a_cordon_leaves_before_its_machine_ends() {
+fn pod_bound_just_before_the_cordon_is_evicted() {
     let world = fleet();
     world.deliver(&workloads(0)).expect("kept in memory");
     world.settle(MINUTE * 5).expect("kept in memory");
     let plan = plan(&world);
-    let comes = |_: &Node| {
+    let bind_pods = |_: &Node| {
         world.deliver(&workloads(6)).expect("kept in memory");
         world.settle(SignedDuration::from_secs(20)).expect("kept in memory");
     };
     let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
-    ports.meddles = Some(&comes);
+    ports.before_cordon = Some(&bind_pods);
     let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
     assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     let calls = writes(&world);
@@ -244,54 +247,61 @@ fn a_pod_that_comes_just_before_a_cordon_leaves_before_its_machine_ends() {
 }
 
 #[test]
-fn a_machine_that_somebody_takes_our_tags_off_while_it_is_drained_is_left() {
+fn instance_that_loses_our_tags_during_the_drain_is_kept() {
     let world = fleet();
     let plan = plan(&world);
     let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
     let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
     let mut report = |event: &Event| {
-        faulty.untagged.set(faulty.untagged.get() || matches!(event.step, Step::Cordoned { .. }));
+        faulty
+            .hides_tags
+            .set(faulty.hides_tags.get() || matches!(event.step, Step::Cordoned { .. }));
     };
     let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
     for key in ["0", "1"] {
         let left = outcome(&receipt, key, WaveStep::Retire);
-        let says = matches!(left, Outcome::GivenUp { why } if why.contains("no longer carries"));
-        assert!(says, "{left:?}");
+        let is_reported =
+            matches!(left, Outcome::Abandoned { why } if why.contains("no longer carries"));
+        assert!(is_reported, "{left:?}");
     }
     assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Terminate { .. })));
 }
 
-/// Applies while `comes` happens to the first node that is about to end, after the last look at everything.
-fn applies_while(world: &World, plan: &Plan, comes: &dyn Fn(&Node)) -> (Receipt, InstanceId) {
+/// Applies a plan, and calls `change` just before the check of the first termination.
+fn apply_with_late_change(
+    world: &World,
+    plan: &Plan,
+    change: &dyn Fn(&Node),
+) -> (Receipt, InstanceId) {
     let first: RefCell<Option<InstanceId>> = RefCell::default();
     let once = |name: &NodeName| {
         let node = world.observed().nodes[name].clone();
         let mut first = first.borrow_mut();
         if first.is_none() {
-            comes(&node);
+            change(&node);
             *first = node.instance;
         }
     };
     let mut ports = FaultyPorts::new(world, usize::MAX, Fault::FailBefore);
-    ports.comes = Some(&once);
+    ports.before_node_read = Some(&once);
     let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
-    (receipt, first.take().expect("a machine was about to end"))
+    (receipt, first.take().expect("a termination was checked"))
 }
 
 #[test]
-fn a_machine_to_which_a_pod_came_after_the_last_look_ends_once_that_has_left() {
+fn late_pod_is_evicted_before_the_termination() {
     let world = fleet();
     let plan = plan(&world);
     let (late, namespace) = (Uid::from("late"), "web".into());
-    let comes = |node: &Node| {
-        let template = crate::simulator::fixture::template("api", 100).into();
+    let add_late_pod = |node: &Node| {
+        let template = crate::testing::simulator::template("api", 100).into();
         let bare = WorkloadId { name: "api-late".into(), ..id(WorkloadKind::Pod, "api") };
         world.add_pod(&bare, late.clone(), &template);
         world.bind_pod(&namespace, "api-late", &late, &node.name);
         let there = |pod: &Arc<Pod>| pod.uid == late && pod.node.as_ref() == Some(&node.name);
         assert!(world.observed().pods.iter().any(there));
     };
-    let (receipt, instance) = applies_while(&world, &plan, &comes);
+    let (receipt, instance) = apply_with_late_change(&world, &plan, &add_late_pod);
     assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
     let calls = writes(&world);
     let evicted =
@@ -299,22 +309,22 @@ fn a_machine_to_which_a_pod_came_after_the_last_look_ends_once_that_has_left() {
     let ended =
         |c: &PortCall| matches!(c, PortCall::Terminate { instance: id, .. } if *id == instance);
     let ended = calls.iter().position(ended);
-    assert!(evicted.expect("asked to leave") < ended.expect("told to end"), "{calls:#?}");
-    assert_lawful(&world, &plan);
+    assert!(evicted.expect("evicted") < ended.expect("terminated"), "{calls:#?}");
+    assert_only_approved_writes(&world, &plan);
 }
 
 #[test]
-fn a_machine_whose_node_somebody_uncordoned_after_the_last_look_stays() {
+fn late_uncordon_keeps_the_instance() {
     let world = fleet();
     let plan = plan(&world);
-    let comes = |node: &Node| world.update_node(&Node { unschedulable: false, ..node.clone() });
-    let (receipt, instance) = applies_while(&world, &plan, &comes);
+    let uncordon = |node: &Node| world.update_node(&Node { unschedulable: false, ..node.clone() });
+    let (receipt, instance) = apply_with_late_change(&world, &plan, &uncordon);
     assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:#?}");
     assert!(world.instance(&instance).expect("it is there").is_active());
 }
 
 #[test]
-fn a_node_that_has_taken_the_place_of_one_whose_machine_ended_is_not_deleted() {
+fn replaced_node_object_is_not_deleted() {
     let world = fleet();
     let plan = plan(&world);
     let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
@@ -323,7 +333,7 @@ fn a_node_that_has_taken_the_place_of_one_whose_machine_ended_is_not_deleted() {
     let mut report = |event: &Event| {
         ending += usize::from(matches!(event.step, Step::Terminating { .. }));
         if ending == 2 {
-            faulty.shown.set(|objects| {
+            faulty.edit_objects.set(|objects| {
                 objects.nodes.iter_mut().for_each(|node| node.uid = "another".into());
             });
         }

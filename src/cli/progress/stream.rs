@@ -72,7 +72,7 @@ fn message(
             Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } => {
                 (StreamLevel::Info, StreamMessage::ApplyComplete { hook })
             }
-            Outcome::Skipped { .. } | Outcome::GivenUp { .. } | Outcome::Failed { .. } => {
+            Outcome::Skipped { .. } | Outcome::Abandoned { .. } | Outcome::Failed { .. } => {
                 (StreamLevel::Error, StreamMessage::ApplyErrored { hook })
             }
         },
@@ -164,8 +164,8 @@ mod tests {
     use super::*;
     use crate::apply::ChangeOutcome;
     use crate::cli::error::CliError;
-    use crate::cli::tests::sealed;
-    use crate::render::{fixture, stream_schema};
+    use crate::render::stream_schema;
+    use crate::testing::sample_plan;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).expect("a time")
@@ -204,13 +204,13 @@ mod tests {
             (Step::Terminating { instance_id: instance_id() }, "apply_progress"),
             (ended(Outcome::Done), "apply_complete"),
             (ended(Outcome::Dropped { why: why() }), "apply_complete"),
-            (ended(Outcome::GivenUp { why: why() }), "apply_errored"),
+            (ended(Outcome::Abandoned { why: why() }), "apply_errored"),
         ]
     }
 
     #[test]
     fn event_lines_match_the_schema() {
-        let plan = sealed(fixture::plan());
+        let plan = sample_plan::plan().sealed();
         let address = plan.resource_changes[0].address.clone();
         for (step, kind) in steps() {
             let event = Event { at: at(65), address: Some(address.clone()), step };
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn event_fields_are_in_the_details() {
-        let plan = sealed(fixture::plan());
+        let plan = sample_plan::plan().sealed();
         let outcome = Outcome::Failed { why: "no capacity".into() };
         let step = Step::Finished { step: WaveStep::Launch, outcome };
         let found = read(&line(&Event { at: at(1), address: None, step }, at(0), &plan));

@@ -10,7 +10,8 @@ use crate::cli::planning;
 use crate::cli::policy::Judge;
 use crate::cli::repository::Repository;
 use crate::cli::settings::{GuardChoice, SourceSettings};
-use crate::cli::world::WorldChoice;
+use crate::cli::source_tree;
+use crate::cli::world_choice::WorldChoice;
 use crate::controller::runtime::{CommitPlanner, ReadMarket, RepositoryReader};
 use crate::controller::{PlanScope, Revision, RevisionError};
 use crate::model::desired::{Desired, Severity};
@@ -46,14 +47,14 @@ impl RepositoryReader for SourceReader {
     type Planner = JudgedPlanner;
 
     fn read_branch(&self) -> Result<RepositoryTree, String> {
-        planning::read(&self.source).map_err(|error| error.to_string())
+        source_tree::read(&self.source).map_err(|error| error.to_string())
     }
 
     fn read_commit(&self, commit: &str) -> Result<RepositoryTree, RevisionError> {
         // Uncommitted files can be read only while they are unchanged.
         let revision = (!commit.starts_with("sha256:")).then(|| commit.to_owned());
         let source = SourceSettings { revision, ..self.source.clone() };
-        planning::read(&source).map_err(|error| {
+        source_tree::read(&source).map_err(|error| {
             let why = error.to_string();
             if error.is_unknown_revision() {
                 RevisionError::NotFound(why)
@@ -146,7 +147,7 @@ impl CommitPlanner for JudgedPlanner {
     fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast {
         let inputs = Inputs { is_forecast: true, ..self.inputs(world, Scope::default()) };
         let mut forecast = planner::forecast(&inputs, to);
-        forecast.events.extend(window_events(&self.repository.fleet.guard, (inputs.at, to)));
+        forecast.events.extend(window_events(&self.repository.fleet.guard, inputs.at, to));
         forecast.events.sort();
         forecast
     }

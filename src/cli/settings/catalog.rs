@@ -5,7 +5,7 @@ use super::{Format, to_format};
 use crate::catalog::NodeSettings;
 use crate::cli::args::{CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg};
 use crate::cli::error::CliError;
-use crate::cli::world::WorldChoice;
+use crate::cli::world_choice::WorldChoice;
 use crate::model::desired::{AmiFamily, KubeletSettings};
 use crate::model::ids::{InstanceTypeName, PoolName, Region};
 use crate::model::requirement::Requirements;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::parse::moment;
 use crate::cli::args::{DemandArg, GuardArgs, PlanningArgs, SourceArgs};
 use crate::cli::error::CliError;
-use crate::cli::world::WorldChoice;
+use crate::cli::world_choice::WorldChoice;
 use crate::demand::DemandMode;
 use crate::plan::wire::ResourceKind;
 use crate::planner::Scope;

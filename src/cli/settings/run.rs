@@ -4,7 +4,7 @@ use super::parse::duration;
 use super::planning::{SourceSettings, source_settings};
 use crate::cli::args::{LogFormatArg, ModeArg, RunArgs};
 use crate::cli::error::CliError;
-use crate::cli::world::WorldChoice;
+use crate::cli::world_choice::WorldChoice;
 use crate::model::desired::Mode;
 use crate::telemetry::LogFormat;
 

@@ -7,15 +7,15 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::apply::ChangeOutcome;
-use crate::controller::fixture::{ControllerHarness, at, world};
+use crate::testing::controller::{ControllerHarness, at, world};
 use crate::controller::planning_snapshot::EC2_VISIBILITY_MAX;
 use crate::controller::{BlockedReason, Event as Heard, InDoubtLaunches, PersistedState, Signal};
 use crate::model::observed::InstanceState;
-use crate::render::fixture;
+use crate::testing::sample_plan;
 
 /// Returns a plan that launches, and removes nothing.
 fn launch_plan() -> Plan {
-    let mut plan = Plan { applyable: true, ..fixture::plan() };
+    let mut plan = Plan { applyable: true, ..sample_plan::plan() };
     plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
     plan
 }
@@ -226,7 +226,7 @@ fn suspension_while_persisting_prevents_the_start() {
         harness.step_at(1, Heard::Signal(crate::controller::Signal::LeaseGained));
         harness.load_state_and_branch();
         harness.step_at(2, Heard::Observed(Arc::new(world(2))));
-        let mut plan = Plan { applyable: true, ..fixture::plan() };
+        let mut plan = Plan { applyable: true, ..sample_plan::plan() };
         plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
         for _ in 0..2 {
             if harness.state().planning.run.is_some() {

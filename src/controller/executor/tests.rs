@@ -3,19 +3,20 @@
 use super::*;
 use crate::catalog::Catalog;
 use crate::controller::{PersistedState, Signal};
-use crate::model::observed::{Instance, InstanceState, Node, fixture as fleet};
+use crate::model::observed::{Instance, InstanceState, Node};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
 use crate::plan::wire::WaveStep;
-use crate::render::fixture;
-use crate::simulator::fixture::poll_once;
+use crate::testing::sample_plan;
+use crate::testing::simulator::poll_once;
+use crate::testing::world;
 
 /// Counts how often it replans.
 struct CountingPlanner(Cell<u32>);
 
 impl RevisionPlanner for CountingPlanner {
     async fn plan(&self, _: Arc<Observed>, _: PlanScope) -> Plan {
-        fixture::plan()
+        sample_plan::plan()
     }
 
     async fn replan_pinned(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> PinnedPlan {
@@ -31,9 +32,7 @@ impl RevisionPlanner for CountingPlanner {
 
 fn world(seconds: i64, pods: &[&str]) -> Observed {
     let at = Timestamp::from_second(1_000_000 + seconds).expect("a time");
-    let mut world = Observed::empty(ClusterIdentity::default(), at);
-    world.pods.extend(pods.iter().map(|name| fleet::pod(name).into()));
-    world
+    Observed::of_cluster("", at).with_pods(pods.iter().copied().map(world::pod))
 }
 
 #[test]
@@ -55,7 +54,7 @@ fn equal_observation_needs_no_replanning() {
     ] {
         let planner = CountingPlanner(Cell::new(0));
         let over = over.map(Arc::new);
-        let plan = Arc::new(fixture::plan());
+        let plan = Arc::new(sample_plan::plan());
         let pinning = PinnedReplan {
             planner: &planner,
             plan,
@@ -63,10 +62,10 @@ fn equal_observation_needs_no_replanning() {
             running_pods_only: false,
             planned_world: over,
         };
-        let pinned = poll_once(pinning.replan(&fixture::plan(), &now)).expect("at once");
+        let pinned = poll_once(pinning.replan(&sample_plan::plan(), &now)).expect("at once");
         assert_eq!(planner.0.get(), again, "{what}");
         assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
-        assert_eq!(pinned.current, fixture::plan(), "{what}");
+        assert_eq!(pinned.current, sample_plan::plan(), "{what}");
     }
 }
 
@@ -85,7 +84,7 @@ fn over() -> Observed {
 /// Returns the same with a changed node.
 fn with_node(change: impl FnOnce(&mut Node)) -> Observed {
     let mut world = over();
-    let mut node = fleet::node("n");
+    let mut node = world::node("n");
     change(&mut node);
     world.nodes.insert(node.name.clone(), node);
     world
@@ -103,7 +102,7 @@ fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
         node.instance = Some("i-1".into());
         node.created_at = over().taken_at.checked_sub(age).expect("a time");
     });
-    let instance = fleet::managed_instance("i-1", "");
+    let instance = world::managed_instance("i-1", "");
     world.instances.insert(instance.id.clone(), instance);
     world
 }
@@ -119,19 +118,19 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
         running_pods_only: false,
         planned_world: over,
     };
-    poll_once(pinning.replan(&fixture::plan(), now)).expect("at once");
+    poll_once(pinning.replan(&sample_plan::plan(), now)).expect("at once");
     planner.0.get()
 }
 
 fn only_launches() -> Plan {
-    let mut launches = fixture::plan();
+    let mut launches = sample_plan::plan();
     launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
     launches
 }
 
 #[test]
 fn launch_plan_stays_valid_while_its_launches_are_needed() {
-    let (launches, retires) = (only_launches(), fixture::plan());
+    let (launches, retires) = (only_launches(), sample_plan::plan());
     let more = || {
         let mut world = over();
         world.pods.extend(self::world(0, &["c"]).pods);
@@ -187,14 +186,14 @@ fn plan_is_made_again_if_a_node_accepts_more() {
 fn replanning_excludes_interrupted_instances() {
     let with = |state: InstanceState| {
         let mut world = world(0, &["a"]);
-        let instance = Instance { state, ..fleet::instance("i-1") };
+        let instance = Instance { state, ..world::instance("i-1") };
         world.instances.insert(instance.id.clone(), instance);
         world
     };
     let (planner, whole) = (CountingPlanner(Cell::new(0)), with(InstanceState::Running));
     for (over, again) in [(with(InstanceState::Stopping), 0), (whole.clone(), 1)] {
         planner.0.set(0);
-        let (plan, without) = (Arc::new(fixture::plan()), vec!["i-1".into()]);
+        let (plan, without) = (Arc::new(sample_plan::plan()), vec!["i-1".into()]);
         let over = Some(Arc::new(over));
         let pinning = PinnedReplan {
             planner: &planner,
@@ -203,7 +202,7 @@ fn replanning_excludes_interrupted_instances() {
             running_pods_only: false,
             planned_world: over,
         };
-        poll_once(pinning.replan(&fixture::plan(), &whole)).expect("at once");
+        poll_once(pinning.replan(&sample_plan::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
     }
 }
@@ -244,8 +243,8 @@ impl StateStore for FakeStore {
 fn uncertain_lease_prevents_nominations() {
     for certain in [true, false] {
         let outside = FakeStore(certain, RefCell::default());
-        let pod = Box::new(fleet::pod("a"));
-        let end = poll_once(nominate((&outside, &outside), pod, "n".into())).expect("at once");
+        let pod = Box::new(world::pod("a"));
+        let end = poll_once(nominate(&outside, &outside, pod, "n".into())).expect("at once");
         let Event::Nominated { result: end, .. } = end else { panic!("{end:?}") };
         assert_eq!((end.is_ok(), outside.1.borrow().len()), (certain, usize::from(certain)));
     }

@@ -3,15 +3,10 @@ use jiff::SignedDuration;
 use super::*;
 use crate::controller::persisted_state::{LaunchRecord, Quarantine, RemovalRecord};
 use crate::controller::status::{Breaker, Suspension};
-use crate::model::desired::{ControllerSettings, CountOrShare, GuardSettings, RateLimit, Window};
+use crate::model::desired::{ControllerSettings, CountOrShare, RateLimit, Window};
 use crate::plan::wire::{Check, CheckStatus, Wave};
-use crate::render::fixture;
-
-/// Launches `web 9` and `web 10`; replaces `web 1`; replaces `batch 0` and `1` with `2`; retires
-/// the empty `web 2`.
-fn sample_plan() -> Plan {
-    fixture::plan()
-}
+use crate::testing::controller::revision;
+use crate::testing::sample_plan;
 
 fn now() -> Timestamp {
     "2026-09-01T10:02:00Z".parse().expect("a time")
@@ -40,7 +35,9 @@ struct GateScenario {
 impl GateScenario {
     /// A leader in mode `full` whose plan has been stable for long.
     fn new() -> Self {
-        let plan = sample_plan();
+        // Launches `web 9` and `web 10`; replaces `web 1`; replaces `batch 0` and `1` with `2`;
+        // retires the empty `web 2`.
+        let plan = sample_plan::plan();
         let rows = plan.resource_changes.iter();
         let known = rows.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
         let all =
@@ -50,16 +47,7 @@ impl GateScenario {
         Self {
             is_leader: true,
             mode: Mode::Full,
-            revision: Revision {
-                commit: "c".to_owned(),
-                controller,
-                guard: GuardSettings::default(),
-                consolidate_after: BTreeMap::new(),
-                error_count: 0,
-                is_empty: false,
-                autoscaler_namespaces: None,
-                auto_mode: false,
-            },
+            revision: Revision { controller, ..revision("c") },
             persisted: PersistedState::default(),
             unready: 0,
             in_progress: BTreeSet::new(),
@@ -472,7 +460,7 @@ fn empty_nodes_are_no_mass_removal() {
 
 /// A plan that removes all of its eight nodes.
 fn plan_removing_all() -> Plan {
-    let mut plan = fixture::large(8, 8);
+    let mut plan = sample_plan::large(8, 8);
     let addresses = plan.resource_changes.iter().map(|row| row.address.clone()).collect();
     plan.capacity.waves = vec![Wave { step: WaveStep::Retire, addresses }];
     for row in &mut plan.capacity.explain {

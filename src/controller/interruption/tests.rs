@@ -13,35 +13,25 @@ use super::state_machine::{Drain, EvictionWait, NodeView, Progress, StepContext,
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::MessageKind;
-use crate::controller::fixture::{ControllerHarness, at, plan_removing_one, world};
+use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
 use crate::controller::planning::CurrentPlan;
 use crate::controller::status::BlockedReason;
-use crate::model::ids::{WorkloadId, WorkloadKind};
+use crate::model::ids::WorkloadId;
 use crate::model::observed::{
-    CORDONED_ANNOTATION, Completeness, LiveWorkload, Membership, PodPhase, fixture,
+    CORDONED_ANNOTATION, Completeness, Membership, PodPhase,
 };
 use crate::model::pod::PodTemplate;
 use crate::plan::wire::{Action, KeepReason, PlacementRow, Reason};
+use crate::testing::pods::deployment;
 use crate::testing::workload_id;
+use crate::testing::world::{self, live_workload};
 
 /// Returns the world with a pod of Karpenter.
-fn with_karpenter(mut world: Observed) -> Observed {
-    let (namespace, name) = ("kube-system".into(), "karpenter".into());
-    let owner = WorkloadId { namespace, kind: WorkloadKind::Deployment, name };
-    world.workloads.push(LiveWorkload {
-        id: owner.clone(),
-        replicas: 1,
-        first_ordinal: 0,
-        delivered: false,
-        template: None,
-    });
-    world.pods.push(Arc::new(Pod {
-        namespace: "kube-system".into(),
-        owner: Some(owner),
-        phase: PodPhase::Running,
-        ..fixture::pod("karpenter-1")
-    }));
+fn with_karpenter(world: Observed) -> Observed {
+    let owner = deployment("kube-system", "karpenter");
     world
+        .with_workload(live_workload(&owner, 1))
+        .with_pods([world::pod("karpenter-1").owned_by(&owner)])
 }
 
 fn lost(to_apply: bool) -> Event {
@@ -50,9 +40,9 @@ fn lost(to_apply: bool) -> Event {
 
 #[test]
 fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
-    let mut story = ControllerHarness::started();
-    assert_eq!(story.step_at(1, lost(true)), [""; 0]);
-    assert!(story.state().accepts_messages() && story.state().status().is_lease_held_by_apply);
+    let mut harness = ControllerHarness::started();
+    assert_eq!(harness.step_at(1, lost(true)), [""; 0]);
+    assert!(harness.state().accepts_messages() && harness.state().status().is_lease_held_by_apply);
     let shields = ["shields node-of-i-1 uid-of-i-1"];
     for (what, kind, ids, within, expected) in [
         (
@@ -69,22 +59,22 @@ fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
         ("not a termination", MessageKind::Rebalance, &["i-2"], None, &[]),
         ("a hint", MessageKind::StateChange, &["i-2"], Some(0), &[]),
     ] {
-        assert_eq!(story.interrupt(2, kind, ids, within), expected, "{what}");
+        assert_eq!(harness.interrupt(2, kind, ids, within), expected, "{what}");
     }
     // A cordoned node needs no second cordon.
     let mut seen = world(3);
     seen.nodes.values_mut().for_each(|node| node.unschedulable = true);
-    story.step_at(3, Event::Observed(Arc::new(seen)));
-    assert_eq!(story.interrupt(4, MessageKind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
-    assert!(story.state().interruptions.instances().is_empty(), "the next leader handles it");
+    harness.step_at(3, Event::Observed(Arc::new(seen)));
+    assert_eq!(harness.interrupt(4, MessageKind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
+    assert!(harness.state().interruptions.instances().is_empty(), "the next leader handles it");
 }
 
 #[test]
 fn next_leader_takes_over_nodes_cordoned_during_apply() {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, lost(true));
-    story.interrupt(2, MessageKind::SpotInterruption, &["i-1"], Some(120));
-    story.step_at(
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, lost(true));
+    harness.interrupt(2, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    harness.step_at(
         3,
         Event::CordonedWithoutLease {
             node: "node-of-i-1".into(),
@@ -95,18 +85,18 @@ fn next_leader_takes_over_nodes_cordoned_during_apply() {
     let node = seen.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
     node.unschedulable = true;
     let seen = Arc::new(seen);
-    story.step_at(5, Event::Observed(Arc::clone(&seen)));
-    story.step_at(6, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
-    story.step_at(7, Event::Observed(Arc::clone(&seen)));
+    harness.step_at(5, Event::Observed(Arc::clone(&seen)));
+    harness.step_at(6, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
+    harness.step_at(7, Event::Observed(Arc::clone(&seen)));
     // The queue delivers the message again. The node is cordoned already; the interruption is
     // persisted before the message is acknowledged.
-    assert_eq!(story.interrupt(8, MessageKind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
-    assert_eq!(story.state().interruptions.instances(), ["i-1".into()].into());
+    assert_eq!(harness.interrupt(8, MessageKind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
+    assert_eq!(harness.state().interruptions.instances(), ["i-1".into()].into());
     let mut all = Vec::new();
     for n in 9..14 {
-        all.extend(story.step_at(n, Event::Observed(Arc::clone(&seen))));
-        all.extend(story.step_at(n, Event::StateSaved(Ok(()))));
+        all.extend(harness.step_at(n, Event::Observed(Arc::clone(&seen))));
+        all.extend(harness.step_at(n, Event::StateSaved(Ok(()))));
     }
     assert!(all.contains(&"takes off r".to_owned()), "{all:?}");
     assert!(!all.iter().any(|deed| deed.starts_with("cordons")), "{all:?}");
@@ -122,10 +112,10 @@ fn with_a_drain(seconds: i64) -> Observed {
 }
 
 fn leads() -> ControllerHarness {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
-    story
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
+    harness
 }
 
 fn cordoned(end: CordonOutcome) -> Event {
@@ -135,89 +125,89 @@ fn cordoned(end: CordonOutcome) -> Event {
 
 #[test]
 fn drain_cordon_becomes_interruption_cordon() {
-    let mut story = leads();
-    story.step_at(2, Event::Observed(Arc::new(with_a_drain(2))));
-    let done = story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    let mut harness = leads();
+    harness.step_at(2, Event::Observed(Arc::new(with_a_drain(2))));
+    let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"], "the apply that drains it would uncordon it");
-    assert_eq!(story.finish_saving(3), [""; 0]);
-    assert_eq!(story.step_at(4, cordoned(CordonOutcome::Written)), ["takes off r"]);
+    assert_eq!(harness.finish_saving(3), [""; 0]);
+    assert_eq!(harness.step_at(4, cordoned(CordonOutcome::Written)), ["takes off r"]);
 }
 
 #[test]
 fn changed_node_is_observed_again_before_cordon() {
-    let mut story = leads();
-    story.step_at(2, Event::Observed(Arc::new(world(2))));
-    let done = story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    let mut harness = leads();
+    harness.step_at(2, Event::Observed(Arc::new(world(2))));
+    let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
-    assert_eq!(story.finish_saving(3), [""; 0]);
-    assert_eq!(story.step_at(4, cordoned(CordonOutcome::Outdated)), [""; 0]);
-    assert!(story.state().status().failing_actions.is_empty());
+    assert_eq!(harness.finish_saving(3), [""; 0]);
+    assert_eq!(harness.step_at(4, cordoned(CordonOutcome::Outdated)), [""; 0]);
+    assert!(harness.state().status().failing_actions.is_empty());
     // The observation in progress may be older than the write.
-    story.step_at(6, Event::Observed(Arc::new(world(6))));
-    let done = story.step_at(10, Event::Observed(Arc::new(world(10))));
+    harness.step_at(6, Event::Observed(Arc::new(world(6))));
+    let done = harness.step_at(10, Event::Observed(Arc::new(world(10))));
     assert_eq!(done, ["cordons node-of-i-1"]);
-    assert_eq!(story.step_at(11, cordoned(CordonOutcome::Written)), ["takes off r"]);
+    assert_eq!(harness.step_at(11, cordoned(CordonOutcome::Written)), ["takes off r"]);
 }
 
 #[test]
 fn lost_lease_drops_interruptions_and_reloads_state() {
-    let mut story = leads();
-    story.step_at(2, Event::Observed(Arc::new(world(2))));
-    let done = story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    let mut harness = leads();
+    harness.step_at(2, Event::Observed(Arc::new(world(2))));
+    let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
-    assert_eq!(story.step_at(4, lost(false)), [""; 0]);
-    assert!(!story.state().status().is_lease_held_by_apply);
-    assert!(story.state().interruptions.instances().is_empty());
-    assert_eq!(story.step_at(5, Event::Observed(Arc::new(world(5)))), [""; 0]);
-    story.step_at(6, Event::Signal(Signal::LeaseGained));
-    assert!(story.state().persistence.loaded.is_none() && story.state().persistence.is_loading());
+    assert_eq!(harness.step_at(4, lost(false)), [""; 0]);
+    assert!(!harness.state().status().is_lease_held_by_apply);
+    assert!(harness.state().interruptions.instances().is_empty());
+    assert_eq!(harness.step_at(5, Event::Observed(Arc::new(world(5)))), [""; 0]);
+    harness.step_at(6, Event::Signal(Signal::LeaseGained));
+    assert!(harness.state().persistence.loaded.is_none() && harness.state().persistence.is_loading());
 }
 
 #[test]
 fn outdated_cordon_during_apply_triggers_observation() {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, lost(true));
-    story.interrupt(2, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, lost(true));
+    harness.interrupt(2, MessageKind::SpotInterruption, &["i-1"], Some(120));
     let end = Ok(CordonOutcome::Outdated);
-    story.step_at(3, Event::CordonedWithoutLease { node: "node-of-i-1".into(), result: end });
-    assert!(story.state().observation.reads.due <= at(5));
-    assert!(story.state().status().failing_actions.is_empty());
+    harness.step_at(3, Event::CordonedWithoutLease { node: "node-of-i-1".into(), result: end });
+    assert!(harness.state().observation.reads.due <= at(5));
+    assert!(harness.state().status().failing_actions.is_empty());
 }
 
 #[test]
 fn standby_without_apply_ignores_messages() {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, lost(false));
-    assert!(!story.state().accepts_messages());
-    assert_eq!(story.interrupt(2, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, lost(false));
+    assert!(!harness.state().accepts_messages());
+    assert_eq!(harness.interrupt(2, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
 }
 
 #[test]
 fn competing_autoscaler_stops_message_handling() {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
-    story.step_at(2, Event::Observed(Arc::new(world(2))));
-    assert!(story.state().accepts_messages());
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
+    harness.step_at(2, Event::Observed(Arc::new(world(2))));
+    assert!(harness.state().accepts_messages());
     let competing = Arc::new(with_karpenter(world(100)));
-    story.step_at(100, Event::Observed(Arc::clone(&competing)));
-    assert!(story.state().competing_autoscaler().is_some() && !story.state().accepts_messages());
+    harness.step_at(100, Event::Observed(Arc::clone(&competing)));
+    assert!(harness.state().competing_autoscaler().is_some() && !harness.state().accepts_messages());
     // Messages already in transit are left alone as well: about unknown, foreign, no or own
     // instances.
     for ids in [&["i-7"][..], &["i-9"], &[], &["i-1"]] {
         assert_eq!(
-            story.interrupt(101, MessageKind::SpotInterruption, ids, Some(120)),
+            harness.interrupt(101, MessageKind::SpotInterruption, ids, Some(120)),
             [""; 0],
             "{ids:?}"
         );
     }
     for n in 102..106 {
-        assert_eq!(story.step_at(n, Event::Observed(Arc::clone(&competing))), [""; 0]);
+        assert_eq!(harness.step_at(n, Event::Observed(Arc::clone(&competing))), [""; 0]);
     }
     // Messages delivered meanwhile belong to the other autoscaler; later ones are handled here.
-    story.step_at(200, Event::Observed(Arc::new(world(200))));
-    assert!(story.state().accepts_messages());
-    let done = story.interrupt(201, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    harness.step_at(200, Event::Observed(Arc::new(world(200))));
+    assert!(harness.state().accepts_messages());
+    let done = harness.interrupt(201, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
 }
 
@@ -234,33 +224,33 @@ fn observation_during_cordon_does_not_prove_node_empty() {
     let (verb, reason) = ("cordon node".to_owned(), "the answer was lost".to_owned());
     let lost = PortError { verb, reason, effect: CallEffect::Unknown };
     for result in [Ok(CordonOutcome::Written), Err(lost)] {
-        let mut story = ControllerHarness::started();
-        story.step_at(1, Event::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        story.step_at(2, Event::Observed(Arc::new(world(2))));
-        let done = story.interrupt(100, MessageKind::SpotInterruption, &["i-1"], Some(60));
+        let mut harness = ControllerHarness::started();
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness.step_at(2, Event::Observed(Arc::new(world(2))));
+        let done = harness.interrupt(100, MessageKind::SpotInterruption, &["i-1"], Some(60));
         assert_eq!(done, ["cordons node-of-i-1"]);
         // This observation may have read pods before the cordon and nodes after it.
         assert!(
-            story.state().observation.reads.is_running,
+            harness.state().observation.reads.is_running,
             "an observation runs during the cordon"
         );
         let no_end = |done: Vec<String>| !done.contains(&"ends i-1".to_owned());
         for n in 101..104 {
-            assert!(no_end(story.step_at(n, shows_cordoned(n))), "the cordon has not ended");
+            assert!(no_end(harness.step_at(n, shows_cordoned(n))), "the cordon has not ended");
         }
         let (started, mark) =
-            (story.state().observation.last_number(), Some(CordonReason::Interruption));
+            (harness.state().observation.last_number(), Some(CordonReason::Interruption));
         assert!(no_end(
-            story.step_at(104, Event::Cordoned { instance: "i-1".into(), mark, result })
+            harness.step_at(104, Event::Cordoned { instance: "i-1".into(), mark, result })
         ));
         let mut all = Vec::new();
         for n in 105..120 {
             assert!(
-                all.is_empty() || story.state().observation.last_number() > started,
+                all.is_empty() || harness.state().observation.last_number() > started,
                 "{all:?} without another observation"
             );
-            all.extend(story.step_at(n, shows_cordoned(n)));
+            all.extend(harness.step_at(n, shows_cordoned(n)));
         }
         assert!(all.contains(&"ends i-1".to_owned()), "{all:?}");
     }
@@ -268,29 +258,29 @@ fn observation_during_cordon_does_not_prove_node_empty() {
 
 #[test]
 fn message_without_node_waits_for_newer_observation() {
-    let mut story = ControllerHarness::started();
+    let mut harness = ControllerHarness::started();
     let seen = |seconds: i64| {
         let mut seen = world(seconds);
         seen.nodes.remove(&NodeName::from("node-of-i-1"));
         Event::Observed(Arc::new(seen))
     };
-    story.step_at(1, seen(1));
+    harness.step_at(1, seen(1));
     // Another process, which has never observed the node.
-    story.modify(|state| state.node_health.joined.clear());
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
-    story.step_at(2, seen(2));
-    assert_eq!(story.interrupt(100, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    harness.modify(|state| state.node_health.joined.clear());
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
+    harness.step_at(2, seen(2));
+    assert_eq!(harness.interrupt(100, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
     assert!(
-        story.state().observation.reads.is_running,
+        harness.state().observation.reads.is_running,
         "a node may have joined since the last observation"
     );
-    let mut all = story.step_at(101, Event::StateSaved(Ok(())));
+    let mut all = harness.step_at(101, Event::StateSaved(Ok(())));
     assert_eq!(all, [""; 0], "it is persisted, and the last observation is older than the message");
     for n in 102..106 {
-        all.extend(story.step_at(n, seen(n)));
-        if story.state().persistence.is_saving() {
-            all.extend(story.step_at(n, Event::StateSaved(Ok(()))));
+        all.extend(harness.step_at(n, seen(n)));
+        if harness.state().persistence.is_saving() {
+            all.extend(harness.step_at(n, Event::StateSaved(Ok(()))));
         }
     }
     assert_eq!(all, ["takes off r"]);
@@ -298,21 +288,21 @@ fn message_without_node_waits_for_newer_observation() {
     let reason = "the second page was not answered".to_owned();
     let mut part = world(110);
     part.sources.insert("kubernetes".to_owned(), Completeness::Partial { reason });
-    assert_eq!(story.step_at(110, Event::Observed(Arc::new(part))), [""; 0]);
-    assert_eq!(story.interrupt(111, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
-    assert!(story.step_at(112, seen(112)).contains(&"takes off r".to_owned()));
+    assert_eq!(harness.step_at(110, Event::Observed(Arc::new(part))), [""; 0]);
+    assert_eq!(harness.interrupt(111, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
+    assert!(harness.step_at(112, seen(112)).contains(&"takes off r".to_owned()));
 }
 
 #[test]
 fn message_about_new_instance_waits_until_ec2_shows_it() {
     // Launched by this process, or requested by one that died before the answer.
     for is_answered in [true, false] {
-        let mut story = ControllerHarness::started();
-        story.step_at(1, Event::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        story.step_at(2, Event::Observed(Arc::new(world(2))));
+        let mut harness = ControllerHarness::started();
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness.step_at(2, Event::Observed(Arc::new(world(2))));
         let id = InstanceId::from("i-3");
-        story.modify(|state| {
+        harness.modify(|state| {
             if is_answered {
                 state.observation.unobserved.note_launch(&id, at(3));
             } else {
@@ -322,27 +312,27 @@ fn message_about_new_instance_waits_until_ec2_shows_it() {
             }
         });
         assert_eq!(
-            story.interrupt(10, MessageKind::SpotInterruption, &["i-3"], Some(120)),
+            harness.interrupt(10, MessageKind::SpotInterruption, &["i-3"], Some(120)),
             [""; 0]
         );
         for n in [11, 30] {
-            story.modify(|state| state.observation.reads.due = at(n));
-            story.step_at(n, Event::Timer);
+            harness.modify(|state| state.observation.reads.due = at(n));
+            harness.step_at(n, Event::Timer);
             assert_eq!(
-                story.step_at(n, Event::Observed(Arc::new(world(n)))),
+                harness.step_at(n, Event::Observed(Arc::new(world(n)))),
                 [""; 0],
                 "EC2 shows it late"
             );
         }
         let mut shows = world(40);
-        let found = fixture::managed_instance("i-3", "c");
+        let found = world::managed_instance("i-3", "c");
         shows.instances.insert(id.clone(), Instance { launched_at: at(3), ..found });
-        story.modify(|state| state.observation.reads.due = at(40));
-        story.step_at(40, Event::Timer);
-        story.step_at(40, Event::Observed(Arc::new(shows)));
-        assert_eq!(story.state().interruptions.instances(), [id.clone()].into());
+        harness.modify(|state| state.observation.reads.due = at(40));
+        harness.step_at(40, Event::Timer);
+        harness.step_at(40, Event::Observed(Arc::new(shows)));
+        assert_eq!(harness.state().interruptions.instances(), [id.clone()].into());
         // An older observation does not show that it is gone.
-        story.step_at(45, Event::Observed(Arc::new(world(45))));
-        assert_eq!(story.state().interruptions.instances(), [id].into());
+        harness.step_at(45, Event::Observed(Arc::new(world(45))));
+        assert_eq!(harness.state().interruptions.instances(), [id].into());
     }
 }

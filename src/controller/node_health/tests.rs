@@ -6,7 +6,7 @@ use super::*;
 use crate::apply::ports::CordonOutcome;
 use crate::controller::PersistedState;
 use crate::controller::event::{Event, Signal};
-use crate::controller::fixture::{ControllerHarness, world};
+use crate::testing::controller::{ControllerHarness, world};
 use crate::model::desired::ControllerSettings;
 use crate::model::observed::CordonReason;
 
@@ -16,10 +16,10 @@ fn repairs(
     faults: &[(&str, NodeFault)],
     repair_after: Option<SignedDuration>,
 ) -> BTreeMap<String, (i64, String)> {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
-    story.modify(|state| {
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
+    harness.modify(|state| {
         let head = state.revisions.served.as_ref().expect("it was read");
         let controller = ControllerSettings { repair_after, ..head.controller.clone() };
         let head =
@@ -34,8 +34,8 @@ fn repairs(
             let of = |(id, _): &&(&str, NodeFault)| node.name.as_str() == format!("node-of-{id}");
             node.faults = faults.iter().filter(of).map(|(_, fault)| *fault).collect();
         }
-        story.step_at(seconds, Event::Observed(Arc::new(seen)));
-        for (id, interruption) in &story.state().interruptions.all {
+        harness.step_at(seconds, Event::Observed(Arc::new(seen)));
+        for (id, interruption) in &harness.state().interruptions.all {
             gone.entry(id.to_string()).or_insert((minutes, interruption.record.why.clone()));
         }
     }
@@ -74,9 +74,9 @@ fn many_failures_stop_repairs_and_foreign_nodes_are_ignored() {
 
 #[test]
 fn fault_age_restarts_after_recovery() {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
     for minutes in 0..120 {
         let mut seen = world(minutes * 60);
         // Each time for 25 minutes.
@@ -85,27 +85,27 @@ fn fault_age_restarts_after_recovery() {
                 node.faults = [NodeFault::Storage].into();
             }
         }
-        story.step_at(2 + minutes * 60, Event::Observed(Arc::new(seen)));
+        harness.step_at(2 + minutes * 60, Event::Observed(Arc::new(seen)));
     }
-    assert!(story.state().interruptions.instances().is_empty());
-    assert!(story.state().node_health.problems.is_empty(), "it has recovered");
+    assert!(harness.state().interruptions.instances().is_empty());
+    assert!(harness.state().node_health.problems.is_empty(), "it has recovered");
 }
 
 /// Returns a leading scenario after a quarter of an hour in which this instance reports an
 /// accelerator fault.
 fn with_one_repair(id: &str) -> ControllerHarness {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
     for minutes in 0..15 {
-        fails(&mut story, minutes, &[id], &[]);
+        fails(&mut harness, minutes, &[id], &[]);
     }
-    assert_eq!(story.state().interruptions.instances(), [id.into()].into());
-    story
+    assert_eq!(harness.state().interruptions.instances(), [id.into()].into());
+    harness
 }
 
 /// Observes these instances with accelerator faults, and those as gone.
-fn fails(story: &mut ControllerHarness, minutes: i64, ids: &[&str], gone: &[&str]) {
+fn fails(harness: &mut ControllerHarness, minutes: i64, ids: &[&str], gone: &[&str]) {
     let mut seen = world(2 + minutes * 60);
     for id in gone {
         seen.instances.remove(*id);
@@ -117,37 +117,37 @@ fn fails(story: &mut ControllerHarness, minutes: i64, ids: &[&str], gone: &[&str
         }
     }
     let seconds = 2 + minutes * 60;
-    for done in story.step_at(seconds, Event::Observed(Arc::new(seen))) {
+    for done in harness.step_at(seconds, Event::Observed(Arc::new(seen))) {
         // Another client wrote the node meanwhile, each time.
         let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
         let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
-        story.step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
+        harness.step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
     }
 }
 
 #[test]
 fn repair_is_canceled_when_fault_ends_before_eviction() {
-    let mut story = with_one_repair("i-1");
-    fails(&mut story, 16, &["i-1"], &[]);
-    assert!(!story.state().interruptions.instances().is_empty());
+    let mut harness = with_one_repair("i-1");
+    fails(&mut harness, 16, &["i-1"], &[]);
+    assert!(!harness.state().interruptions.instances().is_empty());
     for minutes in 17..20 {
-        fails(&mut story, minutes, &[], &[]);
+        fails(&mut harness, minutes, &[], &[]);
     }
-    assert!(story.state().interruptions.instances().is_empty());
+    assert!(harness.state().interruptions.instances().is_empty());
 }
 
 #[test]
 fn repaired_instance_counts_as_broken_for_one_hour() {
-    let mut story = with_one_repair("i-1");
-    let is_repaired = |story: &mut ControllerHarness, from: i64, to: i64| {
+    let mut harness = with_one_repair("i-1");
+    let is_repaired = |harness: &mut ControllerHarness, from: i64, to: i64| {
         (from..to).find(|minutes| {
-            fails(story, *minutes, &["i-2"], &["i-1"]);
-            story.state().interruptions.all.contains_key(&InstanceId::from("i-2"))
+            fails(harness, *minutes, &["i-2"], &["i-1"]);
+            harness.state().interruptions.all.contains_key(&InstanceId::from("i-2"))
         })
     };
     // The only other instance of the pool has the same fault.
-    assert_eq!(is_repaired(&mut story, 16, 65), None);
-    assert!(is_repaired(&mut story, 65, 75).is_some());
+    assert_eq!(is_repaired(&mut harness, 16, 65), None);
+    assert!(is_repaired(&mut harness, 65, 75).is_some());
 }
 
 #[test]
@@ -156,14 +156,14 @@ fn repair_counts_across_restart() {
     assert_eq!(state.repairs.len(), 1);
     let written = serde_json::to_string(&state).expect("text");
     let is_repaired = |loaded: PersistedState| {
-        let mut story = ControllerHarness::started();
-        story.step_at(900, Event::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        story.modify(|state| state.persistence.loaded = Some(loaded));
+        let mut harness = ControllerHarness::started();
+        harness.step_at(900, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness.modify(|state| state.persistence.loaded = Some(loaded));
         for minutes in 16..60 {
-            fails(&mut story, minutes, &["i-2"], &["i-1"]);
+            fails(&mut harness, minutes, &["i-2"], &["i-1"]);
         }
-        story.state().interruptions.all.contains_key(&InstanceId::from("i-2"))
+        harness.state().interruptions.all.contains_key(&InstanceId::from("i-2"))
     };
     assert!(!is_repaired(serde_json::from_str(&written).expect("it reads")));
     assert!(is_repaired(PersistedState::default()), "without an earlier repair it is replaced");
@@ -177,36 +177,36 @@ fn repair_limit_stops_fault_replacements() {
         at: Timestamp::from_second(1_000_000).expect("a time"),
     };
     for (known, is_replaced) in [(REPAIRS_MAX - 1, true), (REPAIRS_MAX, false)] {
-        let mut story = ControllerHarness::started();
-        story.step_at(1, Event::Signal(Signal::LeaseGained));
-        story.load_state_and_branch();
-        story.modify(|state| {
+        let mut harness = ControllerHarness::started();
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness.modify(|state| {
             let state = state.persistence.loaded.as_mut().expect("loaded");
             state.repairs = (0..known).map(repaired).collect();
         });
         for minutes in 0..15 {
-            fails(&mut story, minutes, &["i-1"], &[]);
+            fails(&mut harness, minutes, &["i-1"], &[]);
         }
-        assert_eq!(!story.state().interruptions.instances().is_empty(), is_replaced, "{known}");
+        assert_eq!(!harness.state().interruptions.instances().is_empty(), is_replaced, "{known}");
     }
 }
 
 #[test]
 fn repair_is_canceled_when_node_is_ready_before_eviction() {
-    let mut story = ControllerHarness::started();
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
+    let mut harness = ControllerHarness::started();
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
     let mut observe = |minutes: i64, ready: bool| {
         let mut seen = world(2 + minutes * 60);
         seen.nodes.get_mut("node-of-i-1").expect("its node").ready = ready;
         let seconds = 2 + minutes * 60;
-        for done in story.step_at(seconds, Event::Observed(Arc::new(seen))) {
+        for done in harness.step_at(seconds, Event::Observed(Arc::new(seen))) {
             let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
             let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
-            story
+            harness
                 .step_at(seconds, Event::Cordoned { instance: instance.into(), mark, result: end });
         }
-        story.state().interruptions.instances()
+        harness.state().interruptions.instances()
     };
     observe(0, true);
     assert_eq!((1..=30).find(|minutes| !observe(*minutes, false).is_empty()), None);
@@ -223,14 +223,14 @@ fn repair_counts_as_removal_and_interruption_does_not() {
         (NodeFault::Kernel.reason(), 1),
         ("spot-interruption", 0),
     ] {
-        let mut story = with_one_repair("i-1");
-        story.modify(|state| {
+        let mut harness = with_one_repair("i-1");
+        harness.modify(|state| {
             let interruption = state.interruptions.all.get_mut("i-1").expect("it goes");
             interruption.record.why = why.to_owned();
         });
         let end = Ok(crate::controller::event::TerminateOutcome::Called);
-        story.step_at(1_000, Event::TerminateFinished { instance: "i-1".into(), result: end });
-        let state = story.state().persistence.loaded.as_ref().expect("loaded");
+        harness.step_at(1_000, Event::TerminateFinished { instance: "i-1".into(), result: end });
+        let state = harness.state().persistence.loaded.as_ref().expect("loaded");
         assert_eq!(state.removals.len(), counts, "{why}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::inflight_launches::ROWS_MAX;
 use super::*;
-use crate::model::observed::fixture;
+use crate::testing::{controller, sample_plan, workload_id, world};
 use crate::plan::wire::PlacementRow;
 
 fn at(seconds: i64) -> Timestamp {
@@ -123,13 +123,13 @@ fn ineffective_launches_quarantine_their_pool() {
 
 #[test]
 fn unplaceable_pods_make_no_launch_ineffective() {
-    let mut plan = crate::render::fixture::plan();
+    let mut plan = sample_plan::plan();
     let row =
         crate::controller::reconcile::launched_rows(&plan).next().expect("something is launched");
     let (address, after) = (row.address.clone(), row.change.after.clone());
     let pool = after.and_then(|after| after.pool).expect("of a pool");
-    let workload = crate::testing::workload_id();
-    let mut world = crate::controller::fixture::world(0);
+    let workload = workload_id();
+    let mut world = controller::world(0);
     for seconds in [-9_000, -30, -20] {
         let owner = Some(workload.clone());
         let created_at = at(seconds);
@@ -137,7 +137,7 @@ fn unplaceable_pods_make_no_launch_ineffective() {
         let pod = crate::model::observed::Pod {
             owner,
             created_at,
-            ..crate::model::observed::fixture::pod(&name)
+            ..world::pod(&name)
         };
         world.pods.push(std::sync::Arc::new(pod));
     }
@@ -351,7 +351,7 @@ fn oversized_state_drops_entries_in_documented_order() {
 fn running(count: i64) -> Observed {
     let mut observed = Observed::empty(crate::model::observed::ClusterIdentity::default(), at(0));
     for n in 0..count {
-        let ours = fixture::managed_instance(&format!("i-{n:017x}"), "");
+        let ours = world::managed_instance(&format!("i-{n:017x}"), "");
         let instance = Instance { launched_at: at(n), ..ours };
         observed.instances.insert(instance.id.clone(), instance);
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::controller::fixture::{ControllerHarness, world};
+use crate::testing::controller::{ControllerHarness, world};
 use crate::controller::{Event, Signal};
-use crate::model::observed::fixture::pod;
+use crate::testing::world::pod;
 use crate::model::observed::{CORDONED_ANNOTATION, Observed, Pod};
-use crate::render::fixture;
+use crate::testing::sample_plan;
 
 /// Returns an observation with pending pods.
 fn world_with_pending(seconds: i64, pods: &[&str]) -> Observed {
@@ -19,13 +19,13 @@ fn world_with_pending(seconds: i64, pods: &[&str]) -> Observed {
 
 /// Returns a plan that keeps every node.
 fn plan_keeping_all() -> Plan {
-    let mut plan = fixture::plan();
+    let mut plan = sample_plan::plan();
     plan.capacity.waves.clear();
     plan
 }
 
 fn launch_plan() -> Plan {
-    let mut plan = Plan { applyable: true, ..fixture::plan() };
+    let mut plan = Plan { applyable: true, ..sample_plan::plan() };
     plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
     plan.capacity.digest = "sha256:launches".into();
     plan

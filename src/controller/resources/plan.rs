@@ -190,7 +190,7 @@ pub struct OutcomeStatus {
     pub address: String,
     /// Step of the row, such as `launch` or `retire`.
     pub step: String,
-    /// `done`, `already-done`, `dropped`, `skipped`, `given-up` or `failed`.
+    /// `done`, `already-done`, `dropped`, `skipped`, `abandoned` or `failed`.
     pub outcome: String,
     /// Reason, unless the row is done.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -538,7 +538,7 @@ fn outcome_status(row: &ChangeOutcome) -> OutcomeStatus {
         Outcome::Done | Outcome::AlreadyDone => None,
         Outcome::Dropped { why }
         | Outcome::Skipped { why }
-        | Outcome::GivenUp { why }
+        | Outcome::Abandoned { why }
         | Outcome::Failed { why } => Some(why),
     };
     let step = serde_json::to_value(row.step).unwrap_or_default();

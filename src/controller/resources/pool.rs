@@ -75,7 +75,7 @@ fn pool_object(status: &Status, current: &PublishedPlan, row: &CostRow) -> Statu
         .iter()
         .filter_map(|address| Some((*address, current.blocked.get(*address)?)))
         .collect();
-    let progress = pool_progress(status, current, row, (changed.len(), &blocked));
+    let progress = pool_progress(status, current, row, changed.len(), &blocked);
     let spec = PoolSpec { pool: truncate_text(&row.name) };
     let status = PoolStatus {
         observed_generation: None,
@@ -97,7 +97,8 @@ fn pool_progress(
     status: &Status,
     current: &PublishedPlan,
     row: &CostRow,
-    (changes, blocked): (usize, &BTreeMap<&crate::model::ids::Address, &Blocked>),
+    changes: usize,
+    blocked: &BTreeMap<&crate::model::ids::Address, &Blocked>,
 ) -> Progress {
     let of = |state, reason: String, message: String| Progress {
         state,

@@ -192,7 +192,7 @@ fn change_outcome(row: WireOutcome) -> Result<ChangeOutcome, String> {
         "already-done" => Outcome::AlreadyDone,
         "dropped" => Outcome::Dropped { why },
         "skipped" => Outcome::Skipped { why },
-        "given-up" => Outcome::GivenUp { why },
+        "abandoned" | "given-up" => Outcome::Abandoned { why },
         "failed" => Outcome::Failed { why },
         other => return Err(format!("the outcome `{}` is unknown", other.escape_debug())),
     };

@@ -91,7 +91,7 @@ impl ForecastTask {
 mod tests {
     use super::*;
     use crate::model::observed::ClusterIdentity;
-    use crate::render::fixture;
+    use crate::testing::sample_plan;
 
     #[test]
     fn forecast_is_rare_and_never_before_a_launch() {
@@ -99,7 +99,7 @@ mod tests {
             let at = Timestamp::from_second(1_000_000 + 60 * minutes).expect("a time");
             Observed::empty(ClusterIdentity::default(), at)
         };
-        let launching = fixture::plan();
+        let launching = sample_plan::plan();
         let mut idle = launching.clone();
         idle.capacity.waves.clear();
         let mut next = idle.clone();

@@ -523,7 +523,7 @@ mod tests {
                 leadership.set_busy(true);
                 server.change(|lease| {
                     lease["metadata"]["annotations"] =
-                        json!({ "fleetwright.dev/asked-for-by": "ci/7" });
+                        json!({ "fleetwright.dev/requested-by": "ci/7" });
                 });
                 assert_eq!(next(&mut received).await, lost_to("ci/7", true), "nothing new starts");
                 let since = Instant::now();

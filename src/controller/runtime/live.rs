@@ -19,6 +19,7 @@ use super::event_sources::{self, EventSources};
 use super::forecast_task::ForecastTask;
 use super::inventory_cache::InventoryCache;
 use super::leader_election::Leadership;
+use super::live_cluster::{LiveCluster, LiveOptions};
 use super::queue_listener::{self, ReceiveGate};
 use super::repository_source::RepositorySource;
 use super::status_log::StatusLogger;
@@ -37,7 +38,6 @@ use crate::controller::{
     AuthorizedRequest, ControllerState, Effect, ExternalPorts, LEASE_HOLDER_PREFIX, Signal,
     StartOptions, authorization, run as run_controller,
 };
-use crate::model::observed::ClusterIdentity;
 
 /// Signals and hints that are buffered for the controller.
 const SIGNALS_MAX: usize = 16;
@@ -45,30 +45,6 @@ const CLUSTER_CHANGES_MAX: usize = 8;
 
 /// The longest time that other threads may work after the controller has ended.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A connected cluster and its account.
-#[derive(Debug)]
-pub struct LiveCluster {
-    /// The cluster.
-    pub kubernetes: Kubernetes,
-    /// The account.
-    pub aws: Aws,
-    /// The identity of both.
-    pub identity: ClusterIdentity,
-}
-
-/// Options of a controller over a live cluster.
-#[derive(Debug, Clone)]
-pub struct LiveOptions {
-    /// Options of any world.
-    pub run: RunOptions,
-    /// True to connect again until repository, cluster and account can be read.
-    pub retries_connect: bool,
-    /// The longest wait for the lease of a controller that runs once.
-    pub lock_timeout: Duration,
-    /// True once the process is to end.
-    pub shutdown: Arc<AtomicBool>,
-}
 
 /// Runs the controller over a live cluster, and returns its last state; `None` if the process is
 /// shut down before it starts.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::forecast_task::ForecastTask;
-use super::live::{LiveCluster, LiveOptions};
+use super::live_cluster::{LiveCluster, LiveOptions};
 use super::{Host, PageChannels, Reporter, StatusPage, process_identity};
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::Clock as _;

@@ -8,7 +8,9 @@ use serde_json::{Map, Value as Json};
 
 use super::Reporter;
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
-use crate::controller::{CompletedApply, PublishedPlan, Status, Suspension, UncordonedNode};
+use crate::controller::{
+    CompletedApply, Counter, PublishedPlan, Status, Suspension, UncordonedNode,
+};
 use crate::plan::wire::{Summary, WaveStep};
 use crate::render::escape;
 use crate::telemetry::{LogFormat, json_line};
@@ -191,7 +193,7 @@ impl<'r> StatusLogger<'r> {
 
     /// Logs nodes that were uncordoned since the last call.
     fn log_uncordoned(&mut self, now: Timestamp, status: &Status) {
-        let all = status.counters.get("nodes.uncordoned").copied().unwrap_or(0);
+        let all = status.counters.get(&Counter::NodesUncordoned);
         let all = usize::try_from(all).unwrap_or(usize::MAX);
         let new = all.saturating_sub(self.logged_uncordoned);
         for UncordonedNode { node, instance, at: _ } in status.uncordoned.iter().take(new).rev() {
@@ -204,9 +206,7 @@ impl<'r> StatusLogger<'r> {
 
     /// Logs applies that completed since the last call.
     fn log_completed_applies(&mut self, now: Timestamp, status: &Status) {
-        let all = status.counters.iter().filter(|(name, _)| name.starts_with("reconciles."));
-        let ends = all.filter(|(name, _)| !name.ends_with("nothing") && !name.ends_with("blocked"));
-        let ends = usize::try_from(ends.map(|(_, n)| *n).sum::<u64>()).unwrap_or(usize::MAX);
+        let ends = usize::try_from(status.counters.completed_applies()).unwrap_or(usize::MAX);
         let new = ends.saturating_sub(self.logged_applies).min(status.history.len());
         for past in status.history.iter().take(new).rev() {
             let entry = LogEntry::new("applied", apply_text(past)).with_field("plan", &past.digest);
@@ -256,7 +256,7 @@ impl<'r> StatusLogger<'r> {
                 let fields: Map<String, Json> = fields
                     .map(|(name, value)| ((*name).to_owned(), value.as_str().into()))
                     .collect();
-                let line = json_line(now, level, entry.event, (&entry.text, fields));
+                let line = json_line(now, level, entry.event, &entry.text, fields);
                 self.reporter.report_raw(&format!("{line}\n"));
             }
         }
@@ -273,7 +273,7 @@ fn outcome_text(change: &ChangeOutcome) -> String {
         Outcome::AlreadyDone => format!("{step}: already done"),
         Outcome::Dropped { why } => format!("{step}: no longer needed: {why}"),
         Outcome::Skipped { why } => format!("{step}: skipped: {why}"),
-        Outcome::GivenUp { why } => format!("{step}: given up: {why}"),
+        Outcome::Abandoned { why } => format!("{step}: abandoned: {why}"),
         Outcome::Failed { why } => format!("{step}: failed: {why}"),
     }
 }

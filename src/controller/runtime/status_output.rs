@@ -110,9 +110,7 @@ impl StatusOutput {
 
     /// Adds events for applies that completed since the last call.
     fn note_completed_applies(&self, status: &Status) {
-        let ends = ["applied", "partly", "refused", "interrupted"];
-        let count = |name| status.counters.get(&format!("reconciles.{name}")).copied();
-        let all: u64 = ends.into_iter().filter_map(count).sum();
+        let all = status.counters.completed_applies();
         let new =
             usize::try_from(all.saturating_sub(self.reported_applies.replace(all))).unwrap_or(0);
         for past in status.history.iter().take(new).rev() {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::apply::ports::{CallEffect, CordonOutcome};
-use crate::controller::fixture::{ControllerHarness, at, plan_removing_one, world};
+use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
+use crate::controller::counters::Counter;
 use crate::controller::status::Suspension;
 use crate::controller::{Event, MessageKind, Signal};
 use crate::model::observed::{CORDONED_ANNOTATION, Observed};
-use crate::render::fixture;
+use crate::testing::sample_plan;
 
 /// Returns the world with our two nodes and that of another owner cordoned, with a mark if any.
 fn cordoned(seconds: i64, mark: Option<&str>) -> Observed {
@@ -23,20 +24,20 @@ fn cordoned(seconds: i64, mark: Option<&str>) -> Observed {
 
 /// Returns a plan that keeps every node.
 fn keeps() -> Plan {
-    let mut plan = fixture::plan();
+    let mut plan = sample_plan::plan();
     plan.capacity.waves.clear();
     plan
 }
 
 /// Returns a leading scenario that has just observed `world`.
 fn leads(mode: Mode, world: Observed) -> ControllerHarness {
-    let mut story = ControllerHarness::with_mode(mode);
-    story.step_at(1, Event::Signal(Signal::LeaseGained));
-    story.load_state_and_branch();
-    story.step_at(2, Event::Observed(Arc::new(world)));
+    let mut harness = ControllerHarness::with_mode(mode);
+    harness.step_at(1, Event::Signal(Signal::LeaseGained));
+    harness.load_state_and_branch();
+    harness.step_at(2, Event::Observed(Arc::new(world)));
     // A plan begun before it led does not count.
-    assert_eq!(story.finish_planning(2, keeps()), [""; 0]);
-    story
+    assert_eq!(harness.finish_planning(2, keeps()), [""; 0]);
+    harness
 }
 
 /// Returns the end of uncordoning the node of an instance.
@@ -49,24 +50,24 @@ const SECOND: &str = "uncordons node-of-i-2";
 
 #[test]
 fn stale_drain_cordon_is_removed_before_other_changes() {
-    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(story.finish_planning(3, keeps()), [FIRST, SECOND]);
-    assert!(story.state().planning.run.is_none() && story.state().applies.runs.is_empty());
+    let mut harness = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(harness.finish_planning(3, keeps()), [FIRST, SECOND]);
+    assert!(harness.state().planning.run.is_none() && harness.state().applies.runs.is_empty());
     // Meanwhile nothing is planned: a plan would not count the nodes.
-    story.step_at(4, Event::Observed(Arc::new(cordoned(4, Some("drain")))));
-    assert!(story.state().planning.run.is_none());
+    harness.step_at(4, Event::Observed(Arc::new(cordoned(4, Some("drain")))));
+    assert!(harness.state().planning.run.is_none());
     for id in ["i-1", "i-2"] {
-        assert_eq!(story.step_at(5, uncordoned(id, Ok(CordonOutcome::Written))), [""; 0]);
+        assert_eq!(harness.step_at(5, uncordoned(id, Ok(CordonOutcome::Written))), [""; 0]);
     }
-    assert!(story.state().planning.run.is_none(), "earlier observations do not count");
+    assert!(harness.state().planning.run.is_none(), "earlier observations do not count");
     // One observation was in progress when the second write ended.
     for seconds in [6, 7] {
-        assert!(story.state().planning.run.is_none());
-        story.step_at(seconds, Event::Observed(Arc::new(world(seconds))));
+        assert!(harness.state().planning.run.is_none());
+        harness.step_at(seconds, Event::Observed(Arc::new(world(seconds))));
     }
-    assert_eq!(story.finish_planning(8, keeps()), [""; 0]);
-    let status = story.state().status();
-    assert_eq!(status.counters["nodes.uncordoned"], 2);
+    assert_eq!(harness.finish_planning(8, keeps()), [""; 0]);
+    let status = harness.state().status();
+    assert_eq!(status.counters.get(&Counter::NodesUncordoned), 2);
     let listed: Vec<_> = status.uncordoned.iter().map(|one| (one.node.as_str(), one.at)).collect();
     assert_eq!(listed, [("node-of-i-2", at(5)), ("node-of-i-1", at(5))]);
 }
@@ -85,52 +86,52 @@ fn foreign_cordons_and_removed_nodes_stay_cordoned() {
             &[FIRST, SECOND],
         ),
         ("an operator cordoned it", Mode::Full, None, keeps(), &[]),
-        ("its interruption may become known later", Mode::Full, Some("leaving"), keeps(), &[]),
+        ("its interruption may become known later", Mode::Full, Some("interruption"), keeps(), &[]),
         ("another version cordoned it", Mode::Full, Some("true"), keeps(), &[]),
         ("observe-only", Mode::Observe, drain, keeps(), &[]),
         ("the repository has errors", Mode::Full, drain, Plan { errored: true, ..keeps() }, &[]),
     ] {
-        let mut story = leads(mode, cordoned(2, mark));
-        assert_eq!(story.finish_planning(3, plan), expected, "{what}");
+        let mut harness = leads(mode, cordoned(2, mark));
+        assert_eq!(harness.finish_planning(3, plan), expected, "{what}");
     }
 }
 
 #[test]
 fn interruption_suspension_and_shutdown_keep_the_cordon() {
     let drain = Some("drain");
-    let mut story = leads(Mode::Full, cordoned(2, drain));
+    let mut harness = leads(Mode::Full, cordoned(2, drain));
     // From now on the cordon belongs to the interruption.
-    let done = story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
     // The plan in progress still counted the instance.
-    assert_eq!(story.finish_planning(4, keeps()), [""; 0]);
-    assert_eq!(story.finish_planning(4, keeps()), [SECOND]);
+    assert_eq!(harness.finish_planning(4, keeps()), [""; 0]);
+    assert_eq!(harness.finish_planning(4, keeps()), [SECOND]);
 
-    let mut story = leads(Mode::Full, cordoned(2, drain));
+    let mut harness = leads(Mode::Full, cordoned(2, drain));
     let (reason, by) = ("a migration".to_owned(), "alice".to_owned());
     let suspended = Suspension { reason, until: None, since: at(2), by };
-    story.modify(|state| {
+    harness.modify(|state| {
         state.persistence.loaded.as_mut().expect("it was recalled").suspended = Some(suspended);
     });
-    assert_eq!(story.finish_planning(3, keeps()), [""; 0]);
+    assert_eq!(harness.finish_planning(3, keeps()), [""; 0]);
 
-    let mut story = leads(Mode::Full, cordoned(2, drain));
-    story.step_at(3, Event::Signal(Signal::Shutdown));
-    assert_eq!(story.finish_planning(4, keeps()), [""; 0]);
+    let mut harness = leads(Mode::Full, cordoned(2, drain));
+    harness.step_at(3, Event::Signal(Signal::Shutdown));
+    assert_eq!(harness.finish_planning(4, keeps()), [""; 0]);
 }
 
 #[test]
 fn interruption_cordon_waits_for_its_message_to_return() {
-    let mut story = leads(Mode::Full, cordoned(2, Some("leaving")));
+    let mut harness = leads(Mode::Full, cordoned(2, Some("interruption")));
     let mut done = Vec::new();
     for n in 0_i64..40 {
         let seconds = 3 + 20 * n;
-        let world = Arc::new(cordoned(seconds, Some("leaving")));
+        let world = Arc::new(cordoned(seconds, Some("interruption")));
         done.extend(
-            story.step_at(seconds, Event::Observed(world)).into_iter().map(|deed| (n, deed)),
+            harness.step_at(seconds, Event::Observed(world)).into_iter().map(|deed| (n, deed)),
         );
-        if story.state().planning.run.is_some() {
-            done.extend(story.finish_planning(seconds, keeps()).into_iter().map(|deed| (n, deed)));
+        if harness.state().planning.run.is_some() {
+            done.extend(harness.finish_planning(seconds, keeps()).into_iter().map(|deed| (n, deed)));
         }
     }
     let expected = [FIRST, SECOND].map(|deed| (30, deed.to_owned()));
@@ -139,118 +140,118 @@ fn interruption_cordon_waits_for_its_message_to_return() {
 
 #[test]
 fn mark_on_open_node_is_removed_without_being_counted() {
-    for mark in ["drain", "leaving", "true"] {
+    for mark in ["drain", "interruption", "true"] {
         let mut world = cordoned(2, Some(mark));
         world.nodes.values_mut().for_each(|node| node.unschedulable = false);
-        let mut story = leads(Mode::Full, world);
-        assert_eq!(story.finish_planning(3, keeps()), [FIRST, SECOND], "{mark}");
+        let mut harness = leads(Mode::Full, world);
+        assert_eq!(harness.finish_planning(3, keeps()), [FIRST, SECOND], "{mark}");
         for id in ["i-1", "i-2"] {
-            story.step_at(4, uncordoned(id, Ok(CordonOutcome::Written)));
+            harness.step_at(4, uncordoned(id, Ok(CordonOutcome::Written)));
         }
-        let status = story.state().status();
-        assert!(!status.counters.contains_key("nodes.uncordoned") && status.uncordoned.is_empty());
+        let status = harness.state().status();
+        assert!(status.counters.get(&Counter::NodesUncordoned) == 0 && status.uncordoned.is_empty());
     }
 }
 
 #[test]
 fn conflicting_write_triggers_observation_not_failure() {
-    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(story.finish_planning(3, keeps()), [FIRST, SECOND]);
-    story.step_at(4, uncordoned("i-1", Ok(CordonOutcome::Outdated)));
-    story.step_at(4, uncordoned("i-2", Ok(CordonOutcome::Outdated)));
-    let status = story.state().status();
-    assert!(status.failing_actions.is_empty() && !status.counters.contains_key("nodes.uncordoned"));
+    let mut harness = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(harness.finish_planning(3, keeps()), [FIRST, SECOND]);
+    harness.step_at(4, uncordoned("i-1", Ok(CordonOutcome::Outdated)));
+    harness.step_at(4, uncordoned("i-2", Ok(CordonOutcome::Outdated)));
+    let status = harness.state().status();
+    assert!(status.failing_actions.is_empty() && status.counters.get(&Counter::NodesUncordoned) == 0);
     // An operator has cordoned the first one meanwhile.
     let mut seen = cordoned(5, Some("drain"));
     let first = seen.nodes.values_mut().next().expect("one");
     first.annotations.clear();
     let seen = Arc::new(seen);
-    story.step_at(5, Event::Observed(Arc::clone(&seen)));
-    story.step_at(6, Event::Observed(seen));
-    assert_eq!(story.finish_planning(7, keeps()), [SECOND]);
+    harness.step_at(5, Event::Observed(Arc::clone(&seen)));
+    harness.step_at(6, Event::Observed(seen));
+    assert_eq!(harness.finish_planning(7, keeps()), [SECOND]);
 }
 
 #[test]
 fn constant_conflicts_do_not_block_planning() {
-    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
+    let mut harness = leads(Mode::Full, cordoned(2, Some("drain")));
     let mut tries = 0;
     for second in 1..40 {
-        let done = story.finish_planning(3 * second, keeps());
+        let done = harness.finish_planning(3 * second, keeps());
         if done.is_empty() {
             break;
         }
         tries += 1;
         for id in ["i-1", "i-2"] {
-            story.step_at(3 * second + 1, uncordoned(id, Ok(CordonOutcome::Outdated)));
+            harness.step_at(3 * second + 1, uncordoned(id, Ok(CordonOutcome::Outdated)));
         }
         let seen = Arc::new(cordoned(3 * second + 2, Some("drain")));
-        story.step_at(3 * second + 2, Event::Observed(Arc::clone(&seen)));
-        story.step_at(3 * second + 2, Event::Observed(seen));
+        harness.step_at(3 * second + 2, Event::Observed(Arc::clone(&seen)));
+        harness.step_at(3 * second + 2, Event::Observed(seen));
     }
     assert_eq!(tries, 4, "once, and three times more");
 }
 
 #[test]
 fn interrupted_node_is_cordoned_again_after_uncordon() {
-    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(story.finish_planning(3, keeps()), [FIRST, SECOND]);
+    let mut harness = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(harness.finish_planning(3, keeps()), [FIRST, SECOND]);
     // The message arrives during the write, while the last observation shows a cordon.
-    story.interrupt(4, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    harness.interrupt(4, MessageKind::SpotInterruption, &["i-1"], Some(120));
     let leaving = CordonOutcome::Outdated;
     let mark = Some(CordonReason::Interruption);
     let cordoned_again = |end| Event::Cordoned { instance: "i-1".into(), mark, result: Ok(end) };
-    story.step_at(5, cordoned_again(leaving));
-    let mut done = story.finish_saving(5);
-    done.extend(story.step_at(5, uncordoned("i-1", Ok(CordonOutcome::Written))));
-    done.extend(story.finish_saving(6));
+    harness.step_at(5, cordoned_again(leaving));
+    let mut done = harness.finish_saving(5);
+    done.extend(harness.step_at(5, uncordoned("i-1", Ok(CordonOutcome::Written))));
+    done.extend(harness.finish_saving(6));
     assert_eq!(done, [""; 0], "its message stays, and the uncordon does not count as a cordon");
     let mut open = cordoned(7, Some("drain"));
     let first = open.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
     (first.unschedulable, first.annotations) = (false, [].into());
     let open = Arc::new(open);
-    let mut done = story.step_at(8, Event::Observed(Arc::clone(&open)));
-    done.extend(story.step_at(9, Event::Observed(open)));
+    let mut done = harness.step_at(8, Event::Observed(Arc::clone(&open)));
+    done.extend(harness.step_at(9, Event::Observed(open)));
     assert_eq!(done, ["cordons node-of-i-1"]);
-    let done = story.step_at(10, cordoned_again(CordonOutcome::Written));
+    let done = harness.step_at(10, cordoned_again(CordonOutcome::Written));
     assert_eq!(done, ["takes off r"]);
 }
 
 #[test]
 fn failed_uncordon_is_retried_later_without_blocking() {
-    let mut story = leads(Mode::Full, cordoned(2, Some("drain")));
-    assert_eq!(story.finish_planning(3, keeps()).len(), 2);
+    let mut harness = leads(Mode::Full, cordoned(2, Some("drain")));
+    assert_eq!(harness.finish_planning(3, keeps()).len(), 2);
     for id in ["i-1", "i-2"] {
         let error = PortError {
             verb: "cordon node".to_owned(),
             reason: "too many requests".to_owned(),
             effect: CallEffect::NotApplied,
         };
-        story.step_at(4, uncordoned(id, Err(error)));
+        harness.step_at(4, uncordoned(id, Err(error)));
     }
     let mut done = Vec::new();
     for n in 0..40 {
         let seconds = 5 + 10 * n;
-        story.step_at(seconds, Event::Observed(Arc::new(cordoned(seconds, Some("drain")))));
-        if story.state().planning.run.is_some() {
-            done.push((seconds, story.finish_planning(seconds, keeps()).len()));
+        harness.step_at(seconds, Event::Observed(Arc::new(cordoned(seconds, Some("drain")))));
+        if harness.state().planning.run.is_some() {
+            done.push((seconds, harness.finish_planning(seconds, keeps()).len()));
         }
     }
     assert_eq!(done, [(5, 0), (305, 2)], "a plan at once, and one more try");
-    assert!(!story.state().status().counters.contains_key("nodes.uncordoned"));
+    assert!(harness.state().counters.get(&Counter::NodesUncordoned) == 0);
     // A clock that is set back extends no wait.
     for id in ["i-1", "i-2"] {
-        story.step_at(-7_000, uncordoned(id, Ok(CordonOutcome::Written)));
+        harness.step_at(-7_000, uncordoned(id, Ok(CordonOutcome::Written)));
     }
     for _ in 0..2 {
-        story.step_at(-6_999, Event::Observed(Arc::new(cordoned(-6_999, Some("drain")))));
+        harness.step_at(-6_999, Event::Observed(Arc::new(cordoned(-6_999, Some("drain")))));
     }
-    assert_eq!(story.finish_planning(-6_999, keeps()), [""; 0]);
+    assert_eq!(harness.finish_planning(-6_999, keeps()), [""; 0]);
     let mut tried = 0;
     for n in 0..40 {
         let seconds = -6_990 + 10 * n;
-        story.step_at(seconds, Event::Observed(Arc::new(cordoned(seconds, Some("drain")))));
-        if story.state().planning.run.is_some() {
-            tried += story.finish_planning(seconds, keeps()).len();
+        harness.step_at(seconds, Event::Observed(Arc::new(cordoned(seconds, Some("drain")))));
+        if harness.state().planning.run.is_some() {
+            tried += harness.finish_planning(seconds, keeps()).len();
         }
     }
     assert_eq!(tried, 2);

@@ -1,4 +1,4 @@
-//! Repositories, and what the API server would say of their pods.
+//! Rejections of the API server, and quotas, for declared pods.
 
 use crate::demand::{Demand, DemandMode};
 use crate::manifest::read;
@@ -10,12 +10,12 @@ fn problems(text: &str) -> Vec<Problem> {
     let desired = read(&Tree { files: vec![file] }, &Fleet::default());
     assert_eq!(desired.problems, [], "{text}");
     let at = "2026-11-21T12:00:00Z".parse().expect("a time");
-    let nothing = Observed::empty(ClusterIdentity::default(), at);
-    Demand::build(&desired, &nothing, DemandMode::Live).problems
+    let empty = Observed::empty(ClusterIdentity::default(), at);
+    Demand::build(&desired, &empty, DemandMode::Live).problems
 }
 
-/// A limit range with one item, and a deployment of one container beside a small one.
-fn refused(kind: &str, item: &str, resources: &str) -> Vec<String> {
+/// Returns the errors for a limit range with one item and a Deployment with one container.
+fn rejections(kind: &str, item: &str, resources: &str) -> Vec<String> {
     let text = format!(
         "apiVersion: v1
 kind: LimitRange
@@ -33,40 +33,40 @@ spec:
         resources: {{{resources}}}
 "
     );
-    let shown = |problem: Problem| {
+    let message_of = |problem: Problem| {
         assert_eq!(problem.severity, Severity::Error);
         assert_eq!(
             (problem.origin.to_string(), &*problem.object),
             ("a.yaml:6".into(), "Deployment web/api")
         );
         let message = problem.message.strip_prefix("the API server refuses its pods: ");
-        message.expect("says who refuses").to_owned()
+        message.expect("the message names the API server").to_owned()
     };
-    problems(&text).into_iter().map(shown).collect()
+    problems(&text).into_iter().map(message_of).collect()
 }
 
 #[test]
-fn limit_ranges_refuse_what_is_out_of_their_range() {
+fn limit_ranges_reject_resources_out_of_range() {
     for (rule, kind, item, resources, expected) in [
         ("within", "Container", "min: {cpu: 50m}, max: {cpu: 2}", "requests: {cpu: 1}", &[][..]),
         (
-            "a request below the least",
+            "a request below the minimum",
             "Container",
             "min: {cpu: 100m}",
             "requests: {cpu: 50m}",
             &["LimitRange range asks for at least 100m of cpu, and container app requests 50m"],
         ),
-        ("the least is given to who states nothing", "Container", "min: {cpu: 100m}", "", &[]),
+        ("the minimum is the default", "Container", "min: {cpu: 100m}", "", &[]),
         (
-            "a limit above the most",
+            "a limit above the maximum",
             "Container",
             "max: {memory: 1Gi}",
             "limits: {memory: 2Gi}",
             &["LimitRange range allows at most 1Gi of memory, and container app is limited to 2Gi"],
         ),
-        ("the most is given to who states nothing", "Container", "max: {cpu: 2}", "", &[]),
+        ("the maximum is the default", "Container", "max: {cpu: 2}", "", &[]),
         (
-            "a request above the limit that it is given",
+            "a request above the default limit",
             "Container",
             "default: {cpu: 500m}, max: {cpu: 2}",
             "requests: {cpu: 1}",
@@ -82,7 +82,7 @@ fn limit_ranges_refuse_what_is_out_of_their_range() {
                  container app is limited to 1600m and requests 1"],
         ),
         (
-            "as far apart as may be",
+            "the maximum ratio",
             "Container",
             "maxLimitRequestRatio: {cpu: '1.5'}",
             "requests: {cpu: 1}, limits: {cpu: 1500m}",
@@ -107,41 +107,44 @@ fn limit_ranges_refuse_what_is_out_of_their_range() {
             ],
         ),
         (
-            "nothing is given to a pod as a whole",
+            "no defaults for a pod",
             "Pod",
             "max: {cpu: 2}",
             "requests: {cpu: 1}",
             &["LimitRange range allows at most 2 of cpu, and the pod has no limit"],
         ),
-        ("volumes are another matter", "PersistentVolumeClaim", "max: {storage: 1Gi}", "", &[]),
+        ("volumes are ignored", "PersistentVolumeClaim", "max: {storage: 1Gi}", "", &[]),
     ] {
-        assert_eq!(refused(kind, item, resources), expected, "{rule}");
+        assert_eq!(rejections(kind, item, resources), expected, "{rule}");
     }
 }
 
 #[test]
-fn what_a_pod_states_as_a_whole_covers_its_containers() {
-    let of = |resources: &str| -> Vec<String> {
+fn pod_level_resources_cover_the_containers() {
+    let messages = |resources: &str| -> Vec<String> {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{resources: {{{resources}}},
   containers: [{{name: a, resources: {{requests: {{cpu: 1}}}}}}, {{name: b, resources: {{limits: {{cpu: 1}}}}}}]}}}}"
         );
         problems(&text).into_iter().map(|problem| problem.message).collect()
     };
-    assert_eq!(of("requests: {cpu: 2}"), [""; 0]);
+    assert_eq!(messages("requests: {cpu: 2}"), [""; 0]);
     assert_eq!(
-        of("requests: {cpu: 1500m}, limits: {cpu: 3}"),
+        messages("requests: {cpu: 1500m}, limits: {cpu: 3}"),
         ["the API server refuses its pods: its pod-level request of 1500m of cpu is below the 2 \
           that its containers request"]
     );
-    assert!(of("limits: {cpu: 1}")[0].contains("its pod-level limit of 1 of cpu is below the 2"));
     assert!(
-        of("limits: {ephemeral-storage: 1Gi}")[0]
-            .ends_with("ephemeral-storage is stated for the pod as a whole")
+        messages("limits: {cpu: 1}")[0].contains("its pod-level limit of 1 of cpu is below the 2")
+    );
+    assert!(
+        messages("limits: {ephemeral-storage: 1Gi}")[0]
+            .ends_with("ephemeral-storage is not allowed at pod level")
     );
 }
 
-/// A quota, and a deployment of four pods of one core with a limit of two, of class `high`.
+/// Returns the warnings for a quota and a Deployment of class `high`: four pods that request one
+/// core, with a limit of two.
 fn quota(spec: &str) -> Vec<String> {
     let text = format!(
         "apiVersion: v1
@@ -167,7 +170,7 @@ spec:
         resources: {{requests: {{cpu: 1, nvidia.com/gpu: 1}}, limits: {{cpu: 2, nvidia.com/gpu: 1}}}}
 "
     );
-    let shown = |problem: Problem| {
+    let message_of = |problem: Problem| {
         assert_eq!(problem.severity, Severity::Warning);
         assert_eq!(
             (problem.origin.to_string(), &*problem.object),
@@ -175,19 +178,19 @@ spec:
         );
         problem.message
     };
-    problems(&text).into_iter().map(shown).collect()
+    problems(&text).into_iter().map(message_of).collect()
 }
 
 #[test]
-fn quotas_warn_where_the_planned_pods_come_to_more() {
+fn exceeded_quotas_cause_warnings() {
     let over = |key: &str, most: &str, asked: &str| {
         format!(
-            "allows {key} of {most}, and the planned pods of namespace web come to {asked}: the \
-             API server will refuse some of them"
+            "allows {key} of {most}, and the planned pods of namespace web need {asked}: the \
+             API server will reject some of them"
         )
     };
     for (rule, spec, expected) in [
-        ("as much as there may be", "{hard: {cpu: 4, pods: 4, limits.cpu: 8}}", vec![]),
+        ("within the quota", "{hard: {cpu: 4, pods: 4, limits.cpu: 8}}", vec![]),
         ("requests", "{hard: {requests.cpu: 3500m}}", vec![over("requests.cpu", "3500m", "4")]),
         ("a plain name means requests", "{hard: {cpu: 3}}", vec![over("cpu", "3", "4")]),
         ("limits", "{hard: {limits.cpu: 7}}", vec![over("limits.cpu", "7", "8")]),
@@ -202,9 +205,9 @@ fn quotas_warn_where_the_planned_pods_come_to_more() {
             "{hard: {services: 0, requests.storage: 0, count/jobs.batch: 0}}",
             vec![],
         ),
-        ("pods of no quality", "{hard: {pods: 0}, scopes: [BestEffort]}", vec![]),
+        ("pods with QoS class BestEffort", "{hard: {pods: 0}, scopes: [BestEffort]}", vec![]),
         (
-            "pods of some quality",
+            "pods with another QoS class",
             "{hard: {pods: 0}, scopes: [NotBestEffort]}",
             vec![over("pods", "0", "4")],
         ),
@@ -221,9 +224,9 @@ fn quotas_warn_where_the_planned_pods_come_to_more() {
             vec![over("pods", "0", "4")],
         ),
         (
-            "a scope that cannot be told",
+            "an unknown scope",
             "{hard: {pods: 0}, scopes: [Terminating]}",
-            vec!["is not held against the plan: scope Terminating is not understood".to_owned()],
+            vec!["not checked: scope Terminating is not supported".to_owned()],
         ),
     ] {
         assert_eq!(quota(spec), expected, "{rule}");

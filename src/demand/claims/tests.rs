@@ -1,4 +1,4 @@
-//! Where claims let their pods run, as a table.
+//! Nodes that claims allow, in tables.
 
 use super::*;
 use crate::demand::{ShapeContext, pod_shape};
@@ -13,11 +13,11 @@ fn term(key: &str, values: &[&str]) -> NodeTerm {
     NodeTerm { expressions: vec![expression], fields: Vec::new() }
 }
 
-fn class(provisioner: &str, waits_for_pod: bool, zones: &[&str]) -> StorageClass {
+fn class(provisioner: &str, wait_for_first_consumer: bool, zones: &[&str]) -> StorageClass {
     let topology = (!zones.is_empty()).then(|| term("topology.ebs.csi.aws.com/zone", zones));
     StorageClass {
         provisioner: provisioner.to_owned(),
-        wait_for_first_consumer: waits_for_pod,
+        wait_for_first_consumer,
         allowed_topologies: topology.into_iter().collect(),
         is_default: false,
         created_at: None,
@@ -37,9 +37,9 @@ fn of_class(class: &str) -> Claim {
     Claim { storage_class: Some(class.to_owned()), ..Claim::default() }
 }
 
-/// A cluster with classes of every kind, volumes in zone b and on one node, and claims.
-fn world() -> Storage {
-    let mut world = Storage::default();
+/// Returns a cluster with classes of every kind, volumes in zone b and on one node, and claims.
+fn cluster() -> Storage {
+    let mut cluster = Storage::default();
     let classes = [
         ("gp3", class(EBS_DRIVER, true, &[])),
         ("ab", class(EBS_DRIVER, true, &["a", "b"])),
@@ -50,8 +50,8 @@ fn world() -> Storage {
         ("files", class("efs.csi.aws.com", false, &[])),
         ("by-hand", class(NO_PROVISIONER, true, &[])),
     ];
-    world.classes = classes.map(|(name, class)| (name.to_owned(), class)).into();
-    world.volumes = [
+    cluster.classes = classes.map(|(name, class)| (name.to_owned(), class)).into();
+    cluster.volumes = [
         ("in-b", volume(vec![term("failure-domain.beta.kubernetes.io/zone", &["b"])])),
         ("local", volume(vec![term(key::HOSTNAME, &["n1"])])),
         ("anywhere", volume(Vec::new())),
@@ -75,26 +75,26 @@ fn world() -> Storage {
         ("asking", Claim { phase: ClaimPhase::Pending, ..bound("in-b") }),
         ("data-db-1", bound("in-b")),
     ];
-    world.claims =
+    cluster.claims =
         [("web".into(), claims.map(|(name, claim)| (name.to_owned(), claim)).into())].into();
-    world
+    cluster
 }
 
 fn shape() -> PodShape {
     pod_shape(&"web".into(), &PodTemplate::default(), &ShapeContext::new(&Desired::default()))
 }
 
-fn mounted(desired: &Desired, world: &Storage, sources: &[VolumeSource]) -> PodShape {
+fn mounted(desired: &Desired, cluster: &Storage, sources: &[VolumeSource]) -> PodShape {
     let volumes: Vec<Volume> = sources
         .iter()
         .enumerate()
         .map(|(i, source)| Volume { name: format!("v{i}"), source: source.clone() })
         .collect();
-    Claims::new(desired, world).with_volumes(&shape(), &volumes, None)
+    Claims::new(desired, cluster).with_volumes(&shape(), &volumes, None)
 }
 
-/// Returns which of the zones a, b, c, and of the nodes n1, n2 in zone a, admit the pod.
-fn places(shape: &PodShape) -> String {
+/// Returns the zones (a, b, c) and the nodes in zone a (n1, n2) that admit the pod.
+fn admitting(shape: &PodShape) -> String {
     let on = |labels: &Labels| shape.nodes.any_of.iter().any(|one| one.matches_labels(labels));
     let zones = ["a", "b", "c"].map(|zone| (zone, [label(key::ZONE, zone)].into()));
     let nodes = ["n1", "n2"].map(|n| (n, [label(key::ZONE, "a"), label(key::HOSTNAME, n)].into()));
@@ -106,7 +106,7 @@ fn claim(name: &str) -> VolumeSource {
     VolumeSource::Claim(name.to_owned())
 }
 
-fn made(class: &str) -> VolumeSource {
+fn provisioned(class: &str) -> VolumeSource {
     VolumeSource::EphemeralClaim(Some(class.to_owned()))
 }
 
@@ -115,25 +115,29 @@ fn volumes_narrow_the_nodes_of_their_pods() {
     let everywhere = "a b c n1 n2";
     for (rule, sources, expected) in [
         ("no volume", vec![], everywhere),
-        ("a path of the node", vec![VolumeSource::HostPath], everywhere),
+        ("a host path", vec![VolumeSource::HostPath], everywhere),
         ("bound: where the volume is", vec![claim("in-b")], "b"),
         ("bound to a local volume: its node", vec![claim("local")], "n1"),
         ("bound to a volume without affinity", vec![claim("anywhere")], everywhere),
         ("bound to a volume whose terms match nothing", vec![claim("nowhere")], ""),
-        ("not bound: wherever the class makes volumes", vec![claim("new")], everywhere),
+        ("not bound: anywhere", vec![claim("new")], everywhere),
         ("not bound: within the class's topologies", vec![claim("new-ab")], "a b n1 n2"),
-        ("made for the pod", vec![made("ab")], "a b n1 n2"),
-        ("a template without a claim yet", vec![VolumeSource::ClaimTemplate(None)], everywhere),
-        ("two volumes: what both allow", vec![made("ab"), made("bc")], "b"),
-        ("bound and not bound", vec![claim("in-b"), made("ab")], "b"),
-        ("two that have no place in common", vec![claim("in-b"), made("only-c")], ""),
-        ("files are anywhere", vec![made("files")], everywhere),
+        ("provisioned for the pod", vec![provisioned("ab")], "a b n1 n2"),
+        (
+            "a template without an existing claim",
+            vec![VolumeSource::ClaimTemplate(None)],
+            everywhere,
+        ),
+        ("two volumes: what both allow", vec![provisioned("ab"), provisioned("bc")], "b"),
+        ("bound and not bound", vec![claim("in-b"), provisioned("ab")], "b"),
+        ("two without a common topology", vec![claim("in-b"), provisioned("only-c")], ""),
+        ("file systems are reachable anywhere", vec![provisioned("files")], everywhere),
         ("a disk with its zone", vec![VolumeSource::Ebs("aws://c/vol-1".into())], "c"),
     ] {
-        let mut world = world();
-        world.classes.get_mut("gp3").expect("declared").is_default = true;
-        let shape = mounted(&Desired::default(), &world, &sources);
-        assert_eq!(places(&shape), expected, "{rule}");
+        let mut cluster = cluster();
+        cluster.classes.get_mut("gp3").expect("declared").is_default = true;
+        let shape = mounted(&Desired::default(), &cluster, &sources);
+        assert_eq!(admitting(&shape), expected, "{rule}");
         assert_eq!(shape.unsupported, [], "{rule}");
         let narrowed = expected != everywhere;
         assert_eq!(shape.nodes.without_volumes.is_some(), narrowed, "{rule}");
@@ -141,7 +145,7 @@ fn volumes_narrow_the_nodes_of_their_pods() {
 }
 
 #[test]
-fn a_claim_without_a_place_makes_its_pods_wait_and_says_why() {
+fn claim_without_a_topology_blocks_its_pods_with_the_reason() {
     for (sources, expected) in [
         (vec![claim("no-such-claim")], VolumeProblem::Missing),
         (vec![claim("going")], VolumeProblem::Deleting),
@@ -151,18 +155,18 @@ fn a_claim_without_a_place_makes_its_pods_wait_and_says_why() {
         (vec![claim("classless")], VolumeProblem::ClassGone("no-such-class".into())),
         (vec![claim("default")], VolumeProblem::NoDefaultClass),
         (vec![claim("new-at-once")], VolumeProblem::Immediate("at-once".into())),
-        (vec![made("at-once")], VolumeProblem::Immediate("at-once".into())),
-        (vec![made("by-hand")], VolumeProblem::ByHand),
-        (vec![made("")], VolumeProblem::ByHand),
+        (vec![provisioned("at-once")], VolumeProblem::Immediate("at-once".into())),
+        (vec![provisioned("by-hand")], VolumeProblem::ByHand),
+        (vec![provisioned("")], VolumeProblem::ByHand),
         (vec![VolumeSource::Ebs("vol-1".into())], VolumeProblem::UnknownDisk),
         (vec![VolumeSource::InTree("cinder".into())], VolumeProblem::UnknownDisk),
     ] {
-        let mut world = world();
-        world.volumes.remove("anywhere");
-        let shape = mounted(&Desired::default(), &world, &sources);
-        let waits: Vec<&VolumeProblem> =
+        let mut cluster = cluster();
+        cluster.volumes.remove("anywhere");
+        let shape = mounted(&Desired::default(), &cluster, &sources);
+        let problems: Vec<&VolumeProblem> =
             shape.volumes.iter().filter_map(|m| m.problem.as_ref()).collect();
-        assert_eq!(waits, [&expected]);
+        assert_eq!(problems, [&expected]);
         assert_eq!(shape.unsupported, [Unsupported::Volumes], "{expected:?}");
         assert!(
             shape.volumes[0]
@@ -173,7 +177,7 @@ fn a_claim_without_a_place_makes_its_pods_wait_and_says_why() {
 }
 
 #[test]
-fn a_claim_to_come_is_taken_as_it_is_declared() {
+fn declared_claim_counts_as_declared() {
     let mut desired = Desired::default();
     let origin = Origin::new("claims.yaml", 1);
     let mut declare = |name: &str, claim: Claim| {
@@ -188,101 +192,109 @@ fn a_claim_to_come_is_taken_as_it_is_declared() {
     declare("in-b", of_class("mine"));
     desired.storage_classes.insert("mine".into(), class(EBS_DRIVER, true, &["c"]));
     desired.volumes.insert("declared".into(), volume(vec![term(key::ZONE, &["a"])]));
-    let kept = volume(vec![term(key::ZONE, &["c"])]);
-    let kept = PersistentVolume { claim: Some("web/kept-for".into()), ..kept };
-    desired.volumes.insert("kept".into(), kept);
+    let reserved = volume(vec![term(key::ZONE, &["c"])]);
+    let reserved = PersistentVolume { claim: Some("web/kept-for".into()), ..reserved };
+    desired.volumes.insert("kept".into(), reserved);
     for (name, expected, rule) in [
-        ("asks", "a n1 n2", "it will be bound to the volume it asks for"),
-        ("kept-for", "c", "it will be bound to the volume kept for it"),
-        ("of-class", "c", "it will be made by its class"),
-        ("at-once-in-a", "a n1 n2", "a class that leaves no choice decides the zone"),
-        ("in-b", "b", "what the world has bound is bound"),
+        ("asks", "a n1 n2", "the claim binds to the volume it names"),
+        ("kept-for", "c", "the claim binds to the volume reserved for it"),
+        ("of-class", "c", "the class provisions it"),
+        ("at-once-in-a", "a n1 n2", "a class with one zone decides the zone"),
+        ("in-b", "b", "an observed binding takes precedence"),
     ] {
-        let shape = mounted(&desired, &world(), &[claim(name)]);
-        assert_eq!((places(&shape).as_str(), shape.unsupported.len()), (expected, 0), "{rule}");
+        let shape = mounted(&desired, &cluster(), &[claim(name)]);
+        assert_eq!((admitting(&shape).as_str(), shape.unsupported.len()), (expected, 0), "{rule}");
     }
 }
 
 #[test]
-fn the_youngest_default_class_counts() {
+fn youngest_default_class_counts() {
     let created = |at: &str, zone: &str| StorageClass {
         is_default: true,
         created_at: Some(at.parse().expect("a time")),
         ..class(EBS_DRIVER, true, &[zone])
     };
-    let mut world = Storage::default();
-    world.classes.insert("old".into(), created("2024-01-01T00:00:00Z", "a"));
-    world.classes.insert("new".into(), created("2025-01-01T00:00:00Z", "b"));
+    let mut cluster = Storage::default();
+    cluster.classes.insert("old".into(), created("2024-01-01T00:00:00Z", "a"));
+    cluster.classes.insert("new".into(), created("2025-01-01T00:00:00Z", "b"));
     let any = [VolumeSource::EphemeralClaim(None)];
-    assert_eq!(places(&mounted(&Desired::default(), &world, &any)), "b");
+    assert_eq!(admitting(&mounted(&Desired::default(), &cluster, &any)), "b");
     let mut desired = Desired::default();
     let newest = StorageClass { is_default: true, ..class(EBS_DRIVER, true, &["c"]) };
     desired.storage_classes.insert("newest".into(), newest);
-    assert_eq!(places(&mounted(&desired, &world, &any)), "c");
+    assert_eq!(admitting(&mounted(&desired, &cluster, &any)), "c");
 }
 
 #[test]
-fn where_no_class_is_known_one_is_assumed_and_said_so() {
-    let shape = mounted(&Desired::default(), &Storage::default(), &[made("gp3")]);
+fn unknown_class_is_assumed_to_be_ebs() {
+    let shape = mounted(&Desired::default(), &Storage::default(), &[provisioned("gp3")]);
     assert_eq!(shape.volumes[0].cause, TopologySource::Assumed("gp3".into()));
     assert_eq!(shape.volumes[0].driver.as_deref(), Some(EBS_DRIVER));
-    assert_eq!((places(&shape).as_str(), shape.unsupported.len()), ("a b c n1 n2", 0));
+    assert_eq!((admitting(&shape).as_str(), shape.unsupported.len()), ("a b c n1 n2", 0));
 }
 
 #[test]
-fn the_claims_of_a_stateful_set_are_told_by_the_names_of_its_pods() {
+fn pod_name_selects_the_claim_of_a_stateful_set() {
     let volumes =
         [Volume { name: "data".into(), source: VolumeSource::ClaimTemplate(Some("ab".into())) }];
-    let (desired, world) = (Desired::default(), world());
-    let claims = Claims::new(&desired, &world);
-    let of = |pod| places(&claims.with_volumes(&shape(), &volumes, Some(pod)));
-    assert_eq!((of("db-0").as_str(), of("db-1").as_str()), ("a b n1 n2", "b"));
+    let (desired, cluster) = (Desired::default(), cluster());
+    let claims = Claims::new(&desired, &cluster);
+    let admitting_pod = |pod| admitting(&claims.with_volumes(&shape(), &volumes, Some(pod)));
+    assert_eq!(
+        (admitting_pod("db-0").as_str(), admitting_pod("db-1").as_str()),
+        ("a b n1 n2", "b")
+    );
     assert!(claims.has_existing_claim(&"web".into(), &volumes, "db-1"));
     assert!(!claims.has_existing_claim(&"web".into(), &volumes, "db-0"));
 }
 
 #[test]
-fn volumes_put_in_twice_are_put_in_once() {
-    let (desired, world) = (Desired::default(), world());
-    let claims = Claims::new(&desired, &world);
+fn adding_the_same_volumes_twice_changes_nothing() {
+    let (desired, cluster) = (Desired::default(), cluster());
+    let claims = Claims::new(&desired, &cluster);
     let volumes = [Volume { name: "v".into(), source: claim("new-ab") }];
     let once = claims.with_volumes(&shape(), &volumes, None);
     assert_eq!(claims.with_volumes(&once, &volumes, None), once);
-    let others = [Volume { name: "v".into(), source: made("only-c") }];
-    assert_eq!(places(&claims.with_volumes(&once, &others, None)), "c");
-    let waits =
+    let others = [Volume { name: "v".into(), source: provisioned("only-c") }];
+    assert_eq!(admitting(&claims.with_volumes(&once, &others, None)), "c");
+    let blocked =
         claims.with_volumes(&shape(), &[Volume { name: "v".into(), source: claim("lost") }], None);
-    assert_eq!(claims.with_volumes(&waits, &volumes, None), once, "and nothing is left of others");
+    assert_eq!(
+        claims.with_volumes(&blocked, &volumes, None),
+        once,
+        "no state of other volumes is left"
+    );
 }
 
 #[test]
-fn only_volumes_that_nodes_count_have_a_driver() {
-    let mut world = world();
-    let drivers = |world: &Storage| {
-        let shape = mounted(&Desired::default(), world, &[made("bc"), made("files")]);
+fn only_attach_limited_volumes_have_a_driver() {
+    let mut cluster = cluster();
+    let drivers = |cluster: &Storage| {
+        let shape =
+            mounted(&Desired::default(), cluster, &[provisioned("bc"), provisioned("files")]);
         let mut drivers: Vec<_> = shape.volumes.into_iter().filter_map(|m| m.driver).collect();
         drivers.sort();
         drivers
     };
-    assert_eq!(drivers(&world), [EBS_DRIVER]);
+    assert_eq!(drivers(&cluster), [EBS_DRIVER]);
     let limits = [("efs.csi.aws.com".to_owned(), 9)].into();
-    world.attach_limits.insert("n1".into(), limits);
-    assert_eq!(drivers(&world), [EBS_DRIVER, "efs.csi.aws.com"]);
+    cluster.attach_limits.insert("n1".into(), limits);
+    assert_eq!(drivers(&cluster), [EBS_DRIVER, "efs.csi.aws.com"]);
 }
 
 #[test]
-fn too_many_combinations_are_not_looked_at() {
-    let mut world = world();
+fn too_many_alternatives_block_the_pod() {
+    let mut cluster = cluster();
     for n in 0..4 {
         let mut many = class(EBS_DRIVER, true, &[]);
         many.allowed_topologies =
             (0..6).map(|v| term(&format!("k{n}"), &[&v.to_string()])).collect();
-        world.classes.insert(format!("many-{n}"), many);
+        cluster.classes.insert(format!("many-{n}"), many);
     }
-    let sources: Vec<VolumeSource> = (0..4).map(|n| made(&format!("many-{n}"))).collect();
-    let shape = mounted(&Desired::default(), &world, &sources);
+    let sources: Vec<VolumeSource> = (0..4).map(|n| provisioned(&format!("many-{n}"))).collect();
+    let shape = mounted(&Desired::default(), &cluster, &sources);
     assert_eq!(shape.volumes[0].problem, Some(VolumeProblem::TooManyPlaces));
     assert_eq!(shape.unsupported, [Unsupported::Volumes]);
     let twice = [sources[0].clone(), sources[0].clone(), sources[1].clone()];
-    assert_eq!(mounted(&Desired::default(), &world, &twice).nodes.any_of.len(), 36);
+    assert_eq!(mounted(&Desired::default(), &cluster, &twice).nodes.any_of.len(), 36);
 }

@@ -7,53 +7,53 @@ use crate::model::ids::WorkloadKind;
 use crate::model::pod::{Container, HostPort, Volume, VolumeSource};
 use crate::model::requirement::label;
 use crate::model::units::{Bytes, MilliCpu};
-use crate::testing::Story;
+use crate::testing::Scenario;
 
-/// A repository with one Deployment, `web/api` of 3 pods, and a profile that takes its namespace.
-fn story() -> Story {
-    let mut story = Story::new(&["m5.large"], 500, 512);
-    story.scale(3);
-    let namespace = workload(&story).namespace.to_string();
+/// Returns a scenario with one Deployment of 3 pods, and a profile that matches its namespace.
+fn scenario() -> Scenario {
+    let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+    scenario.scale(3);
+    let namespace = workload(&scenario).namespace.to_string();
     let selectors = vec![ProfileSelector { namespace, labels: [].into() }];
     let profile = FargateProfile { name: "web".into(), origin: None, selectors };
-    story.desired.fargate_profiles.insert("web".into(), profile);
-    story
+    scenario.desired.fargate_profiles.insert("web".into(), profile);
+    scenario
 }
 
-fn workload(story: &Story) -> WorkloadId {
-    story.desired.workloads.keys().next().expect("one workload").clone()
+fn workload(scenario: &Scenario) -> WorkloadId {
+    scenario.desired.workloads.keys().next().expect("one workload").clone()
 }
 
-fn edit(story: &mut Story, edit: impl FnOnce(&mut PodTemplate)) {
-    let workload = story.desired.workloads.values_mut().next().expect("one workload");
+fn edit(scenario: &mut Scenario, edit: impl FnOnce(&mut PodTemplate)) {
+    let workload = scenario.desired.workloads.values_mut().next().expect("one workload");
     edit(Arc::make_mut(&mut workload.template));
 }
 
-fn demand(story: &Story) -> Demand {
-    Demand::build(&story.desired, &story.observed, DemandMode::Live)
+fn demand(scenario: &Scenario) -> Demand {
+    Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live)
 }
 
-/// Pods that need nodes, pods for Fargate, and the problems in words.
-fn split(story: &Story) -> (u32, u32, Vec<String>) {
-    let demand = demand(story);
+/// Returns the number of pods on nodes, the number of pods on Fargate, and the problem messages.
+fn split(scenario: &Scenario) -> (u32, u32, Vec<String>) {
+    let demand = demand(scenario);
     let on_nodes = demand.groups.iter().map(|group| group.counts.planned).sum();
     let on_fargate = demand.fargate.iter().map(FargatePods::pods_on_fargate).sum();
     (on_nodes, on_fargate, demand.problems.into_iter().map(|p| p.message).collect())
 }
 
 #[test]
-fn what_a_profile_takes_needs_no_node() {
-    let story = story();
-    let demand = demand(&story);
-    assert!(demand.groups.is_empty(), "nobody plans room for it");
-    let [taken] = demand.fargate.as_slice() else { panic!("{:?}", demand.fargate) };
-    assert_eq!((taken.pods, taken.counts.planned), (3, 3));
-    assert_eq!(taken.profile.as_deref(), Some("web"));
-    assert_eq!(taken.size, Ok(FargateSize { cpu_milli: 500, memory_mib: 1024 }));
+fn matching_pods_need_no_node() {
+    let scenario = scenario();
+    let demand = demand(&scenario);
+    assert!(demand.groups.is_empty(), "no capacity is planned for them");
+    let [fargate_pods] = demand.fargate.as_slice() else { panic!("{:?}", demand.fargate) };
+    assert_eq!((fargate_pods.pods, fargate_pods.counts.planned), (3, 3));
+    assert_eq!(fargate_pods.profile.as_deref(), Some("web"));
+    assert_eq!(fargate_pods.size, Ok(FargateSize { cpu_milli: 500, memory_mib: 1024 }));
 }
 
 #[test]
-fn who_stays_on_ec2_although_a_profile_matches() {
+fn pods_stay_on_ec2_although_a_profile_matches() {
     type Edit = fn(&mut PodTemplate);
     let cases: [(&str, Edit, (u32, u32), &str); 5] = [
         (
@@ -63,47 +63,47 @@ fn who_stays_on_ec2_although_a_profile_matches() {
             "",
         ),
         (
-            "a profile is asked for that is not there",
+            "the label names a missing profile",
             |t| drop(t.labels.insert(PROFILE.into(), "other".into())),
             (3, 0),
             "there is no such profile",
         ),
         (
-            "the profile asked for is the one that matches",
+            "the label names the matching profile",
             |t| drop(t.labels.insert(PROFILE.into(), "web".into())),
             (0, 3),
             "",
         ),
         (
-            "an annotation chooses nothing",
+            "an annotation has no effect",
             |t| drop(t.annotations.insert(PROFILE.into(), "other".into())),
             (0, 3),
             "chooses no profile",
         ),
-        ("a pod names its node itself", |t| t.spec.node_name = Some("n1".into()), (3, 0), ""),
+        ("the pod sets nodeName", |t| t.spec.node_name = Some("n1".into()), (3, 0), ""),
     ];
     for (rule, change, expected, problem) in cases {
-        let mut story = story();
-        edit(&mut story, change);
-        let (on_nodes, on_fargate, problems) = split(&story);
+        let mut scenario = scenario();
+        edit(&mut scenario, change);
+        let (on_nodes, on_fargate, problems) = split(&scenario);
         assert_eq!((on_nodes, on_fargate), expected, "{rule}");
-        let said = problems.iter().any(|text| text.contains(problem));
-        assert!(problem.is_empty() && problems.is_empty() || said, "{rule}: {problems:?}");
+        let is_reported = problems.iter().any(|text| text.contains(problem));
+        assert!(problem.is_empty() && problems.is_empty() || is_reported, "{rule}: {problems:?}");
     }
 }
 
 #[test]
-fn an_annotation_without_a_matching_profile_is_pointed_out() {
-    let mut story = story();
-    story.desired.fargate_profiles.clear();
-    edit(&mut story, |t| drop(t.annotations.insert(PROFILE.into(), "web".into())));
-    let (on_nodes, on_fargate, problems) = split(&story);
+fn annotation_without_a_matching_profile_is_reported() {
+    let mut scenario = scenario();
+    scenario.desired.fargate_profiles.clear();
+    edit(&mut scenario, |t| drop(t.annotations.insert(PROFILE.into(), "web".into())));
+    let (on_nodes, on_fargate, problems) = split(&scenario);
     assert_eq!((on_nodes, on_fargate), (3, 0));
     assert!(problems[0].contains("no profile matches the pods"), "{problems:?}");
 }
 
 #[test]
-fn what_fargate_cannot_run_is_stuck_and_never_ec2_demand() {
+fn pods_that_fargate_cannot_run_never_become_ec2_demand() {
     type Edit = fn(&mut PodTemplate);
     let cases: [(&str, Edit, &str); 6] = [
         ("privileged", |t| t.spec.containers[0].privileged = true, "is privileged"),
@@ -143,9 +143,9 @@ fn what_fargate_cannot_run_is_stuck_and_never_ec2_demand() {
         ),
     ];
     for (rule, change, problem) in cases {
-        let mut story = story();
-        edit(&mut story, change);
-        let demand = demand(&story);
+        let mut scenario = scenario();
+        edit(&mut scenario, change);
+        let demand = demand(&scenario);
         assert!(demand.groups.is_empty(), "{rule}");
         assert_eq!(
             (demand.fargate[0].pods_on_fargate(), demand.fargate[0].rejected_pods()),
@@ -153,13 +153,13 @@ fn what_fargate_cannot_run_is_stuck_and_never_ec2_demand() {
             "{rule}"
         );
         let errors = demand.problems.iter().filter(|p| p.severity == Severity::Error);
-        let said = errors.filter(|p| p.message.contains(problem) && p.hint.is_some()).count();
-        assert_eq!(said, 1, "{rule}: {:?}", demand.problems);
+        let reported = errors.filter(|p| p.message.contains(problem) && p.hint.is_some()).count();
+        assert_eq!(reported, 1, "{rule}: {:?}", demand.problems);
     }
 }
 
 #[test]
-fn what_is_larger_than_the_table_is_stuck() {
+fn pods_above_the_largest_size_are_rejected() {
     for (cpu, gib, fits) in [(16_000, 119, true), (16_000, 120, false), (17_000, 1, false)] {
         let requests =
             Resources { cpu: MilliCpu(cpu), memory: Bytes::gib(gib), ..Resources::default() };
@@ -169,96 +169,96 @@ fn what_is_larger_than_the_table_is_stuck() {
 }
 
 fn demand_shape() -> PodShape {
-    let mut story = story();
-    story.desired.fargate_profiles.clear();
-    (*demand(&story).groups[0].shape).clone()
+    let mut scenario = scenario();
+    scenario.desired.fargate_profiles.clear();
+    (*demand(&scenario).groups[0].shape).clone()
 }
 
-/// Marks a live pod as one that Fargate runs.
-fn on_fargate(story: &mut Story, name: &str) {
-    story.bind(name.into());
-    let taken = Arc::new(story.desired.workloads.values().next().expect("one").template.clone());
+/// Binds a pod to a Fargate node.
+fn on_fargate(scenario: &mut Scenario, name: &str) {
+    scenario.bind(name.into());
+    let declared = Arc::new(scenario.desired.workloads.values().next().expect("one").template.clone());
     let key = format!("{name}-template");
-    let mut template = (**taken).clone();
+    let mut template = (**declared).clone();
     template.spec.scheduler_name = Some(SCHEDULER.into());
-    story.observed.templates.insert(key.clone(), Arc::new(template));
-    let id = workload(story);
-    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
+    scenario.observed.templates.insert(key.clone(), Arc::new(template));
+    let id = workload(scenario);
+    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
     (pod.owner, pod.template) = (Some(id), key);
 }
 
-fn on_ec2(story: &mut Story, name: &str) {
-    story.bind(name.into());
-    let template = story.desired.workloads.values().next().expect("one").template.clone();
-    story.observed.templates.insert("ec2".into(), template);
-    let id = workload(story);
-    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
+fn on_ec2(scenario: &mut Scenario, name: &str) {
+    scenario.bind(name.into());
+    let template = scenario.desired.workloads.values().next().expect("one").template.clone();
+    scenario.observed.templates.insert("ec2".into(), template);
+    let id = workload(scenario);
+    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
     (pod.owner, pod.template) = (Some(id), "ec2".into());
 }
 
 #[test]
-fn pods_stay_where_they_run_until_they_are_made_anew() {
-    let mut story = story();
-    on_ec2(&mut story, "n1");
-    on_ec2(&mut story, "n1");
-    on_fargate(&mut story, "fargate-1");
-    let demand = demand(&story);
-    assert_eq!(demand.groups[0].counts.planned, 2, "they keep their room");
+fn running_pods_keep_their_compute_type() {
+    let mut scenario = scenario();
+    on_ec2(&mut scenario, "n1");
+    on_ec2(&mut scenario, "n1");
+    on_fargate(&mut scenario, "fargate-1");
+    let demand = demand(&scenario);
+    assert_eq!(demand.groups[0].counts.planned, 2, "pods on EC2 keep their capacity");
     assert_eq!(demand.groups[0].running, [("n1".into(), 2)].into());
     assert_eq!(demand.fargate[0].pods, 1);
-    assert_eq!(demand.fargate[0].counts.planned, 3, "of the workload's pods");
+    assert_eq!(demand.fargate[0].counts.planned, 3, "all pods of the workload");
     assert_eq!(demand.planned(&demand.groups[0]), 3);
     let running: Vec<u32> = demand.fargate[0].running.values().copied().collect();
     assert_eq!(running, [1]);
 }
 
 #[test]
-fn pods_that_run_on_fargate_stay_there_although_nobody_tells_the_profile() {
-    let mut story = story();
-    story.desired.fargate_profiles.clear();
-    on_fargate(&mut story, "fargate-1");
-    let (on_nodes, on_fargate, _) = split(&story);
-    assert_eq!((on_nodes, on_fargate), (2, 1), "what is new may need a node");
+fn fargate_pods_stay_on_fargate_without_a_known_profile() {
+    let mut scenario = scenario();
+    scenario.desired.fargate_profiles.clear();
+    on_fargate(&mut scenario, "fargate-1");
+    let (on_nodes, on_fargate, _) = split(&scenario);
+    assert_eq!((on_nodes, on_fargate), (2, 1), "new pods may need a node");
 }
 
 #[test]
-fn pods_that_only_the_world_knows_count_as_what_runs_them() {
-    let mut story = story();
-    story.desired.fargate_profiles.clear();
-    on_fargate(&mut story, "fargate-1");
-    story.desired.workloads.clear();
-    let demand = demand(&story);
+fn undeclared_pods_count_by_their_compute_type() {
+    let mut scenario = scenario();
+    scenario.desired.fargate_profiles.clear();
+    on_fargate(&mut scenario, "fargate-1");
+    scenario.desired.workloads.clear();
+    let demand = demand(&scenario);
     assert!(demand.groups.is_empty());
     assert_eq!((demand.fargate[0].pods_on_fargate(), &demand.fargate[0].origin), (1, &None));
 }
 
 #[test]
-fn daemons_are_never_taken() {
-    let mut story = story();
-    let (id, mut declared) = story.desired.workloads.pop_first().expect("one workload");
+fn daemonsets_never_match_a_profile() {
+    let mut scenario = scenario();
+    let (id, mut declared) = scenario.desired.workloads.pop_first().expect("one workload");
     declared.id = WorkloadId { kind: WorkloadKind::DaemonSet, ..id };
     declared.scale = crate::model::desired::Scale::PerNode;
-    story.desired.workloads.insert(declared.id.clone(), declared);
-    let demand = demand(&story);
+    scenario.desired.workloads.insert(declared.id.clone(), declared);
+    let demand = demand(&scenario);
     assert_eq!((demand.daemons.len(), demand.fargate.len()), (1, 0));
 }
 
 #[test]
-fn a_profile_of_the_world_takes_pods_too_and_the_repository_has_the_last_word() {
-    let mut story = story();
-    let declared = story.desired.fargate_profiles.remove("web").expect("declared");
-    story.observed.fargate_profiles.insert("web".into(), declared.clone());
-    assert_eq!(split(&story).1, 3, "the world tells it");
+fn declared_profile_overrides_the_observed_one() {
+    let mut scenario = scenario();
+    let declared = scenario.desired.fargate_profiles.remove("web").expect("declared");
+    scenario.observed.fargate_profiles.insert("web".into(), declared.clone());
+    assert_eq!(split(&scenario).1, 3, "the observed profile matches");
     let selectors = vec![ProfileSelector { namespace: "else".into(), labels: [].into() }];
-    story.desired.fargate_profiles.insert("web".into(), FargateProfile { selectors, ..declared });
-    assert_eq!(split(&story).0, 3, "the repository changes it");
+    scenario.desired.fargate_profiles.insert("web".into(), FargateProfile { selectors, ..declared });
+    assert_eq!(split(&scenario).0, 3, "the declared profile does not match");
 }
 
 #[test]
-fn a_node_is_fargates_by_its_label_or_its_name() {
-    let mut story = Story::new(&["m5.large"], 500, 1);
-    story.step(1);
-    let node = story.observed.nodes.values_mut().next().expect("launched");
+fn fargate_node_is_identified_by_label_or_name() {
+    let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+    scenario.step(1);
+    let node = scenario.observed.nodes.values_mut().next().expect("launched");
     assert!(!node.is_fargate());
     node.labels.extend([label(COMPUTE_TYPE, FARGATE)]);
     assert!(node.is_fargate());

@@ -32,7 +32,7 @@ fn step(rule: &Horizontal, live: &LiveHorizontal) -> Option<(u32, u32)> {
 }
 
 #[test]
-fn the_walk_of_the_source_document_goes_by_four_and_six_to_seven() {
+fn scale_up_steps_from_one_to_seven() {
     let rule = rule(1, 10, vec![cpu(50)]);
     assert_eq!(step(&rule, &at(1, Some(242))), Some((5, 4)));
     assert_eq!(step(&rule, &at(3, Some(242))), Some((15, 6)));
@@ -40,7 +40,7 @@ fn the_walk_of_the_source_document_goes_by_four_and_six_to_seven() {
 }
 
 #[test]
-fn a_tenth_more_changes_nothing_and_a_hundredth_beyond_does() {
+fn deviation_within_the_tolerance_changes_nothing() {
     let rule = rule(1, 20, vec![cpu(100)]);
     assert_eq!(step(&rule, &at(10, Some(110))), Some((10, 10)));
     assert_eq!(step(&rule, &at(10, Some(111))), Some((12, 12)));
@@ -49,17 +49,18 @@ fn a_tenth_more_changes_nothing_and_a_hundredth_beyond_does() {
 }
 
 #[test]
-fn a_metric_that_fails_forbids_shrinking_but_not_growth() {
+fn unreadable_metric_blocks_scale_down_only() {
     let other = MetricTarget::AverageValue(Quantity::from_units(1));
-    let lost = Metric { source: MetricSource::Pods, name: "requests".to_owned(), target: other };
-    let rule = rule(1, 20, vec![cpu(100), lost]);
+    let unreadable =
+        Metric { source: MetricSource::Pods, name: "requests".to_owned(), target: other };
+    let rule = rule(1, 20, vec![cpu(100), unreadable]);
     assert_eq!(step(&rule, &at(10, Some(20))).map(|(_, count)| count), Some(10));
     assert_eq!(step(&rule, &at(5, Some(160))).map(|(_, count)| count), Some(8));
     assert_eq!(step(&rule, &at(5, None)), None);
 }
 
 #[test]
-fn bounds_hold_at_once_and_an_autoscaler_at_nothing_is_off() {
+fn bounds_apply_at_once_and_zero_replicas_disable_scaling() {
     let rule = rule(2, 6, vec![cpu(50)]);
     assert_eq!(step(&rule, &at(9, None)), Some((6, 6)));
     assert_eq!(step(&rule, &at(1, None)), Some((2, 2)));
@@ -67,17 +68,17 @@ fn bounds_hold_at_once_and_an_autoscaler_at_nothing_is_off() {
 }
 
 #[test]
-fn shrinking_waits_for_the_highest_of_the_window() {
+fn scale_down_uses_the_highest_count_of_the_window() {
     let rule = rule(1, 10, vec![cpu(50)]);
     let live = LiveHorizontal { highest_recent: Some(6), ..at(8, Some(10)) };
     assert_eq!(step(&rule, &live), Some((2, 6)));
     let live = LiveHorizontal { highest_recent: None, ..at(8, Some(10)) };
-    assert_eq!(step(&rule, &live), Some((2, 8)), "its last decision is the least it can be");
+    assert_eq!(step(&rule, &live), Some((2, 8)), "the last decision is a lower bound");
 }
 
 #[test]
-fn growth_waits_for_the_gentlest_of_a_window_that_is_stated() {
-    let of = |seconds| {
+fn scale_up_uses_the_lowest_proposal_of_a_stated_window() {
+    let rule_with_window = |seconds| {
         let rules = |window| ScalingRules {
             window: Some(jiff::SignedDuration::from_secs(window)),
             select: SelectPolicy::Max,
@@ -88,13 +89,13 @@ fn growth_waits_for_the_gentlest_of_a_window_that_is_stated() {
         Horizontal { behavior: Some(behavior), ..rule(1, 100, vec![cpu(50)]) }
     };
     let wanting = |desired| LiveHorizontal { desired_replicas: desired, ..at(4, Some(200)) };
-    assert_eq!(step(&of(0), &wanting(4)), Some((16, 16)), "at once");
+    assert_eq!(step(&rule_with_window(0), &wanting(4)), Some((16, 16)), "at once");
     assert_eq!(
-        step(&of(60), &wanting(4)),
+        step(&rule_with_window(60), &wanting(4)),
         Some((16, 4)),
-        "its last decision is the gentlest known"
+        "the last decision is the lowest known"
     );
-    assert_eq!(step(&of(60), &wanting(7)), Some((16, 7)));
+    assert_eq!(step(&rule_with_window(60), &wanting(7)), Some((16, 7)));
 }
 
 #[test]
@@ -111,18 +112,19 @@ fn policies_limit_each_direction() {
         up: rules(select, vec![pods(2), percent(50)]),
         down: rules(select, vec![pods(1), percent(30)]),
     };
-    let of = |select| Horizontal { behavior: Some(both(select)), ..rule(1, 100, vec![cpu(50)]) };
+    let rule_with_policies =
+        |select| Horizontal { behavior: Some(both(select)), ..rule(1, 100, vec![cpu(50)]) };
     for (select, up, down) in
         [(SelectPolicy::Max, 15, 7), (SelectPolicy::Min, 12, 9), (SelectPolicy::Disabled, 10, 10)]
     {
-        let count = |live| step(&of(select), &live).map(|(_, count)| count);
+        let count = |live| step(&rule_with_policies(select), &live).map(|(_, count)| count);
         assert_eq!(count(at(10, Some(500))), Some(up), "{select:?}");
         assert_eq!(count(at(10, Some(1))), Some(down), "{select:?}");
     }
 }
 
 #[test]
-fn values_of_other_objects_count_as_a_whole_or_by_pod() {
+fn external_values_count_in_total_or_per_pod() {
     let metric = |source, target| Metric { source, name: "queue".to_owned(), target };
     let live = |value| LiveHorizontal {
         metrics: vec![LiveMetric {

@@ -1,16 +1,18 @@
-//! Stateful sets whose claims are bound apart, and claims that not every pod can have.
+//! StatefulSets whose claims are bound in different zones, and claims that one pod can use.
 
 use super::*;
-use crate::demand::{Counts, Decider, DemandMode};
+use crate::demand::{Decider, DemandMode};
 use crate::model::desired::{Desired, Scale, Severity, VolumeClaim, Workload};
 use crate::model::ids::{Origin, WorkloadId};
-use crate::model::observed::{ClusterIdentity, Observed, PodPhase};
-use crate::model::pod::{Expression, NodeTerm, PodSpec};
-use crate::model::requirement::{Operator, key, label};
+use crate::model::observed::{ClusterIdentity, Observed};
+use crate::model::pod::{NodeTerm, PodSpec};
+use crate::model::requirement::{key, label};
 use crate::model::storage::{Claim, ClaimPhase, PersistentVolume, StorageClass};
+use crate::testing::pods::{deployment, one_of, pod_group};
+use crate::testing::world::pod;
 
 fn id(kind: WorkloadKind, name: &str) -> WorkloadId {
-    WorkloadId { namespace: "web".into(), name: name.into(), kind }
+    WorkloadId { kind, ..deployment("web", name) }
 }
 
 fn desired(workloads: &[(WorkloadKind, &str, u32, VolumeSource)]) -> Desired {
@@ -31,10 +33,10 @@ fn desired(workloads: &[(WorkloadKind, &str, u32, VolumeSource)]) -> Desired {
     desired
 }
 
-/// A world with a class that waits for pods, and a claim bound in each zone named.
-fn world(claims: &[(&str, &str)]) -> Observed {
+/// Returns a cluster with a `WaitForFirstConsumer` class, and a claim bound in each given zone.
+fn cluster(claims: &[(&str, &str)]) -> Observed {
     let at = "2026-11-21T12:00:00Z".parse().expect("valid");
-    let mut world = Observed::empty(ClusterIdentity::default(), at);
+    let mut cluster = Observed::empty(ClusterIdentity::default(), at);
     let class = StorageClass {
         provisioner: "ebs.csi.aws.com".to_owned(),
         wait_for_first_consumer: true,
@@ -42,44 +44,31 @@ fn world(claims: &[(&str, &str)]) -> Observed {
         is_default: true,
         created_at: None,
     };
-    world.storage.classes.insert("gp3".to_owned(), class);
+    cluster.storage.classes.insert("gp3".to_owned(), class);
     for (name, zone) in claims {
-        let values = vec![(*zone).into()];
-        let zonal = Expression { key: key::ZONE.into(), operator: Operator::In, values };
+        let zonal = one_of(key::ZONE, &[zone]);
         let terms = vec![NodeTerm { expressions: vec![zonal], fields: Vec::new() }];
         let volume = PersistentVolume { node_terms: terms, ..PersistentVolume::default() };
-        world.storage.volumes.insert(format!("pv-{name}"), volume);
+        cluster.storage.volumes.insert(format!("pv-{name}"), volume);
         let claim = Claim {
             volume_name: Some(format!("pv-{name}")),
             phase: ClaimPhase::Bound,
             ..Claim::default()
         };
-        let claims = world.storage.claims.entry("web".into()).or_default();
+        let claims = cluster.storage.claims.entry("web".into()).or_default();
         claims.insert((*name).to_owned(), claim);
     }
-    world
+    cluster
 }
 
-fn run(world: &mut Observed, owner: &WorkloadId, name: &str, node: &str) {
+fn run(cluster: &mut Observed, owner: &WorkloadId, name: &str, node: &str) {
     let template = Arc::new(PodTemplate::default());
-    world.templates.insert("t".to_owned(), template);
-    world.pods.push(Arc::new(Pod {
-        namespace: "web".into(),
-        name: name.into(),
-        uid: name.into(),
-        owner: Some(owner.clone()),
-        template: "t".to_owned(),
-        node: Some(node.into()),
-        phase: PodPhase::Running,
-        created_at: world.taken_at,
-        terminating: false,
-        mirror: false,
-        started_at: None,
-        granted: BTreeMap::new(),
-    }));
+    cluster.templates.insert("t".to_owned(), template);
+    cluster.pods.push(Arc::new(pod(name).owned_by(owner).on(node)));
 }
 
-/// Returns, for each part, the zones of a, b, c that it may be in, its count, and where it runs.
+/// Returns the zones of each partition (a, b, c), its count and its nodes. A blocked partition is
+/// marked by `!`.
 fn parts(group: &PodGroup) -> Vec<(String, u32, Vec<String>)> {
     let zones = |shape: &PodShape| {
         let on = |zone: &&str| {
@@ -93,20 +82,20 @@ fn parts(group: &PodGroup) -> Vec<(String, u32, Vec<String>)> {
         .into_iter()
         .map(|part| {
             let running = part.running.iter().map(|(node, n)| format!("{node}:{n}")).collect();
-            let waits = if part.shape.unsupported.is_empty() { "" } else { "!" };
-            (format!("{}{waits}", zones(&part.shape)), part.planned, running)
+            let blocked = if part.shape.unsupported.is_empty() { "" } else { "!" };
+            (format!("{}{blocked}", zones(&part.shape)), part.planned, running)
         })
         .collect();
     parts.sort();
     parts
 }
 
-fn group(desired: &Desired, world: &Observed, name: &str) -> PodGroup {
-    let demand = Demand::build(desired, world, DemandMode::Live);
+fn group(desired: &Desired, cluster: &Observed, name: &str) -> PodGroup {
+    let demand = Demand::build(desired, cluster, DemandMode::Live);
     let found = demand.groups.into_iter().find(|group| &*group.workload.name == name);
     let group = found.expect("the group is there");
     let sum: u32 = group.as_parts().iter().map(|part| part.planned).sum();
-    assert_eq!(sum, group.counts.planned, "parts add up");
+    assert_eq!(sum, group.counts.planned, "counts of the partitions add up");
     group
 }
 
@@ -115,29 +104,29 @@ fn template() -> VolumeSource {
 }
 
 #[test]
-fn ordinals_whose_claims_are_bound_in_different_zones_are_parts() {
-    let mut world = world(&[("data-db-0", "a"), ("data-db-1", "b"), ("data-db-2", "a")]);
+fn claims_in_different_zones_split_a_stateful_set() {
+    let mut cluster = cluster(&[("data-db-0", "a"), ("data-db-1", "b"), ("data-db-2", "a")]);
     let db = id(WorkloadKind::StatefulSet, "db");
     for (ordinal, node) in [(0, "n1"), (1, "n2"), (2, "n1"), (4, "n3")] {
-        run(&mut world, &db, &format!("db-{ordinal}"), node);
+        run(&mut cluster, &db, &format!("db-{ordinal}"), node);
     }
     let desired = desired(&[(WorkloadKind::StatefulSet, "db", 4, template())]);
-    let group = group(&desired, &world, "db");
+    let group = group(&desired, &cluster, "db");
     let expected = [
         ("a".to_owned(), 2, vec!["n1:2".to_owned()]),
         ("abc".to_owned(), 1, vec![]),
         ("b".to_owned(), 1, vec!["n2:1".to_owned()]),
     ];
-    assert_eq!(parts(&group), expected, "db-4 goes, and db-3 has no claim yet");
-    assert_eq!(group.running.values().sum::<u32>(), 4, "the group as a whole runs all of them");
+    assert_eq!(parts(&group), expected, "db-4 is removed, and db-3 has no claim yet");
+    assert_eq!(group.running.values().sum::<u32>(), 4, "the group counts all running pods");
 }
 
 #[test]
-fn pods_that_are_alike_are_no_parts() {
+fn equal_pods_make_no_partitions() {
     let stateful = |replicas| desired(&[(WorkloadKind::StatefulSet, "db", replicas, template())]);
-    let fresh = group(&stateful(3), &world(&[]), "db");
+    let fresh = group(&stateful(3), &cluster(&[]), "db");
     assert_eq!((fresh.partitions.len(), parts(&fresh)), (0, vec![("abc".to_owned(), 3, vec![])]));
-    let together = world(&[("data-db-0", "b"), ("data-db-1", "b")]);
+    let together = cluster(&[("data-db-0", "b"), ("data-db-1", "b")]);
     let together = group(&stateful(2), &together, "db");
     assert_eq!(
         (together.partitions.len(), parts(&together)),
@@ -146,29 +135,29 @@ fn pods_that_are_alike_are_no_parts() {
 }
 
 #[test]
-fn ordinals_begin_where_the_set_says() {
+fn ordinals_start_at_the_declared_ordinal() {
     let mut desired = desired(&[(WorkloadKind::StatefulSet, "db", 1, template())]);
     let db = id(WorkloadKind::StatefulSet, "db");
     desired.workloads.get_mut(&db).expect("declared").first_ordinal = 5;
-    let world = world(&[("data-db-0", "a"), ("data-db-5", "c")]);
-    assert_eq!(parts(&group(&desired, &world, "db")), [("c".to_owned(), 1, vec![])]);
+    let cluster = cluster(&[("data-db-0", "a"), ("data-db-5", "c")]);
+    assert_eq!(parts(&group(&desired, &cluster, "db")), [("c".to_owned(), 1, vec![])]);
 }
 
 #[test]
-fn pods_that_only_the_world_knows_keep_the_zones_of_their_claims() {
-    let mut world = world(&[("data-db-0", "a"), ("data-db-1", "b")]);
+fn undeclared_pods_keep_the_zones_of_their_claims() {
+    let mut cluster = cluster(&[("data-db-0", "a"), ("data-db-1", "b")]);
     let db = id(WorkloadKind::StatefulSet, "db");
     for (name, node) in [("db-0", "n1"), ("db-1", "n2")] {
-        run(&mut world, &db, name, node);
+        run(&mut cluster, &db, name, node);
         let source = VolumeSource::Claim(format!("data-{name}"));
         let spec =
             PodSpec { volumes: vec![Volume { name: "data".into(), source }], ..PodSpec::default() };
         let template = Arc::new(PodTemplate { spec, ..PodTemplate::default() });
-        world.templates.insert(name.to_owned(), template);
-        let pod = world.pods.last_mut().expect("just added");
+        cluster.templates.insert(name.to_owned(), template);
+        let pod = cluster.pods.last_mut().expect("just added");
         Arc::make_mut(pod).template = name.to_owned();
     }
-    let group = group(&Desired::default(), &world, "db");
+    let group = group(&Desired::default(), &cluster, "db");
     let expected = [
         ("a".to_owned(), 1, vec!["n1:1".to_owned()]),
         ("b".to_owned(), 1, vec!["n2:1".to_owned()]),
@@ -179,36 +168,36 @@ fn pods_that_only_the_world_knows_keep_the_zones_of_their_claims() {
     assert!(group.partitions.iter().all(own), "each claim has one user");
 }
 
-fn one_pod_claim(world: &mut Observed, name: &str) {
+fn add_single_pod_claim(cluster: &mut Observed, name: &str) {
     let claim = Claim { access_modes: vec!["ReadWriteOncePod".to_owned()], ..Claim::default() };
-    world.storage.claims.entry("web".into()).or_default().insert(name.to_owned(), claim);
+    cluster.storage.claims.entry("web".into()).or_default().insert(name.to_owned(), claim);
 }
 
 #[test]
-fn a_claim_for_one_pod_goes_to_one_pod_and_the_others_wait() {
-    let mut world = world(&[]);
-    one_pod_claim(&mut world, "one");
+fn single_pod_claim_blocks_all_other_pods() {
+    let mut cluster = cluster(&[]);
+    add_single_pod_claim(&mut cluster, "one");
     let uses = || VolumeSource::Claim("one".to_owned());
     let desired = desired(&[
         (WorkloadKind::Deployment, "a", 1, uses()),
         (WorkloadKind::Deployment, "b", 3, uses()),
     ]);
-    let all = |world: &Observed| ["a", "b"].map(|name| parts(&group(&desired, world, name)));
-    let waiting = |pods| ("abc!".to_owned(), pods, vec![]);
-    let free = [vec![("abc".to_owned(), 1, vec![])], vec![waiting(3)]];
-    assert_eq!(all(&world), free, "the first by name");
-    run(&mut world, &id(WorkloadKind::Deployment, "b"), "b-x", "n1");
-    let held = vec![("abc".to_owned(), 1, vec!["n1:1".to_owned()]), waiting(2)];
-    assert_eq!(all(&world), [vec![waiting(1)], held], "the one that has it");
+    let all = |cluster: &Observed| ["a", "b"].map(|name| parts(&group(&desired, cluster, name)));
+    let blocked = |pods| ("abc!".to_owned(), pods, vec![]);
+    let free = [vec![("abc".to_owned(), 1, vec![])], vec![blocked(3)]];
+    assert_eq!(all(&cluster), free, "the first workload by name gets the claim");
+    run(&mut cluster, &id(WorkloadKind::Deployment, "b"), "b-x", "n1");
+    let running = vec![("abc".to_owned(), 1, vec!["n1:1".to_owned()]), blocked(2)];
+    assert_eq!(all(&cluster), [vec![blocked(1)], running], "the running pod keeps the claim");
 }
 
 #[test]
-fn a_claim_with_one_user_is_its_own() {
-    let mut world = world(&[]);
-    one_pod_claim(&mut world, "one");
+fn claim_with_one_user_is_exclusive() {
+    let mut cluster = cluster(&[]);
+    add_single_pod_claim(&mut cluster, "one");
     let uses = VolumeSource::Claim("one".to_owned());
     let single = desired(&[(WorkloadKind::Deployment, "a", 1, uses.clone())]);
-    let sharing = |desired: &Desired| group(desired, &world, "a").shape.volumes[0].sharing;
+    let sharing = |desired: &Desired| group(desired, &cluster, "a").shape.volumes[0].sharing;
     assert_eq!(sharing(&single), Sharing::Own);
     let daemon = desired(&[
         (WorkloadKind::Deployment, "a", 1, VolumeSource::Claim("x".to_owned())),
@@ -218,7 +207,7 @@ fn a_claim_with_one_user_is_its_own() {
 }
 
 #[test]
-fn what_is_missing_or_assumed_is_said_with_its_place() {
+fn missing_claims_and_assumed_classes_are_reported() {
     let mut desired = desired(&[
         (WorkloadKind::Deployment, "a", 1, VolumeSource::Claim("nowhere".to_owned())),
         (WorkloadKind::StatefulSet, "db", 1, VolumeSource::ClaimTemplate(Some("gp3".to_owned()))),
@@ -226,29 +215,27 @@ fn what_is_missing_or_assumed_is_said_with_its_place() {
     let origin = Origin::new("claims.yaml", 1);
     let claim = VolumeClaim { origin, claim: Claim::default() };
     desired.claims.insert(("web".into(), "unused".to_owned()), claim);
-    let mut empty = world(&[]);
+    let mut empty = cluster(&[]);
     empty.storage.classes.clear();
     let demand = Demand::build(&desired, &empty, DemandMode::Live);
-    let told: Vec<_> = demand.problems.iter().map(|p| (p.severity, p.message.as_str())).collect();
-    let missing = "claim web/nowhere is neither in the repository nor in the world: its pods have \
-                   no place yet";
-    let assumed = "claim web/data-* is of storage class gp3, which is declared nowhere; its volumes \
-                   are taken for EBS volumes that follow their pods";
-    assert_eq!(told, [(Severity::Warning, missing), (Severity::Warning, assumed)]);
+    let reported: Vec<_> =
+        demand.problems.iter().map(|p| (p.severity, p.message.as_str())).collect();
+    let missing = "claim web/nowhere is neither in the repository nor in the world: its pods are \
+                   unschedulable";
+    let assumed = "claim web/data-* is of storage class gp3, which is declared nowhere; its \
+                   volumes are taken for EBS volumes that follow their pods";
+    assert_eq!(reported, [(Severity::Warning, missing), (Severity::Warning, assumed)]);
     assert!(demand.problems.iter().all(|p| p.origin.file.as_ref() == "app.yaml"));
 }
 
 #[test]
-fn the_parts_of_a_workload_on_its_way_out_are_not_told_apart() {
+fn removed_workload_has_no_partitions() {
+    let desired = desired(&[(WorkloadKind::Deployment, "a", 1, template())]);
+    let shape = PodShape::clone(&group(&desired, &cluster(&[]), "a").shape);
     let mut group = PodGroup {
-        workload: id(WorkloadKind::StatefulSet, "db"),
-        origin: None,
-        shape: group(&desired(&[(WorkloadKind::Deployment, "a", 1, template())]), &world(&[]), "a")
-            .shape,
-        counts: Counts::default(),
         decided_by: Decider::Removed,
         running: [("n1".into(), 2)].into(),
-        partitions: Vec::new(),
+        ..pod_group(id(WorkloadKind::StatefulSet, "db"), shape, 0)
     };
     let part =
         ReplicaPartition { shape: Arc::clone(&group.shape), planned: 0, running: BTreeMap::new() };

@@ -26,19 +26,22 @@ fn with_defaults() -> [LimitRangeItem; 1] {
 }
 
 fn requests(spec: &PodSpec) -> Resources {
-    bare(spec, pod_requests)
+    without_defaults(spec, pod_requests)
 }
 
-fn bare(spec: &PodSpec, of: impl Fn(&PodSpec, &RequestContext) -> Resources) -> Resources {
+fn without_defaults(
+    spec: &PodSpec,
+    requests_of: impl Fn(&PodSpec, &RequestContext) -> Resources,
+) -> Resources {
     let (overhead, granted) = (ResourceList::new(), AllocatedResources::new());
-    of(spec, &RequestContext { overhead: &overhead, limits: &[], granted: &granted })
+    requests_of(spec, &RequestContext { overhead: &overhead, limits: &[], granted: &granted })
 }
 
 #[test]
-fn the_higher_of_start_and_run_counts() {
+fn larger_of_startup_peak_and_running_sum_counts() {
     for (rule, init, containers, expected) in [
         ("containers add up", vec![], vec![container(1), container(2)], 3),
-        ("an init container runs alone", vec![container(3)], vec![container(1)], 3),
+        ("an init container runs before the containers", vec![container(3)], vec![container(1)], 3),
         ("init containers run one by one", vec![container(2), container(3)], vec![], 3),
         ("case 11: a sidecar before it", vec![sidecar(1), container(3)], vec![container(1)], 4),
         ("case 11: a sidecar after it", vec![container(3), sidecar(1)], vec![container(1)], 3),
@@ -56,7 +59,7 @@ fn the_higher_of_start_and_run_counts() {
 }
 
 #[test]
-fn scores_presume_an_amount_for_each_container_that_states_none() {
+fn scores_presume_requests_of_containers_without_any() {
     const MEMORY: i64 = 200 << 20;
     let memory = |amount: i64| Container {
         resources: resources(&[("memory", amount)], &[]),
@@ -69,12 +72,12 @@ fn scores_presume_an_amount_for_each_container_that_states_none() {
     for (rule, init, containers, expected) in [
         ("all is stated", vec![], vec![both(), both()], (0, 0)),
         ("each container counts", vec![], vec![memory(1), memory(2)], (200, 0)),
-        ("a stated zero is stated", vec![], vec![container(0), memory(0)], (100, MEMORY)),
+        ("a request of zero is stated", vec![], vec![container(0), memory(0)], (100, MEMORY)),
         ("an init container below the sum", vec![memory(1)], vec![container(900)], (0, MEMORY - 1)),
         ("a sidecar", vec![sidecar(1)], vec![container(2)], (0, 2 * MEMORY)),
     ] {
         let spec = PodSpec { init_containers: init, containers, ..PodSpec::default() };
-        let Resources { cpu, memory, pods, .. } = bare(&spec, presumed_requests);
+        let Resources { cpu, memory, pods, .. } = without_defaults(&spec, presumed_requests);
         assert_eq!((cpu.0, memory.0, pods), (expected.0, expected.1, 0), "{rule}");
     }
     let spec = PodSpec {
@@ -83,30 +86,30 @@ fn scores_presume_an_amount_for_each_container_that_states_none() {
         ..PodSpec::default()
     };
     assert_eq!(
-        bare(&spec, presumed_requests),
+        without_defaults(&spec, presumed_requests),
         Resources::default(),
-        "the pod as a whole states it"
+        "pod-level requests are stated"
     );
 }
 
 #[test]
-fn what_is_not_stated_comes_from_limits_then_from_the_namespace() {
+fn missing_requests_come_from_limits_then_the_namespace() {
     for (rule, asks, limits, expected) in [
         ("a request is a request", &[("cpu", 10)][..], &[("cpu", 20)][..], (10, 0)),
         ("case 13: a limit alone is the request", &[], &[("cpu", 20)], (20, 0)),
         ("defaults fill the rest", &[], &[], (50, 0)),
-        ("a stated zero is stated", &[("cpu", 0)], &[], (0, 0)),
-        ("each resource by itself", &[("memory", 3)], &[("cpu", 20)], (20, 3)),
+        ("a request of zero is stated", &[("cpu", 0)], &[], (0, 0)),
+        ("each resource separately", &[("memory", 3)], &[("cpu", 20)], (20, 3)),
     ] {
         let filled = admitted(&resources(asks, limits), &with_defaults());
-        let of = |name: &str| filled.requests.get(name).copied().unwrap_or(0);
-        assert_eq!((of("cpu"), of("memory")), expected, "{rule}");
+        let request = |name: &str| filled.requests.get(name).copied().unwrap_or(0);
+        assert_eq!((request("cpu"), request("memory")), expected, "{rule}");
         assert_eq!(filled.limits["memory"], 7, "{rule}: limits are filled too");
     }
 }
 
 #[test]
-fn a_limit_range_for_pods_gives_no_defaults() {
+fn limit_range_for_pods_sets_no_defaults() {
     let item = LimitRangeItem {
         scope: LimitScope::Pod,
         max: amounts(&[("cpu", 500)]),
@@ -116,17 +119,17 @@ fn a_limit_range_for_pods_gives_no_defaults() {
 }
 
 #[test]
-fn what_the_pod_states_as_a_whole_counts_instead_of_the_sum() {
+fn pod_level_resources_replace_the_sum() {
     let gi = 1 << 30;
     for (rule, whole, expected) in [
-        ("a request of the pod", resources(&[("cpu", 900)], &[]), (900, 5, 0)),
+        ("a pod-level request", resources(&[("cpu", 900)], &[]), (900, 5, 0)),
         (
             "case 12: a limit of the pod, where its containers request none",
             resources(&[], &[("memory", gi)]),
             (100, 5, 0),
         ),
         (
-            "a limit of the pod does not stand for what its containers request",
+            "a limit of the pod does not replace container requests",
             resources(&[], &[("cpu", 2000)]),
             (100, 5, 0),
         ),
@@ -155,7 +158,7 @@ fn what_the_pod_states_as_a_whole_counts_instead_of_the_sum() {
 }
 
 #[test]
-fn case_12_overhead_comes_on_top_of_everything() {
+fn case_12_overhead_is_added_to_the_requests() {
     let spec = PodSpec {
         init_containers: vec![container(300)],
         containers: vec![container(100)],
@@ -163,30 +166,30 @@ fn case_12_overhead_comes_on_top_of_everything() {
     };
     let (overhead, granted) =
         (amounts(&[("cpu", 25), ("example.com/x", 1)]), AllocatedResources::new());
-    let around = RequestContext { overhead: &overhead, limits: &[], granted: &granted };
-    let found = pod_requests(&spec, &around);
+    let context = RequestContext { overhead: &overhead, limits: &[], granted: &granted };
+    let found = pod_requests(&spec, &context);
     assert_eq!((found.cpu.0, found.pods), (325, 1));
     assert_eq!(found.extended(&"example.com/x".into()), 1);
 }
 
 #[test]
-fn case_20_of_what_is_asked_and_what_was_granted_the_larger_counts() {
+fn case_20_larger_of_requested_and_granted_counts() {
     let app = Container { name: "app".into(), ..container(500) };
     let spec = PodSpec { containers: vec![app, container(100)], ..PodSpec::default() };
     for (rule, granted, expected) in [
         ("nothing granted yet", 0, 600),
-        ("it shrinks, and the kubelet has not let go", 800, 900),
-        ("it grows, and the kubelet has not granted it", 300, 600),
+        ("scaled down, not yet released", 800, 900),
+        ("scaled up, not yet granted", 300, 600),
     ] {
         let granted: AllocatedResources = [("app".to_owned(), amounts(&[("cpu", granted)]))].into();
         let overhead = ResourceList::new();
-        let around = RequestContext { overhead: &overhead, limits: &[], granted: &granted };
-        assert_eq!(pod_requests(&spec, &around).cpu.0, expected, "{rule}");
+        let context = RequestContext { overhead: &overhead, limits: &[], granted: &granted };
+        assert_eq!(pod_requests(&spec, &context).cpu.0, expected, "{rule}");
     }
 }
 
 #[test]
-fn every_kind_of_resource_is_added_up() {
+fn every_kind_of_resource_is_summed() {
     let one = resources(
         &[
             ("ephemeral-storage", 10),
@@ -203,5 +206,5 @@ fn every_kind_of_resource_is_added_up() {
     assert_eq!((found.ephemeral_storage.0, found.cpu.0), (20, 0));
     let extended =
         amounts(&[("hugepages-2Mi", 8 << 20), ("nvidia.com/gpu", 2), ("aws.amazon.com/neuron", 4)]);
-    assert_eq!(found.extended, extended, "an amount of zero asks for nothing");
+    assert_eq!(found.extended, extended, "an amount of zero requests nothing");
 }

@@ -1,4 +1,4 @@
-//! What runs, and what is known of it, against what the repository says.
+//! Decisions from declared and observed replicas.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use crate::model::desired::{
 };
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveEvents, LiveScale, PodPhase};
-use crate::testing::{Story, workload_id};
+use crate::testing::{Scenario, workload_id};
 
-/// A story whose only workload is of this kind and scale.
-fn story(kind: WorkloadKind, scale: Scale) -> Story {
-    let mut story = Story::new(&["m5.large"], 500, 1);
-    let workload = story.desired.workloads.remove(&workload_id()).expect("declared");
+/// Returns a scenario with one workload of this kind and scale.
+fn scenario(kind: WorkloadKind, scale: Scale) -> Scenario {
+    let mut scenario = Scenario::new(&["m5.large"], 500, 1);
+    let workload = scenario.desired.workloads.remove(&workload_id()).expect("declared");
     let id = WorkloadId { kind, ..workload_id() };
     let workload = Workload { id: id.clone(), scale, ..workload };
-    story.desired.workloads.insert(id, workload);
-    story
+    scenario.desired.workloads.insert(id, workload);
+    scenario
 }
 
-/// Adds a pod of the only workload, unbound.
-fn pod(story: &mut Story, phase: PodPhase) {
-    let owner = story.desired.workloads.keys().next().cloned();
-    story.bind("n1".into());
-    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
+/// Adds an unbound pod of the only workload.
+fn pod(scenario: &mut Scenario, phase: PodPhase) {
+    let owner = scenario.desired.workloads.keys().next().cloned();
+    scenario.bind("n1".into());
+    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
     (pod.owner, pod.node, pod.phase) = (owner, None, phase);
 }
 
-fn planned(story: &Story) -> u32 {
-    let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+fn planned(scenario: &Scenario) -> u32 {
+    let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
     demand.groups.iter().map(|group| group.counts.planned).sum()
 }
 
@@ -43,52 +43,52 @@ fn nightly(suspended: bool) -> Scale {
 }
 
 #[test]
-fn pods_of_a_run_count_before_they_are_bound_and_when_their_schedule_is_suspended() {
+fn unbound_pods_of_a_run_count_even_if_suspended() {
     for suspended in [false, true] {
-        let mut story = story(WorkloadKind::CronJob, nightly(suspended));
-        assert_eq!(planned(&story), 0, "nothing is due");
-        pod(&mut story, PodPhase::Pending);
-        pod(&mut story, PodPhase::Running);
-        assert_eq!(planned(&story), 2, "suspended: {suspended}");
+        let mut scenario = scenario(WorkloadKind::CronJob, nightly(suspended));
+        assert_eq!(planned(&scenario), 0, "nothing is due");
+        pod(&mut scenario, PodPhase::Pending);
+        pod(&mut scenario, PodPhase::Running);
+        assert_eq!(planned(&scenario), 2, "suspended: {suspended}");
     }
-    let mut story = story(WorkloadKind::CronJob, nightly(true));
-    story.desired.lead_time = SignedDuration::from_hours(24);
-    assert_eq!(planned(&story), 0, "no further runs");
+    let mut scenario = scenario(WorkloadKind::CronJob, nightly(true));
+    scenario.desired.lead_time = SignedDuration::from_hours(24);
+    assert_eq!(planned(&scenario), 0, "no further runs");
 }
 
 #[test]
-fn a_job_keeps_its_pods_until_all_of_its_completions_are_had() {
+fn job_needs_pods_until_its_completions_succeeded() {
     let scale = Scale::Job { pods: 2, completions: Some(10), suspended: false };
-    let mut story = story(WorkloadKind::Job, scale);
+    let mut scenario = scenario(WorkloadKind::Job, scale);
     for finished in 0..12_u32 {
-        assert_eq!(planned(&story), 2.min(10_u32.saturating_sub(finished)), "{finished} are done");
-        pod(&mut story, PodPhase::Succeeded);
+        assert_eq!(planned(&scenario), 2.min(10_u32.saturating_sub(finished)), "{finished} are done");
+        pod(&mut scenario, PodPhase::Succeeded);
     }
 }
 
 #[test]
-fn what_could_not_be_read_stays_unresolved_unless_an_autoscaler_owns_its_number() {
-    let mut story = story(WorkloadKind::Deployment, Scale::Replicas(0));
+fn unreadable_workload_is_resolved_by_an_autoscaler_alone() {
+    let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(0));
     let unresolved = Unresolved {
         origin: Origin::new("a.yaml", 1),
         object: "Rollout web/api".to_owned(),
         reason: "its pods are made from a `workloadRef`".to_owned(),
     };
-    story.desired.unresolved.push(unresolved);
-    let open = |story: &Story| {
-        Demand::build(&story.desired, &story.observed, DemandMode::Live).unresolved.len()
+    scenario.desired.unresolved.push(unresolved);
+    let open = |scenario: &Scenario| {
+        Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live).unresolved.len()
     };
-    assert_eq!(open(&story), 1);
+    assert_eq!(open(&scenario), 1);
     let (kind, name) = ("Rollout".to_owned(), "api".to_owned());
     let target = ScaleTarget { kind: kind.clone(), name: name.clone() };
     let scale = LiveScale { namespace: "web".into(), kind, name, replicas: 3 };
-    story.observed.scaling.scales.push(scale);
-    assert_eq!(open(&story), 1, "the repository may have changed its number just now");
+    scenario.observed.scaling.scales.push(scale);
+    assert_eq!(open(&scenario), 1, "the repository may have changed its number just now");
     let rule = Horizontal { min: 1, max: 5, metrics: Vec::new(), behavior: None };
     for (rule, expected) in
         [(ScalerRule::Unknown("x".to_owned()), 1), (ScalerRule::Horizontal(rule), 0)]
     {
-        story.desired.scalers = vec![Scaler {
+        scenario.desired.scalers = vec![Scaler {
             object: "HorizontalPodAutoscaler web/api".to_owned(),
             origin: Origin::new("a.yaml", 9),
             namespace: "web".into(),
@@ -96,13 +96,13 @@ fn what_could_not_be_read_stays_unresolved_unless_an_autoscaler_owns_its_number(
             targets: vec![target.clone()],
             rule,
         }];
-        let problems = Demand::build(&story.desired, &story.observed, DemandMode::Live).unresolved;
+        let problems = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live).unresolved;
         assert_eq!(problems.len(), expected);
     }
 }
 
 #[test]
-fn a_buffer_of_absurd_size_is_named_and_takes_no_memory() {
+fn oversized_buffer_is_unresolved() {
     for (replicas, expected) in [(1_000_000, 0), (u32::MAX, 1)] {
         let scaling = BufferScaling {
             replicas: Some(replicas),
@@ -110,16 +110,16 @@ fn a_buffer_of_absurd_size_is_named_and_takes_no_memory() {
             limits: [].into(),
             target: None,
         };
-        let story = story(WorkloadKind::CapacityBuffer, Scale::Buffer(scaling));
-        let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+        let scenario = scenario(WorkloadKind::CapacityBuffer, Scale::Buffer(scaling));
+        let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
         assert_eq!((demand.unresolved.len(), demand.groups.len()), (expected, 1 - expected));
     }
 }
 
 #[test]
-fn a_trigger_that_cannot_be_read_has_its_fallback_within_the_bounds() {
-    let of = |fallback: Option<u32>, in_fallback: bool| {
-        let mut story = story(WorkloadKind::Deployment, Scale::Replicas(1));
+fn fallback_of_an_unreadable_trigger_respects_the_bounds() {
+    let planned_with = |fallback: Option<u32>, in_fallback: bool| {
+        let mut scenario = scenario(WorkloadKind::Deployment, Scale::Replicas(1));
         let WorkloadId { namespace, name, kind } = workload_id();
         let rule = EventDriven {
             min: 1,
@@ -135,7 +135,7 @@ fn a_trigger_that_cannot_be_read_has_its_fallback_within_the_bounds() {
             paused: PauseMode::No,
             is_forced: false,
         };
-        story.desired.scalers = vec![Scaler {
+        scenario.desired.scalers = vec![Scaler {
             object: "ScaledObject other/inflate".to_owned(),
             origin: Origin::new("a.yaml", 9),
             namespace: namespace.clone(),
@@ -143,18 +143,22 @@ fn a_trigger_that_cannot_be_read_has_its_fallback_within_the_bounds() {
             targets: vec![ScaleTarget { kind: kind.as_str().to_owned(), name: name.to_string() }],
             rule: ScalerRule::EventDriven(rule),
         }];
-        story.observed.scaling.event_driven = vec![LiveEvents {
+        scenario.observed.scaling.event_driven = vec![LiveEvents {
             namespace,
             name: "inflate".to_owned(),
             in_fallback,
             wanted_jobs: None,
             pending_jobs: None,
         }];
-        planned(&story)
+        planned(&scenario)
     };
     for (fallback, in_fallback, expected) in
         [(None, true, 1), (Some(6), false, 1), (Some(6), true, 6), (Some(60), true, 10)]
     {
-        assert_eq!(of(fallback, in_fallback), expected, "{fallback:?}, in fallback: {in_fallback}");
+        assert_eq!(
+            planned_with(fallback, in_fallback),
+            expected,
+            "{fallback:?}, in fallback: {in_fallback}"
+        );
     }
 }

@@ -96,7 +96,7 @@ pub(in super::super) fn capacity_buffer(
     let same = |a: &UnresolvedBuffer, b: &UnresolvedBuffer| {
         a.template == b.template && a.scaling == b.scaling
     };
-    into.insert(named, |all| &mut all.buffers, (key, buffer), same);
+    into.insert(named, |all| &mut all.buffers, key, buffer, same);
 }
 
 /// Reads a `PodTemplate` object, which has no pods of its own.
@@ -112,8 +112,8 @@ pub(in super::super) fn pod_template_object(
         let ObjectMeta { namespace, name, origin, .. } = meta;
         let (scope, kind) = (root.field.scope, "PodTemplate");
         let named = Definition { kind, name: format!("{namespace}/{name}"), scope, origin };
-        let entry = ((namespace, name), Arc::new(template));
-        into.insert(named, |all| &mut all.templates, entry, PartialEq::eq);
+        let (key, template) = ((namespace, name), Arc::new(template));
+        into.insert(named, |all| &mut all.templates, key, template, PartialEq::eq);
     }
 }
 

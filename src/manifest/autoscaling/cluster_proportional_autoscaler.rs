@@ -139,7 +139,7 @@ pub(in super::super) fn proportional_parameters(
     let scope = root.field.scope;
     let named =
         Definition { kind: "parameters", name: format!("{namespace}/{name}"), scope, origin };
-    into.insert(named, |all| &mut all.parameters, ((namespace, name), found), PartialEq::eq);
+    into.insert(named, |all| &mut all.parameters, (namespace, name), found, PartialEq::eq);
 }
 
 /// Matches autoscalers with their parameters.

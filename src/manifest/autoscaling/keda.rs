@@ -321,5 +321,5 @@ pub(in super::super) fn scaled_job(meta: ObjectMeta, root: &FieldMap<'_>, into: 
     let (origin, template) = (meta.origin, Arc::new(job.template));
     let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal: 0 };
     let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
-    into.insert(named, |all| &mut all.desired.workloads, (id, workload), same);
+    into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
 }

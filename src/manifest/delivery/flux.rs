@@ -9,7 +9,7 @@ use super::super::yaml::{YamlNode, YamlValue, to_json};
 use super::argo::inline_patch;
 use super::{
     ConfigMapData, DeliveryContext, FileSelection, GitRepository, ManifestContent, ManifestSet,
-    TargetCluster, flag_at, items_at, node_at, normal_path, scalar_text, text_at,
+    ObjectLocation, TargetCluster, flag_at, items_at, node_at, normal_path, scalar_text, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
 
@@ -17,24 +17,24 @@ use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
 const RELEASE_NAME_MAX: usize = 53;
 
 impl DeliveryContext<'_> {
-    /// Returns the manifests that a Flux `Kustomization` in `namespace` of a cluster delivers.
+    /// Returns the manifests that a Flux `Kustomization` delivers.
     pub(super) fn kustomization(
         &self,
         root: &YamlNode<'_>,
-        (home, namespace): (TargetCluster, &str),
+        location: ObjectLocation<'_>,
     ) -> Vec<Result<ManifestSet, String>> {
         let Some(spec) = node_at(root, &["spec"]) else {
             return vec![Err("it has no `spec`".into())];
         };
-        let (cluster, why) = self.flux_cluster(spec, home);
+        let (cluster, why) = self.flux_cluster(spec, location.cluster);
         if cluster == TargetCluster::This {
-            return match self.flux_manifest_sets(spec, namespace) {
+            return match self.flux_manifest_sets(spec, location.namespace) {
                 Ok(parts) => parts.into_iter().map(Ok).collect(),
                 Err(reason) => vec![Err(reason)],
             };
         }
         let mut manifest_sets: Vec<_> = why.map(Err).into_iter().collect();
-        let check_repository = self.flux_source(spec, &["sourceRef"], (home, namespace));
+        let check_repository = self.flux_source(spec, &["sourceRef"], location);
         let path = self.local_directory(text_at(spec, &["path"]).unwrap_or_default());
         if let (Ok(_), Ok(path)) = (check_repository, path) {
             let manifest_set = self.other_cluster_set(path.clone());
@@ -139,7 +139,7 @@ impl DeliveryContext<'_> {
         &self,
         spec: &YamlNode<'_>,
         path: &[&str],
-        (home, namespace): (TargetCluster, &str),
+        location: ObjectLocation<'_>,
     ) -> Result<&GitRepository, String> {
         let source = node_at(spec, path).ok_or("it names no source")?;
         let kind = text_at(source, &["kind"]).unwrap_or("GitRepository");
@@ -147,8 +147,9 @@ impl DeliveryContext<'_> {
         if kind != "GitRepository" {
             return Err(format!("its source {kind} {name} is not in this repository"));
         }
-        let namespace = text_at(source, &["namespace"]).unwrap_or(namespace);
-        let found = self.repositories.get(&(home, namespace.to_owned(), name.to_owned()));
+        let namespace = text_at(source, &["namespace"]).unwrap_or(location.namespace);
+        let found =
+            self.repositories.get(&(location.cluster, namespace.to_owned(), name.to_owned()));
         let found = found.ok_or_else(|| {
             format!("GitRepository {namespace}/{name}, its source, is not in this tree")
         })?;
@@ -166,7 +167,8 @@ impl DeliveryContext<'_> {
         path: &[&str],
         namespace: &str,
     ) -> Result<(), String> {
-        let found = self.flux_source(spec, path, (TargetCluster::This, namespace))?;
+        let location = ObjectLocation { cluster: TargetCluster::This, namespace };
+        let found = self.flux_source(spec, path, location)?;
         if let Some(changed) = found.changed {
             return Err(format!("its source {changed}, which is not supported"));
         }
@@ -209,22 +211,22 @@ impl DeliveryContext<'_> {
         }
     }
 
-    /// Returns the manifests that a `HelmRelease` in `namespace` of a cluster delivers.
+    /// Returns the manifests that a `HelmRelease` delivers.
     pub(super) fn helm_release(
         &self,
         root: &YamlNode<'_>,
-        (home, namespace): (TargetCluster, &str),
+        location: ObjectLocation<'_>,
     ) -> Vec<Result<ManifestSet, String>> {
         let Some(spec) = node_at(root, &["spec"]) else {
             return vec![Err("it has no `spec`".into())];
         };
-        let (cluster, why) = self.flux_cluster(spec, home);
+        let (cluster, why) = self.flux_cluster(spec, location.cluster);
         if cluster == TargetCluster::This {
-            return vec![self.flux_release(root, spec, namespace)];
+            return vec![self.flux_release(root, spec, location.namespace)];
         }
         let other_cluster = || {
             let chart = node_at(spec, &["chart", "spec"])?;
-            self.flux_source(chart, &["sourceRef"], (home, namespace)).ok()?;
+            self.flux_source(chart, &["sourceRef"], location).ok()?;
             Some(self.other_cluster_set(self.local_directory(text_at(chart, &["chart"])?).ok()?))
         };
         why.map(Err).into_iter().chain(other_cluster().map(Ok)).collect()

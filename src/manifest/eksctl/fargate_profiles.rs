@@ -71,7 +71,7 @@ fn add(name: String, field: &Field<'_>, selectors: Vec<ProfileSelector>, into: &
         origin: field.origin(),
     };
     let same = |a: &FargateProfile, b: &FargateProfile| a.selectors == b.selectors;
-    into.insert(named, |all| &mut all.desired.fargate_profiles, (name, profile), same);
+    into.insert(named, |all| &mut all.desired.fargate_profiles, name, profile, same);
 }
 
 fn selectors(field: &Field<'_>) -> Vec<ProfileSelector> {

@@ -110,7 +110,7 @@ pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &m
     let class = node_class(&group, &map);
     map.ignore(IRRELEVANT);
     map.finish_with_typo_check();
-    let pool = pool(&group, &capacity, (node_labels, node_taints), field);
+    let pool = pool(&group, &capacity, node_labels, node_taints, field);
     add(group, pool, class, field, into);
 }
 
@@ -123,10 +123,10 @@ fn add(group: NodeGroup, pool: Pool, class: NodeClass, field: &Field<'_>, into: 
     };
     // Groups and pools share a name space, because nodes and plans refer to both by name alone.
     let same = |a: &Pool, b: &Pool| Pool { origin: b.origin.clone(), ..a.clone() } == *b;
-    into.insert(named("NodePool"), |all| &mut all.desired.pools, (group.name.clone(), pool), same);
+    into.insert(named("NodePool"), |all| &mut all.desired.pools, group.name.clone(), pool, same);
     let key = class.name.clone();
     let same = |a: &NodeClass, b: &NodeClass| a.spec_digests == b.spec_digests;
-    into.insert(named("node group"), |all| &mut all.desired.node_classes, (key, class), same);
+    into.insert(named("node group"), |all| &mut all.desired.node_classes, key, class, same);
     into.desired.node_groups.entry(group.name.clone()).or_insert(group);
 }
 
@@ -407,7 +407,8 @@ fn requirements(group: &NodeGroup, capacity: &GroupCapacity) -> Vec<PoolRequirem
 fn pool(
     group: &NodeGroup,
     capacity: &GroupCapacity,
-    (node_labels, node_taints): (Labels, Vec<Taint>),
+    node_labels: Labels,
+    node_taints: Vec<Taint>,
     field: &Field<'_>,
 ) -> Pool {
     Pool {

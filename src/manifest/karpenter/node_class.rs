@@ -115,7 +115,7 @@ fn add(class: NodeClass, root: &FieldMap<'_>, into: &mut Collector) {
     };
     let same =
         |a: &NodeClass, b: &NodeClass| NodeClass { origin: b.origin.clone(), ..a.clone() } == *b;
-    into.insert(named, |all| &mut all.desired.node_classes, (class.name.clone(), class), same);
+    into.insert(named, |all| &mut all.desired.node_classes, class.name.clone(), class, same);
 }
 
 /// Returns `image` if it is an alias rather than selector terms.

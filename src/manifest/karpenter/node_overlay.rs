@@ -56,7 +56,7 @@ pub(in super::super) fn node_overlay(meta: ObjectMeta, root: &FieldMap<'_>, into
     let same = |a: &NodeOverlay, b: &NodeOverlay| {
         NodeOverlay { origin: b.origin.clone(), ..a.clone() } == *b
     };
-    into.insert(named, |all| &mut all.desired.overlays, (overlay.name.clone(), overlay), same);
+    into.insert(named, |all| &mut all.desired.overlays, overlay.name.clone(), overlay, same);
 }
 
 fn weight(field: &Field<'_>) -> u32 {

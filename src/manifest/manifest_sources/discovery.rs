@@ -6,7 +6,8 @@ use super::super::classify::{DeliveryKind, DocumentClass, classify};
 use super::super::decode::NamespaceRules;
 use super::super::delivery::{
     ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage, GitRepository, ManifestContent,
-    ManifestSet, ReferenceKey, ReferencedObjects, TargetCluster, declared_manifest_set,
+    ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster,
+    declared_manifest_set,
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
@@ -91,12 +92,12 @@ impl SourceContext<'_> {
         marked: &BTreeMap<&str, ContentMarks>,
     ) -> Vec<DeliveryObject> {
         let mut index = ReferenceIndex::default();
-        self.visit_objects(sources, marked, &mut |_, root, home| index.object(root, home));
+        self.visit_objects(sources, marked, &mut |_, root, location| index.object(root, location));
         let delivery_context = self.delivery_context(index);
         let mut found: Vec<DeliveryObject> = Vec::new();
-        self.visit_objects(sources, marked, &mut |manifest, root, home| {
+        self.visit_objects(sources, marked, &mut |manifest, root, location| {
             let DocumentClass::Delivers(delivery_kind, _) = classify(root) else { return };
-            let manifest_sets = delivery_context.manifest_sets_of(delivery_kind, root, home);
+            let manifest_sets = delivery_context.manifest_sets_of(delivery_kind, root, location);
             found.push(DeliveryObject {
                 origin: manifest.origin(root),
                 object: delivery_name(delivery_kind, root, manifest.namespaces),
@@ -168,7 +169,8 @@ impl SourceContext<'_> {
                     }
                     let own = root.get("metadata").and_then(|m| m.get("namespace"));
                     let own = own.and_then(YamlNode::text).filter(|text| !text.is_empty());
-                    take(manifest, root, (cluster, manifest.namespaces.resolve(own)));
+                    let namespace = manifest.namespaces.resolve(own);
+                    take(manifest, root, ObjectLocation { cluster, namespace });
                 }
             });
         };
@@ -176,16 +178,16 @@ impl SourceContext<'_> {
     }
 }
 
-/// Callback for an object: its manifest, its root, and its cluster and namespace.
-type ObjectVisitor<'t> = &'t mut dyn FnMut(ManifestText<'_>, &YamlNode<'_>, (TargetCluster, &str));
+/// Callback for an object: its manifest, its root and its location.
+type ObjectVisitor<'t> = &'t mut dyn FnMut(ManifestText<'_>, &YamlNode<'_>, ObjectLocation<'_>);
 
 impl ReferenceIndex {
-    /// Records an object of the cluster `home` that delivery objects may refer to.
-    fn object(&mut self, root: &YamlNode<'_>, (home, namespace): (TargetCluster, &str)) {
+    /// Records an object that delivery objects may refer to.
+    fn object(&mut self, root: &YamlNode<'_>, location: ObjectLocation<'_>) {
         let text = |node: Option<&YamlNode<'_>>| node.and_then(YamlNode::text).map(str::to_owned);
         let kind = text(root.get("kind")).unwrap_or_default();
         let Some(name) = text(root.get("metadata").and_then(|m| m.get("name"))) else { return };
-        let key = (home, namespace.to_owned(), name);
+        let key = (location.cluster, location.namespace.to_owned(), name);
         match &*kind {
             "GitRepository" => {
                 if let Some(repository) = read_git_repository(root) {

@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn adjacent_windows_merge_and_changes_list_each_transition() {
         let at = |text: &str| text.parse::<Timestamp>().expect("a time");
-        let span = (at("2026-11-21T09:30:00Z"), at("2026-11-22T11:00:00Z"));
+        let (from, to) = (at("2026-11-21T09:30:00Z"), at("2026-11-22T11:00:00Z"));
         let transitions = |guard: &GuardSettings| -> Vec<(String, bool)> {
             guard
-                .window_transitions(span)
+                .window_transitions(from, to)
                 .into_iter()
                 .map(|(at, open)| (at.to_string(), open))
                 .collect()

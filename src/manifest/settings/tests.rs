@@ -173,7 +173,7 @@ const VALID: &[&str] = &[
     "  karpenter: {minValuesPolicy: BestEffort}\n",
     "  karpenter:\n",
     "  apply: {by: ci, windows: [{from: '08:00', to: '17:30', zone: Europe/Berlin}]}\n",
-    "  controller: {mode: full, approval: policy, ciPatience: 2h, poll: 30s, refresh: 10s, settle: 2m,\n    \
+    "  controller: {mode: full, approval: policy, ciTimeout: 2h, poll: 30s, refresh: 10s, settle: 2m,\n    \
      batch: {idle: 50ms, most: 2s}, launches: {most: 50, within: 5m}, removals: {most: 5%, within: 24h},\n    \
      massRemoval: 30%, repairAfter: Never, confirm: [gpu], steer: true,\n    queue: interruptions}\n",
     "  controller: {}\n",
@@ -280,6 +280,15 @@ fn commitments_and_guards_are_read() {
     assert_eq!(hourly, [1_500_000, 180_000]);
     assert_eq!((fleet.guard.approvals, fleet.guard.keys[0].name.as_str()), (1, "alice"));
     assert_eq!((fleet.guard.windows[0].from, fleet.guard.windows[0].to), (22 * 60, 4 * 60 + 30));
+}
+
+#[test]
+fn renamed_key_is_read_with_a_warning() {
+    let (fleet, problems) = read_text(&with_spec("  controller: {ciPatience: 2h}\n"));
+    assert_eq!(fleet.controller.ci_timeout, SignedDuration::from_hours(2));
+    let [problem] = &problems[..] else { panic!("one problem: {problems:?}") };
+    assert_eq!(problem.severity, crate::model::desired::Severity::Warning);
+    assert!(problem.hint.as_deref().is_some_and(|hint| hint.contains("`ciTimeout`")));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Autoscalers of pods: the types of HorizontalPodAutoscaler, KEDA, VerticalPodAutoscaler and
+//! Types of pod autoscalers: HorizontalPodAutoscaler, KEDA, VerticalPodAutoscaler and
 //! cluster-proportional-autoscaler.
 
 use std::collections::BTreeMap;
@@ -11,24 +11,24 @@ use crate::model::ids::{Labels, Namespace, Origin};
 use crate::model::pod::ResourceList;
 use crate::model::units::Quantity;
 
-/// An autoscaler of replicas.
+/// An autoscaler of replica counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scaler {
-    /// The object, such as `HorizontalPodAutoscaler web/api`.
+    /// Object, such as `HorizontalPodAutoscaler web/api`.
     pub object: String,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Namespace of it and of its targets.
+    /// Namespace of the autoscaler and its targets.
     pub namespace: Namespace,
     /// Name.
     pub name: String,
-    /// What it scales; all get the same count.
+    /// Scaled objects; all get the same replica count.
     pub targets: Vec<ScaleTarget>,
-    /// Its rule.
+    /// Scaling rule.
     pub rule: ScalerRule,
 }
 
-/// An object with a scale, by kind and name.
+/// Reference to a scalable object, by kind and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScaleTarget {
     /// Kind as written.
@@ -43,7 +43,7 @@ impl fmt::Display for ScaleTarget {
     }
 }
 
-/// The rule of a [`Scaler`].
+/// Scaling rule of a [`Scaler`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScalerRule {
     /// `HorizontalPodAutoscaler`.
@@ -52,20 +52,21 @@ pub enum ScalerRule {
     EventDriven(EventDriven),
     /// cluster-proportional-autoscaler.
     Proportional(Proportional),
-    /// Unknown: it could not be read, or its parameters are not in the repository.
+    /// Unknown rule, with the reason: it could not be read, or its parameters are not in the
+    /// repository.
     Unknown(String),
 }
 
-/// The rule of a `HorizontalPodAutoscaler`.
+/// Scaling rule of a `HorizontalPodAutoscaler`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Horizontal {
-    /// Fewest pods.
+    /// Minimum number of pods.
     pub min: u32,
-    /// Most pods.
+    /// Maximum number of pods.
     pub max: u32,
-    /// Metrics; the highest proposal counts.
+    /// Metrics; the highest proposed replica count applies.
     pub metrics: Vec<Metric>,
-    /// Scaling behavior; `None`: the controller's defaults.
+    /// Scaling behavior; `None` means the defaults of the HPA controller.
     pub behavior: Option<Behavior>,
 }
 
@@ -80,87 +81,88 @@ pub struct Metric {
     pub target: MetricTarget,
 }
 
-/// Where a metric comes from.
+/// Source of a metric.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MetricSource {
-    /// A resource of all containers.
+    /// Resource usage of all containers of a pod.
     Resource,
-    /// A resource of the container of this name.
+    /// Resource usage of the container with this name.
     ContainerResource(String),
     /// A metric of each pod.
     Pods,
     /// A metric of another object.
     Object,
-    /// A metric of something outside the cluster.
+    /// A metric from outside the cluster.
     External,
 }
 
-/// The target value of a metric.
+/// Target value of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricTarget {
-    /// This share of what pods request, in percent.
+    /// Percentage of the requests of the pods.
     Utilization(u32),
-    /// This much for each pod.
+    /// Average per pod.
     AverageValue(Quantity),
-    /// This much in all.
+    /// Total value.
     Value(Quantity),
 }
 
 /// Scaling behavior of a `HorizontalPodAutoscaler` by direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Behavior {
-    /// Upwards.
+    /// Rules for scaling up.
     pub up: ScalingRules,
-    /// Downwards.
+    /// Rules for scaling down.
     pub down: ScalingRules,
 }
 
-/// Limits of one direction.
+/// Scaling rules for one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalingRules {
-    /// Stabilization window; `None`: the controller's default.
+    /// Stabilization window; `None` means the default of the HPA controller.
     pub window: Option<SignedDuration>,
-    /// Which of the policies counts.
+    /// Selection among the policies.
     pub select: SelectPolicy,
-    /// How much may change in how long.
+    /// Maximum changes per period.
     pub policies: Vec<ScalingPolicy>,
-    /// Tolerance in thousandths; `None`: the controller's default.
+    /// Tolerance in thousandths; `None` means the default of the HPA controller.
     pub tolerance_milli: Option<i64>,
 }
 
-/// Which of several policies counts.
+/// Selection among several scaling policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelectPolicy {
-    /// The one that allows most.
+    /// The policy that allows the largest change.
     Max,
-    /// The one that allows least.
+    /// The policy that allows the smallest change.
     Min,
     /// Scaling in this direction is disabled.
     Disabled,
 }
 
-/// How much may change in one period. Its length does not matter for the next step: changes within
-/// the present period are not observed.
+/// Maximum change in one period. The period length is omitted, because changes within the current
+/// period are not observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScalingPolicy {
-    /// Whether `amount` is percent of the pods, or pods.
+    /// True if `amount` is a percentage of the pods rather than a number of pods.
     pub is_percent: bool,
-    /// How much.
+    /// Maximum change, in pods or percent.
     pub amount: u32,
 }
 
-/// The rule of a `ScaledObject`.
+/// Scaling rule of a KEDA `ScaledObject`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventDriven {
-    /// Fewest pods while any trigger is active (0: none at all when none is).
+    /// Minimum number of pods while any trigger is active. With 0, inactive triggers scale the
+    /// target to zero.
     pub min: u32,
-    /// Most pods.
+    /// Maximum number of pods.
     pub max: u32,
-    /// Pods while no trigger is active, where that is less than `min`.
+    /// Number of pods while no trigger is active, if it is less than `min`.
     pub idle: Option<u32>,
     /// Polling interval of the triggers.
     pub polling: SignedDuration,
-    /// Cooldown from the last activity until scaling to the idle count.
+    /// Cooldown between the last activity and scaling to the idle count.
     pub cooldown: SignedDuration,
     /// Scale-down stabilization window of the generated HPA.
     pub stabilization: SignedDuration,
@@ -168,24 +170,24 @@ pub struct EventDriven {
     pub fallback: Option<Fallback>,
     /// Cron triggers.
     pub crons: Vec<CronTrigger>,
-    /// Types of the other triggers, whose values are known only in the cluster.
+    /// Types of the other triggers. Only the cluster has their values.
     pub triggers: Vec<String>,
-    /// Whether a formula replaces the maximum of the triggers.
+    /// True if a formula replaces the maximum over the triggers.
     pub has_formula: bool,
-    /// Whether it is paused.
+    /// Pause mode.
     pub paused: PauseMode,
-    /// Whether it is active regardless of its triggers.
+    /// True if the `ScaledObject` is active regardless of its triggers.
     pub is_forced: bool,
 }
 
 /// KEDA's fallback if a trigger cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fallback {
-    /// Pods in that case.
+    /// Number of pods while a trigger cannot be read.
     pub replicas: u32,
 }
 
-/// Whether an autoscaler is paused.
+/// Pause mode of an autoscaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseMode {
     /// Not paused.
@@ -200,101 +202,101 @@ pub enum PauseMode {
     ScaleOut,
 }
 
-/// A cron trigger: from each `start` until the next `end` it wants so many pods.
+/// A cron trigger, which requests `desired` pods from each `start` until the next `end`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronTrigger {
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// When it becomes active.
+    /// Start times.
     pub start: Schedule,
-    /// When it ends.
+    /// End times.
     pub end: Schedule,
-    /// Desired pods.
+    /// Desired number of pods while active.
     pub desired: u32,
 }
 
-/// The rule of a cluster-proportional-autoscaler.
+/// Scaling rule of a cluster-proportional-autoscaler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proportional {
-    /// Labels of the nodes that count.
+    /// Labels of the counted nodes.
     pub node_labels: Labels,
-    /// How pods follow nodes.
+    /// Function from nodes and cores to pods.
     pub mode: ProportionalMode,
 }
 
-/// How pods follow nodes.
+/// Function from nodes and cores to pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProportionalMode {
-    /// In proportion.
+    /// Proportional to cores and nodes.
     Linear(Linear),
-    /// In steps.
+    /// Step function of cores and nodes.
     Ladder(Ladder),
 }
 
-/// Pods in proportion to cores and nodes.
+/// Parameters of proportional scaling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Linear {
-    /// Cores for each pod, in thousandths.
+    /// Cores per pod, in thousandths.
     pub cores_per_replica_milli: Option<i64>,
-    /// Nodes for each pod, in thousandths.
+    /// Nodes per pod, in thousandths.
     pub nodes_per_replica_milli: Option<i64>,
-    /// Fewest pods.
+    /// Minimum number of pods.
     pub min: u32,
-    /// Most pods; 0 is no bound.
+    /// Maximum number of pods; 0 means unlimited.
     pub max: u32,
-    /// Whether there are two pods as soon as there are two nodes.
+    /// True if at least two pods run when there are at least two nodes.
     pub prevent_single_point_of_failure: bool,
-    /// Whether cordoned nodes and nodes that are not Ready count.
+    /// True if cordoned nodes and nodes that are not Ready count.
     pub include_unschedulable: bool,
 }
 
-/// Pods in steps: so many from so much on, ascending.
+/// Steps as pairs of a threshold and the number of pods from that threshold on, ascending.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ladder {
     /// Steps by cores.
     pub cores: Vec<(i64, u32)>,
     /// Steps by nodes.
     pub nodes: Vec<(i64, u32)>,
-    /// Whether cordoned nodes and nodes that are not Ready count.
+    /// True if cordoned nodes and nodes that are not Ready count.
     pub include_unschedulable: bool,
 }
 
-/// An autoscaler of requests: a `VerticalPodAutoscaler`.
+/// An autoscaler of resource requests (`VerticalPodAutoscaler`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerticalScaler {
-    /// The object, such as `VerticalPodAutoscaler web/api`.
+    /// Object, such as `VerticalPodAutoscaler web/api`.
     pub object: String,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Namespace of it and of its target.
+    /// Namespace of the autoscaler and its target.
     pub namespace: Namespace,
     /// Name.
     pub name: String,
-    /// What it sizes.
+    /// Target workload.
     pub target: ScaleTarget,
     /// Update mode.
     pub mode: UpdateMode,
-    /// Bounds by container; `*` stands for all others.
+    /// Policies by container name; `*` applies to all other containers.
     pub policies: BTreeMap<String, ContainerPolicy>,
 }
 
-/// When a `VerticalPodAutoscaler` acts.
+/// Update mode of a `VerticalPodAutoscaler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpdateMode {
-    /// It only recommends.
+    /// Recommendations only; pods are not changed.
     Off,
-    /// When a pod is created.
+    /// Requests are set when a pod is created.
     Initial,
-    /// When a pod is created, and by evicting pods that deviate.
+    /// Requests are set when a pod is created, and pods that deviate are evicted.
     Recreate,
-    /// The same, resizing in place where it can.
+    /// As `Recreate`, but pods are resized in place where possible.
     InPlaceOrRecreate,
-    /// By resizing in place alone.
+    /// Pods are only resized in place.
     InPlace,
 }
 
 impl UpdateMode {
-    /// Returns the mode as a manifest spells it.
+    /// Returns the mode as spelled in a manifest.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -307,19 +309,19 @@ impl UpdateMode {
     }
 }
 
-/// Bounds of a `VerticalPodAutoscaler` for a container; without a controlled resource it does
-/// nothing.
+/// Policy of a `VerticalPodAutoscaler` for a container. The policy has no effect without a
+/// controlled resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerPolicy {
-    /// Least request.
+    /// Minimum request.
     pub min: ResourceList,
-    /// Largest request.
+    /// Maximum request.
     pub max: ResourceList,
-    /// Whether it decides the request of CPU.
+    /// True if the autoscaler sets the CPU request.
     pub controls_cpu: bool,
-    /// Whether it decides the request of memory.
+    /// True if the autoscaler sets the memory request.
     pub controls_memory: bool,
-    /// Whether limits follow requests.
+    /// True if limits are scaled in proportion to requests.
     pub controls_limits: bool,
 }
 

@@ -1,10 +1,10 @@
-//! The number of pods that a disruption budget protects.
+//! Number of pods protected by a disruption budget.
 //!
-//! Follows the disruption controller of Kubernetes: a share is of the pods that the controllers of
-//! the protected pods want, rounded up; an invalid amount allows no disruption.
+//! This module follows the disruption controller of Kubernetes. Percentages apply to the desired
+//! pods of the owning controllers, and round up. An invalid amount allows no disruption.
 
-/// Returns how many of `whole` desired pods must remain; `None` if the amounts are invalid, so that
-/// no pod may be evicted.
+/// Returns the number of pods that must remain available, out of `whole` desired pods. Returns
+/// `None` if the amounts are invalid, so that no pod may be evicted.
 #[must_use]
 pub fn pods_to_keep(min: Option<&str>, max: Option<&str>, whole: i64) -> Option<i64> {
     match (min, max) {
@@ -14,7 +14,7 @@ pub fn pods_to_keep(min: Option<&str>, max: Option<&str>, whole: i64) -> Option<
     }
 }
 
-/// Returns the number for `text`, an integer or a percentage of `whole`, rounded up.
+/// Returns the amount of `text`, an integer or a percentage of `whole`, rounded up.
 fn scaled_amount(text: &str, whole: i64) -> Option<i64> {
     match text.strip_suffix('%') {
         None => text.parse().ok(),

@@ -1,4 +1,4 @@
-//! EC2 settings of a node class: a launch needs them, and no plan depends on them.
+//! EC2 settings of a node class. Launches use them, and plans do not depend on them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,27 +7,27 @@ use std::sync::Arc;
 /// EC2 settings of the instances of a node class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InstanceSettings {
-    /// Subnet selectors; a subnet that any of them selects may be used.
+    /// Subnet selectors. A launch may use each subnet that matches any selector.
     pub subnets: Vec<Ec2Selector>,
-    /// Security group selectors; every group that any of them selects is used.
+    /// Security group selectors. A launch uses every group that matches any selector.
     pub security_groups: Vec<Ec2Selector>,
-    /// Image terms; the newest compatible image that any of them selects is used.
+    /// Image terms. A launch uses the newest compatible image that matches any term.
     pub images: Vec<ImageTerm>,
-    /// The instance profile, or the role by which it is found.
+    /// Instance profile, or the role that identifies it.
     pub identity: Identity,
-    /// User data, which an instance runs at its first boot.
+    /// User data, executed at the first boot of an instance.
     pub user_data: Option<UserData>,
     /// Options of the instance metadata service.
     pub metadata: MetadataOptions,
-    /// Volumes, in the order written; empty means the defaults of the AMI family.
+    /// Block devices, in declaration order; empty means the defaults of the AMI family.
     pub devices: Vec<BlockDevice>,
-    /// Whether instances get a public address; `None` leaves it to the subnet.
+    /// True if instances get a public IP address; `None` means the default of the subnet.
     pub public_address: Option<bool>,
-    /// Whether detailed (per-minute) metrics are enabled.
+    /// True if detailed (per-minute) metrics are enabled.
     pub detailed_monitoring: bool,
 }
 
-/// Text that may hold secrets: `Debug` does not print it.
+/// User data. It may contain secrets, so `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct UserData(Arc<str>);
 
@@ -38,7 +38,7 @@ impl UserData {
         Self(text.into())
     }
 
-    /// Returns the text, for the launch call alone.
+    /// Returns the text. Only the launch call may use it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -51,30 +51,30 @@ impl fmt::Debug for UserData {
     }
 }
 
-/// The IAM identity of an instance.
+/// IAM identity of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Identity {
-    /// Nothing is stated.
+    /// No identity is declared.
     #[default]
     None,
-    /// An instance profile of this name.
+    /// Name of an instance profile.
     Profile(String),
-    /// The instance profile that holds this role.
+    /// Role contained in the instance profile.
     Role(String),
 }
 
-/// Selects EC2 objects: every stated condition must hold.
+/// Selector of EC2 objects; an object must match every declared condition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Ec2Selector {
-    /// Id.
+    /// ID of the object.
     pub id: Option<String>,
-    /// Name (of a security group, not its tag).
+    /// Name of a security group (the group name, not the `Name` tag).
     pub name: Option<String>,
-    /// Tags; the value `*` means any.
+    /// Tags; the value `*` matches any value.
     pub tags: BTreeMap<String, String>,
 }
 
-/// Returns a description of selectors; equal selectors have equal descriptions.
+/// Returns a description of selectors. Equal selectors have equal descriptions.
 #[must_use]
 pub fn describe_selectors(selectors: &[Ec2Selector]) -> String {
     let words = |selector: &Ec2Selector| {
@@ -86,37 +86,37 @@ pub fn describe_selectors(selectors: &[Ec2Selector]) -> String {
     selectors.iter().map(words).collect::<Vec<_>>().join(", or ")
 }
 
-/// Selects images.
+/// Selector of machine images.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImageTerm {
-    /// The image that AWS publishes for a family and version, such as `al2023@latest`.
+    /// Image that AWS publishes for a family and version, such as `al2023@latest`.
     Alias {
         /// Family, such as `al2023`.
         family: String,
         /// Version, or `latest`.
         version: String,
     },
-    /// The image whose id a parameter of the Systems Manager holds.
+    /// Systems Manager parameter that contains the image ID.
     Parameter(String),
-    /// Images that a selector selects, of an owner (`None`: this account or Amazon).
+    /// Images that match a selector, from an owner; `None` means this account or Amazon.
     Owned(Ec2Selector, Option<String>),
 }
 
 /// Options of the instance metadata service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetadataOptions {
-    /// Whether the endpoint is enabled.
+    /// True if the HTTP endpoint is enabled.
     pub enabled: bool,
-    /// Whether the IPv6 endpoint is enabled.
+    /// True if the IPv6 endpoint is enabled.
     pub ipv6: bool,
-    /// Hop limit of responses.
+    /// Maximum network hops of a response.
     pub hop_limit: i32,
-    /// Whether a session token is required.
+    /// True if a session token is required.
     pub tokens_required: bool,
 }
 
 impl Default for MetadataOptions {
-    /// Karpenter's defaults: pods cannot reach it.
+    /// Returns Karpenter's defaults. Pods cannot reach the service with a hop limit of 1.
     fn default() -> Self {
         Self { enabled: true, ipv6: false, hop_limit: 1, tokens_required: true }
     }
@@ -125,22 +125,22 @@ impl Default for MetadataOptions {
 /// A volume of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BlockDevice {
-    /// Name of the device, such as `/dev/xvda`.
+    /// Device name, such as `/dev/xvda`.
     pub name: String,
-    /// Size in GiB; `None` leaves it to the snapshot.
+    /// Size in GiB; `None` means the size of the snapshot.
     pub gib: Option<i32>,
-    /// Type, such as `gp3`.
+    /// Volume type, such as `gp3`.
     pub kind: Option<String>,
-    /// Operations per second.
+    /// I/O operations per second.
     pub iops: Option<i32>,
     /// Throughput in MiB per second.
     pub throughput: Option<i32>,
-    /// Whether it is encrypted.
+    /// True if the volume is encrypted.
     pub encrypted: Option<bool>,
-    /// Key that it is encrypted with.
+    /// KMS key for the encryption.
     pub kms_key: Option<String>,
-    /// Snapshot that it is created from.
+    /// Snapshot from which the volume is created.
     pub snapshot: Option<String>,
-    /// Whether it is deleted with its instance; `None` means yes.
+    /// True if the volume is deleted with its instance; `None` means true.
     pub delete_on_termination: Option<bool>,
 }

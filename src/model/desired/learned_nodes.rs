@@ -1,45 +1,45 @@
-//! Capacity that former nodes reported: the file `fleetwright.learned.json`.
+//! Capacity reported by former nodes, stored in `fleetwright.learned.json`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{InstanceTypeName, PoolName};
 use crate::model::units::Resources;
 
-/// Name of the file, at the root of the repository.
+/// Name of the file in the root of the repository.
 pub const LEARNED_FILE: &str = "fleetwright.learned.json";
 
-/// The format that this version writes, and the only one that it reads.
+/// Format version that is written and accepted.
 pub const FORMAT: u32 = 1;
 
-/// The file.
+/// Content of `fleetwright.learned.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedNodes {
-    /// The version of the format.
+    /// Format version.
     pub format_version: u32,
-    /// By pool, specification and type.
+    /// Entries, ordered by pool, specification and instance type.
     pub nodes: Vec<LearnedNode>,
 }
 
-/// Capacity of nodes of one type and pool specification: the least that any node reported.
+/// Lowest capacity reported by any node of one instance type and pool specification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedNode {
-    /// The pool.
+    /// Pool name.
     pub pool: PoolName,
-    /// Digest of the launch specification, as instances carry it. Entries of any other specification
-    /// than the declared one are ignored.
+    /// Digest of the launch specification, as in the tag of the instances. An entry is ignored
+    /// unless its digest matches the declared specification.
     pub spec_digest: String,
-    /// The type.
+    /// Instance type.
     pub instance_type: InstanceTypeName,
-    /// Capacity of a node.
+    /// Total capacity of a node.
     pub capacity: Resources,
-    /// Resources available to pods.
+    /// Allocatable resources of a node.
     pub allocatable: Resources,
 }
 
 impl LearnedNodes {
-    /// Returns a file with these nodes.
+    /// Returns the file content for these nodes.
     #[must_use]
     pub fn new(nodes: Vec<LearnedNode>) -> Self {
         Self { format_version: FORMAT, nodes }

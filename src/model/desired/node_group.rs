@@ -1,58 +1,67 @@
-//! Node groups: nodes that Auto Scaling launches, as the repository declares them.
+//! Node groups declared in the repository. Auto Scaling launches their nodes.
 
 use std::collections::BTreeMap;
 
 use crate::model::ids::{GroupName, InstanceTypeName, Origin, PoolName, ZoneName};
 use crate::model::units::MicroUsd;
 
-/// Tags by which Cluster Autoscaler finds groups; it needs both.
+/// First of the two tags that Cluster Autoscaler requires to discover a group.
 pub const DISCOVERY_TAG: &str = "k8s.io/cluster-autoscaler/enabled";
-/// Prefix of the second tag; the name of the cluster follows.
+/// Prefix of the second discovery tag, followed by the cluster name.
 pub const DISCOVERY_PREFIX: &str = "k8s.io/cluster-autoscaler/";
 
-/// The manager of a group's nodes.
+/// Manager of the nodes of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupKind {
-    /// EKS (`managedNodeGroups`).
+    /// EKS managed node group (`managedNodeGroups`).
     Managed,
-    /// An Auto Scaling group of eksctl's own (`nodeGroups`).
+    /// Auto Scaling group that eksctl creates (`nodeGroups`).
     Unmanaged,
-    /// Not in the repository: an Auto Scaling group of this name, from the settings.
+    /// Auto Scaling group with this name that only the settings declare.
     External(GroupName),
 }
 
-/// A declared node group; the pool and the node class of its name describe its nodes.
+/// A declared node group. The pool and node class of the same name describe its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeGroup {
     /// Name.
     pub name: PoolName,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Manager of its nodes.
+    /// Manager of the nodes.
     pub kind: GroupKind,
-    /// Its cluster.
+    /// Cluster name.
     pub cluster: String,
-    /// Fewest nodes.
+    /// Minimum number of nodes.
     pub min: u32,
-    /// Most nodes.
+    /// Maximum number of nodes.
     pub max: u32,
-    /// Initial size; a size that was set later is not changed back.
+    /// Initial size. It applies only at creation, and later changes are preserved.
     pub desired: Option<u32>,
     /// Instance types, in launch order.
     pub types: Vec<InstanceTypeName>,
-    /// Zones; empty means those of the cluster.
+    /// Zones; empty means the zones of the cluster.
     pub zones: Vec<ZoneName>,
-    /// Tags of the group.
+    /// Tags of the Auto Scaling group.
     pub tags: BTreeMap<String, String>,
-    /// Maximum spot price an hour; `None`: the on-demand price.
+    /// Maximum hourly spot price; `None` means the on-demand price.
     pub max_spot_price: Option<MicroUsd>,
-    /// Whether this program resizes it, by the settings.
+    /// True if the settings allow Fleetwright to resize the group.
     pub manage: bool,
 }
 
+/// A group that only the settings declare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalGroup {
+    /// True if the settings allow Fleetwright to resize the group.
+    pub manage: bool,
+    /// Source file and line of the setting.
+    pub origin: Origin,
+}
+
 impl NodeGroup {
-    /// Returns the tags that identify the Auto Scaling group, which has a generated name; none for a
-    /// group that is identified by name.
+    /// Returns the tags that identify the Auto Scaling group, whose name is generated. Returns no
+    /// tags for a group that is identified by its name.
     #[must_use]
     pub fn identity_tags(&self) -> Vec<(&'static str, &str)> {
         let (cluster, name) = match self.kind {
@@ -65,13 +74,13 @@ impl NodeGroup {
         vec![(cluster, self.cluster.as_str()), (name, self.name.as_str())]
     }
 
-    /// Returns whether this is the Auto Scaling group with that name and those tags.
+    /// Returns true if the live group with this name and these tags is this declared group.
     #[must_use]
     pub fn matches_live_group(&self, name: &GroupName, tags: &BTreeMap<String, String>) -> bool {
         if let GroupKind::External(own) = &self.kind {
             return own == name;
         }
         let mut own = self.identity_tags().into_iter();
-        own.all(|(key, value)| tags.get(key).is_some_and(|held| held == value))
+        own.all(|(key, value)| tags.get(key).is_some_and(|actual| actual == value))
     }
 }

@@ -1,4 +1,4 @@
-//! One model of pools and node classes for every generation of Karpenter's API.
+//! Pools and node classes, in one representation for all Karpenter API versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::model::pod::{ResourceList, Taint};
 use crate::model::requirement::Operator;
 use crate::model::units::MicroUsd;
 
-/// The API generation that an object was written for.
+/// API version of a declared object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// `karpenter.sh/v1alpha5` with `karpenter.k8s.aws/v1alpha1`.
@@ -20,113 +20,114 @@ pub enum Generation {
     V1beta1,
     /// `karpenter.sh/v1`.
     V1,
-    /// `eksctl.io/v1alpha5`: a node group, whose nodes Auto Scaling launches.
+    /// `eksctl.io/v1alpha5`: a node group with nodes launched by Auto Scaling.
     Eksctl,
 }
 
-/// A pool: which nodes may be created, how many, and when they may be disrupted.
+/// A node pool: constraints on its nodes, their number, and their disruption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
     /// Name.
     pub name: PoolName,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// API generation it was written for.
+    /// API version of the declaration.
     pub generation: Generation,
-    /// Name of the node class; `None` where a v1alpha5 pool states its provider inline.
+    /// Name of the node class; `None` for a v1alpha5 pool with an inline provider.
     pub node_class: Option<NodeClassName>,
     /// Labels of every node.
     pub labels: Labels,
     /// Annotations of every node.
     pub annotations: BTreeMap<String, String>,
-    /// Requirements that every node meets.
+    /// Requirements of every node.
     pub requirements: Vec<PoolRequirement>,
     /// Taints of every node.
     pub taints: Vec<Taint>,
-    /// Startup taints, which are removed before the node counts as initialized.
+    /// Startup taints. They are removed before a node counts as initialized.
     pub startup_taints: Vec<Taint>,
-    /// Kubelet settings, if this API generation has them in the pool.
+    /// Kubelet settings, if the API version declares them in the pool.
     pub kubelet: Option<KubeletSettings>,
-    /// Limits on the total of the pool's nodes.
+    /// Limits on all nodes of the pool together.
     pub limits: PoolLimits,
-    /// Pools of a higher weight are tried first; 0 to 100.
+    /// Weight, 0 to 100. Pools with a higher weight are tried first.
     pub weight: u32,
-    /// A fixed number of nodes (static pool).
+    /// Fixed number of nodes (static pool).
     pub replicas: Option<u32>,
     /// Consolidation policy.
     pub consolidation: Consolidation,
-    /// How long a node must be consolidatable before it is removed; `None` is never.
+    /// Time since the last pod event before a node may be consolidated; `None` means never.
     pub consolidate_after: Option<SignedDuration>,
-    /// Disruption budgets as declared. Karpenter's default of 10 % is not among them: it is applied
-    /// as a separate pace.
+    /// Disruption budgets as declared. They exclude Karpenter's default of 10 %, which is a rate
+    /// limit here ([`super::ControllerSettings::removals`]).
     pub budgets: Vec<Budget>,
-    /// Maximum age of a node.
+    /// Maximum age of nodes.
     pub expire_after: Expiry,
-    /// The first invalid field (empty for the object itself). A pool with one launches no nodes: a
-    /// missing requirement or taint would allow nodes that its author excluded. Karpenter rejects
+    /// First invalid field (empty for the object itself). A pool with an invalid field launches no
+    /// nodes, because a missing requirement or taint could allow excluded nodes. Karpenter rejects
     /// such an object, or reports it as not Ready.
     pub unreadable: Option<String>,
 }
 
-/// One requirement of a pool, operator and values validated.
+/// A requirement of a pool, with validated operator and values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PoolRequirement {
-    /// Key, deprecated names already replaced.
+    /// Label key, with deprecated names already replaced.
     pub key: LabelKey,
     /// Operator.
     pub operator: Operator,
     /// Values.
     pub values: Vec<LabelValue>,
-    /// Fewest distinct values that must stay possible.
+    /// Minimum number of distinct values that must remain possible (`minValues`).
     pub min_values: Option<u32>,
 }
 
-/// Policy for offerings with fewer distinct values than a pool's `minValues` requires.
+/// Policy for offerings that have fewer distinct values than `minValues` requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MinValuesPolicy {
     /// Such offerings are not used.
     #[default]
     Strict,
-    /// They are used, and the plan reports the unmet requirement.
+    /// Such offerings are used, and the plan reports the unmet requirement.
     BestEffort,
 }
 
-/// A node overlay: prices and capacity that the repository overrides.
+/// A node overlay: overrides of prices and capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOverlay {
     /// Name.
     pub name: String,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Of several that set the same value, the heaviest wins; 0 to 10000.
+    /// Weight, 0 to 10000. If several overlays set the same value, the highest weight wins.
     pub weight: u32,
-    /// Labels of the nodes that it applies to.
+    /// Requirements on the labels of affected nodes.
     pub requirements: Vec<PoolRequirement>,
-    /// Change of the price.
+    /// Price change.
     pub price: Option<PriceChange>,
-    /// Extended resources that the nodes have.
+    /// Extended resources added to the nodes.
     pub capacity: ResourceList,
 }
 
-/// How an overlay changes a price.
+/// Price change of an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PriceChange {
-    /// This price.
+    /// Replacement price.
     To(MicroUsd),
-    /// An adjustment; the result is at least zero.
+    /// Absolute adjustment. The result is at least zero.
     By(MicroUsd),
-    /// An adjustment in thousandths of a percent.
+    /// Relative adjustment in thousandths of a percent.
     ByMilliPercent(i64),
 }
 
-/// The consolidation policy of a pool.
+/// Consolidation policy of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Consolidation {
     /// Only empty nodes are removed.
     WhenEmpty,
-    /// Nodes are also removed if their pods fit elsewhere, or replaced by cheaper ones.
+    /// Nodes are also removed if their pods fit on other nodes, or replaced by cheaper nodes.
     WhenEmptyOrUnderutilized,
-    /// As above, if the saving outweighs the disruption (`Balanced`, Karpenter 1.14).
+    /// As `WhenEmptyOrUnderutilized`, but only if the saving outweighs the disruption (Karpenter
+    /// 1.14).
     Balanced,
 }
 
@@ -135,29 +136,29 @@ pub enum Consolidation {
 pub enum Expiry {
     /// Nodes do not expire.
     Never,
-    /// Age since the launch.
+    /// Maximum time since the launch.
     After(SignedDuration),
 }
 
-/// Limits on the total of a pool's nodes, in node capacity (not allocatable).
+/// Limits on all nodes of a pool together, in node capacity (not allocatable resources).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PoolLimits {
-    /// Maximum by resource, inclusive.
+    /// Inclusive maximum by resource.
     pub resources: ResourceList,
-    /// Number of nodes.
+    /// Maximum number of nodes.
     pub nodes: Option<u32>,
 }
 
-/// How many nodes may be disrupted at a time.
+/// Limit on concurrently disrupted nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// A number (`5`) or a share (`10%`, rounded up).
+    /// Number (`5`) or percentage (`10%`, rounded up) of nodes.
     pub nodes: String,
-    /// The reasons it holds for; empty means all (`Underutilized`, `Empty`, `Drifted`).
+    /// Disruption reasons (`Underutilized`, `Empty`, `Drifted`); empty means all.
     pub reasons: Vec<String>,
-    /// When it starts to hold (cron, UTC); `None` is always.
+    /// Start times (cron, UTC); `None` means always.
     pub schedule: Option<Schedule>,
-    /// How long it holds from each start.
+    /// Duration from each start.
     pub duration: Option<SignedDuration>,
 }
 
@@ -174,13 +175,13 @@ pub enum AmiFamily {
     Windows,
     /// Ubuntu (up to v1beta1).
     Ubuntu,
-    /// An image of the user's own.
+    /// Custom image.
     Custom,
 }
 
 impl AmiFamily {
-    /// Returns the default block devices of its images, with sizes in GiB; pods use the last. Empty
-    /// for custom images.
+    /// Returns the default block devices of the family's images, with sizes in GiB. Pods use the
+    /// last device. The list is empty for custom images.
     ///
     /// Source: karpenter-provider-aws, `pkg/providers/amifamily`, default block device mappings.
     #[must_use]
@@ -195,88 +196,91 @@ impl AmiFamily {
     }
 }
 
-/// A node class: the settings of the instances of pools.
+/// A node class: EC2 settings of the instances of pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeClass {
     /// Name.
     pub name: NodeClassName,
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// API generation it was written for.
+    /// API version of the declaration.
     pub generation: Generation,
     /// AMI family.
     pub ami_family: AmiFamily,
-    /// The image as declared: an alias such as `al2023@latest`, or the selector terms in order.
+    /// Image as declared: an alias such as `al2023@latest`, or the selector terms in order.
     pub image: String,
     /// Kubelet settings.
     pub kubelet: KubeletSettings,
-    /// Size of the volume that holds the kubelet's data, in bytes; `None`: the family's default.
+    /// Size of the volume for kubelet data, in bytes; `None` means the default of the family.
     pub ephemeral_storage: Option<i64>,
-    /// Whether instance-store disks hold the kubelet's data (`instanceStorePolicy: RAID0`).
+    /// True if kubelet data is stored on instance-store disks (`instanceStorePolicy: RAID0`).
     pub instance_store_raid0: bool,
-    /// Selectors of the capacity reservations that may be used.
+    /// Selectors of usable capacity reservations.
     pub reservations: Vec<ReservationTerm>,
-    /// Whether nodes give pods addresses from prefixes of 16 (`fleetwright.dev/prefix-delegation`
-    /// of the class). It is a setting of the network plugin, so no other field implies it.
+    /// True if pods get addresses from prefixes of 16 addresses, as the annotation
+    /// `fleetwright.dev/prefix-delegation` declares. Prefix delegation is a setting of the network
+    /// plugin, so no field of the class implies it.
     pub prefix_delegation: bool,
-    /// SHA-256 of the user data, in hex: user data may hold secrets and is not stored.
+    /// SHA-256 of the user data, in hex. User data may contain secrets and is not stored in plans.
     pub user_data_digest: Option<Arc<str>>,
     /// Tags of instances and volumes.
     pub tags: BTreeMap<String, String>,
-    /// Further settings that a launch needs.
+    /// Further settings for launches.
     pub instance_settings: InstanceSettings,
-    /// SHA-256 of each field of the canonical specification, in hex: they show which field changed.
+    /// SHA-256 of each field of the canonical specification, in hex, to identify changed fields.
     pub spec_digests: Arc<BTreeMap<String, Arc<str>>>,
-    /// The first invalid field, as in [`Pool::unreadable`].
+    /// First invalid field, as in [`Pool::unreadable`].
     pub unreadable: Option<String>,
 }
 
 impl NodeClass {
-    /// Returns the number of EBS volumes of an instance: those of its image and those of further
-    /// mappings. Each reduces the number that pods can attach.
+    /// Returns the number of EBS volumes of an instance, from its image and from further mappings.
+    /// Each volume reduces the number of volumes that pods can attach.
     #[must_use]
     pub fn volumes(&self) -> i64 {
-        let of_image = self.ami_family.devices().iter().map(|(name, _)| *name);
-        let stated = self.instance_settings.devices.iter().map(|device| device.name.as_str());
-        let names: BTreeSet<&str> = of_image.chain(stated).collect();
-        // A custom image has at least one.
+        let image_devices = self.ami_family.devices().iter().map(|(name, _)| *name);
+        let declared_devices =
+            self.instance_settings.devices.iter().map(|device| device.name.as_str());
+        let names: BTreeSet<&str> = image_devices.chain(declared_devices).collect();
+        // A custom image has at least one volume.
         i64::try_from(names.len()).unwrap_or(i64::MAX).max(1)
     }
 }
 
-/// Selects capacity reservations: every stated condition must hold.
+/// Selector of capacity reservations; a reservation must match every declared condition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReservationTerm {
-    /// Id.
+    /// Reservation ID.
     pub id: Option<String>,
-    /// Tags; the value `*` means any.
+    /// Tags; the value `*` matches any value.
     pub tags: BTreeMap<String, String>,
-    /// Account that owns it.
+    /// Owning account.
     pub owner: Option<String>,
-    /// Whether it is open, or targeted.
+    /// True for targeted reservations, false for open ones; `None` matches both.
     pub targeted: Option<bool>,
 }
 
 /// Kubelet settings that affect allocatable resources.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KubeletSettings {
-    /// Most pods on a node.
+    /// Maximum number of pods per node.
     pub max_pods: Option<u32>,
-    /// Most pods for each core.
+    /// Maximum number of pods per core.
     pub pods_per_core: Option<u32>,
-    /// Reserved for Kubernetes, by resource; overrides the family's formula resource by resource.
+    /// Resources reserved for Kubernetes. Each declared resource overrides the formula of the AMI
+    /// family.
     pub kube_reserved: ResourceList,
-    /// Reserved for the system.
+    /// Resources reserved for the operating system.
     pub system_reserved: ResourceList,
     /// Hard eviction thresholds by signal (`memory.available`, `nodefs.available`).
     pub eviction_hard: BTreeMap<String, ReservedAmount>,
 }
 
-/// An amount, or a share of the capacity.
+/// An absolute amount, or a share of the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReservedAmount {
-    /// Bytes.
+    /// Amount in bytes.
     Bytes(i64),
-    /// Thousandths of a percent, so that `7.5%` is 7500.
+    /// Share in thousandths of a percent: `7.5%` is 7500.
     MilliPercent(u32),
 }

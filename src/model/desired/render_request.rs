@@ -1,32 +1,32 @@
 //! Requests to render manifests, and their results.
 //!
-//! A request names a directory and the settings to render it with. The tools, and how they run, are
-//! not known here. Invariant: a request holds every input besides the files of the repository, so
-//! that equal requests over equal files have equal results.
+//! A request names a directory and its render settings, independent of the rendering tools.
+//! Invariant: a request contains every input except the files of the repository. Equal requests
+//! over equal files therefore have equal results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A directory to render, and how.
+/// A directory to render, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RenderRequest {
-    /// The directory below the root; empty is the root itself.
+    /// Directory relative to the root; empty means the root.
     pub path: String,
-    /// How.
+    /// Renderer and its settings.
     pub recipe: Recipe,
 }
 
-/// How a directory is rendered.
+/// Renderer of a directory, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Recipe {
-    /// As a kustomization, with a further one on top of it.
+    /// Kustomization, with a generated kustomization on top.
     Kustomize(Layer),
-    /// As a Helm chart.
+    /// Helm chart.
     Helm(Release),
 }
 
 impl Recipe {
-    /// Returns the renderer as `fleetwright.yaml` spells it.
+    /// Returns the name of the renderer in `fleetwright.yaml`.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -39,17 +39,17 @@ impl Recipe {
 /// Changes that a delivery tool makes to a kustomization.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Layer {
-    /// The namespace of every object.
+    /// Namespace of every object.
     pub namespace: Option<String>,
-    /// Prefix of every name.
+    /// Prefix of all object names.
     pub name_prefix: String,
-    /// Suffix of every name.
+    /// Suffix of all object names.
     pub name_suffix: String,
-    /// Directories of components, below the root.
+    /// Directories of kustomize components, relative to the root.
     pub components: Vec<String>,
-    /// Patches, each as JSON of one item of `patches`.
+    /// Patches, each as the JSON of one item of `patches`.
     pub patches: Vec<String>,
-    /// Replicas by the name of the workload.
+    /// Replica counts, by workload name.
     pub replicas: BTreeMap<String, u32>,
 }
 
@@ -60,63 +60,63 @@ pub struct Release {
     pub name: String,
     /// Namespace of the release.
     pub namespace: String,
-    /// Whether the chart's own values apply only if `values` names them.
+    /// True if the default values of the chart apply only when listed in `values`.
     pub replaces_values: bool,
-    /// Values, later ones over earlier ones.
+    /// Values; later entries override earlier ones.
     pub values: Vec<Values>,
-    /// Single values over all of those, in this order.
+    /// Single values that override `values`, in this order.
     pub set: Vec<SetValue>,
 }
 
 /// Values of a chart.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Values {
-    /// A file below the root.
+    /// Path of a file, relative to the root.
     File(String),
-    /// A file below the root that may be absent.
+    /// Path of a file that may be absent, relative to the root.
     OptionalFile(String),
-    /// JSON.
+    /// Inline values, as JSON.
     Text(String),
 }
 
 /// A single value of a chart.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SetValue {
-    /// Path of the value, as Helm writes it.
+    /// Path of the value, in Helm syntax.
     pub name: String,
-    /// The value, as Helm's flags write it, with separators escaped.
+    /// Value in the syntax of Helm flags, with separators escaped.
     pub value: String,
-    /// Whether it is always a string (`--set-string`).
+    /// True if the value is always a string (`--set-string`).
     pub is_text: bool,
 }
 
-/// The result of a request.
+/// Result of a render request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
-    /// YAML documents.
+    /// Rendered YAML documents.
     pub output: Arc<[u8]>,
-    /// The tool with its version, such as `kubectl kustomize v5.8.1`.
+    /// Tool and version, such as `kubectl kustomize v5.8.1`.
     pub tool: String,
-    /// SHA-256 over the request and its files: `sha256:` and 64 hex digits.
+    /// SHA-256 of the request and its files, as `sha256:` and 64 hex digits.
     pub inputs: String,
-    /// The repository files that it was rendered from.
+    /// Repository files that were rendered.
     pub files: Vec<String>,
 }
 
-/// The location of the tree in its repository, to recognize sources within the tree.
+/// Location of the tree in its repository, used to recognize sources within the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RepositoryLocation {
-    /// URL of the repository, where it is known.
+    /// URL of the repository, if known.
     pub repository: Option<String>,
-    /// Directory of the tree below the root of the repository; empty is the root itself.
+    /// Directory of the tree relative to the root of the repository; empty means the root.
     pub path: String,
 }
 
-/// Results of rendering, and the location of the tree.
+/// Render results, with the location of the tree.
 #[derive(Debug, Clone, Default)]
 pub struct RenderResults {
     /// Location of the tree.
     pub location: RepositoryLocation,
-    /// The result of each request, or why it failed.
+    /// Result of each request, or the reason of its failure.
     pub results: BTreeMap<RenderRequest, Result<Rendered, String>>,
 }

@@ -1,15 +1,15 @@
-//! Cron expressions, and the times at which they are due.
+//! Cron expressions and their due times.
 //!
-//! The rules are those of the library that Kubernetes, KEDA and Karpenter share (robfig/cron, its
-//! standard form): five fields, names of months and days, `*`, `?`, lists, ranges and steps. Where
-//! day of month and day of week are both restricted, either one suffices. A time that a change to
-//! daylight saving time skips is never due; one that comes twice is due twice.
+//! The syntax is the standard form of robfig/cron, the library of Kubernetes, KEDA and Karpenter.
+//! It has five fields, names of months and days, `*`, `?`, lists, ranges and steps. If day of month
+//! and day of week are both restricted, one match is enough. At a change of daylight saving time, a
+//! skipped time is never due and a repeated time is due twice.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-/// The macros, and the fields that they stand for.
+/// Macros and their expansions.
 const MACROS: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -24,7 +24,7 @@ const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// Days to search for the next time: leap years recur within eight years.
+/// Maximum number of days to search for the next due time. Leap years recur within eight years.
 const DAYS_MAX: i64 = 8 * 366 + 1;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
@@ -41,11 +41,11 @@ pub struct Schedule {
 enum Rule {
     Fields(Fields),
     Every(SignedDuration),
-    /// Days that no month has.
+    /// The expression has only days that do not exist in its months.
     Never,
 }
 
-/// One bit for each value that is due.
+/// Due values of each field, as bit sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Fields {
     minutes: u64,
@@ -53,43 +53,44 @@ struct Fields {
     days: u64,
     months: u64,
     weekdays: u64,
-    /// Whether day of month and day of week must both match, because one of them is unrestricted.
+    /// True if day of month and day of week must both match, since at least one is unrestricted.
     both_days: bool,
 }
 
 impl Schedule {
-    /// Parses a schedule in UTC; returns `None` if `text` is not one.
+    /// Parses a schedule in UTC. Returns `None` if `text` is not a valid expression.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Some(Self { text: text.to_owned(), rule: parse_rule(text)?, zone: TimeZone::UTC })
     }
 
-    /// Returns the schedule in another time zone.
+    /// Returns the same schedule in another time zone.
     #[must_use]
     pub fn in_time_zone(self, zone: TimeZone) -> Self {
         Self { zone, ..self }
     }
 
-    /// Returns the expression as it is written.
+    /// Returns the expression as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Returns whether it is an interval, which counts from the unknown start of its controller.
+    /// Returns true for an interval (`@every`). Its phase is unknown, because it starts with its
+    /// controller.
     #[must_use]
     pub fn is_interval(&self) -> bool {
         matches!(self.rule, Rule::Every(_))
     }
 
-    /// Returns its time zone.
+    /// Returns the time zone.
     #[must_use]
     pub fn zone(&self) -> &TimeZone {
         &self.zone
     }
 
-    /// Returns the first time after `moment` at which the schedule is due; `None` where there is
-    /// none within eight years. An interval is taken to begin at `moment`.
+    /// Returns the first due time after `moment`; `None` if no time within eight years is due. An
+    /// interval is assumed to start at `moment`.
     #[must_use]
     pub fn next_after(&self, moment: Timestamp) -> Option<Timestamp> {
         match &self.rule {
@@ -99,8 +100,8 @@ impl Schedule {
         }
     }
 
-    /// Returns how often it may be due after `from` and until `to` (included), at most `most` times.
-    /// For an interval, whose start is unknown, this is the maximum.
+    /// Returns the number of due times after `from` and up to `to` (inclusive), at most `most`. For
+    /// an interval with an unknown start, the result is an upper bound.
     #[must_use]
     pub fn max_count_between(&self, from: Timestamp, to: Timestamp, most: usize) -> usize {
         let Rule::Every(interval) = self.rule else {
@@ -111,7 +112,7 @@ impl Schedule {
         usize::try_from(span.div_ceil(interval)).unwrap_or(most).min(most)
     }
 
-    /// Returns the times after `from` and until `to` (included), at most `most` of them.
+    /// Returns the due times after `from` and up to `to` (inclusive), at most `most` of them.
     #[must_use]
     pub fn times_between(&self, from: Timestamp, to: Timestamp, most: usize) -> Vec<Timestamp> {
         let next = |moment: &Timestamp| self.next_after(*moment);
@@ -122,7 +123,7 @@ impl Schedule {
 
 impl Fields {
     fn next_after(&self, moment: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
-        // The next whole minute.
+        // Start at the next whole minute.
         let seconds = moment.as_second().div_euclid(60).checked_add(1)?.checked_mul(60)?;
         let mut time = Timestamp::from_second(seconds).ok()?;
         let mut days = 0;
@@ -161,9 +162,9 @@ impl Fields {
 }
 
 impl Fields {
-    /// Returns whether one of the months has one of the days.
+    /// Returns true if any selected day exists in a selected month.
     fn has_month_with_its_days(&self) -> bool {
-        let has_one = |month: i8| {
+        let month_has_day = |month: i8| {
             let longest = match month {
                 2 => 29,
                 4 | 6 | 9 | 11 => 30,
@@ -171,7 +172,7 @@ impl Fields {
             };
             has_bit(self.months, month) && (1..=longest).any(|day| has_bit(self.days, day))
         };
-        (1..=12).any(has_one)
+        (1..=12).any(month_has_day)
     }
 }
 
@@ -181,12 +182,13 @@ fn has_bit(bits: u64, value: i8) -> bool {
 
 fn parse_rule(text: &str) -> Option<Rule> {
     if let Some(interval) = text.strip_prefix("@every ") {
-        // The library counts whole seconds, one at the least.
+        // robfig/cron truncates intervals to whole seconds, with a minimum of one second.
         let seconds = crate::model::duration::parse(interval)?.as_secs().max(1);
         return Some(Rule::Every(SignedDuration::from_secs(seconds)));
     }
-    let meant = MACROS.iter().find(|(name, _)| *name == text).map_or(text, |(_, fields)| fields);
-    let parts: Vec<&str> = meant.split_whitespace().collect();
+    let expression =
+        MACROS.iter().find(|(name, _)| *name == text).map_or(text, |(_, fields)| fields);
+    let parts: Vec<&str> = expression.split_whitespace().collect();
     let [minutes, hours, days, months, weekdays] = parts.as_slice() else { return None };
     let (minutes, _) = parse_field(minutes, 0, 59, &[])?;
     let (hours, _) = parse_field(hours, 0, 23, &[])?;
@@ -195,11 +197,12 @@ fn parse_rule(text: &str) -> Option<Rule> {
     let (weekdays, any_weekday) = parse_field(weekdays, 0, 6, &DAYS)?;
     let both_days = any_day || any_weekday;
     let fields = Fields { minutes, hours, days, months, weekdays, both_days };
-    let is_ever = !any_weekday || any_day || fields.has_month_with_its_days();
-    Some(if is_ever { Rule::Fields(fields) } else { Rule::Never })
+    let is_possible = !any_weekday || any_day || fields.has_month_with_its_days();
+    Some(if is_possible { Rule::Fields(fields) } else { Rule::Never })
 }
 
-/// Reads one field: the values that are due, and whether it is a bare `*` or `?`.
+/// Parses one field. Returns the due values as bits, and true if the field is unrestricted (`*` or
+/// `?`).
 fn parse_field(text: &str, least: u32, most: u32, names: &[&str]) -> Option<(u64, bool)> {
     let (mut bits, mut is_any) = (0, false);
     for part in text.split(',') {
@@ -214,7 +217,7 @@ fn parse_field(text: &str, least: u32, most: u32, names: &[&str]) -> Option<(u64
                 (least, most)
             }
             (_, Some((from, to))) => (number(from)?, number(to)?),
-            // A step from one value on goes to the end of the field.
+            // A step after a single value extends to the end of the field.
             (_, None) => (number(range)?, if step.is_some() { most } else { number(range)? }),
         };
         if from < least || to > most || from > to {
@@ -280,7 +283,7 @@ mod tests {
             ("weekday", "0 9 * * 1-5", "UTC", "2026-11-20T18:00:00Z", "2026-11-23T09:00:00Z"),
             ("either day", "0 0 13 * 5", "UTC", "2026-11-21T00:00:00Z", "2026-11-27T00:00:00Z"),
             (
-                "a star is no day",
+                "an unrestricted weekday is ignored",
                 "0 0 13 * *",
                 "UTC",
                 "2026-11-21T00:00:00Z",
@@ -290,14 +293,14 @@ mod tests {
             ("no such day", "0 0 31 2 *", "UTC", "2026-11-21T00:00:00Z", "never"),
             ("interval", "@every 90m", "UTC", "2026-11-21T00:00:00Z", "2026-11-21T01:30:00Z"),
             (
-                "a time that the clock skips is not due",
+                "a skipped local time is not due",
                 "30 2 * * *",
                 "Europe/Berlin",
                 "2026-03-28T12:00:00Z",
                 "2026-03-30T00:30:00Z",
             ),
             (
-                "a time that comes twice is due twice",
+                "a repeated local time is due twice",
                 "30 2 * * *",
                 "Europe/Berlin",
                 "2026-10-25T00:30:00Z",
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_dates_are_recognized_when_parsed() {
+    fn impossible_dates_are_detected_by_the_parser() {
         for (text, expected) in [
             ("0 0 31 2 *", true),
             ("0 0 30,31 2 *", true),
@@ -334,9 +337,9 @@ mod tests {
             let text = format!("{minute} {hour} * * *");
             let schedule = Schedule::parse(&text).expect("an expression").in_time_zone(zone);
             let from: Timestamp = "2026-06-01T00:00:00Z".parse().expect("a time");
-            let due = schedule.next_after(from).expect("every day");
+            let due = schedule.next_after(from).expect("a daily schedule");
             let earlier = due - SignedDuration::from_secs(offset % 60_000 + 1);
-            let found = schedule.next_after(earlier).expect("every day");
+            let found = schedule.next_after(earlier).expect("a daily schedule");
             proptest::prop_assert!(found <= due);
             let local = schedule.zone().to_datetime(found);
             proptest::prop_assert_eq!(

@@ -1,4 +1,4 @@
-//! The settings of a repository: `fleetwright.yaml` as types, with defaults.
+//! Types of the settings in `fleetwright.yaml`, with defaults.
 
 mod controller;
 mod guard;
@@ -16,55 +16,55 @@ use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::model::pod::TopologySpread;
 use crate::model::units::MicroUsd;
 
-/// Defaults for the cluster's name and region.
+/// Default cluster name and region.
 const DEFAULT_CLUSTER: &str = "default";
 const DEFAULT_REGION: &str = "us-east-1";
 
-/// The settings of a repository, from `fleetwright.yaml` and defaults.
+/// Settings of a repository, from `fleetwright.yaml` and defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fleet {
     /// Origin of the settings; `None` if the repository has no `fleetwright.yaml`.
     pub origin: Option<Origin>,
-    /// Name of the fleet; the cluster's name unless stated.
+    /// Name of the fleet; defaults to the cluster name.
     pub name: String,
-    /// The cluster that the fleet serves.
+    /// Cluster of the fleet.
     pub cluster: ClusterSettings,
-    /// Where manifests are read; empty means everywhere below the root.
+    /// Sources of manifests; empty means all files below the root.
     pub sources: Vec<Source>,
-    /// Trusted signers of commits; empty means that no signature is required.
+    /// Trusted commit signers; empty means that signatures are not required.
     pub signers: Vec<Signer>,
-    /// Which objects of Argo CD and Flux are followed.
+    /// Settings for the delivery objects of Argo CD and Flux.
     pub delivery: DeliverySettings,
-    /// How demand is computed.
+    /// Settings for the computation of demand.
     pub demand: DemandSettings,
-    /// The world to compare with, as `--world` writes it.
+    /// World that plans are compared with, in the syntax of `--world`.
     pub world: String,
-    /// Directories of policies.
+    /// Directories that contain policies.
     pub policies: Vec<String>,
     /// Pricing commitments, such as savings plans.
     pub commitments: Vec<PricingCommitment>,
-    /// Who may apply a plan, and when.
+    /// Conditions under which a plan may be applied.
     pub guard: GuardSettings,
     /// Settings of the controller.
     pub controller: ControllerSettings,
-    /// When a saving justifies moving pods.
+    /// Thresholds for consolidation savings.
     pub consolidation: ConsolidationSettings,
-    /// Policy for `minValues` that cannot be met, like Karpenter's `MIN_VALUES_POLICY`.
+    /// Policy for `minValues` that cannot be met, as in Karpenter's `MIN_VALUES_POLICY`.
     pub min_values_policy: MinValuesPolicy,
-    /// Default spread constraints in the scheduler's configuration; `None`: the scheduler's own.
+    /// Default topology spread constraints of kube-scheduler; `None` means its built-in defaults.
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Failure domain limits, by pool.
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
-    /// Node groups, by name, and whether this program resizes them.
+    /// Node groups, by name. The value is true if Fleetwright resizes the group.
     pub groups: BTreeMap<String, bool>,
-    /// The namespaces of competing autoscalers; `None`: the usual ones.
+    /// Namespaces of competing autoscalers; `None` means the system namespaces.
     pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
-    /// Prices of Fargate; `None`: it is not priced.
+    /// Fargate prices; `None` means that Fargate pods have no price.
     pub fargate: Option<Rates>,
 }
 
 impl Fleet {
-    /// Returns the name of the cluster, if the settings have one.
+    /// Returns the cluster name, if the settings declare it.
     #[must_use]
     pub fn configured_cluster(&self) -> Option<&str> {
         let name = self.cluster.name.as_str();
@@ -72,32 +72,32 @@ impl Fleet {
     }
 }
 
-/// The cluster that a fleet serves.
+/// Cluster of a fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSettings {
     /// Name.
     pub name: String,
     /// Region.
     pub region: Region,
-    /// Zones that may be used, with their ids where declared; empty means every zone of the region.
+    /// Usable zones, with their IDs if declared; empty means every zone of the region.
     pub zones: BTreeMap<ZoneName, Option<ZoneId>>,
 }
 
-/// A path below the root where manifests are read.
+/// A file or directory from which manifests are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Where the source is declared.
+    /// Origin of the declaration.
     pub origin: Origin,
-    /// Path of a directory or file below the root, with `/`, without `.` and `..`; empty is the
-    /// root itself.
+    /// Path relative to the root, with `/` separators and without `.` and `..`. Empty means the
+    /// root.
     pub path: String,
-    /// Its renderer; `None` for plain manifests.
+    /// Renderer; `None` for plain manifests.
     pub render: Option<Renderer>,
-    /// Name of the Helm release; the directory's unless stated.
+    /// Name of the Helm release; defaults to the name of the directory.
     pub release: Option<String>,
-    /// The namespace of objects that name none, and that of a Helm release.
+    /// Namespace of the Helm release, and of objects without a namespace.
     pub namespace: Option<String>,
-    /// Values files of a Helm chart, as paths below the root.
+    /// Values files of a Helm chart, as paths relative to the root.
     pub values: Vec<String>,
     /// Values of `${…}` placeholders.
     pub vars: BTreeMap<String, String>,
@@ -106,33 +106,33 @@ pub struct Source {
 /// A trusted signer of commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
-    /// Name, for messages.
+    /// Name, used in messages.
     pub name: String,
     /// Public key.
     pub key: SignerKey,
 }
 
-/// The public key of a signer.
+/// Public key of a signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SignerKey {
-    /// One line, as in `id_ed25519.pub`.
+    /// SSH key in one line, as in `id_ed25519.pub`.
     Ssh(String),
-    /// An armored block.
+    /// GPG key as an armored block.
     Gpg(String),
 }
 
-/// How Argo CD and Flux refer to this repository and this cluster.
+/// Names by which Argo CD and Flux refer to this repository and this cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeliverySettings {
-    /// Further URLs of this repository, beside that of its remote `origin`.
+    /// Further URLs of this repository, besides the URL of the remote `origin`.
     pub repositories: Vec<String>,
-    /// Revisions that mean the tree that is read; empty means `HEAD`, `main` and `master`.
+    /// Revisions that denote the current tree; empty means `HEAD`, `main` and `master`.
     pub revisions: Vec<String>,
-    /// Further names and servers of this cluster, as destinations of Argo CD write them.
+    /// Further names and server URLs of this cluster, as in Argo CD destinations.
     pub clusters: Vec<String>,
-    /// Names and servers of other clusters.
+    /// Names and server URLs of other clusters.
     pub other_clusters: Vec<String>,
-    /// Values of placeholders that delivery tools read from elsewhere.
+    /// Values of placeholders that delivery tools read from other sources.
     pub vars: BTreeMap<String, String>,
 }
 
@@ -146,7 +146,7 @@ pub enum Renderer {
 }
 
 impl Renderer {
-    /// Returns the renderer as `fleetwright.yaml` spells it.
+    /// Returns the name of the renderer in `fleetwright.yaml`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -156,24 +156,24 @@ impl Renderer {
     }
 }
 
-/// Which count of an autoscaled workload is planned for.
+/// Planned replica count of autoscaled workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Autoscaled {
-    /// The least the autoscaler may choose.
+    /// Minimum of the autoscaler.
     Floor,
-    /// The current count.
+    /// Current count.
     #[default]
     Live,
-    /// The most the autoscaler may choose.
+    /// Maximum of the autoscaler.
     Ceiling,
 }
 
-/// How demand is computed.
+/// Settings for the computation of demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemandSettings {
-    /// Which count of an autoscaled workload is planned for.
+    /// Planned replica count of autoscaled workloads.
     pub autoscaled: Autoscaled,
-    /// How long before demand arises its capacity must be ready.
+    /// Lead time: capacity must be ready this long before its demand arises.
     pub lead_time: SignedDuration,
 }
 
@@ -183,14 +183,14 @@ impl Default for DemandSettings {
     }
 }
 
-/// When a saving justifies moving pods.
+/// Thresholds for consolidation savings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsolidationSettings {
-    /// The time over which a saving counts.
+    /// Time over which a saving is counted.
     pub horizon: SignedDuration,
-    /// What the restart of one pod costs.
+    /// Cost of one pod restart.
     pub restart_cost: MicroUsd,
-    /// The least saving, in thousandths of a percent of the affected nodes' price.
+    /// Minimum saving, in thousandths of a percent of the price of the affected nodes.
     pub minimum_saving_milli_percent: u32,
 }
 
@@ -207,20 +207,20 @@ impl Default for ConsolidationSettings {
 /// Limits on the share of a pool's pods in one failure domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureDomains {
-    /// File and line.
+    /// Source file and line.
     pub origin: Origin,
-    /// Limits for the pods of each workload.
+    /// Limits on the pods of each workload.
     pub workload: DomainShares,
-    /// Limits for all pods in the pool.
+    /// Limits on all pods of the pool.
     pub pods: DomainShares,
 }
 
-/// Maximum shares of one node and one zone, in thousandths of a percent; `None`: no limit.
+/// Maximum shares per node and per zone, in thousandths of a percent; `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DomainShares {
-    /// One node.
+    /// Maximum share per node.
     pub node: Option<u32>,
-    /// One zone.
+    /// Maximum share per zone.
     pub zone: Option<u32>,
 }
 

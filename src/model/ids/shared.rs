@@ -9,8 +9,8 @@ use std::sync::Arc;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-/// A copy-on-write map, ordered by key: a node, its row of a plan and its successive observations
-/// share one copy until one is changed.
+/// A copy-on-write map, ordered by key. A node, its plan row and its successive observations share
+/// one copy until one of them changes.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent, bound(deserialize = "K: Deserialize<'de> + Ord, V: Deserialize<'de>"))]
 pub struct Shared<K, V>(Arc<BTreeMap<K, V>>);
@@ -22,7 +22,7 @@ impl<K, V> Shared<K, V> {
         Self(Arc::new(BTreeMap::new()))
     }
 
-    /// Returns whether the map is empty.
+    /// Returns true if the map is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -119,7 +119,7 @@ mod tests {
     fn changing_a_copy_leaves_others_unchanged() {
         let first: Shared<&str, u8> = [("b", 2), ("a", 1)].into();
         let mut second = first.clone();
-        assert!(std::ptr::eq(&raw const *first, &raw const *second), "they are one");
+        assert!(std::ptr::eq(&raw const *first, &raw const *second), "both share one map");
         second.insert("c", 3);
         assert_eq!(first.into_iter().collect::<Vec<_>>(), [("a", 1), ("b", 2)]);
         assert_eq!(second.len(), 3);

@@ -1,6 +1,7 @@
 //! Service quotas of EC2: vCPUs by class of instance families and by capacity type.
 //!
-//! Source: "Amazon EC2 instance type quotas"; the codes are those of Service Quotas, service `ec2`.
+//! Source: "Amazon EC2 instance type quotas". The codes are those of the service `ec2` in Service
+//! Quotas.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::CapacityType;
 use crate::model::ids::InstanceTypeName;
 
-/// Families that share a quota.
+/// Class of instance families that share a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QuotaClass {
-    /// A, C, D, H, I, M, R, T and Z.
+    /// A, C, D, H, I, M, R, T and Z families.
     Standard,
     /// DL.
     Dl,
@@ -35,10 +36,10 @@ pub enum QuotaClass {
     X,
 }
 
-/// A quota: a capacity type and a class of families.
+/// Identity of a quota: capacity type and class of instance families.
 pub type Quota = (CapacityType, QuotaClass);
 
-/// Quotas by their codes.
+/// Service Quotas codes.
 const CODES: [(&str, Quota); 18] = [
     ("L-1216C47A", (CapacityType::OnDemand, QuotaClass::Standard)),
     ("L-6E869C2A", (CapacityType::OnDemand, QuotaClass::Dl)),
@@ -60,13 +61,13 @@ const CODES: [(&str, Quota); 18] = [
     ("L-E3A00192", (CapacityType::Spot, QuotaClass::X)),
 ];
 
-/// Quotas in vCPUs, by capacity type and class; an absent class is unknown.
+/// Quotas in vCPUs, by capacity type and class. The quota of an absent class is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quotas {
-    /// On demand.
+    /// On-demand quotas in vCPUs.
     pub on_demand: BTreeMap<QuotaClass, i64>,
-    /// Spot.
+    /// Spot quotas in vCPUs.
     pub spot: BTreeMap<QuotaClass, i64>,
 }
 
@@ -110,35 +111,42 @@ impl QuotaClass {
 }
 
 impl Quotas {
-    /// Returns the vCPUs that a quota allows; `None` if unknown. Reserved capacity counts as on-demand.
+    /// Returns a quota in vCPUs; `None` if unknown. Reserved capacity counts as on-demand.
     #[must_use]
-    pub fn get(&self, (how, class): Quota) -> Option<i64> {
-        match how {
+    pub fn get(&self, (capacity_type, class): Quota) -> Option<i64> {
+        match capacity_type {
             CapacityType::OnDemand | CapacityType::Reserved => self.on_demand.get(&class).copied(),
             CapacityType::Spot => self.spot.get(&class).copied(),
         }
     }
 
-    /// Returns every known quota with its vCPUs.
+    /// Returns all known quotas, in vCPUs.
     pub fn iter(&self) -> impl Iterator<Item = (Quota, i64)> {
         let Self { on_demand, spot } = self;
-        let with = |how| move |(class, vcpus): (&QuotaClass, &i64)| ((how, *class), *vcpus);
+        let with = |capacity_type| {
+            move |(class, vcpus): (&QuotaClass, &i64)| ((capacity_type, *class), *vcpus)
+        };
         let on_demand = on_demand.iter().map(with(CapacityType::OnDemand));
         on_demand.chain(spot.iter().map(with(CapacityType::Spot)))
     }
 
-    /// Sets a quota by its Service Quotas code; unknown codes are ignored.
+    /// Sets a quota in vCPUs by its Service Quotas code. Unknown codes are ignored.
     pub fn set(&mut self, code: &str, vcpus: i64) {
-        let Some((_, (how, class))) = CODES.iter().find(|(own, _)| *own == code) else { return };
-        let quotas = if *how == CapacityType::Spot { &mut self.spot } else { &mut self.on_demand };
+        let Some((_, quota)) = CODES.iter().find(|(known, _)| *known == code) else { return };
+        let (capacity_type, class) = quota;
+        let is_spot = *capacity_type == CapacityType::Spot;
+        let quotas = if is_spot { &mut self.spot } else { &mut self.on_demand };
         quotas.insert(*class, vcpus);
     }
 
-    /// Returns the Service Quotas code, with which an increase is requested.
+    /// Returns the Service Quotas code, which requests for an increase refer to.
     #[must_use]
-    pub fn code((how, class): Quota) -> Option<&'static str> {
-        let how = if how == CapacityType::Reserved { CapacityType::OnDemand } else { how };
-        CODES.iter().find(|(_, own)| *own == (how, class)).map(|(code, _)| *code)
+    pub fn code((capacity_type, class): Quota) -> Option<&'static str> {
+        let capacity_type = match capacity_type {
+            CapacityType::OnDemand | CapacityType::Reserved => CapacityType::OnDemand,
+            CapacityType::Spot => CapacityType::Spot,
+        };
+        CODES.iter().find(|(_, known)| *known == (capacity_type, class)).map(|(code, _)| *code)
     }
 }
 

@@ -1,19 +1,19 @@
-//! Instance types as EC2 describes them.
+//! Instance types as described by EC2.
 
 use serde::{Deserialize, Serialize};
 
-/// The description of an instance type by EC2.
+/// Description of an instance type by EC2.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "the columns of a table of facts")]
 pub struct TypeFacts {
-    /// Architectures as EC2 spells them (`x86_64`, `arm64`, `arm64_mac`).
+    /// Architectures in EC2 spelling (`x86_64`, `arm64`, `arm64_mac`).
     pub architectures: Vec<String>,
-    /// vCPUs.
+    /// Number of vCPUs.
     pub vcpus: i64,
     /// Memory in MiB.
     pub memory_mib: i64,
-    /// Manufacturer of the processor, as EC2 spells it.
+    /// Manufacturer of the processor, in EC2 spelling.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpu_manufacturer: String,
     /// Sustained clock speed in MHz; 0 if unknown.
@@ -21,19 +21,19 @@ pub struct TypeFacts {
     /// `nitro` or `xen`; empty on bare metal.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hypervisor: String,
-    /// Whether it runs without a hypervisor.
+    /// True for bare metal, without a hypervisor.
     pub bare_metal: bool,
-    /// Whether it supports Nitro Enclaves.
+    /// True if Nitro Enclaves are supported.
     pub enclaves: bool,
-    /// Whether it encrypts traffic in transit within a VPC.
+    /// True if traffic within a VPC is encrypted in transit.
     pub encrypts_in_transit: bool,
     /// Supported usage classes: `on-demand`, `spot`, `capacity-block`.
     pub usage: Vec<String>,
-    /// Network interfaces on the default card.
+    /// Number of network interfaces on the default network card.
     pub enis: i64,
-    /// IPv4 addresses on each of them.
+    /// Number of IPv4 addresses per network interface.
     pub ips_per_eni: i64,
-    /// Elastic fabric adapters.
+    /// Number of Elastic Fabric Adapters.
     pub efas: i64,
     /// Baseline network bandwidth in Mbps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,19 +41,19 @@ pub struct TypeFacts {
     /// Maximum EBS bandwidth in Mbps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ebs_mbps: Option<i64>,
-    /// Whether EBS optimization is always on.
+    /// True if EBS optimization is always on.
     pub ebs_optimized: bool,
     /// Maximum number of EBS volumes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ebs_attachments: Option<i64>,
-    /// Whether network interfaces and NVMe disks count against that number.
+    /// True if network interfaces and NVMe disks count against `ebs_attachments`.
     pub ebs_shared: bool,
     /// Local NVMe storage in GB (10⁹ bytes).
     pub nvme_gb: i64,
     /// GPUs, by model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<DeviceFacts>,
-    /// Devices of AWS Neuron, by model.
+    /// AWS Neuron devices, by model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub neuron: Vec<DeviceFacts>,
     /// Other accelerators, by model.
@@ -67,18 +67,18 @@ pub struct TypeFacts {
     pub media: Vec<DeviceFacts>,
 }
 
-/// A model of device in an instance type.
+/// A device model of an instance type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceFacts {
-    /// Name.
+    /// Name of the model.
     pub name: String,
     /// Manufacturer.
     pub manufacturer: String,
-    /// Number of devices; 0 for a fraction of one.
+    /// Number of devices; 0 for a fraction of a device.
     pub count: i64,
-    /// Cores of each.
+    /// Cores per device.
     pub cores: i64,
-    /// MiB of each.
+    /// Memory per device in MiB.
     pub memory_mib: i64,
 }

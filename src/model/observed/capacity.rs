@@ -1,4 +1,4 @@
-//! Capacity reservations, and offerings that EC2 recently had no capacity for.
+//! Capacity reservations, and offerings with insufficient capacity.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::model::ids::{InstanceTypeName, ReservationId, ZoneName};
 use crate::model::market::CapacityType;
 
-/// Offerings that EC2 had no capacity for; a part that is absent means any.
+/// Offerings for which EC2 had insufficient capacity. An absent field matches any value.
 ///
-/// Hence an unknown key is an error: a misspelled part would mean any, and exclude too much.
+/// Unknown keys are errors, because a misspelled key would match any value and exclude too many
+/// offerings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exclusion {
@@ -24,12 +25,12 @@ pub struct Exclusion {
     /// Capacity type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_type: Option<CapacityType>,
-    /// When they may be tried again.
+    /// Time of the next allowed attempt.
     pub until: Timestamp,
 }
 
 impl Exclusion {
-    /// Returns whether it holds at `at` for this type, zone and capacity type.
+    /// Returns true if the exclusion applies to this offering at time `at`.
     #[must_use]
     pub fn covers(
         &self,
@@ -45,33 +46,33 @@ impl Exclusion {
     }
 }
 
-/// An EC2 capacity reservation: paid instances of one type in one zone.
+/// An EC2 capacity reservation for instances of one type in one zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Id, such as `cr-0abc`.
+    /// ID, such as `cr-0abc`.
     pub id: ReservationId,
     /// Instance type.
     pub instance_type: InstanceTypeName,
     /// Zone.
     pub zone: ZoneName,
-    /// Instances that can still be launched into it.
+    /// Number of instances that can still be launched into the reservation.
     pub available: u32,
-    /// Whether it can be used now.
+    /// State of the reservation.
     #[serde(default)]
     pub state: ReservationState,
     /// Kind of the reservation.
     #[serde(default)]
     pub kind: ReservationKind,
-    /// Which launches EC2 counts against it.
+    /// Launches that EC2 counts against the reservation.
     #[serde(default)]
     pub match_criteria: MatchCriteria,
-    /// Account that owns it.
+    /// Owning account.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// Whether EC2 may interrupt its instances.
+    /// True if EC2 may interrupt instances in the reservation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interruptible: bool,
-    /// When it ends; absent where it does not.
+    /// End time; absent for a reservation without an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
     /// Tags.
@@ -80,32 +81,32 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Returns whether instances can be launched into it at `at`.
+    /// Returns true if instances can be launched into the reservation at time `at`.
     #[must_use]
     pub fn is_open(&self, at: Timestamp) -> bool {
         self.state == ReservationState::Active && self.ends_at.is_none_or(|end| at < end)
     }
 }
 
-/// The state of a reservation.
+/// State of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReservationState {
-    /// It can be used.
+    /// The reservation can be used.
     #[default]
     Active,
-    /// It cannot be used yet, or no more.
+    /// The reservation is not usable: it is pending, or has ended.
     Inactive,
 }
 
-/// The kind of a reservation.
+/// Kind of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReservationKind {
     /// An on-demand capacity reservation.
     #[default]
     Default,
-    /// A capacity block, which begins and ends at fixed times.
+    /// A capacity block with fixed start and end times.
     CapacityBlock,
 }
 
@@ -120,16 +121,16 @@ impl ReservationKind {
     }
 }
 
-/// Which launches EC2 counts against a reservation.
+/// Launches that EC2 counts against a reservation.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum MatchCriteria {
-    /// Every launch of its type in its zone.
+    /// All launches of the instance type in the zone.
     #[default]
     Open,
-    /// Those that name it.
+    /// Only launches that name the reservation.
     Targeted,
 }
 
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn exclusion_with_unknown_key_is_an_error() {
         let text = r#"{ "instance_type": "m5.large", "until": "2026-11-21T12:00:00Z" }"#;
-        let error = serde_json::from_str::<Exclusion>(text).expect_err("it would mean any type");
+        let error = serde_json::from_str::<Exclusion>(text).expect_err("an unknown key");
         assert!(error.to_string().contains("unknown field `instance_type`"), "{error}");
     }
 
@@ -154,7 +155,7 @@ mod tests {
             capacity_type: Some(CapacityType::Spot),
             until,
         };
-        for (at, kind, zone, how, covered) in [
+        for (at, kind, zone, capacity_type, covered) in [
             (early, "m5.large", "a", CapacityType::Spot, true),
             (early, "m5.large", "b", CapacityType::Spot, true),
             (early, "m5.large", "a", CapacityType::OnDemand, false),
@@ -162,8 +163,8 @@ mod tests {
             (late, "m5.large", "a", CapacityType::Spot, false),
         ] {
             let at = at.parse().expect("a time");
-            let found = exclusion.covers(at, &kind.into(), &zone.into(), how);
-            assert_eq!(found, covered, "{at} {kind} {zone} {how}");
+            let found = exclusion.covers(at, &kind.into(), &zone.into(), capacity_type);
+            assert_eq!(found, covered, "{at} {kind} {zone} {capacity_type}");
         }
     }
 }

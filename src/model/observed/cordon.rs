@@ -3,16 +3,16 @@
 use super::Node;
 use crate::model::ids::Uid;
 
-/// Annotation of a node that this program cordoned, with a [`CordonReason`]. Only such a node is ever
-/// uncordoned: an operator who cordoned a node had another reason.
+/// Annotation of nodes cordoned by Fleetwright, with a [`CordonReason`]. Fleetwright uncordons only
+/// such nodes, because operators cordon nodes for reasons of their own.
 pub const CORDONED_ANNOTATION: &str = "fleetwright.dev/cordoned";
 
-/// Why this program cordoned a node.
+/// Reason for a cordon by Fleetwright.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CordonReason {
-    /// The drain of an apply, which uncordons the node if it fails.
+    /// Drain by an apply. A failed apply uncordons the node.
     Drain,
-    /// An interruption of its instance, which the controller tracks.
+    /// Interruption of the instance, tracked by the controller.
     Interruption,
 }
 
@@ -22,37 +22,37 @@ impl CordonReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Drain => "drain",
-            Self::Interruption => "leaving",
+            Self::Interruption => "interruption",
         }
     }
 }
 
-/// The fields of a node that a cordon or uncordon is decided by. A write is valid only while they are
-/// unchanged; other changes, such as reports of the kubelet, do not matter.
+/// Fields of a node that decide a cordon or uncordon. A write is valid only while these fields are
+/// unchanged. Changes of other fields, such as kubelet reports, are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CordonState {
     /// UID of the node.
     pub uid: Uid,
-    /// Whether it is cordoned.
+    /// True if the node is cordoned.
     pub unschedulable: bool,
     /// Value of [`CORDONED_ANNOTATION`], if present.
     pub annotation: Option<String>,
 }
 
 impl Node {
-    /// Returns the present state of the cordon.
+    /// Returns the current cordon state.
     #[must_use]
     pub fn cordon_state(&self) -> CordonState {
-        let mark = self.annotations.get(CORDONED_ANNOTATION).cloned();
-        CordonState { uid: self.uid.clone(), unschedulable: self.unschedulable, annotation: mark }
+        let annotation = self.annotations.get(CORDONED_ANNOTATION).cloned();
+        CordonState { uid: self.uid.clone(), unschedulable: self.unschedulable, annotation }
     }
 
-    /// Returns why this program cordoned the node; `None` without its annotation. An unknown value,
-    /// from another version, counts as [`CordonReason::Interruption`], which is undone last.
+    /// Returns the reason of a cordon by Fleetwright; `None` without the annotation. An unknown
+    /// value, from another version, counts as [`CordonReason::Interruption`].
     #[must_use]
     pub fn cordon_reason(&self) -> Option<CordonReason> {
-        let mark = self.annotations.get(CORDONED_ANNOTATION)?;
-        let is_drain = mark == CordonReason::Drain.as_str();
+        let annotation = self.annotations.get(CORDONED_ANNOTATION)?;
+        let is_drain = annotation == CordonReason::Drain.as_str();
         Some(if is_drain { CordonReason::Drain } else { CordonReason::Interruption })
     }
 }

@@ -1,7 +1,8 @@
-//! Differences between EC2, Auto Scaling and Kubernetes about one instance.
+//! Differences between EC2, Auto Scaling and Kubernetes in the state of an instance.
 //!
-//! A difference is no error: instances boot, and nodes outlive them by minutes. Each carries the time
-//! at which it can have begun, so that a reader can distinguish transient from lasting differences.
+//! Short differences are normal: instances need time to boot, and nodes exist for minutes after
+//! their instances end. Each difference has its earliest possible start, to separate transient from
+//! lasting differences.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use serde::Serialize;
 use super::{Instance, InstanceState, Observed};
 use crate::model::ids::{GroupName, InstanceId, NodeName};
 
-/// The kind of a difference.
+/// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disagreement {
@@ -19,18 +20,18 @@ pub enum Disagreement {
     InstanceWithoutNode,
     /// A member of an Auto Scaling group has no Kubernetes node.
     MemberWithoutNode,
-    /// A node names an instance that EC2 does not list.
+    /// The instance of a node is absent from EC2.
     NodeWithoutInstance,
-    /// A node's instance is shutting down or terminated.
+    /// The instance of a node is shutting down or terminated.
     NodeOfEndedInstance,
-    /// Two nodes name the same instance.
+    /// Two nodes refer to the same instance.
     NodesOfOneInstance,
-    /// A node names no instance.
+    /// A node refers to no instance.
     NodeOfNoInstance,
 }
 
 impl Disagreement {
-    /// Returns a short description for people.
+    /// Returns a short human-readable description.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -47,24 +48,24 @@ impl Disagreement {
 /// A difference between sources about one instance or node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Difference {
-    /// Its kind.
+    /// Kind of the difference.
     pub disagreement: Disagreement,
-    /// The EC2 instance.
+    /// EC2 instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<InstanceId>,
-    /// The Kubernetes node.
+    /// Kubernetes node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// The Auto Scaling group of the instance.
+    /// Auto Scaling group of the instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupName>,
-    /// The earliest possible start: the launch of the instance, or the registration of the node.
+    /// Earliest possible start: the launch of the instance, or the registration of the node.
     pub since: Timestamp,
 }
 
 impl Observed {
     /// Returns the differences between sources. They are meaningful only if every source was read
-    /// completely, see [`Observed::is_complete`].
+    /// completely; see [`Observed::is_complete`].
     #[must_use]
     pub fn differences(&self) -> Vec<Difference> {
         let mut nodes: BTreeSet<&InstanceId> = BTreeSet::new();
@@ -93,10 +94,10 @@ impl Observed {
                 since: node.created_at,
             }));
         }
-        let alone = |instance: &&Instance| {
+        let lacks_node = |instance: &&Instance| {
             instance.state == InstanceState::Running && !nodes.contains(&instance.id)
         };
-        found.extend(self.instances.values().filter(alone).map(|instance| {
+        found.extend(self.instances.values().filter(lacks_node).map(|instance| {
             let group = instance.group.as_ref().map(|group| group.name.clone());
             Difference {
                 disagreement: match group {
@@ -121,7 +122,8 @@ fn is_ending(instance: &Instance) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::observed::{ClusterIdentity, Membership, Node, fixture};
+    use crate::model::observed::{Membership, Node};
+    use crate::testing::world;
 
     fn instance(id: &str, state: InstanceState, group: Option<&str>) -> Instance {
         let group = group.map(|name| Membership {
@@ -129,36 +131,34 @@ mod tests {
             lifecycle: "InService".to_owned(),
             protected: false,
         });
-        Instance { state, group, ..fixture::instance(id) }
+        Instance { state, group, ..world::instance(id) }
     }
 
     fn node(name: &str, instance: Option<&str>) -> Node {
-        Node { instance: instance.map(Into::into), ..fixture::node(name) }
+        Node { instance: instance.map(Into::into), ..world::node(name) }
     }
 
     #[test]
     fn each_difference_is_reported_once() {
         use InstanceState::{Pending, Running, Terminated};
-        let mut observed = Observed::empty(ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
-        for one in [
+        let instances = [
             instance("i-1", Running, None),
             instance("i-2", Running, None),
             instance("i-3", Running, Some("web")),
             instance("i-4", Terminated, None),
             instance("i-5", Pending, None),
-        ] {
-            observed.instances.insert(one.id.clone(), one);
-        }
-        for one in [
+        ];
+        let nodes = [
             node("a", Some("i-1")),
             node("b", Some("i-1")),
             node("c", Some("i-4")),
             node("d", Some("i-9")),
             node("e", None),
             node("fargate-f", None),
-        ] {
-            observed.nodes.insert(one.name.clone(), one);
-        }
+        ];
+        let observed = Observed::of_cluster("", Timestamp::UNIX_EPOCH);
+        let observed = instances.into_iter().fold(observed, Observed::with_instance);
+        let observed = nodes.into_iter().fold(observed, Observed::with_node);
         let found: Vec<(Disagreement, String)> = observed
             .differences()
             .into_iter()
@@ -176,29 +176,29 @@ mod tests {
             (Disagreement::NodesOfOneInstance, "i-1 b"),
             (Disagreement::NodeOfNoInstance, " e"),
         ];
-        assert_eq!(found, expected.map(|(what, who)| (what, who.to_owned())));
+        assert_eq!(found, expected.map(|(kind, names)| (kind, names.to_owned())));
     }
 
     #[test]
-    fn ready_then_newest_node_is_current_node_of_instance() {
+    fn current_node_is_ready_then_newest() {
         let second = Timestamp::from_second(1).expect("in range");
         let with =
             |name: &str, ready, created_at| Node { ready, created_at, ..node(name, Some("i-1")) };
         for (name, other) in [("a", "z"), ("z", "a")] {
-            for (best, left) in [
+            for (current, stale_node) in [
                 (with(name, true, Timestamp::UNIX_EPOCH), with(other, false, second)),
                 (with(name, true, second), with(other, true, Timestamp::UNIX_EPOCH)),
                 (with(name, false, second), with(other, false, Timestamp::UNIX_EPOCH)),
             ] {
                 let mut observed =
-                    Observed::empty(ClusterIdentity::default(), Timestamp::UNIX_EPOCH);
-                for one in [&best, &left] {
+                    Observed::of_cluster("", Timestamp::UNIX_EPOCH);
+                for one in [&current, &stale_node] {
                     observed.nodes.insert(one.name.clone(), one.clone());
                 }
                 let id = "i-1".into();
-                assert_eq!(observed.node_for_instance(&id), Some(&best));
-                assert_eq!(observed.nodes_by_instance(), [(&id, &best)].into());
-                assert_eq!(observed.stale_nodes(), [(&left.name, &best)].into());
+                assert_eq!(observed.node_for_instance(&id), Some(&current));
+                assert_eq!(observed.nodes_by_instance(), [(&id, &current)].into());
+                assert_eq!(observed.stale_nodes(), [(&stale_node.name, &current)].into());
             }
         }
     }

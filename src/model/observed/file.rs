@@ -1,4 +1,4 @@
-//! The world file: [`Observed`] as JSON, and the rules for reading it back.
+//! Reader and writer of world files: [`Observed`] as JSON.
 
 use std::collections::BTreeSet;
 
@@ -9,35 +9,36 @@ use thiserror::Error;
 use super::{FORMAT_VERSION, LiveWorkload, Observed};
 use crate::model::pod::PodTemplate;
 
-/// Bytes of the hash in a template's key: 64 bits distinguish more templates than a cluster holds.
+/// Number of hash bytes in a template key. 64 bits are enough to distinguish all templates of a
+/// cluster.
 const KEY_BYTES: usize = 8;
 
-/// Why bytes are no world.
+/// Error of reading a world file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WorldError {
-    /// They are not JSON, or not of this form.
+    /// The content is not JSON, or does not match the format.
     #[error("not a world file: {0}")]
     Malformed(String),
-    /// The version is no `major.minor`.
+    /// The version is not of the form `major.minor`.
     #[error("format version `{0}` is not of the form `major.minor`")]
     BadVersion(String),
-    /// A newer program wrote them.
+    /// The file has a newer major version.
     #[error("format version {found} is newer than {known}, which this program reads; upgrade it")]
     Newer {
-        /// The file's version.
+        /// Version of the file.
         found: String,
-        /// The version this program writes.
+        /// Supported version.
         known: String,
     },
-    /// Rows contradict each other.
+    /// Entries contradict each other.
     #[error("the world contradicts itself: {}", .0.join("; "))]
     Inconsistent(Vec<String>),
 }
 
-/// Returns the key that the file refers to `template` by: the start of a SHA-256 over its JSON.
+/// Returns the content key of `template` in the file: the start of the SHA-256 of its JSON.
 ///
 /// # Panics
-/// Never: a template holds no map whose keys are not text.
+/// Never, because all maps in a template have text keys.
 #[must_use]
 pub fn template_key(template: &PodTemplate) -> String {
     let json = serde_json::to_vec(template).expect("a template has text keys only");
@@ -45,17 +46,17 @@ pub fn template_key(template: &PodTemplate) -> String {
     format!("{start:016x}")
 }
 
-/// Reads a world file; keys that a newer minor version added are ignored.
+/// Reads a world file. Unknown keys of newer minor versions are ignored.
 ///
 /// # Errors
-/// When the bytes are no world file, of a newer major version, or contradict themselves; every
-/// contradiction is named.
+/// When the content is not a world file, has a newer major version, or is contradictory. The error
+/// contains all contradictions.
 pub fn read_world(bytes: &[u8]) -> Result<Observed, WorldError> {
     #[derive(Deserialize)]
     struct VersionHeader {
         format_version: String,
     }
-    // The version comes first: a newer major version may give a key another meaning.
+    // Check the version first: a newer major version may change the meaning of a key.
     let head: VersionHeader = parse(bytes)?;
     check_version(&head.format_version)?;
     let world: Observed = parse(bytes)?;
@@ -63,10 +64,10 @@ pub fn read_world(bytes: &[u8]) -> Result<Observed, WorldError> {
     if problems.is_empty() { Ok(world) } else { Err(WorldError::Inconsistent(problems)) }
 }
 
-/// Writes a world file: indented JSON in a fixed order, the same bytes for equal states.
+/// Writes a world file as indented JSON in a fixed order. Equal states have equal bytes.
 ///
 /// # Panics
-/// Never: a world holds no map whose keys are not text.
+/// Never, because all maps in the state have text keys.
 #[must_use]
 pub fn write_world(world: &Observed) -> Vec<u8> {
     let mut world = world.clone();
@@ -136,35 +137,21 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::observed::{ClusterIdentity, Pod, PodPhase};
+    use crate::model::observed::{ClusterIdentity, Pod};
+    use crate::testing::world::pod;
 
     fn world() -> Observed {
         let at = "2026-11-21T12:00:00Z".parse().expect("valid");
         let mut world = Observed::empty(ClusterIdentity::default(), at);
         world.templates.insert("b".into(), Arc::default());
-        for name in ["z", "a"] {
-            world.pods.push(Arc::new(Pod {
-                namespace: "web".into(),
-                name: name.into(),
-                uid: name.into(),
-                owner: None,
-                template: "b".into(),
-                node: None,
-                phase: PodPhase::Pending,
-                created_at: at,
-                terminating: false,
-                mirror: false,
-                started_at: None,
-                granted: [].into(),
-            }));
-        }
-        world
+        let pod = |name| Pod { template: "b".into(), created_at: at, ..pod(name) };
+        world.with_pods(["z", "a"].map(pod))
     }
 
     #[test]
     fn written_world_is_read_back_in_canonical_form() {
         let mut expected = world();
-        let read = read_world(&write_world(&expected)).expect("own file");
+        let read = read_world(&write_world(&expected)).expect("a written file is valid");
         expected.canonicalize();
         assert_eq!(read, expected);
         assert_eq!(&*read.pods[0].name, "a");
@@ -172,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn row_order_does_not_change_the_file() {
+    fn list_order_does_not_change_the_file() {
         let mut reversed = world();
         reversed.pods.reverse();
         assert_eq!(write_world(&reversed), write_world(&world()));
     }
 
     #[test]
-    fn newer_minor_version_is_read_newer_major_is_rejected() {
+    fn only_newer_major_versions_are_rejected() {
         let json = String::from_utf8(write_world(&world())).expect("text");
         let version = |v: &str, extra: &str| {
             let head = format!("\"format_version\": \"{v}\",{extra}");

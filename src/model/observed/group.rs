@@ -1,4 +1,4 @@
-//! Auto Scaling groups, as observed.
+//! Observed Auto Scaling groups.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::model::ids::{GroupName, InstanceTypeName, ZoneName};
 pub struct Group {
     /// Name.
     pub name: GroupName,
-    /// Fewest members.
+    /// Minimum number of members.
     pub min: u32,
-    /// Most members.
+    /// Maximum number of members.
     pub max: u32,
-    /// Desired members; the actual number may differ for a while.
+    /// Desired number of members. The actual number may differ temporarily.
     pub desired: u32,
     /// Instance types, in launch order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<InstanceTypeName>,
-    /// Zones in which it launches instances.
+    /// Zones for launches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<ZoneName>,
     /// Tags.
@@ -33,48 +33,48 @@ pub struct Group {
     /// Scheduled actions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduledSize>,
-    /// Why scheduled actions could not be read; [`Group::schedules`] is then meaningless.
+    /// Reason if the scheduled actions could not be read; [`Group::schedules`] is then unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedules_unread: Option<String>,
 }
 
-/// A scheduled action of a group: sizes that Auto Scaling sets at certain times.
+/// A scheduled action of a group: Auto Scaling sets these sizes at certain times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduledSize {
     /// Name.
     pub name: String,
-    /// A cron expression of five fields; `None`: it acts once.
+    /// Cron expression with five fields; `None` for a one-time action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<String>,
-    /// The IANA time zone of the expression; `None`: UTC.
+    /// IANA time zone of the expression; `None` means UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// Earliest start, regardless of the expression; `None`: no restriction.
+    /// Earliest time of the action, regardless of the expression; `None` means no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_at: Option<Timestamp>,
-    /// When it expires.
+    /// Expiry time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<Timestamp>,
-    /// New minimum; `None`: unchanged.
+    /// New minimum; `None` means unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u32>,
-    /// New maximum; `None`: unchanged.
+    /// New maximum; `None` means unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// New desired size; `None`: unchanged.
+    /// New desired size; `None` means unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<u32>,
 }
 
-/// The membership of an instance in its group.
+/// Membership of an instance in an Auto Scaling group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// The group.
+    /// Group name.
     pub name: GroupName,
     /// Lifecycle state in Auto Scaling: `Pending`, `InService`, `Terminating:Wait`, …
     #[serde(default = "in_service")]
     pub lifecycle: String,
-    /// Whether scale-in protection is on.
+    /// True if the instance is protected from scale-in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
 }

@@ -1,33 +1,35 @@
-//! Faults that an agent beside the kubelet reports for a node that may be Ready.
+//! Node faults, reported as conditions by an agent other than the kubelet. A faulty node may be
+//! Ready.
 //!
-//! The node monitoring agent of EKS sets these conditions. It checks accelerators, disks, the network,
-//! the kernel and the container runtime. Node repair of Karpenter uses the same conditions.
+//! The EKS node monitoring agent sets these conditions. It checks accelerators, disks, the network,
+//! the kernel and the container runtime. Karpenter's node repair uses the same conditions.
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-/// A faulty part of a node, by the condition that is `False`; `Unknown` is no fault.
+/// A faulty component of a node: its condition is `False`. The status `Unknown` does not count as a
+/// fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeFault {
-    /// A GPU or another accelerator.
+    /// Fault of a GPU or another accelerator.
     #[serde(rename = "AcceleratedHardwareReady")]
     AcceleratedHardware,
-    /// A disk, or a file system on it.
+    /// Fault of a disk or file system.
     #[serde(rename = "StorageReady")]
     Storage,
-    /// A network interface, or its setup.
+    /// Fault of a network interface or its configuration.
     #[serde(rename = "NetworkingReady")]
     Networking,
-    /// The kernel, or a process that it cannot kill.
+    /// Fault of the kernel, such as an unkillable process.
     #[serde(rename = "KernelReady")]
     Kernel,
-    /// The container runtime.
+    /// Fault of the container runtime.
     #[serde(rename = "ContainerRuntimeReady")]
     ContainerRuntime,
 }
 
 impl NodeFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 5] = [
         Self::AcceleratedHardware,
         Self::Storage,
@@ -36,7 +38,7 @@ impl NodeFault {
         Self::ContainerRuntime,
     ];
 
-    /// Returns the type of the condition of a node.
+    /// Returns the type of the node condition.
     #[must_use]
     pub const fn condition(self) -> &'static str {
         match self {
@@ -48,7 +50,7 @@ impl NodeFault {
         }
     }
 
-    /// Returns the reason for a repair, as counters and messages name it.
+    /// Returns the repair reason in counters and messages.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -60,8 +62,8 @@ impl NodeFault {
         }
     }
 
-    /// Returns the toleration duration of Karpenter's node repair. It is shorter for accelerators, which
-    /// do not recover by themselves.
+    /// Returns the toleration duration of Karpenter's node repair. It is shorter for accelerators,
+    /// because they do not recover by themselves.
     #[must_use]
     pub const fn toleration_duration(self) -> SignedDuration {
         match self {

@@ -1,8 +1,9 @@
-//! Images, subnets and security groups: those that node classes resolve to in EC2, and those that
-//! each instance was launched with.
+//! Images, subnets and security groups: the resolved objects of node classes, and the objects of
+//! each instance at launch.
 //!
-//! A class names `al2023@latest`, or the tags of subnets; these terms resolve to other objects over
-//! time. Invariant: unknown values are absent, never empty, so that they cannot count as drift.
+//! A node class contains terms such as `al2023@latest` or subnet tags. Terms resolve to different
+//! objects over time. Invariant: unknown values are absent instead of empty, so that they never
+//! count as drift.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,21 +12,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{ImageId, LabelKey, LabelValue, SecurityGroupId, SubnetId};
 
-/// The objects that terms of node classes resolve to; only those that were found.
+/// Resolved objects of the terms of node classes. Unknown terms are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resolved {
     /// Images, by the image term of a class ([`crate::model::desired::NodeClass::image`]).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub images: BTreeMap<String, Vec<ImageChoice>>,
-    /// Subnets, by described selectors ([`crate::model::desired::describe_selectors`]).
+    /// Subnets, by the description of their selectors
+    /// ([`crate::model::desired::describe_selectors`]).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub subnets: BTreeMap<String, BTreeSet<SubnetId>>,
-    /// Security groups, by described selectors.
+    /// Security groups, by the description of their selectors.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub security_groups: BTreeMap<String, BTreeSet<SecurityGroupId>>,
-    /// When the oldest entry was resolved; absent if all are current. Younger instances cannot be
-    /// compared with it: their launch may have used a newer resolution.
+    /// Resolution time of the oldest entry; absent if all entries are current. Instances launched
+    /// later cannot be compared, because their launch may have used a newer resolution.
     #[serde(rename = "asked_at", skip_serializing_if = "Option::is_none")]
     pub resolved_at: Option<Timestamp>,
     /// Terms that could not be resolved.
@@ -33,12 +35,12 @@ pub struct Resolved {
     pub unread: BTreeSet<UnresolvedTerm>,
 }
 
-/// The image for instances of some hardware.
+/// Image for one kind of hardware.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChoice {
-    /// Id.
+    /// Image ID.
     pub id: ImageId,
-    /// The hardware that it boots on.
+    /// Compatible hardware.
     #[serde(flatten)]
     pub hardware: Hardware,
 }
@@ -46,11 +48,11 @@ pub struct ImageChoice {
 /// A term of a node class that could not be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UnresolvedTerm {
-    /// The field that holds it.
+    /// Field of the term.
     pub part: NodeClassField,
-    /// The term.
+    /// The term as declared.
     pub words: String,
-    /// Why not.
+    /// Reason of the failure.
     pub reason: String,
 }
 
@@ -58,7 +60,7 @@ pub struct UnresolvedTerm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NodeClassField {
-    /// The image.
+    /// Image.
     Image,
     /// Subnets.
     Subnets,
@@ -67,7 +69,7 @@ pub enum NodeClassField {
 }
 
 impl NodeClassField {
-    /// Returns the name of the field for people.
+    /// Returns the human-readable name of the field.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -79,13 +81,13 @@ impl NodeClassField {
 }
 
 impl Resolved {
-    /// Returns whether nothing was resolved or failed to resolve.
+    /// Returns true if there are neither resolved nor unresolved terms.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns whether both are equal, apart from the time of resolution.
+    /// Returns true if both are equal, ignoring the resolution time.
     #[must_use]
     pub fn has_same_content(&self, other: &Self) -> bool {
         let Self { images, subnets, security_groups, resolved_at: _, unread } = self;
@@ -95,7 +97,7 @@ impl Resolved {
             && *unread == other.unread
     }
 
-    /// Returns the image for `hardware`; `None` if unknown.
+    /// Returns the image of an image term for `hardware`; `None` if unknown.
     #[must_use]
     pub fn image(&self, words: &str, hardware: Hardware) -> Option<&ImageId> {
         let choices = self.images.get(words)?;
@@ -103,35 +105,35 @@ impl Resolved {
     }
 }
 
-/// Objects that an instance was launched with, as EC2 reports them; unknown ones are absent.
+/// Image, subnet and security groups of an instance, as reported by EC2. Unknown values are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LaunchedWith {
-    /// The image.
+    /// Image at launch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageId>,
-    /// The subnet.
+    /// Subnet at launch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subnet: Option<SubnetId>,
-    /// The security groups that it has now.
+    /// Current security groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_groups: Option<BTreeSet<SecurityGroupId>>,
 }
 
 impl LaunchedWith {
-    /// Returns whether nothing is known.
+    /// Returns true if all values are unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The hardware that an image is built for.
+/// Hardware for which an image is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hardware {
     /// Processor architecture.
     pub arch: Arch,
-    /// Its accelerator.
+    /// Accelerator.
     #[serde(default, skip_serializing_if = "Accelerator::is_none")]
     pub accelerator: Accelerator,
 }
@@ -146,16 +148,16 @@ pub enum Arch {
     Arm64,
 }
 
-/// The accelerator of an instance type.
+/// Accelerator of an instance type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accelerator {
-    /// None that images are built for.
+    /// No accelerator that requires a special image.
     #[default]
     None,
-    /// GPUs of NVIDIA.
+    /// NVIDIA GPU.
     Nvidia,
-    /// Inferentia or Trainium.
+    /// AWS Inferentia or Trainium.
     Neuron,
 }
 
@@ -167,7 +169,7 @@ impl Accelerator {
 }
 
 impl Hardware {
-    /// All hardware that images are published for.
+    /// All kinds of hardware for which images are published.
     pub const ALL: [Self; 6] = [
         Self { arch: Arch::Amd64, accelerator: Accelerator::None },
         Self { arch: Arch::Amd64, accelerator: Accelerator::Nvidia },
@@ -177,7 +179,7 @@ impl Hardware {
         Self { arch: Arch::Arm64, accelerator: Accelerator::Neuron },
     ];
 
-    /// Returns the hardware by the labels of an instance type, which its nodes have as well.
+    /// Returns the hardware from the labels of an instance type or node.
     #[must_use]
     pub fn from_labels(labels: &BTreeMap<LabelKey, LabelValue>) -> Self {
         let has = |key: &str| labels.contains_key(key);
@@ -185,8 +187,8 @@ impl Hardware {
             Some("arm64") => Arch::Arm64,
             _ => Arch::Amd64,
         };
-        let maker = labels.get("karpenter.k8s.aws/instance-gpu-manufacturer");
-        let accelerator = match maker.map(LabelValue::as_str) {
+        let manufacturer = labels.get("karpenter.k8s.aws/instance-gpu-manufacturer");
+        let accelerator = match manufacturer.map(LabelValue::as_str) {
             Some("nvidia") => Accelerator::Nvidia,
             _ if has("karpenter.k8s.aws/instance-accelerator-name") => Accelerator::Neuron,
             _ => Accelerator::None,

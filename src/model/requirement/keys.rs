@@ -1,16 +1,16 @@
 //! Well-known, restricted and deprecated label keys.
 
-/// Keys that this program reads or writes.
+/// Label keys that Fleetwright reads or writes.
 pub mod key {
-    /// The pool a node belongs to.
+    /// Pool of the node.
     pub const NODEPOOL: &str = "karpenter.sh/nodepool";
-    /// The pool a node belongs to, in the first generation of the API.
+    /// Pool of the node, in `karpenter.sh/v1alpha5`.
     pub const PROVISIONER: &str = "karpenter.sh/provisioner-name";
     /// Capacity type: on-demand, spot or reserved.
     pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
     /// Availability zone.
     pub const ZONE: &str = "topology.kubernetes.io/zone";
-    /// Zone id, the same in every account.
+    /// Zone ID, equal in all accounts.
     pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
     /// Region.
     pub const REGION: &str = "topology.kubernetes.io/region";
@@ -22,15 +22,15 @@ pub mod key {
     pub const OS: &str = "kubernetes.io/os";
     /// Host name.
     pub const HOSTNAME: &str = "kubernetes.io/hostname";
-    /// Build of Windows.
+    /// Windows build.
     pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
     /// Node class of the node.
     pub const NODE_CLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
-    /// Capacity reservation that the node runs in.
+    /// ID of the capacity reservation of the node.
     pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
-    /// Type of that reservation: `default` or `capacity-block`.
+    /// Type of the capacity reservation: `default` or `capacity-block`.
     pub const RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
-    /// Whether EC2 may interrupt instances in the reservation.
+    /// Flag for capacity reservations with interruptible instances: `true` or `false`.
     pub const RESERVATION_INTERRUPTIBLE: &str =
         "karpenter.k8s.aws/capacity-reservation-interruptible";
     /// Prefix of the labels that describe an instance type.
@@ -62,7 +62,7 @@ const WELL_KNOWN: [&str; 21] = [
     "topology.ebs.csi.aws.com/zone",
 ];
 
-/// The labels of an instance type, after [`key::INSTANCE_PREFIX`].
+/// Labels of an instance type, without [`key::INSTANCE_PREFIX`].
 const INSTANCE_LABELS: [&str; 22] = [
     "hypervisor",
     "encryption-in-transit-supported",
@@ -88,7 +88,8 @@ const INSTANCE_LABELS: [&str; 22] = [
     "tenancy",
 ];
 
-/// Returns whether the node's instance determines the value of `key`, rather than its pool.
+/// Returns true for a well-known key. Nodes have such labels even if their pool does not declare
+/// them.
 #[must_use]
 pub fn is_well_known(key: &str) -> bool {
     WELL_KNOWN.contains(&key)
@@ -97,7 +98,7 @@ pub fn is_well_known(key: &str) -> bool {
             .is_some_and(|rest| INSTANCE_LABELS.contains(&rest))
 }
 
-/// Returns every value that `key` can have, if the list is closed.
+/// Returns all possible values of `key`, if the set is closed.
 #[must_use]
 pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
     match key {
@@ -107,10 +108,10 @@ pub fn known_values(key: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Returns whether neither pools nor pods may use `key` to ask for new nodes.
+/// Returns true if pools and pods must not use `key` in requirements for new nodes.
 ///
-/// Restricted are Karpenter's own domains unless the key is well known, and the host name, which
-/// no new node can promise. Source: karpenter core, `pkg/apis/v1/labels.go`.
+/// Restricted keys are the host name, which is unknown before launch, and keys in Karpenter's
+/// domains that are not well-known. Source: karpenter core, `pkg/apis/v1/labels.go`.
 #[must_use]
 pub fn is_restricted(key: &str) -> bool {
     if is_well_known(key) {
@@ -121,7 +122,7 @@ pub fn is_restricted(key: &str) -> bool {
     key == key::HOSTNAME || within("karpenter.sh") || within("karpenter.k8s.aws")
 }
 
-/// Returns the current name of a deprecated key, and any other key unchanged.
+/// Returns the current name of a deprecated key; other keys are unchanged.
 #[must_use]
 pub fn normalize_key(key: &str) -> &str {
     match key {

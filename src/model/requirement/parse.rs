@@ -1,7 +1,7 @@
-//! Parses requirements: kubectl's selector syntax with Karpenter's bounds.
+//! Parser for requirements, in kubectl's selector syntax with Karpenter's bounds.
 //!
-//! `KEY=VALUE`, `KEY!=VALUE`, `KEY in (A,B)`, `KEY notin (A,B)`, `KEY>4`, `KEY>=4`, `KEY<8`,
-//! `KEY<=8`, `KEY` (is present) and `!KEY` (is absent), with commas between them.
+//! The forms are `KEY=VALUE`, `KEY!=VALUE`, `KEY in (A,B)`, `KEY notin (A,B)`, `KEY>4`, `KEY>=4`,
+//! `KEY<8`, `KEY<=8`, `KEY` (is present) and `!KEY` (is absent), separated by commas.
 
 use std::str::FromStr;
 
@@ -10,19 +10,19 @@ use thiserror::Error;
 use super::{LabelSet, Operator, RequirementError, Requirements, normalize_key};
 use crate::model::ids::LabelKey;
 
-/// Longest key or value that Kubernetes takes, prefix included.
+/// Maximum length of a key or value in Kubernetes, including the prefix, in bytes.
 const NAME_MAX: usize = 317;
 
-/// Longest piece that an error message quotes.
+/// Maximum length of a quotation in an error message, in characters.
 const SHOWN_MAX: usize = 80;
 
-/// Why a text is not a list of requirements.
+/// Error of parsing a list of requirements.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{piece}` is not a requirement: {problem}")]
 pub struct ParseRequirementsError {
-    /// The piece between commas as written, shortened when very long.
+    /// The invalid item as written, shortened if long.
     pub piece: String,
-    /// What is wrong with it.
+    /// Problem of the item.
     pub problem: ParseProblem,
 }
 
@@ -34,25 +34,25 @@ impl ParseRequirementsError {
     }
 }
 
-/// What is wrong with a piece of a list of requirements.
+/// Problem of an item in a list of requirements.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseProblem {
-    /// There is nothing between two commas.
+    /// The item is empty.
     #[error("it is empty")]
     Empty,
-    /// The key is not one.
+    /// The key is invalid.
     #[error("`{0}` is not a label key")]
     Key(String),
-    /// A value is not one.
+    /// A value is invalid.
     #[error("`{0}` is not a label value")]
     Value(String),
-    /// A list of values is not between parentheses.
+    /// The list of values lacks parentheses.
     #[error("its values are not in parentheses")]
     Parentheses,
-    /// There is a word that is no operator.
+    /// The operator is unknown.
     #[error("`{0}` is not an operator")]
     Operator(String),
-    /// The values do not suit the operator.
+    /// The values are invalid for the operator.
     #[error("{0}")]
     Requirement(#[from] RequirementError),
 }
@@ -60,7 +60,7 @@ pub enum ParseProblem {
 impl FromStr for Requirements {
     type Err = ParseRequirementsError;
 
-    /// Reads requirements separated by commas; a text of spaces requires nothing.
+    /// Parses requirements separated by commas. A blank text means no requirements.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -69,7 +69,7 @@ impl FromStr for Requirements {
     }
 }
 
-/// Splits at the commas that are not inside parentheses.
+/// Splits at commas outside parentheses.
 fn split_pieces(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(move |c| {
@@ -117,9 +117,9 @@ fn split(piece: &str) -> Result<Split<'_>, ParseProblem> {
     }
 }
 
-/// Parses an operator of one or two signs, and its value.
+/// Parses an operator of one or two characters, and its value.
 fn parse_symbol_operator<'a>(key: &'a str, rest: &'a str) -> Result<Split<'a>, ParseProblem> {
-    // Two signs before one, so that `>=4` is not "above `=4`".
+    // Longer operators first, so that `>=4` is not parsed as `>` with the value `=4`.
     let (sign, operator) = [
         ("!=", Operator::NotIn),
         ("==", Operator::In),
@@ -135,7 +135,7 @@ fn parse_symbol_operator<'a>(key: &'a str, rest: &'a str) -> Result<Split<'a>, P
     Ok((key, operator, vec![rest[sign.len()..].trim()]))
 }
 
-/// Parses `in` or `notin`, and its list of values.
+/// Parses `in` or `notin`, with its list of values.
 fn parse_word_operator<'a>(key: &'a str, rest: &'a str) -> Result<Split<'a>, ParseProblem> {
     let (name, list) = rest.split_at(rest.find(|c: char| !c.is_alphabetic()).unwrap_or(rest.len()));
     let operator = match name.to_lowercase().as_str() {
@@ -158,7 +158,7 @@ fn is_key(key: &str) -> bool {
     !name.is_empty() && !name.contains('/') && is_value(&key.replacen('/', "-", 1))
 }
 
-/// Returns whether `value` begins and ends with a letter or digit, or is empty.
+/// Returns true for a valid label value: empty, or with a letter or digit at both ends.
 fn is_value(value: &str) -> bool {
     let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_means_its_operator() {
+    fn each_form_parses_to_its_operator() {
         for (text, operator, values) in [
             ("k=v", Operator::In, &["v"][..]),
             ("k==v", Operator::In, &["v"]),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_join_and_the_same_key_narrows() {
+    fn items_are_joined_and_equal_keys_intersect() {
         let joined = parse("a in (1,2,3),b!=x, a>1 ,!c").expect("valid");
         for (labels, expected) in [
             (vec![label("a", "2")], true),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_piece_is_named() {
+    fn error_quotes_the_invalid_item() {
         for (text, piece, problem) in [
             ("a=b,,c", "", "it is empty"),
             ("a=b,", "", "it is empty"),
@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "[a-z0-9/=!<>(), ½.-]{0,40}") {
+        fn arbitrary_text_does_not_panic(text in "[a-z0-9/=!<>(), ½.-]{0,40}") {
             let _ = parse(&text);
         }
     }

@@ -1,4 +1,4 @@
-//! Sets of label values and of label states, canonical and closed under complement.
+//! Sets of label values and label states, canonical and closed under complement.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,29 +8,29 @@ use thiserror::Error;
 
 use crate::model::ids::LabelValue;
 
-/// How a requirement constrains a label, as Kubernetes and Karpenter name it.
+/// Operator of a requirement, as in Kubernetes and Karpenter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Operator {
-    /// The value is one of those listed.
+    /// The value is one of the listed values.
     In,
-    /// The label is absent, or its value is none of those listed.
+    /// The label is absent, or its value is not listed.
     NotIn,
     /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,
-    /// The value is an integer above the one listed.
+    /// The value is an integer greater than the bound.
     Gt,
-    /// The value is an integer below the one listed.
+    /// The value is an integer less than the bound.
     Lt,
-    /// The value is an integer not below the one listed (Karpenter).
+    /// The value is an integer greater than or equal to the bound (Karpenter).
     Gte,
-    /// The value is an integer not above the one listed (Karpenter).
+    /// The value is an integer less than or equal to the bound (Karpenter).
     Lte,
 }
 
 impl Operator {
-    /// Every operator, as manifests spell them.
+    /// All operators with their names in manifests.
     pub const ALL: [(&'static str, Self); 8] = [
         ("In", Self::In),
         ("NotIn", Self::NotIn),
@@ -42,14 +42,14 @@ impl Operator {
         ("Lte", Self::Lte),
     ];
 
-    /// Returns the operator that a manifest calls `name`.
+    /// Returns the operator with this name in manifests.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, operator)| *operator)
     }
 }
 
-/// Why an operator and its values are no requirement.
+/// Invalid combination of an operator and values.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RequirementError {
     /// `In` or `NotIn` without values.
@@ -58,12 +58,12 @@ pub enum RequirementError {
     /// `Exists` or `DoesNotExist` with values.
     #[error("operator {0:?} takes no values")]
     UnwantedValues(Operator),
-    /// A bound that is not exactly one integer.
+    /// A bound operator without exactly one integer.
     #[error("operator {0:?} takes exactly one integer")]
     NotOneInteger(Operator),
 }
 
-/// Disjoint, ascending, non-adjacent intervals of integers, both ends included.
+/// Disjoint, ascending, non-adjacent intervals of integers, with inclusive ends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 struct Intervals(Vec<(i64, i64)>);
 
@@ -117,14 +117,14 @@ impl Intervals {
         self.0.iter().any(|(start, end)| (*start..=*end).contains(&n))
     }
 
-    /// Returns how many integers the set holds, saturating.
+    /// Returns the number of integers in the set, saturating.
     fn count(&self) -> u64 {
         let width = |(start, end): &(i64, i64)| end.abs_diff(*start).saturating_add(1);
         self.0.iter().map(width).fold(0, u64::saturating_add)
     }
 }
 
-/// Texts that are not integers: exactly those listed, or all but those listed.
+/// A set of texts that are not integers: the listed texts, or all others.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct TextSet {
     complement: bool,
@@ -155,13 +155,13 @@ pub struct ValueSet {
     texts: TextSet,
 }
 
-/// Returns the integer that `value` is the canonical spelling of.
+/// Returns the integer if `value` is its canonical spelling.
 fn integer(value: &str) -> Option<i64> {
     value.parse::<i64>().ok().filter(|n| n.to_string() == value)
 }
 
 impl ValueSet {
-    /// Returns the set of every value.
+    /// Returns the set of all values.
     #[must_use]
     pub fn all() -> Self {
         Self {
@@ -176,7 +176,7 @@ impl ValueSet {
         Self::all().complement()
     }
 
-    /// Returns the set of the values listed.
+    /// Returns the set of these values.
     pub fn from_values<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
         let (mut integers, mut listed) = (Vec::new(), BTreeSet::new());
         for value in values {
@@ -190,14 +190,14 @@ impl ValueSet {
         Self { integers: Intervals::points(integers), texts: TextSet { complement: false, listed } }
     }
 
-    /// Returns the integers from `start` to `end`, both included; none if `start > end`.
+    /// Returns the integers from `start` to `end` (inclusive); the empty set if `start > end`.
     #[must_use]
     pub fn between(start: i64, end: i64) -> Self {
         let integers = if start <= end { vec![(start, end)] } else { Vec::new() };
         Self { integers: Intervals(integers), ..Self::none() }
     }
 
-    /// Returns the values in both sets.
+    /// Returns the intersection of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         Self {
@@ -206,7 +206,7 @@ impl ValueSet {
         }
     }
 
-    /// Returns the values that are not in the set.
+    /// Returns the values outside the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         let TextSet { complement, listed } = self.texts.clone();
@@ -216,7 +216,7 @@ impl ValueSet {
         }
     }
 
-    /// Returns whether the set holds `value`.
+    /// Returns true if the set contains `value`.
     #[must_use]
     pub fn contains(&self, value: &LabelValue) -> bool {
         match integer(value.as_str()) {
@@ -225,14 +225,14 @@ impl ValueSet {
         }
     }
 
-    /// Returns whether the set holds no value.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.integers.0.is_empty() && !self.texts.complement && self.texts.listed.is_empty()
     }
 
-    /// Returns some value of the set: the first text listed, else the integer nearest above zero,
-    /// else a made-up text. The same set gives the same value.
+    /// Returns a deterministic value of the set, or `None` if it is empty. Preference: the first
+    /// listed text, the smallest non-negative integer, another integer, a generated text.
     #[must_use]
     pub fn any(&self) -> Option<LabelValue> {
         let first = self.texts.listed.first();
@@ -247,12 +247,12 @@ impl ValueSet {
             return Some(start.to_string().into());
         }
         let made_up = |n: usize| LabelValue::from(format!("any-{n}"));
-        // One more name than are excluded cannot all be excluded.
+        // One more name than the number of excluded texts: at least one is not excluded.
         let names = 0..=self.texts.listed.len();
         self.texts.complement.then(|| names.map(made_up).find(|v| self.texts.contains(v)))?
     }
 
-    /// Returns every value, if the set is finite and small (at most `limit` values).
+    /// Returns all values if the set is finite and has at most `limit` integers.
     #[must_use]
     pub fn finite(&self, limit: u64) -> Option<Vec<LabelValue>> {
         if self.texts.complement || self.integers.count() > limit {
@@ -268,7 +268,7 @@ impl ValueSet {
     }
 }
 
-/// A set of states that one label may be in: absent, or present with one of the values.
+/// A set of permitted states of a label: absent, or present with a value of a set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelSet {
     absent: bool,
@@ -276,10 +276,10 @@ pub struct LabelSet {
 }
 
 impl LabelSet {
-    /// Returns the states that `operator` with `values` allows.
+    /// Returns the states permitted by `operator` with `values`.
     ///
     /// # Errors
-    /// When the number or the kind of the values does not suit the operator.
+    /// When the number or type of the values is invalid for the operator.
     pub fn from_operator(operator: Operator, values: &[&str]) -> Result<Self, RequirementError> {
         let listed = || match values {
             [] => Err(RequirementError::NoValues(operator)),
@@ -313,73 +313,73 @@ impl LabelSet {
         })
     }
 
-    /// Returns the one state "present with this value".
+    /// Returns the set of the state "present with this value".
     #[must_use]
     pub fn one(value: &LabelValue) -> Self {
         Self::present(ValueSet::from_values([value.as_str()]))
     }
 
-    /// Returns the states "present with one of these values".
+    /// Returns the set of the states "present with one of these values".
     #[must_use]
     pub fn present(values: ValueSet) -> Self {
         Self { absent: false, values }
     }
 
-    /// Returns the one state "absent".
+    /// Returns the set of the state "absent".
     #[must_use]
     pub fn absent() -> Self {
         Self { absent: true, values: ValueSet::none() }
     }
 
-    /// Returns every state.
+    /// Returns the set of all states.
     #[must_use]
     pub fn all() -> Self {
         Self { absent: true, values: ValueSet::all() }
     }
 
-    /// Returns the states in both sets.
+    /// Returns the intersection of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         Self { absent: self.absent && other.absent, values: self.values.intersect(&other.values) }
     }
 
-    /// Returns the states that are not in the set.
+    /// Returns the states outside the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         Self { absent: !self.absent, values: self.values.complement() }
     }
 
-    /// Returns the states in either set.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.complement().intersect(&other.complement()).complement()
     }
 
-    /// Returns whether every state of `self` is one of `other`.
+    /// Returns true if `self` is a subset of `other`.
     #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         &self.intersect(other) == self
     }
 
-    /// Returns whether no state is left.
+    /// Returns true if the set permits no state.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.absent && self.values.is_empty()
     }
 
-    /// Returns whether the label may be absent.
+    /// Returns true if the label may be absent.
     #[must_use]
     pub fn allows_absence(&self) -> bool {
         self.absent
     }
 
-    /// Returns the values the label may have when present.
+    /// Returns the permitted values of a present label.
     #[must_use]
     pub fn values(&self) -> &ValueSet {
         &self.values
     }
 
-    /// Returns whether a label in this state (`None`: absent) is in the set.
+    /// Returns true if the set contains the state; `None` is the state "absent".
     #[must_use]
     pub fn contains(&self, state: Option<&LabelValue>) -> bool {
         state.map_or(self.absent, |value| self.values.contains(value))
@@ -426,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    /// A universe in which brute force is possible: absence, integers, and texts.
+    /// Small set of states for brute-force checks: absence, integers and texts.
     const STATES: [Option<&str>; 9] = [
         None,
         Some("-1"),
@@ -475,7 +475,7 @@ mod tests {
         }
 
         #[test]
-        fn the_laws_of_sets_hold_as_equalities(a in any_set(), b in any_set(), c in any_set()) {
+        fn set_laws_hold(a in any_set(), b in any_set(), c in any_set()) {
             prop_assert_eq!(a.intersect(&b), b.intersect(&a));
             prop_assert_eq!(a.intersect(&b).intersect(&c), a.intersect(&b.intersect(&c)));
             prop_assert_eq!(a.intersect(&a), a.clone());
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_at_the_edge_of_integers_are_empty_not_wrapped() {
+    fn bounds_beyond_integer_limits_are_empty() {
         let set =
             |op, bound: i64| LabelSet::from_operator(op, &[&bound.to_string()]).expect("valid");
         assert!(set(Operator::Gt, i64::MAX).is_empty());
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn values_must_suit_the_operator() {
+    fn invalid_values_for_operator_are_errors() {
         assert_eq!(
             LabelSet::from_operator(Operator::In, &[]),
             Err(RequirementError::NoValues(Operator::In))
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_display_in_short_form() {
+    fn sets_are_displayed_in_short_form() {
         let set =
             |op, values: &[&str]| LabelSet::from_operator(op, values).expect("valid").to_string();
         assert_eq!(set(Operator::In, &["b", "a"]), "a|b");

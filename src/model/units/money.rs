@@ -8,37 +8,38 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Hours in a billing month, as cloud price lists count them.
+/// Hours in a billing month, as in cloud price lists.
 const HOURS_PER_MONTH: i64 = 730;
 
-/// An amount of money in millionths of a US dollar; a price is such an amount per hour.
+/// An amount of money in millionths of a US dollar. Prices are amounts per hour.
 ///
-/// On the wire it is a decimal string with six digits (`"0.096000"`), never a float.
+/// The serialized form is a decimal string with six digits (`"0.096000"`) instead of a float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MicroUsd(pub i64);
 
-/// A text that is not a decimal amount of dollars.
+/// Error of parsing a decimal amount in US dollars.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is not an amount in USD with at most six decimals")]
 pub struct ParseMoneyError(String);
 
 impl MicroUsd {
-    /// No cost.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// Returns what an hourly price adds up to in a month of 730 hours.
+    /// Returns the monthly cost of an hourly price, for 730 hours.
     #[must_use]
     pub fn per_month(self) -> Self {
         Self(self.0.saturating_mul(HOURS_PER_MONTH))
     }
 
-    /// Returns this price `count` times.
+    /// Returns the amount multiplied by `count`, saturating.
     #[must_use]
     pub fn times(self, count: i64) -> Self {
         Self(self.0.saturating_mul(count))
     }
 
-    /// Returns the amount rounded to `decimals` (at most six) digits, half away from zero.
+    /// Returns the amount rounded to `decimals` (at most six) digits, with halves rounded away from
+    /// zero.
     #[must_use]
     pub fn rounded(self, decimals: u32) -> String {
         let unit = 10_i64.pow(6 - decimals.min(6));
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_amount_agree_both_ways() {
+    fn amounts_round_trip_as_text() {
         for (text, micros) in
             [("0.096000", 96_000), ("-1.500000", -1_500_000), ("12.000001", 12_000_001)]
         {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_half_away_from_zero_and_never_minus_zero() {
+    fn halves_round_away_from_zero_without_negative_zero() {
         assert_eq!(MicroUsd(1_005_000).rounded(2), "1.01");
         assert_eq!(MicroUsd(-1_005_000).rounded(2), "-1.01");
         assert_eq!(MicroUsd(-4_000).rounded(2), "0.00");

@@ -1,44 +1,44 @@
-//! Kubernetes' notation of quantities: decimal and binary suffixes, exponents, rounding.
+//! Quantities in the syntax of Kubernetes: decimal and binary suffixes, exponents and rounding.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Nanos in one unit; Kubernetes keeps no finer fraction.
+/// Billionths per unit, the finest fraction in Kubernetes.
 const NANOS: i128 = 1_000_000_000;
 
-/// Significant digits before the point beyond which an amount is capped anyway.
+/// Maximum number of significant integer digits. Longer amounts exceed the cap.
 const WHOLE_DIGITS_MAX: usize = 20;
 
-/// Digits after the point that are kept exactly: enough for a billionth of a byte of an exbibyte,
-/// and few enough that no product below overflows. The rest only decides the rounding.
+/// Number of exact fraction digits: enough for a billionth of a byte of an exbibyte, and few enough
+/// to avoid overflow of the products below. Further digits only affect rounding.
 const FRACTION_DIGITS: usize = 18;
 
-/// Longest piece of a bad text that an error repeats.
+/// Maximum length of a quotation in an error message, in characters.
 const SHOWN_MAX: usize = 40;
 
-/// An exact amount as Kubernetes writes it, kept in billionths of one unit.
+/// An exact Kubernetes quantity, stored in billionths of a unit.
 ///
-/// Fractions finer than a billionth are rounded away from zero, and amounts beyond ±(2⁶³ − 1)
-/// units are capped, as `k8s.io/apimachinery/pkg/api/resource` does.
+/// As in `k8s.io/apimachinery/pkg/api/resource`, finer fractions are rounded away from zero, and
+/// amounts are capped at ±(2⁶³ − 1) units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity {
     nanos: i128,
 }
 
-/// Why a text is not a quantity.
+/// Error of parsing a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{text}` is not a quantity")]
 pub struct QuantityError {
-    /// The text as written, shortened when very long.
+    /// Invalid text as written, shortened if long.
     pub text: String,
-    /// What to write instead.
+    /// Suggested correction.
     pub hint: String,
 }
 
 impl Quantity {
-    /// Returns `units` whole units.
+    /// Returns a quantity of `units` whole units.
     #[must_use]
     pub fn from_units(units: i64) -> Self {
         Self { nanos: i128::from(units) * NANOS }
@@ -56,7 +56,7 @@ impl Quantity {
         saturate(div_ceil(self.nanos, NANOS / 1000))
     }
 
-    /// Returns whether the amount is below zero.
+    /// Returns true if the amount is negative.
     #[must_use]
     pub fn is_negative(self) -> bool {
         self.nanos < 0
@@ -83,7 +83,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// `numerator / denominator`, rounded towards +∞; `denominator` is positive.
+/// Returns `numerator / denominator`, rounded towards +∞. `denominator` must be positive.
 fn div_ceil(numerator: i128, denominator: i128) -> i128 {
     numerator.div_euclid(denominator) + i128::from(numerator.rem_euclid(denominator) != 0)
 }
@@ -92,7 +92,7 @@ fn saturate(value: i128) -> i64 {
     i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// How a suffix scales the number before it.
+/// Scale of a suffix.
 #[derive(Clone, Copy)]
 enum Scale {
     /// A power of 1024.
@@ -141,7 +141,8 @@ fn parse_suffix(suffix: &str) -> Option<Scale> {
     Some(scale)
 }
 
-/// `e3`, `E-2`: digits are required, and more than four of them mean a cap or zero anyway.
+/// Parses an exponent such as `e3` or `E-2`. It is limited to four digits, because larger exponents
+/// result in the cap or in zero.
 fn parse_exponent(text: &str) -> Option<i32> {
     let digits = text.strip_prefix(['e', 'E'])?;
     let unsigned = digits.strip_prefix(['-', '+']).unwrap_or(digits);
@@ -152,7 +153,7 @@ fn parse_exponent(text: &str) -> Option<i32> {
     Some(if digits.starts_with('-') { -magnitude } else { magnitude })
 }
 
-/// Returns `whole.fraction × scale` in nanos, rounded up, and far above the cap when larger.
+/// Returns `whole.fraction × scale` in billionths, rounded up. Values beyond the cap may saturate.
 fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let (whole, fraction, factor) = match scale {
         Scale::Binary(n) => (whole.to_owned(), fraction.to_owned(), 1_i128 << (10 * n)),
@@ -165,15 +166,15 @@ fn scaled(whole: &str, fraction: &str, scale: Scale) -> i128 {
     if whole.len() > WHOLE_DIGITS_MAX {
         return i128::MAX;
     }
-    let (kept, rest) = fraction.split_at(fraction.len().min(FRACTION_DIGITS));
+    let (exact, rest) = fraction.split_at(fraction.len().min(FRACTION_DIGITS));
     let units = whole.parse::<i128>().unwrap_or(0);
-    let fraction = format!("{kept:0<FRACTION_DIGITS$}").parse::<i128>().unwrap_or(0) * factor;
+    let fraction = format!("{exact:0<FRACTION_DIGITS$}").parse::<i128>().unwrap_or(0) * factor;
     let sticky = i128::from(rest.bytes().any(|digit| digit != b'0'));
     let nanos = div_ceil(fraction.saturating_add(sticky), NANOS);
     units.saturating_mul(factor).saturating_mul(NANOS).saturating_add(nanos)
 }
 
-/// Moves the decimal point by `exponent` digits, to the right when it is positive.
+/// Moves the decimal point by `exponent` digits, to the right for a positive exponent.
 fn move_point(whole: &str, fraction: &str, exponent: i32) -> (String, String) {
     let by = usize::try_from(exponent.unsigned_abs()).unwrap_or(usize::MAX);
     if exponent >= 0 {
@@ -194,7 +195,7 @@ fn shorten(text: &str) -> String {
     text.chars().take(SHOWN_MAX).chain(['…']).collect()
 }
 
-/// Suggests what the author most likely meant, from the letters that follow the number.
+/// Returns a suggested correction, based on the letters after the number.
 fn hint_for(text: &str) -> String {
     let trimmed = text.trim();
     let number: String =
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn suffixes_scale_as_kubernetes_says() {
+    fn suffixes_scale_as_in_kubernetes() {
         for (text, expected) in [
             ("0", 0),
             ("3", 3),
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn milli_rounds_up() {
+    fn thousandths_round_up() {
         for (text, expected) in [
             ("200m", 200),
             ("0.15", 150),
@@ -267,11 +268,11 @@ mod tests {
         ] {
             assert_eq!(milli(text), expected, "{text}");
         }
-        assert_eq!(milli("-1u"), 0, "towards +∞, also below zero");
+        assert_eq!(milli("-1u"), 0, "negative amounts round up as well");
     }
 
     #[test]
-    fn what_is_too_large_or_too_fine_is_capped_not_an_error() {
+    fn extreme_quantities_are_capped() {
         assert_eq!(units("8Ei"), i64::MAX);
         assert_eq!(
             units("99999999999999999999999999999999999999999999999999999999999999999999999"),
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_quantity_is_an_error_with_a_hint() {
+    fn invalid_quantity_is_an_error_with_a_hint() {
         for text in [
             "", " ", "1 Gi", "2G1", "Gi", ".", "1.2.3", "--1", "1ki", "1e", "1eX", "0x10", "1,5",
             "½", "1Gi ",
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_not_repeated_in_full() {
+    fn error_shortens_long_text() {
         let error = "x".repeat(1_000_000).parse::<Quantity>().expect_err("bad");
         assert!(error.text.chars().count() <= SHOWN_MAX + 1);
     }

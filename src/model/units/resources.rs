@@ -1,4 +1,4 @@
-//! The vector of resources that pods ask for and nodes offer.
+//! Resource vectors: requests of pods, and capacity of nodes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +9,18 @@ use super::Quantity;
 use crate::model::ids::define_id;
 
 define_id! {
-    /// The name of an extended resource, such as `nvidia.com/gpu` or `hugepages-2Mi`.
+    /// Name of a resource, such as `nvidia.com/gpu` or `hugepages-2Mi`.
     ResourceName
 }
 
-/// Thousandths of a CPU core.
+/// CPU in thousandths of a core.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(transparent)]
 pub struct MilliCpu(pub i64);
 
-/// Bytes of memory or storage.
+/// Memory or storage in bytes.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -28,7 +28,7 @@ pub struct MilliCpu(pub i64);
 pub struct Bytes(pub i64);
 
 impl MilliCpu {
-    /// Converts an amount of cores, rounded up to a thousandth.
+    /// Converts an amount in cores, rounded up to a thousandth.
     #[must_use]
     pub fn from_quantity(quantity: Quantity) -> Self {
         Self(quantity.ceil_milli())
@@ -42,9 +42,9 @@ impl fmt::Display for MilliCpu {
 }
 
 impl Bytes {
-    /// Bytes in one mebibyte.
+    /// Bytes per mebibyte.
     pub const MIB: i64 = 1 << 20;
-    /// Bytes in one gibibyte.
+    /// Bytes per gibibyte.
     pub const GIB: i64 = 1 << 30;
 
     /// Returns `mib` mebibytes.
@@ -59,7 +59,7 @@ impl Bytes {
         Self(gib.saturating_mul(Self::GIB))
     }
 
-    /// Converts an amount of bytes, rounded up to a whole one.
+    /// Converts an amount in bytes, rounded up to a whole byte.
     #[must_use]
     pub fn from_quantity(quantity: Quantity) -> Self {
         Self(quantity.ceil_units())
@@ -67,7 +67,7 @@ impl Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// Writes the largest binary unit that needs no fraction, as Kubernetes prints quantities.
+    /// Writes the amount in the largest binary unit without a fraction, as Kubernetes does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SUFFIXES: [(u32, &str); 4] = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
         for (shift, suffix) in SUFFIXES {
@@ -79,9 +79,9 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// An amount of every resource: what a pod asks for, or what a node offers.
+/// Amounts of all resources: the requests of a pod, or the capacity of a node.
 ///
-/// `pods` counts pods themselves: a pod asks for one, a node offers as many as its kubelet admits.
+/// `pods` is the number of pods: 1 for a pod, and the maximum of the kubelet for a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Resources {
@@ -94,7 +94,8 @@ pub struct Resources {
     pub ephemeral_storage: Bytes,
     /// Number of pods.
     pub pods: i64,
-    /// Extended resources and huge pages, in whole units (bytes for huge pages); no zero entries.
+    /// Extended resources and huge pages, in whole units (bytes for huge pages). Zero amounts are
+    /// omitted.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "drop_zeros")]
     pub extended: BTreeMap<ResourceName, i64>,
 }
@@ -104,7 +105,8 @@ fn is_zero_bytes(bytes: &Bytes) -> bool {
     bytes.0 == 0
 }
 
-/// Drops zero amounts, which nodes report (huge pages, mostly): a zero amount equals an absent one.
+/// Drops zero amounts, because zero and absent are equivalent. Nodes report zero amounts, mostly
+/// for huge pages.
 fn drop_zeros<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<ResourceName, i64>, D::Error> {
@@ -114,57 +116,59 @@ fn drop_zeros<'de, D: serde::Deserializer<'de>>(
 }
 
 impl Resources {
-    /// Returns the sum; saturates instead of wrapping.
+    /// Returns the sum, saturating.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.zip(other, i64::saturating_add)
     }
 
-    /// Returns the difference, which may be negative in any part.
+    /// Returns the difference, saturating. Any resource of the result may be negative.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         self.zip(other, i64::saturating_sub)
     }
 
-    /// Returns the larger of both, resource by resource.
+    /// Returns the maximum of each resource.
     #[must_use]
     pub fn at_least(&self, other: &Self) -> Self {
         self.zip(other, i64::max)
     }
 
-    /// Returns the smaller of both, resource by resource.
+    /// Returns the minimum of each resource.
     #[must_use]
     pub fn at_most(&self, other: &Self) -> Self {
         self.zip(other, i64::min)
     }
 
-    /// Returns this amount `count` times.
+    /// Returns the amounts multiplied by `count`, saturating.
     #[must_use]
     pub fn times(&self, count: i64) -> Self {
         self.zip(self, |a, _| a.saturating_mul(count))
     }
 
-    /// Returns whether every part of `self` is at most that of `free`.
+    /// Returns true if `free` covers every requested resource of `self`.
     ///
-    /// A resource that is not requested always fits, even if `free` is overdrawn: kube-scheduler's
-    /// `NodeResourcesFit` treats it so.
+    /// A resource without a request always fits, even if `free` is negative, as in the
+    /// `NodeResourcesFit` plugin of kube-scheduler.
     #[must_use]
     pub fn fits(&self, free: &Self) -> bool {
-        let part = |asked: i64, free: i64| asked <= 0 || asked <= free;
+        let part = |requested: i64, free: i64| requested <= 0 || requested <= free;
         part(self.cpu.0, free.cpu.0)
             && part(self.memory.0, free.memory.0)
             && part(self.ephemeral_storage.0, free.ephemeral_storage.0)
             && part(self.pods, free.pods)
-            && self.extended.iter().all(|(name, asked)| part(*asked, free.extended(name)))
+            && self.extended.iter().all(|(name, requested)| part(*requested, free.extended(name)))
     }
 
-    /// Returns how many times `self` fits into `free`, at most `limit`.
+    /// Returns the number of times that `self` fits into `free`, at most `limit`.
     #[must_use]
     pub fn copies_in(&self, free: &Self, limit: i64) -> i64 {
-        let part = |asked: i64, free: i64| if asked <= 0 { limit } else { free.max(0) / asked };
+        let part = |requested: i64, free: i64| {
+            if requested <= 0 { limit } else { free.max(0) / requested }
+        };
         self.extended
             .iter()
-            .map(|(name, asked)| part(*asked, free.extended(name)))
+            .map(|(name, requested)| part(*requested, free.extended(name)))
             .chain([
                 part(self.cpu.0, free.cpu.0),
                 part(self.memory.0, free.memory.0),
@@ -174,29 +178,29 @@ impl Resources {
             .fold(limit.max(0), i64::min)
     }
 
-    /// Returns the amount of one extended resource, zero when absent.
+    /// Returns the amount of an extended resource; zero if absent.
     #[must_use]
     pub fn extended(&self, name: &ResourceName) -> i64 {
         self.extended.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns the names of the parts in which `self` exceeds `free`, in a fixed order.
+    /// Returns the names of the resources for which `self` exceeds `free`, in a fixed order.
     #[must_use]
     pub fn exceeding(&self, free: &Self) -> Vec<String> {
-        let over = |asked: i64, free: i64| asked > 0 && asked > free;
+        let over = |requested: i64, free: i64| requested > 0 && requested > free;
         let mut names = Vec::new();
-        for (name, asked, free) in [
+        for (name, requested, free) in [
             ("cpu", self.cpu.0, free.cpu.0),
             ("memory", self.memory.0, free.memory.0),
             ("ephemeral-storage", self.ephemeral_storage.0, free.ephemeral_storage.0),
             ("pods", self.pods, free.pods),
         ] {
-            if over(asked, free) {
+            if over(requested, free) {
                 names.push(name.to_owned());
             }
         }
         let extended =
-            self.extended.iter().filter(|(name, asked)| over(**asked, free.extended(name)));
+            self.extended.iter().filter(|(name, requested)| over(**requested, free.extended(name)));
         names.extend(extended.map(|(name, _)| name.to_string()));
         names
     }

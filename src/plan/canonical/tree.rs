@@ -9,7 +9,7 @@ use serde::ser::{self, Serialize, Serializer};
 
 use super::CanonicalError;
 
-/// A key of an object; keys of structs are borrowed.
+/// A key of an object. Keys of structs are borrowed.
 pub(super) type JsonKey = Cow<'static, str>;
 
 /// A JSON value without floats.
@@ -44,7 +44,7 @@ impl ser::Error for CanonicalError {
 
 struct ToTree;
 
-/// Items of a list, and the enum variant that contains it.
+/// Items of a list, and the enum variant that contains the list.
 struct ListWriter {
     variant: Option<&'static str>,
     items: Vec<Json>,
@@ -69,7 +69,7 @@ impl ListWriter {
     }
 }
 
-/// Entries of an object, and the enum variant that contains it.
+/// Entries of an object, and the enum variant that contains the object.
 struct ObjectWriter {
     variant: Option<&'static str>,
     key: Option<JsonKey>,

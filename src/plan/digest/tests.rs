@@ -8,8 +8,9 @@ use super::*;
 use crate::demand::DemandMode;
 use crate::model::requirement::label;
 use crate::model::units::MicroUsd;
-use crate::plan::fixture::{address, plan};
 use crate::plan::wire::{Check, CheckStatus};
+use crate::testing::plan::address;
+use crate::testing::valid_plan::plan;
 
 /// A change to a plan, by name.
 type PlanEdit = (&'static str, fn(&mut Plan));
@@ -36,7 +37,7 @@ const DECIDED: &[PlanEdit] = &[
     ("address", |p| p.resource_changes[1].address = address("7")),
     ("name", |p| p.resource_changes[1].name.push('x')),
     ("index, which becomes a tag", |p| p.resource_changes[3].index = Some("7".to_owned())),
-    ("batch, which keeps a node from going", |p| {
+    ("batch, which can block a termination", |p| {
         let row = p.capacity.explain.iter_mut().find(|row| row.address == address("1")).unwrap();
         row.group = Some("x".to_owned());
     }),
@@ -103,8 +104,8 @@ const DECIDED: &[PlanEdit] = &[
     }),
 ];
 
-/// Every field that is informational and decides nothing.
-const SHOWN: &[PlanEdit] = &[
+/// Every informational field.
+const INFORMATIONAL: &[PlanEdit] = &[
     ("format version", |p| p.format_version = "1.7".to_owned()),
     ("tool version", |p| p.tool_version.push('x')),
     ("time", |p| p.timestamp = Timestamp::UNIX_EPOCH),
@@ -131,7 +132,7 @@ const SHOWN: &[PlanEdit] = &[
             offering.hourly = MicroUsd(1);
         }
     }),
-    ("order of alternatives, which is that of prices", |p| {
+    ("order of alternatives, which follows prices", |p| {
         p.capacity.alternatives[0].offerings.reverse();
     }),
     ("reasons", |p| {
@@ -169,7 +170,7 @@ fn every_decided_field_changes_the_digest() {
 
 #[test]
 fn informational_fields_do_not_change_the_digest() {
-    for (name, edit) in SHOWN {
+    for (name, edit) in INFORMATIONAL {
         let (mut one, mut other) = (plan(), plan());
         edit(&mut other);
         if *name == "order of taints" {
@@ -201,10 +202,10 @@ proptest! {
     #[test]
     fn digest_ignores_informational_edits_beside_decisions(
         decided in proptest::sample::subsequence(DECIDED.to_vec(), 0..4),
-        shown in proptest::sample::subsequence(SHOWN.to_vec(), 0..4),
+        shown in proptest::sample::subsequence(INFORMATIONAL.to_vec(), 0..4),
     ) {
         let (mut one, mut other) = (plan(), plan());
-        // Removed rows cannot be edited, so such edits come last.
+        // Removed rows cannot be edited, so edits that remove rows are skipped.
         let gone = |name: &str| name.contains("gone") || name.starts_with("no ");
         let removes = |(name, _): &&PlanEdit| gone(name) || name.contains("rows");
         for (_, edit) in decided.iter().filter(|edit| !removes(edit)) {
@@ -232,5 +233,5 @@ fn old_format_digests_are_stable_and_distinct() {
     let before = digest(&old);
     after(&mut old).allocatable.cpu_milli += 1;
     old.resource_changes[3].index = Some("7".to_owned());
-    assert_eq!(digest(&old), before, "formats 1.0 and 1.1 left them out");
+    assert_eq!(digest(&old), before, "formats 1.0 and 1.1 omit these fields");
 }

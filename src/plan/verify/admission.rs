@@ -1,5 +1,5 @@
-//! Whether a node admits a pod by name, labels and taints, as kube-scheduler and the DaemonSet
-//! controller decide.
+//! Admission of pods to nodes by name, labels and taints, as kube-scheduler and the DaemonSet
+//! controller decide it.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use crate::demand::{PodGroup, PodShape};
 use crate::model::ids::{LabelKey, Labels};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
 
-/// Taints that the DaemonSet controller makes its pods tolerate.
-const DAEMONS_TOLERATE: [(&str, TaintEffect); 6] = [
+/// Taints that all DaemonSet pods tolerate: the DaemonSet controller adds these tolerations.
+const DAEMON_SET_TOLERATIONS: [(&str, TaintEffect); 6] = [
     ("node.kubernetes.io/not-ready", TaintEffect::NoExecute),
     ("node.kubernetes.io/unreachable", TaintEffect::NoExecute),
     ("node.kubernetes.io/disk-pressure", TaintEffect::NoSchedule),
@@ -22,12 +22,12 @@ const DAEMONS_TOLERATE: [(&str, TaintEffect); 6] = [
 pub(super) struct AdmissionView<'a> {
     pub(super) labels: &'a Labels,
     pub(super) taints: &'a [Taint],
-    /// Its name, if it has one already.
+    /// Node name; `None` before the node joins.
     pub(super) name: Option<&'a str>,
 }
 
-/// Returns the rule by which a node admits no pod of `group`, and the reason. If its pods differ,
-/// the node must refuse all parts.
+/// Returns the rule by which a node admits no pod of `group`, and the reason. A node must refuse
+/// all parts of a group with partitions.
 pub(super) fn refusal_of(
     group: &PodGroup,
     view: &AdmissionView<'_>,
@@ -39,7 +39,7 @@ pub(super) fn refusal_of(
     }
 }
 
-/// Returns the rule by which a node does not admit such a pod, and the reason.
+/// Returns the rule by which a node refuses a pod of `shape`, and the reason.
 pub(super) fn refusal(
     shape: &PodShape,
     view: &AdmissionView<'_>,
@@ -64,12 +64,14 @@ pub(super) fn refusal(
     Some(("fit/taints", format!("it does not tolerate the taint {key}={value}:{effect:?}")))
 }
 
-/// Returns whether a DaemonSet with pods of `shape` runs one on the node.
+/// Returns whether a DaemonSet with pods of `shape` runs a pod on the node.
 pub(super) fn runs_daemon(shape: &PodShape, view: &AdmissionView<'_>) -> bool {
-    let stood = |taint: &Taint| DAEMONS_TOLERATE.contains(&(taint.key.as_str(), taint.effect));
-    if !view.taints.iter().any(stood) {
+    let is_tolerated =
+        |taint: &Taint| DAEMON_SET_TOLERATIONS.contains(&(taint.key.as_str(), taint.effect));
+    if !view.taints.iter().any(is_tolerated) {
         return refusal(shape, view).is_none();
     }
-    let taints: Vec<Taint> = view.taints.iter().filter(|taint| !stood(taint)).cloned().collect();
+    let taints: Vec<Taint> =
+        view.taints.iter().filter(|taint| !is_tolerated(taint)).cloned().collect();
     refusal(shape, &AdmissionView { taints: &taints, ..*view }).is_none()
 }

@@ -1,9 +1,8 @@
-//! Alternatives of a launch: each fallback offering must meet the requirements of the launch
-//! itself.
+//! Alternatives of a launch: each fallback offering must meet the requirements of the launch.
 //!
-//! Inter-pod rules bind pods to a value of a topology key: the rules that they carry, and the rules
-//! of other pods that select them. A fallback node must keep that value. Several launches may fall
-//! back at once, so another value cannot be verified one launch at a time.
+//! Inter-pod rules bind pods to a value of a topology key. These are the rules that a pod carries,
+//! and the rules of other pods that select it. A fallback node must keep that value. Several
+//! launches may fall back at once, so another value cannot be verified for one launch alone.
 //!
 //! Launches of one pool that differ only in their key share their results.
 
@@ -28,10 +27,11 @@ use crate::model::reason::Alternative;
 use crate::model::units::{MicroUsd, Resources};
 use crate::plan::wire::NodeState;
 
-/// A broken rule and the message.
+/// A broken rule, with the message.
 type RuleFailure = (&'static str, String);
 
-/// Returns the failure for a launch that cannot be verified, which is never treated as valid.
+/// Returns the failure for a launch that cannot be verified. Such a launch is never treated as
+/// valid.
 fn unverifiable() -> RuleFailure {
     ("alternatives/fit", "its launch cannot be verified".to_owned())
 }
@@ -53,26 +53,26 @@ struct CheckedLaunch<'a> {
     after: &'a NodeState,
     end_node: usize,
     launch_key: usize,
-    /// Topology keys that its pods are bound to.
+    /// Topology keys that the pods of the launch are bound to.
     bound_keys: BTreeSet<&'a LabelKey>,
-    /// Pod sets that are placed there.
+    /// Pod sets that the plan places on the node.
     placed: Vec<usize>,
     requested: Resources,
 }
 
-/// The node that a fallback offering gives.
+/// The node that a fallback offering launches.
 struct AlternativeNode {
     labels: Labels,
     allocatable: Resources,
-    /// Pod sets of its DaemonSet pods.
+    /// Pod sets of the DaemonSet pods.
     daemons: Vec<usize>,
-    /// Sum of their requests.
+    /// Sum of the requests of the DaemonSet pods.
     daemon_requests: Resources,
-    /// Reasons why pods of a constraint class are not admitted, as far as computed.
+    /// Cached reasons why pods of a constraint class are not admitted.
     refusals: BTreeMap<usize, Option<String>>,
 }
 
-/// Results of checks so far.
+/// Cached results of checks.
 struct AlternativeChecker<'a> {
     context: &'a CheckContext<'a>,
     state: &'a EndState<'a>,
@@ -80,36 +80,44 @@ struct AlternativeChecker<'a> {
     bound_keys: Vec<BTreeSet<&'a LabelKey>>,
     /// Constraint class of each pod set: equal for pod sets that the same nodes admit.
     constraint_classes: Vec<usize>,
-    /// The pod group of each pod set that has one.
+    /// Pod group of each pod set; `None` for DaemonSet and static pods.
     groups: Vec<Option<&'a PodGroup>>,
-    /// Whether any pod selects its node by the node's key.
+    /// True if any pod selects its node by the node's key.
     selects_by_key: bool,
     node_index: BTreeMap<&'a Address, usize>,
     launch_keys: BTreeMap<LaunchKey<'a>, usize>,
     alternative_nodes: BTreeMap<(usize, StatedOffering<'a>), Result<AlternativeNode, RuleFailure>>,
-    /// Parts of a pod set that every alternative of a launch admits, by launch; for pod sets whose
-    /// pods differ.
+    /// Parts of a pod set with partitions that every alternative of a launch admits, by pod set and
+    /// launch.
     parts: BTreeMap<usize, BTreeMap<usize, BTreeSet<usize>>>,
 }
 
 pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
     let mut checker = AlternativeChecker::new(context, state);
-    for of in &context.plan.capacity.alternatives {
-        let row = context.row(&of.address).filter(|row| row.action.creates());
+    for alternatives in &context.plan.capacity.alternatives {
+        let row = context.row(&alternatives.address).filter(|row| row.action.creates());
         let Some((row, after)) = row.and_then(|row| Some((row, row.after?))) else {
-            violations.report_row("alternatives/row", &of.address, "nothing is launched there");
+            violations.report_row(
+                "alternatives/row",
+                &alternatives.address,
+                "nothing is launched there",
+            );
             continue;
         };
-        if !of.offerings.is_sorted_by_key(|offering| offering.hourly) {
-            violations.report_row("alternatives/order", &of.address, "they are not cheapest first");
+        if !alternatives.offerings.is_sorted_by_key(|offering| offering.hourly) {
+            violations.report_row(
+                "alternatives/order",
+                &alternatives.address,
+                "they are not cheapest first",
+            );
         }
         let Some(launch) = checker.launch(row, after) else { continue };
-        for offering in &of.offerings {
+        for offering in &alternatives.offerings {
             let what = (offering.instance_type.as_str(), offering.zone.as_str());
             if let Some((rule, fault)) = checker.broken_rule(&launch, offering) {
                 violations.report_row(
                     rule,
-                    &of.address,
+                    &alternatives.address,
                     format!("{} in {}: {fault}", what.0, what.1),
                 );
             }
@@ -118,7 +126,7 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
     for (pod_set, only) in &checker.parts {
         let Some(group) = checker.groups[*pod_set] else { continue };
         let pod_set = &state.pod_sets[*pod_set];
-        if let Some((address, pods)) = unassigned_pods((state, pod_set), group, only) {
+        if let Some((address, pods)) = unassigned_pods(state, pod_set, group, only) {
             let fault = format!(
                 "{}: of {pods} pods here and on equal nodes, some cannot run on the alternatives",
                 pod_set.name
@@ -149,8 +157,8 @@ impl<'a> AlternativeChecker<'a> {
         }
     }
 
-    /// Returns the data that every alternative of a launch is checked against; `None` where the
-    /// launch itself cannot be verified.
+    /// Returns the data that every alternative of a launch is checked against; `None` if the launch
+    /// itself cannot be verified.
     fn launch(&mut self, row: &CheckedRow<'_>, after: &'a NodeState) -> Option<CheckedLaunch<'a>> {
         let end_node = *self.node_index.get(row.address)?;
         let launch_key = self.launch_key(after)?;
@@ -158,8 +166,8 @@ impl<'a> AlternativeChecker<'a> {
         let here = state.sets_by_node[end_node].iter().copied();
         let placed = here.filter(|pod_set| state.pod_sets[*pod_set].kind == PodSetKind::Placed);
         let placed: Vec<usize> = placed.collect();
-        // DaemonSet pods run on every node, whichever offering is launched. Rules that select them
-        // decide about other pods.
+        // DaemonSet pods run on every node, independent of the offering. Rules that select them
+        // restrict other pods.
         let bound_keys =
             placed.iter().flat_map(|pod_set| &self.bound_keys[*pod_set]).copied().collect();
         let requested =
@@ -170,7 +178,7 @@ impl<'a> AlternativeChecker<'a> {
         Some(CheckedLaunch { after, end_node, launch_key, bound_keys, placed, requested })
     }
 
-    /// Returns the rule that `offering` breaks in the place of a launch, with the message.
+    /// Returns the rule that `offering` breaks as the alternative of a launch, with the message.
     fn broken_rule(
         &mut self,
         launch: &CheckedLaunch<'a>,
@@ -241,7 +249,7 @@ impl<'a> AlternativeChecker<'a> {
         Some(*self.launch_keys.entry(launch_key).or_insert(next))
     }
 
-    /// Returns the node that `offering` gives; `None` where the launch itself cannot be verified.
+    /// Returns the node that `offering` launches; `None` if the launch itself cannot be verified.
     fn alternative_node(
         &self,
         after: &NodeState,
@@ -260,7 +268,7 @@ impl<'a> AlternativeChecker<'a> {
                 "the catalog does not offer it".to_owned(),
             )));
         };
-        let labels = alternative_labels(after, (chosen, kind), listed);
+        let labels = alternative_labels(after, chosen, kind, listed);
         let listed_price = context.catalog_offering(kind, zone, *capacity_type, &labels)?;
         if listed_price.price != Some(*hourly) {
             let price = listed_price.price.as_ref().map(MicroUsd::to_string);
@@ -268,7 +276,7 @@ impl<'a> AlternativeChecker<'a> {
             let fault = format!("it costs {price}, not {hourly}");
             return Some(Err(("alternatives/price", fault)));
         }
-        if is_excluded(context, instance_type, (zone, *capacity_type)) {
+        if is_excluded(context, instance_type, zone, *capacity_type) {
             let fault = "EC2 recently had insufficient capacity of it".to_owned();
             return Some(Err(("alternatives/excluded", fault)));
         }
@@ -292,7 +300,7 @@ impl<'a> AlternativeChecker<'a> {
 }
 
 impl AlternativeNode {
-    /// Returns the reason why the node admits no pod of `group`, which is of `constraint_class`.
+    /// Returns the reason why the node admits no pod of `group`, a member of `constraint_class`.
     fn refusal(
         &mut self,
         constraint_class: usize,
@@ -309,7 +317,7 @@ impl AlternativeNode {
     }
 }
 
-/// Numbers the constraint classes of pod sets. A workload whose pods differ has a class of its own.
+/// Returns the constraint class of each pod set. A workload with partitions has its own class.
 fn constraint_classes(context: &CheckContext<'_>, pod_sets: &[PodSet]) -> Vec<usize> {
     let mut known: BTreeMap<(&NodeChoice, &[Toleration]), usize> = BTreeMap::new();
     let mut constraint_classes = Vec::new();

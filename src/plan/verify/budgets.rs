@@ -17,14 +17,15 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     for pool in context.facts.desired.pools.values() {
         let nodes: Vec<&Node> = nodes(context, pool);
         let down = nodes.iter().filter(|node| !node.ready).count();
-        for budget in pool.budgets.iter().filter(|budget| holds(budget, context.plan.timestamp)) {
+        for budget in pool.budgets.iter().filter(|budget| is_active(budget, context.plan.timestamp))
+        {
             let removed = context.rows.iter().filter(|row| is_of(row, pool));
-            let removed = removed.filter(|row| concerns(budget, row)).count();
-            let most = most(budget, nodes.len()).saturating_sub(down);
-            if removed > most {
+            let removed = removed.filter(|row| covers(budget, row)).count();
+            let nodes_allowed = nodes_allowed(budget, nodes.len()).saturating_sub(down);
+            if removed > nodes_allowed {
                 let fault = format!(
-                    "pool {} loses {removed} nodes, its budget of {} allows {most} of {} to be \
-                     removed while {down} are not Ready",
+                    "pool {} loses {removed} nodes, its budget of {} allows {nodes_allowed} of {} to \
+                     be removed while {down} are not Ready",
                     pool.name,
                     budget.nodes,
                     nodes.len()
@@ -35,7 +36,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     }
 }
 
-/// Returns the nodes of this cluster's instances of the pool.
+/// Returns the nodes of the managed instances of the pool.
 fn nodes<'a>(context: &CheckContext<'a>, pool: &Pool) -> Vec<&'a Node> {
     let observed = context.facts.observed;
     let is_of = |node: &&Node| {
@@ -49,7 +50,7 @@ fn nodes<'a>(context: &CheckContext<'a>, pool: &Pool) -> Vec<&'a Node> {
 }
 
 /// Returns whether a budget is active: always, or within its duration after a scheduled start.
-fn holds(budget: &Budget, at: Timestamp) -> bool {
+fn is_active(budget: &Budget, at: Timestamp) -> bool {
     let (Some(schedule), Some(duration)) = (&budget.schedule, budget.duration) else {
         return true;
     };
@@ -66,7 +67,7 @@ fn is_of(row: &CheckedRow<'_>, pool: &Pool) -> bool {
 }
 
 /// Returns whether the row removes a node for a reason that the budget covers.
-fn concerns(budget: &Budget, row: &CheckedRow<'_>) -> bool {
+fn covers(budget: &Budget, row: &CheckedRow<'_>) -> bool {
     let because = row.explain.and_then(|explain| match &explain.reason {
         Reason::Retire { because } => Some(because),
         Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
@@ -89,10 +90,10 @@ fn concerns(budget: &Budget, row: &CheckedRow<'_>) -> bool {
         && (budget.reasons.is_empty() || budget.reasons.iter().any(|named| named == reason))
 }
 
-/// Returns how many of `there` nodes a budget allows to remove. Percentages are rounded up.
-fn most(budget: &Budget, there: usize) -> usize {
+/// Returns the number of `total` nodes that a budget allows to remove. Percentages are rounded up.
+fn nodes_allowed(budget: &Budget, total: usize) -> usize {
     let (digits, is_share) =
         budget.nodes.strip_suffix('%').map_or((budget.nodes.as_str(), false), |text| (text, true));
     let number = digits.trim().parse::<usize>().unwrap_or(0);
-    if is_share { (there.saturating_mul(number)).div_ceil(100) } else { number }
+    if is_share { (total.saturating_mul(number)).div_ceil(100) } else { number }
 }

@@ -1,4 +1,4 @@
-//! Preconditions: every change has the ones that make it safe, and each of them can hold.
+//! Preconditions: every change has the preconditions that make it safe, and each of them can hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,8 @@ use crate::plan::wire::{Condition, Precondition};
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     let stated = &context.plan.capacity.base.preconditions;
     if !stated.windows(2).all(|pair| pair[0] < pair[1]) {
-        violations.report_plan(
-            "conditions/order",
-            "preconditions are not in order, or occur \
-                                                    twice",
-        );
+        violations
+            .report_plan("conditions/order", "preconditions are not in order, or occur twice");
     }
     let stated: BTreeSet<&Precondition> = stated.iter().collect();
     let pods = LivePods::new(context);
@@ -29,7 +26,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         }
     }
     for precondition in stated {
-        possible(context, precondition, violations);
+        check_possible(context, precondition, violations);
     }
 }
 
@@ -67,11 +64,11 @@ fn keeps_key(row: &CheckedRow<'_>) -> bool {
     row.action == RowAction::Replace && key.is_some() && key == row.change.index.as_ref()
 }
 
-/// Observed pods, without those of DaemonSets.
+/// Observed pods, without DaemonSet pods.
 struct LivePods<'a> {
     /// Workloads with pods on each node.
     owners: BTreeMap<&'a NodeName, BTreeSet<&'a WorkloadId>>,
-    /// Replicas of each workload, or its number of pods where the replicas are unknown.
+    /// Replicas of each workload, or the number of its pods if the replicas are unknown.
     live: BTreeMap<&'a WorkloadId, u32>,
 }
 
@@ -79,7 +76,7 @@ impl<'a> LivePods<'a> {
     fn new(context: &CheckContext<'a>) -> Self {
         let observed = context.facts.observed;
         let (mut owners, mut live) = (BTreeMap::<_, BTreeSet<_>>::new(), BTreeMap::new());
-        // Plans without a removal are most common and do not need this index, which is large.
+        // The index is large, and most plans have no removal and do not need it.
         if !context.rows.iter().any(|row| row.action.deletes()) {
             return Self { owners, live };
         }
@@ -96,7 +93,7 @@ impl<'a> LivePods<'a> {
     }
 
     /// Returns the workloads on the row's node that must shrink, with their planned counts. Until
-    /// they have shrunk, they occupy capacity that the plan uses elsewhere.
+    /// they shrink, they occupy capacity that the plan uses for other pods.
     fn shrinking(
         &self,
         context: &CheckContext<'_>,
@@ -117,7 +114,11 @@ fn planned(context: &CheckContext<'_>, workload: &WorkloadId) -> u32 {
 }
 
 /// Checks that a precondition belongs to a row that changes, and that it holds in the observation.
-fn possible(context: &CheckContext<'_>, precondition: &Precondition, violations: &mut Violations) {
+fn check_possible(
+    context: &CheckContext<'_>,
+    precondition: &Precondition,
+    violations: &mut Violations,
+) {
     let Precondition { address, condition } = precondition;
     if let Condition::GroupIs { group, desired } = condition {
         let live = context.facts.observed.groups.get(group);
@@ -131,16 +132,15 @@ fn possible(context: &CheckContext<'_>, precondition: &Precondition, violations:
         return violations.report_row(
             "conditions/row",
             address,
-            "a precondition of a row that \
-                                                                 does not change",
+            "a precondition of a row that does not change",
         );
     };
     let fault = match condition {
         Condition::InstanceIs { instance_id, node_uid } => {
             let uid = context.node_for_instance(instance_id).map(|node| &node.uid);
             let known = context.facts.observed.instances.contains_key(instance_id);
-            let holds = known && uid == node_uid.as_ref();
-            (!holds).then(|| format!("{instance_id} differs from the observation"))
+            let is_met = known && uid == node_uid.as_ref();
+            (!is_met).then(|| format!("{instance_id} differs from the observation"))
         }
         Condition::GroupIs { .. } => None,
         Condition::KeyUnused { pool, key } => context

@@ -26,7 +26,7 @@ pub(super) enum RowAction {
     Update,
     Delete,
     Replace,
-    /// The list of actions is invalid. That is a violation of its own, and no other rule applies.
+    /// The list of actions is invalid. Rule `row/actions` reports this, and no other rule applies.
     Unknown,
 }
 
@@ -87,16 +87,16 @@ impl CheckedRow<'_> {
 
 /// Running pods of one workload on one node.
 pub(super) struct RunningPods<'c> {
-    /// The key of the workload.
+    /// Key of the workload.
     pub(super) key: &'c str,
     pub(super) group: &'c PodGroup,
-    /// Number on this node.
+    /// Number of pods on this node.
     pub(super) pods: u32,
-    /// Number on all nodes.
+    /// Number of pods on all nodes.
     pub(super) on_all_nodes: u32,
 }
 
-/// Resources of nodes, by pool and type.
+/// Resources of nodes, by pool and instance type.
 type Allocations<'a> = BTreeMap<&'a PoolName, BTreeMap<&'a InstanceTypeName, Allocation>>;
 
 pub(super) struct CheckContext<'a> {
@@ -110,21 +110,21 @@ pub(super) struct CheckContext<'a> {
     pub(super) overlays: Overlays<'a>,
     /// Pod groups of the demand, by workload key.
     pub(super) groups: BTreeMap<String, &'a PodGroup>,
-    /// Pods that Fargate runs or should run, by workload key.
+    /// Pods on Fargate, by workload key.
     pub(super) fargate: BTreeMap<String, &'a FargatePods>,
-    /// Keys of the pod groups with their numbers of running pods, in the order of the demand.
+    /// Keys of the pod groups with the numbers of running pods, in the order of the demand.
     keys: Vec<(String, u32)>,
     /// Pod groups with running pods on each node, by their index in the demand.
     running: BTreeMap<&'a NodeName, Vec<(usize, u32)>>,
     /// Requirements of each pool, or the error of reading them.
     requirements: BTreeMap<&'a PoolName, Result<Requirements, String>>,
-    /// Resources of a node of a pool and type.
+    /// Resources of nodes that the plan names.
     allocations: Allocations<'a>,
     /// Index of an address in `rows`.
     row_index: BTreeMap<&'a Address, usize>,
     /// Observed nodes by instance.
     nodes: BTreeMap<&'a InstanceId, &'a Node>,
-    /// Our instances by pool and key; one each, unless an earlier apply failed.
+    /// Managed instances by pool and key. A key has several instances only after a failed apply.
     key_holders: BTreeMap<(&'a str, &'a str), Vec<&'a Instance>>,
 }
 
@@ -192,8 +192,8 @@ impl<'a> CheckContext<'a> {
         self.nodes.get(instance).copied()
     }
 
-    /// Returns an instance that uses `key` in `pool` and is not shutting down, except the one that
-    /// `row` replaces.
+    /// Returns an instance that uses `key` in `pool` and is not shutting down. The instance that
+    /// `row` replaces does not count.
     pub(super) fn key_holder(
         &self,
         pool: &PoolName,
@@ -206,18 +206,18 @@ impl<'a> CheckContext<'a> {
         key_holders.copied().find(|holder| !gone(holder.state) && Some(&holder.id) != replaced)
     }
 
-    /// Returns the keys in `pool` that our instances carry, including those that are shutting down.
+    /// Returns the keys of managed instances in `pool`, including instances that are shutting down.
     pub(super) fn used_keys(&self, pool: &PoolName) -> BTreeSet<&'a str> {
         let keys = self.key_holders.keys().filter(|(of, _)| *of == pool.as_str());
         keys.map(|(_, key)| *key).collect()
     }
 
-    /// Returns whether `instance` carries our tags for the cluster observed.
+    /// Returns whether `instance` carries our tags for the observed cluster.
     pub(super) fn is_managed(&self, instance: &Instance) -> bool {
         instance.is_managed_by(&self.facts.observed.cluster.name)
     }
 
-    /// Returns whether another of our instances carries the same key in the same pool.
+    /// Returns whether another managed instance carries the same key in the same pool.
     pub(super) fn shares_key(&self, instance: &Instance) -> bool {
         let of = |i: &Instance| (i.tags.get(tag::POOL).cloned(), i.tags.get(tag::KEY).cloned());
         let own = of(instance);
@@ -259,7 +259,7 @@ impl<'a> CheckContext<'a> {
         self.group(row.after.or(row.before)?.pool.as_ref()?)
     }
 
-    /// Returns whether an instance is a member of the live group that `group` is.
+    /// Returns whether an instance is a member of the live group of `group`.
     pub(super) fn is_member(&self, instance: &Instance, group: &NodeGroup) -> bool {
         let of = instance.group.as_ref().and_then(|of| self.facts.observed.groups.get(&of.name));
         of.is_some_and(|live| group.matches_live_group(&live.name, &live.tags))
@@ -275,8 +275,8 @@ impl<'a> CheckContext<'a> {
         self.facts.catalog.types.get(state.instance_type.as_ref()?)
     }
 
-    /// Returns the resources of a node of `pool` and `kind` with `labels`; `None` where the node
-    /// class is not declared.
+    /// Returns the resources of a node of `pool` and `kind` with `labels`; `None` if the node class
+    /// is not declared.
     pub(super) fn allocation(
         &self,
         pool: &Pool,
@@ -290,8 +290,8 @@ impl<'a> CheckContext<'a> {
 
     /// Returns the offering of `state`, if the catalog has it.
     ///
-    /// Reserved instances cost nothing more. Whether the reservation is usable is checked
-    /// elsewhere.
+    /// A reserved instance has price zero. Module `reservations` checks that the reservation is
+    /// usable.
     pub(super) fn offering(&self, state: &NodeState) -> Option<Offering> {
         let (zone, capacity_type) = (state.zone.as_ref()?, state.capacity_type?);
         let kind = self.kind(state)?;
@@ -344,7 +344,7 @@ fn requirements(pool: &Pool) -> Result<Requirements, String> {
     pool.requirements.iter().map(set).collect()
 }
 
-/// Computes the resources of every pool and type that the plan names together.
+/// Computes the resources of every combination of pool and instance type that the plan names.
 fn allocations<'a>(plan: &'a Plan, facts: &Facts<'a>) -> Allocations<'a> {
     let changes = plan.resource_changes.iter();
     let states = changes.clone().flat_map(|row| [&row.change.before, &row.change.after]).flatten();
@@ -371,7 +371,7 @@ fn allocations<'a>(plan: &'a Plan, facts: &Facts<'a>) -> Allocations<'a> {
     known
 }
 
-/// Returns our instances that have a key, with pool and key.
+/// Returns the managed instances that have a key, with pool and key.
 fn instances_with_keys(observed: &Observed) -> impl Iterator<Item = (&str, &str, &Instance)> {
     let ours = observed.instances.values().filter(|i| i.is_managed_by(&observed.cluster.name));
     ours.filter_map(|i| Some((i.tags.get(tag::POOL)?.as_str(), i.tags.get(tag::KEY)?.as_str(), i)))

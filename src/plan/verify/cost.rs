@@ -10,7 +10,8 @@ use crate::plan::wire::{NodeState, ResourceKind};
 /// 100 % in hundredths of a percent.
 const WHOLE: i128 = 10_000;
 
-/// Most digits of a percentage before the point, so that no product below overflows.
+/// Maximum number of digits before the decimal point. With more digits, a product below could
+/// overflow.
 const WHOLE_DIGITS_MAX: usize = 15;
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
@@ -35,10 +36,10 @@ fn prices(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Vio
         [("before", row.before, hourly_before(row)), ("after", row.after, hourly_after(row))]
     {
         let known = state.map(|state| known_prices(context, state)).unwrap_or_default();
-        // Foreign nodes need no price.
-        let must = row.change.kind == ResourceKind::Ec2Instance && !known.is_empty();
-        let right = stated.map_or(!must, |price| known.contains(&price));
-        if !right {
+        // Unmanaged nodes need no price.
+        let is_required = row.change.kind == ResourceKind::Ec2Instance && !known.is_empty();
+        let is_valid = stated.map_or(!is_required, |price| known.contains(&price));
+        if !is_valid {
             let (stated, known) = (words(&stated), words(&known));
             let fault = format!("the price {when} is stated as {stated}, known are {known}");
             violations.report_row("cost/price", row.address, fault);
@@ -56,14 +57,15 @@ fn known_prices(context: &CheckContext<'_>, state: &NodeState) -> Vec<MicroUsd> 
 
 /// Returns the offering of `state`.
 ///
-/// If the catalog does not have its zone, the on-demand offering of the same type elsewhere in the
-/// region is used, since price lists are regional. A spot price is valid in one zone alone.
+/// If the catalog lacks the zone, an on-demand state uses the offering of another zone, since price
+/// lists are regional. A spot price is valid in one zone only.
 fn priced_offering(context: &CheckContext<'_>, state: &NodeState) -> Option<Offering> {
     context.offering(state).or_else(|| {
-        let (kind, bought) = (context.kind(state)?, state.capacity_type?);
+        let (kind, capacity_type) = (context.kind(state)?, state.capacity_type?);
         let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
-        let elsewhere = kind.offerings.iter().find(listed).filter(|o| o.capacity_type == bought)?;
-        context.catalog_offering(kind, &elsewhere.zone, bought, &state.labels)
+        let elsewhere =
+            kind.offerings.iter().find(listed).filter(|o| o.capacity_type == capacity_type)?;
+        context.catalog_offering(kind, &elsewhere.zone, capacity_type, &state.labels)
     })
 }
 
@@ -115,19 +117,14 @@ fn bound(context: &CheckContext<'_>, violations: &mut Violations) {
     if bound < MicroUsd::ZERO {
         violations.report_plan("cost/bound", format!("the bound {bound} is negative"));
     }
-    // The bound applies to fleets that hold the same pods at a price. It says nothing if pods are
-    // unschedulable or run on unpriced nodes.
-    let free =
+    // The bound applies to fleets of priced nodes that hold the same pods. It does not apply if
+    // pods are unschedulable or run on unpriced nodes.
+    let is_unpriced =
         |row: &CheckedRow<'_>| hourly_after(row).is_none() && row.pods().any(|(_, pods)| pods > 0);
     let has_unschedulable = !context.plan.capacity.unschedulable.is_empty();
-    if bound > after && !has_unschedulable && !context.rows.iter().any(free) {
-        violations.report_plan(
-            "cost/bound",
-            format!(
-                "the bound {bound} is above the price \
-                                                      {after}"
-            ),
-        );
+    if bound > after && !has_unschedulable && !context.rows.iter().any(is_unpriced) {
+        violations
+            .report_plan("cost/bound", format!("the bound {bound} is above the price {after}"));
     }
     let Some(stated) = hundredths(&cost.gap_percent) else {
         let fault = format!("gap_percent `{}` is not a number with two decimals", cost.gap_percent);
@@ -140,13 +137,13 @@ fn bound(context: &CheckContext<'_>, violations: &mut Violations) {
 }
 
 /// Returns whether `after` is `stated` hundredths of a percent above `bound`, with any rounding.
-/// With a zero bound there is no percentage to state.
+/// With a zero bound, any percentage is accepted.
 fn gap_holds(stated: i128, after: MicroUsd, bound: MicroUsd) -> bool {
     let (after, bound) = (i128::from(after.0), i128::from(bound.0));
     bound <= 0 || (stated * bound - (after - bound) * WHOLE).abs() < bound
 }
 
-/// Reads `24.33` as 2433; `None` unless there are exactly two digits after the point.
+/// Parses `24.33` as 2433; `None` unless there are exactly two decimals.
 fn hundredths(text: &str) -> Option<i128> {
     let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
     let (whole, fraction) = digits.split_once('.')?;

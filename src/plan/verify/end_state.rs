@@ -1,9 +1,8 @@
 //! The state after a plan: its nodes and the pods on them.
 //!
 //! It separates staying from arriving pods. If a retained node runs `n` pods of a workload and `m`
-//! are planned, the smaller number stays and the rest arrives. DaemonSet pods start with their
-//! node, and static pods belong to it, so both precede all other pods. This module does not know
-//! what is allowed; the rules do.
+//! are planned, the smaller number stays and the rest arrives. DaemonSet pods and static pods start
+//! with their node, so both precede all other pods. This module checks no rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,34 +26,35 @@ pub(super) struct EndState<'a> {
 pub(super) struct EndNode<'a> {
     pub(super) row: &'a CheckedRow<'a>,
     pub(super) after: &'a NodeState,
-    /// Name in Kubernetes of a retained node.
+    /// Node name in Kubernetes; `None` before the node joins.
     pub(super) name: Option<&'a NodeName>,
-    /// Whether it is a retained node that is cordoned or not Ready. Such a node has a taint that no
-    /// plan shows.
+    /// True for a retained node that is cordoned or not Ready. Such a node has a taint that the
+    /// plan does not state.
     pub(super) closed: bool,
-    /// Whether it is an instance that has not joined and whose future node is unknown, because its
-    /// pool no longer makes such nodes. No pod is planned there, and no rule applies.
+    /// True for an instance that has not joined and whose pool no longer declares its kind of node.
+    /// The properties of its node are unknown. No pod is planned on it, and no rule applies.
     pub(super) unknown: bool,
 }
 
-/// Pods that are equal to every rule: those of one workload, one DaemonSet or one static template.
+/// Pods that no rule distinguishes: those of one workload, one DaemonSet or one static template.
 pub(super) struct PodSet {
     /// `namespace/kind/name`.
     pub(super) name: String,
     pub(super) shape: Arc<PodShape>,
     pub(super) kind: PodSetKind,
-    /// Its pods by node.
+    /// Pods by node.
     pub(super) by_node: BTreeMap<usize, Presence>,
 }
 
 /// Origin of the pods of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PodSetKind {
-    /// Placed by the plan.
+    /// Pods that the plan places.
     Placed,
     /// DaemonSet pods, which run on every node that admits them.
     Daemon,
-    /// Bound to their node: static pods, and DaemonSet pods on nodes that should not admit them.
+    /// Pods bound to their node: static pods, and DaemonSet pods on nodes that should not admit
+    /// them.
     Fixed,
 }
 
@@ -79,11 +79,11 @@ impl Presence {
 impl<'a> EndNode<'a> {
     fn from_row(row: &'a CheckedRow<'a>) -> Option<Self> {
         let after = row.after?;
-        let kept = row.before.filter(|_| row.action.keeps());
-        let node = row.node.filter(|_| kept.is_some());
+        let retained = row.before.filter(|_| row.action.keeps());
+        let node = row.node.filter(|_| retained.is_some());
         let closed = node.is_some_and(|node| node.unschedulable || !node.ready);
-        let name = kept.and_then(|state| state.node.as_ref());
-        let unknown = kept.is_some() && name.is_none() && after.labels.is_empty();
+        let name = retained.and_then(|state| state.node.as_ref());
+        let unknown = retained.is_some() && name.is_none() && after.labels.is_empty();
         Some(Self { row, after, name, closed, unknown })
     }
 
@@ -121,7 +121,7 @@ impl<'a> EndState<'a> {
     }
 }
 
-/// Returns the pods of workloads. The rules of `fit` report unknown workloads.
+/// Returns the pods of workloads. Module `fit` reports unknown workloads.
 fn placed(context: &CheckContext<'_>, end_nodes: &[EndNode<'_>]) -> Vec<PodSet> {
     let pod_set = |(name, group): (&String, &&crate::demand::PodGroup)| PodSet {
         name: name.clone(),
@@ -160,8 +160,8 @@ fn daemons(context: &CheckContext<'_>, end_nodes: &[EndNode<'_>]) -> Vec<PodSet>
     context.facts.demand.daemons.iter().map(pod_set).collect()
 }
 
-/// Returns the pods that no plan moves and no demand counts: static pods, and DaemonSet pods on
-/// nodes that should not admit them.
+/// Returns pods outside of plan and demand: static pods, and DaemonSet pods on nodes that should
+/// not admit them.
 fn fixed(context: &CheckContext<'_>, end_nodes: &[EndNode<'_>], daemons: &[PodSet]) -> Vec<PodSet> {
     let observed = context.facts.observed;
     let shape_context = ShapeContext::new(context.facts.desired);
@@ -173,7 +173,7 @@ fn fixed(context: &CheckContext<'_>, end_nodes: &[EndNode<'_>], daemons: &[PodSe
     let mut fixed: BTreeMap<(&Namespace, &str), PodSet> = BTreeMap::new();
     for pod in observed.pods.iter().filter(|pod| pod.is_active()) {
         let set = pod.owner.as_ref().filter(|owner| owner.kind == WorkloadKind::DaemonSet);
-        // Skip the node lookup for most pods, which are neither.
+        // Most pods are neither, so the node lookup is skipped for them.
         if !pod.mirror && set.is_none() {
             continue;
         }

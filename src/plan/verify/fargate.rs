@@ -12,14 +12,14 @@ use crate::model::units::MicroUsd;
 use crate::plan::wire::{FARGATE_REASON, FargateBill, FargateCost, FargateRow, UnschedulableRow};
 
 /// Memory that Fargate reserves in each microVM, in MiB.
-const OWN_SHARE_MIB: i64 = 256;
+const RESERVED_MIB: i64 = 256;
 const MIB: i64 = 1 << 20;
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     nodes(context, violations);
-    for (key, taken) in &context.fargate {
-        rows(context, key, taken, violations);
-        unrunnable(context, key, taken, violations);
+    for (key, fargate_pods) in &context.fargate {
+        rows(context, key, fargate_pods, violations);
+        unrunnable(context, key, fargate_pods, violations);
     }
     cost(context, violations);
 }
@@ -31,55 +31,59 @@ fn nodes(context: &CheckContext<'_>, violations: &mut Violations) {
         violations.report_row(
             "fargate/node",
             row.address,
-            "Fargate runs this node, so it must \
-                                                            not have a row",
+            "Fargate runs this node, so it must not have a row",
         );
     }
 }
 
-fn rows(context: &CheckContext<'_>, key: &str, taken: &FargatePods, violations: &mut Violations) {
+fn rows(
+    context: &CheckContext<'_>,
+    key: &str,
+    fargate_pods: &FargatePods,
+    violations: &mut Violations,
+) {
     let row = context.plan.capacity.demand.iter().find(|row| workload_key(&row.workload) == key);
     let stated = row.and_then(|row| row.fargate.as_ref());
-    let size = taken.size.as_ref().ok();
-    let holds =
-        FargateRow { profile: taken.profile.clone(), pods: taken.pods, size: size.copied() };
-    if stated != Some(&holds) {
+    let size = fargate_pods.size.as_ref().ok();
+    let actual = FargateRow {
+        profile: fargate_pods.profile.clone(),
+        pods: fargate_pods.pods,
+        size: size.copied(),
+    };
+    if stated != Some(&actual) {
         violations.report_plan(
             "fargate/row",
-            format!(
-                "the row of {key} does not match its pods \
-                                                       on Fargate"
-            ),
+            format!("the row of {key} does not match its pods on Fargate"),
         );
     }
     if let Some(size) = size
-        && !is_least(*size, taken)
+        && !is_least(*size, fargate_pods)
     {
         let FargateSize { cpu_milli, memory_mib } = size;
         let fault = format!("{key}: {cpu_milli}m and {memory_mib} MiB is not the size of its pods");
         violations.report_plan("fargate/size", fault);
     }
     let on_nodes = context.groups.get(key).map_or(0, |group| group.counts.planned);
-    if on_nodes.saturating_add(taken.pods) != taken.counts.planned {
+    if on_nodes.saturating_add(fargate_pods.pods) != fargate_pods.counts.planned {
         let fault = format!(
             "{key}: {on_nodes} pods for nodes and {} for Fargate are not the {} planned",
-            taken.pods, taken.counts.planned
+            fargate_pods.pods, fargate_pods.counts.planned
         );
         violations.report_plan("fargate/count", fault);
     }
 }
 
-/// Returns whether `size` is the smallest offered size that holds a pod and Fargate's own share.
-fn is_least(size: FargateSize, taken: &FargatePods) -> bool {
-    let (cpu, bytes) = (taken.requests.cpu.0, taken.requests.memory.0);
-    let holds = |(cpu_milli, memory_mib): (i64, i64)| {
-        cpu_milli >= cpu && (memory_mib - OWN_SHARE_MIB).saturating_mul(MIB) >= bytes
+/// Returns whether `size` is the smallest offered size that fits a pod and the reserved memory.
+fn is_least(size: FargateSize, fargate_pods: &FargatePods) -> bool {
+    let (cpu, bytes) = (fargate_pods.requests.cpu.0, fargate_pods.requests.memory.0);
+    let fits = |(cpu_milli, memory_mib): (i64, i64)| {
+        cpu_milli >= cpu && (memory_mib - RESERVED_MIB).saturating_mul(MIB) >= bytes
     };
-    let least = sizes().filter(|size| holds(*size)).min();
+    let least = sizes().filter(|size| fits(*size)).min();
     least == Some((size.cpu_milli, size.memory_mib))
 }
 
-/// Returns every Fargate size in the EKS table: vCPU in thousandths, and MiB.
+/// Returns every Fargate size in the EKS documentation, in thousandths of a vCPU and MiB.
 fn sizes() -> impl Iterator<Item = (i64, i64)> {
     let gb = |from: i64, to: i64, step: usize| (from..=to).step_by(step).map(|gb| gb * 1024);
     let quarter = [512, 1024, 2048].into_iter().map(|mib| (250, mib));
@@ -100,16 +104,16 @@ pub(super) fn is_unrunnable(row: &UnschedulableRow) -> bool {
 fn unrunnable(
     context: &CheckContext<'_>,
     key: &str,
-    taken: &FargatePods,
+    fargate_pods: &FargatePods,
     violations: &mut Violations,
 ) {
     let rows = context.plan.capacity.unschedulable.iter().filter(|row| is_unrunnable(row));
     let stated = total(rows.filter(|row| workload_key(&row.workload) == key), |row| row.pods);
-    let holds = if taken.size.is_err() { taken.pods } else { 0 };
-    if stated != holds {
+    let actual = if fargate_pods.size.is_err() { fargate_pods.pods } else { 0 };
+    if stated != actual {
         let fault = format!(
             "{key}: {stated} pods are stated as not runnable on Fargate, but \
-                             {holds} are"
+                             {actual} are"
         );
         violations.report_plan("fargate/stuck", fault);
     }
@@ -119,18 +123,21 @@ fn cost(context: &CheckContext<'_>, violations: &mut Violations) {
     let rates = context.facts.desired.fargate_rates;
     let demand = &context.facts.demand.fargate;
     let mut live: BTreeMap<FargateSize, u32> = BTreeMap::new();
-    for (size, pods) in demand.iter().flat_map(|taken| &taken.running) {
+    for (size, pods) in demand.iter().flat_map(|fargate_pods| &fargate_pods.running) {
         *live.entry(*size).or_default() += pods;
     }
-    let planned = demand.iter().filter_map(|taken| Some((*taken.size.as_ref().ok()?, taken.pods)));
+    let planned = demand
+        .iter()
+        .filter_map(|fargate_pods| Some((*fargate_pods.size.as_ref().ok()?, fargate_pods.pods)));
     let before = bill(live.into_iter(), rates);
     let after = bill(planned, rates);
-    let holds = (before.pods > 0 || after.pods > 0).then_some(FargateCost { rates, before, after });
+    let actual =
+        (before.pods > 0 || after.pods > 0).then_some(FargateCost { rates, before, after });
     violations.require_equal(
         "fargate/cost",
         "cost.fargate",
         &context.plan.capacity.cost.fargate,
-        &holds,
+        &actual,
     );
 }
 

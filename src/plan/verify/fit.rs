@@ -1,4 +1,4 @@
-//! Placement: all planned pods can run where the plan puts them, at the same time.
+//! Placement: all planned pods can run on their planned nodes at the same time.
 //!
 //! This file checks the properties of a single node and a single pod: labels, taints, names and
 //! resources. Module `inter_pod` checks the rules between pods.
@@ -15,35 +15,34 @@ use crate::model::ids::{Address, workload_key};
 use crate::model::units::{ResourceName, Resources};
 use crate::plan::wire::NodeState;
 
-/// Time after which a node must report its devices.
-const PLUGINS_START_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+/// Period after the creation of a node during which device plugins may still start.
+const DEVICE_PLUGIN_START_TIMEOUT: SignedDuration = SignedDuration::from_mins(15);
 
 pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
     for row in &context.rows {
-        named(context, row, violations);
+        check_workloads(context, row, violations);
     }
     for (index, end_node) in state.nodes.iter().enumerate() {
-        stays(context, state, index, violations);
+        check_staying_pods(context, state, index, violations);
         for (pod_set, _) in state.pods_on(index).filter(|(_, pods)| pods.arriving > 0) {
             admission(context, end_node, pod_set, violations);
         }
-        room(context, state, index, violations);
+        check_resources(context, state, index, violations);
     }
     placements(context, state, violations);
     part_assignment::check(context, state, violations);
     inter_pod::check(context, state, violations);
 }
 
-/// Checks that pods planned on a row belong to workloads of the demand, and that the row has a
-/// node.
-fn named(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+/// Checks that planned pods belong to workloads of the demand, and that their row retains or
+/// launches a node.
+fn check_workloads(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
     if row.after.is_none() {
         if row.pods().next().is_some() {
             violations.report_row(
                 "fit/gone",
                 row.address,
-                "pods are planned on a node that is \
-                                                            removed",
+                "pods are planned on a node that is removed",
             );
         }
         return;
@@ -52,20 +51,17 @@ fn named(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Viol
         violations.report_row(
             "fit/workload",
             row.address,
-            format!(
-                "{key} is not a workload of \
-                                                                    the demand"
-            ),
+            format!("{key} is not a workload of the demand"),
         );
     }
 }
 
-/// Checks that running pods stay on a retained node, since nothing drains it.
+/// Checks that running pods stay on a retained node, which is not drained.
 ///
-/// A shrinking workload may lose its surplus anywhere. Pods that the node no longer admits are
-/// rolled out by the workload's controller. Where requests were raised, not all running pods fit
-/// any more beside DaemonSet and static pods, and the rest is rolled out elsewhere.
-fn stays(
+/// A shrinking workload may lose its surplus pods on any node. The controller of a workload
+/// replaces pods that the node no longer admits. After an increase of requests, some running pods
+/// may no longer fit beside DaemonSet and static pods, and are replaced on other nodes.
+fn check_staying_pods(
     context: &CheckContext<'_>,
     state: &EndState<'_>,
     index: usize,
@@ -75,12 +71,12 @@ fn stays(
     let Some((before, node)) = row.before.zip(*name) else { return };
     let overdrawn = || {
         let here = context.running_on(node);
-        let asked = here.map(|here| here.group.shape.requests.times(i64::from(here.pods)));
+        let requested = here.map(|here| here.group.shape.requests.times(i64::from(here.pods)));
         let others = state.pods_on(index).filter(|(pod_set, _)| pod_set.kind != PodSetKind::Placed);
         let others =
             others.map(|(pod_set, pods)| pod_set.shape.requests.times(i64::from(pods.staying)));
-        let asked = asked.chain(others).fold(Resources::default(), |sum, r| sum.plus(&r));
-        !asked.fits(&resources(&before.allocatable))
+        let requested = requested.chain(others).fold(Resources::default(), |sum, r| sum.plus(&r));
+        !requested.fits(&resources(&before.allocatable))
     };
     for RunningPods { key, group, pods: running, on_all_nodes } in context.running_on(node) {
         let pods = row.planned(key);
@@ -124,43 +120,46 @@ fn admission(
 
 /// Checks that the node has resources for arriving pods beside staying pods and DaemonSets.
 ///
-/// A retained node may be overcommitted already, because a DaemonSet grew or a limit was lowered.
-/// The plan did not cause that and only must not add to the shortage. A new node must hold
-/// everything.
-fn room(
+/// A retained node may already be overcommitted, for example after a DaemonSet raised its requests.
+/// The plan must not increase the shortage. A new node must fit all its pods.
+fn check_resources(
     context: &CheckContext<'_>,
     state: &EndState<'_>,
     index: usize,
     violations: &mut Violations,
 ) {
     let EndNode { row, after, .. } = &state.nodes[index];
-    let [mut daemons, mut stay, mut come] = [(); 3].map(|()| Resources::default());
-    for (pod_set, Presence { staying: here, arriving: comes }) in state.pods_on(index) {
+    let [mut daemons, mut staying_requests, mut arriving_requests] =
+        [(); 3].map(|()| Resources::default());
+    for (pod_set, Presence { staying: here, arriving: arriving_pods }) in state.pods_on(index) {
         let requests = &pod_set.shape.requests;
-        let sum = if pod_set.kind == PodSetKind::Daemon { &mut daemons } else { &mut stay };
+        let sum =
+            if pod_set.kind == PodSetKind::Daemon { &mut daemons } else { &mut staying_requests };
         if here > 0 {
             *sum = sum.plus(&requests.times(i64::from(here)));
         }
-        if comes > 0 {
-            come = come.plus(&requests.times(i64::from(comes)));
+        if arriving_pods > 0 {
+            arriving_requests = arriving_requests.plus(&requests.times(i64::from(arriving_pods)));
         }
     }
     let stated = row.explain.map(|explain| resources(&explain.daemons)).unwrap_or_default();
     violations.require_row_amounts(
         "fit/daemons",
         row.address,
-        ("the requests of DaemonSet pods", &stated, &daemons),
+        "the requests of DaemonSet pods",
+        &stated,
+        &daemons,
     );
     let mut allocatable = resources(&after.allocatable);
-    for (name, amount) in devices_to_come(context, row, after) {
+    for (name, amount) in expected_devices(context, row, after) {
         allocatable.extended.entry(name).or_insert(amount);
     }
-    let there = stay.plus(&daemons);
-    let all = there.plus(&come);
+    let present = staying_requests.plus(&daemons);
+    let all = present.plus(&arriving_requests);
     let short = if row.action.creates() {
         all.exceeding(&allocatable)
     } else {
-        come.exceeding(&allocatable.minus(&there))
+        arriving_requests.exceeding(&allocatable.minus(&present))
     };
     if !short.is_empty() {
         let fault = format!(
@@ -171,14 +170,14 @@ fn room(
     }
 }
 
-/// Returns the devices of a young node of ours whose device plugins may not have reported them yet.
-fn devices_to_come(
+/// Returns the devices of a recently created managed node, whose device plugins may still start.
+fn expected_devices(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
     after: &NodeState,
 ) -> BTreeMap<ResourceName, i64> {
     let young = row.node.is_some_and(|node| {
-        context.plan.timestamp.duration_since(node.created_at) <= PLUGINS_START_WITHIN
+        context.plan.timestamp.duration_since(node.created_at) <= DEVICE_PLUGIN_START_TIMEOUT
     });
     let ours = row.instance.is_some_and(|instance| context.is_managed(instance));
     let pool = after.pool.as_ref().and_then(|name| context.pool(name));
@@ -203,10 +202,10 @@ fn placements(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut
     let places: BTreeSet<_> = stated.keys().chain(expected.keys()).collect();
     for place in places {
         let of = |list: &BTreeMap<(&str, &Address), u32>| list.get(place).copied().unwrap_or(0);
-        let (stated, comes) = (of(&stated), of(&expected));
-        if stated != comes || stated == 0 {
+        let (stated, arriving_pods) = (of(&stated), of(&expected));
+        if stated != arriving_pods || stated == 0 {
             let fault = format!(
-                "{stated} pods of {} are listed for this node, {comes} are placed \
+                "{stated} pods of {} are listed for this node, {arriving_pods} are placed \
                                  here",
                 place.0
             );

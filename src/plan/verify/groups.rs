@@ -1,5 +1,5 @@
-//! Auto Scaling groups: foreign groups stay untouched, sizes follow from named members, and a new
-//! member promises only certain properties.
+//! Auto Scaling groups: undeclared groups stay unchanged, sizes match the named members, and a new
+//! member states only certain properties.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::plan::wire::{
 };
 
 /// Prefix of tags by which Cluster Autoscaler discovers groups.
-const CLAIM: &str = "k8s.io/cluster-autoscaler/";
-/// Prefix of tags that only describe nodes to it.
-const DESCRIPTION: &str = "k8s.io/cluster-autoscaler/node-template/";
-/// Part of the name of its Deployment, or of a label of its pods.
-const AUTOSCALER: &str = "cluster-autoscaler";
-const NAMES: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
+const DISCOVERY_TAG_PREFIX: &str = "k8s.io/cluster-autoscaler/";
+/// Prefix of tags that only describe nodes to Cluster Autoscaler.
+const TEMPLATE_TAG_PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// Part of the name of the Deployment of Cluster Autoscaler, or of a label of its pods.
+const AUTOSCALER_NAME: &str = "cluster-autoscaler";
+const AUTOSCALER_LABEL_KEYS: [&str; 3] = ["app.kubernetes.io/name", "app", "k8s-app"];
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     for row in &context.group_rows {
@@ -29,18 +29,17 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         let live = context.facts.observed.groups.get(row.name.as_str());
         match (declared, live) {
             (true, _) => {}
-            (false, Some(live)) => undeclared(row, live, violations),
+            (false, Some(live)) => check_undeclared(row, live, violations),
             (false, None) => {
                 violations.report_row(
                     "row/kind",
                     &row.address,
-                    "there is no such group, declared \
-                                                                 or live",
+                    "there is no such group, declared or live",
                 );
             }
         }
     }
-    one_each(context, violations);
+    check_unique_matches(context, violations);
     for group in context.facts.desired.node_groups.values() {
         let rows: Vec<&ResourceChange> = context
             .group_rows
@@ -55,7 +54,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
                 violations.report_plan("group/rows", fault);
             }
         }
-        untouched(context, group, violations);
+        check_unmanaged(context, group, violations);
         for row in context.rows.iter().filter(|row| row.action.creates() && is_of(row, &group.name))
         {
             member(context, group, row, violations);
@@ -65,29 +64,33 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
 
 /// Checks that no two declared groups match the same observed group, since both would count its
 /// members.
-fn one_each(context: &CheckContext<'_>, violations: &mut Violations) {
+fn check_unique_matches(context: &CheckContext<'_>, violations: &mut Violations) {
     let mut known: BTreeMap<&GroupName, &PoolName> = BTreeMap::new();
     for group in context.facts.desired.node_groups.values() {
-        let Some(there) = live(context, group) else { continue };
-        if let Some(other) = known.insert(&there.name, &group.name) {
-            let fault = format!("groups {other} and {} are both {}", group.name, there.name);
+        let Some(live) = live_group(context, group) else { continue };
+        if let Some(other) = known.insert(&live.name, &group.name) {
+            let fault = format!("groups {other} and {} are both {}", group.name, live.name);
             violations.report_plan("group/same", fault);
         }
     }
 }
 
 /// Checks that the row of an undeclared group leaves it unchanged.
-fn undeclared(row: &ResourceChange, live: &Group, violations: &mut Violations) {
-    let holds = Some(size_of(live));
+fn check_undeclared(row: &ResourceChange, live: &Group, violations: &mut Violations) {
+    let observed = Some(size_of(live));
     violations.require_row_equal(
         "group/before",
         &row.address,
-        ("before", &size(row.change.before.as_ref()), &holds),
+        "before",
+        &size(row.change.before.as_ref()),
+        &observed,
     );
     violations.require_row_equal(
         "group/after",
         &row.address,
-        ("after", &size(row.change.after.as_ref()), &holds),
+        "after",
+        &size(row.change.after.as_ref()),
+        &observed,
     );
     if row.change.actions.as_slice() != [Action::NoOp] {
         violations.report_row("group/claimed", &row.address, "the repository does not declare it");
@@ -107,7 +110,7 @@ fn is_of(row: &CheckedRow<'_>, pool: &PoolName) -> bool {
     row.after.or(row.before).and_then(|state| state.pool.as_ref()) == Some(pool)
 }
 
-fn live<'a>(context: &CheckContext<'a>, group: &NodeGroup) -> Option<&'a Group> {
+fn live_group<'a>(context: &CheckContext<'a>, group: &NodeGroup) -> Option<&'a Group> {
     context
         .facts
         .observed
@@ -124,33 +127,35 @@ fn declared(
     row: &ResourceChange,
     violations: &mut Violations,
 ) {
-    let there = live(context, group);
-    let holds =
-        there.map_or(GroupSize { name: None, min: group.min, max: group.max, desired: 0 }, size_of);
+    let live = live_group(context, group);
+    let expected_before =
+        live.map_or(GroupSize { name: None, min: group.min, max: group.max, desired: 0 }, size_of);
     let (before, after) = (size(row.change.before.as_ref()), size(row.change.after.as_ref()));
     violations.require_row_equal(
         "group/before",
         &row.address,
-        ("before", &before, &Some(holds.clone())),
+        "before",
+        &before,
+        &Some(expected_before.clone()),
     );
-    let of = |holds: fn(&CheckedRow<'_>) -> bool| {
-        count(context.rows.iter().filter(|row| holds(row) && is_of(row, &group.name)))
+    let members = |is_counted: fn(&CheckedRow<'_>) -> bool| {
+        count(context.rows.iter().filter(|row| is_counted(row) && is_of(row, &group.name)))
     };
-    let (launched, terminated) = (of(|row| row.action.creates()), of(|row| row.action.deletes()));
-    let desired = holds.desired.saturating_add(launched).saturating_sub(terminated);
-    let expected = GroupSize { desired, ..holds.clone() };
-    violations.require_row_equal("group/after", &row.address, ("after", &after, &Some(expected)));
+    let (launched, terminated) =
+        (members(|row| row.action.creates()), members(|row| row.action.deletes()));
+    let desired = expected_before.desired.saturating_add(launched).saturating_sub(terminated);
+    let expected = GroupSize { desired, ..expected_before.clone() };
+    violations.require_row_equal("group/after", &row.address, "after", &after, &Some(expected));
     let changes = row.change.actions.as_slice() != [Action::NoOp];
     if changes != (launched > 0 || terminated > 0) {
         violations.report_row(
             "group/actions",
             &row.address,
-            "its actions do not match those of \
-                                                              its members",
+            "its actions do not match those of its members",
         );
     }
-    // Auto Scaling enforces the bounds of the live group, the repository its own.
-    let (least, most) = (group.min.max(holds.min), group.max.min(holds.max));
+    // Auto Scaling enforces the bounds of the live group. The bounds of the repository apply too.
+    let (least, most) = (group.min.max(expected_before.min), group.max.min(expected_before.max));
     if launched > 0 && desired > most {
         let fault = format!("it grows to {desired} nodes, above its most, {most}");
         violations.report_row("group/bounds", &row.address, fault);
@@ -159,14 +164,16 @@ fn declared(
         let fault = format!("it shrinks to {desired} nodes, below its least, {least}");
         violations.report_row("group/bounds", &row.address, fault);
     }
-    resize(context, (group, row), (launched, &holds), violations);
+    resize(context, group, row, launched, &expected_before, violations);
 }
 
 /// Checks that a resized group names its terminated members and has a precondition on its size.
 fn resize(
     context: &CheckContext<'_>,
-    (group, row): (&NodeGroup, &ResourceChange),
-    (launched, holds): (u32, &GroupSize),
+    group: &NodeGroup,
+    row: &ResourceChange,
+    launched: u32,
+    before: &GroupSize,
     violations: &mut Violations,
 ) {
     if row.change.actions.as_slice() == [Action::NoOp] {
@@ -174,15 +181,16 @@ fn resize(
     }
     let explain =
         context.plan.capacity.explain.iter().find(|explain| explain.address == row.address);
-    let gone = context.rows.iter().filter(|row| row.action.deletes() && is_of(row, &group.name));
-    let mut gone: Vec<&InstanceId> =
-        gone.filter_map(|row| row.before?.instance_id.as_ref()).collect();
-    gone.sort();
+    let terminated_ids =
+        context.rows.iter().filter(|row| row.action.deletes() && is_of(row, &group.name));
+    let mut terminated_ids: Vec<&InstanceId> =
+        terminated_ids.filter_map(|row| row.before?.instance_id.as_ref()).collect();
+    terminated_ids.sort();
     let named = match explain.map(|explain| &explain.reason) {
         Some(Reason::Resize { launch, terminate }) => {
             let mut terminate: Vec<&InstanceId> = terminate.iter().collect();
             terminate.sort();
-            *launch == launched && terminate == gone
+            *launch == launched && terminate == terminated_ids
         }
         Some(Reason::Launch { .. } | Reason::Retire { .. } | Reason::Keep { .. }) | None => false,
     };
@@ -190,12 +198,11 @@ fn resize(
         violations.report_row(
             "group/named",
             &row.address,
-            "its reason does not name the launched \
-                                                            and terminated members",
+            "its reason does not name the launched and terminated members",
         );
     }
-    let Some(name) = holds.name.clone() else { return };
-    let condition = Condition::GroupIs { group: name, desired: holds.desired };
+    let Some(name) = before.name.clone() else { return };
+    let condition = Condition::GroupIs { group: name, desired: before.desired };
     let wanted = Precondition { address: row.address.clone(), condition };
     if !context.plan.capacity.base.preconditions.contains(&wanted) {
         let fault = format!("lacks the precondition {}", words(&wanted.condition));
@@ -203,9 +210,9 @@ fn resize(
     }
 }
 
-/// Checks that members stay untouched if anything else may resize their group.
-fn untouched(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Violations) {
-    let Some(why) = claimed(context, group) else { return };
+/// Checks that members stay unchanged if another component may resize their group.
+fn check_unmanaged(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Violations) {
+    let Some(why) = unmanaged_reason(context, group) else { return };
     for row in context.rows.iter().filter(|row| is_of(row, &group.name)) {
         if row.action.creates() || row.action.deletes() {
             let fault = format!("group {} is only observed: {why}", group.name);
@@ -214,17 +221,19 @@ fn untouched(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Vio
     }
 }
 
-fn claimed(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'static str> {
+fn unmanaged_reason(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'static str> {
     let observed = context.facts.observed;
-    let there = live(context, group);
-    let claims = |tag: &String| tag.starts_with(CLAIM) && !tag.starts_with(DESCRIPTION);
+    let live = live_group(context, group);
+    let claims = |tag: &String| {
+        tag.starts_with(DISCOVERY_TAG_PREFIX) && !tag.starts_with(TEMPLATE_TAG_PREFIX)
+    };
     if !group.manage {
         Some("the settings do not enable its management")
-    } else if group.tags.keys().chain(there.iter().flat_map(|g| g.tags.keys())).any(claims) {
+    } else if group.tags.keys().chain(live.iter().flat_map(|g| g.tags.keys())).any(claims) {
         Some("a tag assigns it to Cluster Autoscaler")
     } else if has_cluster_autoscaler(context) {
         Some("Cluster Autoscaler runs")
-    } else if there.is_none()
+    } else if live.is_none()
         && !(observed.groups.is_empty()
             && observed.nodes.is_empty()
             && observed.instances.is_empty())
@@ -237,19 +246,20 @@ fn claimed(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'static str
                     && instance.group.as_ref().is_some_and(|of| of.name == live.name)
             }))
         };
-        there.is_some_and(|live| members(live) != live.desired).then_some("its size is changing")
+        live.is_some_and(|live| members(live) != live.desired).then_some("its size is changing")
     }
 }
 
-/// Returns whether Cluster Autoscaler runs, or is declared to run, in a relevant namespace.
+/// Returns whether Cluster Autoscaler runs or is declared in a relevant namespace.
 fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
     let (desired, observed) = (context.facts.desired, context.facts.observed);
     let counts = |id: &WorkloadId, labels: Option<&Labels>| {
-        let homes = desired.autoscaler_namespaces.as_ref();
-        let mut labels = NAMES.iter().filter_map(|key| labels?.get(*key));
+        let namespaces = desired.autoscaler_namespaces.as_ref();
+        let mut labels = AUTOSCALER_LABEL_KEYS.iter().filter_map(|key| labels?.get(*key));
         id.kind == WorkloadKind::Deployment
-            && (id.name.contains(AUTOSCALER) || labels.any(|it| it.as_str().contains(AUTOSCALER)))
-            && homes.is_none_or(|homes| homes.contains(&id.namespace))
+            && (id.name.contains(AUTOSCALER_NAME)
+                || labels.any(|it| it.as_str().contains(AUTOSCALER_NAME)))
+            && namespaces.is_none_or(|namespaces| namespaces.contains(&id.namespace))
     };
     let labels = |template: &String| observed.templates.get(template).map(|pod| &pod.labels);
     let declared = desired.workloads.values().filter(|one| one.scale != Scale::Replicas(0));
@@ -262,7 +272,7 @@ fn has_cluster_autoscaler(context: &CheckContext<'_>) -> bool {
             .any(|pod| pod.owner.as_ref().is_some_and(|owner| counts(owner, labels(&pod.template))))
 }
 
-/// Returns whether the zone of a group's next member is certain.
+/// Returns whether the zone of the next member of a group is certain.
 pub(super) fn has_certain_zone(context: &CheckContext<'_>, group: &NodeGroup) -> bool {
     let zones =
         if group.zones.is_empty() { context.facts.catalog.zones.len() } else { group.zones.len() };

@@ -1,4 +1,4 @@
-//! Statements of a plan about itself: version, digest, identity, base and flags.
+//! Metadata of a plan: version, digest, identity, base and flags.
 
 use super::Violations;
 use super::context::CheckContext;
@@ -7,7 +7,7 @@ use crate::plan::digest::digest;
 use crate::plan::identity::plan_id;
 use crate::plan::wire::FORMAT_VERSION;
 
-/// Name of the observation that is empty because no cluster was read.
+/// Name of the empty observation, for which no cluster is read.
 const EMPTY_WORLD: &str = "empty";
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
@@ -60,8 +60,7 @@ fn flags(context: &CheckContext<'_>, violations: &mut Violations) {
     if (wrong || !facts.observed.is_complete()) && !plan.errored {
         violations.report_plan(
             "flags/errored",
-            "inputs have errors or were not read, and `errored` is \
-                                           false",
+            "inputs have errors or were not read, and `errored` is false",
         );
     }
     let base = &plan.capacity.base;

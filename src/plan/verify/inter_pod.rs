@@ -1,25 +1,25 @@
 //! Rules between pods in the state after a plan: host ports, anti-affinity, affinity and topology
 //! spread.
 //!
-//! kube-scheduler enforces each of these rules when it binds a pod, and never again, so running
-//! pods may break them. A state is therefore judged by its arriving pods. The nodes start with
-//! their staying pods, DaemonSet pods and static pods. The plan then claims that the arriving pods
-//! can be bound one after the other, in some order. A violation states that no such order exists.
-//! Every rule below follows from that by an argument that its file gives:
+//! kube-scheduler enforces these rules only when it binds a pod, so running pods may break them.
+//! Verification therefore considers the arriving pods. The nodes start with their staying pods,
+//! DaemonSet pods and static pods. A plan asserts that the arriving pods can be bound in some
+//! order. A violation states that no such order exists. Each module derives its rule from this
+//! definition:
 //!
-//! * `host_ports`, `pod_anti_affinity`: two pods that exclude each other do so whichever arrives
-//!   later, so the order is irrelevant. Pairs of pods that are both running are not judged.
-//! * `pod_affinity`: pods that must join others can arrive only after those, so the pods that can
-//!   arrive form a closure.
+//! * `host_ports`, `pod_anti_affinity`: two pods exclude each other in both orders of arrival, so
+//!   the order is irrelevant. Pairs of staying pods are not checked.
+//! * `pod_affinity`: pods with required affinity can arrive only after their targets, so the pods
+//!   that can arrive form a closure.
 //! * `spread`: counts only grow while pods arrive, so the minimum count at the end bounds the
 //!   minimum count at every earlier moment.
 //!
-//! Semantics are those of the Kubernetes documentation (assigning pods to nodes, topology spread
-//! constraints). Namespaces have their declared labels and their name.
+//! The semantics are those of the Kubernetes documentation (assigning pods to nodes, topology
+//! spread constraints). Namespaces have their declared labels and the label of their name.
 //!
-//! Two things are not checked. Quality: a state that could be spread better is valid. And the
-//! interplay of rules: a state passes if affinity holds in one order and spreading in another, even
-//! if no order satisfies both.
+//! Two properties are not checked. The first is quality: a state with an uneven but allowed spread
+//! is valid. The second is the interaction of rules. A state passes if affinity holds in one order
+//! and spread in another, even if no order satisfies both.
 
 mod context;
 mod eligible_nodes;
@@ -58,11 +58,11 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
     spread::check(&mut inter_pod, violations);
 }
 
-/// Returns the topology keys that inter-pod rules bind each pod set to, by its index: keys of rules
-/// that it carries, and of rules that select it.
+/// Returns the topology keys that inter-pod rules bind each pod set to, by its index. These are the
+/// keys of rules that the set carries, and of rules that select it.
 ///
-/// A node with such a pod cannot be exchanged for one with another value of the key without
-/// checking all other nodes again.
+/// If a node with such a pod is replaced by a node with another value of the key, all other nodes
+/// must be checked again.
 pub(super) fn bound_topology_keys<'a>(
     context: &CheckContext<'_>,
     state: &'a EndState<'_>,
@@ -76,25 +76,25 @@ pub(super) fn bound_topology_keys<'a>(
     let mut pod_index = PodIndex::new(pod_sets, &context.facts.desired.namespaces);
     for pod_set in pod_sets {
         // An affinity target must match every term.
-        let near = &pod_set.shape.affinity.required;
+        let affinity_terms = &pod_set.shape.affinity.required;
         let mut targets: Option<BTreeSet<usize>> = None;
-        for term in near {
+        for term in affinity_terms {
             let selection = pod_index.select_term(term, &pod_set.shape);
             let members: BTreeSet<usize> = pod_index.members(selection).iter().copied().collect();
             targets = Some(targets.map_or(members.clone(), |all| &all & &members));
         }
         for member in targets.into_iter().flatten() {
-            bound_keys[member].extend(near.iter().map(|term| &term.topology_key));
+            bound_keys[member].extend(affinity_terms.iter().map(|term| &term.topology_key));
         }
-        let apart = pod_set.shape.anti_affinity.required.iter();
-        let apart =
-            apart.map(|term| (pod_index.select_term(term, &pod_set.shape), &term.topology_key));
-        let mut meant: Vec<(Option<usize>, &LabelKey)> = apart.collect();
+        let anti_affinity_terms = pod_set.shape.anti_affinity.required.iter();
+        let anti_affinity_terms = anti_affinity_terms
+            .map(|term| (pod_index.select_term(term, &pod_set.shape), &term.topology_key));
+        let mut selections: Vec<(Option<usize>, &LabelKey)> = anti_affinity_terms.collect();
         let rules = required_spread(pod_set);
-        meant.extend(
+        selections.extend(
             rules.map(|rule| (pod_index.select_spread(rule, &pod_set.shape), &rule.topology_key)),
         );
-        for (selection, key) in meant {
+        for (selection, key) in selections {
             pod_index
                 .members(selection)
                 .iter()

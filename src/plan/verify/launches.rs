@@ -1,4 +1,4 @@
-//! New nodes: their offering, their pool's template, and their labels and keys.
+//! New nodes: their offering, the template of their pool, their labels and their keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,13 @@ use crate::model::requirement::{is_well_known, key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{NodeState, Relaxed};
 
+/// A row that launches a node of a declared pool.
+struct PlannedLaunch<'a> {
+    row: &'a CheckedRow<'a>,
+    pool: &'a Pool,
+    after: &'a NodeState,
+}
+
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     let alternatives = context.plan.capacity.alternatives.iter();
     let alternatives: BTreeMap<&Address, &[Alternative]> =
@@ -25,51 +32,51 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             violations.report_row("launch/pool", row.address, "its pool is not declared");
             continue;
         };
-        template(context, row, (pool, after), violations);
+        let launch = PlannedLaunch { row, pool, after };
+        template(context, &launch, violations);
         let Some(kind) = context.kind(after) else {
-            violations.report_row("launch/type", row.address, "its type is not in the catalogue");
+            violations.report_row("launch/type", row.address, "its type is not in the catalog");
             continue;
         };
         if context.group(&pool.name).is_some() {
-            // Module `groups` verifies the certain properties of a new group member.
-            amounts(context, row, (pool, after), kind, violations);
+            // Module `groups` checks the other properties of a new group member.
+            amounts(context, &launch, kind, violations);
             continue;
         }
         match context.offering(after) {
-            Some(offering) => on_offer(context, row, (after, &offering), violations),
+            Some(offering) => check_offering(context, &launch, &offering, violations),
             None => violations.report_row(
                 "launch/offering",
                 row.address,
-                "the catalog does not \
-                                                                           offer it there",
+                "the catalog does not offer it there",
             ),
         }
-        labels(context, row, (pool, after), kind, violations);
-        open_labels(row, (pool, after), violations);
-        overlays(context, row, after, violations);
+        labels(context, &launch, kind, violations);
+        open_labels(&launch, violations);
+        overlays(context, &launch, violations);
         let others = alternatives.get(row.address).copied().unwrap_or_default();
-        min_values(context, row, (pool, after, kind), others, violations);
-        amounts(context, row, (pool, after), kind, violations);
+        min_values(context, &launch, kind, others, violations);
+        amounts(context, &launch, kind, violations);
     }
     keys(context, violations);
 }
 
-fn on_offer(
+fn check_offering(
     context: &CheckContext<'_>,
-    row: &CheckedRow<'_>,
-    (after, offering): (&NodeState, &Offering),
+    launch: &PlannedLaunch<'_>,
+    offering: &Offering,
     violations: &mut Violations,
 ) {
+    let PlannedLaunch { row, after, .. } = *launch;
     let excluded = after
         .instance_type
         .as_ref()
-        .is_some_and(|kind| is_excluded(context, kind, (&offering.zone, offering.capacity_type)));
+        .is_some_and(|kind| is_excluded(context, kind, &offering.zone, offering.capacity_type));
     if excluded {
         violations.report_row(
             "launch/excluded",
             row.address,
-            "EC2 recently had insufficient \
-                                                               capacity of it",
+            "EC2 recently had insufficient capacity of it",
         );
     }
     if offering.price.is_none() {
@@ -79,7 +86,9 @@ fn on_offer(
     violations.require_row_equal(
         "launch/zone-id",
         row.address,
-        ("zone_id", &after.zone_id, &zone_id),
+        "zone_id",
+        &after.zone_id,
+        &zone_id,
     );
 }
 
@@ -87,19 +96,16 @@ fn on_offer(
 pub(super) fn is_excluded(
     context: &CheckContext<'_>,
     kind: &InstanceTypeName,
-    (zone, capacity_type): (&ZoneName, CapacityType),
+    zone: &ZoneName,
+    capacity_type: CapacityType,
 ) -> bool {
     let exclusions = &context.facts.observed.exclusions;
     exclusions.iter().any(|e| e.covers(context.plan.timestamp, kind, zone, capacity_type))
 }
 
-/// Checks a node against its pool's template and node class.
-fn template(
-    context: &CheckContext<'_>,
-    row: &CheckedRow<'_>,
-    (pool, after): (&Pool, &NodeState),
-    violations: &mut Violations,
-) {
+/// Checks a node against the template and the node class of its pool.
+fn template(context: &CheckContext<'_>, launch: &PlannedLaunch<'_>, violations: &mut Violations) {
+    let PlannedLaunch { row, pool, after } = *launch;
     let set = |taints: &[Taint]| taints.iter().cloned().collect::<BTreeSet<_>>();
     for (what, stated, declared) in [
         ("taints", &after.taints, &pool.taints),
@@ -108,7 +114,9 @@ fn template(
         violations.require_row_equal(
             "launch/taints",
             row.address,
-            (what, &set(stated), &set(declared)),
+            what,
+            &set(stated),
+            &set(declared),
         );
     }
     match context.class(pool) {
@@ -121,14 +129,15 @@ fn template(
             violations.require_row_equal(
                 "launch/image",
                 row.address,
-                ("image", &after.image, &image),
+                "image",
+                &after.image,
+                &image,
             );
         }
         None => violations.report_row(
             "launch/class",
             row.address,
-            "its pool's node class is not \
-                                                                    declared",
+            "its pool's node class is not declared",
         ),
     }
 }
@@ -136,11 +145,11 @@ fn template(
 /// Checks the labels of a node against type, offering and pool.
 fn labels(
     context: &CheckContext<'_>,
-    row: &CheckedRow<'_>,
-    (pool, after): (&Pool, &NodeState),
+    launch: &PlannedLaunch<'_>,
     kind: &InstanceType,
     violations: &mut Violations,
 ) {
+    let PlannedLaunch { row, pool, after } = *launch;
     let own = match pool.generation {
         Generation::V1alpha5 => key::PROVISIONER,
         Generation::V1beta1 | Generation::V1 | Generation::Eksctl => key::NODEPOOL,
@@ -167,10 +176,7 @@ fn labels(
             violations.report_row(
                 "launch/labels",
                 row.address,
-                format!(
-                    "{name} names another \
-                                                                         pool"
-                ),
+                format!("{name} names another pool"),
             );
         }
     }
@@ -179,10 +185,7 @@ fn labels(
         violations.report_row(
             "launch/labels",
             row.address,
-            format!(
-                "{KEY_LABEL} is not the \
-                                                                     index"
-            ),
+            format!("{KEY_LABEL} is not the index"),
         );
     }
     if let Some(fault) = unmet(context, pool, &after.labels) {
@@ -190,12 +193,9 @@ fn labels(
     }
 }
 
-/// Checks the open labels of a node against those that its pool leaves open.
-fn open_labels(
-    row: &CheckedRow<'_>,
-    (pool, after): (&Pool, &NodeState),
-    violations: &mut Violations,
-) {
+/// Checks that the stated open labels of a node are the labels that its pool leaves open.
+fn open_labels(launch: &PlannedLaunch<'_>, violations: &mut Violations) {
+    let PlannedLaunch { row, pool, after } = *launch;
     let open = |key: &&LabelKey| {
         !is_well_known(key.as_str()) && !pool.labels.contains_key(*key) && key.as_str() != KEY_LABEL
     };
@@ -204,43 +204,43 @@ fn open_labels(
     violations.require_row_equal(
         "launch/open-labels",
         row.address,
-        ("open_labels", &stated, &expected),
+        "open_labels",
+        &stated,
+        &expected,
     );
 }
 
 /// Checks that a node names the overlays that apply to it.
-fn overlays(
-    context: &CheckContext<'_>,
-    row: &CheckedRow<'_>,
-    after: &NodeState,
-    violations: &mut Violations,
-) {
+fn overlays(context: &CheckContext<'_>, launch: &PlannedLaunch<'_>, violations: &mut Violations) {
+    let PlannedLaunch { row, after, .. } = *launch;
     let names = context.overlays.apply(&after.labels, Some(MicroUsd::ZERO)).names;
     let stated = row.explain.map(|explain| explain.overlays.clone()).unwrap_or_default();
-    violations.require_row_equal("launch/overlays", row.address, ("overlays", &stated, &names));
+    violations.require_row_equal("launch/overlays", row.address, "overlays", &stated, &names);
 }
 
-/// Checks that a launch and its alternatives meet the pool's `minValues`, or state the shortage.
+/// Checks that a launch and its alternatives meet the `minValues` of the pool, or state the
+/// shortage.
 fn min_values(
     context: &CheckContext<'_>,
-    row: &CheckedRow<'_>,
-    (pool, after, chosen): (&Pool, &NodeState, &InstanceType),
+    launch: &PlannedLaunch<'_>,
+    chosen: &InstanceType,
     others: &[Alternative],
     violations: &mut Violations,
 ) {
+    let PlannedLaunch { row, pool, after } = *launch;
     let mut demands: BTreeMap<&LabelKey, u32> = BTreeMap::new();
     for requirement in &pool.requirements {
         let demanded = demands.entry(&requirement.key).or_insert(0);
         *demanded = requirement.min_values.unwrap_or(0).max(*demanded);
     }
-    // A reservation has one type and zone by nature.
+    // A reservation has one type and one zone, so `minValues` does not apply.
     demands.retain(|_, demanded| *demanded > 0 && after.reservation.is_none());
     let others = others.iter().filter(|_| !demands.is_empty());
     let alternative_labels_iter = others.filter_map(|offering| {
         let kind = context.facts.catalog.types.get(&offering.instance_type)?;
         let same =
             |o: &&Offering| o.zone == offering.zone && o.capacity_type == offering.capacity_type;
-        Some(alternative_labels(after, (chosen, kind), kind.offerings.iter().find(same)?))
+        Some(alternative_labels(after, chosen, kind, kind.offerings.iter().find(same)?))
     });
     let all: Vec<Labels> =
         std::iter::once(after.labels.clone()).chain(alternative_labels_iter).collect();
@@ -253,8 +253,13 @@ fn min_values(
         }
     }
     let stated = row.explain.map(|explain| explain.relaxed.clone()).unwrap_or_default();
-    let what = ("the demands for distinct values that are not met", &stated, &relaxed);
-    violations.require_row_equal("launch/min-values", row.address, what);
+    violations.require_row_equal(
+        "launch/min-values",
+        row.address,
+        "the demands for distinct values that are not met",
+        &stated,
+        &relaxed,
+    );
 }
 
 pub(super) fn place_labels(zone: &str, zone_id: &str, capacity_type: &str) -> Labels {
@@ -274,29 +279,31 @@ pub(super) fn unmet(context: &CheckContext<'_>, pool: &Pool, labels: &Labels) ->
     Some(format!("pool {} requires {key} {allowed}, the node has {actual}", pool.name))
 }
 
-/// Checks capacity and allocatable against the catalog's rule.
+/// Checks capacity and allocatable against the catalog.
 fn amounts(
     context: &CheckContext<'_>,
-    row: &CheckedRow<'_>,
-    (pool, after): (&Pool, &NodeState),
+    launch: &PlannedLaunch<'_>,
     kind: &InstanceType,
     violations: &mut Violations,
 ) {
+    let PlannedLaunch { row, pool, after } = *launch;
     let Some(allocation) = context.allocation(pool, kind, &after.labels) else { return };
     let (rule, stated) = ("launch/amounts", resources(&after.capacity));
-    violations.require_row_amounts(rule, row.address, ("capacity", &stated, &allocation.capacity));
+    violations.require_row_amounts(rule, row.address, "capacity", &stated, &allocation.capacity);
     let stated = resources(&after.allocatable);
     violations.require_row_amounts(
         rule,
         row.address,
-        ("allocatable", &stated, &allocation.allocatable),
+        "allocatable",
+        &stated,
+        &allocation.allocatable,
     );
 }
 
 /// Checks that new nodes take the lowest unused keys of their pool.
 ///
-/// The key of an instance that is shutting down may count as used or not. A partial plan reserves
-/// keys for the nodes that it leaves out.
+/// The key of an instance that is shutting down may count as used or as unused. A partial plan
+/// reserves keys for the nodes outside of it.
 fn keys(context: &CheckContext<'_>, violations: &mut Violations) {
     let mut taken: BTreeMap<&PoolName, BTreeSet<&str>> = BTreeMap::new();
     let mut new_rows = Vec::new();
@@ -326,10 +333,7 @@ fn keys(context: &CheckContext<'_>, violations: &mut Violations) {
             violations.report_row(
                 "launch/key",
                 row.address,
-                format!(
-                    "{key} is not the lowest \
-                                                                      unused key"
-                ),
+                format!("{key} is not the lowest unused key"),
             );
         }
     }
@@ -342,10 +346,11 @@ fn lowest_unused(keys: &BTreeSet<&str>) -> u32 {
     unused.next().unwrap_or(u32::MAX)
 }
 
-/// Returns the labels of a planned node after a change of its type and offering.
+/// Returns the labels of a planned node if it is launched with `kind` and `offering`.
 pub(super) fn alternative_labels(
     after: &NodeState,
-    (chosen, kind): (&InstanceType, &InstanceType),
+    chosen: &InstanceType,
+    kind: &InstanceType,
     offering: &Offering,
 ) -> Labels {
     let Offering { zone, zone_id, capacity_type, .. } = offering;

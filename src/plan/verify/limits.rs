@@ -14,14 +14,14 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     for pool in context.facts.desired.pools.values() {
         let rows: Vec<&CheckedRow<'_>> =
             context.rows.iter().filter(|row| is_of(row, pool)).collect();
-        // A pool may exceed a limit that was lowered, but may not grow then.
+        // A pool may exceed a lowered limit, but then it must not grow.
         if !rows.iter().any(|row| row.action.creates()) {
             continue;
         }
-        // A retiring node exists until its replacement is Ready, so both count.
-        let total = rows
-            .iter()
-            .fold(Resources::default(), |sum, row| sum.plus(&capacity(row)).plus(&going(row)));
+        // A retiring node runs until its replacement is Ready, so both nodes count.
+        let total = rows.iter().fold(Resources::default(), |sum, row| {
+            sum.plus(&capacity(row)).plus(&removed_capacity(row))
+        });
         for (name, amount, limit) in exceeded(pool, &total) {
             let fault =
                 format!("pool {} comes to {name} {amount}, its limit is {limit}", pool.name);
@@ -46,7 +46,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         }
         let others = total.minus(&capacity(row));
         for offering in &of.offerings {
-            check_alternative(context, (pool, row, &others), offering, violations);
+            check_alternative(context, pool, row, &others, offering, violations);
         }
     }
 }
@@ -56,7 +56,7 @@ fn is_of(row: &CheckedRow<'_>, pool: &Pool) -> bool {
 }
 
 /// Returns the capacity of the node that the row removes.
-fn going(row: &CheckedRow<'_>) -> Resources {
+fn removed_capacity(row: &CheckedRow<'_>) -> Resources {
     let before = row.before.filter(|_| row.action.deletes());
     before.map(|before| resources(&before.capacity)).unwrap_or_default()
 }
@@ -68,7 +68,9 @@ fn capacity(row: &CheckedRow<'_>) -> Resources {
 /// Checks an alternative of one launch against the limits of the pool.
 fn check_alternative(
     context: &CheckContext<'_>,
-    (pool, row, others): (&Pool, &CheckedRow<'_>, &Resources),
+    pool: &Pool,
+    row: &CheckedRow<'_>,
+    others: &Resources,
     offering: &Alternative,
     violations: &mut Violations,
 ) {

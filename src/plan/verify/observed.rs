@@ -1,4 +1,5 @@
-//! The state before: everything that was observed, and nothing else.
+//! The state before: each observed node and instance has one row, and each row matches the
+//! observation.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             None => expected_node(context, row, before, violations),
         }
     }
-    everything(context, violations);
+    check_completeness(context, violations);
 }
 
 /// Checks that `before` names an observed object.
@@ -38,7 +39,7 @@ fn exists(row: &CheckedRow<'_>, before: &NodeState, violations: &mut Violations)
             violations.report_row("observed/exists", row.address, "no instance is named");
         }
         (Some(id), None, node) => {
-            // A foreign instance may be known only through its node.
+            // An unmanaged instance may be known only through its node.
             let is_on_node = node.is_some_and(|node| node.instance.as_ref() == Some(id));
             if !is_on_node || row.change.kind == ResourceKind::Ec2Instance {
                 unknown(&format!("instance {id}"));
@@ -48,8 +49,7 @@ fn exists(row: &CheckedRow<'_>, before: &NodeState, violations: &mut Violations)
             violations.report_row(
                 "observed/exists",
                 row.address,
-                "neither instance nor node is \
-                                                                   named",
+                "neither instance nor node is named",
             );
         }
         (Some(_) | None, ..) => {}
@@ -66,28 +66,26 @@ fn same_instance(
     let address = row.address;
     let (kind, zone) = (Some(instance.instance_type.clone()), Some(instance.zone.clone()));
     let rule = "observed/instance";
-    violations.require_row_equal(rule, address, ("instance_type", &before.instance_type, &kind));
-    violations.require_row_equal(rule, address, ("zone", &before.zone, &zone));
+    violations.require_row_equal(rule, address, "instance_type", &before.instance_type, &kind);
+    violations.require_row_equal(rule, address, "zone", &before.zone, &zone);
     let capacity_type = Some(instance.capacity_type);
     violations.require_row_equal(
         rule,
         address,
-        ("capacity_type", &before.capacity_type, &capacity_type),
+        "capacity_type",
+        &before.capacity_type,
+        &capacity_type,
     );
     if context.is_managed(instance) {
         let pool = instance.tags.get(tag::POOL).map(|name| PoolName::from(name.as_str()));
-        violations.require_row_equal(rule, address, ("pool", &before.pool, &pool));
+        violations.require_row_equal(rule, address, "pool", &before.pool, &pool);
         let key = instance.tags.get(tag::KEY);
-        // If two instances carry one key, one of them is named by its instance id.
+        // If two instances carry the same key, the index of one of them is its instance id.
         let by_id = row.change.index.as_deref() == Some(instance.id.as_str())
             && context.shares_key(instance);
-        // A replacement may have a key of its own.
+        // A replacement may have a new key.
         if key.is_some() && !row.action.creates() && !by_id {
-            violations.require_row_equal(
-                rule,
-                address,
-                ("index", &row.change.index.as_ref(), &key),
-            );
+            violations.require_row_equal(rule, address, "index", &row.change.index.as_ref(), &key);
         }
     }
 }
@@ -96,20 +94,16 @@ fn same_node(row: &CheckedRow<'_>, before: &NodeState, node: &Node, violations: 
     let address = row.address;
     let rule = "observed/node";
     let uid = Some(node.uid.clone());
-    violations.require_row_equal(rule, address, ("node_uid", &before.node_uid, &uid));
-    violations.require_row_equal(
-        rule,
-        address,
-        ("instance_id", &before.instance_id, &node.instance),
-    );
-    violations.require_row_equal(rule, address, ("labels", &before.labels, &node.labels));
+    violations.require_row_equal(rule, address, "node_uid", &before.node_uid, &uid);
+    violations.require_row_equal(rule, address, "instance_id", &before.instance_id, &node.instance);
+    violations.require_row_equal(rule, address, "labels", &before.labels, &node.labels);
     let startup = |taint: &&Taint| before.startup_taints.contains(*taint);
-    let lasting = sorted(node.taints.iter().filter(|taint| !startup(taint)));
-    violations.require_row_equal(rule, address, ("taints", &sorted(&before.taints), &lasting));
-    amounts(row, before, (&node.capacity, &node.allocatable), violations);
+    let permanent = sorted(node.taints.iter().filter(|taint| !startup(taint)));
+    violations.require_row_equal(rule, address, "taints", &sorted(&before.taints), &permanent);
+    amounts(row, before, &node.capacity, &node.allocatable, violations);
 }
 
-/// Checks an instance that has not joined against its pool.
+/// Checks an instance that has not joined against the node that its pool declares.
 fn expected_node(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
@@ -121,20 +115,21 @@ fn expected_node(
     let expected =
         pool.zip(kind).and_then(|(pool, kind)| context.allocation(pool, kind, &before.labels));
     if let Some(expected) = expected.filter(|_| row.instance.is_some()) {
-        amounts(row, before, (&expected.capacity, &expected.allocatable), violations);
+        amounts(row, before, &expected.capacity, &expected.allocatable, violations);
     }
 }
 
 fn amounts(
     row: &CheckedRow<'_>,
     before: &NodeState,
-    (capacity, allocatable): (&Resources, &Resources),
+    capacity: &Resources,
+    allocatable: &Resources,
     violations: &mut Violations,
 ) {
     let stated = (resources(&before.capacity), resources(&before.allocatable));
     let rule = "observed/amounts";
-    violations.require_row_amounts(rule, row.address, ("capacity", &stated.0, capacity));
-    violations.require_row_amounts(rule, row.address, ("allocatable", &stated.1, allocatable));
+    violations.require_row_amounts(rule, row.address, "capacity", &stated.0, capacity);
+    violations.require_row_amounts(rule, row.address, "allocatable", &stated.1, allocatable);
 }
 
 fn sorted<'a>(taints: impl IntoIterator<Item = &'a Taint>) -> Vec<&'a Taint> {
@@ -143,8 +138,8 @@ fn sorted<'a>(taints: impl IntoIterator<Item = &'a Taint>) -> Vec<&'a Taint> {
     taints
 }
 
-/// Checks that each node, and each instance of ours without a node, has exactly one row.
-fn everything(context: &CheckContext<'_>, violations: &mut Violations) {
+/// Checks that each node, and each managed instance without a node, has exactly one row.
+fn check_completeness(context: &CheckContext<'_>, violations: &mut Violations) {
     let observed = context.facts.observed;
     let mut nodes: BTreeMap<&NodeName, u32> = BTreeMap::new();
     let mut instances: BTreeMap<&InstanceId, u32> = BTreeMap::new();

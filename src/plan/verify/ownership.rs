@@ -1,5 +1,4 @@
-//! Permission to delete: only our own instances, as they were observed, by a plan with complete
-//! inputs.
+//! Deletions: only managed instances, as observed, and only by a plan with complete inputs.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use crate::plan::wire::{Reason, ResourceKind};
 /// Annotation that forbids a voluntary disruption of a node.
 const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 
-/// Nodes, and workloads with a pod there that must not be moved at the plan's timestamp.
+/// Nodes and workloads with a pod on the node that must not be moved at the plan's timestamp.
 type PinnedPods<'a> = BTreeSet<(&'a NodeName, &'a WorkloadId)>;
 
 pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
@@ -25,9 +24,9 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     let pinned_pods =
         pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect();
     for row in context.rows.iter().filter(|row| row.action.deletes()) {
-        ours(context, row, violations);
-        known(context, row, violations);
-        pinned(context, row, &pinned_pods, violations);
+        check_managed(context, row, violations);
+        check_inputs(context, row, violations);
+        check_pinned(context, row, &pinned_pods, violations);
     }
     // A malformed row must not bypass the rules for deletions.
     for row in context.rows.iter().filter(|row| !row.action.deletes()) {
@@ -35,14 +34,13 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             violations.report_row(
                 "ownership/hidden",
                 row.address,
-                "a node disappears without a \
-                                                                    delete action",
+                "a node disappears without a delete action",
             );
         }
     }
 }
 
-fn ours(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+fn check_managed(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
     if row.change.kind != ResourceKind::Ec2Instance {
         violations.report_row("ownership/ours", row.address, "only instances are ours to delete");
         return;
@@ -51,8 +49,7 @@ fn ours(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Viola
         return violations.report_row(
             "ownership/ours",
             row.address,
-            "the instance was not \
-                                                                     observed",
+            "the instance was not observed",
         );
     };
     let member = context.group_of(row).is_some_and(|group| context.is_member(instance, group));
@@ -69,7 +66,7 @@ fn ours(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Viola
     }
 }
 
-fn known(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+fn check_inputs(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
     if context.plan.errored {
         violations.report_row("ownership/errored", row.address, "an errored plan deletes nothing");
     }
@@ -79,8 +76,8 @@ fn known(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Viol
     }
 }
 
-/// Checks that removals for cost alone affect only nodes that may be disrupted.
-fn pinned(
+/// Checks that removals for cost only affect nodes that may be disrupted.
+fn check_pinned(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
     pinned_pods: &PinnedPods<'_>,

@@ -1,10 +1,10 @@
-//! Workloads whose pods differ: the counts on nodes can be distributed over the parts.
+//! Workloads with partitions: the pod counts of the nodes can be assigned to the parts.
 //!
-//! A plan states how many pods of a workload a node has, not which ones. Where volumes bind some
-//! pods to some nodes, an assignment must exist: each pod of a part is on a node that admits it, or
-//! on the node it runs on, and no part has more pods than planned. This is a flow from nodes to
-//! parts. If the maximum flow is less than the number of placed pods, some pod cannot run where it
-//! is.
+//! A plan states the number of pods of a workload on a node, without their identities. If volumes
+//! bind pods to nodes, an assignment of pods to parts must exist. Each pod of a part is on a node
+//! that admits it, or on the node it runs on. No part has more pods than planned. This is a flow
+//! from nodes to parts. If the maximum flow is less than the number of placed pods, some pod cannot
+//! run on its node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
         else {
             continue;
         };
-        if let Some((end_node, pods)) = unassigned((state, pod_set), group, |part, end_node| {
+        if let Some((end_node, pods)) = unassigned(state, pod_set, group, |part, end_node| {
             capacity(&group.partitions[part], &state.nodes[end_node])
         }) {
             let fault = format!(
@@ -34,12 +34,13 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
     }
 }
 
-/// Returns the first node with pods that no part can have, and the number of pods on it and equal
-/// nodes.
+/// Returns the first node with pods that cannot be assigned to a part, and the number of pods on it
+/// and on equal nodes.
 ///
 /// `capacity` returns the maximum number of pods of a part on a node.
 fn unassigned<'a>(
-    (state, pod_set): (&'a EndState<'a>, &PodSet),
+    state: &'a EndState<'a>,
+    pod_set: &PodSet,
     group: &PodGroup,
     capacity: impl Fn(usize, usize) -> u32,
 ) -> Option<(&'a EndNode<'a>, u32)> {
@@ -51,13 +52,14 @@ fn unassigned<'a>(
     PartAssignment::new(group, pods_by_node).unassigned()
 }
 
-/// Returns the address of a launch whose alternatives leave pods without a part, and their number.
-/// `only` has the parts that every alternative of a launch admits.
+/// Returns the address of a launch whose alternatives leave pods without a part, and the number of
+/// its pods. `only` has the parts that every alternative of a launch admits, by node.
 ///
-/// The part of a pod does not depend on the offering that is launched. One assignment must
-/// therefore work for all combinations of alternatives.
+/// The part of a pod does not depend on the launched offering. One assignment must therefore be
+/// valid for all combinations of alternatives.
 pub(super) fn unassigned_pods<'a>(
-    (state, pod_set): (&'a EndState<'a>, &PodSet),
+    state: &'a EndState<'a>,
+    pod_set: &PodSet,
     group: &PodGroup,
     only: &BTreeMap<usize, BTreeSet<usize>>,
 ) -> Option<(&'a Address, u32)> {
@@ -66,18 +68,17 @@ pub(super) fn unassigned_pods<'a>(
         Some(_) => 0,
         None => capacity(&group.partitions[part], &state.nodes[end_node]),
     };
-    unassigned((state, pod_set), group, capacity)
-        .map(|(end_node, pods)| (end_node.row.address, pods))
+    unassigned(state, pod_set, group, capacity).map(|(end_node, pods)| (end_node.row.address, pods))
 }
 
-/// Number of pods of each part on each kind of node.
+/// Assignment of the pods of a workload on nodes to its parts.
 struct PartAssignment<'a> {
-    /// Nodes that are equal to every part: the first of them, their pods, and the capacity for each
-    /// part.
+    /// Groups of nodes that no part distinguishes: the first node, the number of pods, and the
+    /// capacity for each part.
     nodes: Vec<(&'a EndNode<'a>, u32, Vec<u32>)>,
-    /// Unassigned pods of each part.
+    /// Number of unassigned pods of each part.
     spare: Vec<u32>,
-    /// Assigned pods, by node and part.
+    /// Number of assigned pods, by node and part.
     assigned: Vec<Vec<u32>>,
 }
 
@@ -106,7 +107,7 @@ impl<'a> PartAssignment<'a> {
     }
 
     /// Assigns as many pods as possible. Returns the first nodes with unassigned pods, and the
-    /// number of all their pods.
+    /// total number of pods on these nodes.
     fn unassigned(&mut self) -> Option<(&'a EndNode<'a>, u32)> {
         for node in 0..self.nodes.len() {
             let (end_node, pods, _) = self.nodes[node];
@@ -124,7 +125,7 @@ impl<'a> PartAssignment<'a> {
     /// Finds an augmenting path from node `start` to a part with spare pods, and assigns at most
     /// `wanted` pods along it. Returns their number.
     fn augment(&mut self, start: usize, wanted: u32) -> u32 {
-        // The node that each part was reached from, and the part that each node was reached from.
+        // Predecessors in the search: the node before each part, and the part before each node.
         let mut parts: BTreeMap<usize, usize> = BTreeMap::new();
         let mut nodes: BTreeMap<usize, usize> = BTreeMap::new();
         let mut queue = vec![start];
@@ -138,11 +139,11 @@ impl<'a> PartAssignment<'a> {
                 }
                 parts.insert(part, node);
                 if self.spare[part] > 0 {
-                    return self.shift(start, part, wanted, (&parts, &nodes));
+                    return self.shift(start, part, wanted, &parts, &nodes);
                 }
                 for other in 0..self.nodes.len() {
-                    let holds = self.assigned[other][part] > 0;
-                    if holds && other != start && !nodes.contains_key(&other) {
+                    let is_assigned = self.assigned[other][part] > 0;
+                    if is_assigned && other != start && !nodes.contains_key(&other) {
                         nodes.insert(other, part);
                         queue.push(other);
                     }
@@ -152,13 +153,14 @@ impl<'a> PartAssignment<'a> {
         0
     }
 
-    /// Moves pods along the path, as many as every step allows.
+    /// Moves the maximum number of pods along the path.
     fn shift(
         &mut self,
         start: usize,
         end: usize,
         wanted: u32,
-        (parts, nodes): (&BTreeMap<usize, usize>, &BTreeMap<usize, usize>),
+        parts: &BTreeMap<usize, usize>,
+        nodes: &BTreeMap<usize, usize>,
     ) -> u32 {
         let mut steps = Vec::new();
         let (mut part, mut amount) = (end, wanted.min(self.spare[end]));
@@ -184,8 +186,8 @@ impl<'a> PartAssignment<'a> {
     }
 }
 
-/// Returns the maximum number of pods of `part` on a node: unlimited where it is admitted, else the
-/// number that run there.
+/// Returns the maximum number of pods of `part` on a node: unlimited if the node admits it, else
+/// the number of its running pods.
 fn capacity(part: &ReplicaPartition, end_node: &EndNode<'_>) -> u32 {
     if refusal(&part.shape, &end_node.admission_view()).is_none() {
         return u32::MAX;

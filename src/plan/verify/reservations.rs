@@ -1,5 +1,5 @@
-//! Capacity reservations: each launch into one may use it, its capacity suffices, and there is no
-//! alternative to it.
+//! Capacity reservations: launches use open reservations of sufficient capacity, and have no
+//! alternatives.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         match &after.reservation {
             Some(id) => {
                 *used.entry(id).or_insert(0) += 1;
-                launch(context, row, (after, id), violations);
+                launch(context, row, after, id, violations);
             }
             None if reserved => {
                 violations.report_row("reservation/named", row.address, "it names no reservation");
@@ -31,8 +31,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             violations.report_row(
                 "reservation/named",
                 row.address,
-                "it is not of reserved \
-                                                                     capacity",
+                "it is not of reserved capacity",
             );
         }
     }
@@ -60,17 +59,15 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
 fn launch(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
-    (after, id): (&NodeState, &ReservationId),
+    after: &NodeState,
+    id: &ReservationId,
     violations: &mut Violations,
 ) {
     let Some(reservation) = context.facts.observed.reservations.get(id) else {
         return violations.report_row(
             "reservation/known",
             row.address,
-            format!(
-                "{id} was not \
-                                                                                observed"
-            ),
+            format!("{id} was not observed"),
         );
     };
     if !reservation.is_open(context.plan.timestamp) {
@@ -81,20 +78,14 @@ fn launch(
         violations.report_row(
             "reservation/known",
             row.address,
-            format!(
-                "{id} is of another type \
-                                                                         or zone"
-            ),
+            format!("{id} is of another type or zone"),
         );
     }
     if after.labels.get(key::RESERVATION_ID).map(LabelValue::as_str) != Some(id.as_str()) {
         violations.report_row(
             "reservation/labels",
             row.address,
-            format!(
-                "its labels do not name \
-                                                                          {id}"
-            ),
+            format!("its labels do not name {id}"),
         );
     }
     let class = after.pool.as_ref().and_then(|pool| context.class(context.pool(pool)?));

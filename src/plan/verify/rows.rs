@@ -38,8 +38,7 @@ fn order(context: &CheckContext<'_>, violations: &mut Violations) {
             violations.report_row(
                 "row/missing",
                 address,
-                "it is explained, but is not a row of \
-                                                           the plan",
+                "it is explained, but is not a row of the plan",
             );
         }
     }
@@ -83,10 +82,7 @@ fn address(row: &CheckedRow<'_>, violations: &mut Violations) {
         violations.report_row(
             "row/address",
             row.address,
-            format!(
-                "type, name and index give \
-                                                                   {expected}"
-            ),
+            format!("type, name and index give {expected}"),
         );
     }
     let pool = row.after.or(row.before).and_then(|state| state.pool.as_ref());
@@ -96,10 +92,7 @@ fn address(row: &CheckedRow<'_>, violations: &mut Violations) {
         violations.report_row(
             "row/address",
             row.address,
-            format!(
-                "the name of the row differs \
-                                                                   from pool {pool}"
-            ),
+            format!("the name of the row differs from pool {pool}"),
         );
     }
 }
@@ -129,19 +122,18 @@ fn actions(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Vi
         violations.report_row("row/actions", row.address, fault);
     }
     if let (true, Some(after)) = (row.action.creates(), row.after) {
-        decided(context, row, after, violations);
+        check_decisions(context, row, after, violations);
     } else if !row.change.change.after_unknown.is_empty() && row.action != RowAction::Update {
         violations.report_row(
             "row/unknown",
             row.address,
-            "nothing is launched, so no field can \
-                                                           be unknown",
+            "nothing is launched, so no field can be unknown",
         );
     }
 }
 
-/// Checks that a new node states all decisions and no unknown field.
-fn decided(
+/// Checks that a new node states all decisions and no field that is known only after the launch.
+fn check_decisions(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
     after: &NodeState,
@@ -163,10 +155,7 @@ fn decided(
             violations.report_row(
                 "row/undecided",
                 row.address,
-                format!(
-                    "`after.{name}` is left \
-                                                                         open"
-                ),
+                format!("`after.{name}` is left open"),
             );
         }
     }
@@ -201,8 +190,7 @@ fn explanation(row: &CheckedRow<'_>, violations: &mut Violations) {
         violations.report_row(
             "explain/reason",
             row.address,
-            "the reason belongs to another \
-                                                              action",
+            "the reason belongs to another action",
         );
     }
     if explain.retire_reason.is_some() != (row.action == RowAction::Replace) {

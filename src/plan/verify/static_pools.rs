@@ -1,4 +1,4 @@
-//! Static pools: pods add no nodes, and nodes are replaced one at a time.
+//! Static pools: the number of nodes is independent of pods, and nodes are replaced one at a time.
 
 use super::Violations;
 use super::context::{CheckContext, CheckedRow, RowAction, count};
@@ -16,12 +16,12 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     }
     for pool in context.facts.desired.pools.values() {
         if let Some(declared) = pool.replicas {
-            check_count(context, (pool, declared), violations);
+            check_count(context, pool, declared, violations);
         }
     }
 }
 
-/// Returns whether the reason of a launch of `pool` does not depend on pods.
+/// Returns whether the reason of a launch of `pool` is independent of pods.
 fn is_fixed(row: &CheckedRow<'_>, pool: &Pool) -> bool {
     match row.explain.map(|explain| &explain.reason) {
         Some(Reason::Launch { because: LaunchReason::Static { .. } }) => true,
@@ -36,7 +36,8 @@ fn is_fixed(row: &CheckedRow<'_>, pool: &Pool) -> bool {
 /// Checks that launches do not exceed the declared number and removals do not fall below it.
 fn check_count(
     context: &CheckContext<'_>,
-    (pool, declared): (&Pool, u32),
+    pool: &Pool,
+    declared: u32,
     violations: &mut Violations,
 ) {
     let of_pool = |row: &&CheckedRow<'_>| {
@@ -67,7 +68,7 @@ fn is_surplus(row: &CheckedRow<'_>) -> bool {
     matches!(reason, Some(Reason::Retire { because: RetireReason::Surplus { .. } }))
 }
 
-/// Returns whether the row is about an instance without a node, which does not count towards the
+/// Returns whether the row retains an instance without a node, which does not count towards the
 /// pool.
 fn is_dead(context: &CheckContext<'_>, row: &CheckedRow<'_>) -> bool {
     row.action.keeps() && row.instance.is_some_and(|i| context.node_for_instance(&i.id).is_none())

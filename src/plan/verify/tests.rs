@@ -1,4 +1,4 @@
-//! Each rule finds the defect that is planted for it, and nothing in a valid plan.
+//! Tests that each rule finds its planted defects, and reports no valid plan.
 
 mod fargate;
 mod fit;
@@ -25,12 +25,13 @@ use crate::model::observed::{Completeness, tag};
 use crate::model::reason::RetireReason;
 use crate::model::requirement::{Requirements, key, label};
 use crate::model::units::{MicroUsd, Resources};
-use crate::plan::fixture::{Inputs, address, inputs, plan, sealed, workload};
 use crate::plan::wire::{
     Action, Amount, Condition, ExplainRow, NodeState, Precondition, ResourceChange, ResourceKind,
 };
+use crate::testing::plan::address;
+use crate::testing::valid_plan::{Inputs, inputs, plan, workload};
 
-/// A defect: the rule that finds it, its description, and a function that plants it.
+/// A defect: the rule that reports it, a description, and a function that plants it.
 type Defect = (&'static str, &'static str, fn(&mut Plan, &mut Inputs));
 
 fn row<'a>(plan: &'a mut Plan, key: &str) -> &'a mut ResourceChange {
@@ -93,8 +94,7 @@ fn problem() -> Problem {
     }
 }
 
-/// Moves the arriving pods of a workload from one node to another, in every place that records
-/// them.
+/// Moves the arriving pods of a workload to another node, in all parts of the plan.
 fn move_pods(plan: &mut Plan, name: &str, from: &str, to: &str) {
     let key = format!("shop/Deployment/{name}");
     let pods = explain(plan, from).pods.remove(key.as_str()).unwrap();
@@ -150,7 +150,7 @@ fn replacement_may_have_a_new_key() {
         condition: Condition::KeyUnused { pool: "web".into(), key: "3".to_owned() },
     });
     plan.capacity.base.preconditions.sort();
-    assert_eq!(check(&sealed(plan), &inputs.facts()), []);
+    assert_eq!(check(&plan.sealed(), &inputs.facts()), []);
 }
 
 fn defects() -> impl Iterator<Item = &'static Defect> {
@@ -175,7 +175,7 @@ fn every_planted_defect_is_found_by_its_rule() {
     for (rule, what, plant) in defects() {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&sealed(plan), &inputs.facts());
+        let found = check(&plan.sealed(), &inputs.facts());
         let rules: BTreeSet<_> = found.iter().map(|violation| violation.rule).collect();
         assert!(rules.contains(rule), "{what}: {rule} is not among {rules:?}");
         assert!(!rules.contains("plan/digest"), "{what}");
@@ -204,7 +204,7 @@ fn harmless_changes_break_no_rule() {
     for (rule, what, plant) in harmless::HARMLESS {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&sealed(plan), &inputs.facts());
+        let found = check(&plan.sealed(), &inputs.facts());
         assert!(found.iter().all(|violation| violation.rule != *rule), "{what}: {found:?}");
     }
 }
@@ -213,7 +213,7 @@ fn harmless_changes_break_no_rule() {
 fn violation_names_rule_row_and_both_values() {
     let mut plan = plan();
     after(&mut plan, "3").image = Some("al2@v1".to_owned());
-    let found = check(&sealed(plan), &inputs().facts());
+    let found = check(&plan.sealed(), &inputs().facts());
     let text: Vec<String> = found.iter().map(ToString::to_string).collect();
     let expected = "launch/image: ec2_instance.web[\"3\"]: image is stated as al2@v1, \
                     but is al2023@latest";
@@ -226,7 +226,7 @@ proptest! {
     fn verification_never_panics_and_is_deterministic(
         planted in proptest::sample::subsequence(defects().collect::<Vec<_>>(), 1..5),
     ) {
-        // A defect may remove the object of a later one, which is then left out.
+        // A defect may remove the object of a later defect. The later defect is then skipped.
         let (mut defective, mut facts) = (plan(), inputs());
         for (_, _, plant) in planted {
             let attempt = std::panic::catch_unwind(|| {
@@ -238,7 +238,7 @@ proptest! {
                 (defective, facts) = (plan, inputs);
             }
         }
-        let defective = sealed(defective);
+        let defective = defective.sealed();
         prop_assert_eq!(check(&defective, &facts.facts()), check(&defective, &facts.facts()));
     }
 }

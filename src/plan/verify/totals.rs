@@ -1,4 +1,4 @@
-//! Totals of pods and nodes: every planned pod is accounted for once.
+//! Totals of pods and nodes: every planned pod counts once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     summary(context, violations);
 }
 
-/// Checks the rows of demand against the demand.
+/// Checks the demand rows of the plan against the demand.
 fn demand(context: &CheckContext<'_>, violations: &mut Violations) {
     let capacity = &context.plan.capacity;
     let facts = context.facts.demand;
@@ -57,8 +57,9 @@ fn demand(context: &CheckContext<'_>, violations: &mut Violations) {
         .map(|daemon| (workload_key(&daemon.workload), Amount::from(&daemon.shape.requests)));
     let stated =
         capacity.daemons.iter().map(|row| (workload_key(&row.workload), row.requests.clone()));
-    let (stated, holds): (BTreeMap<_, _>, BTreeMap<_, _>) = (stated.collect(), daemons.collect());
-    violations.require_equal("totals/daemons", "the list of daemons", &stated, &holds);
+    let (stated, computed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        (stated.collect(), daemons.collect());
+    violations.require_equal("totals/daemons", "the list of daemons", &stated, &computed);
 }
 
 /// Checks each group: planned = placed + unschedulable.
@@ -72,15 +73,10 @@ fn groups(context: &CheckContext<'_>, violations: &mut Violations) {
     for row in context.plan.capacity.unschedulable.iter().filter(|row| !is_unrunnable(row)) {
         let key = workload_key(&row.workload);
         if row.pods == 0 || !context.groups.contains_key(&key) {
-            violations.report_plan(
-                "totals/unschedulable",
-                format!(
-                    "{key} has no unschedulable \
-                                                                    pods"
-                ),
-            );
+            violations
+                .report_plan("totals/unschedulable", format!("{key} has no unschedulable pods"));
         }
-        evictions((row, &key), context, violations);
+        evictions(context, row, &key, violations);
         let sum = unplaced.entry(key).or_default();
         *sum = sum.saturating_add(row.pods);
     }
@@ -97,11 +93,12 @@ fn groups(context: &CheckContext<'_>, violations: &mut Violations) {
     }
 }
 
-/// Checks stated evictions: no more pods are admitted than are unschedulable, and victims have a
-/// lower priority.
+/// Checks stated evictions: the number of scheduled pods does not exceed the number of
+/// unschedulable pods, and victims have a lower priority.
 fn evictions(
-    (row, key): (&UnschedulableRow, &str),
     context: &CheckContext<'_>,
+    row: &UnschedulableRow,
+    key: &str,
     violations: &mut Violations,
 ) {
     let Some(EvictionRow { lets_in, evicts }) = &row.eviction else { return };
@@ -128,19 +125,19 @@ fn pods(context: &CheckContext<'_>, violations: &mut Violations) {
     let taken = total(context.fargate.values(), |taken| taken.pods);
     violations.require_equal("totals/pods", "pods.total", &all, &planned.saturating_add(taken));
     let run = context.fargate.values().filter(|taken| taken.size.is_ok());
-    let holds = total(run, |taken| taken.pods);
-    violations.require_equal("totals/pods", "pods.fargate", &fargate, &holds);
-    let holds = total(context.rows.iter().flat_map(CheckedRow::pods), |(_, pods)| pods);
-    violations.require_equal("totals/pods", "pods.placed", &placed, &holds);
-    let holds = total(&capacity.unschedulable, |row| row.pods);
-    violations.require_equal("totals/pods", "pods.unschedulable", &unschedulable, &holds);
-    let holds = count(&context.facts.demand.unresolved);
-    violations.require_equal("totals/pods", "pods.unresolved", &unresolved, &holds);
+    let computed = total(run, |taken| taken.pods);
+    violations.require_equal("totals/pods", "pods.fargate", &fargate, &computed);
+    let computed = total(context.rows.iter().flat_map(CheckedRow::pods), |(_, pods)| pods);
+    violations.require_equal("totals/pods", "pods.placed", &placed, &computed);
+    let computed = total(&capacity.unschedulable, |row| row.pods);
+    violations.require_equal("totals/pods", "pods.unschedulable", &unschedulable, &computed);
+    let computed = count(&context.facts.demand.unresolved);
+    violations.require_equal("totals/pods", "pods.unresolved", &unresolved, &computed);
     violations.require_equal(
         "totals/pods",
         "the list of unresolved",
         &count(&capacity.unresolved),
-        &holds,
+        &computed,
     );
     let (least, most) = moves(context);
     if !(least..=most).contains(&moved) {
@@ -149,18 +146,19 @@ fn pods(context: &CheckContext<'_>, violations: &mut Violations) {
     }
 }
 
-/// Returns the least and the most pods that retirements move: running pods on retiring nodes that
-/// are still planned. The number is lower if the workload shrinks on those nodes, or if pods become
-/// unschedulable.
+/// Returns the minimum and maximum number of pods that removals of nodes move: running pods on
+/// these nodes that are still planned. The number is lower if the workload shrinks on these nodes,
+/// or if pods become unschedulable.
 fn moves(context: &CheckContext<'_>) -> (u32, u32) {
-    let going = context.rows.iter().filter(|row| row.action.deletes());
-    let going: BTreeSet<_> = going.filter_map(|row| row.node).map(|node| &node.name).collect();
+    let retiring_nodes = context.rows.iter().filter(|row| row.action.deletes());
+    let retiring_nodes: BTreeSet<_> =
+        retiring_nodes.filter_map(|row| row.node).map(|node| &node.name).collect();
     let rows = context.plan.capacity.unschedulable.iter();
     let unplaced: BTreeMap<_, _> =
         rows.map(|row| (workload_key(&row.workload), row.pods)).collect();
     let (mut least, mut most) = (0_u32, 0_u32);
     for (key, group) in &context.groups {
-        let here = group.running.iter().filter(|(name, _)| going.contains(name));
+        let here = group.running.iter().filter(|(name, _)| retiring_nodes.contains(name));
         let here = total(here, |(_, pods)| *pods);
         let not_placed = unplaced.get(key).copied().unwrap_or(0);
         let running: u32 = group.running.values().sum();
@@ -173,8 +171,9 @@ fn moves(context: &CheckContext<'_>) -> (u32, u32) {
 }
 
 fn summary(context: &CheckContext<'_>, violations: &mut Violations) {
-    let rows =
-        |holds: fn(&CheckedRow<'_>) -> bool| count(context.rows.iter().filter(|row| holds(row)));
+    let rows = |computed: fn(&CheckedRow<'_>) -> bool| {
+        count(context.rows.iter().filter(|row| computed(row)))
+    };
     let blocked = |row: &CheckedRow<'_>| {
         row.explain.is_some_and(|explain| {
             matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
@@ -183,7 +182,7 @@ fn summary(context: &CheckContext<'_>, violations: &mut Violations) {
     let groups = context.group_rows.iter();
     let resized = count(groups.filter(|row| row.change.actions.as_slice() == [Action::Update]));
     let (add, destroy) = (rows(|row| row.action.creates()), rows(|row| row.action.deletes()));
-    let holds = Summary {
+    let computed = Summary {
         add,
         change: rows(|row| row.action == RowAction::Update).saturating_add(resized),
         destroy,
@@ -197,5 +196,5 @@ fn summary(context: &CheckContext<'_>, violations: &mut Violations) {
             after: rows(|row| row.after.is_some()),
         },
     };
-    violations.require_equal("totals/summary", "summary", &context.plan.summary, &holds);
+    violations.require_equal("totals/summary", "summary", &context.plan.summary, &computed);
 }

@@ -1,11 +1,11 @@
-//! Volumes: pods run where their volumes are reachable, nodes attach no more than they can, and a
-//! `ReadWriteOncePod` claim has one pod.
+//! Volumes: pods run on nodes that reach their volumes, nodes stay within their attach limits, and
+//! a `ReadWriteOncePod` claim has one pod.
 //!
 //! The volumes in the demand are not trusted. Claims are resolved again from the objects of the
-//! repository and the observation, and compared on every node with arriving pods. Module `parts`
-//! checks the distribution over nodes once the parts are known to be right. Uncertain cases are not
-//! checked: claims that may get any of several volumes, and the attach limit of an existing node
-//! whose driver did not report it.
+//! repository and the observation, and compared on every node with arriving pods. Module
+//! `part_assignment` checks the assignment of pods to parts. Uncertain cases are not checked:
+//! claims that may bind to one of several volumes, and the attach limit of an existing node whose
+//! driver does not report it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,24 +20,24 @@ use crate::model::storage::{
     Claim, ClaimPhase, EBS_DRIVER, PersistentVolume, StorageClass, csi_driver, ebs_zone,
 };
 
-/// Nodes from which a claim can be used, as far as known.
+/// Nodes that can use a volume, as far as known.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct VolumeReach {
-    /// Terms of which one must hold; an empty list means anywhere, `None` means unknown.
+    /// Alternative node terms. An empty list means all nodes, `None` means unknown.
     terms: Option<Vec<NodeTerm>>,
-    /// Whether pods with the claim can be bound to a node at all.
+    /// True if pods with the claim can be bound to a node.
     ready: bool,
     /// Driver that attaches the volume.
     driver: Option<String>,
-    /// The claim, if several pods may use it.
+    /// Name of the claim or volume, if several pods may use it.
     shared: Option<String>,
-    /// Whether at most one pod may use it.
+    /// True if at most one pod may use the claim.
     for_one_pod: bool,
-    /// Whether a storage class still has to provision the volume, where its first pod runs.
+    /// True if a storage class still has to provision the volume, in the zone of its first pod.
     is_unprovisioned: bool,
 }
 
-/// Volumes of the planned pods of a workload, with the number of pods that have them.
+/// Volumes of the planned pods of a workload, with the number of pods.
 type PodVolumes = BTreeMap<Vec<VolumeReach>, u32>;
 
 pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations: &mut Violations) {
@@ -54,13 +54,13 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
     let placed = state.pod_sets.iter().filter(|pod_set| pod_set.kind == PodSetKind::Placed);
     for pod_set in placed {
         let Some(pods) = all.get(pod_set.name.as_str()) else { continue };
-        reachable(context, state, (pod_set, pods), violations);
+        reachable(context, state, pod_set, pods, violations);
         ready(pod_set, pods, violations);
     }
     one_pod(state, &all, violations);
     one_zone(state, &all, violations);
     for (index, end_node) in state.nodes.iter().enumerate() {
-        attach(context, state, (index, end_node), &all, violations);
+        attach(context, state, index, end_node, &all, violations);
     }
 }
 
@@ -68,22 +68,25 @@ pub(super) fn check(context: &CheckContext<'_>, state: &EndState<'_>, violations
 fn reachable(
     context: &CheckContext<'_>,
     state: &EndState<'_>,
-    (pod_set, pods): (&PodSet, &PodVolumes),
+    pod_set: &PodSet,
+    pods: &PodVolumes,
     violations: &mut Violations,
 ) {
     let Some(group) = context.groups.get(&pod_set.name) else { return };
     if pods.keys().flatten().any(|reach| reach.terms.is_none()) {
         return;
     }
-    let comes = pod_set.by_node.iter().filter(|(_, presence)| presence.arriving > 0);
-    for end_node in comes.map(|(end_node, _)| &state.nodes[*end_node]) {
+    let arriving = pod_set.by_node.iter().filter(|(_, presence)| presence.arriving > 0);
+    for end_node in arriving.map(|(end_node, _)| &state.nodes[*end_node]) {
         let labels = &end_node.after.labels;
-        let may = |volumes: &Vec<VolumeReach>| volumes.iter().all(|reach| reach.admits(labels));
-        let holds: u32 = pods.iter().filter(|(volumes, _)| may(volumes)).map(|(_, n)| n).sum();
+        let can_reach =
+            |volumes: &Vec<VolumeReach>| volumes.iter().all(|reach| reach.admits(labels));
+        let reaching: u32 =
+            pods.iter().filter(|(volumes, _)| can_reach(volumes)).map(|(_, n)| n).sum();
         let stated = stated(group, labels);
-        if holds != stated {
+        if reaching != stated {
             let fault = format!(
-                "{holds} pods of {} can reach their volumes from here, the demand states {stated}",
+                "{reaching} pods of {} can reach their volumes from here, the demand states {stated}",
                 pod_set.name
             );
             violations.report_row("volumes/place", end_node.row.address, fault);
@@ -91,8 +94,8 @@ fn reachable(
     }
 }
 
-/// Returns the number of pods of `group` that the demand allows on a node with `labels`, by their
-/// volumes.
+/// Returns the number of pods of `group` whose volumes allow a node with `labels`, according to the
+/// demand.
 fn stated(group: &PodGroup, labels: &Labels) -> u32 {
     let parts = group.partitions.iter().map(|part| (&part.shape, part.planned));
     let whole = (&group.shape, group.counts.planned);
@@ -119,7 +122,7 @@ fn ready(pod_set: &PodSet, pods: &PodVolumes, violations: &mut Violations) {
     }
 }
 
-/// Checks that pods which share an unprovisioned volume run in one zone: that of the first pod.
+/// Checks that pods that share an unprovisioned volume run in one zone, the zone of the first pod.
 fn one_zone(state: &EndState<'_>, all: &BTreeMap<&str, PodVolumes>, violations: &mut Violations) {
     let mut zones: BTreeMap<&str, BTreeSet<Option<&LabelValue>>> = BTreeMap::new();
     for pod_set in &state.pod_sets {
@@ -143,7 +146,7 @@ fn one_zone(state: &EndState<'_>, all: &BTreeMap<&str, PodVolumes>, violations: 
     }
 }
 
-/// Checks that a `ReadWriteOncePod` claim has one pod, if the plan places any.
+/// Checks that a `ReadWriteOncePod` claim has one pod, if the plan places a pod with it.
 fn one_pod(state: &EndState<'_>, all: &BTreeMap<&str, PodVolumes>, violations: &mut Violations) {
     let mut users: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     for pod_set in &state.pod_sets {
@@ -169,11 +172,12 @@ fn one_pod(state: &EndState<'_>, all: &BTreeMap<&str, PodVolumes>, violations: &
     }
 }
 
-/// Checks that a node attaches no more volumes of a driver than it can, if more arrive.
+/// Checks that a node stays within the attach limit of a driver, if pods with such volumes arrive.
 fn attach(
     context: &CheckContext<'_>,
     state: &EndState<'_>,
-    (index, end_node): (usize, &EndNode<'_>),
+    index: usize,
+    end_node: &EndNode<'_>,
     all: &BTreeMap<&str, PodVolumes>,
     violations: &mut Violations,
 ) {
@@ -181,7 +185,7 @@ fn attach(
     let mut shared: BTreeSet<(&str, &str)> = BTreeSet::new();
     let mut coming: BTreeSet<&str> = BTreeSet::new();
     for (pod_set, presence) in state.pods_on(index) {
-        // All pods of one workload have the same number of volumes.
+        // All pods of a workload have the same number of volumes.
         let volumes = all.get(pod_set.name.as_str()).and_then(|pods| pods.keys().next());
         for reach in volumes.into_iter().flatten() {
             let Some(driver) = reach.driver.as_deref() else { continue };
@@ -207,8 +211,8 @@ fn attach(
     }
 }
 
-/// Returns the maximum number of volumes of a driver on a node: the value that the driver reports,
-/// or for a new instance the EC2 limit without the root volume.
+/// Returns the maximum number of volumes of a driver on a node. For an existing node this is the
+/// value that the driver reports. For a new instance it is the EC2 limit without the root volume.
 fn limit(context: &CheckContext<'_>, end_node: &EndNode<'_>, driver: &str) -> Option<u32> {
     if let Some(name) = end_node.name {
         return context.facts.observed.storage.attach_limits.get(name)?.get(driver).copied();
@@ -294,7 +298,7 @@ impl VolumeLedger<'_> {
         reaches
     }
 
-    /// Returns the nodes from which a claim can be used; `None` where the claim does not exist.
+    /// Returns the nodes that can use a claim; `None` if the claim does not exist.
     fn claim(&self, namespace: &Namespace, name: &str) -> Option<VolumeReach> {
         let facts = self.context.facts;
         let of = |claim: &Claim, reach: VolumeReach| VolumeReach {
@@ -330,14 +334,14 @@ impl VolumeLedger<'_> {
     }
 
     /// Returns whether a volume can be bound to a claim: its `claimRef` names no other claim, and
-    /// it is large enough.
+    /// its capacity suffices.
     fn can_bind(&self, claim: &Claim, volume: &str, full: &str) -> bool {
         let facts = self.context.facts;
         let known = facts.observed.storage.volumes.get(volume);
         let Some(volume) = known.or_else(|| facts.desired.volumes.get(volume)) else {
             return false;
         };
-        let others = volume.claim.as_ref().is_some_and(|kept_for| kept_for != full);
+        let others = volume.claim.as_ref().is_some_and(|bound_claim| bound_claim != full);
         let small = matches!((claim.request, volume.capacity), (Some(ask), Some(has)) if ask > has);
         !others && !small
     }
@@ -352,8 +356,7 @@ impl VolumeLedger<'_> {
         VolumeReach { terms: Some(terms), driver, ready: true, ..VolumeReach::default() }
     }
 
-    /// Returns the nodes that a class provisions volumes for. The class of a claim without one is
-    /// unknown, and an unknown class is not checked.
+    /// Returns the nodes that a class provisions volumes for. An unknown class is not checked.
     fn class_reach(&self, name: Option<&str>, live: bool) -> VolumeReach {
         let unknown = VolumeReach { ready: true, ..VolumeReach::default() };
         let Some(class) = self.class(name) else { return unknown };
@@ -380,7 +383,7 @@ impl VolumeLedger<'_> {
         }
         let mut defaults = declared.iter().chain(live).filter(|(_, class)| class.is_default);
         let (first, class) = defaults.next()?;
-        // Of several default classes the youngest is used, which is not checked here.
+        // Kubernetes uses the newest of several default classes. This is not checked.
         defaults.all(|(name, _)| name == first).then_some(class)
     }
 }

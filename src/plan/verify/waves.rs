@@ -1,4 +1,4 @@
-//! Waves: every change is in one wave, and nodes retire only after all launches.
+//! Waves: every change is in one wave, and removals follow all launches.
 
 use std::collections::BTreeMap;
 

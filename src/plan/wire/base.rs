@@ -17,9 +17,9 @@ use crate::model::units::MicroUsd;
 /// Changes of one revision compared with another, both planned over the same observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
-    /// The revision compared with, as the user named it.
+    /// The other revision, as the user named it.
     pub revision: String,
-    /// Its commit.
+    /// Commit of the other revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// Digest of the other revision's plan.
@@ -60,40 +60,40 @@ impl Comparison {
 pub struct ComparedWorkload {
     /// Workload.
     pub workload: WorkloadId,
-    /// Where this revision declares it; absent where it does not.
+    /// File and line in this revision; absent if it does not declare the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Pods that the other revision plans.
     pub before: u32,
     /// Pods that this revision plans.
     pub after: u32,
-    /// Requests of each pod in the other revision; absent where both agree.
+    /// Requests of each pod in the other revision; absent if both agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_before: Option<Amount>,
-    /// Requests of each pod in this revision; absent where both agree.
+    /// Requests of each pod in this revision; absent if both agree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_after: Option<Amount>,
 }
 
-/// Revision of the settings and policies that guard an apply, where it differs from the planned
-/// tree. A pull request must not loosen the rules that judge it.
+/// Revision of the settings and policies that guard an apply, if it is not the planned tree. A pull
+/// request must not loosen the rules that check it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Guard {
     /// The revision, as the user named it.
     pub revision: String,
-    /// Its commit.
+    /// Commit of the revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// Whether the planned tree has other settings or policies than the guard.
+    /// True if the planned tree has other settings or policies than the guard.
     pub changed: bool,
 }
 
 /// A policy file, or a data file of policies, that checked the plan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct JudgedBy {
-    /// Its path, as messages name it.
+    /// Path, as in messages.
     pub path: String,
-    /// SHA-256 of its text, 64 hex digits.
+    /// SHA-256 of the text, 64 hex digits.
     pub sha256: String,
 }
 
@@ -114,7 +114,7 @@ pub struct Base {
     pub commit: Option<String>,
     /// SHA-256 over paths and contents of the input files.
     pub tree: String,
-    /// Whether the work tree differs from the commit.
+    /// True if the work tree differs from the commit.
     #[serde(default)]
     pub dirty: bool,
     /// Manifests that renderers produced, by the rendered path.
@@ -126,7 +126,7 @@ pub struct Base {
     pub demand: DemandMode,
     /// Conditions that must hold at the time of the apply.
     pub preconditions: Vec<Precondition>,
-    /// Source of the guarding settings and policies, where it is another revision.
+    /// Revision of the guarding settings and policies; absent if it is the planned tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
     /// Policy files that checked the plan. The same files check it again before the apply.
@@ -141,7 +141,7 @@ pub struct RenderedRow {
     pub path: String,
     /// The renderer and its version.
     pub tool: String,
-    /// SHA-256 over the settings and files that it read.
+    /// SHA-256 over the settings and files that the renderer read.
     pub inputs: String,
 }
 
@@ -161,7 +161,7 @@ pub struct BaseWorld {
 /// A condition that must hold when a change is applied.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Precondition {
-    /// Row that it belongs to.
+    /// Row of the condition.
     pub address: Address,
     /// The condition.
     #[serde(flatten)]
@@ -172,11 +172,11 @@ pub struct Precondition {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "condition", rename_all = "kebab-case")]
 pub enum Condition {
-    /// The instance exists, is ours, and has this node.
+    /// The instance exists, is managed, and has this node.
     InstanceIs {
         /// Instance id.
         instance_id: InstanceId,
-        /// UID of its node; absent for an instance that has not joined.
+        /// UID of the node; null for an instance that has not joined.
         node_uid: Option<Uid>,
     },
     /// The group still has this desired size.
@@ -186,7 +186,7 @@ pub enum Condition {
         /// Its desired size.
         desired: u32,
     },
-    /// No instance of ours has this key in this pool.
+    /// No managed instance has this key in this pool.
     KeyUnused {
         /// Pool.
         pool: PoolName,

@@ -1,4 +1,4 @@
-//! Cost of a plan, its parts, and the effect of commitments.
+//! Cost of a plan, its breakdown, and the effect of commitments.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,13 @@ pub struct Cost {
     pub hourly_before: MicroUsd,
     /// Price per hour after the apply.
     pub hourly_after: MicroUsd,
-    /// The difference.
+    /// Difference of the two prices per hour.
     pub hourly_delta: MicroUsd,
-    /// The difference for a month of 730 hours.
+    /// Difference for a month of 730 hours.
     pub monthly_delta: MicroUsd,
     /// Lower bound of the hourly price of every fleet that holds the same pods.
     pub lower_bound_hourly: MicroUsd,
-    /// Distance of `hourly_after` above the bound, in percent with two digits.
+    /// Excess of `hourly_after` over the lower bound, in percent with two decimals.
     pub gap_percent: String,
     /// Source of the prices.
     pub prices: PriceSource,
@@ -30,18 +30,18 @@ pub struct Cost {
     pub estimated: u32,
     /// Number of nodes with an unknown price, which count as zero.
     pub unpriced: u32,
-    /// Cost of Fargate, which none of the amounts above includes; absent where it runs nothing.
+    /// Cost of Fargate, which the other amounts exclude; absent without pods on Fargate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fargate: Option<FargateCost>,
-    /// The same cost in parts, and what it includes.
+    /// Breakdown of the cost, and the items that it includes.
     #[serde(default, skip_serializing_if = "CostBreakdown::is_empty")]
     pub breakdown: CostBreakdown,
 }
 
-/// Cost of Fargate, apart from nodes.
+/// Cost of Fargate, without nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FargateCost {
-    /// Prices from `fleetwright.yaml`; absent where it states none, so that nothing is priced.
+    /// Prices from `fleetwright.yaml`; absent if it states none. Fargate then has no price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<FargateRates>,
     /// Running pods.
@@ -53,30 +53,30 @@ pub struct FargateCost {
 /// Pods on Fargate at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FargateBill {
-    /// Pods.
+    /// Number of pods.
     pub pods: u32,
-    /// CPU of their sizes, in thousandths of a vCPU.
+    /// CPU of the pod sizes, in thousandths of a vCPU.
     pub cpu_milli: i64,
-    /// Memory of their sizes, in MiB.
+    /// Memory of the pod sizes, in MiB.
     pub memory_mib: i64,
-    /// Price per hour; absent where no price is stated.
+    /// Price per hour; absent if no price is stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly: Option<MicroUsd>,
 }
 
-/// Cost in parts, and what it includes.
+/// Breakdown of the cost, and the items that it includes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct CostBreakdown {
-    /// By pool; nodes without a pool have the empty name.
+    /// Cost by pool. Nodes without a pool have the empty name.
     pub by_pool: Vec<CostRow>,
-    /// By zone.
+    /// Cost by zone.
     pub by_zone: Vec<CostRow>,
-    /// By capacity type.
+    /// Cost by capacity type.
     pub by_capacity_type: Vec<CostRow>,
-    /// Bounds of the price after, where prices are estimated.
+    /// Bounds of the price after the apply; absent without estimated spot prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<CostRange>,
-    /// Totals with commitments; absent where none are declared.
+    /// Totals with commitments; absent if none are declared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub committed: Option<Committed>,
     /// Costs that the figures include, in words.
@@ -86,7 +86,7 @@ pub struct CostBreakdown {
 }
 
 impl CostBreakdown {
-    /// Returns whether there is no breakdown.
+    /// Returns whether the breakdown is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -98,13 +98,13 @@ impl CostBreakdown {
 pub struct CostRow {
     /// Pool, zone or capacity type.
     pub name: String,
-    /// Nodes before.
+    /// Number of nodes before the apply.
     pub nodes_before: u32,
-    /// Nodes after.
+    /// Number of nodes after the apply.
     pub nodes_after: u32,
-    /// Price per hour before.
+    /// Price per hour before the apply.
     pub hourly_before: MicroUsd,
-    /// Price per hour after.
+    /// Price per hour after the apply.
     pub hourly_after: MicroUsd,
 }
 
@@ -113,7 +113,7 @@ pub struct CostRow {
 pub struct CostRange {
     /// Lowest possible price per hour after the apply.
     pub hourly_low: MicroUsd,
-    /// Highest possible price per hour.
+    /// Highest possible price per hour after the apply.
     pub hourly_high: MicroUsd,
     /// Reasons for the range, in words.
     pub because: Vec<String>,
@@ -122,9 +122,9 @@ pub struct CostRange {
 /// Totals with the commitments that `fleetwright.yaml` declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Committed {
-    /// Price per hour before, commitments included.
+    /// Price per hour before the apply, with commitments.
     pub hourly_before: MicroUsd,
-    /// Price per hour after, commitments included.
+    /// Price per hour after the apply, with commitments.
     pub hourly_after: MicroUsd,
     /// Each commitment and its use.
     pub commitments: Vec<CommitmentRow>,
@@ -133,15 +133,15 @@ pub struct Committed {
 /// A commitment and its use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommitmentRow {
-    /// Its name in `fleetwright.yaml`.
+    /// Name in `fleetwright.yaml`.
     pub name: String,
     /// `savings-plan` or `reserved-instances`.
     pub kind: String,
-    /// Price per hour of the commitment, used or not.
+    /// Price per hour of the commitment, independent of its use.
     pub hourly: MicroUsd,
-    /// List price per hour of the covered capacity before.
+    /// List price per hour of the covered capacity before the apply.
     pub covers_before: MicroUsd,
-    /// List price per hour of the covered capacity after.
+    /// List price per hour of the covered capacity after the apply.
     pub covers_after: MicroUsd,
     /// List price per hour that the commitment can cover.
     pub capacity: MicroUsd,

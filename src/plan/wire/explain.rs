@@ -19,7 +19,7 @@ pub struct AlternativesRow {
     pub offerings: Vec<Alternative>,
 }
 
-/// Number of pods by workload. On most nodes of a large fleet nothing changes, so `pods` and
+/// Number of pods by workload. Most nodes of a large fleet do not change, so `pods` and
 /// `pods_before` share one map.
 pub type PodCounts = Shared<WorkloadKey, u32>;
 
@@ -36,24 +36,24 @@ pub struct ExplainRow {
     /// Reason of the retirement; present on rows that create and delete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retire_reason: Option<RetireReason>,
-    /// Difference between a retained node and its pool. Either its pool changed since the launch,
-    /// so that it is replaced once that is allowed, or the node was changed by hand, which a drift
-    /// report shows.
+    /// Difference between a retained node and its pool. If the pool changed since the launch, the
+    /// node is replaced as soon as this is allowed. A manual change of the node is part of the
+    /// drift report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<RetireReason>,
-    /// Price per hour before; absent where nothing ran or the price is unknown.
+    /// Price per hour before the apply; absent if no instance ran or the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_before: Option<MicroUsd>,
-    /// Price per hour after.
+    /// Price per hour after the apply; absent if no instance will run or the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hourly_after: Option<MicroUsd>,
-    /// Whether the price after is an estimate.
+    /// True if the price after the apply is an estimate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
-    /// Planned pods on the node, DaemonSet pods excluded, by `namespace/kind/name`.
+    /// Number of planned pods on the node by `namespace/kind/name`, without DaemonSet pods.
     pub pods: PodCounts,
-    /// Pods that ran on the node, without DaemonSet pods and pods that are unschedulable in the
-    /// plan.
+    /// Number of pods that ran on the node, without DaemonSet pods and pods that are unschedulable
+    /// in the plan.
     #[serde(default, skip_serializing_if = "PodCounts::is_empty")]
     pub pods_before: PodCounts,
     /// Requests of the DaemonSet pods on the node.
@@ -61,7 +61,7 @@ pub struct ExplainRow {
     /// Options that were considered and rejected.
     #[serde(default)]
     pub rejected: Vec<Rejection>,
-    /// Names of the node overlays that changed its price or its capacity.
+    /// Names of the node overlays that changed the price or the capacity.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<String>,
     /// `minValues` requirements that the launch and its alternatives do not meet.
@@ -73,24 +73,24 @@ pub struct ExplainRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Reason {
-    /// The node is launched.
+    /// Launch of a node.
     Launch {
         /// Reason.
         because: LaunchReason,
     },
-    /// The node is retired.
+    /// Removal of a node.
     Retire {
         /// Reason.
         because: RetireReason,
     },
-    /// The group is resized.
+    /// Resize of an Auto Scaling group.
     Resize {
-        /// Members launched.
+        /// Number of launched members.
         launch: u32,
         /// Ids of the terminated members.
         terminate: Vec<InstanceId>,
     },
-    /// The node is retained.
+    /// No change of the node.
     Keep {
         /// Reason.
         because: KeepReason,

@@ -32,17 +32,17 @@ pub struct DisruptionBudgetRow {
 /// Totals over pods; `total = placed + unschedulable + fargate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PodTotals {
-    /// Pods planned, DaemonSet pods excluded.
+    /// Number of planned pods, without DaemonSet pods.
     pub total: u32,
-    /// Schedulable pods.
+    /// Number of schedulable pods.
     pub placed: u32,
-    /// Unschedulable pods.
+    /// Number of unschedulable pods.
     pub unschedulable: u32,
-    /// Pods that run on Fargate.
+    /// Number of pods that run on Fargate.
     pub fargate: u32,
-    /// Workloads of unknown size.
+    /// Number of workloads of unknown size.
     pub unresolved: u32,
-    /// Running pods that retirements move.
+    /// Number of running pods that removals of nodes move.
     pub moved: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct Placement {
     pub orders: Vec<String>,
     /// Price per hour of the tightest packing found.
     pub packed_hourly: MicroUsd,
-    /// For a steered plan: the shortage if no nomination were honored.
+    /// For a steered plan: the shortage without nominations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsteered: Option<Unsteered>,
     /// Effect of the limits of `spec.failureDomains` on nodes and zones.
@@ -74,7 +74,7 @@ pub struct PlacementRow {
     pub pods: u32,
 }
 
-/// Unschedulable pods with the reasons.
+/// Unschedulable pods of a workload, with the reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnschedulableRow {
     /// Workload.
@@ -88,7 +88,7 @@ pub struct UnschedulableRow {
     pub offerings: u32,
     /// Number of offerings that each reason ruled out.
     pub reasons: Vec<Rejection>,
-    /// A change that would help, where one is known.
+    /// Suggested change, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nearest: Option<String>,
     /// Pods of lower priority that kube-scheduler evicts to schedule some of these pods after all.
@@ -109,7 +109,7 @@ pub struct EvictionRow {
     pub evicts: BTreeMap<String, u32>,
 }
 
-/// A source of unknown size.
+/// A workload or source of unknown size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnresolvedRow {
     /// The object or source.
@@ -120,7 +120,7 @@ pub struct UnresolvedRow {
     pub reason: String,
 }
 
-/// A workload's pods.
+/// Demand of one workload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DemandRow {
     /// Workload.
@@ -128,14 +128,14 @@ pub struct DemandRow {
     /// File and line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Counts.
+    /// Numbers of pods.
     #[serde(flatten)]
     pub counts: Counts,
     /// Source of the planned count.
     pub decided_by: Decider,
     /// Requests of each pod.
     pub requests: Amount,
-    /// Share of the pods that Fargate runs; absent where it runs none.
+    /// Pods that run on Fargate; absent if none do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fargate: Option<FargateRow>,
     /// Vertical autoscaler that sets the requests of the pods.
@@ -144,8 +144,8 @@ pub struct DemandRow {
     /// Scheduling rules of the pods, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
-    /// Reasons that exclude one more pod of the workload from planned nodes without any, with the
-    /// number of such nodes. Absent for fleets that are too large to evaluate.
+    /// Reasons why planned nodes without a pod of this workload cannot run one, with the number of
+    /// such nodes. Absent for fleets that are too large to evaluate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Rejection>,
 }
@@ -153,31 +153,31 @@ pub struct DemandRow {
 /// Pods of a workload that run on Fargate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FargateRow {
-    /// Profile that selects the pods; absent where only the observation shows that Fargate runs
-    /// them.
+    /// Profile that selects the pods; absent if only the observation shows that they run on
+    /// Fargate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// Number of planned pods that the profile selects.
     pub pods: u32,
-    /// Size of each pod; absent where Fargate cannot run them.
+    /// Size of each pod; absent if Fargate cannot run the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<FargateSize>,
 }
 
-/// Fleet for one demand mode.
+/// Required fleet for one demand mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModeRow {
     /// Demand mode.
     pub mode: DemandMode,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Their CPU, in thousandths of a core.
+    /// CPU of the nodes, in thousandths of a core.
     pub cpu_milli: i64,
-    /// Their memory, in bytes.
+    /// Memory of the nodes, in bytes.
     pub memory_bytes: i64,
-    /// Pods planned, DaemonSet pods excluded.
+    /// Number of planned pods, without DaemonSet pods.
     pub pods: u32,
-    /// Unschedulable pods.
+    /// Number of unschedulable pods.
     pub unschedulable: u32,
     /// Price per hour.
     pub hourly: MicroUsd,

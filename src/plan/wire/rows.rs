@@ -42,14 +42,14 @@ pub struct ResourceChange {
 pub enum ResourceKind {
     /// An EC2 instance with its node.
     Ec2Instance,
-    /// A node without an instance of ours.
+    /// A node without a managed instance.
     KubernetesNode,
     /// An Auto Scaling group.
     AutoscalingGroup,
 }
 
 impl ResourceKind {
-    /// Returns the type as addresses write it.
+    /// Returns the type as it appears in addresses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -65,9 +65,9 @@ impl ResourceKind {
 pub struct Change {
     /// `["create"]`, `["delete"]`, `["create","delete"]` (replace), `["update"]` or `["no-op"]`.
     pub actions: Vec<Action>,
-    /// State before; null where nothing exists.
+    /// State before the apply; null if the resource does not exist.
     pub before: Option<NodeState>,
-    /// State after; null where nothing will exist.
+    /// State after the apply; null if the resource is deleted.
     pub after: Option<NodeState>,
     /// Keys of `after` that are known only after the apply.
     #[serde(default)]
@@ -90,7 +90,7 @@ pub enum Action {
     Delete,
 }
 
-/// The state of a node.
+/// State of a node or an Auto Scaling group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeState {
     /// Pool; absent for a resource without a pool.
@@ -115,7 +115,7 @@ pub struct NodeState {
     pub labels: Labels,
     /// Permanent taints.
     pub taints: Vec<Taint>,
-    /// Taints that are removed once the node is initialized.
+    /// Taints that are removed when the node is initialized.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<Taint>,
     /// Capacity that the node reports.
@@ -125,8 +125,8 @@ pub struct NodeState {
     /// Capacity reservation that the instance uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
-    /// Keys of labels whose values the pool leaves open. A launch stores them as tags, so that they
-    /// are known before the node has joined.
+    /// Keys of labels whose values the pool leaves open. A launch stores these labels as tags, so
+    /// that they are known before the node joins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open_labels: Vec<LabelKey>,
     /// Digest of pool template and node class.
@@ -150,7 +150,7 @@ pub struct NodeState {
 }
 
 impl NodeState {
-    /// Returns the state of a resource that is not a node.
+    /// Returns a state without properties, for a resource that is not a node.
     #[must_use]
     pub(crate) fn empty() -> Self {
         Self {
@@ -177,15 +177,15 @@ impl NodeState {
     }
 }
 
-/// The size of an Auto Scaling group.
+/// Size of an Auto Scaling group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct GroupSize {
-    /// Group name; absent where the observation has no groups.
+    /// Group name; absent if the observation has no such group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<GroupName>,
-    /// Fewest members.
+    /// Minimum number of members.
     pub min: u32,
-    /// Most members.
+    /// Maximum number of members.
     pub max: u32,
     /// Desired number of members.
     pub desired: u32,

@@ -1,4 +1,4 @@
-//! Words of the plan format with an open set: readers keep the words of newer formats.
+//! Open enumerations of the plan format: readers keep the words of newer formats.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -80,13 +80,13 @@ macro_rules! define_words {
 define_words! {
     /// Severity of a diagnostic.
     DiagnosticSeverity {
-        /// In drift reports: the world is behind the repository.
+        /// The cluster is behind the repository; only in drift reports.
         Behind = "behind",
-        /// It prevents the apply.
+        /// A problem that prevents the apply.
         Error = "error",
-        /// It informs.
+        /// Information for the reader.
         Note = "note",
-        /// It needs attention.
+        /// A problem that needs attention but does not prevent the apply.
         Warning = "warning",
     }
 

@@ -1,14 +1,14 @@
-//! Row addresses: stable names for nodes, including nodes that do not exist yet.
+//! Row addresses: stable names of nodes, including future nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::ids::{Address, InstanceId, NodeName, PoolName};
 use crate::model::observed::{Instance, InstanceState, Observed, tag};
 
-/// Row name of instances that are not ours.
+/// Row name of unmanaged instances.
 const FOREIGN: &str = "foreign";
 
-/// The parts of an address.
+/// Address of a row, and its parts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RowIdentity {
     pub address: Address,
@@ -17,7 +17,7 @@ pub(super) struct RowIdentity {
 }
 
 impl RowIdentity {
-    /// Returns the address of our instance in `pool` with `key`.
+    /// Returns the address of the managed instance in `pool` with `key`.
     pub(super) fn instance(pool: &str, key: &str) -> Self {
         Self {
             address: format!("ec2_instance.{pool}[\"{key}\"]").into(),
@@ -26,7 +26,7 @@ impl RowIdentity {
         }
     }
 
-    /// Returns the address of an instance that is not ours.
+    /// Returns the address of an unmanaged instance.
     pub(super) fn foreign(id: &InstanceId) -> Self {
         Self::instance(FOREIGN, id.as_str())
     }
@@ -41,28 +41,30 @@ impl RowIdentity {
     }
 }
 
-/// Keys in use, by pool. An existing instance keeps its key; a launch gets the lowest unused one.
+/// Keys in use, by pool. An existing instance keeps its key, and a launch gets the lowest unused
+/// key.
 #[derive(Debug, Default)]
 pub(super) struct PoolKeys {
     used: BTreeMap<PoolName, BTreeSet<String>>,
     by_instance: BTreeMap<InstanceId, (PoolName, String)>,
-    /// Keys that several of our instances carry.
+    /// Keys that several managed instances carry.
     shared: BTreeSet<(PoolName, String)>,
-    /// For each pool, a number below which every key is in use.
+    /// By pool: a number below which every key is in use.
     below: BTreeMap<PoolName, usize>,
 }
 
 impl PoolKeys {
-    /// Reads the keys of our instances. Stopping and stopped instances still use theirs.
+    /// Reads the keys of managed instances, including stopping and stopped ones.
     ///
-    /// A partly applied replacement can leave two instances with one key. The younger instance
-    /// keeps the key, and the other one is named by its instance id.
+    /// A partially applied replacement can leave two instances with the same key. The newer
+    /// instance keeps the key, and the instance ID replaces the key of the other one.
     pub(super) fn from_observed(observed: &Observed) -> Self {
         let mut keys = Self::default();
-        let gone = [InstanceState::ShuttingDown, InstanceState::Terminated];
-        let ours =
-            |i: &&Instance| !gone.contains(&i.state) && i.is_managed_by(&observed.cluster.name);
-        let mut instances: Vec<&Instance> = observed.instances.values().filter(ours).collect();
+        let ended = [InstanceState::ShuttingDown, InstanceState::Terminated];
+        let is_managed =
+            |i: &&Instance| !ended.contains(&i.state) && i.is_managed_by(&observed.cluster.name);
+        let mut instances: Vec<&Instance> =
+            observed.instances.values().filter(is_managed).collect();
         instances.sort_by(|a, b| (b.launched_at, &a.id).cmp(&(a.launched_at, &b.id)));
         for instance in instances {
             let Some(pool) = instance.tags.get(tag::POOL) else { continue };
@@ -77,7 +79,8 @@ impl PoolKeys {
             used.insert(key.clone());
             keys.by_instance.insert(instance.id.clone(), (pool, key));
         }
-        // A stopping instance provides no capacity, but uses its key until it is terminated.
+        // A stopping instance provides no capacity, but its key stays in use until it is
+        // terminated.
         let is_stopping = |i: &&Instance| {
             let state = matches!(i.state, InstanceState::Stopping | InstanceState::Stopped);
             state && i.is_managed_by(&observed.cluster.name)
@@ -94,23 +97,23 @@ impl PoolKeys {
         keys
     }
 
-    /// Returns the address of one of our instances.
+    /// Returns the address of a managed instance.
     pub(super) fn identity_of(&self, id: &InstanceId) -> Option<RowIdentity> {
         self.by_instance.get(id).map(|(pool, key)| RowIdentity::instance(pool.as_str(), key))
     }
 
-    /// Returns whether a replacement can take over the key of the instance. A key that another
-    /// instance carries too stays in use after the termination.
+    /// Returns true if a replacement can take over the key of the instance. A shared key stays in
+    /// use after the termination.
     pub(super) fn has_reusable_key(&self, id: &InstanceId) -> bool {
         let own = self.by_instance.get(id).filter(|own| !self.shared.contains(*own));
         own.is_some_and(|(_, key)| key.parse::<u32>().is_ok())
     }
 
-    /// Takes the lowest unused key of `pool`.
+    /// Allocates the lowest unused key of `pool`.
     pub(super) fn next(&mut self, pool: &PoolName) -> RowIdentity {
         let used = self.used.entry(pool.clone()).or_default();
         let below = self.below.entry(pool.clone()).or_default();
-        // There is one candidate more than keys in use, so one of them is free.
+        // There is one more candidate than keys in use, so at least one candidate is unused.
         let mut candidates = (*below..=used.len()).map(|number| (number, number.to_string()));
         let free = candidates.find(|(_, key)| !used.contains(key));
         let (number, key) = free.expect("more candidates than used keys");
@@ -125,14 +128,11 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::testing::world::managed_instance;
 
     #[test]
     fn key_of_two_instances_is_not_reused() {
-        let mut observed = Observed::empty(
-            crate::model::observed::ClusterIdentity::default(),
-            Timestamp::UNIX_EPOCH,
-        );
-        observed.cluster.name = "c".into();
+        let mut observed = Observed::of_cluster("c", Timestamp::UNIX_EPOCH);
         for (id, key, state) in [
             ("i-1", "0", InstanceState::Running),
             ("i-2", "1", InstanceState::Running),
@@ -140,11 +140,8 @@ mod tests {
             ("i-4", "2", InstanceState::Running),
             ("i-5", "2", InstanceState::Stopped),
         ] {
-            let mut instance = crate::model::observed::fixture::managed_instance(id, "c");
-            instance.state = state;
-            instance.tags.insert(tag::POOL.to_owned(), "web".to_owned());
-            instance.tags.insert(tag::KEY.to_owned(), key.to_owned());
-            observed.instances.insert(instance.id.clone(), instance);
+            let instance = managed_instance(id, "c").with_tags(&[(tag::KEY, key)]);
+            observed = observed.with_instance(Instance { state, ..instance });
         }
         let mut keys = PoolKeys::from_observed(&observed);
         let own = ["i-1", "i-2", "i-3", "i-4"].map(|id| keys.has_reusable_key(&id.into()));

@@ -1,4 +1,4 @@
-//! Fargate pods: their demand rows, their unschedulable rows and their cost.
+//! Fargate pods: demand rows, unschedulable rows and cost.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::plan::wire::{
     Amount, DemandRow, FARGATE_REASON, FargateBill, FargateCost, FargateRow, UnschedulableRow,
 };
 
-/// Adds the Fargate share to the demand rows, and rows for workloads that run on Fargate alone.
+/// Adds Fargate pods to the demand rows, and rows for workloads that run only on Fargate.
 pub(super) fn add_fargate_rows(rows: &mut Vec<DemandRow>, demand: &Demand) {
     let mut taken: BTreeMap<&WorkloadId, &FargatePods> =
         demand.fargate.iter().map(|taken| (&taken.workload, taken)).collect();
@@ -39,7 +39,7 @@ fn fargate_row(taken: &FargatePods) -> FargateRow {
     FargateRow { profile: taken.profile.clone(), pods: taken.pods, size: taken.size.clone().ok() }
 }
 
-/// Returns the pods that a Fargate profile selects and Fargate cannot run.
+/// Returns the rows of pods that a Fargate profile selects but Fargate cannot run.
 pub(super) fn unrunnable(demand: &Demand) -> impl Iterator<Item = UnschedulableRow> {
     demand.fargate.iter().filter(|taken| taken.rejected_pods() > 0).filter_map(|taken| {
         let misfit = taken.size.as_ref().err()?;
@@ -58,12 +58,13 @@ pub(super) fn unrunnable(demand: &Demand) -> impl Iterator<Item = UnschedulableR
     })
 }
 
-/// Returns the number of pods that Fargate runs.
+/// Returns the number of pods on Fargate.
 pub(super) fn placed_pods(demand: &Demand) -> u32 {
     demand.fargate.iter().map(FargatePods::pods_on_fargate).fold(0, u32::saturating_add)
 }
 
-/// Returns the cost of Fargate, which no node includes; `None` where it runs nothing.
+/// Returns the cost of Fargate, which is separate from the cost of nodes; `None` without Fargate
+/// pods.
 pub(super) fn cost(demand: &Demand, rates: Option<Rates>) -> Option<FargateCost> {
     let before =
         demand.fargate.iter().flat_map(|taken| taken.running.iter().map(|(s, n)| (*s, *n)));

@@ -1,5 +1,4 @@
-//! Rows of Auto Scaling groups: their sizes before and after, from the launches and terminations of
-//! members.
+//! Rows of Auto Scaling groups: sizes before and after the launches and terminations of members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +14,7 @@ use crate::plan::wire::{
 };
 use crate::solver::{live_group, observe_only_reason};
 
-/// Launches and terminations of one group's members.
+/// Launches and terminations of the members of a group.
 #[derive(Default)]
 struct MemberChanges {
     launched: u32,
@@ -23,7 +22,7 @@ struct MemberChanges {
 }
 
 impl MemberChanges {
-    /// Reads the changes of the members of `pool` from the rows of nodes.
+    /// Collects the changes of the members of `pool` from the node rows.
     fn from_rows(pool: &PoolName, rows: &PlanRows) -> Self {
         let mut members = Self::default();
         for row in &rows.changes {
@@ -32,28 +31,29 @@ impl MemberChanges {
                 continue;
             }
             members.launched += u32::from(row.change.actions.contains(&Action::Create));
-            let gone = row.change.before.as_ref().and_then(|before| before.instance_id.clone());
+            let instance = row.change.before.as_ref().and_then(|before| before.instance_id.clone());
             let terminates = row.change.actions.contains(&Action::Delete);
-            members.terminated.extend(gone.filter(|_| terminates));
+            members.terminated.extend(instance.filter(|_| terminates));
         }
         members
     }
 }
 
-/// Adds one row for each declared group, and one for each observed group that is not declared.
+/// Adds a row for each declared group, and for each undeclared observed group.
 pub(super) fn add(rows: &mut PlanRows, inputs: &DiffInputs) {
     let mut added = Vec::new();
     let mut known: BTreeSet<&GroupName> = BTreeSet::new();
     for group in inputs.desired.node_groups.values() {
         let live = live_group(group, inputs.observed);
         known.extend(live.map(|live| &live.name));
-        let mut row = declared(group, live, &MemberChanges::from_rows(&group.name, rows), inputs);
+        let mut row =
+            declared_row(group, live, &MemberChanges::from_rows(&group.name, rows), inputs);
         row.1.drift = live.and_then(|live| bounds_drift(group, live));
         added.push(row);
     }
     for live in inputs.observed.groups.values().filter(|live| !known.contains(&live.name)) {
         let why = "the repository does not declare it".to_owned();
-        added.push(unchanged(live.name.as_str(), &size_of(live), why));
+        added.push(unchanged_row(live.name.as_str(), &size_of(live), why));
     }
     for (row, explain, condition) in added {
         let address = row.address.clone();
@@ -65,8 +65,8 @@ pub(super) fn add(rows: &mut PlanRows, inputs: &DiffInputs) {
     rows.sort();
 }
 
-/// Returns the drift of a group's bounds. The desired size moves between the bounds by design; the
-/// bounds change only by hand.
+/// Returns the drift of the bounds of a group. Only manual changes modify the bounds, whereas the
+/// desired size varies by design.
 fn bounds_drift(group: &NodeGroup, live: &Group) -> Option<RetireReason> {
     let bounds = |min: u32, max: u32| format!("{min} to {max} nodes");
     let (is, declared) = (bounds(live.min, live.max), bounds(group.min, group.max));
@@ -81,7 +81,7 @@ fn size_of(live: &Group) -> GroupSize {
     GroupSize { name: Some(name.clone()), min: *min, max: *max, desired: *desired }
 }
 
-fn declared(
+fn declared_row(
     group: &NodeGroup,
     live: Option<&Group>,
     members: &MemberChanges,
@@ -91,38 +91,34 @@ fn declared(
     let before = live.map_or(assumed, size_of);
     let name = group.name.as_str();
     if let Some(why) = observe_only_reason(group, inputs.desired, inputs.observed) {
-        return unchanged(name, &before, why);
+        return unchanged_row(name, &before, why);
     }
-    let gone = u32::try_from(members.terminated.len()).unwrap_or(u32::MAX);
-    let desired = before.desired.saturating_add(members.launched).saturating_sub(gone);
-    if members.launched == 0 && gone == 0 {
+    let terminated = u32::try_from(members.terminated.len()).unwrap_or(u32::MAX);
+    let desired = before.desired.saturating_add(members.launched).saturating_sub(terminated);
+    if members.launched == 0 && terminated == 0 {
         let reason = Reason::Resize { launch: 0, terminate: Vec::new() };
-        return (row(name, (&before, &before), false), explain(name, reason), None);
+        return (row(name, &before, &before, false), explain(name, reason), None);
     }
     let after = GroupSize { desired, ..before.clone() };
     let reason = Reason::Resize { launch: members.launched, terminate: members.terminated.clone() };
     let condition =
         before.name.clone().map(|group| Condition::GroupIs { group, desired: before.desired });
-    (row(name, (&before, &after), true), explain(name, reason), condition)
+    (row(name, &before, &after, true), explain(name, reason), condition)
 }
 
-fn unchanged(name: &str, size: &GroupSize, why: String) -> GroupRow {
+fn unchanged_row(name: &str, size: &GroupSize, why: String) -> GroupRow {
     let by = BlockReason::GroupObserved { why };
     let reason = Reason::Keep { because: KeepReason::Blocked { by } };
-    (row(name, (size, size), false), explain(name, reason), None)
+    (row(name, size, size, false), explain(name, reason), None)
 }
 
 fn address(name: &str) -> Address {
     format!("{}.{name}", ResourceKind::AutoscalingGroup.as_str()).into()
 }
 
-/// Returns the row of a group. It changes if members are launched or terminated, even if their
-/// number stays equal.
-fn row(
-    name: &str,
-    (before, after): (&GroupSize, &GroupSize),
-    members_change: bool,
-) -> ResourceChange {
+/// Returns the row of a group. Launched or terminated members count as a change even if the size
+/// remains equal.
+fn row(name: &str, before: &GroupSize, after: &GroupSize, members_change: bool) -> ResourceChange {
     let (action, hint) = if members_change {
         (Action::Update, "update_because_members_change")
     } else {
@@ -143,7 +139,7 @@ fn row(
     }
 }
 
-/// Returns the state of a group. It has no amounts of its own, since its members have rows.
+/// Returns the state of a group. Amounts are in the rows of its members.
 fn state(size: &GroupSize) -> NodeState {
     NodeState { group: Some(size.clone()), ..NodeState::empty() }
 }

@@ -1,4 +1,4 @@
-//! The scheduling rules of a pod in words, for `explain`.
+//! Human-readable scheduling rules of pods, for `explain`.
 
 use crate::demand::{PodShape, is_claim_affinity};
 use crate::model::pod::{
@@ -7,7 +7,7 @@ use crate::model::pod::{
 };
 use crate::model::requirement::{Operator, Requirements};
 
-/// Returns the rules of pods of this shape; none where they may run anywhere.
+/// Returns the scheduling rules of pods of this shape; empty for unconstrained pods.
 pub(super) fn rules(shape: &PodShape) -> Vec<String> {
     let mut rules = nodes(shape);
     rules.extend(shape.tolerations.iter().map(toleration));

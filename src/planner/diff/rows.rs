@@ -1,4 +1,4 @@
-//! One row for each node, with its reason, its preconditions and its pods.
+//! Plan rows of nodes, with reasons, preconditions and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,16 @@ use crate::plan::wire::{
 };
 use crate::solver::{ExistingNode, Launch, NewNode, NodeRef, Retire, daemon_requests};
 
-/// All rows of a plan, and the counts that are taken with them.
+/// Numbers of rows whose price is not the listed price.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct UncertainPrices {
+    /// Rows with an estimated price.
+    pub estimated: u32,
+    /// Rows with an unknown price.
+    pub unpriced: u32,
+}
+
+/// All rows of a plan, with the counts collected while they are built.
 #[derive(Debug, Default)]
 pub(super) struct PlanRows {
     pub changes: Vec<ResourceChange>,
@@ -22,12 +31,11 @@ pub(super) struct PlanRows {
     pub preconditions: Vec<Precondition>,
     pub placements: Vec<PlacementRow>,
     pub alternatives: Vec<AlternativesRow>,
-    /// Pods of launches that the user excluded.
+    /// Unschedulable rows of pods whose launch the user excluded.
     pub excluded_pods: Vec<UnschedulableRow>,
     pub blocked: u32,
     pub moved: u32,
-    /// Number of nodes after the plan with an estimated price, and with an unknown price.
-    pub estimated: (u32, u32),
+    pub uncertain_prices: UncertainPrices,
 }
 
 impl PlanRows {
@@ -98,15 +106,16 @@ impl PlanRows {
             action_reason: Some(launch_hint(reason, retire.map(|r| &r.reason)).to_owned()),
         });
         if let Some(existing) = replaced {
-            self.removal_conditions(resolver, identity, existing);
+            self.add_removal_conditions(resolver, identity, existing);
         } else {
             let key = identity.index.clone().unwrap_or_default();
-            self.condition(identity, Condition::KeyUnused { pool: node.pool.clone(), key });
+            self.add_condition(identity, Condition::KeyUnused { pool: node.pool.clone(), key });
         }
         self.alternatives.extend(alternatives_row(&identity.address, node));
         let replaced_estimate = replaced.is_some_and(|s| s.price.is_some() && s.price_estimated);
-        self.estimated.0 += u32::from(node.price_estimated || replaced_estimate);
-        self.estimated.1 += u32::from(replaced.is_some_and(|existing| existing.price.is_none()));
+        self.uncertain_prices.estimated += u32::from(node.price_estimated || replaced_estimate);
+        self.uncertain_prices.unpriced +=
+            u32::from(replaced.is_some_and(|existing| existing.price.is_none()));
         self.explain.push(ExplainRow {
             address: identity.address.clone(),
             group: batch.map(batch_name),
@@ -137,7 +146,7 @@ impl PlanRows {
         let before = resolver.before(existing);
         let retire = target.retires.get(&existing.name);
         let (actions, after, reason, group, hint) = if let Some(Retire { reason, batch }) = retire {
-            self.removal_conditions(resolver, identity, existing);
+            self.add_removal_conditions(resolver, identity, existing);
             let hint = retire_hint(reason);
             (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
         } else {
@@ -148,8 +157,9 @@ impl PlanRows {
             (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
         let stays = after.is_some();
-        self.estimated.0 += u32::from(existing.price.is_some() && existing.price_estimated);
-        self.estimated.1 += u32::from(existing.price.is_none());
+        self.uncertain_prices.estimated +=
+            u32::from(existing.price.is_some() && existing.price_estimated);
+        self.uncertain_prices.unpriced += u32::from(existing.price.is_none());
         self.changes.push(ResourceChange {
             address: identity.address.clone(),
             kind: resolver.kind(existing),
@@ -182,13 +192,13 @@ impl PlanRows {
         });
     }
 
-    fn condition(&mut self, identity: &RowIdentity, condition: Condition) {
+    fn add_condition(&mut self, identity: &RowIdentity, condition: Condition) {
         self.preconditions.push(Precondition { address: identity.address.clone(), condition });
     }
 
-    /// Adds the preconditions of a removal: the same instance, and no workload with more pods than
-    /// planned.
-    fn removal_conditions(
+    /// Adds the preconditions of a removal: the instance is unchanged, and workloads have at most
+    /// their planned pods.
+    fn add_removal_conditions(
         &mut self,
         resolver: &NodeResolver,
         identity: &RowIdentity,
@@ -197,25 +207,25 @@ impl PlanRows {
         if let Some(instance) = resolver.instance(existing) {
             let node_uid = resolver.node(existing).map(|node| node.uid.clone());
             let instance_id = instance.id.clone();
-            self.condition(identity, Condition::InstanceIs { instance_id, node_uid });
+            self.add_condition(identity, Condition::InstanceIs { instance_id, node_uid });
         }
         for (workload, replicas) in resolver.workloads_at_most(existing) {
-            self.condition(identity, Condition::ReplicasAtMost { workload, replicas });
+            self.add_condition(identity, Condition::ReplicasAtMost { workload, replicas });
         }
     }
 
-    /// Records the pods of each row, and in `placements` those that are new there.
+    /// Records the pods of each row, and adds newly placed pods to `placements`.
     fn record_placements(&mut self, inputs: &DiffInputs, addresses: &BTreeMap<NodeRef, Address>) {
         let at: BTreeMap<Address, usize> =
             self.explain.iter().enumerate().map(|(i, row)| (row.address.clone(), i)).collect();
-        for (group, places) in &inputs.solution.target.placements {
+        for (group, pods_by_node) in &inputs.solution.target.placements {
             let group = &inputs.demand.groups[*group];
             let workload = WorkloadKey::from(workload_key(&group.workload));
-            for (place, count) in places {
-                let Some(address) = addresses.get(place) else { continue };
+            for (node, count) in pods_by_node {
+                let Some(address) = addresses.get(node) else { continue };
                 let pods = &mut self.explain[at[address]].pods;
                 *pods.entry(workload.clone()).or_insert(0) += count;
-                let running = match place {
+                let running = match node {
                     NodeRef::Existing(name) => group.running.get(name).copied().unwrap_or(0),
                     NodeRef::Launch(_) => 0,
                 };
@@ -234,9 +244,9 @@ impl PlanRows {
     }
 
     fn exclude_launch(&mut self, inputs: &DiffInputs, launch: usize) {
-        let place = NodeRef::Launch(launch);
-        for (group, places) in &inputs.solution.target.placements {
-            let Some(pods) = places.get(&place) else { continue };
+        let node = NodeRef::Launch(launch);
+        for (group, pods_by_node) in &inputs.solution.target.placements {
+            let Some(pods) = pods_by_node.get(&node) else { continue };
             let group = &inputs.demand.groups[*group];
             let known = self.excluded_pods.iter_mut().find(|row| row.workload == group.workload);
             if let Some(row) = known {
@@ -286,8 +296,8 @@ impl<'a> NodeResolver<'a> {
         self.inputs.observed.nodes.get(&existing.name)
     }
 
-    /// Returns the instance of an existing node. Until the node has joined, its name is the
-    /// instance id.
+    /// Returns the instance of an existing node. Before the node has joined, its name is the
+    /// instance ID.
     fn instance(&self, existing: &ExistingNode) -> Option<&'a Instance> {
         let observed = self.inputs.observed;
         match self.node(existing) {
@@ -299,7 +309,7 @@ impl<'a> NodeResolver<'a> {
     fn identity_of(&self, existing: &ExistingNode) -> RowIdentity {
         match self.instance(existing) {
             Some(instance) => self.keys.identity_of(&instance.id).unwrap_or_else(|| {
-                // A member of a group has no key, because Auto Scaling launched it.
+                // Members of groups have no key, because Auto Scaling launches them.
                 match &existing.pool {
                     Some(pool) => RowIdentity::instance(pool.as_str(), instance.id.as_str()),
                     None => RowIdentity::foreign(&instance.id),
@@ -316,23 +326,23 @@ impl<'a> NodeResolver<'a> {
         }
     }
 
-    /// Returns launches that share a row with the node they replace: one launch for exactly one
-    /// node of the same pool.
+    /// Returns launches that share a row with the replaced node. Such a batch has exactly one
+    /// launch and one retired node of the same pool.
     fn replacement_pairs(&self) -> BTreeMap<usize, &'a ExistingNode> {
         let solution = self.inputs.solution;
-        let mut exchanges: BTreeMap<usize, (Vec<usize>, Vec<&ExistingNode>)> = BTreeMap::new();
+        let mut batches: BTreeMap<usize, (Vec<usize>, Vec<&ExistingNode>)> = BTreeMap::new();
         for (index, launch) in solution.target.launches.iter().enumerate() {
             if let Some(batch) = launch.batch {
-                exchanges.entry(batch).or_default().0.push(index);
+                batches.entry(batch).or_default().0.push(index);
             }
         }
         for existing in &solution.existing_nodes {
             let retire = solution.target.retires.get(&existing.name);
             if let Some(batch) = retire.and_then(|retire| retire.batch) {
-                exchanges.entry(batch).or_default().1.push(existing);
+                batches.entry(batch).or_default().1.push(existing);
             }
         }
-        let one_for_one = exchanges.into_values().filter_map(|exchange| match exchange {
+        let one_for_one = batches.into_values().filter_map(|members| match members {
             (launches, retired) if launches.len() == 1 && retired.len() == 1 => {
                 Some((launches[0], retired[0]))
             }
@@ -342,8 +352,8 @@ impl<'a> NodeResolver<'a> {
         one_for_one.filter(|(launch, s)| self.can_reuse_key(s, node(*launch))).collect()
     }
 
-    /// Returns whether the new node takes over the key: both are of one pool, and the retiring node
-    /// has a key.
+    /// Returns true if the new node can take over the key of the existing node. Both must be in the
+    /// same pool, and the key must be reusable.
     fn can_reuse_key(&self, existing: &ExistingNode, node: &NewNode) -> bool {
         existing.pool.as_ref() == Some(&node.pool)
             && self
@@ -370,8 +380,8 @@ impl<'a> NodeResolver<'a> {
             reservation: instance.and_then(|i| i.reservation.clone()),
             open_labels: Vec::new(),
             spec_digest: instance.and_then(|i| i.tags.get(tag::SPEC).cloned()),
-            // Foreign instances may not be listed in the inventory; then only the node names its
-            // instance.
+            // An unmanaged instance may be absent from the observation. Only the node then refers
+            // to it.
             instance_id: instance
                 .map(|i| i.id.clone())
                 .or_else(|| node.and_then(|node| node.instance.clone())),
@@ -382,8 +392,8 @@ impl<'a> NodeResolver<'a> {
         }
     }
 
-    /// Returns the state that a launch creates. The zone of the next group member is known only for
-    /// groups with one zone.
+    /// Returns the state after a launch. The zone of a new group member is known only for groups
+    /// with a single zone.
     fn after(&self, node: &NewNode) -> NodeState {
         let mut state = after(node);
         if self.has_open_zone(node) {
@@ -397,15 +407,15 @@ impl<'a> NodeResolver<'a> {
         is_member && !node.labels.contains_key(key::ZONE)
     }
 
-    /// Returns the fields of a launch that are unknown until it has happened.
+    /// Returns the fields that are unknown before the launch.
     fn unknown_fields(&self, node: &NewNode) -> BTreeMap<String, bool> {
-        let place = ["zone", "zone_id"].into_iter().filter(|_| self.has_open_zone(node));
-        let keys = ["instance_id", "node", "node_uid"].into_iter().chain(place);
+        let zone_fields = ["zone", "zone_id"].into_iter().filter(|_| self.has_open_zone(node));
+        let keys = ["instance_id", "node", "node_uid"].into_iter().chain(zone_fields);
         keys.map(|key| (key.to_owned(), true)).collect()
     }
 
-    /// Returns the requests of the DaemonSet pods on an existing node; zero for an instance whose
-    /// future node is unknown.
+    /// Returns the requests of the DaemonSet pods on an existing node; zero before the node has
+    /// joined.
     fn daemons(&self, existing: &ExistingNode) -> Amount {
         if existing.labels.is_empty() {
             return Amount::default();
@@ -414,8 +424,8 @@ impl<'a> NodeResolver<'a> {
         Amount::from(&daemon_requests(daemons, &existing.labels, &existing.taints))
     }
 
-    /// Returns the workloads whose pod counts a removal relies on, with the most pods each may
-    /// have: workloads on the node, and workloads with more pods than planned.
+    /// Returns the workloads on which a removal depends, with their maximum number of pods:
+    /// workloads on the node, and workloads with more pods than planned.
     fn workloads_at_most(&self, existing: &ExistingNode) -> Vec<(WorkloadId, u32)> {
         let demand = self.inputs.demand;
         let concerns = |group: &&crate::demand::PodGroup| {
@@ -426,18 +436,18 @@ impl<'a> NodeResolver<'a> {
         groups.map(|group| (group.workload.clone(), demand.planned(group))).collect()
     }
 
-    /// Replaces node names in reasons, as the solver has them, with row addresses.
+    /// Replaces the node name in a reason of the solver with the row address.
     fn with_address(&self, reason: &LaunchReason) -> LaunchReason {
         match reason {
             LaunchReason::Replacement { of, because } => {
-                let named = self
+                let existing = self
                     .inputs
                     .solution
                     .existing_nodes
                     .iter()
                     .find(|s| s.name.as_str() == of.as_str());
-                let of =
-                    named.map_or_else(|| of.clone(), |existing| self.identity_of(existing).address);
+                let of = existing
+                    .map_or_else(|| of.clone(), |existing| self.identity_of(existing).address);
                 LaunchReason::Replacement { of, because: because.clone() }
             }
             LaunchReason::Demand { .. }
@@ -450,7 +460,7 @@ impl<'a> NodeResolver<'a> {
 fn after(node: &NewNode) -> NodeState {
     let NewNode {
         pool,
-        node_class: _, // named by the pool, and part of `spec_digest`
+        node_class: _, // determined by the pool and `spec_digest`
         instance_type,
         zone,
         zone_id,
@@ -461,14 +471,14 @@ fn after(node: &NewNode) -> NodeState {
         startup_taints,
         capacity,
         allocatable,
-        price: _,           // stands in `explain`: a price is no decision
-        price_estimated: _, // counted in `cost`
+        price: _,           // part of `explain`, because a price is no decision
+        price_estimated: _, // part of `cost`
         spec_digest,
         reservation,
         open_labels,
-        overlays: _, // stand in `explain`: what they change is in the amounts and prices
-        relaxed: _,  // stands in `explain`
-        alternatives: _, // a row of their own
+        overlays: _,     // part of `explain`; amounts and prices include their changes
+        relaxed: _,      // part of `explain`
+        alternatives: _, // a separate row
     } = node;
     NodeState {
         pool: Some(pool.clone()),
@@ -499,18 +509,17 @@ fn launch_daemons(resolver: &NodeResolver, node: &NewNode) -> Amount {
 }
 
 fn batch_name(batch: usize) -> String {
-    format!("exchange-{}", batch + 1)
+    format!("replacement-{}", batch + 1)
 }
 
-/// Returns the number of running pods that retirements move, as far as these pods are still
-/// planned.
+/// Returns the number of running and still planned pods that move because of retirements.
 fn moved_pods(inputs: &DiffInputs) -> u32 {
     let target = &inputs.solution.target;
     let of_group = |(index, group): (usize, &crate::demand::PodGroup)| {
         let empty = BTreeMap::new();
-        let places = target.placements.get(&index).unwrap_or(&empty);
+        let planned = target.placements.get(&index).unwrap_or(&empty);
         let stays = |(node, running): (&NodeName, &u32)| {
-            places.get(&NodeRef::Existing(node.clone())).copied().unwrap_or(0).min(*running)
+            planned.get(&NodeRef::Existing(node.clone())).copied().unwrap_or(0).min(*running)
         };
         let live: u32 = group.running.values().sum();
         let retiring = group.running.iter().filter(|(node, _)| target.retires.contains_key(*node));

@@ -1,5 +1,6 @@
-//! Sums over rows.
+//! Totals over plan rows.
 
+use super::rows::UncertainPrices;
 use crate::catalog::PriceSource;
 use crate::demand::Demand;
 use crate::model::units::MicroUsd;
@@ -8,7 +9,7 @@ use crate::plan::wire::{
     Summary, UnschedulableRow,
 };
 
-/// Returns the totals over `changes`; the caller counts `blocked` nodes.
+/// Returns the totals over `changes`. The caller provides the number of `blocked` nodes.
 pub(super) fn summary(changes: &[ResourceChange], blocked: u32) -> Summary {
     let count = |holds: &dyn Fn(&ResourceChange) -> bool| {
         u32::try_from(changes.iter().filter(|row| holds(row)).count()).unwrap_or(u32::MAX)
@@ -32,16 +33,16 @@ pub(super) fn summary(changes: &[ResourceChange], blocked: u32) -> Summary {
     }
 }
 
-/// Returns the cost of the fleet before and after, and the lower bound.
+/// Returns the cost of the fleet before and after the plan, and its lower bound.
 pub(super) fn cost(
     explain: &[ExplainRow],
     lower_bound: MicroUsd,
     prices: &PriceSource,
-    (estimated, unpriced): (u32, u32),
+    uncertain: UncertainPrices,
 ) -> Cost {
     let before: MicroUsd = explain.iter().filter_map(|row| row.hourly_before).sum();
     let after: MicroUsd = explain.iter().filter_map(|row| row.hourly_after).sum();
-    // The bound applies to the placed pods; rounding must not lift it above the cost of the fleet.
+    // Rounding must not raise the bound above the cost of the fleet.
     let lower_bound = MicroUsd(lower_bound.0.min(after.0));
     Cost {
         currency: "USD".to_owned(),
@@ -52,14 +53,14 @@ pub(super) fn cost(
         lower_bound_hourly: lower_bound,
         gap_percent: percent_above(after, lower_bound),
         prices: prices.clone(),
-        estimated,
-        unpriced,
+        estimated: uncertain.estimated,
+        unpriced: uncertain.unpriced,
         fargate: None,
         breakdown: CostBreakdown::default(),
     }
 }
 
-/// Returns the distance of `price` above `bound` in percent, rounded to two digits.
+/// Returns the excess of `price` over `bound` in percent, rounded to two digits.
 pub(super) fn percent_above(price: MicroUsd, bound: MicroUsd) -> String {
     if bound.0 <= 0 {
         return "0.00".to_owned();
@@ -69,7 +70,7 @@ pub(super) fn percent_above(price: MicroUsd, bound: MicroUsd) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
-/// Returns the totals over pods.
+/// Returns the totals of pods.
 pub(super) fn pods(demand: &Demand, unschedulable: &[UnschedulableRow], moved: u32) -> PodTotals {
     let planned = demand.groups.iter().map(|group| group.counts.planned);
     let taken = demand.fargate.iter().map(|taken| taken.pods);

@@ -1,7 +1,7 @@
-//! Pools with several processor architectures, and pods that do not select one.
+//! Lint for pools with several processor architectures and pods that select none.
 //!
-//! The architectures of an image are recorded in its registry, which fleetwright does not query.
-//! The planner takes the cheaper architecture. An image without a build for it fails with `exec
+//! Only image registries record the architectures of an image, and Fleetwright does not query them.
+//! The planner uses the cheaper architecture. An image without a build for it fails with `exec
 //! format error`.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,8 @@ use crate::model::ids::LabelValue;
 use crate::model::pod::untolerated;
 use crate::model::requirement::{Requirements, key};
 
-/// Returns a warning for each pool that offers several architectures to pods that select none.
+/// Returns a warning for each pool that offers several architectures to pods without an
+/// architecture requirement.
 pub(super) fn open_architectures(
     desired: &Desired,
     demand: &Demand,
@@ -51,18 +52,18 @@ fn check_pool(pool: &Pool, groups: &[&PodGroup], catalog: &Catalog) -> Option<Pr
     Some(warning(&pool.origin, &format!("NodePool {}", pool.name), message, hint))
 }
 
-/// Returns the architectures of the types that the requirements of a pool admit.
+/// Returns the architectures of the instance types that a pool admits.
 fn pool_architectures<'c>(pool: &Pool, catalog: &'c Catalog) -> BTreeSet<&'c LabelValue> {
     let kinds = catalog.types_for_pool(pool);
     kinds.filter_map(|kind| kind.labels.get(key::ARCH)).collect()
 }
 
-/// Returns whether pods of the group may run on the pool and leave the architecture open.
+/// Returns true if pods of the group may run on the pool and do not constrain the architecture.
 fn allows_any_architecture(group: &PodGroup, pool: &Pool) -> bool {
     let shape = &group.shape;
     let is_open = |wanted: &Requirements| {
         wanted.iter().all(|(name, set)| match pool.labels.get(name) {
-            // A selector that names architectures is deliberate, even where it names several.
+            // A requirement on the architecture is deliberate, even if it permits several.
             _ if name.as_str() == key::ARCH => false,
             Some(value) => set.contains(Some(value)),
             None => true,

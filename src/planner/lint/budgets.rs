@@ -1,4 +1,4 @@
-//! Disruption budgets that no drain can satisfy.
+//! Lint for disruption budgets that block every drain.
 
 use super::warning;
 use crate::demand::{Demand, PodGroup, label_set};
@@ -6,10 +6,10 @@ use crate::model::desired::{Desired, DisruptionBudget, Problem, pods_to_keep};
 use crate::model::pod::{Expression, Selector};
 use crate::model::requirement::Requirements;
 
-/// Consequence of a budget, or of two budgets, that allow no eviction.
+/// Consequence of budgets that never allow an eviction.
 const NEVER: &str = "a node with one of these pods can never be drained";
 
-/// Returns a warning for each budget that never allows an eviction, and for each workload under two
+/// Returns a warning for each budget that never allows an eviction, and for each workload with two
 /// budgets.
 pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     let mut found: Vec<Problem> =
@@ -29,8 +29,8 @@ pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     found
 }
 
-/// Returns a warning where two budgets select the pods of a workload. The API server then refuses
-/// every eviction of such a pod, whatever the budgets allow.
+/// Returns a warning if two budgets select the pods of a workload. The API server refuses every
+/// eviction of such pods, regardless of the budgets.
 fn two_budgets(desired: &Desired, group: &PodGroup) -> Option<Problem> {
     let mut own = desired.disruption_budgets.iter().filter(|budget| protects(budget, group));
     let (first, second) = own.next().zip(own.next())?;
@@ -55,7 +55,8 @@ fn matches(selector: &Selector, group: &PodGroup) -> bool {
     selector.0.iter().map(requirement).collect::<Requirements>().matches_labels(&group.shape.labels)
 }
 
-/// Returns the message and the hint for a budget that allows no eviction among at most `most` pods.
+/// Returns the message and the hint for a budget that blocks every eviction among at most `most`
+/// pods.
 fn blocking_budget(budget: &DisruptionBudget, most: u32) -> Option<(String, &'static str)> {
     if let Some(unavailable) = budget.max_unavailable.as_deref().filter(|text| is_none(text)) {
         let message = format!("allows {unavailable} of its pods to be unavailable: {NEVER}");

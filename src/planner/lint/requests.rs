@@ -1,14 +1,13 @@
-//! Containers without resource requests.
+//! Lint for containers without resource requests.
 
 use super::warning;
 use crate::model::desired::{Desired, LimitRangeItem, LimitScope, Problem, Workload};
 use crate::model::pod::Container;
 use crate::model::units::ResourceName;
 
-/// Returns a warning for each workload whose containers state no requests, or take them from
-/// limits.
+/// Returns warnings for workloads with containers that declare no requests, or only limits.
 ///
-/// Only `validate` reports these; beside a plan they would be noise.
+/// Only `validate` reports these warnings; plans omit them as noise.
 #[must_use]
 pub fn requests(desired: &Desired) -> Vec<Problem> {
     desired.workloads.values().flat_map(|workload| check_workload(workload, desired)).collect()

@@ -1,4 +1,4 @@
-//! Autoscalers that do not behave as their author intended.
+//! Lints for autoscalers that do not behave as intended.
 
 use jiff::Timestamp;
 
@@ -10,13 +10,13 @@ use crate::model::desired::{
 };
 use crate::model::units::ResourceName;
 
-/// Start of the fortnight in which windows are examined; a Monday.
+/// Start of the two weeks in which windows are checked, a Monday.
 const FROM: &str = "2026-06-01T00:00:00Z";
 const DAYS: i64 = 14;
-/// Most ends of a window that are examined: one every twenty minutes.
+/// Maximum number of checked ends of a window: one every twenty minutes.
 const ENDS_MAX: usize = 1_008;
 
-/// Returns a warning for each window that stays open after its own end.
+/// Returns a warning for each cron window that remains open after its own end.
 pub(super) fn windows(desired: &Desired) -> Vec<Problem> {
     let mut found = Vec::new();
     for scaler in &desired.scalers {
@@ -26,10 +26,10 @@ pub(super) fn windows(desired: &Desired) -> Vec<Problem> {
     found
 }
 
-/// Returns a warning for a trigger whose window reopens at its end.
+/// Returns a warning for a cron trigger whose window reopens at its end.
 ///
-/// A trigger is active while its end comes before its next start. An end on a day without a start
-/// therefore reopens the window until the next end.
+/// KEDA treats a trigger as active while its next end precedes its next start. An end on a day
+/// without a start therefore reopens the window until the next end.
 fn overlong_window(scaler: &Scaler, cron: &CronTrigger) -> Option<Problem> {
     let from: Timestamp = FROM.parse().expect("the constant is a time");
     let to = from + jiff::SignedDuration::from_hours(24 * DAYS);
@@ -53,7 +53,7 @@ fn overlong_window(scaler: &Scaler, cron: &CronTrigger) -> Option<Problem> {
     ))
 }
 
-/// Returns a warning for each workload whose horizontal and vertical autoscaler use the same
+/// Returns a warning for each workload with a horizontal and a vertical autoscaler on the same
 /// resource.
 pub(super) fn conflicting_autoscalers(desired: &Desired) -> Vec<Problem> {
     let mut found = Vec::new();
@@ -95,8 +95,8 @@ fn shared_metric(vertical: &VerticalScaler, scaler: &Scaler, rule: &Horizontal) 
     ))
 }
 
-/// Returns a warning for each scaler whose target does not exist, or has no request to measure
-/// against.
+/// Returns a warning for each scaler with an unsuitable target: missing, a DaemonSet, or without
+/// the request for its utilization metric.
 pub(super) fn targets(desired: &Desired) -> Vec<Problem> {
     let mut found = Vec::new();
     for scaler in &desired.scalers {
@@ -137,19 +137,19 @@ pub(super) fn targets(desired: &Desired) -> Vec<Problem> {
     found
 }
 
-/// Returns a warning for each vertical autoscaler whose target does not exist, or whose minimum
-/// exceeds its maximum.
+/// Returns a warning for each vertical autoscaler with a missing target, or with a minimum above
+/// its maximum.
 pub(super) fn verticals(desired: &Desired) -> Vec<Problem> {
     let mut found = Vec::new();
     for vertical in &desired.vertical_scalers {
         let VerticalScaler { object, origin, namespace, target, policies, .. } = vertical;
-        let is_it = |workload: &Workload| {
+        let is_target = |workload: &Workload| {
             workload.id.namespace == *namespace
                 && workload.id.kind.as_str() == target.kind
                 && *workload.id.name == *target.name
         };
-        // It may be among what is rendered elsewhere.
-        if desired.unresolved.is_empty() && !desired.workloads.values().any(is_it) {
+        // The target may be in a source that is not rendered.
+        if desired.unresolved.is_empty() && !desired.workloads.values().any(is_target) {
             let (kind, name) = (&target.kind, &target.name);
             let message =
                 format!("sizes {kind} {namespace}/{name}, which is not in the repository");
@@ -171,7 +171,7 @@ pub(super) fn verticals(desired: &Desired) -> Vec<Problem> {
     found
 }
 
-/// Returns a warning where utilization cannot be computed, because a container states no request.
+/// Returns a warning if utilization cannot be computed because a container has no request.
 fn unmeasurable_metric(
     scaler: &Scaler,
     rule: &Horizontal,
@@ -204,15 +204,15 @@ fn unmeasurable_metric(
     ))
 }
 
-/// Returns a warning for each proportional autoscaler whose pods request more than the cores that
-/// each replica is added for.
+/// Returns a warning for each proportional autoscaler without a maximum whose replicas request at
+/// least the cores per replica.
 pub(super) fn proportional(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     let mut found = Vec::new();
     for scaler in &desired.scalers {
         let ScalerRule::Proportional(rule) = &scaler.rule else { continue };
         let ProportionalMode::Linear(linear) = &rule.mode else { continue };
         let Some(per) = linear.cores_per_replica_milli else { continue };
-        let asks = |target: &crate::model::desired::ScaleTarget| {
+        let cpu_request = |target: &crate::model::desired::ScaleTarget| {
             let group = demand.groups.iter().find(|group| {
                 group.workload.namespace == scaler.namespace
                     && group.workload.kind.as_str() == target.kind
@@ -220,13 +220,13 @@ pub(super) fn proportional(desired: &Desired, demand: &Demand) -> Vec<Problem> {
             });
             group.map_or(0, |group| group.shape.requests.cpu.0)
         };
-        let asked: i64 = scaler.targets.iter().map(asks).fold(0, i64::saturating_add);
-        if asked >= per && linear.max == 0 {
+        let requested: i64 = scaler.targets.iter().map(cpu_request).fold(0, i64::saturating_add);
+        if requested >= per && linear.max == 0 {
             found.push(warning(
                 &scaler.origin,
                 &scaler.object,
                 format!(
-                    "adds a replica for each {per}m of CPU, and a replica requests {asked}m: pods \
+                    "adds a replica for each {per}m of CPU, and a replica requests {requested}m: pods \
                      and nodes grow without bound"
                 ),
                 "lower the requests of a replica, raise coresPerReplica, or set `max`",

@@ -1,4 +1,4 @@
-//! Zone spread over more zones than the pools have.
+//! Lint for zone spread constraints that need more zones than the pools offer.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn zones_of(pool: &Pool, catalog: &Catalog) -> Vec<String> {
     let of_zone = pool.requirements.iter().filter(|r| r.key.as_str() == key::ZONE);
     let of_zone = of_zone.map(|requirement| {
         let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
-        // An unreadable requirement is reported as an error of its own and restricts nothing here.
+        // An invalid requirement is reported separately as an error, and permits all zones here.
         let set = LabelSet::from_operator(requirement.operator, &values);
         (requirement.key.clone(), set.unwrap_or_else(|_| LabelSet::all()))
     });
@@ -48,9 +48,9 @@ fn check_constraint(
     {
         return None;
     }
-    let there = u32::try_from(zones.len()).unwrap_or(u32::MAX);
+    let available = u32::try_from(zones.len()).unwrap_or(u32::MAX);
     let wanted = rule.min_domains.map_or(2, |domains| u32::try_from(domains).unwrap_or(0));
-    if there >= wanted {
+    if available >= wanted {
         return None;
     }
     let names: Vec<&str> = zones.iter().map(String::as_str).collect();
@@ -59,6 +59,6 @@ fn check_constraint(
         Some(_) => format!("is to be spread over {wanted} zones"),
         None => "is to be spread over zones".to_owned(),
     };
-    let message = format!("{what}, and pools have {there}: {}", names.join(", "));
+    let message = format!("{what}, and pools have {available}: {}", names.join(", "));
     Some(warning(&workload.origin, &object, message, "let a pool have more zones"))
 }

@@ -1,4 +1,4 @@
-//! Each lint on manifests as users write them.
+//! Tests of each lint with realistic manifests.
 
 use super::*;
 use crate::demand::DemandMode;
@@ -25,7 +25,7 @@ fn messages(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(line).collect()
 }
 
-fn of_plan(text: &str) -> Vec<String> {
+fn plan_lints(text: &str) -> Vec<String> {
     let desired = desired(text);
     let at = "2026-11-01T00:00:00Z".parse().expect("a time");
     let observed = Observed::empty(ClusterIdentity::default(), at);
@@ -34,7 +34,7 @@ fn of_plan(text: &str) -> Vec<String> {
     messages(&lints(&desired, &demand, &catalog))
 }
 
-/// Returns a Deployment `web/api` with these containers and the given rest of the pod spec.
+/// Returns a Deployment `web/api` with these containers and additional pod fields.
 fn deployment(containers: &str, rest: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: api, namespace: web}}\nspec:\n  \
@@ -97,15 +97,15 @@ fn spread_over_missing_zones_is_reported() {
     for (rule, text, pools, expected) in [
         ("two zones", spread("", hard), &two, None),
         ("one zone", spread("", hard), &one, Some("is to be spread over zones, and pools have 1")),
-        ("a wish", spread("", "ScheduleAnyway"), &one, None),
+        ("a preference", spread("", "ScheduleAnyway"), &one, None),
         (
-            "more than there are",
+            "more zones than available",
             spread(", minDomains: 3", hard),
             &two,
             Some("is to be spread over 3 zones, and pools have 2: us-east-1a, us-east-1b"),
         ),
     ] {
-        let found = of_plan(&format!("{text}{pools}"));
+        let found = plan_lints(&format!("{text}{pools}"));
         let found: Vec<&String> = found.iter().filter(|m| m.contains("spread")).collect();
         assert_eq!(found.len(), usize::from(expected.is_some()), "{rule}: {found:?}");
         let expected = expected.unwrap_or_default();
@@ -134,13 +134,13 @@ fn utilization_without_requests_is_reported() {
     let (bare, cpu) = ("", "requests: {cpu: 1}");
     for (rule, first, second, target, expected) in [
         ("all request it", cpu, cpu, scaler("cpu", share), false),
-        ("one of them does not", cpu, bare, scaler("cpu", share), true),
-        ("a limit stands in", cpu, "limits: {cpu: 1}", scaler("cpu", share), false),
+        ("one container does not", cpu, bare, scaler("cpu", share), true),
+        ("a limit replaces the request", cpu, "limits: {cpu: 1}", scaler("cpu", share), false),
         ("an amount needs no request", bare, bare, scaler("cpu", amount), false),
         ("another resource", cpu, cpu, scaler("memory", share), true),
     ] {
         let both = format!("{}, {}", container("app", first), container("side", second));
-        let found = of_plan(&format!("{}{target}", deployment(&both, "")));
+        let found = plan_lints(&format!("{}{target}", deployment(&both, "")));
         let found = found.iter().any(|m| {
             m.starts_with("a.yaml:") && m.contains("HorizontalPodAutoscaler web/api: measures")
         });
@@ -167,9 +167,9 @@ fn shared_single_node_volume_is_reported() {
         ("one pod", pods(1) + &claim("ReadWriteOnce"), 0),
         ("many nodes", pods(2) + &claim("ReadWriteMany"), 0),
         ("either", pods(2) + &claim("ReadWriteOnce, ReadWriteMany"), 0),
-        ("one pod at all, which the scheduler sees to", pods(2) + &claim("ReadWriteOncePod"), 0),
+        ("a single pod, which the scheduler enforces", pods(2) + &claim("ReadWriteOncePod"), 0),
     ] {
-        let found = of_plan(&tree);
+        let found = plan_lints(&tree);
         let found: Vec<_> = found.iter().filter(|line| line.contains("share the claim")).collect();
         assert_eq!(found.len(), expected, "{rule}: {found:?}");
     }
@@ -195,22 +195,25 @@ fn misconfigured_autoscalers_are_reported() {
     let api = deployment(&container("app", "requests: {cpu: 1, memory: 1Gi}"), "");
     let crossed = ", minAllowed: {cpu: 2}, maxAllowed: {cpu: 1}";
     for (rule, text, expected) in [
-        ("as meant", format!("{api}{}", vertical("api", "")), None),
+        ("as intended", format!("{api}{}", vertical("api", "")), None),
         (
             "no such target",
             format!("{api}{}", vertical("gone", "")),
             Some("web/gone, which is not"),
         ),
         (
-            "no room between bounds",
+            "minimum above maximum",
             format!("{api}{}", vertical("api", crossed)),
             Some("minAllowed is above maxAllowed for cpu"),
         ),
         ("a pod on each node", daemon.to_owned(), Some("which runs one pod per node")),
     ] {
-        let found = of_plan(&text);
+        let found = plan_lints(&text);
         assert_eq!(found.len(), usize::from(expected.is_some()), "{rule}: {found:?}");
-        assert!(found.iter().all(|said| said.contains(expected.unwrap_or_default())), "{found:?}");
+        assert!(
+            found.iter().all(|message| message.contains(expected.unwrap_or_default())),
+            "{found:?}"
+        );
     }
 }
 
@@ -223,17 +226,17 @@ fn timed_toleration_of_pool_taint_is_reported() {
                 {role: nodes, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{tags: {a: \
                 b}}], securityGroupSelectorTerms: [{tags: {a: b}}]}\n";
     let resources = "requests: {cpu: 1, memory: 1Gi}";
-    let forever = "{key: team, operator: Exists}";
-    let awhile = "{key: team, operator: Exists, effect: NoExecute, tolerationSeconds: 300}";
+    let unlimited = "{key: team, operator: Exists}";
+    let limited = "{key: team, operator: Exists, effect: NoExecute, tolerationSeconds: 300}";
     for (rule, tolerations, expected) in [
         ("none", String::new(), 0),
-        ("for ever", forever.to_owned(), 0),
-        ("for a time", awhile.to_owned(), 1),
-        ("the first one decides", format!("{forever}, {awhile}"), 0),
+        ("without a limit", unlimited.to_owned(), 0),
+        ("for a limited time", limited.to_owned(), 1),
+        ("the first one decides", format!("{unlimited}, {limited}"), 0),
     ] {
         let rest = format!(", tolerations: [{tolerations}]");
         let text = deployment(&container("app", resources), &rest) + pool;
-        let found = of_plan(&text);
+        let found = plan_lints(&text);
         let found: Vec<&String> = found.iter().filter(|m| m.contains("for 300 s only")).collect();
         assert_eq!(found.len(), expected, "{rule}: {found:?}");
         assert!(found.iter().all(|m| m.contains("team=a:NoExecute of pool gpu")), "{found:?}");
@@ -271,7 +274,7 @@ fn mixed_architectures_without_selector_are_reported() {
         ("the pods are elsewhere", &both, ", nodeSelector: {team: two}", &[]),
     ] {
         let app = container("app", "requests: {cpu: 1, memory: 1Gi}");
-        let found = of_plan(&format!("{}{}", deployment(&app, pods), pool(requirements)));
+        let found = plan_lints(&format!("{}{}", deployment(&app, pods), pool(requirements)));
         assert_eq!(found, expected, "{rule}");
     }
 }

@@ -1,4 +1,4 @@
-//! Pods that are scheduled to a node and evicted from it, over and over.
+//! Lint for pods that are repeatedly scheduled to a node and evicted from it.
 
 use super::warning;
 use crate::demand::{Demand, PodGroup};
@@ -8,7 +8,7 @@ use crate::model::pod::{Taint, TaintEffect, Toleration, untolerated};
 /// Returns a warning for each workload that tolerates a permanent `NoExecute` taint of a pool for a
 /// limited time.
 ///
-/// kube-scheduler ignores `tolerationSeconds`, and the pods are evicted when that time has passed.
+/// kube-scheduler ignores `tolerationSeconds`, and the pods are evicted after that time.
 pub(super) fn timed_tolerations(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     let groups = demand.groups.iter().filter(|group| group.counts.ceiling > 0);
     let of_group = |group| desired.pools.values().filter_map(move |pool| check_pool(group, pool));
@@ -33,8 +33,8 @@ fn check_pool(group: &PodGroup, pool: &Pool) -> Option<Problem> {
     Some(warning(group.origin.as_ref()?, &format!("{} {id}", id.kind), message, hint))
 }
 
-/// Returns the taint and the seconds for which the pod tolerates it, where these are limited. The
-/// first matching toleration decides.
+/// Returns the taint and its toleration time in seconds, if the time is limited. The first matching
+/// toleration decides.
 ///
 /// Source: `k8s.io/kubernetes/pkg/controller/tainteviction`, `getMinTolerationTime`.
 fn tolerated_seconds<'a>(taint: &'a Taint, tolerations: &[Toleration]) -> Option<(&'a Taint, i64)> {

@@ -1,4 +1,4 @@
-//! Volumes that attach to one node at a time but are mounted by several pods.
+//! Lint for single-node volumes that several pods mount.
 
 use super::warning;
 use crate::demand::Demand;
@@ -6,13 +6,12 @@ use crate::model::desired::{Desired, Problem, Workload};
 use crate::model::ids::WorkloadId;
 use crate::model::pod::{Volume, VolumeSource};
 
-/// Access modes in which several nodes attach a volume.
+/// Access modes that permit several nodes to attach a volume.
 const SHARED: [&str; 2] = ["ReadWriteMany", "ReadOnlyMany"];
 
-/// Returns a warning for each workload of several pods that mount one claim which only one node can
-/// attach.
+/// Returns a warning for each workload with several pods that mount the same single-node claim.
 ///
-/// kube-scheduler ignores that restriction, so pods on other nodes never start.
+/// kube-scheduler ignores the restriction to a single node, so pods on other nodes never start.
 pub(super) fn shared_claims(desired: &Desired, demand: &Demand) -> Vec<Problem> {
     let mut found = Vec::new();
     for group in demand.groups.iter().filter(|group| group.counts.ceiling > 1) {

@@ -1,6 +1,5 @@
-//! Failure domains: shares of pods per node and zone, end to end.
+//! End-to-end tests of failure domains: shares of pods per node and zone.
 
-use super::{inputs_of, plan_of};
 use crate::catalog::allocation;
 use crate::demand::{Demand, DemandMode};
 use crate::model::desired::{DomainShares, FailureDomains};
@@ -8,24 +7,25 @@ use crate::model::ids::{Origin, PoolName, WorkloadId};
 use crate::model::requirement::key;
 use crate::plan::wire::{DomainKind, FailureDomainReport};
 use crate::plan::{Facts, Plan, check};
-use crate::planner::{Scope, plan};
-use crate::testing::{Story, requirement};
+use crate::planner::plan;
+use crate::testing::{Scenario, requirement};
 use std::collections::BTreeMap;
 
 const QUARTER: u32 = 25_000;
 const HALF: u32 = 50_000;
 
-/// Returns pods of one core, and types of 16 and 96 cores: one node can hold them all.
-fn cores(pods: u32) -> Story {
-    let mut story = Story::new(&["c5.4xlarge", "c5.24xlarge"], 900, 100);
-    story.scale(pods);
-    story
+/// Returns a scenario with pods of about one core, and instance types with 16 and 96 cores. One node
+/// has room for all pods.
+fn cores(pods: u32) -> Scenario {
+    let mut scenario = Scenario::new(&["c5.4xlarge", "c5.24xlarge"], 900, 100);
+    scenario.scale(pods);
+    scenario
 }
 
-fn limit(story: &mut Story, workload: DomainShares, pods: DomainShares) {
+fn limit(scenario: &mut Scenario, workload: DomainShares, pods: DomainShares) {
     let origin = Origin::new("fleetwright.yaml", 1);
     let limits = FailureDomains { origin, workload, pods };
-    story.desired.failure_domains.insert("default".into(), limits);
+    scenario.desired.failure_domains.insert("default".into(), limits);
 }
 
 fn node(share: u32) -> DomainShares {
@@ -36,15 +36,11 @@ fn zone(share: u32) -> DomainShares {
     DomainShares { node: None, zone: Some(share) }
 }
 
-fn whole(story: &Story) -> Plan {
-    plan_of(story, Scope::default())
+fn report(plan: &Plan) -> &FailureDomainReport {
+    plan.capacity.placement.failure_domains.as_ref().expect("a report of the limits")
 }
 
-fn kept_apart(plan: &Plan) -> &FailureDomainReport {
-    plan.capacity.placement.failure_domains.as_ref().expect("there are limits")
-}
-
-/// Returns the numbers of pods by node and by zone.
+/// Returns the number of pods by node and by zone.
 fn pods_by_domain(plan: &Plan) -> (Vec<u32>, BTreeMap<String, u32>) {
     let mut zones: BTreeMap<String, u32> = BTreeMap::new();
     let pods = plan.capacity.explain.iter().map(|row| {
@@ -59,75 +55,75 @@ fn pods_by_domain(plan: &Plan) -> (Vec<u32>, BTreeMap<String, u32>) {
 }
 
 #[test]
-fn no_limits_give_no_failure_domain_report() {
-    assert_eq!(whole(&cores(12)).capacity.placement.failure_domains, None);
+fn report_is_absent_without_limits() {
+    assert_eq!(cores(12).plan().capacity.placement.failure_domains, None);
 }
 
 #[test]
 fn node_share_limits_a_workload_and_its_cost_is_reported() {
-    let mut story = cores(12);
-    let free = whole(&story);
+    let mut scenario = cores(12);
+    let free = scenario.plan();
     assert!(pods_by_domain(&free).0.iter().any(|pods| *pods > 3), "{:?}", pods_by_domain(&free).0);
-    limit(&mut story, node(QUARTER), DomainShares::default());
-    let plan = whole(&story);
+    limit(&mut scenario, node(QUARTER), DomainShares::default());
+    let plan = scenario.plan();
     assert!(pods_by_domain(&plan).0.iter().all(|pods| *pods <= 3), "{:?}", pods_by_domain(&plan).0);
     assert_eq!(plan.capacity.pods.placed, 12);
-    let dearer = plan.capacity.cost.hourly_after - free.capacity.cost.hourly_after;
-    assert_eq!((kept_apart(&plan).hourly, &kept_apart(&plan).beyond), (dearer, &Vec::new()));
+    let increase = plan.capacity.cost.hourly_after - free.capacity.cost.hourly_after;
+    assert_eq!((report(&plan).hourly, &report(&plan).beyond), (increase, &Vec::new()));
 }
 
 #[test]
 fn share_of_all_pods_counts_every_workload() {
-    let mut story = cores(6);
-    let (id, workload) = story.desired.workloads.iter().next().expect("declared");
+    let mut scenario = cores(6);
+    let (id, workload) = scenario.desired.workloads.iter().next().expect("a declared object");
     let other = WorkloadId { name: "other".into(), ..id.clone() };
     let workload = crate::model::desired::Workload { id: other.clone(), ..workload.clone() };
-    story.desired.workloads.insert(other, workload);
-    limit(&mut story, DomainShares::default(), node(QUARTER));
-    let plan = whole(&story);
+    scenario.desired.workloads.insert(other, workload);
+    limit(&mut scenario, DomainShares::default(), node(QUARTER));
+    let plan = scenario.plan();
     let (pods, _) = pods_by_domain(&plan);
     assert_eq!(pods.iter().sum::<u32>(), 12);
     assert!(pods.iter().all(|pods| *pods <= 3), "{pods:?}");
 }
 
 #[test]
-fn zone_holds_no_more_than_its_share() {
-    let mut story = cores(12);
-    assert_eq!(pods_by_domain(&whole(&story)).1.len(), 1, "one node is cheapest");
+fn zone_share_limits_the_pods_of_a_zone() {
+    let mut scenario = cores(12);
+    assert_eq!(pods_by_domain(&scenario.plan()).1.len(), 1, "a single node is cheapest");
     for (workload, pods) in
         [(zone(HALF), DomainShares::default()), (DomainShares::default(), zone(HALF))]
     {
-        limit(&mut story, workload, pods);
-        let plan = whole(&story);
+        limit(&mut scenario, workload, pods);
+        let plan = scenario.plan();
         let (_, zones) = pods_by_domain(&plan);
         assert!(zones.len() > 1 && zones.values().all(|pods| *pods <= 6), "{zones:?}");
-        assert_eq!(kept_apart(&plan).beyond, []);
+        assert_eq!(report(&plan).beyond, []);
     }
 }
 
 #[test]
 fn unreachable_limit_is_reported_and_pods_are_placed() {
-    let mut story = cores(12);
-    let pool = story.desired.pools.get_mut("default").expect("declared");
+    let mut scenario = cores(12);
+    let pool = scenario.desired.pools.get_mut("default").expect("a declared object");
     pool.requirements.push(requirement(key::ZONE, &["us-east-1a"]));
-    limit(&mut story, zone(HALF), DomainShares::default());
-    let plan = whole(&story);
+    limit(&mut scenario, zone(HALF), DomainShares::default());
+    let plan = scenario.plan();
     assert_eq!(plan.capacity.pods.placed, 12);
-    let [beyond] = kept_apart(&plan).beyond.as_slice() else { panic!("one zone holds all") };
+    let [beyond] = report(&plan).beyond.as_slice() else { panic!("a single zone has all pods") };
     assert_eq!((beyond.domain, beyond.holds, beyond.most), (DomainKind::Zone, 12, 6));
-    assert_eq!(pods_by_domain(&plan).0.len(), 1, "what does not help is not bought");
+    assert_eq!(pods_by_domain(&plan).0.len(), 1, "nodes that do not help are not launched");
 }
 
 #[test]
-fn running_pods_beyond_a_limit_stay_later_ones_keep_it() {
-    let mut story = cores(12);
-    story.carry_out(&story.solve());
-    limit(&mut story, node(QUARTER), DomainShares::default());
-    let plan = whole(&story);
+fn limit_applies_only_to_new_pods() {
+    let mut scenario = cores(12);
+    scenario.carry_out(&scenario.solve());
+    limit(&mut scenario, node(QUARTER), DomainShares::default());
+    let plan = scenario.plan();
     assert_eq!((plan.summary.add, plan.summary.destroy), (0, 0));
-    assert_eq!(kept_apart(&plan).beyond[0].holds, 12);
-    story.scale(16);
-    let plan = whole(&story);
+    assert_eq!(report(&plan).beyond[0].holds, 12);
+    scenario.scale(16);
+    let plan = scenario.plan();
     let new = plan.capacity.placements.iter();
     assert!(
         new.clone().count() > 0 && new.clone().all(|row| row.pods <= 4),
@@ -137,43 +133,43 @@ fn running_pods_beyond_a_limit_stay_later_ones_keep_it() {
 }
 
 #[test]
-fn limit_holds_in_the_second_plan() {
+fn plan_after_an_apply_still_satisfies_the_limit() {
     for (workload, pods) in [(node(QUARTER), DomainShares::default()), (zone(HALF), node(HALF))] {
-        let mut story = cores(12);
-        limit(&mut story, workload, pods);
-        story.carry_out(&story.solve());
-        let plan = plan(&inputs_of(&story));
+        let mut scenario = cores(12);
+        limit(&mut scenario, workload, pods);
+        scenario.carry_out(&scenario.solve());
+        let plan = plan(&scenario.inputs());
         assert_eq!((plan.summary.add, plan.summary.destroy), (0, 0));
-        assert_eq!(kept_apart(&plan).beyond, []);
+        assert_eq!(report(&plan).beyond, []);
     }
 }
 
 #[test]
-fn limit_applies_to_its_own_pool_only() {
-    let mut story = cores(12);
-    let mut limits = story.desired.failure_domains.clone();
-    limit(&mut story, node(QUARTER), DomainShares::default());
-    limits.insert(PoolName::from("elsewhere"), story.desired.failure_domains["default"].clone());
-    story.desired.failure_domains = limits;
-    let plan = whole(&story);
+fn limit_applies_only_to_its_own_pool() {
+    let mut scenario = cores(12);
+    let mut limits = scenario.desired.failure_domains.clone();
+    limit(&mut scenario, node(QUARTER), DomainShares::default());
+    limits.insert(PoolName::from("elsewhere"), scenario.desired.failure_domains["default"].clone());
+    scenario.desired.failure_domains = limits;
+    let plan = scenario.plan();
     assert!(pods_by_domain(&plan).0.iter().any(|pods| *pods > 3));
-    assert_eq!(kept_apart(&plan).beyond, []);
+    assert_eq!(report(&plan).beyond, []);
 }
 
 #[test]
-fn unreported_excess_of_a_limit_is_found() {
-    let mut story = cores(12);
-    let free = whole(&story);
-    limit(&mut story, node(QUARTER), zone(HALF));
-    let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
+fn verification_finds_an_unreported_excess() {
+    let mut scenario = cores(12);
+    let free = scenario.plan();
+    limit(&mut scenario, node(QUARTER), zone(HALF));
+    let demand = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live);
     let facts = Facts {
-        desired: &story.desired,
+        desired: &scenario.desired,
         demand: &demand,
-        observed: &story.observed,
-        catalog: &story.catalog,
+        observed: &scenario.observed,
+        catalog: &scenario.catalog,
         allocation,
     };
     let rules: Vec<&str> = check(&free, &facts).iter().map(|found| found.rule).collect();
-    assert_eq!(rules, ["failures/share"; 2], "one node of one zone holds all");
-    assert_eq!(check(&whole(&story), &facts), []);
+    assert_eq!(rules, ["failures/share"; 2], "a single node in a single zone has all pods");
+    assert_eq!(check(&scenario.plan(), &facts), []);
 }

@@ -1,34 +1,34 @@
-//! Planning again for an approved plan: dropped launches and missing nodes.
+//! Tests of pinned plans: dropped launches, missing nodes and blocked removals.
 
-use super::{inputs_of, plan_of, workshop};
+use super::workshop;
 use crate::model::observed::tag;
 use crate::model::requirement::label;
 use crate::plan::wire::Plan;
 use crate::plan::{PinnedPlan, change_id};
 use crate::planner::{Scope, plan_pinned};
-use crate::testing::{Story, requirement};
+use crate::testing::{Scenario, requirement};
 
-/// Returns a story in which each node holds one pod, so that nodes and pods change together.
-fn one_a_node() -> Story {
-    Story::new(&["m5.large"], 1500, 1024)
+/// Returns a scenario with room for one pod per node, so that nodes and pods change together.
+fn one_pod_per_node() -> Scenario {
+    Scenario::new(&["m5.large"], 1500, 1024)
 }
 
-fn again(story: &Story, approved: &Plan) -> PinnedPlan {
-    plan_pinned(&inputs_of(story), approved)
+fn pinned_plan(scenario: &Scenario, approved: &Plan) -> PinnedPlan {
+    plan_pinned(&scenario.inputs(), approved)
 }
 
-/// Plans for `replicas`, and again for `later` replicas.
-fn then(mut story: Story, replicas: u32, later: u32) -> (Plan, PinnedPlan) {
-    story.scale(replicas);
-    let approved = plan_of(&story, Scope::default());
-    story.scale(later);
-    let found = again(&story, &approved);
+/// Returns the plan for `replicas`, and its pinned plan for `later` replicas.
+fn plan_then_pin(mut scenario: Scenario, replicas: u32, later: u32) -> (Plan, PinnedPlan) {
+    scenario.scale(replicas);
+    let approved = scenario.plan();
+    scenario.scale(later);
+    let found = pinned_plan(&scenario, &approved);
     (approved, found)
 }
 
 #[test]
 fn unchanged_inputs_keep_the_approved_plan() {
-    let (approved, found) = then(one_a_node(), 3, 3);
+    let (approved, found) = plan_then_pin(one_pod_per_node(), 3, 3);
     assert_eq!(found.current.capacity.digest, approved.capacity.digest);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0));
 }
@@ -36,20 +36,20 @@ fn unchanged_inputs_keep_the_approved_plan() {
 #[test]
 fn only_unneeded_launches_are_dropped() {
     for (later, dropped) in [(3, 1), (1, 3), (0, 4)] {
-        let (approved, found) = then(one_a_node(), 4, later);
+        let (approved, found) = plan_then_pin(one_pod_per_node(), 4, later);
         assert_eq!(approved.summary.add, 4);
         assert_eq!((found.dropped.len(), found.missing.as_slice()), (dropped, &[][..]), "{later}");
-        let says = |why: &String| why.contains("now fit on other nodes");
-        assert!(found.dropped.values().all(says), "{:?}", found.dropped);
+        let has_reason = |why: &String| why.contains("now fit on other nodes");
+        assert!(found.dropped.values().all(has_reason), "{:?}", found.dropped);
     }
 }
 
 #[test]
 fn only_pods_beyond_approved_nodes_are_missing() {
-    let (approved, fits) = then(workshop(), 5, 6);
+    let (approved, fits) = plan_then_pin(workshop(), 5, 6);
     assert_eq!(approved.summary.add, 1);
     assert_eq!((fits.dropped.len(), fits.missing.len()), (0, 0), "{:?}", fits.missing);
-    let (_, found) = then(one_a_node(), 2, 4);
+    let (_, found) = plan_then_pin(one_pod_per_node(), 2, 4);
     let [first, _] = found.missing.as_slice() else { panic!("two nodes: {:?}", found.missing) };
     assert!(first.starts_with("m5.large ") && first.contains(" of pool default for "), "{first}");
     assert!(found.dropped.is_empty());
@@ -57,66 +57,68 @@ fn only_pods_beyond_approved_nodes_are_missing() {
 
 #[test]
 fn vanished_node_is_missing_if_still_needed() {
-    let mut story = one_a_node();
-    story.step(2);
-    story.scale(3);
-    let approved = plan_of(&story, Scope::default());
-    let (name, node) = story.observed.nodes.pop_first().expect("two nodes run");
-    story.observed.instances.remove(&node.instance.expect("an instance"));
-    story.observed.pods.retain(|pod| pod.node.as_ref() != Some(&name));
-    assert_eq!(again(&story, &approved).missing.len(), 1);
-    // Nothing is missing if the node is not needed.
-    story.scale(2);
-    let found = again(&story, &approved);
+    let mut scenario = one_pod_per_node();
+    scenario.step(2);
+    scenario.scale(3);
+    let approved = scenario.plan();
+    let (name, node) = scenario.observed.nodes.pop_first().expect("two running nodes");
+    scenario.observed.instances.remove(&node.instance.expect("a node with an instance"));
+    scenario.observed.pods.retain(|pod| pod.node.as_ref() != Some(&name));
+    assert_eq!(pinned_plan(&scenario, &approved).missing.len(), 1);
+    // Without demand for the node, nothing is missing.
+    scenario.scale(2);
+    let found = pinned_plan(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
 }
 
 #[test]
 fn needed_node_blocks_its_removal() {
-    let mut story = one_a_node();
-    story.step(2);
-    story.scale(1);
-    let approved = plan_of(&story, Scope::default());
+    let mut scenario = one_pod_per_node();
+    scenario.step(2);
+    scenario.scale(1);
+    let approved = scenario.plan();
     assert_eq!(approved.summary.destroy, 1);
-    assert!(again(&story, &approved).missing.is_empty());
-    story.scale(2);
-    let found = again(&story, &approved);
+    assert!(pinned_plan(&scenario, &approved).missing.is_empty());
+    scenario.scale(2);
+    let found = pinned_plan(&scenario, &approved);
     assert_eq!(found.missing.len(), 1);
-    let held = found.blocked_removal.expect("the removed node would hold the pod");
+    let reason = found.blocked_removal.expect("the removed node has room for the pod");
     assert!(
-        held.starts_with(
+        reason.starts_with(
             "without the nodes that it removes, more launches would be needed: \
                           m5.large "
         ),
-        "{held}"
+        "{reason}"
     );
 }
 
 #[test]
-fn demand_missing_either_way_does_not_block_removals() {
-    // A pod that fits the retiring node, one of another zone, and one that is too large for every
-    // type. The last changes no decision, so nothing else is computed.
+fn only_pods_that_fit_a_removed_node_block_its_removal() {
+    // A pod that fits the retiring node, a pod of another zone, and a pod too large for every
+    // instance type. The last pod changes no decision, so no further checks are made.
     for (cpu, is_elsewhere, missing) in [(1500, false, 1), (1500, true, 1), (64_000, false, 0)] {
-        let mut story = one_a_node();
-        story.step(2);
-        story.scale(1);
-        let approved = plan_of(&story, Scope::default());
+        let mut scenario = one_pod_per_node();
+        scenario.step(2);
+        scenario.scale(1);
+        let approved = scenario.plan();
         assert_eq!(approved.summary.destroy, 1);
-        let taken: Vec<_> = story.observed.instances.values().map(|one| one.zone.clone()).collect();
+        let used_zones: Vec<_> =
+            scenario.observed.instances.values().map(|instance| instance.zone.clone()).collect();
         let zones = ["us-east-1a", "us-east-1b", "us-east-1c"];
-        let free = zones.into_iter().find(|zone| taken.iter().all(|one| one.to_string() != *zone));
-        let other = free.expect("two nodes are in two zones at most");
+        let unused =
+            zones.into_iter().find(|zone| used_zones.iter().all(|used| used.to_string() != *zone));
+        let other = unused.expect("two nodes use at most two zones");
         let id =
             crate::model::ids::WorkloadId { name: "other".into(), ..crate::testing::workload_id() };
-        let mut workload = story.desired.workloads.values().next().expect("one").clone();
+        let mut workload = scenario.desired.workloads.values().next().expect("one workload").clone();
         let template = std::sync::Arc::make_mut(&mut workload.template);
         template.spec.containers[0].resources.requests.insert("cpu".into(), cpu);
         if is_elsewhere {
             template.spec.node_selector.extend([label("topology.kubernetes.io/zone", other)]);
         }
         workload.id = id.clone();
-        story.desired.workloads.insert(id, workload);
-        let found = again(&story, &approved);
+        scenario.desired.workloads.insert(id, workload);
+        let found = pinned_plan(&scenario, &approved);
         let fits = cpu == 1500 && !is_elsewhere;
         let got = (found.blocked_removal.is_some(), found.missing.len());
         assert_eq!(
@@ -131,156 +133,157 @@ fn demand_missing_either_way_does_not_block_removals() {
 
 #[test]
 fn unlaunchable_pod_blocks_removal_of_its_node() {
-    let mut story = one_a_node();
-    story.step(2);
-    story.scale(1);
-    let approved = plan_of(&story, Scope::default());
+    let mut scenario = one_pod_per_node();
+    scenario.step(2);
+    scenario.scale(1);
+    let approved = scenario.plan();
     assert_eq!(approved.summary.destroy, 1);
-    story.scale(2);
-    let pool = story.desired.pools.values_mut().next().expect("one pool");
+    scenario.scale(2);
+    let pool = scenario.desired.pools.values_mut().next().expect("one pool");
     pool.limits.nodes = Some(1);
-    let found = again(&story, &approved);
-    let [why] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
-    assert!(why.starts_with("1 more pods are unschedulable than the 0"), "{why}");
-    let held = found.blocked_removal.expect("the removed node would hold the pod");
-    assert!(held.starts_with("1 more pods would be unschedulable"), "{held}");
+    let found = pinned_plan(&scenario, &approved);
+    let [reason] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
+    assert!(reason.starts_with("1 more pods are unschedulable than the 0"), "{reason}");
+    let reason = found.blocked_removal.expect("the removed node has room for the pod");
+    assert!(reason.starts_with("1 more pods would be unschedulable"), "{reason}");
 }
 
 #[test]
-fn resumed_drain_makes_nothing_missing() {
-    let mut story = one_a_node();
-    story.step(2);
-    story.scale(1);
-    let approved = plan_of(&story, Scope::default());
-    let going = approved.resource_changes.iter().filter_map(|row| {
+fn resumed_drain_has_no_missing_launches() {
+    let mut scenario = one_pod_per_node();
+    scenario.step(2);
+    scenario.scale(1);
+    let approved = scenario.plan();
+    let removed = approved.resource_changes.iter().filter_map(|row| {
         let deletes = row.change.actions.contains(&crate::plan::wire::Action::Delete);
         row.change.before.as_ref().filter(|_| deletes)?.node.clone()
     });
-    let going: Vec<_> = going.collect();
-    let [name] = going.as_slice() else { panic!("expected one removal: {going:?}") };
-    let node = story.observed.nodes.get_mut(name).expect("it runs");
+    let removed: Vec<_> = removed.collect();
+    let [name] = removed.as_slice() else { panic!("expected one removal: {removed:?}") };
+    let node = scenario.observed.nodes.get_mut(name).expect("a running node");
     node.unschedulable = true;
     node.annotations.insert(crate::model::observed::CORDONED_ANNOTATION.into(), "drain".into());
     for evicted in [false, true] {
         if evicted {
-            story.observed.pods.retain(|pod| pod.node.as_ref() != Some(name));
+            scenario.observed.pods.retain(|pod| pod.node.as_ref() != Some(name));
         }
-        let found = again(&story, &approved);
+        let found = pinned_plan(&scenario, &approved);
         assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
     }
 }
 
 #[test]
-fn unknown_size_freezes_plans_with_removals_only() {
+fn unknown_size_freezes_only_plans_with_removals() {
     let unresolved = || crate::model::desired::Unresolved {
         origin: crate::model::ids::Origin::new("release.yaml", 1),
         object: "HelmRelease web/shop".into(),
         reason: "the chart is not rendered".into(),
     };
-    for (planned, stops) in [(1, true), (3, false)] {
-        let mut story = one_a_node();
-        story.step(2);
-        story.scale(planned);
-        let approved = plan_of(&story, Scope::default());
-        assert_eq!(again(&story, &approved).frozen, None);
-        story.desired.unresolved.push(unresolved());
-        story.scale(planned.min(2));
-        let found = again(&story, &approved);
-        let says = found.frozen.as_ref().is_some_and(|why| why.contains("HelmRelease web/shop"));
-        assert_eq!(says, stops, "{:?}", found.frozen);
+    for (planned, is_frozen) in [(1, true), (3, false)] {
+        let mut scenario = one_pod_per_node();
+        scenario.step(2);
+        scenario.scale(planned);
+        let approved = scenario.plan();
+        assert_eq!(pinned_plan(&scenario, &approved).frozen, None);
+        scenario.desired.unresolved.push(unresolved());
+        scenario.scale(planned.min(2));
+        let found = pinned_plan(&scenario, &approved);
+        let has_reason =
+            found.frozen.as_ref().is_some_and(|why| why.contains("HelmRelease web/shop"));
+        assert_eq!(has_reason, is_frozen, "{:?}", found.frozen);
     }
 }
 
 #[test]
-fn partial_plan_drops_nothing_for_omitted_nodes() {
-    let mut story = Story::new(&["m5.large", "m5.xlarge"], 1500, 1024);
+fn partial_plan_drops_no_launches_for_omitted_nodes() {
+    let mut scenario = Scenario::new(&["m5.large", "m5.xlarge"], 1500, 1024);
     let small = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
-    let pool = story.desired.pools.values_mut().next().expect("one pool");
+    let pool = scenario.desired.pools.values_mut().next().expect("one pool");
     pool.requirements.push(small);
-    story.scale(4);
-    let rows = plan_of(&story, Scope::default()).resource_changes;
+    scenario.scale(4);
+    let rows = scenario.plan().resource_changes;
     let target = rows.iter().take(3).map(|row| row.address.to_string()).collect();
-    let approved = plan_of(&story, Scope { target, ..Scope::default() });
+    let approved = scenario.plan_within(Scope { target, ..Scope::default() });
     assert_eq!((approved.complete, approved.summary.add), (false, 3));
-    // A node of twice the size would hold the fourth pod and one of the approved.
-    let pool = story.desired.pools.values_mut().next().expect("one pool");
+    // A node of twice the size has room for the fourth pod and one of the approved pods.
+    let pool = scenario.desired.pools.values_mut().next().expect("one pool");
     pool.requirements.pop();
-    let found = again(&story, &approved);
+    let found = pinned_plan(&scenario, &approved);
     assert!(found.dropped.is_empty(), "{:?}", found.dropped);
 }
 
 #[test]
-fn fleet_too_large_for_trials_drops_nothing() {
-    let mut story = one_a_node();
-    story.scale(4);
-    let mut approved = plan_of(&story, Scope::default());
-    story.scale(3);
-    assert_eq!(again(&story, &approved).dropped.len(), 1);
+fn fleet_too_large_for_trials_drops_no_launches() {
+    let mut scenario = one_pod_per_node();
+    scenario.scale(4);
+    let mut approved = scenario.plan();
+    scenario.scale(3);
+    assert_eq!(pinned_plan(&scenario, &approved).dropped.len(), 1);
     approved.capacity.pods.total = 1_000_000;
-    assert!(again(&story, &approved).dropped.is_empty());
+    assert!(pinned_plan(&scenario, &approved).dropped.is_empty());
 }
 
 #[test]
 fn earlier_launches_are_neither_missing_nor_dropped() {
-    let mut story = one_a_node();
-    story.scale(3);
-    let approved = plan_of(&story, Scope::default());
-    let launches = story.solve().target.launches;
-    let name = story.launch(&launches[0].node);
-    let id = story.observed.nodes[&name].instance.clone().expect("an instance");
+    let mut scenario = one_pod_per_node();
+    scenario.scale(3);
+    let approved = scenario.plan();
+    let launches = scenario.solve().target.launches;
+    let name = scenario.launch(&launches[0].node);
+    let id = scenario.observed.nodes[&name].instance.clone().expect("a node with an instance");
     let change =
         change_id(&approved.capacity.plan_id, &approved.resource_changes[0].address).to_string();
-    let instance = story.observed.instances.get_mut(&id).expect("launched");
+    let instance = scenario.observed.instances.get_mut(&id).expect("launched");
     instance.tags.insert(tag::CHANGE.into(), change);
-    let found = again(&story, &approved);
+    let found = pinned_plan(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
-    // The same holds while it boots.
-    let booted = story.observed.clone();
-    story.observed.nodes.remove(&name);
-    let found = again(&story, &approved);
+    // This also applies while the instance boots.
+    let booted = scenario.observed.clone();
+    scenario.observed.nodes.remove(&name);
+    let found = pinned_plan(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
-    story.observed = booted;
-    story.scale(0);
+    scenario.observed = booted;
+    scenario.scale(0);
     assert_eq!(
-        again(&story, &approved).dropped.len(),
+        pinned_plan(&scenario, &approved).dropped.len(),
         2,
-        "the launched one stays for a later plan"
+        "a later plan removes the launched instance"
     );
 }
 
 #[test]
 fn rows_omitted_by_a_partial_plan_are_not_missing() {
-    let mut story = one_a_node();
-    story.scale(3);
-    let address = plan_of(&story, Scope::default()).resource_changes[0].address.to_string();
-    let approved = plan_of(&story, Scope { target: vec![address], ..Scope::default() });
+    let mut scenario = one_pod_per_node();
+    scenario.scale(3);
+    let address = scenario.plan().resource_changes[0].address.to_string();
+    let approved = scenario.plan_within(Scope { target: vec![address], ..Scope::default() });
     assert!(!approved.complete);
-    assert!(again(&story, &approved).missing.is_empty());
+    assert!(pinned_plan(&scenario, &approved).missing.is_empty());
 }
 
 #[test]
-fn unknown_size_drops_nothing() {
-    let mut story = one_a_node();
-    story.scale(3);
-    let approved = plan_of(&story, Scope::default());
-    story.scale(1);
-    assert_eq!(again(&story, &approved).dropped.len(), 2);
-    story.desired.unresolved.push(crate::model::desired::Unresolved {
+fn unknown_size_drops_no_launches() {
+    let mut scenario = one_pod_per_node();
+    scenario.scale(3);
+    let approved = scenario.plan();
+    scenario.scale(1);
+    assert_eq!(pinned_plan(&scenario, &approved).dropped.len(), 2);
+    scenario.desired.unresolved.push(crate::model::desired::Unresolved {
         origin: crate::model::ids::Origin::new("release.yaml", 1),
         object: "HelmRelease web/shop".into(),
         reason: "the chart is not rendered".into(),
     });
-    assert!(again(&story, &approved).dropped.is_empty());
+    assert!(pinned_plan(&scenario, &approved).dropped.is_empty());
 }
 
 #[test]
 fn replacement_is_never_dropped() {
-    let mut story = workshop();
-    story.step(5);
-    story.scale(1);
-    let approved = plan_of(&story, Scope::default());
+    let mut scenario = workshop();
+    scenario.step(5);
+    scenario.scale(1);
+    let approved = scenario.plan();
     assert_eq!(approved.summary.replace, 1);
-    story.scale(0);
-    let found = again(&story, &approved);
+    scenario.scale(0);
+    let found = pinned_plan(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
 }

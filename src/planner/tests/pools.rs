@@ -1,8 +1,8 @@
-//! Rules of pools, end to end: each plan is made by the planner and verified.
+//! End-to-end tests of pool rules. Each plan is verified.
 
 use super::*;
 use crate::model::desired::{
-    MinValuesPolicy, NodeOverlay, Pool, PoolRequirement, PriceChange, ReservationTerm,
+    MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
 };
 use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
 use crate::model::observed::{Exclusion, Reservation};
@@ -14,29 +14,17 @@ use crate::plan::wire::{
 };
 use crate::testing::{requirement, workload_id};
 
-fn whole(story: &Story) -> Plan {
-    plan_of(story, Scope::default())
+/// Returns a scenario with an on-demand pool of these instance types, and pods of one core.
+fn cores(types: &[&str], pods: u32) -> Scenario {
+    let mut scenario = Scenario::new(types, 1000, 100);
+    scenario.scale(pods);
+    scenario
 }
 
-/// Returns an on-demand pool of these types, and pods of one core.
-fn cores(types: &[&str], pods: u32) -> Story {
-    let mut story = Story::new(types, 1000, 100);
-    story.scale(pods);
-    story
-}
-
-fn pool(story: &mut Story) -> &mut Pool {
-    story.desired.pools.get_mut("default").expect("declared")
-}
-
-fn changes(plan: &Plan) -> (u32, u32) {
-    (plan.summary.add, plan.summary.destroy)
-}
-
-/// Applies the plan and checks that the next one changes nothing.
-fn settle(story: &mut Story) {
-    story.carry_out(&story.solve());
-    assert_eq!(changes(&whole(story)), (0, 0));
+/// Applies the plan, and checks that the next plan has no changes.
+fn apply_and_check(scenario: &mut Scenario) {
+    scenario.carry_out(&scenario.solve());
+    assert_eq!(changes(&scenario.plan()), (0, 0));
 }
 
 fn launched(plan: &Plan) -> Vec<&NodeState> {
@@ -51,7 +39,7 @@ fn types(plan: &Plan) -> Vec<&str> {
     types.map(InstanceTypeName::as_str).collect()
 }
 
-/// Returns the reasons of unschedulable pods, with the number of offerings that each ruled out.
+/// Returns the reasons of unschedulable pods, with the number of rejected offerings.
 fn reasons(plan: &Plan) -> Vec<(&str, u32)> {
     let rows = plan.capacity.unschedulable.iter().flat_map(|row| &row.reasons);
     rows.map(|rejection| (rejection.reason.as_str(), rejection.count)).collect()
@@ -64,34 +52,34 @@ fn keeps(plan: &Plan, by: &BlockReason) -> usize {
 
 // --- pools with a fixed number of nodes ---
 
-fn fixed(replicas: u32) -> Story {
-    let mut story = cores(&["m5.large", "m5.xlarge"], 0);
-    pool(&mut story).replicas = Some(replicas);
-    story
+fn static_pool(replicas: u32) -> Scenario {
+    let mut scenario = cores(&["m5.large", "m5.xlarge"], 0);
+    scenario.pool().replicas = Some(replicas);
+    scenario
 }
 
 #[test]
-fn static_pool_has_its_nodes_without_pods() {
-    let mut story = fixed(4);
-    let plan = whole(&story);
+fn static_pool_launches_its_nodes_without_pods() {
+    let mut scenario = static_pool(4);
+    let plan = scenario.plan();
     assert_eq!(types(&plan), ["m5.large"; 4]);
     let zones: BTreeSet<_> = launched(&plan).into_iter().map(|node| node.zone.clone()).collect();
-    assert!(zones.len() >= 4, "spread evenly: {zones:?}");
+    assert!(zones.len() >= 4, "nodes are spread over zones: {zones:?}");
     let reason = LaunchReason::Static { declared: 4, there: 0 };
     let reason = Reason::Launch { because: reason };
     assert!(plan.capacity.explain.iter().all(|row| row.reason == reason));
-    settle(&mut story);
+    apply_and_check(&mut scenario);
 }
 
 #[test]
 fn pods_use_static_nodes_without_adding_any() {
-    let mut story = fixed(2);
-    story.scale(2);
-    let plan = whole(&story);
+    let mut scenario = static_pool(2);
+    scenario.scale(2);
+    let plan = scenario.plan();
     assert_eq!((changes(&plan), plan.capacity.pods.placed), ((2, 0), 2));
-    settle(&mut story);
-    story.scale(9);
-    let plan = whole(&story);
+    apply_and_check(&mut scenario);
+    scenario.scale(9);
+    let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 0));
     assert_eq!(plan.capacity.pods.unschedulable, 7);
     assert_eq!(reasons(&plan)[0].0, "fixed-size");
@@ -101,30 +89,30 @@ fn pods_use_static_nodes_without_adding_any() {
 
 #[test]
 fn shrinking_static_pool_retires_empty_nodes_first() {
-    let mut story = fixed(3);
-    story.scale(1);
-    settle(&mut story);
-    let used = story.observed.pods[0].node.clone();
-    pool(&mut story).replicas = Some(1);
-    let plan = whole(&story);
+    let mut scenario = static_pool(3);
+    scenario.scale(1);
+    apply_and_check(&mut scenario);
+    let used = scenario.observed.pods[0].node.clone();
+    scenario.pool().replicas = Some(1);
+    let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 2));
-    let gone = plan.capacity.explain.iter().filter(|row| {
+    let retired = plan.capacity.explain.iter().filter(|row| {
         let surplus = RetireReason::Surplus { declared: 1, there: 3 };
         row.reason == Reason::Retire { because: surplus }
     });
-    assert_eq!(gone.count(), 2);
-    story.carry_out(&story.solve());
-    assert_eq!(story.observed.nodes.keys().next(), used.as_ref());
-    assert_eq!(changes(&whole(&story)), (0, 0));
+    assert_eq!(retired.count(), 2);
+    scenario.carry_out(&scenario.solve());
+    assert_eq!(scenario.observed.nodes.keys().next(), used.as_ref());
+    assert_eq!(changes(&scenario.plan()), (0, 0));
 }
 
 #[test]
 fn static_pool_drift_is_replaced_one_at_a_time() {
-    let mut story = fixed(3);
-    settle(&mut story);
-    pool(&mut story).annotations.insert("team".into(), "b".into());
-    pool(&mut story).limits.nodes = Some(3);
-    let plan = whole(&story);
+    let mut scenario = static_pool(3);
+    apply_and_check(&mut scenario);
+    scenario.pool().annotations.insert("team".into(), "b".into());
+    scenario.pool().limits.nodes = Some(3);
+    let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 0));
     assert_eq!(keeps(&plan, &BlockReason::NodeLimit { limit: 3 }), 3);
     let report = drift(&plan);
@@ -134,33 +122,37 @@ fn static_pool_drift_is_replaced_one_at_a_time() {
         .iter()
         .filter(|d| d.severity == DiagnosticSeverity::Behind)
         .count();
-    assert_eq!((behind, report.resource_drift.len()), (3, 0), "a commit changed it, and no hand");
-    pool(&mut story).limits.nodes = Some(4);
+    assert_eq!(
+        (behind, report.resource_drift.len()),
+        (3, 0),
+        "a commit caused the difference, not a manual change"
+    );
+    scenario.pool().limits.nodes = Some(4);
     for left in [2, 1, 0] {
-        let plan = whole(&story);
+        let plan = scenario.plan();
         assert_eq!((changes(&plan), plan.summary.replace), ((1, 1), 1), "{left}");
         assert_eq!(keeps(&plan, &BlockReason::InTurn), left);
-        story.carry_out(&story.solve());
+        scenario.carry_out(&scenario.solve());
     }
-    assert_eq!(changes(&whole(&story)), (0, 0));
+    assert_eq!(changes(&scenario.plan()), (0, 0));
 }
 
 #[test]
-fn node_limit_below_replicas_wins() {
-    let mut story = fixed(3);
-    pool(&mut story).limits.nodes = Some(2);
-    assert_eq!(changes(&whole(&story)), (2, 0));
-    settle(&mut story);
+fn node_limit_overrides_higher_replicas() {
+    let mut scenario = static_pool(3);
+    scenario.pool().limits.nodes = Some(2);
+    assert_eq!(changes(&scenario.plan()), (2, 0));
+    apply_and_check(&mut scenario);
 }
 
 // --- reservations ---
 
-fn reserved(available: u32, capacity_types: &[&str]) -> Story {
-    let mut story = cores(&["m5.large"], 3);
-    let pool = pool(&mut story);
+fn reserved(available: u32, capacity_types: &[&str]) -> Scenario {
+    let mut scenario = cores(&["m5.large"], 3);
+    let pool = scenario.pool();
     pool.requirements.pop();
     pool.requirements.push(requirement(key::CAPACITY_TYPE, capacity_types));
-    let class = story.desired.node_classes.values_mut().next().expect("declared");
+    let class = scenario.desired.node_classes.values_mut().next().expect("declared");
     let tags = [("team".to_owned(), "*".to_owned())].into();
     class.reservations = vec![ReservationTerm { tags, ..ReservationTerm::default() }];
     let reservation: Reservation = serde_json::from_value(serde_json::json!({
@@ -168,46 +160,46 @@ fn reserved(available: u32, capacity_types: &[&str]) -> Story {
         "tags": { "team": "shop" },
     }))
     .expect("a reservation");
-    story.observed.reservations.insert(reservation.id.clone(), reservation);
-    story
+    scenario.observed.reservations.insert(reservation.id.clone(), reservation);
+    scenario
 }
 
 #[test]
 fn reservation_is_used_before_other_capacity() {
-    let mut story = reserved(2, &["reserved", "on-demand"]);
-    let plan = whole(&story);
-    let of = |how: &str| {
-        let held = LabelValue::from(how);
-        launched(&plan).iter().filter(|n| n.labels.get(key::CAPACITY_TYPE) == Some(&held)).count()
+    let mut scenario = reserved(2, &["reserved", "on-demand"]);
+    let plan = scenario.plan();
+    let count = |capacity_type: &str| {
+        let value = LabelValue::from(capacity_type);
+        launched(&plan).iter().filter(|n| n.labels.get(key::CAPACITY_TYPE) == Some(&value)).count()
     };
-    assert_eq!((of("reserved"), of("on-demand")), (2, 1));
+    assert_eq!((count("reserved"), count("on-demand")), (2, 1));
     let node = launched(&plan).into_iter().find(|node| node.reservation.is_some());
     let node = node.expect("a reserved instance");
     assert_eq!(node.labels[key::RESERVATION_ID].as_str(), "cr-1");
-    assert_eq!(plan.capacity.cost.hourly_after, MicroUsd(96_000), "the reserved ones are paid for");
-    let bought = plan.capacity.explain.iter().find(|row| row.hourly_after != Some(MicroUsd(0)));
-    let rejected = &bought.expect("a purchased instance").rejected;
+    assert_eq!(plan.capacity.cost.hourly_after, MicroUsd(96_000), "reserved instances add no cost");
+    let purchased = plan.capacity.explain.iter().find(|row| row.hourly_after != Some(MicroUsd(0)));
+    let rejected = &purchased.expect("a purchased instance").rejected;
     assert!(
         rejected.iter().any(|r| r.reason == "reservation-full"),
-        "said, not silent: {rejected:?}"
+        "the plan reports the rejection: {rejected:?}"
     );
-    settle(&mut story);
+    apply_and_check(&mut scenario);
 }
 
 #[test]
 fn full_reservation_leaves_pods_unschedulable() {
-    let mut story = reserved(2, &["reserved"]);
-    let plan = whole(&story);
+    let mut scenario = reserved(2, &["reserved"]);
+    let plan = scenario.plan();
     assert_eq!((changes(&plan), plan.capacity.pods.unschedulable), ((2, 0), 1));
     assert_eq!(reasons(&plan), [("reservation-full", 1)]);
-    story.carry_out(&story.solve());
-    let plan = whole(&story);
+    scenario.carry_out(&scenario.solve());
+    let plan = scenario.plan();
     assert_eq!((changes(&plan), reasons(&plan)[0]), ((0, 0), ("reservation-full", 1)));
 }
 
 #[test]
-fn unselected_or_unusable_reservation_offers_nothing() {
-    let spoils: [fn(&mut Story); 4] = [
+fn unselected_or_unusable_reservation_is_ignored() {
+    let changes_of_reservation: [fn(&mut Scenario); 4] = [
         |s| s.desired.node_classes.values_mut().for_each(|c| c.reservations.clear()),
         |s| s.observed.reservations.values_mut().for_each(|r| r.tags.clear()),
         |s| {
@@ -216,10 +208,10 @@ fn unselected_or_unusable_reservation_offers_nothing() {
         },
         |s| s.observed.reservations.values_mut().for_each(|r| r.zone = "us-east-1z".into()),
     ];
-    for spoil in spoils {
-        let mut story = reserved(3, &["reserved", "on-demand"]);
-        spoil(&mut story);
-        assert!(launched(&whole(&story)).iter().all(|node| node.reservation.is_none()));
+    for change in changes_of_reservation {
+        let mut scenario = reserved(3, &["reserved", "on-demand"]);
+        change(&mut scenario);
+        assert!(launched(&scenario.plan()).iter().all(|node| node.reservation.is_none()));
     }
 }
 
@@ -237,46 +229,46 @@ fn overlay(values: &[&str]) -> NodeOverlay {
 }
 
 #[test]
-fn overlay_price_decides_and_is_reported() {
-    let mut story = cores(&["c5.large", "m5.large"], 1);
-    assert_eq!(types(&whole(&story)), ["c5.large"]);
+fn overlay_price_applies_and_is_reported() {
+    let mut scenario = cores(&["c5.large", "m5.large"], 1);
+    assert_eq!(types(&scenario.plan()), ["c5.large"]);
     let overlay =
         NodeOverlay { price: Some(PriceChange::ByMilliPercent(-50_000)), ..overlay(&["m5.large"]) };
-    story.desired.overlays.insert(overlay.name.clone(), overlay);
-    let plan = whole(&story);
+    scenario.desired.overlays.insert(overlay.name.clone(), overlay);
+    let plan = scenario.plan();
     assert_eq!(types(&plan), ["m5.large"]);
     assert_eq!(plan.capacity.cost.hourly_after, MicroUsd(48_000));
     assert_eq!(plan.capacity.explain[0].overlays, ["deal"]);
-    settle(&mut story);
-    assert_eq!(whole(&story).capacity.cost.hourly_before, MicroUsd(48_000));
+    apply_and_check(&mut scenario);
+    assert_eq!(scenario.plan().capacity.cost.hourly_before, MicroUsd(48_000));
 }
 
 #[test]
 fn overlay_adds_requested_resources() {
-    let mut story = cores(&["c5.large", "m5.large"], 2);
-    let workload = story.desired.workloads.get_mut(&workload_id()).expect("declared");
+    let mut scenario = cores(&["c5.large", "m5.large"], 2);
+    let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
     let template = std::sync::Arc::make_mut(&mut workload.template);
-    let asked = &mut template.spec.containers[0].resources;
-    asked.requests.insert("example.com/fuse".into(), 1);
-    assert_eq!(whole(&story).capacity.pods.unschedulable, 2);
+    let resources = &mut template.spec.containers[0].resources;
+    resources.requests.insert("example.com/fuse".into(), 1);
+    assert_eq!(scenario.plan().capacity.pods.unschedulable, 2);
     let capacity = [("example.com/fuse".into(), 1)].into();
     let overlay = NodeOverlay { capacity, ..overlay(&["m5.large"]) };
-    story.desired.overlays.insert(overlay.name.clone(), overlay);
-    let plan = whole(&story);
+    scenario.desired.overlays.insert(overlay.name.clone(), overlay);
+    let plan = scenario.plan();
     assert_eq!(types(&plan), ["m5.large"; 2]);
     assert_eq!(launched(&plan)[0].allocatable.extended["example.com/fuse"], 1);
-    settle(&mut story);
+    apply_and_check(&mut scenario);
 }
 
 #[test]
 fn conflicting_overlays_of_equal_weight_are_errors() {
-    let mut story = cores(&["m5.large"], 1);
+    let mut scenario = cores(&["m5.large"], 1);
     for (name, price) in [("a", 1), ("b", 2)] {
         let price = Some(PriceChange::To(MicroUsd(price)));
         let overlay = NodeOverlay { name: name.into(), price, ..overlay(&["m5.large"]) };
-        story.desired.overlays.insert(name.into(), overlay);
+        scenario.desired.overlays.insert(name.into(), overlay);
     }
-    let plan = plan(&inputs_of(&story));
+    let plan = plan(&scenario.inputs());
     assert!(plan.errored && !plan.applyable);
     let errors =
         plan.capacity.diagnostics.iter().filter(|d| d.severity == DiagnosticSeverity::Error);
@@ -284,12 +276,12 @@ fn conflicting_overlays_of_equal_weight_are_errors() {
     assert_eq!(objects, ["NodeOverlay a", "NodeOverlay b"]);
 }
 
-// --- what EC2 lately had none of ---
+// --- offerings with insufficient capacity ---
 
 #[test]
 fn excluded_offerings_are_skipped_until_their_retry_time() {
-    let mut story = cores(&["c5.large", "m5.large"], 1);
-    let at = story.observed.taken_at;
+    let mut scenario = cores(&["c5.large", "m5.large"], 1);
+    let at = scenario.observed.taken_at;
     let later = at.checked_add(jiff::SignedDuration::from_mins(3)).expect("a time");
     let exclude = |kind: Option<&str>, until| Exclusion {
         instance_type: kind.map(Into::into),
@@ -302,8 +294,8 @@ fn excluded_offerings_are_skipped_until_their_retry_time() {
         (Some("c5.large"), at, &["c5.large"]),
         (None, later, &[]),
     ] {
-        story.observed.exclusions = vec![exclude(kind, until)];
-        let plan = whole(&story);
+        scenario.observed.exclusions = vec![exclude(kind, until)];
+        let plan = scenario.plan();
         assert_eq!(types(&plan), expected, "{kind:?} {until}");
         if expected.is_empty() {
             assert_eq!(reasons(&plan)[0].0, "excluded");
@@ -315,55 +307,56 @@ fn excluded_offerings_are_skipped_until_their_retry_time() {
 
 // --- minValues ---
 
-fn varied(types: &[&str], least: u32) -> Story {
-    let mut story = cores(types, 1);
-    pool(&mut story).requirements[0].min_values = Some(least);
-    story
+fn min_values_pool(types: &[&str], least: u32) -> Scenario {
+    let mut scenario = cores(types, 1);
+    scenario.pool().requirements[0].min_values = Some(least);
+    scenario
 }
 
 #[test]
 fn min_values_are_met_by_alternatives_of_any_price() {
-    let mut story = varied(&["c5.large", "m5.large", "m5.4xlarge"], 3);
-    let plan = whole(&story);
+    let mut scenario = min_values_pool(&["c5.large", "m5.large", "m5.4xlarge"], 3);
+    let plan = scenario.plan();
     assert_eq!(types(&plan), ["c5.large"]);
     let alternatives = &plan.capacity.alternatives[0].offerings;
     let types: BTreeSet<&str> = alternatives.iter().map(|a| a.instance_type.as_str()).collect();
     assert!(types.contains("m5.large") && types.contains("m5.4xlarge"), "{types:?}");
-    settle(&mut story);
+    apply_and_check(&mut scenario);
 }
 
 #[test]
-fn node_is_filled_as_far_as_alternatives_hold() {
-    let mut story = varied(&["m5.large", "m5.4xlarge"], 2);
-    story.scale(6);
-    let plan = whole(&story);
-    assert_eq!(types(&plan), ["m5.large"; 6], "one core to a node, as on the smaller type");
-    settle(&mut story);
+fn node_is_filled_up_to_its_smallest_alternative() {
+    let mut scenario = min_values_pool(&["m5.large", "m5.4xlarge"], 2);
+    scenario.scale(6);
+    let plan = scenario.plan();
+    assert_eq!(types(&plan), ["m5.large"; 6], "one pod per node, as on the smaller type");
+    apply_and_check(&mut scenario);
 }
 
 #[test]
-fn missing_min_values_refuse_or_are_reported() {
-    let mut story = varied(&["c5.large", "m5.large"], 3);
-    let plan = whole(&story);
+fn unmet_min_values_block_or_are_reported() {
+    let mut scenario = min_values_pool(&["c5.large", "m5.large"], 3);
+    let plan = scenario.plan();
     assert_eq!((changes(&plan), reasons(&plan)[0].0), ((0, 0), "min-values"));
-    story.desired.min_values_policy = MinValuesPolicy::BestEffort;
-    let plan = whole(&story);
+    scenario.desired.min_values_policy = MinValuesPolicy::BestEffort;
+    let plan = scenario.plan();
     assert_eq!(types(&plan), ["c5.large"]);
     let relaxed = &plan.capacity.explain[0].relaxed;
     assert_eq!((relaxed[0].demanded, relaxed[0].remain), (3, 2));
-    settle(&mut story);
+    apply_and_check(&mut scenario);
 }
 
-// --- keys ---
+// --- labels ---
 
 #[test]
 fn unreadable_pool_launches_no_nodes() {
-    let mut story = cores(&["m5.large"], 1);
-    pool(&mut story).unreadable = Some("spec.template.spec.requirements[0].values".into());
-    let plan = whole(&story);
+    let mut scenario = cores(&["m5.large"], 1);
+    scenario.pool().unreadable = Some("spec.template.spec.requirements[0].values".into());
+    let plan = scenario.plan();
     assert_eq!((changes(&plan), reasons(&plan)[0].0), ((0, 0), "pool-unusable"));
-    let said = plan.capacity.diagnostics.iter().any(|d| d.message.contains("could not be read"));
-    assert!(said);
+    let is_reported =
+        plan.capacity.diagnostics.iter().any(|d| d.message.contains("could not be read"));
+    assert!(is_reported);
 }
 
 #[test]
@@ -374,14 +367,15 @@ fn undefined_label_can_be_excluded_but_not_required() {
         (Operator::NotIn, &["a"], 1),
         (Operator::DoesNotExist, &[], 1),
     ] {
-        for (pool_says, placed) in [(None, placed), (Some(Operator::NotIn), placed.min(1))] {
-            let mut story = cores(&["m5.large"], 1);
-            if let Some(operator) = pool_says {
+        for (pool_operator, placed) in [(None, placed), (Some(Operator::NotIn), placed.min(1))] {
+            let mut scenario = cores(&["m5.large"], 1);
+            if let Some(operator) = pool_operator {
                 let values = vec!["a".into()];
-                let no = PoolRequirement { key: "zoo".into(), operator, values, min_values: None };
-                pool(&mut story).requirements.push(no);
+                let requirement =
+                    PoolRequirement { key: "zoo".into(), operator, values, min_values: None };
+                scenario.pool().requirements.push(requirement);
             }
-            let workload = story.desired.workloads.get_mut(&workload_id()).expect("declared");
+            let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
             let template = std::sync::Arc::make_mut(&mut workload.template);
             let expression = crate::model::pod::Expression {
                 key: "zoo".into(),
@@ -391,71 +385,75 @@ fn undefined_label_can_be_excluded_but_not_required() {
             let term =
                 crate::model::pod::NodeTerm { expressions: vec![expression], ..Default::default() };
             template.spec.node_affinity.required = Some(vec![term]);
-            // A pool that excludes one value launches nodes with others, for pods that require some
-            // value.
+            // A pool that excludes one value launches nodes with other values, for pods that
+            // require any value.
             let expected =
-                if pool_says.is_some() && operator == Operator::Exists { 1 } else { placed };
-            assert_eq!(whole(&story).capacity.pods.placed, expected, "{operator:?} {pool_says:?}");
+                if pool_operator.is_some() && operator == Operator::Exists { 1 } else { placed };
+            assert_eq!(
+                scenario.plan().capacity.pods.placed,
+                expected,
+                "{operator:?} {pool_operator:?}"
+            );
         }
     }
 }
 
 #[test]
 fn joining_instance_has_its_launch_labels() {
-    let mut story = cores(&["m5.large"], 1);
+    let mut scenario = cores(&["m5.large"], 1);
     let exists = PoolRequirement {
         key: "team".into(),
         operator: Operator::Exists,
         values: Vec::new(),
         min_values: None,
     };
-    pool(&mut story).requirements.push(exists);
-    let first = story.desired.workloads[&workload_id()].clone();
+    scenario.pool().requirements.push(exists);
+    let first = scenario.desired.workloads[&workload_id()].clone();
     for (name, team) in [("one", "a"), ("two", "b")] {
         let mut workload = first.clone();
         workload.id.name = name.into();
         let template = std::sync::Arc::make_mut(&mut workload.template);
         template.spec.node_selector.extend([label("team", team)]);
-        story.desired.workloads.insert(workload.id.clone(), workload);
+        scenario.desired.workloads.insert(workload.id.clone(), workload);
     }
-    story.scale(0);
-    let plan = whole(&story);
+    scenario.scale(0);
+    let plan = scenario.plan();
     assert_eq!(changes(&plan), (2, 0));
     assert_eq!(launched(&plan)[0].open_labels, ["team".into()]);
-    for launch in story.solve().target.launches {
-        story.launch(&launch.node);
+    for launch in scenario.solve().target.launches {
+        scenario.launch(&launch.node);
     }
-    story.observed.nodes.clear();
-    let plan = whole(&story);
+    scenario.observed.nodes.clear();
+    let plan = scenario.plan();
     assert_eq!((changes(&plan), plan.capacity.pods.placed), ((0, 0), 2));
 }
 
 // --- weights and limits ---
 
 #[test]
-fn heavier_pool_wins_then_the_cheaper_one() {
+fn pool_weight_precedes_price() {
     for (weight, expected) in [(1, "m5.xlarge"), (0, "m5.large")] {
-        let mut story = cores(&["m5.large"], 1);
-        let mut other = pool(&mut story).clone();
+        let mut scenario = cores(&["m5.large"], 1);
+        let mut other = scenario.pool().clone();
         (other.name, other.weight) = ("zebra".into(), weight);
         other.requirements[0].values = vec!["m5.xlarge".into()];
-        story.desired.pools.insert(other.name.clone(), other);
-        assert_eq!(types(&whole(&story)), [expected], "{weight}");
+        scenario.desired.pools.insert(other.name.clone(), other);
+        assert_eq!(types(&scenario.plan()), [expected], "{weight}");
     }
 }
 
 #[test]
 fn replacement_and_old_node_both_count_against_limits() {
-    let mut story = cores(&["m5.large"], 1);
-    settle(&mut story);
-    pool(&mut story).annotations.insert("team".into(), "b".into());
+    let mut scenario = cores(&["m5.large"], 1);
+    apply_and_check(&mut scenario);
+    scenario.pool().annotations.insert("team".into(), "b".into());
     for (limit, expected) in [(1, (0, 0)), (2, (1, 1))] {
-        pool(&mut story).limits.nodes = Some(limit);
-        assert_eq!(changes(&whole(&story)), expected, "{limit} nodes");
+        scenario.pool().limits.nodes = Some(limit);
+        assert_eq!(changes(&scenario.plan()), expected, "{limit} nodes");
     }
-    pool(&mut story).limits.nodes = None;
+    scenario.pool().limits.nodes = None;
     for (cores, expected) in [(3_000, (0, 0)), (4_000, (1, 1))] {
-        pool(&mut story).limits.resources = [("cpu".into(), cores)].into();
-        assert_eq!(changes(&whole(&story)), expected, "{cores}");
+        scenario.pool().limits.resources = [("cpu".into(), cores)].into();
+        assert_eq!(changes(&scenario.plan()), expected, "{cores}");
     }
 }

@@ -1,125 +1,119 @@
-//! Resources of nodes and pods, and pods that are bound to nodes without a scheduler.
+//! Tests of node and pod resources, and of pods bound to nodes without a scheduler.
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::plan_of;
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
-use crate::model::observed::Node;
-use crate::model::pod::{Expression, NodeTerm, PodSpec, PodTemplate, Taint, TaintEffect};
+use crate::model::pod::{Expression, NodeTerm, PodSpec, PodTemplate};
 use crate::model::requirement::{Operator, key};
 use crate::model::units::Bytes;
 use crate::plan::wire::Plan;
-use crate::planner::Scope;
-use crate::testing::{Story, workload_id};
+use crate::testing::pods::{no_schedule, one_of};
+use crate::testing::{Scenario, workload_id};
 
-fn plan(story: &Story) -> Plan {
-    plan_of(story, Scope::default())
-}
-
-/// Returns the numbers of launched and terminated nodes, and of unschedulable pods.
-fn changes(plan: &Plan) -> (u32, u32, u32) {
+/// Returns the numbers of launched nodes, terminated nodes and unschedulable pods.
+fn counts(plan: &Plan) -> (u32, u32, u32) {
     (plan.summary.add, plan.summary.destroy, plan.capacity.pods.unschedulable)
 }
 
-/// Applies the plan of the solver. New nodes report `memory_mib` and `pods` more than the rules
-/// give.
-fn carry_out(story: &mut Story, memory_mib: i64, pods: i64) {
-    let known: Vec<NodeName> = story.observed.nodes.keys().cloned().collect();
-    let solution = story.solve();
-    let model = story.catalog.clone();
-    story.carry_out(&solution);
-    for node in story.observed.nodes.values_mut().filter(|node| !known.contains(&node.name)) {
+/// Applies the plan of the solver. New nodes report `memory_mib` and `pods` more than the model
+/// computes.
+fn carry_out(scenario: &mut Scenario, memory_mib: i64, pods: i64) {
+    let known: Vec<NodeName> = scenario.observed.nodes.keys().cloned().collect();
+    let solution = scenario.solve();
+    let model = scenario.catalog.clone();
+    scenario.carry_out(&solution);
+    for node in scenario.observed.nodes.values_mut().filter(|node| !known.contains(&node.name)) {
         let kind = node.labels["node.kubernetes.io/instance-type"].as_str();
-        let pool = story.desired.pools.values().next().expect("one pool");
-        let class = story.desired.node_classes.values().next().expect("one class");
+        let pool = scenario.desired.pools.values().next().expect("one pool");
+        let class = scenario.desired.node_classes.values().next().expect("one class");
         let settings = crate::catalog::NodeSettings::new(pool, class);
         let kind = model.get(&kind.into()).expect("offered");
-        let by_rules = crate::catalog::allocation(kind, &settings);
-        for (amounts, rules) in [
-            (&mut node.capacity, &by_rules.capacity),
-            (&mut node.allocatable, &by_rules.allocatable),
+        let expected = crate::catalog::allocation(kind, &settings);
+        for (amounts, modeled) in [
+            (&mut node.capacity, &expected.capacity),
+            (&mut node.allocatable, &expected.allocatable),
         ] {
-            amounts.clone_from(rules);
-            amounts.memory = Bytes(rules.memory.0 + Bytes::mib(memory_mib).0);
-            amounts.pods = rules.pods + pods;
+            amounts.clone_from(modeled);
+            amounts.memory = Bytes(modeled.memory.0 + Bytes::mib(memory_mib).0);
+            amounts.pods = modeled.pods + pods;
         }
     }
 }
 
-fn spec(story: &mut Story) -> &mut PodSpec {
-    let workload = story.desired.workloads.get_mut(&workload_id()).expect("declared");
+fn spec(scenario: &mut Scenario) -> &mut PodSpec {
+    let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
     &mut Arc::make_mut(&mut workload.template).spec
 }
 
-fn node(story: &mut Story) -> &mut Node {
-    story.observed.nodes.values_mut().next().expect("one node")
-}
-
-/// Returns one m5.large with `pods` pods of 500m, launched as declared.
-fn one_node(pods: u32) -> Story {
-    let mut story = Story::new(&["m5.large"], 500, 256);
-    story.scale(pods);
-    carry_out(&mut story, 0, 0);
-    let node = node(&mut story);
+/// Returns a scenario with one m5.large and `pods` pods of 500m, launched as declared.
+fn one_node(pods: u32) -> Scenario {
+    let mut scenario = Scenario::new(&["m5.large"], 500, 256);
+    scenario.scale(pods);
+    carry_out(&mut scenario, 0, 0);
+    let node = scenario.node();
     let name = node.name.as_str().into();
     node.labels.insert(key::HOSTNAME.into(), name);
-    story
+    scenario
 }
 
-fn age(story: &mut Story, minutes: i64) {
-    let created = story.observed.taken_at - SignedDuration::from_mins(minutes);
-    node(story).created_at = created;
+fn age(scenario: &mut Scenario, minutes: i64) {
+    let created = scenario.observed.taken_at - SignedDuration::from_mins(minutes);
+    scenario.node().created_at = created;
 }
 
 #[test]
-fn deviating_node_resources_need_no_second_plan() {
+fn deviating_node_resources_cause_no_second_change() {
     for (memory_mib, pods) in [(-100, 0), (150, 0), (0, -3), (0, 81), (-40, 10)] {
-        let mut story = Story::new(&["m5.large", "c5.large", "m5.xlarge"], 300, 1000);
+        let mut scenario = Scenario::new(&["m5.large", "c5.large", "m5.xlarge"], 300, 1000);
         for replicas in [3, 9, 14, 6, 1] {
-            story.scale(replicas);
-            carry_out(&mut story, memory_mib, pods);
+            scenario.scale(replicas);
+            carry_out(&mut scenario, memory_mib, pods);
             let case = format!("{memory_mib} MiB, {pods} pods, {replicas} replicas");
-            assert_eq!(changes(&plan(&story)), (0, 0, 0), "{case}");
+            assert_eq!(counts(&scenario.plan()), (0, 0, 0), "{case}");
         }
     }
 }
 
 #[test]
-fn much_smaller_node_resources_are_planned_for() {
-    let mut story = Story::new(&["m5.large"], 100, 2000);
-    story.scale(6);
-    carry_out(&mut story, -2000, 0);
-    // By the rules three pods of 2000 MiB fit a node; in fact two do.
-    assert_eq!(story.observed.nodes.len(), 2);
-    let again = plan(&story);
-    assert_eq!(changes(&again), (1, 0, 0), "one more node, and every pod has a place");
+fn much_smaller_node_resources_are_considered() {
+    let mut scenario = Scenario::new(&["m5.large"], 100, 2000);
+    scenario.scale(6);
+    carry_out(&mut scenario, -2000, 0);
+    // By the model, three pods of 2000 MiB fit on a node, but only two actually do.
+    assert_eq!(scenario.observed.nodes.len(), 2);
+    let again = scenario.plan();
+    assert_eq!(counts(&again), (1, 0, 0), "one more node, and all pods are scheduled");
     let row = again.resource_changes.iter().find(|row| row.change.before.is_none());
     let after = row.and_then(|row| row.change.after.as_ref()).expect("a launch");
-    assert_eq!(after.allocatable.memory_bytes, Bytes::mib(6903 - 2000).0, "as the others report");
-    carry_out(&mut story, -2000, 0);
-    assert_eq!(changes(&plan(&story)), (0, 0, 0));
+    assert_eq!(
+        after.allocatable.memory_bytes,
+        Bytes::mib(6903 - 2000).0,
+        "as reported by the other nodes"
+    );
+    carry_out(&mut scenario, -2000, 0);
+    assert_eq!(counts(&scenario.plan()), (0, 0, 0));
 }
 
 #[test]
 fn pod_with_node_name_uses_only_that_node() {
     for (rule, named, pods, placed, left) in [
-        ("there is room for both", "n1", 2, 2, 0),
-        ("for three of 500m in 1930m", "n1", 5, 3, 2),
-        ("the node is not there", "n7", 2, 0, 2),
+        ("room for both", "n1", 2, 2, 0),
+        ("room for three of 500m in 1930m", "n1", 5, 3, 2),
+        ("the node does not exist", "n7", 2, 0, 2),
     ] {
-        let mut story = one_node(1);
-        story.observed.pods.clear();
-        spec(&mut story).node_name = Some(named.to_owned());
-        story.scale(pods);
-        let plan = plan(&story);
+        let mut scenario = one_node(1);
+        scenario.observed.pods.clear();
+        spec(&mut scenario).node_name = Some(named.to_owned());
+        scenario.scale(pods);
+        let plan = scenario.plan();
         assert_eq!(
             (plan.capacity.pods.placed, plan.capacity.pods.unschedulable),
             (placed, left),
             "{rule}"
         );
-        assert_eq!(plan.summary.add, 0, "{rule}: no node is launched for it");
+        assert_eq!(plan.summary.add, 0, "{rule}: no node is launched");
         if left > 0 {
             let reasons = &plan.capacity.unschedulable[0].reasons;
             assert_eq!(reasons[0].reason, "names-its-node", "{rule}");
@@ -130,20 +124,20 @@ fn pod_with_node_name_uses_only_that_node() {
 #[test]
 fn node_name_affinity_matches_existing_nodes_only() {
     for (rule, operator, name, expected) in [
-        ("In: it is there", Operator::In, "n1", (0, 0, 0)),
-        ("In: a node to come has another name", Operator::In, "n7", (0, 0, 1)),
-        ("NotIn: a new node will do", Operator::NotIn, "n1", (1, 1, 0)),
-        ("NotIn: any other node will do", Operator::NotIn, "n7", (0, 0, 0)),
+        ("In: an existing node", Operator::In, "n1", (0, 0, 0)),
+        ("In: a missing node", Operator::In, "n7", (0, 0, 1)),
+        ("NotIn: a new node is required", Operator::NotIn, "n1", (1, 1, 0)),
+        ("NotIn: another node is excluded", Operator::NotIn, "n7", (0, 0, 0)),
     ] {
-        let mut story = one_node(1);
+        let mut scenario = one_node(1);
         let values = vec![name.into()];
         let field = Expression { key: "metadata.name".into(), operator, values };
         let term = NodeTerm { fields: vec![field], ..NodeTerm::default() };
-        spec(&mut story).node_affinity.required = Some(vec![term]);
-        // The pod runs on another node, or is pending.
-        story.observed.pods.clear();
-        let plan = plan(&story);
-        let (add, destroy, left) = changes(&plan);
+        spec(&mut scenario).node_affinity.required = Some(vec![term]);
+        // The pod is not bound yet.
+        scenario.observed.pods.clear();
+        let plan = scenario.plan();
+        let (add, destroy, left) = counts(&plan);
         let destroy = if expected.0 == 0 { 0 } else { destroy };
         assert_eq!((add, destroy, left), expected, "{rule}");
     }
@@ -151,81 +145,71 @@ fn node_name_affinity_matches_existing_nodes_only() {
 
 #[test]
 fn node_name_may_differ_from_host_name() {
-    let mut story = one_node(1);
-    node(&mut story).labels.insert(key::HOSTNAME.into(), "ip-10-0-0-1".into());
-    let field = Expression {
-        key: "metadata.name".into(),
-        operator: Operator::In,
-        values: vec!["n1".into()],
-    };
+    let mut scenario = one_node(1);
+    scenario.node().labels.insert(key::HOSTNAME.into(), "ip-10-0-0-1".into());
+    let field = one_of("metadata.name", &["n1"]);
     let term = NodeTerm { fields: vec![field], ..NodeTerm::default() };
-    spec(&mut story).node_affinity.required = Some(vec![term]);
-    assert_eq!(changes(&plan(&story)), (0, 0, 0));
+    spec(&mut scenario).node_affinity.required = Some(vec![term]);
+    assert_eq!(counts(&scenario.plan()), (0, 0, 0));
 }
 
 #[test]
 fn observed_daemon_set_counts_on_new_nodes() {
-    let mut story = one_node(2);
-    let field = Expression {
-        key: "metadata.name".into(),
-        operator: Operator::In,
-        values: vec!["n1".into()],
-    };
-    let mut template = PodTemplate::clone(&story.observed.templates["t"]);
+    let mut scenario = one_node(2);
+    let field = one_of("metadata.name", &["n1"]);
+    let mut template = PodTemplate::clone(&scenario.observed.templates[&workload_id().to_string()]);
     template.spec.node_selector.clear();
     template.spec.node_affinity.required =
         Some(vec![NodeTerm { fields: vec![field], ..NodeTerm::default() }]);
-    story.bind("n1".into());
-    let pod = Arc::make_mut(story.observed.pods.last_mut().expect("bound"));
+    scenario.bind("n1".into());
+    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
     let (namespace, name) = ("kube-system".into(), "agent".into());
     pod.owner = Some(WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet });
     pod.template = "agent".to_owned();
-    story.observed.templates.insert("agent".to_owned(), Arc::new(template));
-    // Three pods of 500m fit one node of 1930m; with the agent's 500m only two do.
-    story.scale(5);
-    let plan = plan(&story);
-    assert_eq!(changes(&plan), (2, 0, 0));
+    scenario.observed.templates.insert("agent".to_owned(), Arc::new(template));
+    // Three pods of 500m fit on a node with 1930m; with the 500m of the agent, only two fit.
+    scenario.scale(5);
+    let plan = scenario.plan();
+    assert_eq!(counts(&plan), (2, 0, 0));
     let taken = |row: &crate::plan::wire::ExplainRow| row.daemons.cpu_milli;
     assert_eq!(plan.capacity.explain.iter().map(taken).collect::<Vec<_>>(), [500, 500, 500]);
 }
 
 #[test]
-fn case_21_startup_taints_are_ignored_on_young_nodes_only() {
-    let taint =
-        |key: &str| Taint { key: key.into(), value: "".into(), effect: TaintEffect::NoSchedule };
+fn startup_taints_are_ignored_only_on_young_nodes() {
     let ephemeral = "node.cloudprovider.kubernetes.io/uninitialized";
     for (rule, key, minutes, expected) in [
         ("a startup taint of a young node", "cilium", 1, 0),
-        ("a startup taint that is back", "cilium", 60, 1),
-        ("what the kubelet removes", ephemeral, 1, 0),
-        ("resources that were not removed", ephemeral, 60, 1),
+        ("a startup taint that was added again", "cilium", 60, 1),
+        ("a taint that the kubelet removes", ephemeral, 1, 0),
+        ("a taint that was not removed", ephemeral, 60, 1),
     ] {
-        let mut story = one_node(1);
-        let pool = story.desired.pools.values_mut().next().expect("one pool");
-        pool.startup_taints.push(taint("cilium"));
-        node(&mut story).taints.push(taint(key));
-        age(&mut story, minutes);
-        story.observed.instances.values_mut().for_each(|instance| {
+        let mut scenario = one_node(1);
+        let pool = scenario.desired.pools.values_mut().next().expect("one pool");
+        pool.startup_taints.push(no_schedule("cilium", ""));
+        scenario.node().taints.push(no_schedule(key, ""));
+        age(&mut scenario, minutes);
+        scenario.observed.instances.values_mut().for_each(|instance| {
             instance.tags.remove(crate::model::observed::tag::SPEC);
         });
-        assert_eq!(plan(&story).summary.add, 0, "{rule}: the pod that runs stays");
-        story.scale(2);
-        assert_eq!(plan(&story).summary.add, expected, "{rule}");
+        assert_eq!(scenario.plan().summary.add, 0, "{rule}: the running pod stays");
+        scenario.scale(2);
+        assert_eq!(scenario.plan().summary.add, expected, "{rule}");
     }
 }
 
 #[test]
-fn case_25_young_node_has_its_devices_before_reporting_them() {
+fn young_node_counts_devices_it_has_not_reported() {
     for (minutes, expected) in [(1, 0), (60, 1)] {
-        let mut story = Story::new(&["g4dn.xlarge"], 500, 256);
-        spec(&mut story).containers[0].resources.requests.insert("nvidia.com/gpu".into(), 1);
-        story.scale(1);
-        carry_out(&mut story, 0, 0);
-        story.observed.pods.clear();
-        let node = node(&mut story);
+        let mut scenario = Scenario::new(&["g4dn.xlarge"], 500, 256);
+        spec(&mut scenario).containers[0].resources.requests.insert("nvidia.com/gpu".into(), 1);
+        scenario.scale(1);
+        carry_out(&mut scenario, 0, 0);
+        scenario.observed.pods.clear();
+        let node = scenario.node();
         node.allocatable.extended.clear();
         node.capacity.extended.clear();
-        age(&mut story, minutes);
-        assert_eq!(plan(&story).summary.add, expected, "{minutes} minutes after it came");
+        age(&mut scenario, minutes);
+        assert_eq!(scenario.plan().summary.add, expected, "{minutes} minutes after registration");
     }
 }

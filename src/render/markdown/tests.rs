@@ -1,5 +1,5 @@
 use super::*;
-use crate::render::fixture::{hostile, large, nothing, plan};
+use crate::testing::sample_plan::{hostile, large, nothing, plan};
 
 #[test]
 fn comment_matches_the_snapshot() {

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use super::*;
 use crate::apply::ports::ForgeComment;
-use crate::render::fixture::{hostile, hostile_at, large, plan};
+use crate::testing::sample_plan::{hostile, hostile_at, large, plan};
 
 const ME: &str = "github-actions[bot]";
 

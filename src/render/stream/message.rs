@@ -171,7 +171,7 @@ pub enum StreamMessage {
         /// The row and the event.
         hook: StreamHook,
     },
-    /// A change is not done: skipped, given up, or failed.
+    /// A change is not done: skipped, abandoned, or failed.
     ApplyErrored {
         /// The row and the event.
         hook: StreamHook,
@@ -313,20 +313,20 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::render::fixture::{hostile, plan};
+    use crate::testing::sample_plan::{hostile, plan};
     use crate::render::stream;
 
     #[test]
     fn published_schema_matches_the_types() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/stream.schema.json");
-        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(&path, stream_schema()).expect("written");
         }
         let file = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             file == stream_schema(),
             "plans/stream.schema.json is not the schema of the lines; \
-             run UPDATE_SCHEMA=1 cargo test --lib stream::message"
+             run UPDATE_GOLDEN=1 cargo test --lib stream::message"
         );
     }
 

@@ -252,8 +252,8 @@ impl RandomInputs {
             Selector(vec![Expression { key: key.into(), operator, values }])
         };
         self.pick(&[
-            Some(selects("app", "x")),
-            Some(selects("app", "y")),
+            Some(selector("app", "x")),
+            Some(selector("app", "y")),
             Some(expression("app", Operator::NotIn, &["x"])),
             Some(expression("tier", Operator::Exists, &[])),
             Some(expression("tier", Operator::DoesNotExist, &[])),
@@ -275,7 +275,7 @@ impl RandomInputs {
             selector: self.selector(),
             topology_key: self.key(),
             namespaces: self.pick(&[vec![], vec![], vec!["other".into()]]),
-            namespace_selector: self.pick(&[None, None, Some(selects("team", "x"))]),
+            namespace_selector: self.pick(&[None, None, Some(selector("team", "x"))]),
             match_label_keys: self.label_keys(),
             mismatch_label_keys: self.label_keys(),
         }
@@ -321,7 +321,7 @@ impl RandomInputs {
             drawn.tolerations = vec![tolerates(self.pick(&["", "t"]), None)];
         }
         if self.one_in(5) {
-            drawn.host_ports = vec![port(80, "TCP", self.pick(&["", "10.0.0.1", "10.0.0.2"]))];
+            drawn.host_ports = vec![host_port(80, "TCP", self.pick(&["", "10.0.0.1", "10.0.0.2"]))];
         }
         if self.one_in(4) {
             drawn.nodes.any_of =
@@ -340,7 +340,7 @@ impl RandomInputs {
 
 /// Pods of higher priority belong to a Deployment, and are spread by default.
 pub(super) fn owner(shape: &PodShape) -> Option<WorkloadId> {
-    let owner = WorkloadId { namespace: shape.namespace.clone(), ..deployment("d") };
+    let owner = WorkloadId { namespace: shape.namespace.clone(), ..deployment("default", "d") };
     (shape.priority == 5).then_some(owner)
 }
 

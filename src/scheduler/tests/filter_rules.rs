@@ -85,15 +85,15 @@ fn pod_with_node_name_fits_only_that_node() {
 #[test]
 fn ports_conflict_by_number_protocol_and_address() {
     for (held, asked, fits) in [
-        (port(80, "TCP", ""), port(80, "TCP", ""), false),
-        (port(80, "TCP", ""), port(81, "TCP", ""), true),
-        (port(80, "TCP", ""), port(80, "UDP", ""), true),
-        (port(80, "", ""), port(80, "TCP", "0.0.0.0"), false),
-        (port(80, "TCP", "10.0.0.1"), port(80, "TCP", "10.0.0.2"), true),
-        (port(80, "TCP", "10.0.0.1"), port(80, "TCP", "10.0.0.1"), false),
-        (port(80, "TCP", "10.0.0.1"), port(80, "TCP", "0.0.0.0"), false),
-        (port(80, "TCP", ""), port(80, "TCP", "10.0.0.1"), false),
-        (port(0, "TCP", ""), port(0, "TCP", ""), true),
+        (host_port(80, "TCP", ""), host_port(80, "TCP", ""), false),
+        (host_port(80, "TCP", ""), host_port(81, "TCP", ""), true),
+        (host_port(80, "TCP", ""), host_port(80, "UDP", ""), true),
+        (host_port(80, "", ""), host_port(80, "TCP", "0.0.0.0"), false),
+        (host_port(80, "TCP", "10.0.0.1"), host_port(80, "TCP", "10.0.0.2"), true),
+        (host_port(80, "TCP", "10.0.0.1"), host_port(80, "TCP", "10.0.0.1"), false),
+        (host_port(80, "TCP", "10.0.0.1"), host_port(80, "TCP", "0.0.0.0"), false),
+        (host_port(80, "TCP", ""), host_port(80, "TCP", "10.0.0.1"), false),
+        (host_port(0, "TCP", ""), host_port(0, "TCP", ""), true),
     ] {
         let mut cluster = Cluster::new(vec![node("n", "")]);
         let holder = PodShape { host_ports: vec![held.clone()], ..pod("a") };
@@ -180,7 +180,7 @@ fn spread_constraint_bounds_every_domain_by_minimum_plus_skew() {
         (1, vec![("x", 5)], vec!["a1", "a2", "b1", "c1"]),
     ] {
         let mut cluster = zones();
-        let asks = PodShape { spread: vec![spread("s", key::ZONE, max_skew)], ..pod("s") };
+        let asks = PodShape { spread: vec![topology_spread(key::ZONE, max_skew, "s")], ..pod("s") };
         cluster.run_all(&pod("s"), &pods_on);
         assert_eq!(cluster.fitting(&asks), fitting, "skew {max_skew}, {pods_on:?}");
         assert_eq!(cluster.fits(&asks, "x"), Err(vec![No::SpreadKey]));
@@ -191,9 +191,9 @@ fn spread_constraint_bounds_every_domain_by_minimum_plus_skew() {
 fn pod_not_counted_by_its_constraint_may_exceed_skew_by_one() {
     let mut cluster = zones();
     cluster.run_all(&pod("s"), &[("a1", 1), ("b1", 2)]);
-    let other = PodShape { spread: vec![spread("s", key::ZONE, 1)], ..pod("other") };
+    let other = PodShape { spread: vec![topology_spread(key::ZONE, 1, "s")], ..pod("other") };
     assert_eq!(cluster.fitting(&other), ["a1", "a2", "c1"]);
-    let itself = PodShape { spread: vec![spread("s", key::ZONE, 1)], ..pod("s") };
+    let itself = PodShape { spread: vec![topology_spread(key::ZONE, 1, "s")], ..pod("s") };
     assert_eq!(cluster.fitting(&itself), ["c1"]);
 }
 
@@ -202,7 +202,7 @@ fn spread_counts_only_pods_of_the_same_namespace() {
     let mut cluster = zones();
     let elsewhere = PodShape { namespace: "other".into(), ..pod("s") };
     cluster.run_all(&elsewhere, &[("a1", 9)]);
-    let asks = PodShape { spread: vec![spread("s", key::ZONE, 1)], ..pod("s") };
+    let asks = PodShape { spread: vec![topology_spread(key::ZONE, 1, "s")], ..pod("s") };
     assert_eq!(cluster.fitting(&asks), ["a1", "a2", "b1", "c1"]);
 }
 
@@ -215,7 +215,7 @@ fn too_few_domains_count_as_an_empty_one() {
     ] {
         let mut cluster = zones();
         cluster.run_all(&pod("s"), &[("a1", 1), ("b1", 1), ("c1", 1)]);
-        let rule = TopologySpread { min_domains, ..spread("s", key::ZONE, 1) };
+        let rule = TopologySpread { min_domains, ..topology_spread(key::ZONE, 1, "s") };
         let asks = PodShape { spread: vec![rule], ..pod("s") };
         assert_eq!(cluster.fitting(&asks), fitting, "{min_domains:?}");
     }
@@ -230,7 +230,7 @@ fn node_affinity_limits_spread_domains_unless_ignored() {
     ] {
         let mut cluster = zones();
         cluster.run_all(&pod("s"), &[("a1", 1), ("b1", 1)]);
-        let rule = TopologySpread { node_affinity_policy: policy, ..spread("s", key::ZONE, 1) };
+        let rule = TopologySpread { node_affinity_policy: policy, ..topology_spread(key::ZONE, 1, "s") };
         let any_of = vec![requires(key::ZONE, "a"), requires(key::ZONE, "b")];
         let nodes = NodeChoice { any_of, ..NodeChoice::default() };
         let asks = PodShape { spread: vec![rule], nodes, ..pod("s") };
@@ -252,7 +252,7 @@ fn taints_limit_the_domains_only_if_honored() {
         }
         let mut cluster = Cluster::new(vec![node("a1", "a"), node("b1", "b"), last]);
         cluster.run_all(&pod("s"), &[("a1", 1), ("b1", 1)]);
-        let rule = TopologySpread { node_taints_policy: policy, ..spread("s", key::ZONE, 1) };
+        let rule = TopologySpread { node_taints_policy: policy, ..topology_spread(key::ZONE, 1, "s") };
         let asks = PodShape { spread: vec![rule], ..pod("s") };
         cluster.class(&asks);
         let index = cluster.index("c1");
@@ -266,10 +266,10 @@ fn node_without_a_key_of_any_constraint_counts_for_none() {
     let mut cluster = zones();
     // x has a host name but no zone: its pods do not count towards the hostname constraint.
     cluster.run_all(&pod("s"), &[("a1", 1), ("a2", 1), ("b1", 1), ("c1", 1), ("x", 0)]);
-    let both = vec![spread("s", key::HOSTNAME, 1), spread("s", key::ZONE, 9)];
+    let both = vec![topology_spread(key::HOSTNAME, 1, "s"), topology_spread(key::ZONE, 9, "s")];
     let asks = PodShape { spread: both, ..pod("s") };
     assert_eq!(cluster.fitting(&asks), ["a1", "a2", "b1", "c1"]);
-    let alone = PodShape { spread: vec![spread("s", key::HOSTNAME, 1)], ..pod("s") };
+    let alone = PodShape { spread: vec![topology_spread(key::HOSTNAME, 1, "s")], ..pod("s") };
     assert_eq!(cluster.fitting(&alone), ["x"]);
 }
 
@@ -282,7 +282,7 @@ fn match_label_keys_count_revisions_separately() {
     let mut cluster = zones();
     cluster.run_all(&of("1"), &[("a1", 3)]);
     let rule =
-        TopologySpread { match_label_keys: vec!["hash".into()], ..spread("s", key::ZONE, 1) };
+        TopologySpread { match_label_keys: vec!["hash".into()], ..topology_spread(key::ZONE, 1, "s") };
     let new = PodShape { spread: vec![rule.clone()], ..of("2") };
     assert_eq!(cluster.fitting(&new), ["a1", "a2", "b1", "c1"]);
     let old = PodShape { spread: vec![rule], ..of("1") };
@@ -292,7 +292,7 @@ fn match_label_keys_count_revisions_separately() {
 #[test]
 fn required_affinity_needs_every_term_in_the_domain() {
     let asks = PodShape {
-        affinity: required(vec![term("db", key::ZONE), term("db", key::HOSTNAME)]),
+        affinity: required(vec![affinity_term(key::ZONE, "db"), affinity_term(key::HOSTNAME, "db")]),
         ..pod("a")
     };
     let mut cluster = zones();
@@ -300,15 +300,15 @@ fn required_affinity_needs_every_term_in_the_domain() {
     cluster.run(&pod("db"), "a1");
     assert_eq!(cluster.fitting(&asks), ["a1"]);
     assert_eq!(cluster.fits(&asks, "a2"), Err(vec![No::PodAffinity]));
-    let zonal = PodShape { affinity: required(vec![term("db", key::ZONE)]), ..pod("a") };
+    let zonal = PodShape { affinity: required(vec![affinity_term(key::ZONE, "db")]), ..pod("a") };
     assert_eq!(cluster.fitting(&zonal), ["a1", "a2"]);
 }
 
 #[test]
 fn pod_must_match_all_affinity_terms_to_count() {
     let two = vec![
-        term("db", key::ZONE),
-        PodAffinityTerm { selector: Some(selects("tier", "1")), ..term("", key::ZONE) },
+        affinity_term(key::ZONE, "db"),
+        PodAffinityTerm { selector: Some(selector("tier", "1")), ..affinity_term(key::ZONE, "") },
     ];
     let asks = PodShape { affinity: required(two), ..pod("a") };
     let mut cluster = zones();
@@ -321,7 +321,7 @@ fn pod_must_match_all_affinity_terms_to_count() {
 
 #[test]
 fn first_pod_of_a_group_fits_any_node_with_the_key() {
-    let asks = PodShape { affinity: required(vec![term("a", key::ZONE)]), ..pod("a") };
+    let asks = PodShape { affinity: required(vec![affinity_term(key::ZONE, "a")]), ..pod("a") };
     let mut cluster = zones();
     assert_eq!(cluster.fitting(&asks), ["a1", "a2", "b1", "c1"]);
     assert_eq!(cluster.fits(&asks, "x"), Err(vec![No::PodAffinity]), "x has no zone");
@@ -335,7 +335,7 @@ fn first_pod_of_a_group_fits_any_node_with_the_key() {
 
 #[test]
 fn match_on_a_node_without_the_key_does_not_count() {
-    let asks = PodShape { affinity: required(vec![term("a", key::ZONE)]), ..pod("a") };
+    let asks = PodShape { affinity: required(vec![affinity_term(key::ZONE, "a")]), ..pod("a") };
     let mut cluster = zones();
     cluster.run(&pod("a"), "x");
     assert_eq!(cluster.fitting(&asks), ["a1", "a2", "b1", "c1"]);
@@ -343,7 +343,7 @@ fn match_on_a_node_without_the_key_does_not_count() {
 
 #[test]
 fn anti_affinity_excludes_the_domain_but_not_keyless_nodes() {
-    let asks = PodShape { anti_affinity: required(vec![term("db", key::ZONE)]), ..pod("a") };
+    let asks = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "db")]), ..pod("a") };
     let mut cluster = zones();
     cluster.run_all(&pod("db"), &[("a1", 1), ("x", 1)]);
     assert_eq!(cluster.fitting(&asks), ["b1", "c1", "x"]);
@@ -352,7 +352,7 @@ fn anti_affinity_excludes_the_domain_but_not_keyless_nodes() {
 
 #[test]
 fn anti_affinity_of_running_pods_applies_to_new_pods() {
-    let jealous = PodShape { anti_affinity: required(vec![term("a", key::ZONE)]), ..pod("db") };
+    let jealous = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "a")]), ..pod("db") };
     let mut cluster = zones();
     cluster.run(&jealous, "a1");
     assert_eq!(cluster.fitting(&pod("a")), ["b1", "c1", "x"]);
@@ -373,11 +373,11 @@ fn affinity_selects_pods_of_its_namespaces() {
         (vec![], None, vec!["a1"]),
         (vec!["other"], None, vec!["b1"]),
         (vec!["default", "other"], None, vec!["a1", "b1"]),
-        (vec![], Some(selects("team", "x")), vec!["b1"]),
-        (vec!["default"], Some(selects("team", "x")), vec!["a1", "b1"]),
+        (vec![], Some(selector("team", "x")), vec!["b1"]),
+        (vec!["default"], Some(selector("team", "x")), vec!["a1", "b1"]),
         (vec![], Some(everywhere), vec!["a1", "b1", "c1"]),
-        (vec![], Some(selects("kubernetes.io/metadata.name", "third")), vec!["c1"]),
-        (vec![], Some(selects("team", "y")), vec![]),
+        (vec![], Some(selector("kubernetes.io/metadata.name", "third")), vec!["c1"]),
+        (vec![], Some(selector("team", "y")), vec![]),
     ] {
         let nodes = [("a1", "a"), ("b1", "b"), ("c1", "c")].map(|(n, zone)| node(n, zone));
         let known = namespaces.clone().into();
@@ -388,7 +388,7 @@ fn affinity_selects_pods_of_its_namespaces() {
         let looks = PodAffinityTerm {
             namespaces: listed.iter().map(ToString::to_string).collect(),
             namespace_selector: by_labels.clone(),
-            ..term("db", key::ZONE)
+            ..affinity_term(key::ZONE, "db")
         };
         let asks = PodShape { affinity: required(vec![looks]), ..pod("a") };
         assert_eq!(cluster.fitting(&asks), fitting, "{listed:?} {by_labels:?}");
@@ -405,17 +405,17 @@ fn match_and_mismatch_label_keys_narrow_the_selector() {
     cluster.run(&of("one"), "a1");
     cluster.run(&of("two"), "b1");
     let keys = vec!["tenant".into(), "unset".into()];
-    let with = PodAffinityTerm { match_label_keys: keys.clone(), ..term("db", key::ZONE) };
+    let with = PodAffinityTerm { match_label_keys: keys.clone(), ..affinity_term(key::ZONE, "db") };
     let company = PodShape { affinity: required(vec![with]), ..of("two") };
     assert_eq!(cluster.fitting(&company), ["b1"]);
-    let without = PodAffinityTerm { mismatch_label_keys: keys, ..term("db", key::ZONE) };
+    let without = PodAffinityTerm { mismatch_label_keys: keys, ..affinity_term(key::ZONE, "db") };
     let alone = PodShape { anti_affinity: required(vec![without]), ..of("two") };
     assert_eq!(cluster.fitting(&alone), ["b1", "c1", "x"]);
 }
 
 #[test]
 fn a_term_without_selector_selects_nothing() {
-    let nothing = PodAffinityTerm { selector: None, ..term("", key::ZONE) };
+    let nothing = PodAffinityTerm { selector: None, ..affinity_term(key::ZONE, "") };
     let mut cluster = zones();
     cluster.run(&pod("a"), "a1");
     let wants = PodShape { affinity: required(vec![nothing.clone()]), ..pod("a") };

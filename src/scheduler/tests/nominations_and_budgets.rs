@@ -59,7 +59,7 @@ fn freed_room_is_used_after_a_pod_was_unschedulable() {
 }
 
 fn budget(app: &str, allowed: u32) -> EvictionBudget {
-    EvictionBudget { namespace: "default".into(), selector: selects("app", app), allowed }
+    EvictionBudget { namespace: "default".into(), selector: selector("app", app), allowed }
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn pods_of_an_exhausted_budget_are_restored_first() {
 
 #[test]
 fn configured_default_constraints_replace_system_defaults() {
-    let hard = TopologySpread { selector: None, ..spread("", key::ZONE, 1) };
+    let hard = TopologySpread { selector: None, ..topology_spread(key::ZONE, 1, "") };
     for (default, pods_on_second) in [(vec![], 0), (vec![hard], 2)] {
         // The first node scores higher for every pod, because it is much larger.
         let mut nodes = vec![node("a1", "a"), node("b1", "b")];
@@ -112,7 +112,7 @@ fn configured_default_constraints_replace_system_defaults() {
         let mut scheduler = scheduler.with_balance(BalanceScoring::Evenness);
         let shape = PodShape { default_spread: Some(default), ..pod("s") };
         let shape = shape.spread_by_default(WorkloadKind::Deployment);
-        let class = scheduler.class(&Arc::new(shape), Some(&deployment("s")));
+        let class = scheduler.class(&Arc::new(shape), Some(&deployment("default", "s")));
         for _ in 0..4 {
             scheduler.schedule(class, None).expect("there is room");
         }

@@ -142,7 +142,7 @@ impl Experiment {
             let [replicas, cpu, mib] = numbers[..] else { panic!("three numbers: {row}") };
             let name = format!("b{index}");
             let shape = PodShape { requests: resources(cpu, mib), ..pod(&name) };
-            let class = scheduler.class(&Arc::new(shape), Some(&deployment(&name)));
+            let class = scheduler.class(&Arc::new(shape), Some(&deployment("default", &name)));
             (class, usize::try_from(replicas).expect("small"), cpu * 4 + mib)
         });
         let deployments = deployments.collect();

@@ -89,7 +89,7 @@ impl OracleCluster {
             let soft = |key, skew| TopologySpread {
                 when_unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
                 selector: None,
-                ..spread("", key, skew)
+                ..topology_spread(key, skew, "")
             };
             return (vec![soft(key::HOSTNAME, 3), soft(key::ZONE, 5)], false);
         }

@@ -106,7 +106,7 @@ fn a_nominated_node_is_tried_first_and_only_first() {
 #[test]
 fn removing_a_node_returns_its_pods_and_drops_its_domain() {
     let mut cluster = Cluster::new(vec![node("a1", "a"), node("b1", "b"), node("c1", "c")]);
-    let asks = PodShape { spread: vec![spread("s", key::ZONE, 1)], ..pod("s") };
+    let asks = PodShape { spread: vec![topology_spread(key::ZONE, 1, "s")], ..pod("s") };
     cluster.run_all(&asks, &[("a1", 1), ("b1", 1)]);
     assert_eq!(cluster.fitting(&asks), ["c1"]);
     let gone = cluster.index("c1");
@@ -209,8 +209,8 @@ fn preemption_prefers_the_node_with_the_least_loss() {
 #[test]
 fn preemption_frees_ports_domains_and_skew_but_no_taint() {
     let low = |shape: PodShape| PodShape { priority: -1, ..shape };
-    let ports = PodShape { host_ports: vec![port(80, "TCP", "")], ..pod("p") };
-    let apart = PodShape { anti_affinity: required(vec![term("q", key::ZONE)]), ..pod("q") };
+    let ports = PodShape { host_ports: vec![host_port(80, "TCP", "")], ..pod("p") };
+    let apart = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "q")]), ..pod("q") };
     for (running, asks) in [(&ports, &ports), (&pod("q"), &apart), (&apart, &pod("q"))] {
         let mut cluster = Cluster::new(vec![node("n", "a")]);
         cluster.run(&low(running.clone()), "n");
@@ -223,7 +223,7 @@ fn preemption_frees_ports_domains_and_skew_but_no_taint() {
     cluster.run(&low(pod("p")), "n");
     assert_eq!(cluster.preempt(&pod("p")), None);
     let mut spread_out = Cluster::new(vec![node("a1", "a"), node("b1", "b")]);
-    let skewed = PodShape { spread: vec![spread("s", key::ZONE, 1)], ..pod("s") };
+    let skewed = PodShape { spread: vec![topology_spread(key::ZONE, 1, "s")], ..pod("s") };
     spread_out.run_all(&low(pod("s")), &[("a1", 1)]);
     spread_out.run(&with_priority("vip", 9, 4000), "b1");
     let found = spread_out.preempt(&skewed);
@@ -235,6 +235,6 @@ fn victim_on_another_node_does_not_help_zone_anti_affinity() {
     let mut cluster = Cluster::new(vec![node("a1", "a"), node("a2", "a")]);
     let low = PodShape { priority: -1, ..pod("q") };
     cluster.run_all(&low, &[("a1", 1), ("a2", 1)]);
-    let apart = PodShape { anti_affinity: required(vec![term("q", key::ZONE)]), ..pod("r") };
+    let apart = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "q")]), ..pod("r") };
     assert_eq!(cluster.preempt(&apart), None, "both nodes hold one; only one node is cleared");
 }

@@ -119,7 +119,7 @@ fn soft_spreading_prefers_the_emptier_domain() {
     cluster.run_all(&free, &[("a1", 2), ("a2", 1), ("b1", 1)]);
     let soft = TopologySpread {
         when_unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
-        ..spread("s", key::ZONE, 1)
+        ..topology_spread(key::ZONE, 1, "s")
     };
     let asks = weightless(PodShape { spread: vec![soft], ..pod("s") });
     // Two zones weigh ln 4 = 1.386: a 3 × 1.386 = 4.16 → 4, b 1.386 → 1; of 4 + 1 − s over 4:
@@ -136,7 +136,7 @@ fn spreading_by_an_empty_selector_counts_no_pod() {
     let rule = |when_unsatisfiable| TopologySpread {
         when_unsatisfiable,
         selector: Some(Selector::default()),
-        ..spread("s", key::ZONE, 1)
+        ..topology_spread(key::ZONE, 1, "s")
     };
     let spread =
         vec![rule(WhenUnsatisfiable::DoNotSchedule), rule(WhenUnsatisfiable::ScheduleAnyway)];
@@ -154,7 +154,7 @@ fn pods_of_controllers_spread_by_default_over_hosts_and_zones() {
     let nodes = [("a1", "a"), ("a2", "a"), ("b1", "b")];
     let build = || Cluster::new(nodes.map(|(name, zone)| node(name, zone)).into()).level();
     let asks = weightless(pod("s"));
-    let owner = deployment("s");
+    let owner = deployment("default", "s");
     let place = |cluster: &mut Cluster, owner: Option<&WorkloadId>| {
         let class = cluster.0.class(&Arc::new(asks.clone()), owner);
         let index = cluster.index("a1");
@@ -174,7 +174,7 @@ fn pods_of_controllers_spread_by_default_over_hosts_and_zones() {
         assert_eq!(alone.totals(&asks, none), [92, 97, 97], "{none:?}");
     }
     let mut others = build();
-    place(&mut others, Some(&deployment("t")));
+    place(&mut others, Some(&deployment("default", "t")));
     let even = 2 * 100;
     assert_eq!(
         others.totals(&asks, Some(&owner)),
@@ -186,8 +186,8 @@ fn pods_of_controllers_spread_by_default_over_hosts_and_zones() {
 #[test]
 fn pod_with_own_constraints_is_not_spread_by_default() {
     let mut cluster = Cluster::new(vec![node("n1", "a"), node("n2", "b")]).level();
-    let asks = PodShape { spread: vec![spread("s", key::ZONE, 9)], ..pod("s") };
-    let owner = deployment("s");
+    let asks = PodShape { spread: vec![topology_spread(key::ZONE, 9, "s")], ..pod("s") };
+    let owner = deployment("default", "s");
     let class = cluster.0.class(&Arc::new(asks.clone()), Some(&owner));
     let index = cluster.index("n1");
     cluster.0.bind(class, index);
@@ -203,7 +203,7 @@ fn pod_affinity_scores_preferences_of_both_sides() {
     };
     // Only the differences between nodes with and without the pod db matter below.
     let used = |pods: i32| if pods == 0 { 97 } else { 95 - i32::from(pods > 1) * 3 };
-    let wants = |weight| preferred(vec![(weight, term("db", key::ZONE))]);
+    let wants = |weight| preferred(vec![(weight, affinity_term(key::ZONE, "db"))]);
     for (asks, runs, expected) in [
         // The pod prefers db near: a is the best, b and x the worst.
         (PodShape { affinity: wants(5), ..pod("a") }, pod("db"), [200, 0, 0]),
@@ -212,18 +212,18 @@ fn pod_affinity_scores_preferences_of_both_sides() {
         // db prefers the pod near, or far.
         (
             pod("a"),
-            PodShape { affinity: preferred(vec![(7, term("a", key::ZONE))]), ..pod("db") },
+            PodShape { affinity: preferred(vec![(7, affinity_term(key::ZONE, "a"))]), ..pod("db") },
             [200, 0, 0],
         ),
         (
             pod("a"),
-            PodShape { anti_affinity: preferred(vec![(7, term("a", key::ZONE))]), ..pod("db") },
+            PodShape { anti_affinity: preferred(vec![(7, affinity_term(key::ZONE, "a"))]), ..pod("db") },
             [0, 200, 200],
         ),
         // Required affinity of db has weight 1: here against a preference of the pod of weight 1.
         (
             PodShape { anti_affinity: wants(1), ..pod("a") },
-            PodShape { affinity: required(vec![term("a", key::ZONE)]), ..pod("db") },
+            PodShape { affinity: required(vec![affinity_term(key::ZONE, "a")]), ..pod("db") },
             [0, 0, 0],
         ),
         // No preferences.
@@ -244,7 +244,7 @@ fn pod_affinity_between_extremes_is_a_share_of_the_range() {
     let mut cluster = Cluster::new(nodes.map(|(name, zone)| node(name, zone)).into()).level();
     let db = weightless(pod("db"));
     cluster.run_all(&db, &[("a1", 3), ("b1", 1)]);
-    let affinity = preferred(vec![(2, term("db", key::ZONE))]);
+    let affinity = preferred(vec![(2, affinity_term(key::ZONE, "db"))]);
     let asks = weightless(PodShape { affinity, ..pod("a") });
     // 6, 2, 0 → 100, 33, 0, times 2; resources 90, 95, 97.
     assert_eq!(cluster.totals(&asks, None), [90 + 200, 95 + 66, 97]);

@@ -141,7 +141,7 @@ fn spreading_counts_the_nodes_that_volumes_forbid() {
             without_volumes,
             ..NodeChoice::default()
         },
-        spread: vec![spread("a", key::ZONE, 1)],
+        spread: vec![topology_spread(key::ZONE, 1, "a")],
         ..pod("a")
     };
     cluster.run(&pod("a"), "b1");

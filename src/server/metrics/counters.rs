@@ -1,62 +1,94 @@
 //! Counters of the controller as Prometheus metrics.
 
-use std::collections::BTreeMap;
+use super::text_format::{SampleLabel, Samples};
+use crate::controller::{Counter, Counters};
 
-use super::text_format::{SampleValue, Samples};
-
-/// Counters with a label in their name: prefix, metric and label.
-const LABELED: [(&str, &str, &str); 6] = [
-    ("reconciles.", "fleetwright_reconciles_total", "result"),
-    ("launches.", "fleetwright_launches_total", "result"),
-    ("evictions.", "fleetwright_evictions_total", "result"),
-    ("nominations.", "fleetwright_nominations_total", "result"),
-    ("errors.", "fleetwright_errors_total", "source"),
-    ("messages.", "fleetwright_interruption_messages_total", "kind"),
-];
-
-/// Counters without labels: name, metric, and the number of units per exported unit.
-const UNLABELED: [(&str, &str, u64); 13] = [
-    ("plans.made", "fleetwright_plans_total", 1),
-    ("plans.changed", "fleetwright_plans_changed_total", 1),
-    ("plan_millis", "fleetwright_planning_seconds_total", 1_000),
-    ("apply_millis", "fleetwright_applying_seconds_total", 1_000),
-    ("terminations.failed", "fleetwright_terminations_failed_total", 1),
-    ("messages.acknowledged", "fleetwright_interruption_messages_acknowledged_total", 1),
-    ("messages.deferred", "fleetwright_interruption_messages_deferred_total", 1),
-    ("drains.given_up", "fleetwright_drains_given_up_total", 1),
-    ("nodes.uncordoned", "fleetwright_nodes_uncordoned_total", 1),
-    ("steps", "fleetwright_steps_total", 1),
-    ("step_micros", "fleetwright_step_seconds_total", 1_000_000),
-    ("pending.reactions", "fleetwright_pending_pod_reactions_total", 1),
-    ("pending.reaction_millis", "fleetwright_pending_pod_reaction_seconds_total", 1_000),
-];
-
-/// Adds all counters. A test ensures that every counter has a metric.
-pub(super) fn add_counters(samples: &mut Samples, counters: &BTreeMap<String, u64>) {
-    for (name, count) in counters {
-        add_counter(samples, name, *count);
+/// Adds all counters.
+pub(super) fn add_counters(samples: &mut Samples, counters: &Counters) {
+    for (counter, count) in counters.iter() {
+        let CounterMetric { family, labels } = counter_metric(counter);
+        samples.add(family, &labels, count);
     }
 }
 
-fn add_counter(samples: &mut Samples, name: &str, count: u64) {
-    if let Some((_, family, units)) = UNLABELED.iter().find(|(known, _, _)| *known == name) {
-        let value =
-            if *units == 1 { count.into() } else { SampleValue::from_fraction(count, *units) };
-        return samples.add(family, &[], value);
+/// The metric of a counter.
+struct CounterMetric<'c> {
+    family: &'static str,
+    labels: Vec<SampleLabel<'c>>,
+}
+
+impl<'c> CounterMetric<'c> {
+    fn unlabeled(family: &'static str) -> Self {
+        Self { family, labels: Vec::new() }
     }
-    if let Some((source, result)) = name.strip_prefix("reads.").and_then(|n| n.split_once('.')) {
-        let labels = [("source", source), ("result", result)];
-        return samples.add("fleetwright_reads_total", &labels, count);
+
+    fn labeled(family: &'static str, label: &'static str, value: &'c str) -> Self {
+        Self { family, labels: vec![(label, value)] }
     }
-    if let Some(reason) = name.strip_prefix("terminations.") {
-        return samples.add("fleetwright_terminations_total", &[("reason", reason)], count);
-    }
-    let labeled = LABELED
-        .iter()
-        .find_map(|(prefix, family, label)| Some((*family, *label, name.strip_prefix(prefix)?)));
-    // A counter without a metric is not exported.
-    if let Some((family, label, rest)) = labeled {
-        samples.add(family, &[(label, rest)], count);
+}
+
+/// Returns the metric of a counter. Every counter has one: the match is exhaustive.
+fn counter_metric(counter: &Counter) -> CounterMetric<'_> {
+    let reads = |source, result| CounterMetric {
+        family: "fleetwright_reads_total",
+        labels: vec![("source", source), ("result", result)],
+    };
+    let reconciles =
+        |result| CounterMetric::labeled("fleetwright_reconciles_total", "result", result);
+    let launches = |result| CounterMetric::labeled("fleetwright_launches_total", "result", result);
+    let evictions =
+        |result| CounterMetric::labeled("fleetwright_evictions_total", "result", result);
+    let nominations =
+        |result| CounterMetric::labeled("fleetwright_nominations_total", "result", result);
+    match counter {
+        Counter::RepositoryReadsDone => reads("repository", "done"),
+        Counter::RepositoryReadsFailed => reads("repository", "failed"),
+        Counter::RepositoryReadsRefMissing => reads("repository", "ref_missing"),
+        Counter::ClusterReadsDone => reads("cluster", "done"),
+        Counter::ClusterReadsPartial => reads("cluster", "partial"),
+        Counter::ClusterReadsNoManagedNodes => reads("cluster", "no_managed_nodes"),
+        Counter::PlansMade => CounterMetric::unlabeled("fleetwright_plans_total"),
+        Counter::PlansChanged => CounterMetric::unlabeled("fleetwright_plans_changed_total"),
+        Counter::ReconcilesNoChanges => reconciles("no_changes"),
+        Counter::ReconcilesBlocked => reconciles("blocked"),
+        Counter::ReconcilesApplied => reconciles("applied"),
+        Counter::ReconcilesPartlyApplied => reconciles("partly"),
+        Counter::ReconcilesRefused => reconciles("refused"),
+        Counter::ReconcilesInterrupted => reconciles("interrupted"),
+        Counter::LaunchesRequested => launches("requested"),
+        Counter::LaunchesDone => launches("done"),
+        Counter::LaunchesFailed => launches("failed"),
+        Counter::LaunchesInsufficientCapacity => launches("insufficient_capacity"),
+        Counter::TerminationsFailed => {
+            CounterMetric::unlabeled("fleetwright_terminations_failed_total")
+        }
+        Counter::EvictionsDone => evictions("done"),
+        Counter::EvictionsBlocked => evictions("blocked"),
+        Counter::MessagesAcknowledged => {
+            CounterMetric::unlabeled("fleetwright_interruption_messages_acknowledged_total")
+        }
+        Counter::MessagesDeferred => {
+            CounterMetric::unlabeled("fleetwright_interruption_messages_deferred_total")
+        }
+        Counter::DrainsAbandoned => {
+            CounterMetric::unlabeled("fleetwright_drains_abandoned_total")
+        }
+        Counter::NodesUncordoned => {
+            CounterMetric::unlabeled("fleetwright_nodes_uncordoned_total")
+        }
+        Counter::NominationsMade => nominations("made"),
+        Counter::NominationsRefused => nominations("refused"),
+        Counter::NominationsHonored => nominations("honored"),
+        Counter::NominationsDropped => nominations("dropped"),
+        Counter::Terminations(reason) => {
+            CounterMetric::labeled("fleetwright_terminations_total", "reason", reason)
+        }
+        Counter::Messages(kind) => {
+            CounterMetric::labeled("fleetwright_interruption_messages_total", "kind", kind)
+        }
+        Counter::Errors(source) => {
+            CounterMetric::labeled("fleetwright_errors_total", "source", source)
+        }
     }
 }
 
@@ -66,28 +98,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_has_a_metric_family() {
-        let labels = |family: &str| {
+    fn counters_use_families_of_counters_with_their_labels() {
+        let counters = [
+            Counter::RepositoryReadsRefMissing,
+            Counter::ClusterReadsNoManagedNodes,
+            Counter::PlansMade,
+            Counter::PlansChanged,
+            Counter::ReconcilesApplied,
+            Counter::LaunchesDone,
+            Counter::TerminationsFailed,
+            Counter::EvictionsDone,
+            Counter::MessagesAcknowledged,
+            Counter::MessagesDeferred,
+            Counter::DrainsAbandoned,
+            Counter::NodesUncordoned,
+            Counter::NominationsMade,
+            Counter::Terminations("empty".to_owned()),
+            Counter::Messages("spot-interruption"),
+            Counter::Errors("ec2".to_owned()),
+        ];
+        for counter in &counters {
+            let CounterMetric { family, labels } = counter_metric(counter);
             let found = FAMILIES.iter().find(|one| one.name == family);
             let found = found.unwrap_or_else(|| panic!("{family} is not a metric family"));
-            assert_eq!(found.kind, MetricKind::Counter, "{family}");
-            found.labels
-        };
-        for (name, family, _) in UNLABELED {
-            assert_eq!(labels(family), [""; 0], "{name}");
+            let names: Vec<_> = labels.iter().map(|(name, _)| *name).collect();
+            assert_eq!((found.kind, found.labels), (MetricKind::Counter, &names[..]), "{family}");
         }
-        for (prefix, family, label) in LABELED {
-            assert_eq!(labels(family), [label], "{prefix}");
+        let exported = FAMILIES.iter().filter(|family| family.kind == MetricKind::Counter);
+        let used: Vec<_> = counters.iter().map(|counter| counter_metric(counter).family).collect();
+        for family in exported {
+            assert!(used.contains(&family.name), "nothing counts {}", family.name);
         }
-        let others = ["reads.git.done", "terminations.empty"];
-        let unlabeled = UNLABELED.map(|(name, _, _)| name.to_owned());
-        let labeled = LABELED.map(|(prefix, _, _)| format!("{prefix}x"));
-        let names = others.map(str::to_owned).into_iter().chain(unlabeled).chain(labeled);
-        let counters: BTreeMap<String, u64> = names.map(|name| (name, 1)).collect();
-        let mut samples = Samples::default();
-        add_counters(&mut samples, &counters);
-        let text = samples.render();
-        let exported = text.lines().filter(|line| !line.starts_with('#')).count();
-        assert_eq!(exported, counters.len(), "{text}");
     }
 }

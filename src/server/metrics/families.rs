@@ -77,11 +77,11 @@ pub const FAMILIES: &[MetricFamily] = &[
         &[],
         "Time of the last controller step, in seconds since the Unix epoch.",
     ),
-    gauge("fleetwright_leader", &[], "1 while this replica leads."),
+    gauge("fleetwright_leader", &[], "1 if this replica is the leader."),
     gauge(
         "fleetwright_lease_held_by_apply",
         &[],
-        "1 while an apply holds the lease, so that no replica leads.",
+        "1 while an apply holds the lease, so that no replica is the leader.",
     ),
     gauge(
         "fleetwright_mode",
@@ -116,8 +116,8 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Entries that were dropped or shortened to fit the persisted controller state.",
     ),
     gauge("fleetwright_repository_info", &["commit"], "Served commit, as a label. The value is 1."),
-    gauge("fleetwright_repository_waiting", &[], "1 while a newer commit is not served yet."),
-    gauge("fleetwright_repository_problems", &[], "Errors in the served commit."),
+    gauge("fleetwright_repository_commit_pending", &[], "1 while a newer commit is not served yet."),
+    gauge("fleetwright_repository_errors", &[], "Errors in the served commit."),
     gauge(
         "fleetwright_source_age_seconds",
         &["source"],
@@ -125,7 +125,7 @@ pub const FAMILIES: &[MetricFamily] = &[
     ),
     gauge("fleetwright_source_failures", &["source"], "Consecutive failed reads of a source."),
     gauge(
-        "fleetwright_world_complete",
+        "fleetwright_observation_complete",
         &["source"],
         "1 if the last observation of a source is complete.",
     ),
@@ -154,7 +154,7 @@ pub const FAMILIES: &[MetricFamily] = &[
     ),
     gauge("fleetwright_plan_pods", &["state"], "Pods of the current plan, by scheduling state."),
     gauge(
-        "fleetwright_hourly_usd",
+        "fleetwright_fleet_hourly_cost_usd",
         &["when"],
         "Price per hour before and after the current plan, in US dollars.",
     ),
@@ -195,7 +195,7 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Requests of the pods on a pool's nodes, DaemonSets included.",
     ),
     gauge(
-        "fleetwright_pool_daemons_requested",
+        "fleetwright_pool_daemonset_requested",
         &["pool", "resource"],
         "Requests of the DaemonSet pods on a pool's nodes.",
     ),
@@ -209,9 +209,9 @@ pub const FAMILIES: &[MetricFamily] = &[
         &["workload"],
         "Unschedulable pods of the 50 workloads with most of them.",
     ),
-    gauge("fleetwright_applying_changes", &[], "Changes in progress."),
+    gauge("fleetwright_apply_changes_in_progress", &[], "Changes in progress."),
     gauge(
-        "fleetwright_applying_age_seconds",
+        "fleetwright_apply_in_progress_seconds",
         &[],
         "Time since the oldest apply in progress started, in seconds.",
     ),
@@ -225,7 +225,7 @@ pub const FAMILIES: &[MetricFamily] = &[
         &["reason", "phase"],
         "Instances being terminated by an external event (interruption, retirement, failure).",
     ),
-    gauge("fleetwright_offerings_sold_out", &[], "Offerings excluded for insufficient capacity."),
+    gauge("fleetwright_offerings_unavailable", &[], "Offerings excluded for insufficient capacity."),
     gauge(
         "fleetwright_pool_quarantined",
         &["pool"],
@@ -239,12 +239,10 @@ pub const FAMILIES: &[MetricFamily] = &[
         &[],
         "Plans with other decisions than the previous plan.",
     ),
-    counter("fleetwright_planning_seconds_total", &[], "Time spent on planning, in seconds."),
-    counter("fleetwright_reconciles_total", &["result"], "Plans by their result."),
-    counter("fleetwright_applying_seconds_total", &[], "Time spent on applies, in seconds."),
+    counter("fleetwright_reconciles_total", &["result"], "Reconciliations, by result."),
     counter("fleetwright_launches_total", &["result"], "Launches, by result."),
     counter("fleetwright_terminations_total", &["reason"], "Terminated instances, by reason."),
-    counter("fleetwright_terminations_failed_total", &[], "Failed removals."),
+    counter("fleetwright_terminations_failed_total", &[], "Instances that could not be terminated."),
     counter("fleetwright_evictions_total", &["result"], "Evictions, by result."),
     counter(
         "fleetwright_interruption_messages_total",
@@ -262,7 +260,7 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Interruption messages left in the queue because too many were pending.",
     ),
     counter(
-        "fleetwright_drains_given_up_total",
+        "fleetwright_drains_abandoned_total",
         &[],
         "Drains that did not finish in time; their nodes are schedulable again.",
     ),
@@ -276,18 +274,6 @@ pub const FAMILIES: &[MetricFamily] = &[
         &["result"],
         "Nominations of pods to nodes, by result.",
     ),
-    counter(
-        "fleetwright_pending_pod_reactions_total",
-        &[],
-        "Bursts of pending pods that led to a launch.",
-    ),
-    counter(
-        "fleetwright_pending_pod_reaction_seconds_total",
-        &[],
-        "Time from the first pending pod of a burst to the launch call, in seconds.",
-    ),
-    counter("fleetwright_steps_total", &[], "Controller steps."),
-    counter("fleetwright_step_seconds_total", &[], "Time spent in controller steps, in seconds."),
     histogram(
         "fleetwright_step_duration_seconds",
         &[],
@@ -309,7 +295,7 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Duration of applies, in seconds.",
     ),
     histogram(
-        "fleetwright_pending_pod_reaction_duration_seconds",
+        "fleetwright_pending_pod_reaction_seconds",
         &[],
         "Time from the first pending pod of a burst to the launch call, in seconds.",
     ),
@@ -344,7 +330,7 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Age of interruption messages when they are received, in seconds.",
     ),
     histogram(
-        "fleetwright_cloud_duration_seconds",
+        "fleetwright_aws_call_duration_seconds",
         &["service", "method", "result"],
         "Duration of AWS calls including retries, in seconds.",
     ),

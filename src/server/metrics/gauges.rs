@@ -45,14 +45,14 @@ pub(super) fn sources(samples: &mut Samples, status: &Status) {
     if let Some(commit) = &repository.commit {
         samples.add("fleetwright_repository_info", &[("commit", commit)], true);
     }
-    samples.add("fleetwright_repository_waiting", &[], repository.waiting.is_some());
-    samples.add("fleetwright_repository_problems", &[], repository.problems);
+    samples.add("fleetwright_repository_commit_pending", &[], repository.waiting.is_some());
+    samples.add("fleetwright_repository_errors", &[], repository.problems);
     source(samples, status, "repository", &repository.reads);
     let Some(world) = &status.world else { return };
-    source(samples, status, "world", &world.reads);
+    source(samples, status, "cluster", &world.reads);
     for (name, completeness) in &world.sources {
         let is_complete = *completeness == Completeness::Complete;
-        samples.add("fleetwright_world_complete", &[("source", name)], is_complete);
+        samples.add("fleetwright_observation_complete", &[("source", name)], is_complete);
     }
     samples.add("fleetwright_nodes", &[], world.nodes);
     samples.add("fleetwright_nodes_ready", &[], world.ready);
@@ -74,10 +74,10 @@ fn source(samples: &mut Samples, status: &Status, name: &str, reads: &SourceStat
 /// Adds work in progress and its history.
 pub(super) fn activity(samples: &mut Samples, status: &Status) {
     let changes: usize = status.in_progress.values().map(|(rows, _)| rows.len()).sum();
-    samples.add("fleetwright_applying_changes", &[], changes);
+    samples.add("fleetwright_apply_changes_in_progress", &[], changes);
     let began = status.in_progress.values().map(|(_, since)| *since).min();
     let age = began.map_or(SignedDuration::ZERO, |since| status.now.duration_since(since));
-    samples.add("fleetwright_applying_age_seconds", &[], age);
+    samples.add("fleetwright_apply_in_progress_seconds", &[], age);
     let mut ended = BTreeMap::new();
     for apply in &status.history {
         let verdict = match apply.receipt.as_ref().map(|receipt| receipt.verdict) {
@@ -102,7 +102,7 @@ pub(super) fn activity(samples: &mut Samples, status: &Status) {
         let labels = [("reason", reason), ("phase", phase)];
         samples.add("fleetwright_instances_terminating", &labels, instances);
     }
-    samples.add("fleetwright_offerings_sold_out", &[], status.sold_out.len());
+    samples.add("fleetwright_offerings_unavailable", &[], status.sold_out.len());
     for pool in status.quarantined.keys() {
         samples.add("fleetwright_pool_quarantined", &[("pool", pool.as_str())], true);
     }
@@ -186,8 +186,8 @@ fn pods(samples: &mut Samples, plan: &Plan) {
 
 fn prices(samples: &mut Samples, plan: &Plan) {
     let cost = &plan.capacity.cost;
-    samples.add("fleetwright_hourly_usd", &[("when", "before")], cost.hourly_before);
-    samples.add("fleetwright_hourly_usd", &[("when", "after")], cost.hourly_after);
+    samples.add("fleetwright_fleet_hourly_cost_usd", &[("when", "before")], cost.hourly_before);
+    samples.add("fleetwright_fleet_hourly_cost_usd", &[("when", "after")], cost.hourly_after);
     samples.add("fleetwright_lower_bound_hourly_usd", &[], cost.lower_bound_hourly);
     samples.add("fleetwright_plan_unpriced", &[], cost.unpriced);
     let parts = &cost.breakdown;
@@ -219,20 +219,20 @@ fn pool_resources(samples: &mut Samples, plan: &Plan) {
         .collect();
     let explain: BTreeMap<_, _> =
         plan.capacity.explain.iter().map(|row| (&row.address, row)).collect();
-    let mut pools: BTreeMap<&str, [(i64, i64); 3]> = BTreeMap::new();
+    let mut pools: BTreeMap<&str, [PoolAmounts; 3]> = BTreeMap::new();
     for row in &plan.resource_changes {
         let Some(before) = row.change.before.as_ref() else { continue };
         if row.kind == ResourceKind::AutoscalingGroup {
             continue;
         }
         let pool = pools.entry(pool_of(before)).or_default();
-        add_amount(&mut pool[0], &before.allocatable, 1);
+        pool[0].add(&before.allocatable, 1);
         let Some(explain) = explain.get(&row.address) else { continue };
-        add_amount(&mut pool[1], &explain.daemons, 1);
-        add_amount(&mut pool[2], &explain.daemons, 1);
+        pool[1].add(&explain.daemons, 1);
+        pool[2].add(&explain.daemons, 1);
         for (name, pods) in &explain.pods_before {
             if let Some(request) = requests.get(name.as_str()) {
-                add_amount(&mut pool[1], request, i64::from(*pods));
+                pool[1].add(request, i64::from(*pods));
             }
         }
     }
@@ -240,12 +240,13 @@ fn pool_resources(samples: &mut Samples, plan: &Plan) {
         let families = [
             "fleetwright_pool_allocatable",
             "fleetwright_pool_requested",
-            "fleetwright_pool_daemons_requested",
+            "fleetwright_pool_daemonset_requested",
         ];
-        for (family, (cpu, memory)) in families.into_iter().zip(sums) {
-            let cores = SampleValue::from_fraction(u64::try_from(cpu).unwrap_or(0), 1_000);
+        for (family, sum) in families.into_iter().zip(sums) {
+            let PoolAmounts { cpu_milli, memory_bytes } = sum;
+            let cores = SampleValue::from_fraction(u64::try_from(cpu_milli).unwrap_or(0), 1_000);
             samples.add(family, &[("pool", pool), ("resource", "cpu_cores")], cores);
-            samples.add(family, &[("pool", pool), ("resource", "memory_bytes")], memory);
+            samples.add(family, &[("pool", pool), ("resource", "memory_bytes")], memory_bytes);
         }
     }
 }
@@ -254,7 +255,17 @@ fn pool_of(state: &NodeState) -> &str {
     state.pool.as_ref().map_or("", crate::model::ids::PoolName::as_str)
 }
 
-fn add_amount(sum: &mut (i64, i64), amount: &Amount, times: i64) {
-    sum.0 = sum.0.saturating_add(amount.cpu_milli.saturating_mul(times));
-    sum.1 = sum.1.saturating_add(amount.memory_bytes.saturating_mul(times));
+/// Sums over the nodes of a pool.
+#[derive(Default)]
+struct PoolAmounts {
+    cpu_milli: i64,
+    memory_bytes: i64,
+}
+
+impl PoolAmounts {
+    fn add(&mut self, amount: &Amount, times: i64) {
+        let Self { cpu_milli, memory_bytes } = self;
+        *cpu_milli = cpu_milli.saturating_add(amount.cpu_milli.saturating_mul(times));
+        *memory_bytes = memory_bytes.saturating_add(amount.memory_bytes.saturating_mul(times));
+    }
 }

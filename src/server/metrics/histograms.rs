@@ -10,14 +10,14 @@ const HISTOGRAMS: [(&str, &str, &[&str]); 12] = [
     ("read.", "fleetwright_read_duration_seconds", &["source"]),
     ("plan.", "fleetwright_plan_duration_seconds", &["scope"]),
     ("apply.", "fleetwright_apply_duration_seconds", &["verdict"]),
-    ("reaction", "fleetwright_pending_pod_reaction_duration_seconds", &[]),
+    ("reaction", "fleetwright_pending_pod_reaction_seconds", &[]),
     ("bound", "fleetwright_pod_bound_duration_seconds", &[]),
     ("ready.", "fleetwright_node_ready_duration_seconds", &["pool"]),
     ("drain.", "fleetwright_drain_duration_seconds", &["reason"]),
     ("termination", "fleetwright_termination_duration_seconds", &[]),
     ("lifetime.", "fleetwright_node_lifetime_duration_seconds", &["pool"]),
     ("message.", "fleetwright_interruption_message_age_seconds", &["kind"]),
-    ("cloud.", "fleetwright_cloud_duration_seconds", &["service", "method", "result"]),
+    ("cloud.", "fleetwright_aws_call_duration_seconds", &["service", "method", "result"]),
 ];
 
 /// Adds all histograms that have a metric.

@@ -58,7 +58,9 @@ impl Samples {
             }
             let (name, kind) = (family.name, family.kind.as_str());
             let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n", family.help);
-            timed.iter().flatten().for_each(|row| write_histogram(&mut text, name, row));
+            for (labels, histogram) in timed.iter().flatten() {
+                write_histogram(&mut text, name, labels, histogram);
+            }
             let mut rows = rows.unwrap_or_default();
             rows.sort();
             for (labels, value) in rows {
@@ -85,7 +87,7 @@ fn key(labels: &[SampleLabel<'_>]) -> String {
 }
 
 /// Writes cumulative buckets, the sum and the count.
-fn write_histogram(text: &mut String, name: &str, (labels, histogram): &(String, Histogram)) {
+fn write_histogram(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
     let Histogram { bounds, counts, micros } = histogram;
     let between = if labels.is_empty() { "" } else { "," };
     let mut all = 0_u64;

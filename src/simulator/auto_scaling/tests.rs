@@ -1,45 +1,24 @@
 use jiff::SignedDuration;
 
-use crate::apply::ports::{Cloud, LaunchRequest};
+use crate::apply::ports::Cloud;
 use crate::model::ids::InstanceId;
-use crate::model::market::CapacityType;
-use crate::model::observed::{Group, Instance};
-use crate::simulator::fixture::{request, run, world};
-use crate::simulator::{DeliveredGroup, Delivery, LaunchTemplate, OfferingOutage, World};
+use crate::model::observed::Group;
+use crate::simulator::{OfferingOutage, World};
+use crate::testing::simulator::{deliver_group, members, run, world};
+use crate::testing::world::group;
 
 const NAME: &str = "asg-web";
 
 /// Returns a world with a group of `desired` m5.large in two zones, with sizes from one to five.
 fn with_group(desired: u32) -> World {
     let world = world();
-    let tags = [("alpha.eksctl.io/nodegroup-name".to_owned(), "web".to_owned())];
-    let group = Group {
-        name: NAME.into(),
-        min: 1,
-        max: 5,
-        desired,
-        types: vec!["m5.large".into()],
-        zones: vec!["eu-west-1a".into(), "eu-west-1b".into()],
-        tags: tags.clone().into(),
-        suspended: Vec::new(),
-        schedules: Vec::new(),
-        schedules_unread: None,
-    };
-    let registration = LaunchRequest { tags: [].into(), ..request("unused") };
-    let template = LaunchTemplate::new(CapacityType::OnDemand, vec![registration]);
-    let groups = vec![DeliveredGroup { group, identity: tags.into(), template }];
-    world.deliver(&Delivery { groups, ..Delivery::default() }).expect("in memory");
-    settle(&world);
+    let zones = vec!["eu-west-1a".into(), "eu-west-1b".into()];
+    deliver_group(&world, "web", Group { zones, ..group(NAME, desired) });
     world
 }
 
 fn settle(world: &World) {
     world.settle(SignedDuration::from_mins(10)).expect("in memory");
-}
-
-fn members(world: &World) -> Vec<Instance> {
-    let all = world.observed().instances.into_values();
-    all.filter(|instance| instance.is_active() && instance.group.is_some()).collect()
 }
 
 fn desired(world: &World) -> u32 {

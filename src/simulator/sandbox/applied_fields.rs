@@ -20,7 +20,9 @@ impl AppliedFields {
     /// Returns the applied objects of all managers for an object and subresource.
     pub(super) fn by_manager<'a>(
         &'a self,
-        (key, part, uid): (&'a ObjectKey, &'a str, &'a Json),
+        key: &'a ObjectKey,
+        part: &'a str,
+        uid: &'a Json,
     ) -> impl Iterator<Item = (&'a str, &'a Json)> {
         let first = (key.clone(), part.to_owned(), String::new());
         let here = move |(of, of_part, _): &ManagerKey| of == key && of_part == part;

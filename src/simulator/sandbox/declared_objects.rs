@@ -24,7 +24,7 @@ pub(super) fn horizontal(
     let (ScalerRule::Horizontal(rule), [target]) = (rule, targets.as_slice()) else { return None };
     let Horizontal { min, max, metrics, behavior: _ } = rule;
     let ScaleTarget { kind, name: of } = target;
-    let mut object = object_head("autoscaling/v2", "HorizontalPodAutoscaler", (namespace, name));
+    let mut object = object_head("autoscaling/v2", "HorizontalPodAutoscaler", namespace, name);
     object["spec"] = json!({
         "scaleTargetRef": { "apiVersion": "apps/v1", "kind": kind, "name": of },
         "minReplicas": min, "maxReplicas": max,
@@ -83,7 +83,7 @@ pub(super) fn cron_job(id: &WorkloadId, workload: &Workload) -> Option<Json> {
         job["activeDeadlineSeconds"] = deadline.as_secs().into();
     }
     let mut object =
-        object_head("batch/v1", WorkloadKind::CronJob.as_str(), (&id.namespace, id.name.as_ref()));
+        object_head("batch/v1", WorkloadKind::CronJob.as_str(), &id.namespace, &id.name);
     object["spec"] = json!({
         "schedule": due.as_str(), "suspend": suspended, "concurrencyPolicy": policy,
         "jobTemplate": { "spec": job }
@@ -94,7 +94,7 @@ pub(super) fn cron_job(id: &WorkloadId, workload: &Workload) -> Option<Json> {
     Some(object)
 }
 
-fn object_head(version: &str, kind: &str, (namespace, name): (&Namespace, &str)) -> Json {
+fn object_head(version: &str, kind: &str, namespace: &Namespace, name: &str) -> Json {
     json!({
         "apiVersion": version, "kind": kind,
         "metadata": {

@@ -171,7 +171,7 @@ impl WatchRequest {
     fn to_representation(&self, object: &Arc<Json>) -> Json {
         if let Some(included) = self.table {
             let one = [Arc::clone(object)];
-            return table::table(self.resource, (&one, included), &json!({}), Timestamp::now());
+            return table::table(self.resource, &one, included, &json!({}), Timestamp::now());
         }
         (**object).clone()
     }

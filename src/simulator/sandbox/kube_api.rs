@@ -49,7 +49,7 @@ pub(super) struct WatchRequest {
     pub(super) seen: u64,
     /// Initial objects.
     pub(super) initial: Vec<Arc<Json>>,
-    /// Whether a bookmark marks the end of the initial objects.
+    /// True if a bookmark marks the end of the initial objects.
     pub(super) marks_initial: bool,
     pub(super) bookmarks: bool,
     pub(super) table: Option<table::IncludedObject>,
@@ -141,7 +141,7 @@ impl KubeApi {
             Some(_) | None => match request.table_format() {
                 Some(included) => {
                     let one = [Arc::clone(object)];
-                    table::table(target.resource, (&one, included), &json!({}), request.at)
+                    table::table(target.resource, &one, included, &json!({}), request.at)
                 }
                 None => return Ok(ApiResponse::json(200, object)),
             },
@@ -181,7 +181,7 @@ impl KubeApi {
             meta["continue"] = self.store_snapshot(version, rest).into();
         }
         if let Some(included) = request.table_format() {
-            let table = table::table(target.resource, (&items, included), &meta, request.at);
+            let table = table::table(target.resource, &items, included, &meta, request.at);
             return Ok(ApiResponse::json(200, &table));
         }
         Ok(ApiResponse::Whole(200, encode_list(target.resource, &meta, &items)))
@@ -291,14 +291,15 @@ impl KubeApi {
             "PATCH" => apply_patch(&request.media, &before, body)?,
             _ => body,
         };
-        self.write(target, (&key, &stored), desired, request)
+        self.write(target, &key, &stored, desired, request)
     }
 
     /// Writes the desired version of an object.
     pub(super) fn write(
         &mut self,
         target: &RequestTarget<'_>,
-        (key, stored): (&ObjectKey, &Arc<Json>),
+        key: &ObjectKey,
+        stored: &Arc<Json>,
         desired: Json,
         request: &ApiRequest,
     ) -> Result<ApiResponse, StatusError> {

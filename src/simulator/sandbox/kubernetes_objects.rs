@@ -238,13 +238,14 @@ pub(super) fn controller(
     maker: &PodOwner,
     replicas: u32,
     count: ReplicaCounts,
-    (key, template_spec): (&str, &PodTemplate),
+    template_key: &str,
+    template: &PodTemplate,
 ) -> Json {
     let PodOwner { kind, namespace, name, above } = maker;
-    let mut pods = pod_template::template(template_spec, None);
-    let mut selector = json!({ "matchLabels": template_spec.labels });
+    let mut pods = pod_template::template(template, None);
+    let mut selector = json!({ "matchLabels": template.labels });
     if above.is_some() {
-        let hash: String = key.chars().take(HASH_LENGTH).collect();
+        let hash: String = template_key.chars().take(HASH_LENGTH).collect();
         pods["metadata"]["labels"][TEMPLATE_HASH] = hash.as_str().into();
         selector["matchLabels"][TEMPLATE_HASH] = hash.into();
     }
@@ -264,9 +265,9 @@ pub(super) fn controller(
             spec = json!({ "template": pods, "parallelism": replicas, "completions": replicas });
             status = json!({ "active": all, "ready": ready });
         }
-        "ReplicationController" => spec["selector"] = json!(template_spec.labels),
+        "ReplicationController" => spec["selector"] = json!(template.labels),
         "StatefulSet" => {
-            spec["volumeClaimTemplates"] = pod_template::claim_templates(&template_spec.spec);
+            spec["volumeClaimTemplates"] = pod_template::claim_templates(&template.spec);
             spec["serviceName"] = name.as_str().into();
             status["currentReplicas"] = all.into();
             status["updatedReplicas"] = all.into();
@@ -281,7 +282,7 @@ pub(super) fn controller(
     }
     let mut meta = json!({
         "name": name, "namespace": namespace, "uid": uid(kind, namespace.as_str(), name),
-        "generation": 1, "labels": template_spec.labels
+        "generation": 1, "labels": template.labels
     });
     if let Some(above) = above {
         let top = PodOwner {

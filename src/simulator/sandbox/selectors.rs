@@ -8,8 +8,16 @@ use super::status_error::StatusError;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ObjectSelector {
     labels: Vec<LabelRequirement>,
-    /// Fields: path, value, and whether it must be equal.
-    fields: Vec<(String, String, bool)>,
+    fields: Vec<FieldRequirement>,
+}
+
+/// A field selector such as `status.phase!=Running`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FieldRequirement {
+    path: String,
+    value: String,
+    /// True for `=`, false for `!=`.
+    must_equal: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +83,10 @@ impl ObjectSelector {
             }
             LabelRequirement::Exists(key) => label(key).is_some(),
             LabelRequirement::Absent(key) => label(key).is_none(),
-        }) && self.fields.iter().all(|(path, value, is)| (value_at(object, path) == *value) == *is)
+        }) && self.fields.iter().all(|field| {
+            let is_equal = value_at(object, &field.path) == *field.value;
+            is_equal == field.must_equal
+        })
     }
 }
 
@@ -133,16 +144,13 @@ fn parse_requirement(clause: &str) -> Result<LabelRequirement, StatusError> {
     }
 }
 
-fn parse_field(
-    resource: &ServedResource,
-    clause: &str,
-) -> Result<(String, String, bool), StatusError> {
+fn parse_field(resource: &ServedResource, clause: &str) -> Result<FieldRequirement, StatusError> {
     let parts = clause.split_once("!=").map(|(key, value)| (key, value, false));
     let parts = parts.or_else(|| {
         let (key, value) = clause.split_once("==").or_else(|| clause.split_once('='))?;
         Some((key, value, true))
     });
-    let Some((key, value, is)) = parts else {
+    let Some((key, value, must_equal)) = parts else {
         return Err(StatusError::bad_request(format!("invalid field selector: {clause}")));
     };
     let key = key.trim();
@@ -151,7 +159,7 @@ fn parse_field(
     {
         return Err(StatusError::bad_request(format!("field label not supported: {key}")));
     }
-    Ok((key.to_owned(), value.trim().to_owned(), is))
+    Ok(FieldRequirement { path: key.to_owned(), value: value.trim().to_owned(), must_equal })
 }
 
 /// Returns the selectable fields of a kind, apart from name and namespace.

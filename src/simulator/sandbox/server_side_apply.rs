@@ -36,16 +36,16 @@ impl KubeApi {
             None => self.create_object(target, value.clone(), request)?,
             Some(stored) => {
                 let mut desired = (**stored).clone();
-                let all = self.applied.by_manager((&key, part, &stored["metadata"]["uid"]));
+                let all = self.applied.by_manager(&key, part, &stored["metadata"]["uid"]);
                 let (own, other_managers): (Vec<_>, Vec<_>) =
                     all.partition(|(owner, _)| *owner == manager);
                 let other_managers: Vec<&Json> =
                     other_managers.into_iter().map(|(_, value)| value).collect();
                 if let Some((_, before)) = own.first() {
-                    remove_unclaimed(&mut desired, (before, Some(&value)), &other_managers);
+                    remove_unclaimed(&mut desired, before, Some(&value), &other_managers);
                 }
                 strategic(&mut desired, value.clone())?;
-                self.write(target, (&key, stored), desired, request)?
+                self.write(target, &key, stored, desired, request)?
             }
         };
         if !request.is_dry_run() {
@@ -72,11 +72,12 @@ fn check_name(mut value: Json, name: &str) -> Result<Json, StatusError> {
     Ok(value)
 }
 
-/// Removes fields of `before` that are missing in `now`, unless `other_managers` apply them or they have
-/// changed since.
+/// Removes fields of `before` that are missing in `now`, unless `other_managers` apply them or they
+/// have changed since.
 fn remove_unclaimed(
     object: &mut Json,
-    (before, now): (&Json, Option<&Json>),
+    before: &Json,
+    now: Option<&Json>,
     other_managers: &[&Json],
 ) {
     let (Some(stored), Some(before)) = (object.as_object_mut(), before.as_object()) else { return };
@@ -88,7 +89,7 @@ fn remove_unclaimed(
         let Some(part) = stored.get_mut(name) else { continue };
         match value {
             Json::Object(_) => {
-                remove_unclaimed(part, (value, current), &other_managers);
+                remove_unclaimed(part, value, current, &other_managers);
                 if is_mine && part.as_object().is_some_and(Map::is_empty) {
                     stored.remove(name);
                 }
@@ -104,7 +105,7 @@ fn remove_unclaimed(
             }
             Json::Array(items) => match merge_key(name, items) {
                 Some(by) => {
-                    remove_unclaimed_items(part, (items, current), (&other_managers, by));
+                    remove_unclaimed_items(part, items, current, &other_managers, by);
                     if is_mine && part.as_array().is_some_and(Vec::is_empty) {
                         stored.remove(name);
                     }
@@ -124,8 +125,10 @@ fn remove_unclaimed(
 /// Removes fields of list elements in the same way, matched by key.
 fn remove_unclaimed_items(
     list: &mut Json,
-    (before, now): (&[Json], Option<&Json>),
-    (other_managers, by): (&[&Json], &str),
+    before: &[Json],
+    now: Option<&Json>,
+    other_managers: &[&Json],
+    by: &str,
 ) {
     let Some(stored) = list.as_array_mut() else { return };
     stored.retain_mut(|item| {
@@ -137,7 +140,7 @@ fn remove_unclaimed_items(
         if current.is_none() && other_managers.is_empty() {
             return false;
         }
-        remove_unclaimed(item, (value, current), &other_managers);
+        remove_unclaimed(item, value, current, &other_managers);
         true
     });
 }

@@ -118,7 +118,7 @@ impl ObjectStore {
         let change = if before.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         let object = self.numbered(object);
         self.objects.insert(key.clone(), Arc::clone(&object));
-        self.remember(key, change, (Arc::clone(&object), before), author);
+        self.remember(key, change, Arc::clone(&object), before, author);
         object
     }
 
@@ -126,12 +126,7 @@ impl ObjectStore {
     pub(super) fn remove(&mut self, key: &ObjectKey, author: Writer) -> Option<Arc<Json>> {
         let before = self.objects.remove(key)?;
         let object = self.numbered((*before).clone());
-        self.remember(
-            key.clone(),
-            ChangeKind::Deleted,
-            (Arc::clone(&object), Some(before)),
-            author,
-        );
+        self.remember(key.clone(), ChangeKind::Deleted, Arc::clone(&object), Some(before), author);
         Some(object)
     }
 
@@ -155,7 +150,8 @@ impl ObjectStore {
         &mut self,
         key: ObjectKey,
         change: ChangeKind,
-        (object, before): (Arc<Json>, Option<Arc<Json>>),
+        object: Arc<Json>,
+        before: Option<Arc<Json>>,
         author: Writer,
     ) {
         let write = StoreWrite { version: self.version, key, change, object, before, author };

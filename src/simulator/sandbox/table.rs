@@ -61,7 +61,8 @@ const DEFAULT_COLUMNS: &str = "Name|Age";
 
 pub(super) fn table(
     resource: &ServedResource,
-    (items, included): (&[Arc<Json>], IncludedObject),
+    items: &[Arc<Json>],
+    included: IncludedObject,
     meta: &Json,
     now: Timestamp,
 ) -> Json {
@@ -83,17 +84,24 @@ pub(super) fn table(
     })
 }
 
+/// Cells of most tables.
+struct CommonCells {
+    name: String,
+    age: String,
+}
+
 fn cells(kind: &str, object: &Json, now: Timestamp) -> Vec<String> {
     let meta = &object["metadata"];
-    let (name, age) = (text(&meta["name"]), age(&meta["creationTimestamp"], now));
+    let common =
+        CommonCells { name: text(&meta["name"]), age: age(&meta["creationTimestamp"], now) };
     match kind {
         "Event" => event_cells(object, now),
-        "Node" | "Pod" => node_and_pod_cells(kind, object, (name, age)),
-        "CapacityPlan" | "CapacityPool" => capacity_cells(kind, object, (name, age)),
+        "Node" | "Pod" => node_and_pod_cells(kind, object, common),
+        "CapacityPlan" | "CapacityPool" => capacity_cells(kind, object, common),
         "CronJob" | "HorizontalPodAutoscaler" | "PodDisruptionBudget" => {
-            policy_cells(kind, object, (name, age))
+            policy_cells(kind, object, common)
         }
-        _ => workload_cells(kind, object, (name, age)),
+        _ => workload_cells(kind, object, common),
     }
 }
 
@@ -106,7 +114,8 @@ fn text_or(value: &Json, other: &str) -> String {
     if value.is_empty() { other.to_owned() } else { value }
 }
 
-fn node_and_pod_cells(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+fn node_and_pod_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
+    let CommonCells { name, age } = common;
     let (spec, status, labels) =
         (&object["spec"], &object["status"], &object["metadata"]["labels"]);
     if kind == "Node" {
@@ -132,7 +141,8 @@ fn node_and_pod_cells(kind: &str, object: &Json, (name, age): (String, String)) 
 }
 
 /// Returns the cells of workloads and of other objects with name and age only.
-fn workload_cells(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+fn workload_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
+    let CommonCells { name, age } = common;
     let (spec, status) = (&object["spec"], &object["status"]);
     let ready = || format!("{}/{}", count(&status["readyReplicas"]), count(&spec["replicas"]));
     match kind {
@@ -165,7 +175,8 @@ fn workload_cells(kind: &str, object: &Json, (name, age): (String, String)) -> V
 }
 
 /// Returns the cells of autoscalers, schedules and disruption budgets.
-fn policy_cells(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+fn policy_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
+    let CommonCells { name, age } = common;
     let (spec, status) = (&object["spec"], &object["status"]);
     match kind {
         "HorizontalPodAutoscaler" => {
@@ -198,7 +209,8 @@ fn policy_cells(kind: &str, object: &Json, (name, age): (String, String)) -> Vec
 }
 
 /// Returns the cells of controller objects.
-fn capacity_cells(kind: &str, object: &Json, (name, age): (String, String)) -> Vec<String> {
+fn capacity_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
+    let CommonCells { name, age } = common;
     let (spec, status) = (&object["spec"], &object["status"]);
     let ready = |part: &str| ready_condition(object, part);
     if kind == "CapacityPlan" {
@@ -348,7 +360,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         for resource in super::super::resource::RESOURCES {
             let one = [Arc::new(json!({ "metadata": {} }))];
-            let table = table(resource, (&one, IncludedObject::Metadata), &json!({}), now);
+            let table = table(resource, &one, IncludedObject::Metadata, &json!({}), now);
             let columns = table["columnDefinitions"].as_array().map(Vec::len);
             assert_eq!(table["rows"][0]["cells"].as_array().map(Vec::len), columns, "{resource:?}");
         }

@@ -52,7 +52,7 @@ fn pod(name: &str, node: Option<&str>) -> Json {
     pod
 }
 
-fn runs(api: &mut KubeApi, name: &str) {
+fn set_running(api: &mut KubeApi, name: &str) {
     let status = json!({ "status": {
         "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }]
     } });
@@ -171,8 +171,8 @@ fn evictions_follow_the_budget() {
     for name in ["a", "b", "c"] {
         ask(&mut api, "POST", PODS, &pod(name, Some("n1")));
     }
-    runs(&mut api, "a");
-    runs(&mut api, "b");
+    set_running(&mut api, "a");
+    set_running(&mut api, "b");
     let mut evict = |name: &str| {
         let eviction = json!({ "metadata": { "name": name } });
         ask(&mut api, "POST", &format!("{PODS}/{name}/eviction"), &eviction)
@@ -193,12 +193,12 @@ fn pod_with_two_budgets_cannot_be_evicted() {
         ask(&mut api, "POST", "/apis/policy/v1/namespaces/web/poddisruptionbudgets", &budget);
     }
     ask(&mut api, "POST", PODS, &pod("a", Some("n1")));
-    runs(&mut api, "a");
+    set_running(&mut api, "a");
     assert_eq!(ask(&mut api, "POST", &format!("{PODS}/a/eviction"), &json!({})).0, 500);
 }
 
 #[test]
-fn a_pod_is_bound_once() {
+fn pod_is_bound_once() {
     let mut api = api();
     ask(&mut api, "POST", PODS, &pod("a", None));
     let binding = json!({ "target": { "kind": "Node", "name": "n1" } });
@@ -278,7 +278,7 @@ fn malformed_writes_never_break_objects() {
     let deployments = "/apis/apps/v1/namespaces/web/deployments";
     let budgets = "/apis/policy/v1/namespaces/web/poddisruptionbudgets";
     ask(&mut api, "POST", PODS, &pod("a", Some("n1")));
-    runs(&mut api, "a");
+    set_running(&mut api, "a");
     let allows = json!({
         "metadata": { "name": "a" }, "spec": { "selector": {} },
         "status": { "disruptionsAllowed": 1, "disruptedPods": "x" }

@@ -21,7 +21,7 @@ use super::kubernetes_objects::{self, PodOwner, ReplicaCounts};
 use super::request::ApiRequest;
 use super::store::{ChangeKind, ObjectKey, StoreWrite, Writer};
 use crate::manifest::read_live_objects;
-use crate::model::desired::{Desired, Scale, ScaleTarget};
+use crate::model::desired::{Desired, Scale, ScaleTarget, Workload};
 use crate::model::ids::{Labels, Namespace, NodeName, WorkloadId, WorkloadKind};
 use crate::model::observed::{Node, Pod, PodPhase};
 use crate::model::pod::Taint;
@@ -214,8 +214,8 @@ impl WorldSync {
                 | Scale::ScaledJob(_)
                 | Scale::Buffer(_) => 0,
             };
-            let counts = (replicas, workload.first_ordinal);
-            self.world.set_workload(&workload.id, counts, &workload.template);
+            let Workload { id, first_ordinal, template, .. } = &workload;
+            self.world.set_workload(id, replicas, *first_ordinal, template);
         }
     }
 
@@ -226,7 +226,7 @@ impl WorldSync {
         publish_nodes(&view, &self.world, &mut api, &mut synced);
         publish_pods(&view, &mut api, &mut synced, now);
         let mut others = controllers(&view);
-        others.extend(supporting_objects(&view, (&self.world.cluster().uid, now), &api));
+        others.extend(supporting_objects(&view, &self.world.cluster().uid, now, &api));
         others.extend(declared_objects_of(&view, &self.aws_api.desired()));
         for key in synced.others.iter().filter(|key| !others.contains_key(key)) {
             api.store.remove(key, Writer::World);
@@ -333,7 +333,7 @@ fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
         if let Some(owner_object) = kubernetes_objects::pod_owner(owner, template)
             .filter(|owner_object| owner_object.above.is_some())
         {
-            insert_controller(view, &owner_object, (count.all, *count), template, &mut out);
+            insert_controller(view, &owner_object, count.all, *count, template, &mut out);
         }
     }
     for workload in view.workloads() {
@@ -348,7 +348,7 @@ fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
             above: None,
         };
         if SIMULATED_KINDS.contains(&own.kind) {
-            insert_controller(view, &own, (workload.replicas, count), template, &mut out);
+            insert_controller(view, &own, workload.replicas, count, template, &mut out);
             let key = ObjectKey::new(own.kind, own.namespace.as_str(), &own.name);
             if let Some(object) = out.get_mut(&key).filter(|_| workload.first_ordinal > 0) {
                 object["spec"]["ordinals"]["start"] = workload.first_ordinal.into();
@@ -361,7 +361,8 @@ fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
 fn insert_controller(
     view: &WorldView<'_>,
     owner_object: &PodOwner,
-    (replicas, count): (u32, ReplicaCounts),
+    replicas: u32,
+    count: ReplicaCounts,
     template: &str,
     into: &mut BTreeMap<ObjectKey, Json>,
 ) {
@@ -374,7 +375,8 @@ fn insert_controller(
                 owner_object,
                 replicas,
                 count,
-                (template, template_object),
+                template,
+                template_object,
             ),
         );
     }
@@ -383,7 +385,8 @@ fn insert_controller(
 /// Returns namespaces, budgets and storage.
 fn supporting_objects(
     view: &WorldView<'_>,
-    (cluster, now): (&str, Timestamp),
+    cluster_uid: &str,
+    now: Timestamp,
     api: &KubeApi,
 ) -> BTreeMap<ObjectKey, Json> {
     let mut out = BTreeMap::new();
@@ -394,7 +397,7 @@ fn supporting_objects(
     for (name, labels) in namespaces {
         let key = ObjectKey::new("Namespace", "", name);
         let uid = if name == "kube-system" {
-            cluster.to_owned()
+            cluster_uid.to_owned()
         } else {
             kubernetes_objects::uid("Namespace", "", name)
         };

@@ -22,13 +22,13 @@ impl Xml {
         self
     }
 
-    /// Adds an element with what `inner` holds.
+    /// Adds an element with the content of `inner`.
     pub(super) fn element(mut self, name: &str, inner: &Self) -> Self {
         let _ = write!(self.0, "<{name}>{}</{name}>", inner.0);
         self
     }
 
-    /// Adds a list: one `item` for each.
+    /// Adds a list with one `item` element for each entry.
     pub(super) fn list(self, name: &str, item: &str, all: impl IntoIterator<Item = Self>) -> Self {
         let items = all.into_iter().fold(Self::default(), |items, one| items.element(item, &one));
         self.element(name, &items)

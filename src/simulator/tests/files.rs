@@ -17,7 +17,7 @@ fn world_survives_its_file() {
             .budget("api", Some("1"), None),
     );
     // The same time in one run and in many gives the same world.
-    let reference = fixture::world();
+    let reference = simulator::world();
     launch(&reference, &request("a"));
     deliver(
         &reference,
@@ -27,8 +27,8 @@ fn world_survives_its_file() {
             .budget("api", Some("1"), None),
     );
     for _ in 0..12 {
-        pass(&open(), seconds(7));
-        pass(&reference, seconds(7));
+        advance(&open(), seconds(7));
+        advance(&reference, seconds(7));
     }
     let reopened = open();
     assert_eq!(write_world(&reopened.observed()), write_world(&reference.observed()));
@@ -44,7 +44,7 @@ fn world_file_is_readable_and_deterministic() {
         let world = World::open(dir.path(), &genesis(), shapes()).expect("new");
         deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 3, 500));
         launch(&world, &request("a"));
-        pass(&world, MINUTE);
+        advance(&world, MINUTE);
         (std::fs::read(dir.path().join("world.json")).expect("written"), world.observed())
     };
     let (file, observed) = bytes();
@@ -57,7 +57,7 @@ fn nodes_report_configured_resources() {
     let dir = tempfile::tempdir().expect("scratch");
     let open = || World::open(dir.path(), &genesis(), shapes()).expect("own file");
     let (capacity, allocatable) =
-        (fixture::resources(2000, 7, 20), fixture::resources(1900, 6, 20));
+        (simulator::resources(2000, 7, 20), simulator::resources(1900, 6, 20));
     let world = open();
     let (real, less) = (capacity.clone(), allocatable.clone());
     let instance_type = "m5.large".into();
@@ -66,11 +66,11 @@ fn nodes_report_configured_resources() {
         capacity: real,
         allocatable: less,
     }]);
-    pass(&world, seconds(1));
+    advance(&world, seconds(1));
     let world = open();
     launch(&world, &request("a"));
     launch(&world, &LaunchRequest { instance_type: "c5.large".into(), ..request("b") });
-    pass(&world, MINUTE);
+    advance(&world, MINUTE);
     for node in nodes(&world) {
         let instance = node.instance.as_ref().map(|id| world.observed().instances[id].clone());
         if instance.expect("runs").instance_type.as_str() == "m5.large" {
@@ -97,7 +97,7 @@ fn journaled_ec2_calls_survive_a_crash() {
     assert_eq!(world.observed().instances.len(), 1);
     assert_eq!(world.observed().instances[&id].state, InstanceState::ShuttingDown);
     // After a crash between world and journal, the replay changes nothing.
-    pass(&world, MINUTE);
+    advance(&world, MINUTE);
     assert!(!journal.exists());
     std::fs::write(&journal, text).expect("written");
     assert_eq!(open().observed(), world.observed());
@@ -148,7 +148,7 @@ fn failed_save_fails_the_next_verb() {
     let world = World::open(&inner, &genesis(), shapes()).expect("new");
     std::fs::remove_dir_all(&inner).expect("removed");
     std::fs::write(&inner, "a file where a directory was").expect("written");
-    pass(&world, MINUTE);
+    advance(&world, MINUTE);
     let error = run(world.holdings()).expect_err("the clock's write failed");
     assert!(error.reason.contains("world.json"), "{error}");
 }

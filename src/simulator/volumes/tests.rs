@@ -12,8 +12,8 @@ use crate::model::requirement::{key, label};
 use crate::model::storage::{
     Claim, ClaimPhase, EBS_DRIVER, PersistentVolume, Storage, StorageClass, attach_resource,
 };
-use crate::simulator::fixture::{id, launch, pods, request, run, template, world};
 use crate::simulator::{DeliveredWorkload, Delivery, World};
+use crate::testing::simulator::{id, launch, pods, request, run, template, world};
 
 fn settle(world: &World) {
     world.settle(SignedDuration::from_mins(10)).expect("in memory");
@@ -49,7 +49,8 @@ fn with_volume(cpu: i64, source: VolumeSource) -> Arc<PodTemplate> {
 /// Delivers one workload with a volume.
 fn deliver(
     world: &World,
-    (kind, replicas): (WorkloadKind, u32),
+    kind: WorkloadKind,
+    replicas: u32,
     template: Arc<PodTemplate>,
     storage: Storage,
 ) {
@@ -89,7 +90,7 @@ fn stateful_set_claims_are_bound_and_retained() {
     let world = fleet(&["eu-west-1a", "eu-west-1b"]);
     // Each pod fills a node, so that there is one in each zone.
     let template = with_volume(1500, VolumeSource::ClaimTemplate(None));
-    deliver(&world, (WorkloadKind::StatefulSet, 2), template, storage(true, &[]));
+    deliver(&world, WorkloadKind::StatefulSet, 2, template, storage(true, &[]));
     let first = world.observed();
     for n in 0..2 {
         let zone = claim_zone(&first, &format!("data-db-{n}"));
@@ -131,7 +132,7 @@ fn pod_with_volume_in_full_zone_stays_pending() {
     let world = fleet(&["eu-west-1a", "eu-west-1b"]);
     let template = with_volume(1500, VolumeSource::Claim("one".to_owned()));
     let claims = [("one", Claim::default())];
-    deliver(&world, (WorkloadKind::Deployment, 2), template, storage(true, &claims));
+    deliver(&world, WorkloadKind::Deployment, 2, template, storage(true, &claims));
     let waiting = pods(&world, "db").into_iter().filter(|pod| pod.node.is_none());
     assert_eq!(waiting.count(), 1, "the claim was bound with the first pod");
 }
@@ -145,7 +146,7 @@ fn immediate_claim_is_bound_at_once() {
     let kept =
         PersistentVolume { claim: Some("web/asks".to_owned()), ..PersistentVolume::default() };
     storage.volumes.insert("kept".to_owned(), kept);
-    deliver(&world, (WorkloadKind::Deployment, 1), template, storage);
+    deliver(&world, WorkloadKind::Deployment, 1, template, storage);
     let observed = world.observed();
     assert_eq!(claim_zone(&observed, "one").as_deref(), Some("eu-west-1b"));
     let asks = observed.storage.claim(&"web".into(), "asks").expect("delivered");
@@ -158,7 +159,7 @@ fn read_write_once_pod_claim_admits_one_pod() {
     let world = fleet(&["eu-west-1a", "eu-west-1a"]);
     let template = with_volume(100, VolumeSource::Claim("one".to_owned()));
     let one = Claim { access_modes: vec!["ReadWriteOncePod".to_owned()], ..Claim::default() };
-    deliver(&world, (WorkloadKind::Deployment, 3), template, storage(true, &[("one", one)]));
+    deliver(&world, WorkloadKind::Deployment, 3, template, storage(true, &[("one", one)]));
     let running = pods(&world, "db").into_iter().filter(|pod| pod.phase == PodPhase::Running);
     assert_eq!(running.count(), 1);
 }
@@ -168,7 +169,7 @@ fn attach_limits_are_registered_with_volumes() {
     let world = fleet(&["eu-west-1a"]);
     assert!(world.observed().storage.is_empty());
     let template = with_volume(1, VolumeSource::EphemeralClaim(None));
-    deliver(&world, (WorkloadKind::Deployment, 27), template, storage(true, &[]));
+    deliver(&world, WorkloadKind::Deployment, 27, template, storage(true, &[]));
     let observed = world.observed();
     let limits: Vec<_> = observed.storage.attach_limits.values().collect();
     assert_eq!(limits, [&[(EBS_DRIVER.to_owned(), 25)].into()]);
@@ -187,7 +188,7 @@ fn bindings_survive_delivery_and_file() {
     let template = with_volume(100, VolumeSource::ClaimTemplate(None));
     let deliver_again = || {
         let template = Arc::clone(&template);
-        deliver(&world, (WorkloadKind::StatefulSet, 1), template, storage(true, &[]));
+        deliver(&world, WorkloadKind::StatefulSet, 1, template, storage(true, &[]));
         world.observed().storage
     };
     let first = deliver_again();

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
-use super::super::reported_resources::is_ephemeral;
 use crate::model::desired::{
-    AmiFamily, Consolidation, Desired, Expiry, Generation, GroupKind, InstanceSettings,
-    KubeletSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement, Problem, Severity,
+    AmiFamily, Consolidation, Desired, Expiry, ExternalGroup, Generation, GroupKind,
+    InstanceSettings, KubeletSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement,
+    Problem, Severity,
 };
 use crate::model::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
 use crate::model::market::CapacityType;
@@ -41,21 +41,21 @@ pub fn with_external_groups(desired: &Desired, observed: &Observed) -> Option<De
     let found: Vec<_> = desired
         .external_groups
         .iter()
-        .filter_map(|(name, (manage, origin))| {
+        .filter_map(|(name, declared)| {
             let live = find_group(name, observed).filter(|_| !desired.pools.contains_key(name))?;
             let is_known = known_name(name, live, desired, observed).is_some();
-            (!is_known).then_some((name, *manage, origin, live))
+            (!is_known).then_some((name, declared, live))
         })
         .collect();
     if found.is_empty() {
         return None;
     }
     let mut all = desired.clone();
-    for (name, manage, origin, live) in found {
+    for (name, ExternalGroup { manage, origin }, live) in found {
         let witness = GroupMembers::new(live, observed);
         let pool = witness.pool(name, origin);
         let class = node_class(name, origin, live);
-        let group = witness.group(name, origin, &pool, manage, observed);
+        let group = witness.group(name, origin, &pool, *manage, observed);
         all.node_classes.insert(class.name.clone(), class);
         all.pools.insert(name.clone(), pool);
         all.node_groups.insert(name.clone(), group);
@@ -73,7 +73,7 @@ pub fn external_group_problems(desired: &Desired, observed: &Observed) -> Vec<Pr
         message,
         hint: Some(hint.to_owned()),
     };
-    let of_group = |(name, (_, origin)): (&PoolName, &(bool, Origin))| {
+    let of_group = |(name, ExternalGroup { origin, .. }): (&PoolName, &ExternalGroup)| {
         let group = desired.node_groups.get(name);
         let is_other = desired.pools.contains_key(name) && group.is_none();
         if is_other {
@@ -325,7 +325,7 @@ fn parse_taint(text: &str) -> Option<(&str, TaintEffect)> {
 /// Returns true for a taint that a node loses once it is up.
 fn is_startup_taint(taint: &Taint) -> bool {
     let key = taint.key.as_str();
-    is_ephemeral(taint) || STARTUP_TAINT_SUFFIXES.iter().any(|ending| key.ends_with(ending))
+    taint.is_ephemeral() || STARTUP_TAINT_SUFFIXES.iter().any(|ending| key.ends_with(ending))
 }
 
 fn is_node_specific(name: &str) -> bool {

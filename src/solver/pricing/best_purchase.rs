@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::BinPackingProblem;
-use super::column_generation::{ColumnGeneration, Effort, ROWS_MAX};
+use super::ROWS_MAX;
+use super::column_generation::{ColumnGeneration, Effort};
 use super::diving::{buy_rounded_down, diving_heuristic};
 use super::dual_price_greedy::dual_price_greedy;
 use super::empty_pattern::copies;

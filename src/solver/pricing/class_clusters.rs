@@ -7,9 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::column_generation::ROWS_MAX;
 use super::float_conversion::{floor_to_i64, to_f64};
-use super::{BinPackingProblem, DemandClass, NodeOffering, PodCap};
+use super::{BinPackingProblem, DemandClass, NodeOffering, PodCap, ROWS_MAX};
 
 /// Number of steps into which a proportion is divided, from the finest to the coarsest.
 const PROPORTION_STEPS: [u32; 4] = [48, 24, 12, 6];

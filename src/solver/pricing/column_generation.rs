@@ -25,10 +25,7 @@ use super::float_conversion::{floor_to_i64, to_f64};
 use super::knapsack::{KnapsackSolution, solve_knapsack};
 use super::master_problem::{MasterColumn, MasterProblem};
 use super::relaxation::relax_knapsack;
-use super::{BinPackingProblem, LimitedOffering, Pattern};
-
-/// Maximum number of classes with a row each. Problems with more classes are priced in clusters.
-pub(super) const ROWS_MAX: usize = 64;
+use super::{BinPackingProblem, LimitedOffering, Pattern, ROWS_MAX};
 
 /// Weight of the best dual prices so far in the smoothed dual prices.
 const STABILIZATION_WEIGHT: f64 = 0.5;

@@ -1,6 +1,6 @@
 //! Fleets whose pods are nominated to their nodes.
 
-use super::pod_rules::{deployment, story};
+use super::pod_rules::{deployment, scenario};
 use crate::model::units::MicroUsd;
 use crate::solver::TargetFleet;
 
@@ -14,9 +14,9 @@ fn target(steer: bool) -> TargetFleet {
     };
     let small = deployment("a", 8, &containers(450));
     let large = deployment("b", 6, &containers(3_400));
-    let mut story = story(&[small, large]);
-    story.settings.steer = steer;
-    story.solve().target
+    let mut scenario = scenario(&[small, large]);
+    scenario.settings.steer = steer;
+    scenario.solve().target
 }
 
 fn price(target: &TargetFleet) -> MicroUsd {

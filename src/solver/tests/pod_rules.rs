@@ -6,7 +6,7 @@ use crate::manifest::read;
 use crate::model::desired::{Fleet, Tree, TreeFile};
 use crate::model::observed::Observed;
 use crate::solver::{NodeRef, Solution};
-use crate::testing::{Story, node_class, pool, requirement};
+use crate::testing::{Scenario, node_class, pool, requirement};
 
 /// Returns a Deployment of pods of 500m and 512Mi; `spec` is inserted into its pod template.
 pub(super) fn deployment(name: &str, replicas: u32, spec: &str) -> String {
@@ -49,32 +49,32 @@ struct FleetSummary {
     unplaced: u32,
 }
 
-pub(super) fn story(manifests: &[String]) -> Story {
-    let mut story = Story::new(&[], 0, 0);
+pub(super) fn scenario(manifests: &[String]) -> Scenario {
+    let mut scenario = Scenario::new(&[], 0, 0);
     let file =
         TreeFile { path: "w.yaml".into(), content: Ok(manifests.concat().into_bytes().into()) };
     let read = read(&Tree { files: vec![file] }, &Fleet::default());
     assert_eq!(read.problems, [], "{manifests:#?}");
-    story.desired.workloads = read.workloads;
+    scenario.desired.workloads = read.workloads;
     let mut pool = pool();
     pool.requirements = vec![
         requirement("node.kubernetes.io/instance-type", &["m5.large", "m5.xlarge"]),
         requirement("karpenter.sh/capacity-type", &["on-demand"]),
         requirement(ZONE, &["us-east-1a", "us-east-1b", "us-east-1c"]),
     ];
-    story.desired.pools = [(pool.name.clone(), pool)].into();
+    scenario.desired.pools = [(pool.name.clone(), pool)].into();
     let class = node_class();
-    story.desired.node_classes = [(class.name.clone(), class)].into();
-    story
+    scenario.desired.node_classes = [(class.name.clone(), class)].into();
+    scenario
 }
 
-fn summary(story: &Story, solution: &Solution) -> FleetSummary {
+fn summary(scenario: &Scenario, solution: &Solution) -> FleetSummary {
     let workloads: Vec<String> =
-        story.desired.workloads.keys().map(|id| id.name.to_string()).collect();
+        scenario.desired.workloads.keys().map(|id| id.name.to_string()).collect();
     let target = &solution.target;
     let zone_of = |place: &NodeRef| match place {
         NodeRef::Launch(index) => target.launches[*index].node.zone.to_string(),
-        NodeRef::Existing(name) => zone_in(&story.observed, name.as_str()),
+        NodeRef::Existing(name) => zone_in(&scenario.observed, name.as_str()),
     };
     let mut summary = FleetSummary {
         unplaced: target.unschedulable.iter().map(|u| u.pods).sum(),
@@ -100,8 +100,8 @@ fn zone_in(observed: &Observed, node: &str) -> String {
 }
 
 fn plan(manifests: &[String]) -> FleetSummary {
-    let story = story(manifests);
-    summary(&story, &story.solve())
+    let scenario = scenario(manifests);
+    summary(&scenario, &scenario.solve())
 }
 
 #[test]
@@ -143,12 +143,12 @@ fn pods_with_anti_affinity_share_no_node_and_no_zone() {
 
 #[test]
 fn lower_bound_ignores_rules_added_after_their_pods_ran() {
-    let mut before = Story::new(&["m5.large"], 500, 512);
+    let mut before = Scenario::new(&["m5.large"], 500, 512);
     before.step(2);
     let [node] = before.observed.instances.values().collect::<Vec<_>>()[..] else { panic!("one") };
     let price = before.catalog.types[&node.instance_type].offerings.iter();
     let price = price.filter_map(|offering| offering.price).max().expect("priced");
-    let apart = story(&[deployment("a", 2, &term("podAntiAffinity", "a", HOST))]);
+    let apart = scenario(&[deployment("a", 2, &term("podAntiAffinity", "a", HOST))]);
     let apart = apart.desired.workloads.into_values().next().expect("declared");
     before.desired.workloads.values_mut().for_each(|of| of.template = apart.template.clone());
     let target = before.solve().target;
@@ -164,8 +164,8 @@ fn anti_affinity_applies_in_both_directions() {
     for key in [HOST, ZONE] {
         let repelled = deployment("a", 2, "");
         let repelling = deployment("b", 2, &term("podAntiAffinity", "a", key));
-        let story = story(&[repelled, repelling]);
-        let solution = story.solve();
+        let scenario = scenario(&[repelled, repelling]);
+        let solution = scenario.solve();
         let places: Vec<BTreeSet<String>> = solution
             .target
             .placements
@@ -223,9 +223,9 @@ fn a_host_port_is_bound_once_on_a_node() {
     let fleet =
         plan(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
     assert_eq!(fleet.unplaced, 0);
-    let story =
-        story(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
-    assert_eq!(story.solve().target.launches.len(), 1, "other addresses do not clash");
+    let scenario =
+        scenario(&[deployment("a", 1, &port("10.0.0.1")), deployment("b", 1, &port("10.0.0.2"))]);
+    assert_eq!(scenario.solve().target.launches.len(), 1, "other addresses do not clash");
 }
 
 #[test]
@@ -238,11 +238,11 @@ fn preference_is_followed_up_to_the_cost_of_its_weight() {
         )
     };
     let launched = |spec: &str| {
-        let mut story = story(&[deployment("a", 3, spec)]);
-        let pool = story.desired.pools.values_mut().next().expect("a pool");
+        let mut scenario = scenario(&[deployment("a", 3, spec)]);
+        let pool = scenario.desired.pools.values_mut().next().expect("a pool");
         pool.requirements[0] =
             requirement("node.kubernetes.io/instance-type", &["m5.large", "r5.large"]);
-        let solution = story.solve();
+        let solution = scenario.solve();
         let node = &solution.target.launches[0].node;
         (node.zone.to_string(), node.instance_type.to_string())
     };
@@ -270,10 +270,10 @@ fn improved_fleet_still_passes_every_order() {
         )
     };
     let manifests = [deployment("a", 1, &large("1500m")), deployment("b", 2, &large("600m"))];
-    let mut story = story(&manifests);
-    let pool = story.desired.pools.values_mut().next().expect("a pool");
+    let mut scenario = scenario(&manifests);
+    let pool = scenario.desired.pools.values_mut().next().expect("a pool");
     pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
-    let target = story.solve().target;
+    let target = scenario.solve().target;
     // On two nodes the smaller pods, if they come first, take one each.
     assert_eq!((target.launches.len(), target.unschedulable.len()), (3, 0));
 }

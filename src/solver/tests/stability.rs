@@ -9,7 +9,7 @@ use crate::model::desired::{Budget, Fleet, Tree, TreeFile};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::units::MicroUsd;
 use crate::solver::{Settings, TargetFleet};
-use crate::testing::Story;
+use crate::testing::Scenario;
 
 const TYPES: [&str; 5] = ["c5.large", "m5.large", "r5.large", "m5.xlarge", "m5.2xlarge"];
 
@@ -21,11 +21,11 @@ fn new_deployment_moves_other_pods_only_if_that_pays() {
     let settings = Settings::default();
     for seed in 0..CASES {
         let mut rng = Pcg64::seed_from_u64(seed);
-        let mut story =
-            Story::new(&TYPES, rng.random_range(100..1_500), rng.random_range(64..4_096));
-        story.scale(rng.random_range(1..30));
-        let first = story.solve();
-        story.carry_out(&first);
+        let mut scenario =
+            Scenario::new(&TYPES, rng.random_range(100..1_500), rng.random_range(64..4_096));
+        scenario.scale(rng.random_range(1..30));
+        let first = scenario.solve();
+        scenario.carry_out(&first);
         let cpu: u32 = rng.random_range(100..1_500);
         let containers = format!(
             "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
@@ -33,8 +33,8 @@ fn new_deployment_moves_other_pods_only_if_that_pays() {
         let text = deployment("more", rng.random_range(1..6), &containers);
         let file = TreeFile { path: "w.yaml".into(), content: Ok(text.into_bytes().into()) };
         let read = read(&Tree { files: vec![file] }, &Fleet::default());
-        story.desired.workloads.extend(read.workloads);
-        let target = story.solve().target;
+        scenario.desired.workloads.extend(read.workloads);
+        let target = scenario.solve().target;
         for (name, retire) in &target.retires {
             let RetireReason::Underutilized { saves_hourly, moves, payback_hours } = retire.reason
             else {
@@ -46,7 +46,7 @@ fn new_deployment_moves_other_pods_only_if_that_pays() {
             assert!(pays && saves_hourly.0 > 0, "seed {seed}: {name} {saves_hourly:?} {moves}");
         }
         let moved = target.retires.len();
-        let stays = story.observed.nodes.len() - moved;
+        let stays = scenario.observed.nodes.len() - moved;
         assert_eq!(target.keeps.len(), stays, "seed {seed}: each node stays or has a reason to go");
     }
 }
@@ -58,17 +58,17 @@ const NOISE: i64 = 20;
 fn prices_that_move_by_two_percent_move_no_node() {
     for seed in 0..2 * CASES {
         let mut rng = Pcg64::seed_from_u64(seed);
-        let mut story =
-            Story::new(&TYPES, rng.random_range(100..1_500), rng.random_range(64..4_096));
-        story.scale(rng.random_range(1..40));
-        let first = story.solve();
-        story.carry_out(&first);
-        let offerings = story.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings);
+        let mut scenario =
+            Scenario::new(&TYPES, rng.random_range(100..1_500), rng.random_range(64..4_096));
+        scenario.scale(rng.random_range(1..40));
+        let first = scenario.solve();
+        scenario.carry_out(&first);
+        let offerings = scenario.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings);
         for offering in offerings {
             let tenths = 1_000 + rng.random_range(-NOISE..=NOISE);
             offering.price = offering.price.map(|price| MicroUsd(price.0 * tenths / 1_000));
         }
-        let again = story.solve().target;
+        let again = scenario.solve().target;
         let moved = (again.launches.len(), again.retires.keys().collect::<Vec<_>>());
         assert_eq!(moved, (0, vec![]), "seed {seed}");
     }
@@ -85,14 +85,14 @@ fn budgets(written: &[(&str, &[&str])]) -> Vec<Budget> {
 }
 
 /// Returns a fleet with one pod on each node and these pool budgets.
-fn full(nodes: u32, written: &[(&str, &[&str])]) -> Story {
-    let mut story = Story::new(&["m5.large"], 1_500, 64);
-    story.scale(nodes);
-    let first = story.solve();
+fn full(nodes: u32, written: &[(&str, &[&str])]) -> Scenario {
+    let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
+    scenario.scale(nodes);
+    let first = scenario.solve();
     assert_eq!(first.target.launches.len(), usize::try_from(nodes).expect("a few"));
-    story.carry_out(&first);
-    story.desired.pools.values_mut().next().expect("a pool").budgets = budgets(written);
-    story
+    scenario.carry_out(&first);
+    scenario.desired.pools.values_mut().next().expect("a pool").budgets = budgets(written);
+    scenario
 }
 
 /// Returns the number of nodes that a budget retains.
@@ -103,9 +103,9 @@ fn kept_by_budget(target: &TargetFleet) -> usize {
 
 /// Returns the numbers of retired and budget-blocked nodes when all pods leave twelve nodes.
 fn emptied(written: &[(&str, &[&str])]) -> (usize, usize) {
-    let mut story = full(12, written);
-    story.scale(0);
-    let target = story.solve().target;
+    let mut scenario = full(12, written);
+    scenario.scale(0);
+    let target = scenario.solve().target;
     (target.retires.len(), kept_by_budget(&target))
 }
 
@@ -121,25 +121,25 @@ fn needed_nodes_are_not_reported_as_budget_blocked() {
 
 #[test]
 fn needed_nodes_stay_and_the_budget_blocks_other_removals() {
-    let mut story = full(12, &[("2", &[])]);
-    story.scale(5);
-    let target = story.solve().target;
+    let mut scenario = full(12, &[("2", &[])]);
+    scenario.scale(5);
+    let target = scenario.solve().target;
     let stay = target.retires.len() + kept_by_budget(&target);
     assert_eq!((target.retires.len(), stay), (2, 7), "{:?}", target.keeps);
 }
 
 #[test]
 fn plans_under_a_budget_continue_until_nothing_is_left() {
-    let mut story = full(8, &[("3", &[])]);
-    story.scale(1);
+    let mut scenario = full(8, &[("3", &[])]);
+    scenario.scale(1);
     let mut gone = Vec::new();
     while gone.last() != Some(&0) && gone.len() < 9 {
-        let solution = story.solve();
+        let solution = scenario.solve();
         assert!(solution.target.launches.is_empty(), "{gone:?}");
         gone.push(solution.target.retires.len());
-        let waits = story.observed.nodes.len() - 1 - solution.target.retires.len();
+        let waits = scenario.observed.nodes.len() - 1 - solution.target.retires.len();
         assert_eq!(kept_by_budget(&solution.target), waits, "{gone:?}");
-        story.carry_out(&solution);
+        scenario.carry_out(&solution);
     }
     assert_eq!(gone, [3, 3, 1, 0]);
 }

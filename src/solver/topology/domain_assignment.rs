@@ -18,8 +18,11 @@ use crate::model::units::MicroUsd;
 use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{Offer, admits};
 
-/// Pods of a group and the node requirements assigned so far.
-type DomainSlice = (Requirements, u32);
+/// Pods of a group, with the node requirements assigned so far.
+struct DomainSlice {
+    within: Requirements,
+    planned: u32,
+}
 
 /// The domains of a key for a group, each with the price of its cheapest node. A domain without a
 /// price counts for the spread but cannot receive pods.
@@ -76,10 +79,10 @@ impl<'a> DomainAssigner<'a> {
         let groups = self.input.groups.iter().enumerate();
         let mut shares = Vec::new();
         for (group, members) in groups.filter(|(_, group)| is_placeable(group)) {
-            let whole = || vec![(Requirements::default(), members.counts.planned)];
+            let whole = || vec![DomainSlice::unrestricted(members.counts.planned)];
             let slices = self.slices.remove(&group).unwrap_or_else(whole);
-            let share = |(within, planned)| DomainShare { group, within, planned };
-            shares.extend(slices.into_iter().filter(|(_, planned)| *planned > 0).map(share));
+            let share = |DomainSlice { within, planned }| DomainShare { group, within, planned };
+            shares.extend(slices.into_iter().filter(|slice| slice.planned > 0).map(share));
         }
         shares
     }
@@ -144,7 +147,7 @@ impl<'a> DomainAssigner<'a> {
             (of(self.own.get(&group)), of(self.repelled_by.get(&group)));
         let keys: BTreeSet<LabelKey> =
             own.iter().chain(&repelling).map(|r| self.terms[*r].key.clone()).collect();
-        let mut slices = vec![(Requirements::default(), self.input.groups[group].counts.planned)];
+        let mut slices = vec![DomainSlice::unrestricted(self.input.groups[group].counts.planned)];
         for key in keys {
             let on_key = |list: &[usize]| -> Vec<&'a InterPodTerm> {
                 let here = list.iter().map(|term| &self.terms[*term]);
@@ -162,11 +165,8 @@ impl<'a> DomainAssigner<'a> {
     }
 
     /// Assigns the pods of one slice to domains of one key.
-    fn split(
-        &mut self,
-        task: &AssignmentTask<'a>,
-        (scope, planned): DomainSlice,
-    ) -> Vec<DomainSlice> {
+    fn split(&mut self, task: &AssignmentTask<'a>, slice: DomainSlice) -> Vec<DomainSlice> {
+        let DomainSlice { within: scope, planned } = slice;
         let running = self.running(task.group, &task.key, &scope);
         let candidate_domains = self.candidate_domains(task, &scope);
         let free: BTreeMap<LabelValue, MicroUsd> = candidate_domains
@@ -179,7 +179,8 @@ impl<'a> DomainAssigner<'a> {
             if task.allows_keyless() {
                 open = open.union(&LabelSet::absent());
             }
-            return vec![(narrowed_to_set(&scope, &task.key, &open), planned)];
+            let within = narrowed_to_set(&scope, &task.key, &open);
+            return vec![DomainSlice { within, planned }];
         }
         let free = self.narrow_to_affinity(task, free);
         let mut placed = running.clone();
@@ -219,12 +220,16 @@ impl<'a> DomainAssigner<'a> {
         }
         let mut slices: Vec<DomainSlice> = placed
             .into_iter()
-            .map(|(domain, count)| (narrowed(&scope, &task.key, [&domain]), count))
+            .map(|(domain, planned)| DomainSlice {
+                within: narrowed(&scope, &task.key, [&domain]),
+                planned,
+            })
             .collect();
         if left > 0 {
             let keyless = task.allows_keyless();
             let rest = if keyless { LabelSet::absent() } else { label_in([]) };
-            slices.push((narrowed_to_set(&scope, &task.key, &rest), left));
+            let within = narrowed_to_set(&scope, &task.key, &rest);
+            slices.push(DomainSlice { within, planned: left });
         }
         slices
     }
@@ -255,15 +260,17 @@ impl<'a> DomainAssigner<'a> {
         }
         for node in self.input.existing {
             let Some(domain) = node.labels.get(&task.key) else { continue };
-            let selected = shape.nodes.any_of.iter().any(|a| a.matches_labels(&node.labels));
-            let tolerated = untolerated(&node.taints, &shape.tolerations).is_none();
+            let eligibility = NodeEligibility {
+                is_selected: shape.nodes.any_of.iter().any(|a| a.matches_labels(&node.labels)),
+                is_tolerated: untolerated(&node.taints, &shape.tolerations).is_none(),
+            };
             let roomy = node.schedulable && shape.requests.fits(&node.room);
-            if selected && tolerated && roomy && scope.matches_labels(&node.labels) {
+            if eligibility.admits() && roomy && scope.matches_labels(&node.labels) {
                 candidate_domains
                     .entry(domain.clone())
                     .or_insert(None)
                     .get_or_insert(MicroUsd::ZERO);
-            } else if task.counts_node(selected, tolerated) {
+            } else if task.counts_node(&eligibility) {
                 candidate_domains.entry(domain.clone()).or_insert(None);
             }
         }
@@ -349,7 +356,7 @@ impl<'a> DomainAssigner<'a> {
     fn pin(&mut self, group: usize, key: &LabelKey, domain: &LabelValue) {
         let planned = self.input.groups[group].counts.planned;
         let within = narrowed(&Requirements::default(), key, [domain]);
-        self.slices.insert(group, vec![(within, planned)]);
+        self.slices.insert(group, vec![DomainSlice { within, planned }]);
         self.domain_counts.clear(group, key);
         self.domain_counts.add(group, key, domain, planned);
     }
@@ -408,13 +415,33 @@ impl<'a> AssignmentTask<'a> {
     }
 
     /// Returns true if a node that cannot hold the pods still counts as a domain.
-    fn counts_node(&self, selected: bool, tolerated: bool) -> bool {
+    fn counts_node(&self, node: &NodeEligibility) -> bool {
         self.own.iter().any(|term| match term.kind {
             TermKind::Spread { honors_affinity, honors_taints, .. } => {
-                (selected || !honors_affinity) && (tolerated || !honors_taints)
+                (node.is_selected || !honors_affinity) && (node.is_tolerated || !honors_taints)
             }
             TermKind::Affinity | TermKind::AntiAffinity => false,
         })
+    }
+}
+
+impl DomainSlice {
+    fn unrestricted(planned: u32) -> Self {
+        Self { within: Requirements::default(), planned }
+    }
+}
+
+/// The rules of a pod that a node meets.
+struct NodeEligibility {
+    /// The node selector and the node affinity of the pod select the node.
+    is_selected: bool,
+    /// The pod tolerates all taints of the node.
+    is_tolerated: bool,
+}
+
+impl NodeEligibility {
+    fn admits(&self) -> bool {
+        self.is_selected && self.is_tolerated
     }
 }
 

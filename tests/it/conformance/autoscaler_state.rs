@@ -1,4 +1,4 @@
-//! What autoscalers of the world last saw.
+//! Observed state of autoscalers.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::case_line::CaseLine;
 
 const NAMESPACE: &str = "default";
 
-/// Takes `runs NAME COUNT`: the workload is set to so many pods.
+/// Adds `runs NAME COUNT`: the live replicas of a workload.
 pub(super) fn runs(world: &mut Observed, line: &CaseLine, desired: &Desired) -> Result<(), String> {
     let (name, replicas) = (line.word(1)?, line.count(2)?);
     let of = |id: &&WorkloadId| &*id.name == name;
@@ -28,8 +28,9 @@ pub(super) fn runs(world: &mut Observed, line: &CaseLine, desired: &Desired) -> 
     Ok(())
 }
 
-/// Takes `hpa NAME CURRENT METRIC=VALUE…`: a value in percent is a utilization, another one what
-/// each pod has. `desired`, `ready` and `highest` are counts.
+/// Adds `hpa NAME CURRENT METRIC=VALUE…`: the status of an HPA. A value in percent is a
+/// utilization, and any other value an average per pod. `desired`, `ready` and `highest` are
+/// counts.
 pub(super) fn hpa(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let current = line.count(2)?;
     let count = |key: &str| line.option(key).map(str::parse).transpose();
@@ -41,9 +42,9 @@ pub(super) fn hpa(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
         }
         let mut metric = LiveMetric { name: name.clone(), ..LiveMetric::default() };
         if let Some(share) = value.strip_suffix('%') {
-            metric.utilization = Some(share.parse().map_err(|_| "a share is a number")?);
+            metric.utilization = Some(share.parse().map_err(|_| "a percentage is a number")?);
         } else {
-            let value: Quantity = value.parse().map_err(|_| "a metric is an amount")?;
+            let value: Quantity = value.parse().map_err(|_| "a metric is a quantity")?;
             metric.average_milli = Some(value.ceil_milli());
         }
         metrics.push(metric);
@@ -60,11 +61,11 @@ pub(super) fn hpa(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes `recommends NAME CONTAINER cpu=… memory=…`.
+/// Adds `recommends NAME CONTAINER cpu=… memory=…`: a recommendation of a vertical autoscaler.
 pub(super) fn recommends(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let mut target = BTreeMap::new();
     for (name, value) in &line.options {
-        let value: Quantity = value.parse().map_err(|_| "a recommendation is an amount")?;
+        let value: Quantity = value.parse().map_err(|_| "a recommendation is a quantity")?;
         let amount = if name == "cpu" { value.ceil_milli() } else { value.ceil_units() };
         target.insert(name.as_str().into(), amount);
     }
@@ -78,7 +79,7 @@ pub(super) fn recommends(world: &mut Observed, line: &CaseLine) -> Result<(), St
     Ok(())
 }
 
-/// Takes `queue NAME JOBS`: so many jobs are asked for.
+/// Adds `queue NAME JOBS`: the number of jobs that a ScaledJob needs.
 pub(super) fn queue(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     world.scaling.event_driven.push(LiveEvents {
         namespace: NAMESPACE.into(),

@@ -1,4 +1,4 @@
-//! What is given: lines → manifests and a world, and the plan between the two.
+//! Inputs of a case: converts lines to manifests and an observation, and plans.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,14 +22,14 @@ use super::expected::CasePlan;
 use super::pod_rules::{expression, mapping, spec};
 use super::{autoscaler_state, world};
 
-/// When every case is planned.
+/// Default time of the plan.
 pub(crate) const NOW: &str = "2026-11-01T12:00:00Z";
 
-/// The region and cluster of every case.
+/// Region of every case.
 const REGION: &str = "us-east-1";
 pub(crate) const CLUSTER: &str = "conformance";
 
-/// The families of types that cases use.
+/// Instance families that cases use.
 const FAMILIES: [&str; 7] = ["c5", "g4dn", "m5", "m6g", "r5", "t2", "t3"];
 
 const NODE_CLASS: &str = "\
@@ -44,24 +44,24 @@ spec:
   securityGroupSelectorTerms: [{ tags: { x: shared } }]
 ";
 
-/// What is given so far.
+/// Inputs of a case so far.
 #[derive(Debug)]
 pub(crate) struct CaseInput {
     zones: Vec<String>,
-    /// The instance types there are; where none is named, those of [`FAMILIES`].
+    /// Available instance types. If empty, all types of [`FAMILIES`] are available.
     types: Vec<String>,
-    /// Manifests by what declares them: a later `pods web` replaces an earlier one.
+    /// Manifests by the line that declares them. A later `pods web` replaces an earlier one.
     manifests: BTreeMap<String, String>,
-    /// How long before it is needed capacity is to be there, in minutes.
+    /// Lead time of scheduled capacity, in minutes.
     lead: i64,
     mode: DemandMode,
-    /// Node groups that the settings hand over.
+    /// Node groups that the settings enable fleetwright to manage.
     managed: Vec<String>,
-    /// What spot costs everywhere, in percent of the on-demand price; `None`: nobody knows.
+    /// Spot price in percent of the on-demand price; `None` if unknown.
     spot: Option<u32>,
-    /// What pods are spread by that ask for no spreading; `None`: nobody told the scheduler.
+    /// Default spread constraints of kube-scheduler; `None` if not configured.
     default_spread: Option<Vec<TopologySpread>>,
-    /// Whether the manifests are read in the opposite order.
+    /// True if the manifests are read in reverse order.
     is_reversed: bool,
     pub(crate) world: Observed,
 }
@@ -91,8 +91,8 @@ impl Default for CaseInput {
 }
 
 impl CaseInput {
-    /// Takes one more line.
-    pub(crate) fn take(&mut self, line: &CaseLine) -> Result<(), String> {
+    /// Reads an input line.
+    pub(crate) fn read_line(&mut self, line: &CaseLine) -> Result<(), String> {
         match line.word(0)? {
             "zones" => self.zones = line.words[1..].to_vec(),
             "types" => self.types = line.words[1..].to_vec(),
@@ -114,15 +114,15 @@ impl CaseInput {
             }
             "node" => {
                 let (desired, catalog) = (self.desired(), self.catalog());
-                world::add(&mut self.world, line, &desired, &catalog)?;
+                world::add_node(&mut self.world, line, &desired, &catalog)?;
             }
             "manage" => self.managed.extend(line.words[1..].iter().cloned()),
             "spot" => self.spot = Some(line.count(1)?),
             "scheduler" => self.default_spread = default_spread(line)?,
-            "group" => world::group(&mut self.world, line)?,
-            "reservation" => world::reserve(&mut self.world, line)?,
-            "sold-out" => world::sell_out(&mut self.world, line)?,
-            "attaches" => world::attaches(&mut self.world, line)?,
+            "group" => world::add_group(&mut self.world, line)?,
+            "reservation" => world::add_reservation(&mut self.world, line)?,
+            "insufficient-capacity" => world::exclude_offering(&mut self.world, line)?,
+            "attaches" => world::set_attach_limit(&mut self.world, line)?,
             "at" => {
                 self.world.taken_at = line.word(1)?.parse().map_err(|_| "write at RFC 3339")?;
             }
@@ -132,7 +132,7 @@ impl CaseInput {
                     "floor" => DemandMode::Floor,
                     "live" => DemandMode::Live,
                     "ceiling" => DemandMode::Ceiling,
-                    other => return Err(format!("`{other}` is no mode")),
+                    other => return Err(format!("`{other}` is not a demand mode")),
                 };
             }
             "runs" => {
@@ -142,7 +142,7 @@ impl CaseInput {
             "hpa" => autoscaler_state::hpa(&mut self.world, line)?,
             "recommends" => autoscaler_state::recommends(&mut self.world, line)?,
             "queue" => autoscaler_state::queue(&mut self.world, line)?,
-            other => return Err(format!("`{other}` is no word of cases")),
+            other => return Err(format!("`{other}` is not a line of cases")),
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl CaseInput {
         static ALL: OnceLock<Catalog> = OnceLock::new();
         let all = ALL.get_or_init(|| {
             let mut all = Catalog::load(&REGION.into(), &[]).expect("the region is embedded");
-            // The whole catalogue takes long, and a price that changes somewhere changes no rule.
+            // A part of the catalog is faster, and protects the cases from changes of other prices.
             let family = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
             all.types.retain(|name, _| FAMILIES.contains(&family(name.as_str()).as_str()));
             all
@@ -164,7 +164,7 @@ impl CaseInput {
             types.map(|(name, kind)| (name.clone(), kind.clone())).collect();
         for kind in types.values_mut() {
             kind.offerings.retain(|offering| chosen(&self.zones, offering.zone.as_str()));
-            self.trade(kind);
+            self.set_spot_prices(kind);
         }
         types.retain(|_, kind| !kind.offerings.is_empty());
         let mut zones = all.zones.clone();
@@ -175,8 +175,8 @@ impl CaseInput {
         Catalog { region, zones, types, prices, warnings, measured, quotas: None, offered: None }
     }
 
-    /// Prices the spot offerings of a type, where a case tells.
-    fn trade(&self, kind: &mut InstanceType) {
+    /// Sets the prices of the spot offerings of a type, if the case states them.
+    fn set_spot_prices(&self, kind: &mut InstanceType) {
         let Some(percent) = self.spot else { return };
         let on_demand = kind.offerings.iter().find(|o| o.capacity_type == CapacityType::OnDemand);
         let list = on_demand.and_then(|offering| offering.price);
@@ -205,8 +205,8 @@ impl CaseInput {
         read(&Tree { files: vec![file] }, &fleet)
     }
 
-    /// Returns the same with another world.
-    pub(crate) fn in_world(&self, world: Observed) -> Self {
+    /// Returns the input with another observation.
+    pub(crate) fn with_world(&self, world: Observed) -> Self {
         Self {
             zones: self.zones.clone(),
             types: self.types.clone(),
@@ -221,27 +221,27 @@ impl CaseInput {
         }
     }
 
-    /// Returns the same with documents and rows of the world in the opposite order.
+    /// Returns the input with documents and observed pods in reverse order.
     pub(crate) fn reversed(&self) -> Self {
         let mut world = self.world.clone();
         world.pods.reverse();
-        Self { is_reversed: !self.is_reversed, ..self.in_world(world) }
+        Self { is_reversed: !self.is_reversed, ..self.with_world(world) }
     }
 
-    /// Plans; the inputs have no errors but those that `expected` names.
+    /// Plans the case. Fails if the inputs have errors that `expected` does not name.
     pub(crate) fn plan(&self, expected: &[&CaseLine]) -> Result<CasePlan, String> {
         let desired = self.desired();
         let catalog = self.catalog();
-        let made = CasePlan { plan: self.planned(&desired, &catalog), catalog };
-        made.refuse_errors(expected)?;
-        Ok(made)
+        let case_plan = CasePlan { plan: self.make_plan(&desired, &catalog), catalog };
+        case_plan.check_errors(expected)?;
+        Ok(case_plan)
     }
 
-    fn planned(&self, desired: &Desired, catalog: &Catalog) -> Plan {
+    fn make_plan(&self, desired: &Desired, catalog: &Catalog) -> Plan {
         planner::plan(&self.inputs(desired, catalog))
     }
 
-    /// Returns what the case is planned from.
+    /// Returns the inputs of the planner.
     pub(crate) fn inputs<'a>(&'a self, desired: &'a Desired, catalog: &'a Catalog) -> Inputs<'a> {
         let world = BaseWorld {
             name: "file:world.json".to_owned(),
@@ -275,34 +275,36 @@ impl CaseInput {
         }
     }
 
-    /// Returns an error where the plan, carried out, leaves something to plan.
-    pub(crate) fn settles(&self, made: &CasePlan) -> Result<(), String> {
-        let again = |row: &UnschedulableRow| {
+    /// Returns an error if the plan after an apply is not empty.
+    pub(crate) fn check_convergence(&self, case_plan: &CasePlan) -> Result<(), String> {
+        let needs_next_plan = |row: &UnschedulableRow| {
             row.reasons.iter().any(|why| why.reason == "limit-until-applied")
         };
-        // Who is told to plan again has something left to plan.
-        if made.plan.errored || made.plan.capacity.unschedulable.iter().any(again) {
+        // A plan that asks for another plan after the apply is not checked.
+        if case_plan.plan.errored
+            || case_plan.plan.capacity.unschedulable.iter().any(needs_next_plan)
+        {
             return Ok(());
         }
         let desired = self.desired();
-        let after = self.in_world(world::carried_out(&self.world, &made.plan, &desired));
-        let again = CasePlan {
-            plan: after.planned(&desired, &made.catalog),
-            catalog: made.catalog.clone(),
+        let after = self.with_world(world::after_apply(&self.world, &case_plan.plan, &desired));
+        let next = CasePlan {
+            plan: after.make_plan(&desired, &case_plan.catalog),
+            catalog: case_plan.catalog.clone(),
         };
-        let totals = again.plan.summary;
+        let totals = next.plan.summary;
         if (totals.add, totals.change, totals.destroy) == (0, 0, 0) {
             return Ok(());
         }
-        Err(again.with_story("carried out, the plan leaves more to plan:"))
+        Err(next.with_details("the plan after the apply is not empty:"))
     }
 
-    /// Makes the world what the plan says.
-    pub(crate) fn carry_out(&mut self, made: &CasePlan) {
-        self.world = world::carried_out(&self.world, &made.plan, &self.desired());
+    /// Applies the plan to the observation.
+    pub(crate) fn apply_plan(&mut self, case_plan: &CasePlan) {
+        self.world = world::after_apply(&self.world, &case_plan.plan, &self.desired());
     }
 
-    /// Returns the nodes that are there, as the scheduler sees them.
+    /// Returns the existing nodes in the form of the scheduler model.
     pub(crate) fn schedule_nodes(&self) -> Vec<ScheduleNode> {
         let seen = |node: &Node| ScheduleNode {
             name: node.name.clone(),
@@ -314,8 +316,8 @@ impl CaseInput {
         self.world.nodes.values().map(seen).collect()
     }
 
-    /// Returns the capacities of the nodes of ours in `pool`.
-    pub(crate) fn nodes_of(&self, pool: &str) -> Vec<&Resources> {
+    /// Returns the capacities of the managed nodes in `pool`.
+    pub(crate) fn node_capacities(&self, pool: &str) -> Vec<&Resources> {
         let nodes = self.world.nodes.values().filter(|node| {
             let instance = node.instance.as_ref().and_then(|id| self.world.instances.get(id));
             instance.and_then(|i| i.tags.get(tag::POOL)).is_some_and(|name| name == pool)
@@ -323,7 +325,7 @@ impl CaseInput {
         nodes.map(|node| &node.capacity).collect()
     }
 
-    /// Returns whether an instance of `pool` has not joined.
+    /// Returns whether an instance of `pool` has not joined the cluster.
     pub(crate) fn has_joining(&self, pool: &str) -> bool {
         let joined = |id| self.world.nodes.values().any(|node| node.instance.as_ref() == Some(id));
         let mut of_pool = self
@@ -341,7 +343,7 @@ impl CaseInput {
     }
 }
 
-/// Returns the constraints of `spec.scheduler` as the body of `line` writes it.
+/// Returns the default spread constraints of `spec.scheduler` in the body of `line`.
 fn default_spread(line: &CaseLine) -> Result<Option<Vec<TopologySpread>>, String> {
     let settings = format!(
         "apiVersion: fleetwright.dev/v1\nkind: Fleet\nspec:\n  scheduler:\n    {}\n",
@@ -356,7 +358,7 @@ fn default_spread(line: &CaseLine) -> Result<Option<Vec<TopologySpread>>, String
     }
 }
 
-/// Returns `key=value:Effect,…` as taints of YAML.
+/// Converts `key=value:Effect,…` to a YAML list of taints.
 fn taints(text: &str) -> Result<String, String> {
     let one = |taint: &str| {
         let (pair, effect) = taint.rsplit_once(':').ok_or("write taints as key=value:Effect")?;
@@ -473,7 +475,7 @@ fn pods(name: &str, count: Option<u32>, line: &CaseLine) -> Result<String, Strin
         let of = |(key, value): (&String, &String)| format!("{key:?}: {value:?}");
         let amounts: Vec<String> = amounts.map(of).collect();
         let amounts = amounts.join(", ");
-        // What cannot be overcommitted is limited to what is requested.
+        // Extended resources cannot be overcommitted, so their limits equal their requests.
         let both = format!("{{ requests: {{ {amounts} }}, limits: {{ {amounts} }} }}");
         let resources =
             if amounts.contains('/') { both } else { format!("{{ requests: {{ {amounts} }} }}") };

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Words with which a line says what is expected.
+/// First words of expectation lines.
 const EXPECTATIONS: [&str; 19] = [
     "launch",
     "terminate",
     "place",
-    "leave",
+    "unschedulable",
     "advice",
     "notes",
     "evict",
@@ -21,7 +21,7 @@ const EXPECTATIONS: [&str; 19] = [
     "problem",
     "counts",
     "next",
-    "asks",
+    "requests",
     "decided",
 ];
 
@@ -32,11 +32,11 @@ pub(crate) struct CaseLine {
     pub(crate) text: String,
     pub(crate) words: Vec<String>,
     pub(crate) options: BTreeMap<String, String>,
-    /// The indented lines below it, two spaces taken off.
+    /// Indented lines below it, without two spaces of indent.
     pub(crate) body: Vec<String>,
 }
 
-/// Reads the lines of a case whose fence stands on line `first`; empty ones are left out.
+/// Parses the lines of a case whose fence is on line `first`. Empty lines are skipped.
 pub(crate) fn lines(first: usize, text: &str) -> Vec<CaseLine> {
     let mut lines: Vec<CaseLine> = Vec::new();
     for (index, text) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -68,7 +68,7 @@ impl CaseLine {
 
     pub(crate) fn count(&self, index: usize) -> Result<u32, String> {
         let word = self.word(index)?;
-        word.parse().map_err(|_| format!("`{word}` is no count"))
+        word.parse().map_err(|_| format!("`{word}` is not a count"))
     }
 
     pub(crate) fn has(&self, word: &str) -> bool {
@@ -88,14 +88,14 @@ impl CaseLine {
         self.words.first().is_some_and(|word| EXPECTATIONS.contains(&word.as_str()))
     }
 
-    /// Refuses options that mean nothing.
+    /// Checks that all options are in `known`.
     pub(crate) fn only(&self, known: &[&str]) -> Result<(), String> {
         let unknown = self.options.keys().find(|key| !known.contains(&key.as_str()));
-        unknown.map_or(Ok(()), |key| Err(format!("option `{key}` means nothing here")))
+        unknown.map_or(Ok(()), |key| Err(format!("option `{key}` is unknown here")))
     }
 }
 
-/// Reads `a=x,b=y` (or with `:`) into pairs.
+/// Parses `a=x,b=y` to pairs, with separator `between`.
 pub(crate) fn pairs(text: &str, between: char) -> Vec<(&str, &str)> {
     text.split(',').map(|pair| pair.split_once(between).unwrap_or((pair, ""))).collect()
 }

@@ -1,4 +1,4 @@
-//! What is planned, held against what is expected.
+//! Checks the plan of a case against expectation lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use super::case_line::{CaseLine, pairs};
 use super::pod_counts;
 use super::pod_rules::key;
 
-/// A plan, and the catalogue that it was made with.
+/// A plan with its catalog.
 #[derive(Debug)]
 pub(crate) struct CasePlan {
     pub(crate) plan: Plan,
@@ -22,8 +22,8 @@ pub(crate) struct CasePlan {
 }
 
 impl CasePlan {
-    /// Refuses inputs with errors that no line names, and plans that the judge refuses.
-    pub(crate) fn refuse_errors(&self, expected: &[&CaseLine]) -> Result<(), String> {
+    /// Returns an error if the plan has an error diagnostic that no line names.
+    pub(crate) fn check_errors(&self, expected: &[&CaseLine]) -> Result<(), String> {
         let named = |message: &str| {
             expected.iter().any(|line| {
                 line.text.strip_prefix("problem ").is_some_and(|text| message.contains(text))
@@ -40,8 +40,8 @@ impl CasePlan {
         if unnamed.is_empty() { Ok(()) } else { Err(format!("errors: {}", unnamed.join("; "))) }
     }
 
-    /// Returns `why` with the rows of the plan below it.
-    pub(crate) fn with_story(&self, why: &str) -> String {
+    /// Returns `why`, followed by the rows of the plan.
+    pub(crate) fn with_details(&self, why: &str) -> String {
         let mut text = format!("{why}\n");
         for (row, actions, state) in self.rows() {
             let pods = self.pods_at(row);
@@ -88,7 +88,7 @@ impl CasePlan {
         })
     }
 
-    /// Returns the planned pods of a row, by name of the workload.
+    /// Returns the planned pods of a row, by workload name.
     fn pods_at(&self, row: &ResourceChange) -> BTreeMap<&str, u32> {
         let mut explain = self.plan.capacity.explain.iter();
         let found = explain.find(|explain| explain.address == row.address);
@@ -96,25 +96,25 @@ impl CasePlan {
         pods.map(|(key, n)| (key.as_str().rsplit('/').next().unwrap_or(key.as_str()), *n)).collect()
     }
 
-    /// Returns, for each node after the plan that holds pods of `name`, its state and how many.
-    fn places(&self, name: &str) -> Vec<(&ResourceChange, &NodeState, u32)> {
+    /// Returns each node with planned pods of `name`, with its state and the number of pods.
+    fn placements(&self, name: &str) -> Vec<(&ResourceChange, &NodeState, u32)> {
         let after = self.rows().filter_map(|(row, _, _)| Some((row, row.change.after.as_ref()?)));
         let count = |row| self.pods_at(row).get(name).copied().unwrap_or(0);
         after.map(|(row, state)| (row, state, count(row))).filter(|(_, _, n)| *n > 0).collect()
     }
 
-    fn left(&self, name: &str) -> u32 {
+    fn unschedulable(&self, name: &str) -> u32 {
         let rows = self.plan.capacity.unschedulable.iter();
         rows.filter(|row| &*row.workload.name == name).map(|row| row.pods).sum()
     }
 
-    /// Returns what is launched, replacements included.
+    /// Returns the launched nodes, including replacements.
     fn launches(&self) -> Vec<&NodeState> {
         let new = self.rows().filter(|(_, what, _)| ["launch", "replace"].contains(what));
         new.map(|(_, _, state)| state).collect()
     }
 
-    /// Returns the names of the nodes that go, replaced ones included.
+    /// Returns the names of the terminated nodes, including replaced nodes.
     fn terminated(&self) -> Vec<String> {
         let gone = self.rows().filter(|(_, what, _)| ["terminate", "replace"].contains(what));
         let mut names: Vec<String> =
@@ -131,77 +131,83 @@ impl CasePlan {
     }
 }
 
-/// Returns the name of a node, or of its instance while none has joined.
+/// Returns the name of a node, or the id of its instance if it has not joined.
 fn name_of(state: &NodeState) -> String {
     let instance = || state.instance_id.as_ref().map(ToString::to_string);
     state.node.as_ref().map(ToString::to_string).or_else(instance).unwrap_or_default()
 }
 
-/// Holds a plan to what goes without saying: nothing is left out or removed unless a line says so.
-pub(crate) fn defaults(made: &CasePlan, lines: &[&CaseLine]) -> Result<(), String> {
-    let says = |word: &'static str| lines.iter().filter(move |line| line.words[0] == word);
-    let named = |name: &str| says("leave").any(|line| line.words.get(1).is_some_and(|n| n == name));
-    for row in &made.plan.capacity.unschedulable {
+/// Checks the default expectations: without a line for it, no pod is unschedulable and no node is
+/// terminated.
+pub(crate) fn check_defaults(case_plan: &CasePlan, lines: &[&CaseLine]) -> Result<(), String> {
+    let lines_of = |word: &'static str| lines.iter().filter(move |line| line.words[0] == word);
+    let named = |name: &str| {
+        lines_of("unschedulable").any(|line| line.words.get(1).is_some_and(|n| n == name))
+    };
+    for row in &case_plan.plan.capacity.unschedulable {
         if row.pods > 0 && !named(&row.workload.name) {
-            return Err(format!("{} pods of {} are left out", row.pods, row.workload));
+            return Err(format!("{} pods of {} are unschedulable", row.pods, row.workload));
         }
     }
-    let gone = made.terminated();
-    if !gone.is_empty() && says("terminate").next().is_none() {
+    let gone = case_plan.terminated();
+    if !gone.is_empty() && lines_of("terminate").next().is_none() {
         return Err(format!("{} are terminated", gone.join(", ")));
     }
     Ok(())
 }
 
-/// Holds a plan to one line.
-pub(crate) fn holds(line: &CaseLine, made: &CasePlan, given: &CaseInput) -> Result<(), String> {
+/// Checks a plan against one line.
+pub(crate) fn check_line(
+    line: &CaseLine,
+    case_plan: &CasePlan,
+    input: &CaseInput,
+) -> Result<(), String> {
     match line.word(0)? {
-        "launch" => launch(line, made, given),
-        "terminate" => terminate(line, made),
+        "launch" => launch(line, case_plan, input),
+        "terminate" => terminate(line, case_plan),
         "place" => {
-            let found = made.places(line.word(1)?).iter().map(|(_, _, n)| n).sum::<u32>();
-            same(found, line.count(2)?, "placed")
+            let found = case_plan.placements(line.word(1)?).iter().map(|(_, _, n)| n).sum::<u32>();
+            check_count(found, line.count(2)?, "placed")
         }
-        "leave" => leave(line, made),
-        "advice" => advice(line, made),
-        "notes" => notes(line, made),
-        "evict" | "displace" => contest(line, made),
-        "spread" => spread(line, made),
-        "put" => put(line, made),
-        "fargate" => fargate(line, made),
-        "resize" => resize(line, made),
-        "keep" => keep(line, made),
-        "cost" => cost(line, made),
-        "problem" => problem(line, made),
-        "counts" => pod_counts::counts(line, made),
-        "next" => pod_counts::next(line, made),
-        "asks" => pod_counts::asks(line, made),
-        "decided" => pod_counts::decided(line, made),
-        other => Err(format!("`{other}` expects nothing")),
+        "unschedulable" => unschedulable(line, case_plan),
+        "advice" => advice(line, case_plan),
+        "notes" => notes(line, case_plan),
+        "evict" | "displace" => evictions(line, case_plan),
+        "spread" => spread(line, case_plan),
+        "put" => put(line, case_plan),
+        "fargate" => fargate(line, case_plan),
+        "resize" => resize(line, case_plan),
+        "keep" => keep(line, case_plan),
+        "cost" => cost(line, case_plan),
+        "problem" => problem(line, case_plan),
+        "counts" => pod_counts::counts(line, case_plan),
+        "next" => pod_counts::next(line, case_plan),
+        "requests" => pod_counts::requests(line, case_plan),
+        "decided" => pod_counts::decided(line, case_plan),
+        other => Err(format!("`{other}` is not an expectation")),
     }
 }
 
-fn same(found: u32, expected: u32, what: &str) -> Result<(), String> {
+fn check_count(found: u32, expected: u32, what: &str) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{found} are {what}, not {expected}")) }
 }
 
-/// Holds the launches that a line describes to its count; that there are no others is the business
-/// of [`launch_total`].
-fn launch(line: &CaseLine, made: &CasePlan, given: &CaseInput) -> Result<(), String> {
+/// Checks the number of launches that match a line. [`check_launch_total`] checks the total.
+fn launch(line: &CaseLine, case_plan: &CasePlan, input: &CaseInput) -> Result<(), String> {
     line.only(&["pool", "zone", "capacity", "labels"])?;
-    let launches = made.launches();
+    let launches = case_plan.launches();
     if line.has("none") {
-        return same(u32::try_from(launches.len()).unwrap_or(u32::MAX), 0, "launched");
+        return check_count(u32::try_from(launches.len()).unwrap_or(u32::MAX), 0, "launched");
     }
     if let Some(zone) = line.option("zone")
-        && given.zones().iter().all(|setting| setting.name.as_str() != zone)
+        && input.zones().iter().all(|setting| setting.name.as_str() != zone)
     {
         return Err(format!("the cluster has no zone {zone}"));
     }
     let kind = line.word(2)?;
     let is =
         |option: &str, found: Option<&str>| line.option(option).is_none_or(|v| found == Some(v));
-    let labelled = |state: &NodeState| {
+    let has_labels = |state: &NodeState| {
         let wanted = line.option("labels").map(|text| pairs(text, '=')).unwrap_or_default();
         wanted.iter().all(|(k, v)| state.labels.get(*k).is_some_and(|found| found.as_str() == *v))
     };
@@ -211,27 +217,31 @@ fn launch(line: &CaseLine, made: &CasePlan, given: &CaseInput) -> Result<(), Str
             && is("pool", state.pool.as_ref().map(PoolName::as_str))
             && is("zone", state.zone.as_ref().map(ZoneName::as_str))
             && is("capacity", state.capacity_type.map(CapacityType::as_str))
-            && labelled(state)
+            && has_labels(state)
     };
     let found = launches.iter().filter(fits).count();
-    same(u32::try_from(found).unwrap_or(u32::MAX), line.count(1)?, "launched like this")
+    check_count(
+        u32::try_from(found).unwrap_or(u32::MAX),
+        line.count(1)?,
+        "launched with these properties",
+    )
 }
 
-/// Holds the number of launches to the sum of the `launch` lines of a step.
-pub(crate) fn launch_total(made: &CasePlan, lines: &[&CaseLine]) -> Result<(), String> {
+/// Checks the number of launches against the sum of the `launch` lines.
+pub(crate) fn check_launch_total(case_plan: &CasePlan, lines: &[&CaseLine]) -> Result<(), String> {
     let launches = lines.iter().filter(|line| line.words[0] == "launch");
     let counts: Vec<u32> = launches.filter_map(|line| line.count(1).ok()).collect();
     if counts.is_empty() {
         return Ok(());
     }
-    let found = u32::try_from(made.launches().len()).unwrap_or(u32::MAX);
-    same(found, counts.iter().sum(), "launched")
+    let found = u32::try_from(case_plan.launches().len()).unwrap_or(u32::MAX);
+    check_count(found, counts.iter().sum(), "launched")
 }
 
-fn terminate(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn terminate(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     if let Ok(count) = line.count(1) {
-        return same(
-            u32::try_from(made.terminated().len()).unwrap_or(u32::MAX),
+        return check_count(
+            u32::try_from(case_plan.terminated().len()).unwrap_or(u32::MAX),
             count,
             "terminated",
         );
@@ -239,32 +249,34 @@ fn terminate(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     let mut expected: Vec<String> = line.words[1..].to_vec();
     expected.retain(|name| name != "none");
     expected.sort();
-    let found = made.terminated();
-    if found == expected { Ok(()) } else { Err(format!("[{}] go", found.join(", "))) }
+    let found = case_plan.terminated();
+    if found == expected { Ok(()) } else { Err(format!("[{}] are terminated", found.join(", "))) }
 }
 
-fn leave(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn unschedulable(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let name = line.word(1)?;
-    same(made.left(name), line.count(2)?, "left out")?;
+    check_count(case_plan.unschedulable(name), line.count(2)?, "unschedulable")?;
     let Some(reason) = line.reason() else { return Ok(()) };
-    let rows = made.plan.capacity.unschedulable.iter().filter(|row| &*row.workload.name == name);
+    let rows =
+        case_plan.plan.capacity.unschedulable.iter().filter(|row| &*row.workload.name == name);
     let mut reasons = rows.flat_map(|row| &row.reasons);
     let said = reasons.any(|r| r.reason.contains(reason) || r.detail.contains(reason));
-    if said { Ok(()) } else { Err(format!("no reason says `{reason}`")) }
+    if said { Ok(()) } else { Err(format!("no reason contains `{reason}`")) }
 }
 
-/// Holds `notes for TEXT`: what a plan says of itself.
-fn notes(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+/// Checks `notes for TEXT`: a diagnostic of the plan.
+fn notes(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let text = line.reason().ok_or("write notes for TEXT")?;
-    let all = made.plan.capacity.diagnostics.iter().map(|row| row.message.as_str());
+    let all = case_plan.plan.capacity.diagnostics.iter().map(|row| row.message.as_str());
     let all: Vec<&str> = all.collect();
     if all.iter().any(|message| message.contains(text)) { Ok(()) } else { Err(format!("{all:?}")) }
 }
 
-/// Holds `advice NAME for TEXT`: what would let the pods of NAME be placed.
-fn advice(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+/// Checks `advice NAME for TEXT`: the suggestion for the unschedulable pods of NAME.
+fn advice(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let (name, text) = (line.word(1)?, line.reason().ok_or("write advice NAME for TEXT")?);
-    let rows = made.plan.capacity.unschedulable.iter().filter(|row| &*row.workload.name == name);
+    let rows =
+        case_plan.plan.capacity.unschedulable.iter().filter(|row| &*row.workload.name == name);
     let all: Vec<&str> = rows.filter_map(|row| row.nearest.as_deref()).collect();
     if all.iter().any(|advice| advice.contains(text)) {
         Ok(())
@@ -273,13 +285,13 @@ fn advice(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     }
 }
 
-/// Holds `evict NAME COUNT for OTHER`, and `displace` likewise: whom pods without a place have
-/// evicted, or whose room they may take.
-fn contest(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+/// Checks `evict NAME COUNT for OTHER` and `displace NAME COUNT for OTHER`: the pods that
+/// unschedulable pods of OTHER preempt or may displace.
+fn evictions(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let (name, count) = (line.word(1)?, line.count(2)?);
     let other = line.reason().ok_or("write evict NAME COUNT for OTHER")?;
-    let mut rows = made.plan.capacity.unschedulable.iter();
-    let row = rows.find(|row| &*row.workload.name == other).ok_or("nothing is left out")?;
+    let mut rows = case_plan.plan.capacity.unschedulable.iter();
+    let row = rows.find(|row| &*row.workload.name == other).ok_or("no pod is unschedulable")?;
     let pods = match (line.word(0)?, &row.eviction) {
         ("evict", Some(eviction)) => Some(&eviction.evicts),
         ("evict", None) => None,
@@ -287,13 +299,13 @@ fn contest(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     };
     let mut pods = pods.into_iter().flatten();
     let found = pods.find(|(workload, _)| workload.ends_with(&format!("/{name}")));
-    same(found.map_or(0, |(_, pods)| *pods), count, "concerned")
+    check_count(found.map_or(0, |(_, pods)| *pods), count, "preempted or displaced")
 }
 
-fn spread(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn spread(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let (name, by) = (line.word(1)?, line.words.last().ok_or("write spread NAME COUNT… by KEY")?);
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-    for (row, state, count) in made.places(name) {
+    for (row, state, count) in case_plan.placements(name) {
         let label = |key: &str| state.labels.get(key).map(ToString::to_string);
         let domain = match by.as_str() {
             "node" => Some(row.address.to_string()),
@@ -310,7 +322,7 @@ fn spread(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("they are spread {found:?}")) }
 }
 
-fn put(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn put(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let (name, count) = (line.word(1)?, line.count(2)?);
     let here = |state: &NodeState| {
         let on = line.words.get(4).is_none_or(|node| name_of(state) == *node);
@@ -319,27 +331,32 @@ fn put(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
             state.labels.get(key(name)).is_some_and(|found| found.as_str() == value)
         })
     };
-    let places = made.places(name);
-    same(places.iter().filter(|(_, s, _)| here(s)).map(|(_, _, n)| n).sum(), count, "there")
+    let placements = case_plan.placements(name);
+    check_count(
+        placements.iter().filter(|(_, s, _)| here(s)).map(|(_, _, n)| n).sum(),
+        count,
+        "on these nodes",
+    )
 }
 
-fn fargate(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn fargate(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let name = line.word(1)?;
-    let rows = made.plan.capacity.demand.iter().filter(|row| &*row.workload.name == name);
-    let taken: Vec<_> = rows.filter_map(|row| row.fargate.as_ref()).collect();
-    let run = taken.iter().filter(|taken| taken.size.is_some());
-    same(run.map(|taken| taken.pods).sum(), line.count(2)?, "on Fargate")?;
+    let rows = case_plan.plan.capacity.demand.iter().filter(|row| &*row.workload.name == name);
+    let fargate_rows: Vec<_> = rows.filter_map(|row| row.fargate.as_ref()).collect();
+    let run = fargate_rows.iter().filter(|fargate_rows| fargate_rows.size.is_some());
+    check_count(run.map(|fargate_rows| fargate_rows.pods).sum(), line.count(2)?, "on Fargate")?;
     let Some((cpu, memory)) = line.words.get(3).zip(line.words.get(4)) else { return Ok(()) };
-    let size = taken.iter().find_map(|taken| taken.size).ok_or("there is no size")?;
+    let size =
+        fargate_rows.iter().find_map(|fargate_rows| fargate_rows.size).ok_or("there is no size")?;
     let parse = |text: &String| text.parse::<Quantity>().map_err(|error| error.to_string());
     let found = (size.cpu_milli, size.memory_mib << 20);
     let wanted = (parse(cpu)?.ceil_milli(), parse(memory)?.ceil_units());
     if found == wanted { Ok(()) } else { Err(format!("each is {found:?}, not {wanted:?}")) }
 }
 
-fn resize(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn resize(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let name = line.word(1)?;
-    let mut rows = made.plan.resource_changes.iter();
+    let mut rows = case_plan.plan.resource_changes.iter();
     let is_it =
         |row: &&ResourceChange| row.kind == ResourceKind::AutoscalingGroup && row.name == name;
     let row = rows.find(is_it).ok_or("it has no row")?;
@@ -349,9 +366,9 @@ fn resize(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     let found = (size(&row.change.before), size(&row.change.after));
     let wanted = (Some(line.count(2)?), Some(line.count(3)?));
     if found != wanted {
-        return Err(format!("its size goes {found:?}"));
+        return Err(format!("its size changes {found:?}"));
     }
-    let mut explain = made.plan.capacity.explain.iter();
+    let mut explain = case_plan.plan.capacity.explain.iter();
     let explain = explain.find(|explain| explain.address == row.address);
     let reason = explain.and_then(|explain| serde_json::to_string(&explain.reason).ok());
     let reason = reason.unwrap_or_default();
@@ -361,11 +378,12 @@ fn resize(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     }
 }
 
-fn keep(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn keep(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let name = line.word(1)?;
-    let kept = made.rows().find(|(_, what, state)| *what == "keep" && name_of(state) == name);
-    let (row, _, _) = kept.ok_or("it does not stay")?;
-    let explain = made.plan.capacity.explain.iter().find(|e| e.address == row.address);
+    let retained =
+        case_plan.rows().find(|(_, what, state)| *what == "keep" && name_of(state) == name);
+    let (row, _, _) = retained.ok_or("the node is not retained")?;
+    let explain = case_plan.plan.capacity.explain.iter().find(|e| e.address == row.address);
     let reason = explain.and_then(|explain| serde_json::to_string(&explain.reason).ok());
     let reason = reason.unwrap_or_default();
     match line.reason() {
@@ -374,21 +392,21 @@ fn keep(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
     }
 }
 
-fn cost(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn cost(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let (_, sum) = line.text.split_once("<= ").ok_or("write cost <= COUNT TYPE + …")?;
     let mut most = MicroUsd(0);
     for part in sum.split('+') {
         let (count, kind) = part.trim().split_once(' ').ok_or("write COUNT TYPE")?;
-        let count: i64 = count.parse().map_err(|_| format!("`{count}` is no count"))?;
-        most += made.price(kind)?.times(count);
+        let count: i64 = count.parse().map_err(|_| format!("`{count}` is not a count"))?;
+        most += case_plan.price(kind)?.times(count);
     }
-    let found = made.plan.capacity.cost.hourly_after;
+    let found = case_plan.plan.capacity.cost.hourly_after;
     if found <= most { Ok(()) } else { Err(format!("it costs {found}, above {most}")) }
 }
 
-fn problem(line: &CaseLine, made: &CasePlan) -> Result<(), String> {
+fn problem(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
     let text = line.text.strip_prefix("problem ").unwrap_or_default();
-    let mut said = made.plan.capacity.diagnostics.iter();
+    let mut said = case_plan.plan.capacity.diagnostics.iter();
     let said = said.any(|d| d.message.contains(text) || d.object.contains(text));
-    if said { Ok(()) } else { Err("nothing says so".to_owned()) }
+    if said { Ok(()) } else { Err("no diagnostic contains the text".to_owned()) }
 }

@@ -1,8 +1,8 @@
-//! Rules of pods in one line each, and the YAML that they stand for.
+//! Converts one-line rules of pods to YAML.
 
 use super::case_line::{CaseLine, pairs};
 
-/// Short names of label keys, and the keys.
+/// Label keys with their short names.
 const KEYS: [(&str, &str); 7] = [
     ("arch", "kubernetes.io/arch"),
     ("capacity", "karpenter.sh/capacity-type"),
@@ -13,24 +13,24 @@ const KEYS: [(&str, &str); 7] = [
     ("zone", "topology.kubernetes.io/zone"),
 ];
 
-/// Returns the key that a short name stands for.
+/// Returns the label key of a short name.
 pub(super) fn key(name: &str) -> &str {
     KEYS.iter().find(|(short, _)| *short == name).map_or(name, |(_, key)| key)
 }
 
-/// Returns `a=x,b=y` as a mapping of YAML.
+/// Converts `a=x,b=y` to a YAML mapping.
 pub(super) fn mapping(text: &str) -> String {
     let pair = |(name, value): (&str, &str)| format!("{name:?}: {value:?}");
     format!("{{ {} }}", pairs(text, '=').into_iter().map(pair).collect::<Vec<_>>().join(", "))
 }
 
-/// Returns `a,b` as a list of YAML.
+/// Converts `a,b` to a YAML list.
 pub(super) fn list(text: &str) -> String {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     format!("[{}]", items.map(|item| format!("{item:?}")).collect::<Vec<_>>().join(", "))
 }
 
-/// Returns `KEY OPERATOR VALUES` as the inside of a mapping of YAML.
+/// Converts `KEY OPERATOR VALUES` to the contents of a YAML mapping.
 pub(super) fn expression(text: &str) -> Result<String, String> {
     let mut words = text.trim().splitn(3, ' ');
     let (name, operator) =
@@ -39,18 +39,18 @@ pub(super) fn expression(text: &str) -> Result<String, String> {
     Ok(format!("key: {:?}, operator: {operator}{}", key(name), values.unwrap_or_default()))
 }
 
-/// The rules of one pod, in YAML, by where they stand.
+/// Rules of one pod in YAML, by field.
 #[derive(Default)]
 struct Rules {
     needs: Vec<String>,
     prefers: Vec<String>,
     spread: Vec<String>,
     tolerates: Vec<String>,
-    /// Required and preferred terms of affinity, then of anti-affinity.
+    /// Required and preferred terms of affinity, followed by those of anti-affinity.
     terms: [[Vec<String>; 2]; 2],
 }
 
-/// Returns the lines of a pod's `spec` that the lines of `body` stand for.
+/// Converts the lines of `body` to lines of a pod's `spec`.
 pub(super) fn spec(body: &[String]) -> Result<Vec<String>, String> {
     let mut rules = Rules::default();
     let mut yaml = Vec::new();
@@ -64,10 +64,10 @@ pub(super) fn spec(body: &[String]) -> Result<Vec<String>, String> {
             }
             "spread" => rules.spread.push(spread(&CaseLine::read(0, rest))?),
             "tolerates" => rules.tolerates.push(toleration(rest)),
-            "near" => rules.terms[0][0].push(pods(&CaseLine::read(0, rest))?),
-            "apart" => rules.terms[1][0].push(pods(&CaseLine::read(0, rest))?),
-            "prefers-near" => rules.terms[0][1].push(weighted(&CaseLine::read(0, rest))?),
-            "prefers-apart" => rules.terms[1][1].push(weighted(&CaseLine::read(0, rest))?),
+            "affinity" => rules.terms[0][0].push(pods(&CaseLine::read(0, rest))?),
+            "anti-affinity" => rules.terms[1][0].push(pods(&CaseLine::read(0, rest))?),
+            "prefers-affinity" => rules.terms[0][1].push(weighted(&CaseLine::read(0, rest))?),
+            "prefers-anti-affinity" => rules.terms[1][1].push(weighted(&CaseLine::read(0, rest))?),
             _ => yaml.push(text.clone()),
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn spec(body: &[String]) -> Result<Vec<String>, String> {
 
 impl Rules {
     fn lines(self) -> impl Iterator<Item = String> {
-        let Self { needs, prefers, spread, tolerates, terms: [near, apart] } = self;
+        let Self { needs, prefers, spread, tolerates, terms: [affinity, anti_affinity] } = self;
         let joined = |list: &[String]| format!("[{}]", list.join(", "));
         let mut node = Vec::new();
         if !needs.is_empty() {
@@ -92,11 +92,10 @@ impl Rules {
             let both = both.into_iter().filter(|(_, list)| !list.is_empty());
             both.map(|(name, list)| format!("{name}: {}", joined(&list))).collect::<Vec<_>>()
         };
-        let all = [("node", node), ("pod", of_pods(near)), ("podAnti", of_pods(apart))].map(
-            |(name, parts)| {
+        let all = [("node", node), ("pod", of_pods(affinity)), ("podAnti", of_pods(anti_affinity))]
+            .map(|(name, parts)| {
                 (!parts.is_empty()).then(|| format!("{name}Affinity: {{ {} }}", parts.join(", ")))
-            },
-        );
+            });
         let all: Vec<String> = all.into_iter().flatten().collect();
         let lines = [
             (!all.is_empty()).then(|| format!("affinity: {{ {} }}", all.join(", "))),
@@ -110,8 +109,8 @@ impl Rules {
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// Returns `KEY OPERATOR VALUES and …` as one term; an expression that begins with `field` is about
-/// a field of the node.
+/// Converts `KEY OPERATOR VALUES and …` to a node selector term. An expression with prefix `field`
+/// selects by a field of the node.
 fn term(text: &str) -> Result<String, String> {
     let is_field = |one: &&str| one.starts_with("field ");
     let (fields, labels): (Vec<&str>, Vec<&str>) = text.split(" and ").partition(is_field);
@@ -128,7 +127,7 @@ fn term(text: &str) -> Result<String, String> {
     Ok(format!("{{ {} }}", parts.into_iter().flatten().collect::<Vec<_>>().join(", ")))
 }
 
-/// Returns `a=x` as a selector; `all` selects every pod.
+/// Converts `a=x` to a label selector. `all` selects every pod.
 fn selector(text: &str) -> String {
     if text == "all" { "{}".to_owned() } else { format!("{{ matchLabels: {} }}", mapping(text)) }
 }
@@ -174,7 +173,7 @@ fn weighted(line: &CaseLine) -> Result<String, String> {
     Ok(format!("{{ weight: {weight}, podAffinityTerm: {} }}", pods(&CaseLine::read(0, rest))?))
 }
 
-/// Returns `KEY`, `KEY=VALUE`, `KEY:EFFECT` or `KEY Gt VALUE` as a toleration.
+/// Converts `KEY`, `KEY=VALUE`, `KEY:EFFECT` or `KEY Gt VALUE` to a toleration.
 fn toleration(text: &str) -> String {
     let (pair, effect) = text.split_once(':').map_or((text, None), |(p, e)| (p, Some(e)));
     let effect = effect.map(|effect| format!(", effect: {effect}")).unwrap_or_default();

@@ -1,15 +1,15 @@
-//! Pages of rules: Markdown, read as far as its sections, cases and tables go.
+//! Parses the sections, cases and tables of Markdown pages of rules.
 
-/// A page.
+/// A page of rules.
 #[derive(Debug, Default)]
 pub(crate) struct RulePage {
     pub(crate) name: String,
     pub(crate) sections: Vec<RuleSection>,
-    /// Rows of its table, by line.
+    /// Rows of its table, with their line numbers.
     pub(crate) rows: Vec<(usize, RuleSource)>,
 }
 
-/// A rule.
+/// A section with one rule.
 #[derive(Debug)]
 pub(crate) struct RuleSection {
     pub(crate) line: usize,
@@ -21,12 +21,12 @@ pub(crate) struct RuleSection {
 /// An example of a rule.
 #[derive(Debug)]
 pub(crate) struct RuleCase {
-    /// The line of its fence.
+    /// Line number of its fence.
     pub(crate) line: usize,
     pub(crate) text: String,
 }
 
-/// An entry of one of the lists.
+/// An entry of a list of behaviors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RuleSource {
     pub(crate) list: String,
@@ -34,7 +34,7 @@ pub(crate) struct RuleSource {
 }
 
 impl RuleSource {
-    /// Reads `Karpenter 29`.
+    /// Parses `Karpenter 29`.
     fn parse(text: &str) -> Option<Self> {
         let (list, number) = text.trim().split_once(' ')?;
         let is_list = super::LISTS.iter().any(|(name, _)| *name == list);
@@ -42,7 +42,7 @@ impl RuleSource {
     }
 }
 
-/// Reads a line that names nothing but sources.
+/// Parses a line that consists of sources.
 fn sources(line: &str) -> Option<Vec<RuleSource>> {
     line.split(',').map(RuleSource::parse).collect()
 }

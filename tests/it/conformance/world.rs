@@ -1,4 +1,4 @@
-//! Nodes and pods that run, and the world once a plan is carried out.
+//! Observed nodes and pods, and the observation after an apply.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use jiff::SignedDuration;
 use super::case_input::CLUSTER;
 use super::case_line::{CaseLine, pairs};
 
-/// How old nodes are unless a case says otherwise.
+/// Default age of nodes, in minutes.
 const AGE_MINUTES: i64 = 60;
 
-/// Adds the node of a line, with the pods that it holds.
-pub(super) fn add(
+/// Adds the node of a line, with its pods.
+pub(super) fn add_node(
     world: &mut Observed,
     line: &CaseLine,
     desired: &Desired,
@@ -58,7 +58,8 @@ pub(super) fn add(
         amounts.allocatable.extended.clear();
     }
     let age = line.option("age").map_or(Ok(AGE_MINUTES), str::parse);
-    let born = world.taken_at - SignedDuration::from_mins(age.map_err(|_| "age is in minutes")?);
+    let created_at =
+        world.taken_at - SignedDuration::from_mins(age.map_err(|_| "age is in minutes")?);
     let id = InstanceId::from(format!("i-{name}"));
     let instance = Instance {
         reservation: None,
@@ -67,14 +68,14 @@ pub(super) fn add(
         zone: zone.into(),
         capacity_type,
         state: InstanceState::Running,
-        launched_at: born,
+        launched_at: created_at,
         image: class.map(|class| class.image.clone()).unwrap_or_default(),
         launched_with: LaunchedWith::default(),
         tags: if is_foreign { Tags::new() } else { tags(world, pool).into() },
         group: member.map(membership),
     };
     let mut labels = labels(line, found, &instance, catalog)?;
-    complete(&mut labels, line, declared, (pool, is_foreign));
+    add_labels(&mut labels, line, declared, pool, is_foreign);
     world.instances.insert(id.clone(), instance);
     if line.has("joining") {
         return Ok(());
@@ -94,18 +95,19 @@ pub(super) fn add(
         ready: !line.has("not-ready"),
         faults: [].into(),
         unschedulable: line.has("cordoned"),
-        created_at: born,
+        created_at,
     };
     world.nodes.insert(name.into(), node);
-    hold(world, line, desired)
+    bind_pods(world, line, desired)
 }
 
-/// Adds the labels that a node has from its pool or group, and those of its line.
-fn complete(
+/// Adds the labels of the pool or group, and the labels of the line.
+fn add_labels(
     labels: &mut Labels,
     line: &CaseLine,
     declared: Option<&Pool>,
-    (pool, is_foreign): (&str, bool),
+    pool: &str,
+    is_foreign: bool,
 ) {
     if line.option("member").is_some() {
         labels.retain(|key, _| !key.as_str().starts_with("karpenter."));
@@ -116,16 +118,16 @@ fn complete(
     labels.extend(line.option("labels").map(labels_of).unwrap_or_default());
 }
 
-/// Returns how the node of a line was bought.
+/// Returns the capacity type of a line.
 fn capacity_type(line: &CaseLine) -> Result<CapacityType, String> {
     match line.option("capacity") {
         None | Some("on-demand") => Ok(CapacityType::OnDemand),
         Some("spot") => Ok(CapacityType::Spot),
-        Some(other) => Err(format!("`{other}` is no capacity of nodes")),
+        Some(other) => Err(format!("`{other}` is not a capacity type")),
     }
 }
 
-/// Returns the labels that a node has without its pool.
+/// Returns the labels of a node, without the labels of its pool.
 fn labels(
     line: &CaseLine,
     kind: &InstanceType,
@@ -142,8 +144,8 @@ fn labels(
     Ok(labels)
 }
 
-/// Binds the pods that `holds` names to the node of the line.
-fn hold(world: &mut Observed, line: &CaseLine, desired: &Desired) -> Result<(), String> {
+/// Binds the pods of option `holds` to the node of the line.
+fn bind_pods(world: &mut Observed, line: &CaseLine, desired: &Desired) -> Result<(), String> {
     let node = line.word(1)?.into();
     for (owner, count) in line.option("holds").map(|text| pairs(text, ':')).unwrap_or_default() {
         let count = if count.is_empty() { Ok(1) } else { count.parse::<u32>() };
@@ -156,19 +158,19 @@ fn hold(world: &mut Observed, line: &CaseLine, desired: &Desired) -> Result<(), 
     }
     for (owner, cpu) in line.option("granted").map(|text| pairs(text, ':')).unwrap_or_default() {
         let cpu: Quantity = cpu.parse().map_err(|_| "write granted=NAME:CPU")?;
-        grant(world, owner, &node, cpu.ceil_milli());
+        set_granted_cpu(world, owner, &node, cpu.ceil_milli());
     }
     Ok(())
 }
 
-/// Has the pods of `owner` on `node` run with another CPU request than their controller gave them.
-fn grant(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli: i64) {
+/// Changes the granted CPU request of the pods of `owner` on `node`.
+fn set_granted_cpu(world: &mut Observed, owner: &str, node: &NodeName, cpu_milli: i64) {
     let of = |id: &WorkloadId| &*id.name == owner;
     let here = |pod: &Pod| pod.node.as_ref() == Some(node) && pod.owner.as_ref().is_some_and(of);
     for pod in world.pods.iter_mut().filter(|pod| here(pod)) {
         let pod = Arc::make_mut(pod);
         pod.granted = [("app".to_owned(), [("cpu".into(), cpu_milli)].into())].into();
-        let id = pod.owner.clone().expect("it has the owner that was asked for");
+        let id = pod.owner.clone().expect("the filter selects pods with an owner");
         let template = Some(pod.template.clone());
         if world.workloads.iter().all(|live| live.id != id) {
             world.workloads.push(LiveWorkload {
@@ -198,10 +200,10 @@ fn taints_of(text: &str) -> Result<Vec<Taint>, String> {
         };
         Some(Taint { key: key.into(), value: value.into(), effect })
     };
-    text.split(',').map(|taint| one(taint).ok_or(format!("`{taint}` is no taint"))).collect()
+    text.split(',').map(|taint| one(taint).ok_or(format!("`{taint}` is not a taint"))).collect()
 }
 
-/// Returns the tags of one more instance of ours.
+/// Returns the tags of another managed instance.
 fn tags(world: &Observed, pool: &str) -> BTreeMap<String, String> {
     let of_pool = |i: &&Instance| i.tags.get(tag::POOL).is_some_and(|name| name == pool);
     let key = world.instances.values().filter(of_pool).count().to_string();
@@ -212,10 +214,10 @@ fn tags(world: &Observed, pool: &str) -> BTreeMap<String, String> {
 fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, node: &NodeName) {
     let key = owner.to_string();
     world.templates.insert(key.clone(), template.clone());
-    // Names of pods that are gone are not given again.
+    // Names of removed pods are not reused.
     let number = world.pods.iter().filter_map(|pod| pod.uid.as_str().strip_prefix("uid-"));
     let number = number.filter_map(|n| n.parse::<usize>().ok()).max().map_or(0, |last| last + 1);
-    // Those of a StatefulSet are told apart by their numbers, which are given again.
+    // Pods of a StatefulSet have ordinals, which are reused.
     let is_taken = |name: &str| {
         let of = |pod: &Pod| pod.owner.as_ref() == Some(owner);
         world.pods.iter().any(|pod| of(pod) && &*pod.name == name)
@@ -240,9 +242,9 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
     }));
 }
 
-/// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`; `types` names what it launches, and
-/// `tags` adds to its own.
-pub(super) fn group(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
+/// Adds an Auto Scaling group: `group NAME desired=3 min=1 max=5`. `types` lists its instance
+/// types, and `tags` adds tags.
+pub(super) fn add_group(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     line.only(&["desired", "min", "max", "types", "tags"])?;
     let name = line.word(1)?;
     let number = |key: &str, default: u32| {
@@ -286,7 +288,7 @@ fn membership(name: &str) -> Membership {
 }
 
 /// Adds a reservation: `reservation ID TYPE ZONE COUNT`.
-pub(super) fn reserve(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
+pub(super) fn add_reservation(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let reservation = serde_json::json!({
         "id": line.word(1)?,
         "instance_type": line.word(2)?,
@@ -299,14 +301,15 @@ pub(super) fn reserve(world: &mut Observed, line: &CaseLine) -> Result<(), Strin
     Ok(())
 }
 
-/// Adds what EC2 lately had none of: `sold-out TYPE ZONE CAPACITY`, where `*` means any; for an hour.
-pub(super) fn sell_out(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
+/// Excludes an offering for one hour because its capacity is insufficient: `insufficient-capacity
+/// TYPE ZONE CAPACITY`. `*` means any.
+pub(super) fn exclude_offering(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let part = |index| line.word(index).map(|word| Some(word).filter(|word| *word != "*"));
     let capacity_type = match part(3)? {
         None => None,
         Some("on-demand") => Some(CapacityType::OnDemand),
         Some("spot") => Some(CapacityType::Spot),
-        Some(other) => return Err(format!("`{other}` is nothing that is sold out")),
+        Some(other) => return Err(format!("`{other}` is not a capacity type")),
     };
     world.exclusions.push(Exclusion {
         instance_type: part(1)?.map(Into::into),
@@ -317,17 +320,17 @@ pub(super) fn sell_out(world: &mut Observed, line: &CaseLine) -> Result<(), Stri
     Ok(())
 }
 
-/// Has a node tell that it attaches so many EBS volumes: `attaches NODE COUNT`.
-pub(super) fn attaches(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
+/// Sets the attach limit for EBS volumes of a node: `attaches NODE COUNT`.
+pub(super) fn set_attach_limit(world: &mut Observed, line: &CaseLine) -> Result<(), String> {
     let limits = [(EBS_DRIVER.to_owned(), line.count(2)?)].into();
     world.storage.attach_limits.insert(line.word(1)?.into(), limits);
     Ok(())
 }
 
-/// Returns the world with the rows of `plan` carried out and every placed pod where it was put.
-pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> Observed {
+/// Returns the observation after an apply of `plan`, with every placed pod on its node.
+pub(super) fn after_apply(world: &Observed, plan: &Plan, desired: &Desired) -> Observed {
     let mut after = world.clone();
-    let mut at: BTreeMap<&str, NodeName> = BTreeMap::new();
+    let mut node_by_address: BTreeMap<&str, NodeName> = BTreeMap::new();
     for row in &plan.resource_changes {
         if row.kind == ResourceKind::AutoscalingGroup {
             let size = row.change.after.as_ref().and_then(|state| state.group.as_ref());
@@ -350,12 +353,12 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
                 let member = desired.node_groups.contains_key(pool.as_str());
                 let name = launch(&mut after, state, row.index.as_deref());
                 if member && !world.groups.is_empty() {
-                    join(&mut after, &name, &pool);
+                    join_group(&mut after, &name, &pool);
                 }
                 Some(name)
             }
         };
-        at.extend(name.map(|name| (row.address.as_str(), name)));
+        node_by_address.extend(name.map(|name| (row.address.as_str(), name)));
     }
     after.pods.retain(|pod| {
         let daemon = pod.owner.as_ref().is_some_and(|o| o.kind == WorkloadKind::DaemonSet);
@@ -363,7 +366,7 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
     });
     let known: Vec<(WorkloadId, Arc<PodTemplate>)> = templates(world, desired);
     for row in &plan.capacity.explain {
-        let Some(node) = at.get(row.address.as_str()) else { continue };
+        let Some(node) = node_by_address.get(row.address.as_str()) else { continue };
         for (key, count) in &row.pods {
             let owner = known
                 .iter()
@@ -374,23 +377,23 @@ pub(super) fn carried_out(world: &Observed, plan: &Plan, desired: &Desired) -> O
             let count = usize::try_from(*count).expect("few pods");
             let staying = world.pods.iter().filter(|pod| stays(pod)).take(count).cloned();
             let staying: Vec<Arc<Pod>> = staying.collect();
-            let coming = count - staying.len();
+            let arriving = count - staying.len();
             after.pods.extend(staying);
-            (0..coming).for_each(|_| bind(&mut after, owner, template, node));
+            (0..arriving).for_each(|_| bind(&mut after, owner, template, node));
         }
     }
     after
 }
 
-/// Makes a new node the member of a group, which carries no tags of ours.
-fn join(world: &mut Observed, name: &NodeName, pool: &str) {
-    let id = world.nodes[name].instance.clone().expect("it has an instance");
-    let instance = world.instances.get_mut(&id).expect("it was launched");
+/// Adds a new node to a group. Members of groups have no fleetwright tags.
+fn join_group(world: &mut Observed, name: &NodeName, pool: &str) {
+    let id = world.nodes[name].instance.clone().expect("a new node has an instance");
+    let instance = world.instances.get_mut(&id).expect("the instance exists");
     instance.tags.clear();
     instance.group = Some(membership(pool));
 }
 
-/// Returns what each workload's pods are made from.
+/// Returns the pod template of each workload.
 fn templates(world: &Observed, desired: &Desired) -> Vec<(WorkloadId, Arc<PodTemplate>)> {
     let declared = desired.workloads.values().filter(|w| w.scale != Scale::PerNode);
     let declared = declared.map(|workload| (workload.id.clone(), workload.template.clone()));
@@ -401,11 +404,11 @@ fn templates(world: &Observed, desired: &Desired) -> Vec<(WorkloadId, Arc<PodTem
     declared.chain(live).collect()
 }
 
-/// Adds the instance of a row, Ready.
+/// Adds the instance and the Ready node of a row.
 fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeName {
     let taken = |n: &usize| world.instances.contains_key(format!("i-new{n}").as_str());
     let number = (0..=world.instances.len()).find(|n| !taken(n));
-    let number = number.expect("one more than there are is free");
+    let number = number.expect("a free number exists");
     let (id, name) = (format!("i-new{number}"), format!("new{number}"));
     let pool = state.pool.as_ref().map(ToString::to_string).unwrap_or_default();
     let digest = state.spec_digest.clone().unwrap_or_default();
@@ -429,8 +432,8 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
         group: None,
     };
     if let Some(id) = &state.reservation {
-        let held = world.reservations.get_mut(id).expect("a reservation that is there");
-        held.available -= 1;
+        let reservation = world.reservations.get_mut(id).expect("the reservation exists");
+        reservation.available -= 1;
     }
     let mut labels = state.labels.clone();
     labels.extend([label("kubernetes.io/hostname", &name)]);
@@ -453,7 +456,7 @@ fn launch(world: &mut Observed, state: &NodeState, index: Option<&str>) -> NodeN
     name.into()
 }
 
-/// Returns amounts of the wire form as resources.
+/// Converts amounts of the wire form to resources.
 pub(crate) fn resources(amount: &Amount) -> Resources {
     Resources {
         cpu: MilliCpu(amount.cpu_milli),

@@ -1,4 +1,4 @@
-//! The port `Cloud` over moto.
+//! Tests of the AWS adapter, the port `Cloud`, against moto.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ fn desired(image: &str) -> Desired {
     read_pools(&format!("id: {image}"))
 }
 
-/// Returns pool and node class, of which the images are those that a term selects.
+/// Returns a pool and a node class with the image selector term `images`.
 pub(super) fn read_pools(images: &str) -> Desired {
     let content = Ok(POOL.replace("id: IMAGE", images).into_bytes().into());
     let tree = Tree { files: vec![TreeFile { path: "pool.yaml".into(), content }] };
@@ -58,7 +58,7 @@ pub(super) fn read_pools(images: &str) -> Desired {
     desired
 }
 
-/// Tags a subnet of each of `zones`, and returns the id of an image.
+/// Tags one subnet in each zone of `zones`. Returns the id of an x86-64 image.
 pub(super) async fn prepare(ec2: &Client, zones: &[&str]) -> String {
     for zone in zones {
         let zone = Filter::builder().name("availability-zone").values(*zone).build();
@@ -75,7 +75,7 @@ pub(super) async fn prepare(ec2: &Client, zones: &[&str]) -> String {
     image.image_id().expect("an id").to_owned()
 }
 
-pub(super) fn machines(desired: &Desired) -> LaunchContext {
+pub(super) fn launch_context(desired: &Desired) -> LaunchContext {
     let endpoint = ClusterEndpoint {
         cluster: CLUSTER.into(),
         url: "https://api.example".into(),
@@ -112,11 +112,11 @@ fn instance_is_launched_listed_and_terminated() {
         let ec2 = Client::new(&config);
         let desired = desired(&prepare(&ec2, &["us-east-1b"]).await);
         for name in [CLUSTER, "staging"] {
-            super::end_to_end::make_cluster(&config, name).await;
+            super::end_to_end::create_cluster(&config, name).await;
         }
         let aws = Aws::from_config(&config, CLUSTER);
-        assert!(aws.launch(&request("us-east-1b")).await.is_err(), "nothing says how");
-        let aws = aws.with_launch_context(machines(&desired));
+        assert!(aws.launch(&request("us-east-1b")).await.is_err(), "there is no launch context");
+        let aws = aws.with_launch_context(launch_context(&desired));
         assert_eq!(aws.account_id().await.expect("an account"), "123456789012");
         let launched = aws.launch(&request("us-east-1b")).await.expect("an answer");
         let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
@@ -133,17 +133,17 @@ fn instance_is_launched_listed_and_terminated() {
         assert_eq!((&instance.id, instance.zone.as_str()), (&id, "us-east-1b"));
         assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
         assert!(instance.is_managed_by(CLUSTER) && instance.is_active());
-        template_says_everything(&ec2).await;
-        only_idle_templates_of_the_cluster_are_swept(&config, &ec2, &aws).await;
+        check_launch_template(&ec2).await;
+        check_template_garbage_collection(&config, &ec2, &aws).await;
         aws.terminate(&id).await.expect("terminated");
         let listed = aws.holdings().await.expect("a list").instances;
         assert_eq!(listed[0].state, InstanceState::Terminated);
-        aws.terminate(&"i-0123456789abcdef0".into()).await.expect("one that is gone is no error");
+        aws.terminate(&"i-0123456789abcdef0".into()).await.expect("a missing instance is no error");
     });
 }
 
-/// moto drops parts of a template on the way to the instance, so that the template is looked at.
-async fn template_says_everything(ec2: &Client) {
+/// Checks the launch template itself: moto drops parts of it when it launches the instance.
+async fn check_launch_template(ec2: &Client) {
     let found = ec2.describe_launch_templates().send().await.expect("templates");
     let [template] = found.launch_templates() else { panic!("{found:?}") };
     let name = template.launch_template_name().expect("a name");
@@ -163,26 +163,28 @@ async fn template_says_everything(ec2: &Client) {
     assert!(text.contains("echo hunter2") && text.contains("--node-labels=team=web"), "{text}");
 }
 
-/// Of launch templates only those go that carry our tag, are old enough, and are of no use to anybody.
-async fn only_idle_templates_of_the_cluster_are_swept(
+/// Checks that garbage collection deletes only launch templates that carry the tag of the cluster,
+/// are old enough and unused.
+async fn check_template_garbage_collection(
     config: &aws_config::SdkConfig,
     ec2: &Client,
-    launches: &Aws,
+    launcher: &Aws,
 ) {
     let names = async || {
         let found = ec2.describe_launch_templates().send().await.expect("templates");
         let found = found.launch_templates.unwrap_or_default().into_iter();
         found.filter_map(|template| template.launch_template_name).collect::<Vec<_>>()
     };
-    // One of somebody else, whose name is like ours, and one that carries our tag under another name.
+    // A foreign template with the name prefix of the cluster, and a template with the tag of the
+    // cluster under another name.
     let data =
         || aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-1").build();
     let of_cluster = aws_sdk_ec2::types::TagSpecification::builder()
         .resource_type(aws_sdk_ec2::types::ResourceType::LaunchTemplate)
         .tags(Tag::builder().key(tag::CLUSTER).value(CLUSTER).build())
         .build();
-    let like_ours = "fleetwright-prod-0123456789abcdef01234567";
-    for (name, tags) in [(like_ours, None), ("by-hand", Some(of_cluster.clone()))] {
+    let foreign = "fleetwright-prod-0123456789abcdef01234567";
+    for (name, tags) in [(foreign, None), ("by-hand", Some(of_cluster.clone()))] {
         let make = ec2.create_launch_template().launch_template_name(name);
         let make = make.launch_template_data(data()).set_tag_specifications(tags.map(|t| vec![t]));
         make.send().await.expect("made");
@@ -191,34 +193,36 @@ async fn only_idle_templates_of_the_cluster_are_swept(
     assert_eq!(all.len(), 3, "{all:?}");
     let (none, now) = ([], std::time::Duration::ZERO);
     let later = Aws::from_config(config, CLUSTER);
-    let ours = |name: &&String| name.starts_with("fleetwright-prod-") && *name != like_ours;
-    let ours = all.iter().find(ours).expect("that of the launch");
+    let ours = |name: &&String| name.starts_with("fleetwright-prod-") && *name != foreign;
+    let ours = all.iter().find(ours).expect("the template of the launch");
     let template = ec2.describe_launch_templates().launch_template_names(ours);
     let template = template.send().await.expect("it").launch_templates.unwrap_or_default();
     let id = template[0].launch_template_id().expect("an id").to_owned();
     let used = [[("aws:ec2launchtemplate:id".to_owned(), id)].into()];
-    for (aws, age, tags, swept) in [
-        (launches, now, &none[..], "what launches of this process are made from"),
-        (&Aws::from_config(config, "staging"), now, &none[..], "those of another cluster"),
-        (&later, std::time::Duration::from_hours(1), &none[..], "a young one"),
-        (&later, now, &used[..], "one that a machine was launched from"),
+    for (aws, age, tags, case) in [
+        (launcher, now, &none[..], "a template that this process has launched from"),
+        (&Aws::from_config(config, "staging"), now, &none[..], "a template of another cluster"),
+        (&later, std::time::Duration::from_hours(1), &none[..], "a young template"),
+        (&later, now, &used[..], "a template that an instance was launched from"),
     ] {
-        let found = aws.delete_unused_templates(age, &[].into(), tags.iter()).await.expect("swept");
+        let found =
+            aws.delete_unused_templates(age, &[].into(), tags.iter()).await.expect("collected");
         assert_eq!(
             (found, names().await.len()),
             (TemplateGcResult::default(), 3),
-            "{swept} is left alone"
+            "{case} is kept"
         );
     }
-    // One that cannot be deleted is named, and holds up no other; the next time it comes last.
-    let stays = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
-    let make = ec2.create_launch_template().launch_template_name(stays);
+    // A template that cannot be deleted is reported and does not block the others. It is the last
+    // one to be retried.
+    let protected = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
+    let make = ec2.create_launch_template().launch_template_name(protected);
     let make = make.launch_template_data(data()).tag_specifications(of_cluster);
-    let stays_id = make.send().await.expect("made").launch_template.expect("it");
-    let stays_id = stays_id.launch_template_id.expect("an id");
+    let protected_id = make.send().await.expect("made").launch_template.expect("it");
+    let protected_id = protected_id.launch_template_id.expect("an id");
     let proxy = Proxy::start(config.endpoint_url().expect("moto's"));
-    let id = stays_id.clone();
-    proxy.judge(move |call| {
+    let id = protected_id.clone();
+    proxy.set_fault_rule(move |call| {
         let of_it = call.form.get("LaunchTemplateId") == Some(&id);
         if call.name() == "DeleteLaunchTemplate" && of_it {
             Fault::Answer(400, refusal_body("OperationNotPermitted", "it is protected"))
@@ -227,17 +231,20 @@ async fn only_idle_templates_of_the_cluster_are_swept(
         }
     });
     let later = Aws::from_config(&account(&proxy.url), CLUSTER);
-    let swept = later.delete_unused_templates(now, &[].into(), none.iter()).await.expect("swept");
-    assert_eq!((swept.deleted, swept.failed.len()), (1, 1), "{swept:?}");
-    assert!(swept.failed[stays].contains("it is protected"), "{swept:?}");
-    let left = names().await;
-    assert!(left.len() == 3 && left.contains(&like_ours.to_owned()), "{left:?}");
-    let again =
-        later.delete_unused_templates(now, &swept.failed, none.iter()).await.expect("swept");
-    assert_eq!((again.deleted, again.failed.len()), (0, 1), "{again:?}");
+    let collected =
+        later.delete_unused_templates(now, &[].into(), none.iter()).await.expect("collected");
+    assert_eq!((collected.deleted, collected.failed.len()), (1, 1), "{collected:?}");
+    assert!(collected.failed[protected].contains("it is protected"), "{collected:?}");
+    let remaining = names().await;
+    assert!(remaining.len() == 3 && remaining.contains(&foreign.to_owned()), "{remaining:?}");
+    let repeated = later
+        .delete_unused_templates(now, &collected.failed, none.iter())
+        .await
+        .expect("collected");
+    assert_eq!((repeated.deleted, repeated.failed.len()), (0, 1), "{repeated:?}");
 }
 
-/// Returns whether `controller.json` lets a machine be made so.
+/// Returns true if the policy `controller.json` allows this launch.
 fn is_allowed(call: &Call) -> bool {
     let has = |key: &str, value: &str| call.form.get(key).is_some_and(|found| found == value);
     let tagged = tags(call, "instance").get(tag::CLUSTER).is_some_and(|name| name == CLUSTER)
@@ -247,7 +254,7 @@ fn is_allowed(call: &Call) -> bool {
         && tagged
 }
 
-/// Returns the tags that a call gives to what it makes of a kind.
+/// Returns the tags that a call sets on resources of type `kind`.
 fn tags(call: &Call, kind: &str) -> BTreeMap<String, String> {
     let of_kind = |(key, value): (&String, &String)| {
         let of = key.strip_suffix(".ResourceType").filter(|_| value == kind)?;
@@ -259,8 +266,8 @@ fn tags(call: &Call, kind: &str) -> BTreeMap<String, String> {
     keys.map(|(key, name)| (name.clone(), value(key))).collect()
 }
 
-/// Returns what an instance is made with, apart from its type, place, tags and user data.
-fn made_with(call: &Call, prefix: &str) -> BTreeMap<String, String> {
+/// Returns the launch parameters except type, zone, subnet, tags and user data.
+fn launch_parameters(call: &Call, prefix: &str) -> BTreeMap<String, String> {
     const PARTS: [&str; 7] = [
         "BlockDeviceMapping.",
         "IamInstanceProfile.",
@@ -284,10 +291,10 @@ fn dry_run_is_denied_like_the_launch() {
     runtime().block_on(async {
         let config = moto.account();
         let image = prepare(&Client::new(&config), &["us-east-1b"]).await;
-        super::end_to_end::make_cluster(&config, CLUSTER).await;
-        super::end_to_end::make_role(&config).await;
+        super::end_to_end::create_cluster(&config, CLUSTER).await;
+        super::end_to_end::create_role(&config).await;
         let proxy = Proxy::start(moto.url());
-        proxy.judge(|call| match call.name().as_str() {
+        proxy.set_fault_rule(|call| match call.name().as_str() {
             "RunInstances" if !is_allowed(call) => {
                 Fault::Answer(403, refusal_body("UnauthorizedOperation", "not so"))
             }
@@ -306,24 +313,28 @@ fn dry_run_is_denied_like_the_launch() {
             let aws = Aws::from_config(&account(&proxy.url), CLUSTER);
             let found = aws.preflight(&desired, None).await.requirements;
             let launch = found.iter().find(|one| one.what == "node class web: launch");
-            let state = &launch.expect("it is asked for").state;
+            let state = &launch.expect("a requirement").state;
             assert_eq!(matches!(state, RequirementState::Met { .. }), allowed, "{more}: {state:?}");
-            let aws = aws.with_launch_context(machines(&desired));
+            let aws = aws.with_launch_context(launch_context(&desired));
             let request = LaunchRequest { token: format!("try-{n}"), ..request("us-east-1b") };
             aws.launch(&request).await.expect("launched");
-            let calls: Vec<Call> = proxy.ledger().into_iter().map(|row| row.call).collect();
+            let calls: Vec<Call> = proxy.calls().into_iter().map(|row| row.call).collect();
             let last = |name: &str| calls.iter().rfind(|call| call.name() == name).expect("it");
-            let (tried, template) = (last("RunInstances"), last("CreateLaunchTemplate"));
-            assert_eq!(made_with(tried, ""), made_with(template, "LaunchTemplateData."), "{more}");
-            assert!(made_with(tried, "").len() > 8, "{tried:?}");
+            let (dry_run, template) = (last("RunInstances"), last("CreateLaunchTemplate"));
+            assert_eq!(
+                launch_parameters(dry_run, ""),
+                launch_parameters(template, "LaunchTemplateData."),
+                "{more}"
+            );
+            assert!(launch_parameters(dry_run, "").len() > 8, "{dry_run:?}");
             for kind in ["instance", "volume"] {
                 let mut launched = tags(last("CreateFleet"), kind);
-                let mut tried = tags(tried, kind);
-                // Each instance has one of its own, and an image by the name that the class has for it.
+                let mut dry_run = tags(dry_run, kind);
+                // Each instance has its own key. The image differs: the class has a name for it.
                 launched.retain(|key, _| key != tag::KEY && !key.ends_with("/image"));
-                tried.retain(|key, _| !key.ends_with("/image"));
-                assert!(tried.contains_key("team"), "{tried:?}");
-                assert_eq!(tried, launched, "{kind}");
+                dry_run.retain(|key, _| !key.ends_with("/image"));
+                assert!(dry_run.contains_key("team"), "{dry_run:?}");
+                assert_eq!(dry_run, launched, "{kind}");
             }
         }
     });

@@ -1,6 +1,6 @@
-//! Weather outside while a plan is applied to the world that `fleetwright sandbox` serves: throttling,
-//! faults of AWS, fleets that come in part or not at all, an API server that is gone, evictions that are
-//! blocked for ever. Each is bounded, and the same plan run again finishes.
+//! Tests of API faults during an apply to the world that `fleetwright sandbox` serves: throttling,
+//! AWS faults, partial and failed fleets, an API server outage, and blocked evictions. Each fault
+//! is bounded, and a second apply of the same plan finishes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,21 +17,22 @@ use super::proxy::{Call, Fault, refusal_body};
 use super::proxy_additions::fleet_refused;
 use super::{measured, size};
 
-/// How often each call fails before it is served.
+/// Failures of each call before it succeeds.
 const FAILURES: usize = 2;
 
-/// For how long the API server is gone, in seconds; `FLEETWRIGHT_GONE=60` is what the README tells of.
-const GONE: usize = 12;
+/// Default duration of the API server outage, in seconds. The book quotes a run with
+/// `FLEETWRIGHT_GONE=60`.
+const OUTAGE_SECONDS: usize = 12;
 
-/// A node of the quickstart that pods run on.
+/// Address of a quickstart instance that runs pods.
 const BUSY: &str = "ec2_instance.general[\"0\"]";
 
 fn is_launch(call: &Call) -> bool {
     call.name() == "CreateFleet"
 }
 
-/// Bounds that are soon reached.
-fn short() -> Bounds {
+/// Short bounds.
+fn short_bounds() -> Bounds {
     let seconds = SignedDuration::from_secs;
     Bounds { ready: seconds(4), drain: seconds(4), replicas: seconds(4), ..bounds() }
 }
@@ -42,32 +43,32 @@ impl ApplyFixture {
         Client::try_from(config).expect("a client")
     }
 
-    /// Applies in fair weather, and checks that all of the plan is there once.
+    /// Applies without faults, and checks that each planned instance exists once.
     async fn finish(self) {
-        self.aws.judge(|_| Fault::None);
-        self.api.judge(|_| Fault::None);
+        self.aws.set_fault_rule(|_| Fault::None);
+        self.api.set_fault_rule(|_| Fault::None);
         let receipt = self.apply(SignedDuration::ZERO).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
         self.check().await;
     }
 
-    /// Returns whether anybody was asked to leave.
+    /// Returns true if a pod eviction was requested.
     fn has_evicted(&self) -> bool {
-        self.api.ledger().iter().any(|row| row.call.path.ends_with("/eviction"))
+        self.api.calls().iter().any(|row| row.call.path.ends_with("/eviction"))
     }
 }
 
-/// Returns what became of each change.
+/// Returns the outcome of each change.
 fn outcomes(receipt: &Receipt) -> Vec<&Outcome> {
     receipt.outcomes.iter().map(|one| &one.outcome).collect()
 }
 
 #[test]
 fn throttling_and_aws_faults_launch_each_instance_once() {
-    let scene = ApplyFixture::set();
-    let mut met: BTreeMap<String, usize> = BTreeMap::new();
-    scene.aws.judge(move |call| {
-        let times = met.entry(call.name()).or_default();
+    let fixture = ApplyFixture::new();
+    let mut attempts: BTreeMap<String, usize> = BTreeMap::new();
+    fixture.aws.set_fault_rule(move |call| {
+        let times = attempts.entry(call.name()).or_default();
         *times += 1;
         match *times {
             1 => Fault::Answer(503, refusal_body("RequestLimitExceeded", "slow down")),
@@ -76,106 +77,107 @@ fn throttling_and_aws_faults_launch_each_instance_once() {
         }
     });
     runtime().block_on(async {
-        let receipt = scene.apply(SignedDuration::ZERO).await.expect("not refused");
+        let receipt = fixture.apply(SignedDuration::ZERO).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        let refused = scene.aws.ledger().into_iter().filter(|row| !row.arrived);
-        assert!(refused.count() > 3 * FAILURES, "it rained");
-        scene.check().await;
+        let refused = fixture.aws.calls().into_iter().filter(|row| !row.arrived);
+        assert!(refused.count() > 3 * FAILURES, "calls failed");
+        fixture.check().await;
     });
 }
 
 #[test]
 fn endless_throttling_gives_up_without_launch() {
-    let scene = ApplyFixture::set();
-    scene.aws.judge(|call| {
+    let fixture = ApplyFixture::new();
+    fixture.aws.set_fault_rule(|call| {
         if is_launch(call) {
             return Fault::Answer(503, refusal_body("RequestLimitExceeded", "slow down"));
         }
         Fault::None
     });
     runtime().block_on(async {
-        let begun = Instant::now();
-        let receipt = scene.apply_within(SignedDuration::ZERO, short()).await;
+        let started = Instant::now();
+        let receipt = fixture.apply_within(SignedDuration::ZERO, short_bounds()).await;
         let receipt = receipt.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
-        assert!(begun.elapsed() < Duration::from_mins(2), "{:?}", begun.elapsed());
-        assert!(scene.launched().await.is_empty() && !scene.has_evicted());
-        scene.finish().await;
+        assert!(started.elapsed() < Duration::from_mins(2), "{:?}", started.elapsed());
+        assert!(fixture.launched().await.is_empty() && !fixture.has_evicted());
+        fixture.finish().await;
     });
 }
 
 #[test]
 fn missing_capacity_removes_nothing_and_next_run_finishes() {
-    let scene = ApplyFixture::set();
-    scene.aws.judge(|call| {
+    let fixture = ApplyFixture::new();
+    fixture.aws.set_fault_rule(|call| {
         let none = fleet_refused("InsufficientInstanceCapacity");
         if is_launch(call) { Fault::Answer(200, none) } else { Fault::None }
     });
-    // The program itself: it knows what else would do.
-    let file = scene.path("plan.json");
-    let ended = scene.run(&["apply", &file, "--auto-approve"]).output();
+    // The program itself tries alternative offerings.
+    let file = fixture.path("plan.json");
+    let ended = fixture.run(&["apply", &file, "--auto-approve"]).output();
     expect(7, &ended.expect("the program"));
     runtime().block_on(async {
-        let tried = scene.aws.ledger().iter().filter(|row| is_launch(&row.call)).count();
+        let tried = fixture.aws.calls().iter().filter(|row| is_launch(&row.call)).count();
         assert!(tried > 1, "alternatives were tried: {tried}");
-        assert!(scene.launched().await.is_empty() && !scene.has_evicted());
-        scene.finish().await;
+        assert!(fixture.launched().await.is_empty() && !fixture.has_evicted());
+        fixture.finish().await;
     });
 }
 
 #[test]
 fn instances_that_never_join_are_terminated() {
-    let scene = ApplyFixture::set();
+    let fixture = ApplyFixture::new();
     runtime().block_on(async {
-        let nodes = get(&scene.client(), "/api/v1/nodes").await;
+        let nodes = get(&fixture.client(), "/api/v1/nodes").await;
         let names = nodes["items"].as_array().expect("a list").iter();
         let names = names.map(|node| node["metadata"]["name"].as_str().expect("a name").to_owned());
-        let shown = names.collect();
-        scene.api.add(|added| added.nodes = Some(shown));
-        let receipt = scene.apply_within(SignedDuration::ZERO, short()).await;
+        let visible = names.collect();
+        fixture.api.edit_additions(|additions| additions.visible_nodes = Some(visible));
+        let receipt = fixture.apply_within(SignedDuration::ZERO, short_bounds()).await;
         let receipt = receipt.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
-        let given_up = receipt.outcomes.iter();
-        let given_up =
-            given_up.filter(|one| matches!(one.outcome, Outcome::GivenUp { .. })).count();
-        let launches = usize::try_from(scene.plan.summary.add).expect("a count");
-        assert_eq!(given_up, launches, "{:?}", outcomes(&receipt));
-        assert!(scene.launched().await.is_empty(), "what never joined is gone");
-        assert!(!scene.has_evicted(), "nothing was drained for it");
-        scene.api.add(|added| added.nodes = None);
-        scene.finish().await;
+        let all = receipt.outcomes.iter();
+        let abandoned = all.filter(|one| matches!(one.outcome, Outcome::Abandoned { .. })).count();
+        let launches = usize::try_from(fixture.plan.summary.add).expect("a count");
+        assert_eq!(abandoned, launches, "{:?}", outcomes(&receipt));
+        assert!(fixture.launched().await.is_empty(), "instances that never joined are terminated");
+        assert!(!fixture.has_evicted(), "nothing was drained");
+        fixture.api.edit_additions(|additions| additions.visible_nodes = None);
+        fixture.finish().await;
     });
 }
 
 #[test]
 fn fleet_reply_with_errors_and_instance_is_a_launch() {
-    let scene = ApplyFixture::set();
-    scene.aws.add(|added| added.partly = true);
+    let fixture = ApplyFixture::new();
+    fixture.aws.edit_additions(|additions| additions.partial_fleets = true);
     runtime().block_on(async {
-        let receipt = scene.apply(SignedDuration::ZERO).await.expect("not refused");
+        let receipt = fixture.apply(SignedDuration::ZERO).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        scene.check().await;
+        fixture.check().await;
     });
 }
 
 #[test]
 fn api_server_outage_is_awaited_without_loss() {
-    let scene = ApplyFixture::set();
-    let gone = Duration::from_secs(u64::try_from(size("FLEETWRIGHT_GONE", GONE)).expect("seconds"));
-    let mut since = None;
-    // From the moment on at which the instance is asked for.
-    let asked = std::sync::Arc::new(std::sync::OnceLock::new());
-    let told = std::sync::Arc::clone(&asked);
-    scene.aws.judge(move |call| {
+    let fixture = ApplyFixture::new();
+    let outage = Duration::from_secs(
+        u64::try_from(size("FLEETWRIGHT_GONE", OUTAGE_SECONDS)).expect("seconds"),
+    );
+    let mut outage_start = None;
+    // The outage starts with the first launch call.
+    let launch_time = std::sync::Arc::new(std::sync::OnceLock::new());
+    let launch_seen = std::sync::Arc::clone(&launch_time);
+    fixture.aws.set_fault_rule(move |call| {
         if is_launch(call) {
-            told.get_or_init(Instant::now);
+            launch_seen.get_or_init(Instant::now);
         }
         Fault::None
     });
-    scene.api.judge(move |_| {
-        let is_gone =
-            asked.get().is_some() && since.get_or_insert_with(Instant::now).elapsed() < gone;
-        if is_gone {
+    fixture.api.set_fault_rule(move |_| {
+        let is_down = launch_time.get().is_some()
+            && outage_start.get_or_insert_with(Instant::now).elapsed() < outage;
+        if is_down {
             let body =
                 r#"{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"gone"}"#;
             return Fault::Answer(503, body.to_owned());
@@ -183,46 +185,50 @@ fn api_server_outage_is_awaited_without_loss() {
         Fault::None
     });
     runtime().block_on(async {
-        let begun = Instant::now();
-        let patient = Bounds { ready: SignedDuration::from_mins(3), ..bounds() };
-        let receipt = scene.apply_within(SignedDuration::ZERO, patient).await.expect("not refused");
-        assert!(begun.elapsed() > gone, "it was gone while it was applied");
-        measured(&format!("an apply with the API server gone for {gone:?}: {:?}", begun.elapsed()));
+        let started = Instant::now();
+        let bounds = Bounds { ready: SignedDuration::from_mins(3), ..bounds() };
+        let receipt =
+            fixture.apply_within(SignedDuration::ZERO, bounds).await.expect("not refused");
+        assert!(started.elapsed() > outage, "the outage ended before the apply");
+        measured(&format!(
+            "apply during an API server outage of {outage:?}: {:?}",
+            started.elapsed()
+        ));
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        scene.check().await;
+        fixture.check().await;
     });
 }
 
 #[test]
 fn blocked_drain_ends_with_an_uncordoned_node() {
-    let scene = ApplyFixture::planned(&["--replace", BUSY]);
+    let fixture = ApplyFixture::with_plan_arguments(&["--replace", BUSY]);
     runtime().block_on(async {
-        let client = scene.client();
+        let client = fixture.client();
         let budgets = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets";
         let budget = json!({
             "metadata": { "name": "never" },
             "spec": { "maxUnavailable": 0, "selector": {} }
         });
         post(&client, budgets, &budget).await;
-        let receipt = scene.apply_within(SignedDuration::ZERO, short()).await;
+        let receipt = fixture.apply_within(SignedDuration::ZERO, short_bounds()).await;
         let receipt = receipt.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
-        let given_up =
-            |one: &Outcome| matches!(one, Outcome::GivenUp { why } if why.contains("never"));
-        let outcomes_said = outcomes(&receipt);
-        assert!(receipt.outcomes.iter().any(|one| given_up(&one.outcome)), "{outcomes_said:?}");
+        let is_abandoned =
+            |one: &Outcome| matches!(one, Outcome::Abandoned { why } if why.contains("never"));
+        let all_outcomes = outcomes(&receipt);
+        assert!(receipt.outcomes.iter().any(|one| is_abandoned(&one.outcome)), "{all_outcomes:?}");
         let nodes = get(&client, "/api/v1/nodes").await;
         let all = nodes["items"].as_array().expect("a list");
         let cordoned = |node: &&Json| node["spec"]["unschedulable"] == true;
-        assert_eq!(all.iter().filter(cordoned).count(), 0, "it takes pods again");
-        for row in scene.api.ledger() {
+        assert_eq!(all.iter().filter(cordoned).count(), 0, "the node accepts pods again");
+        for row in fixture.api.calls() {
             let is_pod = row.call.path.contains("/pods/");
             assert!(row.call.method != "DELETE" || !is_pod, "{:?}", row.call);
         }
         let delete = http::Request::delete(format!("{budgets}/never")).body(Vec::new());
         let _: Json = client.request(delete.expect("a request")).await.expect("deleted");
-        let receipt = scene.apply(SignedDuration::ZERO).await.expect("not refused");
+        let receipt = fixture.apply(SignedDuration::ZERO).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        scene.check().await;
+        fixture.check().await;
     });
 }

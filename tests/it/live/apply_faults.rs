@@ -1,5 +1,5 @@
-//! Faults over the wire against the world that `fleetwright sandbox` serves: a reclaim in the middle,
-//! a clock that is off, two applies at the same time, a lock that is lost, a list that expires.
+//! Tests of faults during an apply to the world that `fleetwright sandbox` serves: a reclaimed
+//! instance, clock skew, two concurrent applies, a lost lock, and an expired list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output, Stdio};
@@ -25,10 +25,10 @@ use super::crash::ApprovedReplanner;
 use super::proxy::{Fault, Proxy};
 use crate::sandbox::{Sandbox, quickstart};
 
-/// Longest wait for what happens by itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout for the effects of another process.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A sandbox behind proxies, with a plan that was not carried out yet.
+/// A sandbox behind proxies, and a plan that is not applied yet.
 pub(super) struct ApplyFixture {
     pub(super) sandbox: Sandbox,
     pub(super) aws: Proxy,
@@ -36,11 +36,11 @@ pub(super) struct ApplyFixture {
     tree: TempDir,
     cache: TempDir,
     pub(super) plan: Plan,
-    /// Instances that earlier plans launched.
+    /// Ids of the instances that earlier plans launched.
     before: BTreeSet<String>,
 }
 
-/// A clock that is off by so much.
+/// A clock with a constant offset from the system clock.
 struct ClockOffset(SignedDuration);
 
 impl Clock for ClockOffset {
@@ -54,18 +54,26 @@ impl Clock for ClockOffset {
 }
 
 pub(super) fn bounds() -> Bounds {
-    let half = SignedDuration::from_secs(30);
+    let half_minute = SignedDuration::from_secs(30);
     let poll = SignedDuration::from_millis(100);
-    Bounds { poll, ready: half, replicas: half, drain: half, detach: half, gone: half, tries: 5 }
+    Bounds {
+        poll,
+        ready: half_minute,
+        replicas: half_minute,
+        drain: half_minute,
+        detach: half_minute,
+        gone: half_minute,
+        tries: 5,
+    }
 }
 
 impl ApplyFixture {
-    pub(super) fn set() -> Self {
-        Self::planned(&[])
+    pub(super) fn new() -> Self {
+        Self::with_plan_arguments(&[])
     }
 
-    /// Sets one whose plan is made with these arguments as well.
-    pub(super) fn planned(more: &[&str]) -> Self {
+    /// Creates a fixture whose plan is made with additional arguments.
+    pub(super) fn with_plan_arguments(more: &[&str]) -> Self {
         let tree = quickstart();
         let sandbox = Sandbox::start(tree.path());
         let (aws, api) = (Proxy::start(sandbox.url()), Proxy::start(sandbox.url()));
@@ -73,22 +81,22 @@ impl ApplyFixture {
         std::fs::write(tree.path().join("kubeconfig"), config).expect("written");
         let before = BTreeSet::new();
         let cache = tempfile::tempdir().expect("a directory");
-        let mut scene = Self { sandbox, aws, api, tree, cache, plan: example(), before };
-        let file = scene.path("plan.json");
+        let mut fixture = Self { sandbox, aws, api, tree, cache, plan: example(), before };
+        let file = fixture.path("plan.json");
         let plan = ["plan", "--world", "live", "--out", &file];
-        let planned = scene.run(&[&plan[..], more].concat()).output();
+        let planned = fixture.run(&[&plan[..], more].concat()).output();
         expect(0, &planned.expect("the program"));
-        scene.plan = read_plan(&std::fs::read(&file).expect("a plan")).expect("a plan");
-        assert!(scene.plan.summary.add > 0, "{:?}", scene.plan.summary);
-        scene.before = runtime().block_on(scene.launched()).into_values().flatten().collect();
-        scene
+        fixture.plan = read_plan(&std::fs::read(&file).expect("a plan")).expect("a plan");
+        assert!(fixture.plan.summary.add > 0, "{:?}", fixture.plan.summary);
+        fixture.before = runtime().block_on(fixture.launched()).into_values().flatten().collect();
+        fixture
     }
 
     pub(super) fn path(&self, name: &str) -> String {
         self.tree.path().join(name).display().to_string()
     }
 
-    /// Returns the program, told where the proxies are.
+    /// Returns a command of the program that connects to the proxies.
     pub(super) fn run(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
         command
@@ -121,26 +129,26 @@ impl ApplyFixture {
         Kubernetes::from_config(config).expect("a client")
     }
 
-    /// Applies the plan by a clock that is off.
-    pub(super) async fn apply(&self, off: SignedDuration) -> Result<Receipt, ApplyError> {
-        self.apply_within(off, bounds()).await
+    /// Applies the plan with a clock offset.
+    pub(super) async fn apply(&self, offset: SignedDuration) -> Result<Receipt, ApplyError> {
+        self.apply_within(offset, bounds()).await
     }
 
-    /// Applies it, and waits no longer than `bounds`.
+    /// Applies the plan with a clock offset and these bounds.
     pub(super) async fn apply_within(
         &self,
-        off: SignedDuration,
+        offset: SignedDuration,
         bounds: Bounds,
     ) -> Result<Receipt, ApplyError> {
         let name = &self.plan.capacity.base.world.cluster.name;
         let cloud = Aws::from_config(&self.account(), name);
-        let joining = cloud.cluster_bootstrap().await.expect("how to join");
-        let machines =
-            LaunchContext::new(&self.desired(), joining.endpoint, &joining.kubernetes_version);
-        let (cloud, cluster) = (cloud.with_launch_context(machines), self.cluster());
+        let bootstrap = cloud.cluster_bootstrap().await.expect("bootstrap settings");
+        let launch_context =
+            LaunchContext::new(&self.desired(), bootstrap.endpoint, &bootstrap.kubernetes_version);
+        let (cloud, cluster) = (cloud.with_launch_context(launch_context), self.cluster());
         let here = self.plan.capacity.base.world.cluster.clone();
         let settings = ApplySettings { bounds, ..ApplySettings::new(here, &ApprovedReplanner) };
-        let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &ClockOffset(off) };
+        let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &ClockOffset(offset) };
         Box::pin(apply(&self.plan, &ports, &settings, &mut |_| {})).await
     }
 
@@ -154,12 +162,12 @@ impl ApplyFixture {
         read(&Tree { files: files.collect() }, &Fleet::default())
     }
 
-    /// Returns the ids of instances that the plan launched and that run, by change.
+    /// Returns the ids of active instances that the plan launched, by change.
     pub(super) async fn launched(&self) -> BTreeMap<String, Vec<String>> {
         let ec2 = aws_sdk_ec2::Client::new(&self.account());
-        let alive = ["pending", "running"].map(str::to_owned);
-        let alive = Filter::builder().name("instance-state-name").set_values(Some(alive.into()));
-        let found = ec2.describe_instances().filters(alive.build()).send().await.expect("a list");
+        let active = ["pending", "running"].map(str::to_owned);
+        let active = Filter::builder().name("instance-state-name").set_values(Some(active.into()));
+        let found = ec2.describe_instances().filters(active.build()).send().await.expect("a list");
         let mut by_change: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let found = found.reservations.unwrap_or_default().into_iter();
         for instance in found.flat_map(|r| r.instances.unwrap_or_default()) {
@@ -174,22 +182,22 @@ impl ApplyFixture {
         by_change
     }
 
-    /// Asserts that everything planned is there, once, and that nothing is left to do.
+    /// Asserts that each planned instance exists once and that a new plan is empty.
     pub(super) async fn check(self) {
         let launched = self.launched().await;
         let wanted = usize::try_from(self.plan.summary.add).expect("a count");
         assert!(launched.len() >= wanted, "{launched:?}");
         assert!(
             launched.values().all(|ids| ids.len() == 1),
-            "nothing is there twice: {launched:?}"
+            "each instance exists once: {launched:?}"
         );
-        let again = self.run(&["plan", "--world", "live", "--detailed-exitcode"]).output();
-        expect(0, &again.expect("the program"));
+        let replan = self.run(&["plan", "--world", "live", "--detailed-exitcode"]).output();
+        expect(0, &replan.expect("the program"));
         self.sandbox.end();
     }
 }
 
-/// Returns some plan, until the scene has its own.
+/// Returns a placeholder plan.
 fn example() -> Plan {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/quickstart.json");
     read_plan(&std::fs::read(path).expect("a plan")).expect("a plan")
@@ -204,70 +212,70 @@ pub(super) fn expect(code: i32, output: &Output) -> String {
 
 #[test]
 fn instance_reclaimed_during_boot_is_relaunched() {
-    let scene = ApplyFixture::set();
+    let fixture = ApplyFixture::new();
     runtime().block_on(async {
         let reclaim = async {
             loop {
-                let launched = scene.launched().await;
+                let launched = fixture.launched().await;
                 if let Some(id) = launched.values().flatten().next() {
-                    let ec2 = aws_sdk_ec2::Client::new(&scene.account());
+                    let ec2 = aws_sdk_ec2::Client::new(&fixture.account());
                     ec2.terminate_instances().instance_ids(id).send().await.expect("reclaimed");
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let (receipt, ()) = tokio::join!(scene.apply(SignedDuration::ZERO), reclaim);
+        let (receipt, ()) = tokio::join!(fixture.apply(SignedDuration::ZERO), reclaim);
         let receipt = receipt.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
-        let receipt = scene.apply(SignedDuration::ZERO).await.expect("not refused");
+        let receipt = fixture.apply(SignedDuration::ZERO).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        scene.check().await;
+        fixture.check().await;
     });
 }
 
 #[test]
 fn clock_skew_neither_relaunches_nor_terminates() {
-    // A plan that removes something holds for half an hour: by a clock that is ahead it has expired.
-    let scene = ApplyFixture::set();
+    // A plan with removals is valid for 30 minutes. By the clock that is ahead, it has expired.
+    let fixture = ApplyFixture::new();
     runtime().block_on(async {
-        let refused = scene.apply(SignedDuration::from_hours(1)).await;
+        let refused = fixture.apply(SignedDuration::from_hours(1)).await;
         assert!(matches!(refused, Err(ApplyError::Expired { .. })), "{refused:?}");
-        assert!(scene.launched().await.is_empty(), "nothing was written");
-        let receipt = scene.apply(SignedDuration::from_hours(-1)).await.expect("not refused");
+        assert!(fixture.launched().await.is_empty(), "nothing was written");
+        let receipt = fixture.apply(SignedDuration::from_hours(-1)).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        scene.check().await;
+        fixture.check().await;
     });
 }
 
 #[test]
 fn concurrent_apply_waits_for_the_lock() {
-    let scene = ApplyFixture::set();
-    let file = scene.path("plan.json");
-    // The first one waits for EC2 until the second has ended.
-    let (done, seen) = flag();
+    let fixture = ApplyFixture::new();
+    let file = fixture.path("plan.json");
+    // EC2 throttles the first apply until the second one has ended.
+    let (finished, seen) = flag();
     let throttled = super::proxy::refusal_body("RequestLimitExceeded", "slow down");
-    scene.aws.judge(move |call| {
-        let waits = call.name() == "CreateFleet" && !seen.load(Ordering::SeqCst);
-        if waits { Fault::Answer(503, throttled.clone()) } else { Fault::None }
+    fixture.aws.set_fault_rule(move |call| {
+        let throttles = call.name() == "CreateFleet" && !seen.load(Ordering::SeqCst);
+        if throttles { Fault::Answer(503, throttled.clone()) } else { Fault::None }
     });
-    let first = scene.run(&["apply", &file, "--auto-approve"]).spawn().expect("the program");
-    let begun = Instant::now();
-    let locks =
+    let first = fixture.run(&["apply", &file, "--auto-approve"]).spawn().expect("the program");
+    let started = Instant::now();
+    let takes_lock =
         |row: &super::proxy::LoggedCall| is_lease(&row.call.path) && row.call.method == "POST";
-    while !scene.api.ledger().iter().any(locks) {
-        assert!(begun.elapsed() < PATIENCE, "the first apply takes no lock");
+    while !fixture.api.calls().iter().any(takes_lock) {
+        assert!(started.elapsed() < TIMEOUT, "the first apply takes no lock");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let second = scene.run(&["apply", &file, "--auto-approve", "--lock-timeout", "0s"]).output();
-    let said = expect(4, &second.expect("the program"));
-    assert!(said.contains("is held by"), "{said}");
-    done.store(true, Ordering::SeqCst);
+    let second = fixture.run(&["apply", &file, "--auto-approve", "--lock-timeout", "0s"]).output();
+    let stderr = expect(4, &second.expect("the program"));
+    assert!(stderr.contains("is held by"), "{stderr}");
+    finished.store(true, Ordering::SeqCst);
     expect(0, &first.wait_with_output().expect("it ends"));
-    runtime().block_on(scene.check());
+    runtime().block_on(fixture.check());
 }
 
-/// Returns two ends of a flag that is not set.
+/// Returns two handles of an unset flag.
 fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
     let flag = Arc::new(AtomicBool::new(false));
     (Arc::clone(&flag), flag)
@@ -279,38 +287,37 @@ fn is_lease(path: &str) -> bool {
 
 #[test]
 fn apply_stops_writing_after_lost_lock_and_next_finishes() {
-    let scene = ApplyFixture::set();
-    let file = scene.path("plan.json");
-    // Until the lock is lost, and the apply has had time to learn of it, no instance is launched, as
-    // EC2 wants to be asked less often.
+    let fixture = ApplyFixture::new();
+    let file = fixture.path("plan.json");
+    // EC2 throttles launches until the lock is lost and the apply has had time to detect it.
     let throttled = super::proxy::refusal_body("RequestLimitExceeded", "slow down");
     let lost: Arc<OnceLock<Instant>> = Arc::default();
     let seen = Arc::clone(&lost);
-    scene.aws.judge(move |call| {
-        let is_known = seen.get().is_some_and(|at| at.elapsed() > Duration::from_secs(2));
-        let waits = call.name() == "CreateFleet" && !is_known;
-        if waits { Fault::Answer(503, throttled.clone()) } else { Fault::None }
+    fixture.aws.set_fault_rule(move |call| {
+        let is_detected = seen.get().is_some_and(|at| at.elapsed() > Duration::from_secs(2));
+        let throttles = call.name() == "CreateFleet" && !is_detected;
+        if throttles { Fault::Answer(503, throttled.clone()) } else { Fault::None }
     });
     let conflict = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
         "reason":"Conflict","message":"the object has been modified","code":409}"#;
-    scene.api.judge(move |call| {
+    fixture.api.set_fault_rule(move |call| {
         if is_lease(&call.path) && call.method == "PUT" {
             lost.get_or_init(Instant::now);
             return Fault::Answer(409, conflict.to_owned());
         }
         Fault::None
     });
-    let ended = scene.run(&["apply", &file, "--auto-approve"]).output().expect("the program");
+    let ended = fixture.run(&["apply", &file, "--auto-approve"]).output().expect("the program");
     expect(7, &ended);
-    let launches = scene.aws.ledger().into_iter().filter(|row| row.call.name() == "CreateFleet");
+    let launches = fixture.aws.calls().into_iter().filter(|row| row.call.name() == "CreateFleet");
     assert!(launches.into_iter().all(|row| !row.arrived), "nothing is launched without the lock");
     runtime().block_on(async {
-        assert!(scene.launched().await.is_empty());
-        scene.api.judge(|_| Fault::None);
-        scene.aws.judge(|_| Fault::None);
-        let receipt = scene.apply(SignedDuration::ZERO).await.expect("not refused");
+        assert!(fixture.launched().await.is_empty());
+        fixture.api.set_fault_rule(|_| Fault::None);
+        fixture.aws.set_fault_rule(|_| Fault::None);
+        let receipt = fixture.apply(SignedDuration::ZERO).await.expect("not refused");
         assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-        scene.check().await;
+        fixture.check().await;
     });
 }
 
@@ -320,7 +327,7 @@ fn expired_list_continuation_restarts_the_list() {
     let upstream = config.cluster_url.to_string();
     let api = Proxy::start(&upstream);
     let mut expired = false;
-    api.judge(move |call| {
+    api.set_fault_rule(move |call| {
         if call.path.contains("/pods?") && call.path.contains("continue=") && !expired {
             expired = true;
             let gone = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
@@ -335,5 +342,5 @@ fn expired_list_continuation_restarts_the_list() {
     });
     assert_eq!(read.pods.len(), 3 * 1200);
     let uids: std::collections::BTreeSet<_> = read.pods.iter().map(|pod| &pod.uid).collect();
-    assert_eq!(uids.len(), read.pods.len(), "none twice");
+    assert_eq!(uids.len(), read.pods.len(), "each pod is listed once");
 }

@@ -1,4 +1,4 @@
-//! Watches that break, by an API server that does what it was told to.
+//! Tests of broken watches against a scripted API server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,48 +14,48 @@ use tokio::sync::mpsc;
 
 use super::cluster::runtime;
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of each wait.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the client waits for a word.
-const SILENCE: Duration = Duration::from_millis(600);
+/// Read timeout of the client.
+const READ_TIMEOUT: Duration = Duration::from_millis(600);
 
 const NODES: &str = "/api/v1/nodes";
 
-/// What the server does, one after the other; what comes after the last is like the last.
+/// A scripted action of the server. The last action of a script repeats.
 #[derive(Debug, Clone)]
 enum ServerAction {
-    /// It lists these nodes, at this version.
+    /// Lists these nodes at this resource version.
     List(&'static [&'static str], u32),
-    /// It watches: says this, and ends the watch.
-    Say(Vec<Json>),
-    /// It watches, says this, and nothing ever after.
-    Hang(Vec<Json>),
-    /// It answers nothing at all.
+    /// Sends these events and ends the watch.
+    SendAndEnd(Vec<Json>),
+    /// Sends these events and keeps the watch open without further events.
+    SendAndHang(Vec<Json>),
+    /// Sends no response.
     Silent,
-    /// It answers with this status.
+    /// Responds with this HTTP status.
     Refuse(u16),
 }
 
-/// An API server of nodes; of everything else it has none.
+/// An API server with nodes and without other objects.
 struct WatchServer {
     url: String,
-    acts: Mutex<BTreeMap<&'static str, Vec<ServerAction>>>,
-    /// What was asked of nodes.
-    asked: Mutex<Vec<String>>,
+    actions: Mutex<BTreeMap<&'static str, Vec<ServerAction>>>,
+    /// Paths of the requests for nodes, in order.
+    requests: Mutex<Vec<String>>,
 }
 
 impl WatchServer {
     fn start(lists: Vec<ServerAction>, watches: Vec<ServerAction>) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let acts = Mutex::new([("list", lists), ("watch", watches)].into());
-        let server = Arc::new(Self { url, acts, asked: Mutex::default() });
+        let actions = Mutex::new([("list", lists), ("watch", watches)].into());
+        let server = Arc::new(Self { url, actions, requests: Mutex::default() });
         let serving = Arc::clone(&server);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let serving = Arc::clone(&serving);
-                // A client that goes away in the middle is no failure of anybody here.
+                // A client may close its connection at any time.
                 std::thread::spawn(move || serving.serve(&stream).ok());
             }
         });
@@ -63,13 +63,13 @@ impl WatchServer {
     }
 
     fn next(&self, verb: &'static str) -> ServerAction {
-        let mut acts = self.acts.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = acts.get_mut(verb).expect("told");
+        let mut actions = self.actions.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = actions.get_mut(verb).expect("a script");
         if left.len() > 1 { left.remove(0) } else { left[0].clone() }
     }
 
-    fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn serve(&self, mut stream: &TcpStream) -> std::io::Result<()> {
@@ -87,44 +87,44 @@ impl WatchServer {
             let of_nodes = path.split('?').next() == Some(NODES);
             let watches = path.contains("watch=true");
             if of_nodes {
-                self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+                self.requests.lock().unwrap_or_else(PoisonError::into_inner).push(path);
             }
-            let act = match (of_nodes, watches) {
+            let action = match (of_nodes, watches) {
                 (true, true) => self.next("watch"),
                 (true, false) => self.next("list"),
-                (false, true) => ServerAction::Hang(Vec::new()),
+                (false, true) => ServerAction::SendAndHang(Vec::new()),
                 (false, false) => ServerAction::List(&[], 1),
             };
-            let (said, ends) = match act {
+            let (events, ends_watch) = match action {
                 ServerAction::List(names, version) => {
                     let items: Vec<Json> = names.iter().map(|name| node(name, version)).collect();
                     let version = version.to_string();
                     let list = json!({ "kind": "NodeList", "apiVersion": "v1",
                         "metadata": { "resourceVersion": version }, "items": items });
-                    write!(stream, "{}", whole(200, &list))?;
+                    write!(stream, "{}", http_response(200, &list))?;
                     continue;
                 }
                 ServerAction::Refuse(code) => {
                     let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure",
                         "message": "not now", "reason": "Down", "code": code });
-                    write!(stream, "{}", whole(code, &status))?;
+                    write!(stream, "{}", http_response(code, &status))?;
                     continue;
                 }
                 ServerAction::Silent => {
-                    std::thread::sleep(PATIENCE);
+                    std::thread::sleep(TIMEOUT);
                     return Ok(());
                 }
-                ServerAction::Say(said) => (said, true),
-                ServerAction::Hang(said) => (said, false),
+                ServerAction::SendAndEnd(events) => (events, true),
+                ServerAction::SendAndHang(events) => (events, false),
             };
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
             write!(stream, "{head}transfer-encoding: chunked\r\n\r\n")?;
-            for event in said {
+            for event in events {
                 let line = format!("{event}\n");
                 write!(stream, "{:x}\r\n{line}\r\n", line.len())?;
             }
-            if !ends {
-                std::thread::sleep(PATIENCE);
+            if !ends_watch {
+                std::thread::sleep(TIMEOUT);
                 return Ok(());
             }
             write!(stream, "0\r\n\r\n")?;
@@ -132,7 +132,7 @@ impl WatchServer {
     }
 }
 
-fn whole(code: u16, body: &Json) -> String {
+fn http_response(code: u16, body: &Json) -> String {
     let body = body.to_string();
     format!(
         "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -165,22 +165,22 @@ fn expired() -> Json {
     )
 }
 
-/// Waits until exactly these nodes are shown, and returns how often they were not shown at all.
-async fn until(watched: &WatchedCluster, names: &[&str]) -> u32 {
-    let (begun, mut errors) = (Instant::now(), 0);
+/// Waits until exactly the nodes `names` are observed. Returns the number of failed observations.
+async fn wait_for_nodes(watched: &WatchedCluster, names: &[&str]) -> u32 {
+    let (started, mut errors) = (Instant::now(), 0);
     loop {
         match watched.objects().await {
             Ok(objects) => {
-                let shown: Vec<String> =
+                let observed: Vec<String> =
                     objects.nodes.iter().map(|node| node.name.to_string()).collect();
-                if shown == names {
+                if observed == names {
                     return errors;
                 }
-                assert!(begun.elapsed() < PATIENCE, "{names:?}, not {shown:?}");
+                assert!(started.elapsed() < TIMEOUT, "{names:?}, not {observed:?}");
             }
             Err(error) => {
                 errors += 1;
-                assert!(begun.elapsed() < PATIENCE, "{names:?}: {error}");
+                assert!(started.elapsed() < TIMEOUT, "{names:?}: {error}");
             }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -188,13 +188,13 @@ async fn until(watched: &WatchedCluster, names: &[&str]) -> u32 {
 }
 
 fn watch(server: &WatchServer) -> WatchedCluster {
-    watch_for(server, SILENCE)
+    watch_for(server, READ_TIMEOUT)
 }
 
-/// Watches with a client that waits so long for a word.
-fn watch_for(server: &WatchServer, silence: Duration) -> WatchedCluster {
+/// Starts a watch with this read timeout.
+fn watch_for(server: &WatchServer, read_timeout: Duration) -> WatchedCluster {
     let config = Config::new(server.url.parse().expect("a URL"));
-    let kubernetes = Kubernetes::with_timeout(config, silence).expect("a client");
+    let kubernetes = Kubernetes::with_timeout(config, read_timeout).expect("a client");
     WatchedCluster::start(kubernetes, mpsc::channel(8).0)
 }
 
@@ -203,16 +203,16 @@ fn expired_watch_restarts_from_full_list() {
     let server = WatchServer::start(
         vec![ServerAction::List(&["a"], 5), ServerAction::List(&["b", "c"], 9)],
         vec![
-            // In the middle of it: what was told before counts until the list is there.
-            ServerAction::Say(vec![event("ADDED", &node("lost", 6)), expired()]),
-            ServerAction::Hang(vec![event("ADDED", &node("d", 10))]),
+            // The watch expires after an event. The event counts until the new list arrives.
+            ServerAction::SendAndEnd(vec![event("ADDED", &node("lost", 6)), expired()]),
+            ServerAction::SendAndHang(vec![event("ADDED", &node("d", 10))]),
         ],
     );
     runtime().block_on(async {
         let watched = watch(&server);
-        until(&watched, &["b", "c", "d"]).await;
-        let asked = server.asked();
-        let opened: Vec<&String> = asked.iter().filter(|p| p.contains("watch=true")).collect();
+        wait_for_nodes(&watched, &["b", "c", "d"]).await;
+        let requests = server.requests();
+        let opened: Vec<&String> = requests.iter().filter(|p| p.contains("watch=true")).collect();
         assert!(
             opened[0].contains("resourceVersion=5&") || opened[0].ends_with("resourceVersion=5")
         );
@@ -225,10 +225,10 @@ fn idle_watch_resumes_from_last_bookmark() {
     let server = WatchServer::start(
         vec![ServerAction::List(&["a"], 5)],
         vec![
-            ServerAction::Say(vec![bookmark(70)]),
-            // One that lags behind what was shown already takes nothing back.
-            ServerAction::Say(vec![event("ADDED", &node("b", 80)), bookmark(80)]),
-            ServerAction::Hang(vec![
+            ServerAction::SendAndEnd(vec![bookmark(70)]),
+            // A bookmark that is older than the observed state reverts nothing.
+            ServerAction::SendAndEnd(vec![event("ADDED", &node("b", 80)), bookmark(80)]),
+            ServerAction::SendAndHang(vec![
                 event("MODIFIED", &node("b", 81)),
                 event("DELETED", &node("a", 82)),
             ]),
@@ -236,10 +236,10 @@ fn idle_watch_resumes_from_last_bookmark() {
     );
     runtime().block_on(async {
         let watched = watch(&server);
-        until(&watched, &["b"]).await;
-        let asked = server.asked();
-        let from = |n: usize| asked.iter().filter(|p| p.contains("watch=true")).nth(n).cloned();
-        // A watch that was begun anew would begin at the version of a list.
+        wait_for_nodes(&watched, &["b"]).await;
+        let requests = server.requests();
+        let from = |n: usize| requests.iter().filter(|p| p.contains("watch=true")).nth(n).cloned();
+        // A new watch would start at the version of a list.
         for (n, version) in [(0, "5"), (1, "70"), (2, "80")] {
             let path = from(n).expect("a watch");
             assert!(path.contains(&format!("resourceVersion={version}")), "{n}: {path}");
@@ -255,30 +255,30 @@ fn silent_watch_expires_and_silent_server_is_an_error() {
             ServerAction::List(&["a"], 5),
             ServerAction::List(&["b"], 9),
         ],
-        vec![ServerAction::Hang(Vec::new())],
+        vec![ServerAction::SendAndHang(Vec::new())],
     );
     runtime().block_on(async {
         let watched = watch(&server);
-        until(&watched, &["a"]).await;
-        // Not a byte comes, though the list is another by now.
-        let begun = Instant::now();
-        until(&watched, &["b"]).await;
-        assert!(begun.elapsed() < SILENCE * 8, "{:?}", begun.elapsed());
+        wait_for_nodes(&watched, &["a"]).await;
+        // The watch is silent although the list has changed.
+        let started = Instant::now();
+        wait_for_nodes(&watched, &["b"]).await;
+        assert!(started.elapsed() < READ_TIMEOUT * 8, "{:?}", started.elapsed());
     });
     let server = WatchServer::start(
         vec![ServerAction::List(&["a"], 5), ServerAction::Refuse(503), ServerAction::Silent],
-        vec![ServerAction::Say(vec![expired()])],
+        vec![ServerAction::SendAndEnd(vec![expired()])],
     );
     runtime().block_on(async {
         let watched = watch(&server);
-        let begun = Instant::now();
-        // Never an empty cluster, nor the old one for ever.
+        let started = Instant::now();
+        // The cluster is never empty, and the old state is not served forever.
         loop {
             match watched.objects().await {
                 Ok(objects) => assert_eq!(objects.nodes.len(), 1),
                 Err(_) => break,
             }
-            assert!(begun.elapsed() < PATIENCE, "what cannot be read is shown");
+            assert!(started.elapsed() < TIMEOUT, "an unreadable cluster is observed");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(watched.objects().await.is_err(), "and it stays so");
@@ -287,42 +287,50 @@ fn silent_watch_expires_and_silent_server_is_an_error() {
 
 #[test]
 fn failing_watch_restarts_with_backoff() {
-    let at_once = || ServerAction::Say(Vec::new());
-    // What comes after some of them has the next begin at once.
-    let says = ServerAction::Say(vec![event("ADDED", &node("b", 6))]);
+    let ends_at_once = || ServerAction::SendAndEnd(Vec::new());
+    // An event after failed watches resets the backoff.
+    let event_watch = ServerAction::SendAndEnd(vec![event("ADDED", &node("b", 6))]);
     let server = WatchServer::start(
         vec![ServerAction::List(&["a"], 5), ServerAction::List(&["a", "b"], 6)],
-        vec![at_once(), at_once(), says, at_once()],
+        vec![ends_at_once(), ends_at_once(), event_watch, ends_at_once()],
     );
     runtime().block_on(async {
         let watched = watch(&server);
-        until(&watched, &["a", "b"]).await;
+        wait_for_nodes(&watched, &["a", "b"]).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let asked = server.asked();
-        let begun = asked.iter().filter(|path| path.contains("watch=true")).count();
-        // After 0.1, 0.3 and 0.7 s; and after 0.1, 0.3, 0.7, 1.5, 3.1 s.
-        assert!((6..=12).contains(&begun), "{begun}");
-        // What was told before such a watch is shown, or listed.
-        until(&watched, &["a", "b"]).await;
+        let requests = server.requests();
+        let started = requests.iter().filter(|path| path.contains("watch=true")).count();
+        // The watches start after 0.1, 0.3 and 0.7 s; after the reset, after 0.1, 0.3, 0.7, 1.5 and
+        // 3.1 s.
+        assert!((6..=12).contains(&started), "{started}");
+        // Events before a failed watch are kept or listed again.
+        wait_for_nodes(&watched, &["a", "b"]).await;
     });
 }
 
 #[test]
 fn state_is_relisted_after_failing_watches() {
-    // The last one lasts, and says nothing of what came while none of them told anything.
-    let at_once = || ServerAction::Say(Vec::new());
+    // The last watch stays open and sends none of the changes during the failed watches.
+    let ends_at_once = || ServerAction::SendAndEnd(Vec::new());
     let server = WatchServer::start(
         vec![ServerAction::List(&["a"], 5), ServerAction::List(&["a", "b"], 6)],
-        vec![at_once(), at_once(), at_once(), at_once(), ServerAction::Hang(Vec::new())],
+        vec![
+            ends_at_once(),
+            ends_at_once(),
+            ends_at_once(),
+            ends_at_once(),
+            ServerAction::SendAndHang(Vec::new()),
+        ],
     );
     runtime().block_on(async {
-        let watched = watch_for(&server, PATIENCE);
-        // After 0.1, 0.3, 0.7 and 1.5 s. Nobody asks meanwhile, who would be answered from a list of their own.
+        let watched = watch_for(&server, TIMEOUT);
+        // The watches restart after 0.1, 0.3, 0.7 and 1.5 s. No observation happens meanwhile: it
+        // would trigger a list of its own.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let shown = watched.objects().await.expect("it is shown");
-        let shown: Vec<&str> = shown.nodes.iter().map(|node| node.name.as_str()).collect();
-        assert_eq!(shown, ["a", "b"]);
-        let lists = server.asked().iter().filter(|path| !path.contains("watch=true")).count();
-        assert_eq!(lists, 2, "it is listed once, and shown from then on");
+        let observed = watched.objects().await.expect("observed");
+        let observed: Vec<&str> = observed.nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(observed, ["a", "b"]);
+        let lists = server.requests().iter().filter(|path| !path.contains("watch=true")).count();
+        assert_eq!(lists, 2, "one relist after the first list");
     });
 }

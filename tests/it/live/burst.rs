@@ -1,4 +1,4 @@
-//! Pods that come at once and wait for a node, and how soon a launch call follows the last of them.
+//! Measures the time from the last pod of a burst to its launch call.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,41 +9,41 @@ use serde_json::json;
 use super::cluster::post;
 use super::proxy::{Fault, Proxy};
 
-/// Pods of a burst, which have room on one instance.
+/// Number of pods in a burst. They fit on one instance.
 const PODS: usize = 3;
 
-/// Longest wait for a launch call.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Timeout for a launch call.
+const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Launch calls, by when they reached the account.
+/// Arrival times of the launch calls.
 pub(super) struct LaunchTimes(Arc<Mutex<Vec<Instant>>>);
 
 impl LaunchTimes {
-    /// Notes those that pass a proxy from now on; it does nothing else to any call.
-    pub(super) fn through(aws: &Proxy) -> Self {
+    /// Records the launch calls through a proxy from now on. No call is changed.
+    pub(super) fn record(aws: &Proxy) -> Self {
         let calls: Arc<Mutex<Vec<Instant>>> = Arc::default();
-        let seen = Arc::clone(&calls);
-        aws.judge(move |call| {
+        let recorded = Arc::clone(&calls);
+        aws.set_fault_rule(move |call| {
             if call.name() == "CreateFleet" {
-                seen.lock().expect("held").push(Instant::now());
+                recorded.lock().expect("held").push(Instant::now());
             }
             Fault::None
         });
         Self(calls)
     }
 
-    pub(super) fn made(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.0.lock().expect("held").len()
     }
 
-    /// Has the pods of a burst wait for a node; returns after how many milliseconds the launch call came.
-    pub(super) async fn after_burst(
+    /// Creates the pods of a burst. Returns the time until the launch call, in milliseconds.
+    pub(super) async fn delay_after_burst(
         &self,
         client: &Client,
         burst: usize,
-        said: impl Fn() -> String,
+        log: impl Fn() -> String,
     ) -> u128 {
-        let before = self.made();
+        let before = self.count();
         for n in 0..PODS {
             let pod = json!({
                 "apiVersion": "v1", "kind": "Pod",
@@ -55,12 +55,12 @@ impl LaunchTimes {
             });
             post(client, "/api/v1/namespaces/default/pods", &pod).await;
         }
-        let last = Instant::now();
-        while self.made() == before {
-            assert!(last.elapsed() < PATIENCE, "{}", said());
+        let burst_end = Instant::now();
+        while self.count() == before {
+            assert!(burst_end.elapsed() < TIMEOUT, "{}", log());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let called = self.0.lock().expect("held")[before];
-        called.saturating_duration_since(last).as_millis()
+        called.saturating_duration_since(burst_end).as_millis()
     }
 }

@@ -1,4 +1,4 @@
-//! The port `Cluster` over a real kube-apiserver.
+//! Tests of the Kubernetes adapter, the port `Cluster`, against a real kube-apiserver.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn pod_spec() -> Json {
     })
 }
 
-/// Grants what `deploy/kubernetes/rbac.yaml` says.
+/// Creates the roles of `deploy/kubernetes/rbac.yaml`.
 pub(super) async fn grant(client: &Client) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubernetes/rbac.yaml");
     let text = std::fs::read_to_string(path).expect("the roles");
@@ -66,8 +66,9 @@ pub(super) async fn grant(client: &Client) {
     }
 }
 
-/// One node, a Deployment with its `ReplicaSet` and two bound pods, a budget, a bare pod, storage.
-async fn populate(client: &Client) {
+/// Creates one node, a Deployment with its `ReplicaSet` and two bound pods, a bare pod and storage
+/// objects.
+async fn create_objects(client: &Client) {
     let node = json!({
         "metadata": { "name": "n1", "labels": { "tier": "web" } },
         "spec": { "providerID": "aws:///us-east-1a/i-0123456789abcdef0" }
@@ -120,11 +121,11 @@ async fn populate(client: &Client) {
     let mut spec = pod_spec();
     spec["nodeName"] = json!("n1");
     post(client, pods, &json!({ "metadata": { "name": "bare" }, "spec": spec })).await;
-    store(client).await;
+    create_storage(client).await;
 }
 
-/// A storage class, a claim, and what the node can attach.
-async fn store(client: &Client) {
+/// Creates a storage class, a claim and the attach limit of the node.
+async fn create_storage(client: &Client) {
     let class = json!({
         "metadata": { "name": "gp3" }, "provisioner": "ebs.csi.aws.com",
         "volumeBindingMode": "WaitForFirstConsumer"
@@ -147,7 +148,7 @@ async fn store(client: &Client) {
     post(client, "/apis/storage.k8s.io/v1/csinodes", &csi).await;
 }
 
-fn named<'o>(objects: &'o ClusterObjects, name: &str) -> &'o Pod {
+fn pod_named<'o>(objects: &'o ClusterObjects, name: &str) -> &'o Pod {
     objects.pods.iter().find(|pod| &*pod.name == name).expect("the pod")
 }
 
@@ -155,95 +156,97 @@ fn named<'o>(objects: &'o ClusterObjects, name: &str) -> &'o Pod {
 fn real_cluster_is_read_changed_and_locked() {
     let Some(plane) = ControlPlane::start() else { return };
     runtime().block_on(async {
-        // What the roles of `deploy/` do not allow fails here.
-        works(plane.config("admin").await, plane.config("apply").await).await;
+        // A call that the roles of `deploy/` do not allow fails here.
+        check_cluster(plane.config("admin").await, plane.config("apply").await).await;
     });
 }
 
-/// The same over the API that `fleetwright sandbox` serves: it stands in for the real one elsewhere.
+/// Runs the same checks against the API of `fleetwright sandbox`, which replaces the real one in
+/// other tests.
 #[cfg(feature = "sandbox")]
 #[test]
 fn sandbox_cluster_behaves_like_a_real_cluster() {
-    let config = super::sandbox_api::alone();
-    runtime().block_on(works(config.clone(), config));
+    let config = super::sandbox_api::empty();
+    runtime().block_on(check_cluster(config.clone(), config));
 }
 
-async fn works(admin: Config, apply: Config) {
+async fn check_cluster(admin: Config, apply: Config) {
     let client = Client::try_from(admin).expect("a client");
     grant(&client).await;
     let kubernetes = Kubernetes::from_config(apply).expect("a client");
     assert!(!kubernetes.cluster_uid().await.expect("a UID").as_str().is_empty());
-    populate(&client).await;
-    reads(&kubernetes).await;
-    cordons(&kubernetes).await;
-    cordons_beside_others(&kubernetes, &client).await;
-    evicts(&kubernetes, &client).await;
-    deletes(&kubernetes).await;
-    locks(&kubernetes).await;
+    create_objects(&client).await;
+    check_objects(&kubernetes).await;
+    check_cordons(&kubernetes).await;
+    check_cordons_with_other_writers(&kubernetes, &client).await;
+    check_evictions(&kubernetes, &client).await;
+    check_deletions(&kubernetes).await;
+    check_lease(&kubernetes).await;
 }
 
-async fn reads(kubernetes: &Kubernetes) {
+async fn check_objects(kubernetes: &Kubernetes) {
     let objects = kubernetes.objects().await.expect("read");
     assert_eq!(objects.unread, Vec::<String>::new());
     assert_eq!(objects.nodes.len(), 1);
     assert!(objects.nodes[0].ready);
     assert_eq!(objects.nodes[0].allocatable.cpu.0, 3920);
-    let pod = named(&objects, "api-1");
+    let pod = pod_named(&objects, "api-1");
     let owner = pod.owner.as_ref().expect("an owner");
     assert_eq!((owner.kind, &*owner.name), (WorkloadKind::Deployment, "api"));
     assert_eq!(pod.node, Some("n1".into()));
     let template = &objects.templates[&pod.template];
     assert_eq!(template.spec.node_name, None, "a scheduler bound it");
-    let bare = &objects.templates[&named(&objects, "bare").template];
-    assert_eq!(bare.spec.node_name.as_deref(), Some("n1"), "its maker chose the node");
+    let bare = &objects.templates[&pod_named(&objects, "bare").template];
+    assert_eq!(bare.spec.node_name.as_deref(), Some("n1"), "its creator chose the node");
     let workload = objects.workloads.iter().find(|w| &*w.id.name == "api").expect("listed");
     assert_eq!((workload.id.kind, workload.replicas), (WorkloadKind::Deployment, 2));
-    assert_eq!(objects.workloads.len(), 1, "what the Deployment owns is no workload of its own");
-    // Admission adds tolerations and a priority to a pod; what it asks for is what its owner says.
+    assert_eq!(objects.workloads.len(), 1, "the ReplicaSet of the Deployment is no workload");
+    // Admission adds tolerations and a priority to a pod. Its requests equal those of its owner.
     let of_owner = &objects.templates[workload.template.as_ref().expect("a template")];
     assert_eq!(of_owner.spec.containers, template.spec.containers);
     assert_eq!(of_owner.spec.node_selector, template.spec.node_selector);
     assert!(objects.storage.classes["gp3"].wait_for_first_consumer);
     assert!(objects.storage.claim(&"default".into(), "data").is_some());
     assert_eq!(objects.storage.attach_limits["n1"]["ebs.csi.aws.com"], 25);
-    let kept = serde_json::to_string(&objects.templates).expect("JSON");
-    assert!(!kept.contains("hunter2"), "no secret is kept");
-    reads_one(kubernetes, &objects).await;
+    let templates = serde_json::to_string(&objects.templates).expect("JSON");
+    assert!(!templates.contains("hunter2"), "templates hold no secrets");
+    check_one_node(kubernetes, &objects).await;
 }
 
-/// A node by itself is what is listed of it.
-async fn reads_one(kubernetes: &Kubernetes, objects: &ClusterObjects) {
+/// Checks that reading one node returns the same as the list.
+async fn check_one_node(kubernetes: &Kubernetes, objects: &ClusterObjects) {
     let now = kubernetes.node(&"n1".into()).await.expect("read");
     assert_eq!(now.node.as_ref(), objects.nodes.first());
     let on = |pod: &&Arc<Pod>| pod.node == Some("n1".into());
     let listed: BTreeSet<_> = objects.pods.iter().filter(on).map(|pod| &pod.uid).collect();
     let found: BTreeSet<_> = now.pods.iter().map(|pod| &pod.uid).collect();
     assert_eq!((found.len(), &found), (3, &listed));
-    let gone = kubernetes.node(&"n2".into()).await.expect("read");
-    assert_eq!((gone.node, gone.pods), (None, vec![]));
+    let missing = kubernetes.node(&"n2".into()).await.expect("read");
+    assert_eq!((missing.node, missing.pods), (None, vec![]));
 }
 
-async fn cordons(kubernetes: &Kubernetes) {
+async fn check_cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
     let drain = Some(CordonReason::Drain);
     let another = Node { uid: "another".into(), ..node.clone() };
     let another = kubernetes.cordon(&another, drain).await.expect("answered");
     assert_eq!(another, CordonOutcome::Outdated);
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
-    for mark in [drain, Some(CordonReason::Interruption), None] {
+    for reason in [drain, Some(CordonReason::Interruption), None] {
         let node = kubernetes.objects().await.expect("read").nodes.remove(0);
-        let written = kubernetes.cordon(&node, mark).await.expect("answered");
+        let written = kubernetes.cordon(&node, reason).await.expect("answered");
         assert_eq!(written, CordonOutcome::Written);
-        // By then it stands otherwise.
-        let again = kubernetes.cordon(&node, None).await.expect("answered");
-        assert_eq!(again, CordonOutcome::Outdated);
+        // The observed node is outdated by now.
+        let repeated = kubernetes.cordon(&node, None).await.expect("answered");
+        assert_eq!(repeated, CordonOutcome::Outdated);
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
-        assert_eq!((seen.unschedulable, seen.cordon_reason()), (mark.is_some(), mark));
+        assert_eq!((seen.unschedulable, seen.cordon_reason()), (reason.is_some(), reason));
     }
 }
 
-/// A node that others write: what says nothing of its cordon is in nobody's way, and what does is not overwritten.
-async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
+/// Checks cordons of a node that other clients write. Writes to other fields do not conflict. A
+/// cordon by another client is not overwritten.
+async fn check_cordons_with_other_writers(kubernetes: &Kubernetes, client: &Client) {
     const MERGE: &str = "application/merge-patch+json";
     let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
     let path = format!("/api/v1/nodes/{}", seen.name);
@@ -252,17 +255,19 @@ async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
             let report =
                 json!({ "metadata": { "annotations": { "example.com/beat": n.to_string() } } });
             send(client, "PATCH", &path, MERGE, &report).await;
-            // A hundred times more often than any kubelet.
+            // 100 times more often than a kubelet.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     let writes = async {
         let (mut written, mut tries) = (0, 0);
-        for (seen, mark) in
-            [(&seen, Some(CordonReason::Drain)), (&marked(&seen), None)].into_iter().cycle()
+        for (seen, reason) in
+            [(&seen, Some(CordonReason::Drain)), (&with_drain_cordon(&seen), None)]
+                .into_iter()
+                .cycle()
         {
-            // What is written all the time may be turned away, and never is it taken for changed.
-            while let Err(error) = kubernetes.cordon(seen, mark).await.map(|outcome| {
+            // A conflict is a transient error and never counts as an outdated node.
+            while let Err(error) = kubernetes.cordon(seen, reason).await.map(|outcome| {
                 assert_eq!(outcome, CordonOutcome::Written);
             }) {
                 assert!(error.is_transient() && tries < 100, "{error}");
@@ -276,42 +281,47 @@ async fn cordons_beside_others(kubernetes: &Kubernetes, client: &Client) {
     };
     tokio::select! { () = reports => {}, () = writes => {} }
 
-    let mark = |mark: Option<&str>| json!({ "annotations": { CORDONED_ANNOTATION: mark } });
-    let stands = |unschedulable: bool| json!({ "unschedulable": unschedulable });
-    for (seen, person) in [
-        // They cordon it, as `kubectl cordon` does: with what would have been our write nobody could tell whose it is.
-        (seen.clone(), json!({ "spec": stands(true) })),
-        // They take our cordon over, and they uncordon what we cordoned, as `kubectl uncordon` does.
-        (marked(&seen), json!({ "metadata": mark(None), "spec": stands(true) })),
-        (marked(&seen), json!({ "metadata": mark(Some("drain")), "spec": stands(false) })),
+    let annotation = |value: Option<&str>| json!({ "annotations": { CORDONED_ANNOTATION: value } });
+    let cordon = |unschedulable: bool| json!({ "unschedulable": unschedulable });
+    for (seen, patch) in [
+        // The user cordons the node, as `kubectl cordon` does. A write of Fleetwright would hide
+        // the owner of the cordon.
+        (seen.clone(), json!({ "spec": cordon(true) })),
+        // The user takes over the cordon of Fleetwright, or uncordons its node, as `kubectl
+        // uncordon` does.
+        (with_drain_cordon(&seen), json!({ "metadata": annotation(None), "spec": cordon(true) })),
+        (
+            with_drain_cordon(&seen),
+            json!({ "metadata": annotation(Some("drain")), "spec": cordon(false) }),
+        ),
     ] {
-        send(client, "PATCH", &path, MERGE, &person).await;
+        send(client, "PATCH", &path, MERGE, &patch).await;
         let before = kubernetes.objects().await.expect("read").nodes.remove(0);
-        for mark in [Some(CordonReason::Drain), Some(CordonReason::Interruption), None] {
-            let written = kubernetes.cordon(&seen, mark).await.expect("answered");
-            assert_eq!(written, CordonOutcome::Outdated, "{person}");
+        for reason in [Some(CordonReason::Drain), Some(CordonReason::Interruption), None] {
+            let written = kubernetes.cordon(&seen, reason).await.expect("answered");
+            assert_eq!(written, CordonOutcome::Outdated, "{patch}");
         }
         assert_eq!(kubernetes.objects().await.expect("read").nodes.remove(0), before);
     }
-    let as_before = json!({ "metadata": mark(None), "spec": stands(false) });
+    let as_before = json!({ "metadata": annotation(None), "spec": cordon(false) });
     send(client, "PATCH", &path, MERGE, &as_before).await;
 }
 
-/// Returns a node as it stands once it is cordoned for a drain.
-fn marked(node: &Node) -> Node {
+/// Returns the node with the cordon of a drain.
+fn with_drain_cordon(node: &Node) -> Node {
     let mut annotations = node.annotations.clone();
     annotations.insert(CORDONED_ANNOTATION.to_owned(), CordonReason::Drain.as_str().to_owned());
     Node { unschedulable: true, annotations, ..node.clone() }
 }
 
-async fn evicts(kubernetes: &Kubernetes, client: &Client) {
+async fn check_evictions(kubernetes: &Kubernetes, client: &Client) {
     let objects = kubernetes.objects().await.expect("read");
-    let pod = named(&objects, "api-1").clone();
-    // Its name, and another UID: the pod that is meant is gone, and the one that is there stays.
-    let gone = Pod { uid: "gone".into(), ..pod.clone() };
-    assert_eq!(kubernetes.evict(&gone).await, Ok(EvictOutcome::Evicted));
+    let pod = pod_named(&objects, "api-1").clone();
+    // The same name with another UID: the requested pod is gone, and the new pod must stay.
+    let missing = Pod { uid: "gone".into(), ..pod.clone() };
+    assert_eq!(kubernetes.evict(&missing).await, Ok(EvictOutcome::Evicted));
     let objects = kubernetes.objects().await.expect("read");
-    assert!(!named(&objects, "api-1").terminating, "the UID is a precondition");
+    assert!(!pod_named(&objects, "api-1").terminating, "the UID is a precondition");
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
     let budget = json!({
         "metadata": { "name": "api" },
@@ -330,49 +340,49 @@ async fn evicts(kubernetes: &Kubernetes, client: &Client) {
     send(client, "PATCH", &path, merge, &status).await;
     assert_eq!(kubernetes.evict(&pod).await, Ok(EvictOutcome::Evicted));
     let objects = kubernetes.objects().await.expect("read");
-    let left = objects.pods.iter().find(|found| found.uid == pod.uid);
-    assert!(left.is_none_or(|pod| pod.terminating), "it is on its way out");
+    let remaining = objects.pods.iter().find(|found| found.uid == pod.uid);
+    assert!(remaining.is_none_or(|pod| pod.terminating), "the pod is terminating");
 }
 
-async fn deletes(kubernetes: &Kubernetes) {
+async fn check_deletions(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
     let other = kubernetes.delete_node(&node.name, &"another".into()).await;
     assert!(other.is_err(), "another node");
     kubernetes.delete_node(&node.name, &node.uid).await.expect("deleted");
     assert!(kubernetes.objects().await.expect("read").nodes.is_empty());
-    kubernetes.delete_node(&node.name, &node.uid).await.expect("gone is no error");
+    kubernetes.delete_node(&node.name, &node.uid).await.expect("a missing node is no error");
 }
 
-async fn locks(kubernetes: &Kubernetes) {
+async fn check_lease(kubernetes: &Kubernetes) {
     let lease = |holder: &str| {
         LeaseLock::new(kubernetes, "kube-system", "fleetwright-apply", holder.to_owned())
     };
     let (first, second) = (lease("first"), lease("second"));
     let held = first.acquire(Timestamp::now()).await.expect("free");
     assert!(held.is_certain());
-    let taken = second.acquire(Timestamp::now()).await.expect_err("taken");
+    let refused = second.acquire(Timestamp::now()).await.expect_err("taken");
     assert!(
-        matches!(&taken, LeaseError::HeldByOther { holder, .. } if holder == "first"),
-        "{taken}"
+        matches!(&refused, LeaseError::HeldByOther { holder, .. } if holder == "first"),
+        "{refused}"
     );
     let renewed = first.renew(&held, Timestamp::now()).await.expect("renewed");
-    // Two processes of one name, as in one pod: the older one finds that it holds no more.
-    let namesake = lease("first");
-    let taken =
-        namesake.acquire(Timestamp::now()).await.expect("it goes by the name of the holder");
+    // Two processes have the same name, as in one pod. The older one detects that it no longer
+    // holds the lease.
+    let same_name = lease("first");
+    let taken = same_name.acquire(Timestamp::now()).await.expect("it has the name of the holder");
     assert!(taken.epoch > renewed.epoch, "no two holders have the same number");
-    let lost = first.renew(&renewed, Timestamp::now()).await.expect_err("in other hands");
+    let lost = first.renew(&renewed, Timestamp::now()).await.expect_err("another holder");
     assert!(matches!(lost, LeaseError::Lost { .. }), "{lost}");
-    namesake.release(&taken, Timestamp::now()).await.expect("given back");
+    same_name.release(&taken, Timestamp::now()).await.expect("released");
     let next = second.acquire(Timestamp::now()).await.expect("free again");
     assert!(next.epoch > held.epoch, "no two holders have the same number");
-    second.release(&next, Timestamp::now()).await.expect("given back");
-    one_of_two_takes_it(&lease("third"), &lease("fourth")).await;
+    second.release(&next, Timestamp::now()).await.expect("released");
+    check_concurrent_candidates(&lease("third"), &lease("fourth")).await;
 }
 
-/// Of two that take a lease at once one has it, whatever their clocks say; and that one keeps it though it is
-/// written to in between.
-async fn one_of_two_takes_it(third: &LeaseLock, fourth: &LeaseLock) {
+/// Checks that one of two concurrent candidates acquires a lease, independent of their clocks. The
+/// holder keeps it although another process writes to the lease.
+async fn check_concurrent_candidates(third: &LeaseLock, fourth: &LeaseLock) {
     let hours = |n: i64| {
         let at = Timestamp::now().checked_add(jiff::SignedDuration::from_hours(n));
         at.expect("a time")
@@ -381,21 +391,22 @@ async fn one_of_two_takes_it(third: &LeaseLock, fourth: &LeaseLock) {
     let (holder, held, other) = match (a, b) {
         (Ok(held), Err(error)) => (third, held, (fourth, error)),
         (Err(error), Ok(held)) => (fourth, held, (third, error)),
-        both => panic!("one, and not both or none: {both:?}"),
+        both => panic!("exactly one candidate must acquire the lease: {both:?}"),
     };
     let (other, error) = other;
     assert!(!matches!(error, LeaseError::Port(_)), "{error}");
-    // A clock that runs ahead by more than the lease lasts takes nothing: what counts is what was seen.
-    let taken = other.acquire(hours(9)).await.expect_err("it is held");
-    assert!(matches!(taken, LeaseError::HeldByOther { .. }), "{taken}");
-    other.request().await.expect("asked");
-    let renewed = holder.renew(&held, hours(-9)).await.expect("a question takes nothing");
+    // A clock that is ahead by more than the lease duration takes nothing: only observed renewals
+    // count.
+    let refused = other.acquire(hours(9)).await.expect_err("it is held");
+    assert!(matches!(refused, LeaseError::HeldByOther { .. }), "{refused}");
+    other.request().await.expect("requested");
+    let renewed = holder.renew(&held, hours(-9)).await.expect("a request takes nothing");
     assert!(renewed.is_certain() && renewed.requested_by().is_some());
-    // A renewal that was sent before that one, and arrives after it, is of the same hands.
-    let late = holder.renew(&held, hours(0)).await.expect("it is held still");
-    holder.release(&late, hours(0)).await.expect("given back");
-    let gone = holder.renew(&late, hours(0)).await.expect_err("what was given back is not held");
-    assert!(matches!(gone, LeaseError::Lost { .. }), "{gone}");
-    let asked = other.acquire(hours(0)).await.expect("it is left to whoever asked");
-    other.release(&asked, hours(0)).await.expect("given back");
+    // A renewal that was sent earlier and arrives later is of the same holder.
+    let late = holder.renew(&held, hours(0)).await.expect("it is still held");
+    holder.release(&late, hours(0)).await.expect("released");
+    let lost = holder.renew(&late, hours(0)).await.expect_err("a released lease is not held");
+    assert!(matches!(lost, LeaseError::Lost { .. }), "{lost}");
+    let requested = other.acquire(hours(0)).await.expect("the lease is free for its requester");
+    other.release(&requested, hours(0)).await.expect("released");
 }

@@ -1,4 +1,4 @@
-//! A control plane of one test: etcd and kube-apiserver on ports of their own, gone with it.
+//! The control plane of one test: etcd and kube-apiserver on free ports. It ends with the test.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -10,10 +10,10 @@ use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use tempfile::TempDir;
 
-/// Longest start of the control plane.
-const START_MAX: Duration = Duration::from_secs(90);
+/// Timeout for the start of the control plane.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Environment variable that names the folder of the binaries.
+/// Environment variable with the directory of the binaries.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 /// Controllers that workloads need.
@@ -28,10 +28,10 @@ pub(super) struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane; `None`, with the reason on stderr, where there are no binaries.
+    /// Starts a control plane. Returns `None`, with the reason on stderr, without the binaries.
     pub(super) fn start() -> Option<Self> {
         let Some(assets) = std::env::var_os(ASSETS).map(PathBuf::from) else {
-            super::not_run(&format!("{ASSETS} names no folder with etcd and kube-apiserver"));
+            super::not_run(&format!("{ASSETS} names no directory with etcd and kube-apiserver"));
             return None;
         };
         let directory = tempfile::tempdir().expect("a directory");
@@ -80,15 +80,15 @@ impl ControlPlane {
         Some(plane)
     }
 
-    /// Starts a control plane with controllers and the scheduler; `None`, with the reason on stderr,
-    /// where there are no binaries of all of them.
-    pub(super) fn start_whole() -> Option<Self> {
+    /// Starts a control plane with controllers and the scheduler. Returns `None`, with the reason
+    /// on stderr, if a binary is missing.
+    pub(super) fn start_with_controllers() -> Option<Self> {
         let mut plane = Self::start()?;
         let assets = PathBuf::from(std::env::var_os(ASSETS)?);
         let root = plane.directory.path();
         for (name, arguments) in [
             ("kube-scheduler", &[][..]),
-            // Neither the controller that waits for heartbeats nor any of a cloud.
+            // Without the node lifecycle controller and without cloud controllers.
             ("kube-controller-manager", &["--controllers", CONTROLLERS]),
         ] {
             let binary = assets.join(name);
@@ -104,7 +104,7 @@ impl ControlPlane {
         Some(plane)
     }
 
-    /// Returns where `kubectl proxy` serves the API without encryption, as `admin`.
+    /// Starts `kubectl proxy` as `admin`. Returns its unencrypted URL.
     pub(super) fn plain_url(&mut self) -> String {
         use std::io::{BufRead as _, BufReader};
         let assets = PathBuf::from(std::env::var_os(ASSETS).expect("checked when it started"));
@@ -117,15 +117,15 @@ impl ControlPlane {
             .spawn()
             .expect("kubectl");
         let mut line = String::new();
-        let said = process.stdout.take().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("it says where it serves");
+        let stdout = process.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it prints its address");
         self.processes.push(process);
         let (_, address) = line.trim().rsplit_once(' ').expect("an address");
         format!("http://{address}")
     }
 
-    /// Returns the configuration of `user`: `admin`, who may do anything, or `apply`, who may do what
-    /// `deploy/kubernetes/rbac.yaml` says.
+    /// Returns the client configuration of `user`: `admin` with all permissions, or `apply` with
+    /// the permissions of `deploy/kubernetes/rbac.yaml`.
     pub(super) async fn config(&self, user: &str) -> Config {
         let read = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let options =
@@ -135,17 +135,17 @@ impl ControlPlane {
 
     fn wait_until_ready(&self) {
         let runtime = super::cluster::runtime();
-        let until = Instant::now() + START_MAX;
+        let deadline = Instant::now() + START_TIMEOUT;
         runtime.block_on(async {
             let client = Client::try_from(self.config("admin").await).expect("a client");
             while !is_ready(&client).await {
-                assert!(Instant::now() < until, "no control plane: {}", self.last_words());
+                assert!(Instant::now() < deadline, "no control plane: {}", self.log_tail());
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }
         });
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let log = fs::read_to_string(self.directory.path().join("apiserver.log"));
         let log = log.unwrap_or_default();
         log.lines().rev().take(5).collect::<Vec<_>>().join("\n")
@@ -155,7 +155,7 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         for process in self.processes.iter_mut().rev() {
-            // It may have ended by itself.
+            // The process may have exited already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -168,11 +168,11 @@ async fn is_ready(client: &Client) -> bool {
 }
 
 fn free_ports<const N: usize>() -> [u16; N] {
-    let held: Vec<TcpListener> =
+    let sockets: Vec<TcpListener> =
         (0..N).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
     let ports: Vec<u16> =
-        held.iter().map(|held| held.local_addr().expect("an address").port()).collect();
-    ports.try_into().expect("as many as were asked for")
+        sockets.iter().map(|socket| socket.local_addr().expect("an address").port()).collect();
+    ports.try_into().expect("N ports")
 }
 
 fn start(command: &mut Command, log: &Path) -> Child {

@@ -1,5 +1,5 @@
-//! The loop over the wire: `fleetwright run --world live` against the world that `fleetwright sandbox`
-//! serves, a repository on disk, and moto's SQS.
+//! End-to-end tests of the controller: `fleetwright run --world live` with the world that
+//! `fleetwright sandbox` serves, a repository on disk, and SQS of moto.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::burst::LaunchTimes;
 use super::cluster::runtime;
-use super::controller_fixture::{ControllerFixture, ControllerProcess, PATIENCE, account};
+use super::controller_fixture::{ControllerFixture, ControllerProcess, TIMEOUT, account};
 use super::kubelets::get;
 use super::moto::Moto;
 use super::proxy::Fault;
@@ -22,51 +22,51 @@ use super::{measured, size};
 
 #[test]
 fn commits_add_and_remove_nodes_but_missing_repository_does_not() {
-    let scene = ControllerFixture::set("controller", None);
+    let fixture = ControllerFixture::new("controller", None);
     runtime().block_on(async {
-        let replica = scene.start("a");
-        scene.commit(3);
-        scene.until(3, &replica).await;
-        scene.commit(0);
-        scene.until(0, &replica).await;
-        scene.commit(2);
-        let nodes = scene.until(2, &replica).await;
-        // What cannot be read asks for nothing, and takes nothing away.
-        fs::rename(scene.bare(), scene.remote.path().join("away")).expect("renamed");
-        replica.says("cannot read the repository; nothing is removed because of it").await;
+        let replica = fixture.start("a");
+        fixture.commit(3);
+        fixture.wait_for_nodes(3, &replica).await;
+        fixture.commit(0);
+        fixture.wait_for_nodes(0, &replica).await;
+        fixture.commit(2);
+        let nodes = fixture.wait_for_nodes(2, &replica).await;
+        // An unreadable repository launches and removes nothing.
+        fs::rename(fixture.bare(), fixture.remote.path().join("away")).expect("renamed");
+        replica.wait_for_log("cannot read the repository; nothing is removed because of it").await;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(scene.nodes().await, nodes, "{}", replica.said());
-        fs::rename(scene.remote.path().join("away"), scene.bare()).expect("renamed");
-        scene.commit(3);
-        let more = scene.until(3, &replica).await;
+        assert_eq!(fixture.nodes().await, nodes, "{}", replica.read_log());
+        fs::rename(fixture.remote.path().join("away"), fixture.bare()).expect("renamed");
+        fixture.commit(3);
+        let more = fixture.wait_for_nodes(3, &replica).await;
         assert!(more.is_superset(&nodes));
-        let said = replica.end();
-        assert!(!said.contains("ERROR") && !said.contains("secret"), "{said}");
-        // What was given back is free at once.
+        let log = replica.end();
+        assert!(!log.contains("ERROR") && !log.contains("secret"), "{log}");
+        // A released lease is free at once.
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/fleetwright-apply";
-        let lease = get(&scene.client(), lease).await;
+        let lease = get(&fixture.client(), lease).await;
         assert_eq!(lease["spec"]["holderIdentity"], "");
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
-/// Returns where the page of a replica is.
-async fn page_of(replica: &ControllerProcess) -> String {
-    replica.says("The page is at http://").await;
-    let said = replica.said();
-    let page = said.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+/// Returns the address of the status page of a replica.
+async fn page_address(replica: &ControllerProcess) -> String {
+    replica.wait_for_log("The page is at http://").await;
+    let log = replica.read_log();
+    let page = log.split("http://").nth(1).and_then(|rest| rest.split('/').next());
     page.expect("an address").to_owned()
 }
 
-/// Waits until the page of a replica has all of that.
-async fn shows(replica: &ControllerProcess, parts: &[&str]) {
-    let (page, begun) = (page_of(replica).await, Instant::now());
+/// Waits until the status page of a replica contains all `parts`.
+async fn wait_for_page(replica: &ControllerProcess, parts: &[&str]) {
+    let (page, started) = (page_address(replica).await, Instant::now());
     loop {
-        let (_, html) = super::end_to_end::asks_page(&page, "/").await;
+        let (_, html) = super::end_to_end::get_page(&page, "/").await;
         if parts.iter().all(|part| html.contains(part)) {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{parts:?}\n{html}\n{}", replica.said());
+        assert!(started.elapsed() < TIMEOUT, "{parts:?}\n{html}\n{}", replica.read_log());
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -74,10 +74,10 @@ async fn shows(replica: &ControllerProcess, parts: &[&str]) {
 #[test]
 fn applied_changes_are_shown_by_standby_and_after_restart() {
     const PLANS: &str = "/apis/fleetwright.dev/v1alpha1/capacityplans";
-    let scene = ControllerFixture::set("controller", None);
+    let fixture = ControllerFixture::new("controller", None);
     runtime().block_on(async {
-        let client = scene.client();
-        let carried = async || {
+        let client = fixture.client();
+        let finished_plans = async || {
             let plans = get(&client, PLANS).await;
             let items = plans["items"].as_array().expect("a list").clone();
             let done = items.into_iter().filter(|plan| plan["status"]["finishedAt"].is_string());
@@ -85,213 +85,230 @@ fn applied_changes_are_shown_by_standby_and_after_restart() {
                 done.map(|plan| plan["metadata"]["name"].as_str().expect("a name").to_owned());
             names.collect::<BTreeSet<String>>()
         };
-        let until_carried = async |count: usize, replica: &ControllerProcess| {
-            let begun = Instant::now();
+        let wait_for_finished_plans = async |count: usize, replica: &ControllerProcess| {
+            let started = Instant::now();
             loop {
-                let carried = carried().await;
-                if carried.len() >= count {
-                    return carried;
+                let finished_plans = finished_plans().await;
+                if finished_plans.len() >= count {
+                    return finished_plans;
                 }
-                assert!(begun.elapsed() < PATIENCE, "{carried:?}\n{}", replica.said());
+                assert!(started.elapsed() < TIMEOUT, "{finished_plans:?}\n{}", replica.read_log());
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let first = scene.start("a");
-        scene.commit(2);
-        scene.until(2, &first).await;
-        let before = until_carried(1, &first).await;
-        // The second follows, and shows what the first did.
-        let second = scene.start("b");
+        let first = fixture.start("a");
+        fixture.commit(2);
+        fixture.wait_for_nodes(2, &first).await;
+        let before = wait_for_finished_plans(1, &first).await;
+        // The second replica is a standby and shows the applied changes of the first.
+        let second = fixture.start("b");
         let parts = ["id=\"history\"", "by its merge", "done</span>", "id=\"over-time\""];
-        shows(&second, &["standby of run/"]).await;
-        shows(&second, &parts).await;
+        wait_for_page(&second, &["standby of run/"]).await;
+        wait_for_page(&second, &parts).await;
         second.end();
         first.end();
-        // A life that knows nothing of it has done nothing, and shows it; what it does comes to it.
-        let third = scene.start("c");
-        shows(&third, &["<span class=\"badge\">leader</span>"]).await;
-        shows(&third, &parts).await;
-        scene.commit(0);
-        scene.until(0, &third).await;
-        let after = until_carried(before.len() + 1, &third).await;
+        // A new process shows the applied changes of its predecessors and adds its own.
+        let third = fixture.start("c");
+        wait_for_page(&third, &["<span class=\"badge\">leader</span>"]).await;
+        wait_for_page(&third, &parts).await;
+        fixture.commit(0);
+        fixture.wait_for_nodes(0, &third).await;
+        let after = wait_for_finished_plans(before.len() + 1, &third).await;
         assert!(after.is_superset(&before), "{before:?} {after:?}");
         third.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn interrupted_instance_is_replaced_before_acknowledgment() {
     let Some(moto) = Moto::start() else { return };
-    let scene = ControllerFixture::set("controller", Some(moto));
+    let fixture = ControllerFixture::new("controller", Some(moto));
     runtime().block_on(async {
-        let moto = scene.moto.as_ref().expect("it runs");
+        let moto = fixture.moto.as_ref().expect("it runs");
         moto.deploy(include_str!("../../../deploy/aws/queue.yaml"), "prod");
         let sqs = aws_sdk_sqs::Client::new(&account(moto.url()));
         let queue = sqs.get_queue_url().queue_name("prod").send().await.expect("a queue");
         let queue = queue.queue_url.expect("a URL");
-        let replica = scene.start("a");
-        scene.commit(2);
-        let before = scene.until(2, &replica).await;
-        let done = scene.effects().len();
-        let instance = scene.instances().await.into_values().flatten().next().expect("one");
+        let replica = fixture.start("a");
+        fixture.commit(2);
+        let before = fixture.wait_for_nodes(2, &replica).await;
+        let done = fixture.effects().len();
+        let instance = fixture.instances().await.into_values().flatten().next().expect("one");
         let send = sqs.send_message().queue_url(&queue).message_body("no event at all");
         send.send().await.expect("sent");
-        let ended = json!({ "instance-id": "i-0123456789abcdef0", "state": "terminated" });
-        moto.happens("EC2 Instance State-change Notification", &ended);
-        let warned = json!({ "instance-id": instance, "instance-action": "terminate" });
-        moto.happens("EC2 Spot Instance Interruption Warning", &warned);
-        replica.says(&format!("{instance} is terminating (spot-interruption)")).await;
-        let begun = Instant::now();
+        let terminated = json!({ "instance-id": "i-0123456789abcdef0", "state": "terminated" });
+        moto.put_event("EC2 Instance State-change Notification", &terminated);
+        let interruption = json!({ "instance-id": instance, "instance-action": "terminate" });
+        moto.put_event("EC2 Spot Instance Interruption Warning", &interruption);
+        replica.wait_for_log(&format!("{instance} is terminating (spot-interruption)")).await;
+        let started = Instant::now();
         loop {
-            let left = scene.instances().await.into_values().flatten().any(|id| id == instance);
-            if !left {
+            let remaining =
+                fixture.instances().await.into_values().flatten().any(|id| id == instance);
+            if !remaining {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "it stays\n{}", replica.said());
+            assert!(
+                started.elapsed() < TIMEOUT,
+                "the instance is still active\n{}",
+                replica.read_log()
+            );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        let after = scene.until(2, &replica).await;
+        let after = fixture.wait_for_nodes(2, &replica).await;
         assert_eq!(after.intersection(&before).count(), 1);
-        // Until it is seen to be gone it is told again.
-        let mut effects = scene.effects().split_off(done);
+        // Termination is requested again until the instance is observed to be gone.
+        let mut effects = fixture.effects().split_off(done);
         effects.dedup();
         assert_eq!(effects, ["CreateFleet", "TerminateInstances"]);
         let names = [
             QueueAttributeName::ApproximateNumberOfMessages,
             QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
         ];
-        let look = sqs.get_queue_attributes().queue_url(&queue);
-        let look = look.set_attribute_names(Some(names.into()));
-        let found = look.send().await.expect("attributes").attributes.expect("some");
+        let request = sqs.get_queue_attributes().queue_url(&queue);
+        let request = request.set_attribute_names(Some(names.into()));
+        let found = request.send().await.expect("attributes").attributes.expect("some");
         assert!(found.values().all(|count| count == "0"), "{found:?}");
-        let events = get(&scene.client(), "/api/v1/namespaces/default/events").await;
+        let events = get(&fixture.client(), "/api/v1/namespaces/default/events").await;
         assert!(events.to_string().contains("spot-interruption"), "{events}");
         replica.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn controller_crash_loop_converges_without_double_launch() {
-    let scene = ControllerFixture::set("controller", None);
+    let fixture = ControllerFixture::new("controller", None);
     runtime().block_on(async {
-        // Moments that differ, and are the same in every run.
+        // Deterministic pseudo-random times.
         let mut moment: u64 = 7;
         let kills = size("FLEETWRIGHT_KILLS", 6);
-        let begun = Instant::now();
+        let started = Instant::now();
         for replicas in [3, 6, 2, 5, 1, 4].into_iter().cycle().take(kills) {
-            scene.commit(replicas);
-            let replica = scene.start("a");
+            fixture.commit(replicas);
+            let replica = fixture.start("a");
             moment = (moment * 1_103_515_245 + 12_345) % 2_147_483_648;
             tokio::time::sleep(Duration::from_millis(700 + moment % 4_500)).await;
             replica.kill();
         }
-        measured(&format!("{kills} kills within {:?}", begun.elapsed()));
-        scene.commit(4);
-        let replica = scene.start("a");
-        // Of launches that an earlier life was about to ask for nobody knows what became of them; others wait so long.
-        let unheard = Duration::try_from(EC2_VISIBILITY_MAX).expect("not negative");
-        scene.until_within(PATIENCE + unheard, 4, &replica).await;
-        // Where the last life had more, those that are cordoned go within a while; a pod is on each of those that stay.
-        let begun = Instant::now();
+        measured(&format!("{kills} kills within {:?}", started.elapsed()));
+        fixture.commit(4);
+        let replica = fixture.start("a");
+        // The fate of launches that a killed process was about to request is unknown for this time.
+        // Other launches wait for it.
+        let visibility = Duration::try_from(EC2_VISIBILITY_MAX).expect("not negative");
+        fixture.wait_for_nodes_within(TIMEOUT + visibility, 4, &replica).await;
+        // Cordoned surplus nodes are removed within a while. Each remaining node has a pod.
+        let started = Instant::now();
         loop {
             tokio::time::sleep(Duration::from_secs(3)).await;
-            let (instances, nodes) = (scene.instances().await, scene.nodes().await);
+            let (instances, nodes) = (fixture.instances().await, fixture.nodes().await);
             assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
-            let mut occupied = scene.occupied().await;
-            occupied.sort_unstable();
-            if instances.len() == 4 && nodes.len() == 4 && nodes.iter().eq(&occupied) {
+            let mut nodes_of_running_pods = fixture.nodes_of_running_pods().await;
+            nodes_of_running_pods.sort_unstable();
+            if instances.len() == 4 && nodes.len() == 4 && nodes.iter().eq(&nodes_of_running_pods) {
                 break;
             }
-            let said = replica.said();
-            assert!(begun.elapsed() < PATIENCE, "{instances:?} {nodes:?} {occupied:?}\n{said}");
+            let log = replica.read_log();
+            assert!(
+                started.elapsed() < TIMEOUT,
+                "{instances:?} {nodes:?} {nodes_of_running_pods:?}\n{log}"
+            );
         }
         replica.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn standby_takes_over_when_leader_stops_or_dies() {
-    let scene = ControllerFixture::set("controller", None);
+    let fixture = ControllerFixture::new("controller", None);
     runtime().block_on(async {
-        let first = scene.start("a");
-        first.says("lease acquired").await;
-        let second = scene.start("b");
-        scene.commit(1);
-        scene.until(1, &first).await;
-        assert!(!second.said().contains("lease acquired"), "{}", second.said());
+        let first = fixture.start("a");
+        first.wait_for_log("lease acquired").await;
+        let second = fixture.start("b");
+        fixture.commit(1);
+        fixture.wait_for_nodes(1, &first).await;
+        assert!(!second.read_log().contains("lease acquired"), "{}", second.read_log());
         first.end();
-        second.says("lease acquired").await;
-        scene.commit(2);
-        scene.until(2, &second).await;
-        // One that dies holds the lease until that runs out, after a minute; this test takes as long.
-        let third = scene.start("c");
+        second.wait_for_log("lease acquired").await;
+        fixture.commit(2);
+        fixture.wait_for_nodes(2, &second).await;
+        // A killed leader holds the lease until it expires after one minute.
+        let third = fixture.start("c");
         tokio::time::sleep(Duration::from_secs(3)).await;
         second.kill();
-        scene.commit(3);
-        let begun = Instant::now();
-        while !third.said().contains("lease acquired") {
-            assert_eq!(scene.nodes().await.len(), 2, "nobody leads");
-            assert!(begun.elapsed() < PATIENCE * 2, "{}", third.said());
+        fixture.commit(3);
+        let started = Instant::now();
+        while !third.read_log().contains("lease acquired") {
+            assert_eq!(fixture.nodes().await.len(), 2, "no leader acts");
+            assert!(started.elapsed() < TIMEOUT * 2, "{}", third.read_log());
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert!(begun.elapsed() > Duration::from_secs(40), "nobody may take it sooner");
-        scene.until(3, &third).await;
-        let instances = scene.instances().await;
+        assert!(
+            started.elapsed() > Duration::from_secs(40),
+            "the lease is not taken before it expires"
+        );
+        fixture.wait_for_nodes(3, &third).await;
+        let instances = fixture.instances().await;
         assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
         third.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn ci_apply_gets_the_lock_and_its_receipt_serves_the_commit() {
-    let scene = ControllerFixture::set("ci", None);
+    let fixture = ControllerFixture::new("ci", None);
     runtime().block_on(async {
-        let replica = scene.start("a");
-        replica.says("nothing to change").await;
-        scene.commit(2);
-        replica.says("until CI has applied it").await;
+        let replica = fixture.start("a");
+        replica.wait_for_log("nothing to change").await;
+        fixture.commit(2);
+        replica.wait_for_log("until CI has applied it").await;
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert_eq!(scene.effects(), [""; 0], "what was merged is CI's\n{}", replica.said());
+        assert_eq!(fixture.effects(), [""; 0], "CI applies merged changes\n{}", replica.read_log());
         for arguments in [
             &["plan", "--world", "live", "--out", "plan.json"][..],
             &["apply", "plan.json", "--auto-approve"],
         ] {
-            let ran = scene.command(arguments).output().expect("the program");
-            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-            assert_eq!(ran.status.code(), Some(0), "{arguments:?}: {said}\n{}", replica.said());
+            let ran = fixture.command(arguments).output().expect("the program");
+            let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
+            assert_eq!(
+                ran.status.code(),
+                Some(0),
+                "{arguments:?}: {stderr}\n{}",
+                replica.read_log()
+            );
         }
-        assert_eq!(scene.effects(), ["CreateFleet"; 2]);
+        assert_eq!(fixture.effects(), ["CreateFleet"; 2]);
         let mut head = Command::new("git");
-        head.args(["rev-parse", "main"]).current_dir(scene.tree.path());
+        head.args(["rev-parse", "main"]).current_dir(fixture.tree.path());
         let head = head.output().expect("git").stdout;
         let head = String::from_utf8_lossy(&head).chars().take(12).collect::<String>();
-        replica.says(&format!("serving commit {head}")).await;
-        scene.until(2, &replica).await;
-        assert_eq!(scene.effects(), ["CreateFleet"; 2], "and nothing is left to do");
+        replica.wait_for_log(&format!("serving commit {head}")).await;
+        fixture.wait_for_nodes(2, &replica).await;
+        assert_eq!(fixture.effects(), ["CreateFleet"; 2], "the controller launches nothing more");
         replica.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn pod_burst_is_launched_within_a_fraction_of_a_second() {
     let bursts = size("FLEETWRIGHT_BURSTS", 5);
-    let scene = ControllerFixture::set("controller", None);
-    let launches = LaunchTimes::through(&scene.aws);
+    let fixture = ControllerFixture::new("controller", None);
+    let launches = LaunchTimes::record(&fixture.aws);
     runtime().block_on(async {
-        let replica = scene.start("a");
-        replica.says("nothing to change").await;
-        let client = scene.client();
+        let replica = fixture.start("a");
+        replica.wait_for_log("nothing to change").await;
+        let client = fixture.client();
         let mut waits = Vec::new();
         for burst in 0..bursts {
-            let begun = Instant::now();
-            waits.push(launches.after_burst(&client, burst, || replica.said()).await);
-            // As fast as the budget for launches fills again.
-            let rest = Duration::from_millis(700).saturating_sub(begun.elapsed());
+            let started = Instant::now();
+            waits.push(launches.delay_after_burst(&client, burst, || replica.read_log()).await);
+            // The pause matches the refill rate of the launch budget.
+            let rest = Duration::from_millis(700).saturating_sub(started.elapsed());
             tokio::time::sleep(rest).await;
         }
         waits.sort_unstable();
@@ -303,124 +320,134 @@ fn pod_burst_is_launched_within_a_fraction_of_a_second() {
             at(100)
         ));
         assert!(at(50) < 2_000, "{waits:?}");
-        let made = launches.made();
-        assert!(made >= bursts && made <= bursts + bursts / 10 + 1, "{made} calls");
+        let count = launches.count();
+        assert!(count >= bursts && count <= bursts + bursts / 10 + 1, "{count} calls");
         replica.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn messages_about_foreign_instances_are_all_deleted() {
     let messages = size("FLEETWRIGHT_MESSAGES", 1_000);
     let queue = Queue::start((0..messages).map(|n| {
-        let told = json!({
+        let event = json!({
             "source": "aws.ec2", "detail-type": "EC2 Instance State-change Notification",
             "detail": { "instance-id": format!("i-{n:017x}"), "state": "terminated" }
         });
-        told.to_string()
+        event.to_string()
     }));
-    let scene = ControllerFixture::queued("controller", Some(queue.url.clone()));
+    let fixture = ControllerFixture::with_queue("controller", Some(queue.url.clone()));
     runtime().block_on(async {
-        let replica = scene.start("a");
-        replica.says("lease acquired").await;
-        let begun = Instant::now();
-        while queue.look().left() > 0 {
-            let left = queue.look().left();
-            assert!(begun.elapsed() < PATIENCE, "{left} are left\n{}", replica.said());
+        let replica = fixture.start("a");
+        replica.wait_for_log("lease acquired").await;
+        let started = Instant::now();
+        while queue.state().remaining() > 0 {
+            let remaining = queue.state().remaining();
+            assert!(started.elapsed() < TIMEOUT, "{remaining} are left\n{}", replica.read_log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let took = begun.elapsed();
-        let calls = queue.look().calls.clone();
-        let again = queue.look().again;
+        let elapsed = started.elapsed();
+        let calls = queue.state().calls.clone();
+        let redelivered = queue.state().redelivered;
         measured(&format!(
-            "{messages} messages off the queue in {took:?}, {again} of them handed out twice: {calls:?}"
+            "{messages} messages deleted within {elapsed:?}, {redelivered} of them delivered twice: {calls:?}"
         ));
-        assert!(calls["DeleteMessageBatch"] < messages.div_ceil(4), "in bundles: {calls:?}");
-        assert_eq!(scene.effects(), [""; 0], "strangers are left alone");
+        assert!(calls["DeleteMessageBatch"] < messages.div_ceil(4), "in batches: {calls:?}");
+        assert_eq!(fixture.effects(), [""; 0], "foreign instances are not touched");
         replica.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
-/// Returns what was asked to be launched, by its token; a call that never arrived is none.
-fn launched(scene: &ControllerFixture) -> BTreeSet<String> {
-    let rows = scene.aws.ledger().into_iter().filter(|row| row.arrived);
+/// Returns the client tokens of the launch calls that arrived.
+fn launched(fixture: &ControllerFixture) -> BTreeSet<String> {
+    let rows = fixture.aws.calls().into_iter().filter(|row| row.arrived);
     let launches = rows.filter(|row| row.call.name() == "CreateFleet");
     launches.filter_map(|row| row.call.form.get("ClientToken").cloned()).collect()
 }
 
 #[test]
 fn crash_before_launch_reply_launches_once_despite_lag() {
-    let scene = ControllerFixture::set("controller", None);
-    scene.aws.lag(Duration::from_secs(4));
+    let fixture = ControllerFixture::new("controller", None);
+    fixture.aws.set_list_lag(Duration::from_secs(4));
     runtime().block_on(async {
-        let mut asked = 0;
-        // The call of each wave at which it dies; whether the call arrives.
+        let mut replicas = 0;
+        // Additional replicas, the launch call at which the process crashes, and true if the call
+        // arrives.
         for (more, call, arrives) in [(2, 1, true), (3, 2, true), (2, 1, false), (3, 3, true)] {
-            asked += more;
+            replicas += more;
             let mut calls = 0;
-            scene.aws.judge(move |asked| {
-                calls += u32::from(asked.name() == "CreateFleet");
-                match (calls == call && asked.name() == "CreateFleet", arrives) {
-                    (true, true) => Fault::DieAfter,
-                    (true, false) => Fault::DieBefore,
+            fixture.aws.set_fault_rule(move |request| {
+                calls += u32::from(request.name() == "CreateFleet");
+                match (calls == call && request.name() == "CreateFleet", arrives) {
+                    (true, true) => Fault::CrashAfter,
+                    (true, false) => Fault::CrashBefore,
                     (false, _) => Fault::None,
                 }
             });
-            scene.commit(asked);
-            let first = scene.start("a");
-            scene.aws.death().await;
+            fixture.commit(replicas);
+            let first = fixture.start("a");
+            fixture.aws.wait_for_crash().await;
             first.kill();
-            let again = scene.start("a");
-            let (begun, wanted) = (Instant::now(), usize::try_from(asked).expect("few"));
-            while scene.nodes().await.len() < wanted {
-                let there = scene.instances().await;
-                assert!(there.len() <= wanted, "{there:?} of {asked}\n{}", again.said());
-                assert!(begun.elapsed() < PATIENCE, "{there:?} of {asked}\n{}", again.said());
+            let second = fixture.start("a");
+            let (started, wanted) = (Instant::now(), usize::try_from(replicas).expect("few"));
+            while fixture.nodes().await.len() < wanted {
+                let there = fixture.instances().await;
+                assert!(there.len() <= wanted, "{there:?} of {replicas}\n{}", second.read_log());
+                assert!(
+                    started.elapsed() < TIMEOUT,
+                    "{there:?} of {replicas}\n{}",
+                    second.read_log()
+                );
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            again.end();
+            second.end();
         }
-        let instances = scene.instances().await;
+        let instances = fixture.instances().await;
         assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
-        let launched = launched(&scene);
-        assert_eq!(launched.len(), usize::try_from(asked).expect("few"), "each asked for once");
+        let launched = launched(&fixture);
+        assert_eq!(
+            launched.len(),
+            usize::try_from(replicas).expect("few"),
+            "each launch is requested once"
+        );
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
-/// Has it die while it asks for the second offering, whether or not that call arrives, and go on with another life.
-fn dies_at_the_second_offering(arrives: bool) {
-    let scene = ControllerFixture::set("controller", None);
-    scene.aws.lag(Duration::from_secs(4));
-    // The first offering has no capacity, once.
+/// Checks a crash during the launch call for the second offering, followed by a restart. `arrives`
+/// is true if EC2 receives the call.
+fn check_crash_at_second_offering(arrives: bool) {
+    let fixture = ControllerFixture::new("controller", None);
+    fixture.aws.set_list_lag(Duration::from_secs(4));
+    // The first offering has insufficient capacity once.
     let mut calls = 0;
-    scene.aws.judge(move |asked| {
-        calls += u32::from(asked.name() == "CreateFleet");
-        match (calls, asked.name() == "CreateFleet", arrives) {
+    fixture.aws.set_fault_rule(move |request| {
+        calls += u32::from(request.name() == "CreateFleet");
+        match (calls, request.name() == "CreateFleet", arrives) {
             (1, true, _) => Fault::Answer(
                 200,
                 super::proxy_additions::fleet_refused("InsufficientInstanceCapacity"),
             ),
-            (2, true, true) => Fault::DieAfter,
-            (2, true, false) => Fault::DieBefore,
+            (2, true, true) => Fault::CrashAfter,
+            (2, true, false) => Fault::CrashBefore,
             _ => Fault::None,
         }
     });
     runtime().block_on(async {
-        scene.commit(1);
-        let first = scene.start("a");
-        scene.aws.death().await;
+        fixture.commit(1);
+        let first = fixture.start("a");
+        fixture.aws.wait_for_crash().await;
         first.kill();
-        let (again, begun) = (scene.start("a"), Instant::now());
-        scene.until(1, &again).await;
-        // It knows what it asks for, and need not wait until EC2 must have shown it.
-        assert!(begun.elapsed() < Duration::from_mins(1), "{}", again.said());
+        let (second, started) = (fixture.start("a"), Instant::now());
+        fixture.wait_for_nodes(1, &second).await;
+        // The persisted request is retried without the wait for EC2 visibility.
+        assert!(started.elapsed() < Duration::from_mins(1), "{}", second.read_log());
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let there = scene.instances().await;
-        assert_eq!(there.len(), 1, "{there:?}\n{}", again.said());
-        let rows = scene.aws.ledger().into_iter();
+        let there = fixture.instances().await;
+        assert_eq!(there.len(), 1, "{there:?}\n{}", second.read_log());
+        let rows = fixture.aws.calls().into_iter();
         let tokens: Vec<String> = rows
             .filter(|row| row.call.name() == "CreateFleet")
             .filter_map(|row| row.call.form.get("ClientToken").cloned())
@@ -428,50 +455,50 @@ fn dies_at_the_second_offering(arrives: bool) {
         assert!(tokens.len() >= 3, "{tokens:?}");
         assert_ne!(tokens[0], tokens[1], "another offering is another token");
         assert!(tokens[2..].iter().all(|token| *token == tokens[1]), "{tokens:?}");
-        again.end();
+        second.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
 #[test]
 fn crash_during_second_offering_retries_that_offering() {
-    dies_at_the_second_offering(true);
-    dies_at_the_second_offering(false);
+    check_crash_at_second_offering(true);
+    check_crash_at_second_offering(false);
 }
 
 #[test]
 fn missing_repository_is_reported_and_awaited() {
-    let scene = ControllerFixture::set("controller", None);
+    let fixture = ControllerFixture::new("controller", None);
     runtime().block_on(async {
-        scene.commit(1);
-        let away = scene.remote.path().join("away");
-        fs::rename(scene.bare(), &away).expect("renamed");
-        let replica = scene.start("a");
-        replica.says("cannot start the controller, retrying").await;
-        let said = replica.said();
-        let page = said.split("http://").nth(1).and_then(|rest| rest.split('/').next());
-        let (code, text) = super::end_to_end::asks_page(page.expect("an address"), "/readyz").await;
+        fixture.commit(1);
+        let moved = fixture.remote.path().join("away");
+        fs::rename(fixture.bare(), &moved).expect("renamed");
+        let replica = fixture.start("a");
+        replica.wait_for_log("cannot start the controller, retrying").await;
+        let log = replica.read_log();
+        let page = log.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+        let (code, text) = super::end_to_end::get_page(page.expect("an address"), "/readyz").await;
         assert!(
             code == "503" && text.contains("the repository was not read yet: "),
             "{code} {text}"
         );
-        let (code, _) = super::end_to_end::asks_page(page.expect("an address"), "/healthz").await;
+        let (code, _) = super::end_to_end::get_page(page.expect("an address"), "/healthz").await;
         assert_eq!(code, "200", "a restart does not help");
-        assert_eq!(scene.aws.ledger().len(), 0, "nobody was asked for anything");
-        fs::rename(away, scene.bare()).expect("renamed");
-        scene.until(1, &replica).await;
+        assert_eq!(fixture.aws.calls().len(), 0, "no AWS call");
+        fs::rename(moved, fixture.bare()).expect("renamed");
+        fixture.wait_for_nodes(1, &replica).await;
         replica.end();
-        // One that is told to end while it waits ends in order.
-        fs::rename(scene.bare(), scene.remote.path().join("gone")).expect("renamed");
-        let replica = scene.start("b");
-        replica.says("cannot start the controller").await;
+        // A replica that waits for the repository shuts down cleanly.
+        fs::rename(fixture.bare(), fixture.remote.path().join("gone")).expect("renamed");
+        let replica = fixture.start("b");
+        replica.wait_for_log("cannot start the controller").await;
         replica.end();
     });
-    scene.sandbox.end();
+    fixture.sandbox.end();
 }
 
-/// Passes on to `to` what is sent to a port, from now on, until the process ends.
-fn pass_on(port: u16, to: &str) {
+/// Forwards connections on a local port to `to` until the test process ends.
+fn forward_port(port: u16, to: &str) {
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("it is free");
     let to = to.to_owned();
     std::thread::spawn(move || {
@@ -480,7 +507,7 @@ fn pass_on(port: u16, to: &str) {
             let ends = |stream: &TcpStream| stream.try_clone().expect("a stream");
             for (mut from, mut into) in [(ends(&stream), ends(&there)), (there, stream)] {
                 std::thread::spawn(move || {
-                    // Whichever end goes first, the other one goes with it.
+                    // If either side closes, the other side is closed as well.
                     let _ = std::io::copy(&mut from, &mut into);
                     let _ = into.shutdown(Shutdown::Both);
                 });
@@ -492,43 +519,47 @@ fn pass_on(port: u16, to: &str) {
 #[test]
 fn missing_api_server_is_reported_and_awaited() {
     const AT: &str = "The page is at http://";
-    let mut scene = ControllerFixture::set("controller", None);
-    // A port at which nobody listens yet.
+    let mut fixture = ControllerFixture::new("controller", None);
+    // A port without a listener.
     let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let port = free.expect("a port").port();
-    let served = scene.sandbox.url().trim_start_matches("http://").to_owned();
-    let text = fs::read_to_string(&scene.sandbox.kubeconfig).expect("read");
+    let served = fixture.sandbox.url().trim_start_matches("http://").to_owned();
+    let text = fs::read_to_string(&fixture.sandbox.kubeconfig).expect("read");
     let text = text.replace(&served, &format!("127.0.0.1:{port}"));
-    let elsewhere = scene.remote.path().join("kubeconfig");
-    fs::write(&elsewhere, text).expect("written");
-    let own = std::mem::replace(&mut scene.sandbox.kubeconfig, elsewhere);
+    let kubeconfig = fixture.remote.path().join("kubeconfig");
+    fs::write(&kubeconfig, text).expect("written");
+    let original = std::mem::replace(&mut fixture.sandbox.kubeconfig, kubeconfig);
     runtime().block_on(async {
-        scene.commit(2);
-        let replica = scene.start("a");
-        replica.says("cannot start the controller, retrying").await;
-        let said = replica.said();
-        let page = said.split(AT).nth(1).and_then(|rest| rest.split('/').next());
+        fixture.commit(2);
+        let replica = fixture.start("a");
+        replica.wait_for_log("cannot start the controller, retrying").await;
+        let log = replica.read_log();
+        let page = log.split(AT).nth(1).and_then(|rest| rest.split('/').next());
         let page = page.expect("an address");
         for _ in 0..3 {
-            let (code, text) = super::end_to_end::asks_page(page, "/readyz").await;
+            let (code, text) = super::end_to_end::get_page(page, "/readyz").await;
             assert_eq!(code, "503", "{text}");
-            let (code, _) = super::end_to_end::asks_page(page, "/healthz").await;
+            let (code, _) = super::end_to_end::get_page(page, "/healthz").await;
             assert_eq!(code, "200", "a restart does not help");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(scene.effects(), [""; 0], "nothing is launched over a cluster that nobody sees");
-        pass_on(port, &served);
-        scene.until(2, &replica).await;
-        // By now it listens at another port of its own choice.
-        let said = replica.said();
-        let page = said.rsplit(AT).next().and_then(|rest| rest.split('/').next());
+        assert_eq!(
+            fixture.effects(),
+            [""; 0],
+            "nothing is launched without an observation of the cluster"
+        );
+        forward_port(port, &served);
+        fixture.wait_for_nodes(2, &replica).await;
+        // The controller listens on another free port by now.
+        let log = replica.read_log();
+        let page = log.rsplit(AT).next().and_then(|rest| rest.split('/').next());
         let page = page.expect("an address");
-        let (code, text) = super::end_to_end::asks_page(page, "/readyz").await;
+        let (code, text) = super::end_to_end::get_page(page, "/readyz").await;
         assert_eq!(code, "200", "{text}");
-        let instances = scene.instances().await;
+        let instances = fixture.instances().await;
         assert!(instances.values().all(|ids| ids.len() == 1), "{instances:?}");
         replica.end();
     });
-    scene.sandbox.kubeconfig = own;
-    scene.sandbox.end();
+    fixture.sandbox.kubeconfig = original;
+    fixture.sandbox.end();
 }

@@ -1,4 +1,5 @@
-//! A tree, its repository, the world that `fleetwright sandbox` serves behind a proxy, and replicas of the loop.
+//! A fixture for controller tests: a tree and its repository, the world that `fleetwright sandbox`
+//! serves behind a proxy, and controller replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -18,8 +19,8 @@ use super::moto::Moto;
 use super::proxy::Proxy;
 use crate::sandbox::Sandbox;
 
-/// Longest wait for anything but the end of a lease.
-pub(super) const PATIENCE: Duration = Duration::from_mins(2);
+/// Timeout of each wait, except for the expiry of a lease.
+pub(super) const TIMEOUT: Duration = Duration::from_mins(2);
 
 const FLEET: &str = "\
 apiVersion: fleetwright.dev/v1
@@ -40,7 +41,7 @@ spec:
     queue: prod
 ";
 
-/// A pool of one type, and its class of nodes.
+/// A pool with one instance type, and its node class.
 pub(super) const POOLS: &str = "\
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -66,26 +67,26 @@ spec:
   securityGroupSelectorTerms: [{ tags: { fleet: web } }]
 ";
 
-/// A tree and its repository, and the world that the sandbox plays.
+/// A tree, its repository and a sandbox.
 pub(super) struct ControllerFixture {
     pub(super) sandbox: Sandbox,
-    /// In front of the account.
+    /// Proxy in front of the account.
     pub(super) aws: Proxy,
     pub(super) tree: TempDir,
     pub(super) remote: TempDir,
     pub(super) moto: Option<Moto>,
-    /// Where its queue is, if it has one.
+    /// Endpoint of SQS; `None` without an interruption queue.
     sqs: Option<String>,
 }
 
 impl ControllerFixture {
-    pub(super) fn set(by: &str, moto: Option<Moto>) -> Self {
+    pub(super) fn new(by: &str, moto: Option<Moto>) -> Self {
         let sqs = moto.as_ref().map(|moto| moto.url().to_owned());
-        Self { moto, ..Self::queued(by, sqs) }
+        Self { moto, ..Self::with_queue(by, sqs) }
     }
 
-    /// Sets one whose queue is served at `sqs`.
-    pub(super) fn queued(by: &str, sqs: Option<String>) -> Self {
+    /// Creates a fixture whose queue is served at `sqs`.
+    pub(super) fn with_queue(by: &str, sqs: Option<String>) -> Self {
         let (tree, remote) = (tempfile::tempdir(), tempfile::tempdir());
         let (tree, remote) = (tree.expect("a directory"), remote.expect("a directory"));
         let write = |name: &str, text: &str| fs::write(tree.path().join(name), text);
@@ -93,8 +94,7 @@ impl ControllerFixture {
         let fleet = if sqs.is_some() { fleet } else { fleet.replace("    queue: prod\n", "") };
         write("fleetwright.yaml", &fleet).expect("written");
         write("pools.yaml", POOLS).expect("written");
-        write("apps.yaml", &deployment("api", 0, ("pool", "general")).to_string())
-            .expect("written");
+        write("apps.yaml", &deployment("api", 0, "pool", "general").to_string()).expect("written");
         git(tree.path(), &["init", "-q", "-b", "main"]);
         let bare = remote.path().join("fleet.git");
         let bare_path = bare.to_str().expect("UTF-8");
@@ -102,19 +102,19 @@ impl ControllerFixture {
         git(tree.path(), &["remote", "add", "origin", bare_path]);
         let sandbox = Sandbox::start(tree.path());
         let aws = Proxy::start(sandbox.url());
-        let scene = Self { sandbox, aws, tree, remote, moto: None, sqs };
-        scene.push();
-        scene
+        let fixture = Self { sandbox, aws, tree, remote, moto: None, sqs };
+        fixture.push();
+        fixture
     }
 
     pub(super) fn bare(&self) -> PathBuf {
         self.remote.path().join("fleet.git")
     }
 
-    /// Changes a file of the tree.
+    /// Replaces a text in a file of the tree.
     pub(super) fn edit(&self, name: &str, from: &str, to: &str) {
         let file = self.tree.path().join(name);
-        let text = fs::read_to_string(&file).expect("it is there");
+        let text = fs::read_to_string(&file).expect("a file");
         assert!(text.contains(from), "{text}");
         fs::write(file, text.replace(from, to)).expect("written");
     }
@@ -125,9 +125,9 @@ impl ControllerFixture {
         git(self.tree.path(), &["push", "-q", "origin", "main"]);
     }
 
-    /// Commits so many pods, each of which fills a node.
+    /// Commits a Deployment of `replicas` pods. Each pod fills a node.
     pub(super) fn commit(&self, replicas: u32) {
-        let apps = deployment("api", replicas, ("pool", "general")).to_string();
+        let apps = deployment("api", replicas, "pool", "general").to_string();
         fs::write(self.tree.path().join("apps.yaml"), apps).expect("written");
         self.push();
     }
@@ -151,10 +151,10 @@ impl ControllerFixture {
         command
     }
 
-    /// Starts a replica.
+    /// Starts a controller replica.
     pub(super) fn start(&self, name: &str) -> ControllerProcess {
         let log = self.remote.path().join(format!("{name}.log"));
-        let said = File::options().create(true).append(true).open(&log).expect("a file");
+        let stderr = File::options().create(true).append(true).open(&log).expect("a file");
         let url = format!("file://{}", self.bare().display());
         let run = ["run", &url, "--ref", "main", "--world", "live", "--listen", "127.0.0.1:0"];
         let process = self
@@ -165,64 +165,65 @@ impl ControllerFixture {
                 "FLEETWRIGHT_LOG",
                 "warn,fleetwright::cli=info,fleetwright::controller::runtime=info",
             )
-            .stderr(said)
+            .stderr(stderr)
             .stdout(Stdio::null())
             .spawn()
             .expect("the program");
         ControllerProcess { process, log }
     }
 
-    /// Must be called where a runtime goes on.
+    /// Must be called within a Tokio runtime.
     pub(super) fn client(&self) -> Client {
         let config = kube::Config::new(self.sandbox.url().parse().expect("a URL"));
         Client::try_from(config).expect("a client")
     }
 
-    /// Returns the nodes that are Ready and take pods.
+    /// Returns the names of Ready nodes that are schedulable.
     pub(super) async fn nodes(&self) -> BTreeSet<String> {
         let found = get(&self.client(), "/api/v1/nodes").await;
         let all = found["items"].as_array().expect("a list").iter();
-        let open = |node: &&Json| node["spec"]["unschedulable"] != true && is_ready(node);
+        let schedulable = |node: &&Json| node["spec"]["unschedulable"] != true && is_ready(node);
         let name = |node: &Json| node["metadata"]["name"].as_str().expect("a name").to_owned();
-        all.filter(open).map(name).collect()
+        all.filter(schedulable).map(name).collect()
     }
 
-    /// Returns the nodes on which pods of the tree run, one for each pod.
-    pub(super) async fn occupied(&self) -> Vec<String> {
+    /// Returns the node name of each running pod of the tree.
+    pub(super) async fn nodes_of_running_pods(&self) -> Vec<String> {
         let found = get(&self.client(), "/api/v1/namespaces/default/pods").await;
         let pods = found["items"].as_array().expect("a list").iter();
         let running = pods.filter(|pod| pod["status"]["phase"] == "Running");
         running.filter_map(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Waits until so many nodes are there, and returns them.
-    pub(super) async fn until(
+    /// Waits until `count` nodes are Ready and schedulable. Returns their names.
+    pub(super) async fn wait_for_nodes(
         &self,
         count: usize,
         replica: &ControllerProcess,
     ) -> BTreeSet<String> {
-        self.until_within(PATIENCE, count, replica).await
+        self.wait_for_nodes_within(TIMEOUT, count, replica).await
     }
 
-    /// Waits for at most `patience` until so many nodes are there, and returns them.
-    pub(super) async fn until_within(
+    /// Waits for at most `timeout` until `count` nodes are Ready and schedulable. Returns their
+    /// names.
+    pub(super) async fn wait_for_nodes_within(
         &self,
-        patience: Duration,
+        timeout: Duration,
         count: usize,
         replica: &ControllerProcess,
     ) -> BTreeSet<String> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let nodes = self.nodes().await;
             if nodes.len() == count {
                 return nodes;
             }
-            assert!(begun.elapsed() < patience, "{count}, not {nodes:?}\n{}", replica.said());
+            assert!(started.elapsed() < timeout, "{count}, not {nodes:?}\n{}", replica.read_log());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Returns the ids of instances that run, by the change that launched them.
+    /// Returns the ids of active instances, by the change that launched them.
     pub(super) async fn instances(&self) -> BTreeMap<String, Vec<String>> {
         let ec2 = aws_sdk_ec2::Client::new(&account(self.sandbox.url()));
         let found = ec2.describe_instances().send().await.expect("a list");
@@ -241,9 +242,9 @@ impl ControllerFixture {
         by_change
     }
 
-    /// Returns the actions of AWS that were asked for and change instances, in order.
+    /// Returns the names of the arrived AWS calls that launch or terminate instances, in order.
     pub(super) fn effects(&self) -> Vec<String> {
-        let rows = self.aws.ledger().into_iter().filter(|row| row.arrived);
+        let rows = self.aws.calls().into_iter().filter(|row| row.arrived);
         let names = rows.map(|row| row.call.name());
         names.filter(|name| name == "CreateFleet" || name == "TerminateInstances").collect()
     }
@@ -255,45 +256,45 @@ fn is_ready(node: &Json) -> bool {
 }
 
 fn git(directory: &Path, arguments: &[&str]) {
-    let ran = Command::new("git")
+    let output = Command::new("git")
         .args(["-c", "user.name=test", "-c", "user.email=test@example.com"])
         .args(arguments)
         .current_dir(directory)
         .output()
         .expect("git");
-    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A replica that runs.
+/// A running controller replica.
 pub(super) struct ControllerProcess {
     process: Child,
     log: PathBuf,
 }
 
 impl ControllerProcess {
-    pub(super) fn said(&self) -> String {
+    pub(super) fn read_log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until it has said something.
-    pub(super) async fn says(&self, part: &str) {
-        let begun = Instant::now();
-        while !self.said().contains(part) {
-            assert!(begun.elapsed() < PATIENCE, "never {part}:\n{}", self.said());
+    /// Waits until the log contains `part`.
+    pub(super) async fn wait_for_log(&self, part: &str) {
+        let started = Instant::now();
+        while !self.read_log().contains(part) {
+            assert!(started.elapsed() < TIMEOUT, "never {part}:\n{}", self.read_log());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Ends it as Kubernetes does, which must go well.
+    /// Stops the replica by SIGTERM, as Kubernetes does. Its exit code must be 0. Returns its log.
     pub(super) fn end(mut self) -> String {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
-        let ended = self.process.wait().expect("it ends");
-        assert_eq!(ended.code(), Some(0), "{}", self.said());
-        self.said()
+        let status = self.process.wait().expect("it ends");
+        assert_eq!(status.code(), Some(0), "{}", self.read_log());
+        self.read_log()
     }
 
-    /// Ends it in the middle of whatever it does.
+    /// Kills the replica.
     pub(super) fn kill(mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("it ends");
@@ -302,13 +303,13 @@ impl ControllerProcess {
 
 impl Drop for ControllerProcess {
     fn drop(&mut self) {
-        // It has ended by itself where the test went well.
+        // The process has exited already if the test passes.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Returns how the account is reached at `url`.
+/// Returns the AWS configuration for the endpoint `url`.
 pub(super) fn account(url: &str) -> SdkConfig {
     let credentials = Credentials::new("test", "test", None, None, "test");
     SdkConfig::builder()

@@ -1,5 +1,5 @@
-//! End to end over the wire: the program itself plans, applies and plans again against moto and a real
-//! control plane, with real controllers and the real scheduler.
+//! End-to-end tests: the program plans, applies and plans again with moto and a real control plane,
+//! with real controllers and the real scheduler.
 
 mod controller;
 
@@ -84,7 +84,8 @@ nodeGroups:
 
 const GROUP: &str = "eksctl-prod-nodegroup-web-NodeGroup-1X";
 
-pub(super) fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json {
+/// Returns a Deployment whose pods run on nodes with the label.
+pub(super) fn deployment(name: &str, replicas: u32, label: &str, value: &str) -> Json {
     let labels = json!({ "app": name });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
@@ -92,7 +93,7 @@ pub(super) fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json
         "spec": {
             "replicas": replicas, "selector": { "matchLabels": labels },
             "template": { "metadata": { "labels": labels }, "spec": {
-                "nodeSelector": { wants.0: wants.1 },
+                "nodeSelector": { label: value },
                 "tolerations": [{ "key": "cheap", "operator": "Exists" }],
                 "containers": [{ "name": "main", "image": "main:1", "resources": {
                     "requests": { "cpu": "1500m", "memory": "1Gi" }
@@ -104,16 +105,16 @@ pub(super) fn deployment(name: &str, replicas: u32, wants: (&str, &str)) -> Json
 
 fn workloads(replicas: u32) -> Vec<Json> {
     vec![
-        deployment("api", replicas, ("pool", "general")),
-        deployment("batch", replicas, ("pool", "cheap")),
-        deployment("shop", replicas, ("role", "web")),
+        deployment("api", replicas, "pool", "general"),
+        deployment("batch", replicas, "pool", "cheap"),
+        deployment("shop", replicas, "role", "web"),
     ]
 }
 
-/// Asks the page for something, and returns the code and the text of the answer.
-async fn asks(page: &str, request: &str) -> (String, String) {
+/// Sends an HTTP request to the status page. Returns the status code and the body.
+async fn send_request(page: &str, request: &str) -> (String, String) {
     let (page, request) = (page.to_owned(), request.to_owned());
-    let asked = tokio::task::spawn_blocking(move || {
+    let response = tokio::task::spawn_blocking(move || {
         use std::io::{Read as _, Write as _};
         let mut stream = std::net::TcpStream::connect(page).expect("it listens");
         stream.write_all(request.as_bytes()).expect("sent");
@@ -121,34 +122,34 @@ async fn asks(page: &str, request: &str) -> (String, String) {
         stream.read_to_string(&mut text).expect("an answer");
         text
     });
-    let text = asked.await.expect("a result");
+    let text = response.await.expect("a result");
     let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
     (head.split(' ').nth(1).expect("a code").to_owned(), body.to_owned())
 }
 
-/// Asks the page for a path, and returns the code and the text of the answer.
-pub(super) async fn asks_page(page: &str, path: &str) -> (String, String) {
+/// Gets a path of the status page. Returns the status code and the body.
+pub(super) async fn get_page(page: &str, path: &str) -> (String, String) {
     let head = format!("GET {path} HTTP/1.1\r\nhost: {page}\r\nconnection: close\r\n\r\n");
-    asks(page, &head).await
+    send_request(page, &head).await
 }
 
-/// Returns the nodes that `kubectl get nodes` shows.
+/// Returns the lines of `kubectl get nodes`. All nodes must be Ready.
 pub(super) fn nodes(world: &LiveEnvironment) -> Vec<String> {
     let kubectl = Path::new(&std::env::var_os("KUBEBUILDER_ASSETS").expect("set")).join("kubectl");
-    let asked = Command::new(kubectl)
+    let response = Command::new(kubectl)
         .args(["get", "nodes", "--no-headers", "--kubeconfig"])
         .arg(&world.plane.kubeconfig)
         .output()
         .expect("kubectl");
-    let shown = String::from_utf8(asked.stdout).expect("text");
-    assert!(shown.lines().all(|line| line.contains(" Ready ")), "{shown}");
-    shown.lines().map(str::to_owned).collect()
+    let output = String::from_utf8(response.stdout).expect("text");
+    assert!(output.lines().all(|line| line.contains(" Ready ")), "{output}");
+    output.lines().map(str::to_owned).collect()
 }
 
-/// An account and a cluster, and the tree that says what is to run in them.
+/// An account, a cluster, and the tree of their desired state.
 pub(super) struct LiveEnvironment {
     pub(super) moto: Moto,
-    /// In front of it.
+    /// Proxy in front of moto.
     pub(super) aws: Proxy,
     pub(super) image: String,
     plane: ControlPlane,
@@ -167,8 +168,8 @@ impl LiveEnvironment {
         fs::write(tree.path().join("fleetwright.yaml"), FLEET).expect("written");
         let pools = POOLS.replace("IMAGE", &image);
         fs::write(tree.path().join("pools.yaml"), pools).expect("written");
-        make_cluster(&config, "prod").await;
-        make_group(&config, &ec2, &image).await;
+        create_cluster(&config, "prod").await;
+        create_group(&config, &ec2, &image).await;
         let client = Client::try_from(plane.config("admin").await).expect("a client");
         super::cluster::grant(&client).await;
         let labels = [
@@ -176,7 +177,8 @@ impl LiveEnvironment {
             ("alpha.eksctl.io/cluster-name", "prod"),
             ("alpha.eksctl.io/nodegroup-name", "web"),
         ];
-        let mut kubelets = Kubelets::new(ec2, client.clone(), "prod").of_group(GROUP, &labels);
+        let mut kubelets =
+            Kubelets::new(ec2, client.clone(), "prod").with_group_labels(GROUP, &labels);
         kubelets.round().await;
         let aws = Proxy::start(moto.url());
         let cache = tempfile::tempdir().expect("a directory");
@@ -189,20 +191,21 @@ impl LiveEnvironment {
         fs::write(self.tree.path().join("apps.yaml"), all.join("\n---\n")).expect("written");
     }
 
-    /// Changes pools and node classes of the tree.
+    /// Edits the pools and node classes of the tree.
     pub(super) fn edit_pools(&self, edit: impl FnOnce(&str) -> String) {
         let path = self.tree.path().join("pools.yaml");
         let text = fs::read_to_string(&path).expect("pools");
         fs::write(path, edit(&text)).expect("written");
     }
 
-    /// Returns the account, as whoever goes through the proxy sees it.
+    /// Returns the AWS configuration that connects through the proxy.
     pub(super) fn account(&self) -> aws_config::SdkConfig {
         let retry = aws_config::retry::RetryConfig::standard();
         self.moto.account().into_builder().endpoint_url(&self.aws.url).retry_config(retry).build()
     }
 
-    /// Does what a delivery tool would do, and waits until every pod runs.
+    /// Applies the workloads to the cluster, as a delivery tool does, and waits until all pods are
+    /// ready.
     pub(super) async fn deliver(&mut self, workloads: &[Json]) {
         let path = "/apis/apps/v1/namespaces/default/deployments";
         for workload in workloads {
@@ -220,7 +223,7 @@ impl LiveEnvironment {
             self.kubelets.round().await;
             let found = get(&self.client, path).await;
             let mut items = found["items"].as_array().expect("a list").iter();
-            if items.all(is_there) {
+            if items.all(is_complete) {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(250)).await;
@@ -228,7 +231,7 @@ impl LiveEnvironment {
         panic!("{}", get(&self.client, "/api/v1/events").await);
     }
 
-    /// Returns the program, told where everything is.
+    /// Returns a command of the program that connects to the cluster and the proxy.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
         command
@@ -245,8 +248,8 @@ impl LiveEnvironment {
         command
     }
 
-    /// Waits, while instances boot and pods come and go, until there are so many nodes.
-    async fn until_nodes(&mut self, count: usize, said: &Path) {
+    /// Runs the kubelets until the cluster has `count` nodes.
+    async fn wait_for_nodes(&mut self, count: usize, said: &Path) {
         for _ in 0..400 {
             self.kubelets.round().await;
             let found = get(&self.client, "/api/v1/nodes").await;
@@ -258,7 +261,7 @@ impl LiveEnvironment {
         panic!("not {count}: {:?}\n{}", nodes(self), fs::read_to_string(said).unwrap_or_default());
     }
 
-    /// Runs the program while instances boot and pods come and go.
+    /// Runs the program and the kubelets until the program ends.
     pub(super) async fn run(&mut self, arguments: &[&str]) -> Output {
         let mut command = self.command(arguments);
         let ended = tokio::task::spawn_blocking(move || command.output().expect("the program"));
@@ -268,7 +271,7 @@ impl LiveEnvironment {
         }
     }
 
-    /// Runs the program, which must end with `code`; returns what it printed.
+    /// Runs the program, which must end with `code`. Returns its standard output.
     pub(super) async fn expect(&mut self, code: i32, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -282,15 +285,15 @@ impl LiveEnvironment {
     }
 }
 
-/// Returns whether a Deployment has all its pods, and no more.
-fn is_there(deployment: &Json) -> bool {
+/// Returns true if a Deployment has exactly its desired number of ready pods.
+fn is_complete(deployment: &Json) -> bool {
     let status = &deployment["status"];
-    let wanted = &deployment["spec"]["replicas"];
-    let seen = status["observedGeneration"] == deployment["metadata"]["generation"];
-    seen && status["readyReplicas"] == *wanted && status["replicas"] == *wanted
+    let replicas = &deployment["spec"]["replicas"];
+    let is_observed = status["observedGeneration"] == deployment["metadata"]["generation"];
+    is_observed && status["readyReplicas"] == *replicas && status["replicas"] == *replicas
 }
 
-pub(super) async fn make_cluster(config: &aws_config::SdkConfig, name: &str) {
+pub(super) async fn create_cluster(config: &aws_config::SdkConfig, name: &str) {
     let vpc = aws_sdk_eks::types::VpcConfigRequest::builder().subnet_ids("subnet-1").build();
     aws_sdk_eks::Client::new(config)
         .create_cluster()
@@ -303,7 +306,7 @@ pub(super) async fn make_cluster(config: &aws_config::SdkConfig, name: &str) {
         .expect("an EKS cluster");
 }
 
-async fn make_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, image: &str) {
+async fn create_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, image: &str) {
     let data = RequestLaunchTemplateData::builder();
     let data = data.image_id(image).instance_type(InstanceType::M5Large).build();
     let template = ec2.create_launch_template().launch_template_name("web");
@@ -329,45 +332,48 @@ async fn make_group(config: &aws_config::SdkConfig, ec2: &aws_sdk_ec2::Client, i
         .expect("a group");
 }
 
-/// Makes the role of nodes, and the instance profile that holds it.
-pub(super) async fn make_role(config: &aws_config::SdkConfig) {
+/// Creates the role of nodes and its instance profile.
+pub(super) async fn create_role(config: &aws_config::SdkConfig) {
     let iam = aws_sdk_iam::Client::new(config);
     let role = iam.create_role().role_name("node").assume_role_policy_document("{}");
     role.send().await.expect("a role");
     let profile = iam.create_instance_profile().instance_profile_name("web");
     profile.send().await.expect("a profile");
-    let holds = iam.add_role_to_instance_profile().instance_profile_name("web").role_name("node");
-    holds.send().await.expect("it holds the role");
+    let attachment =
+        iam.add_role_to_instance_profile().instance_profile_name("web").role_name("node");
+    attachment.send().await.expect("an instance profile with the role");
 }
 
 #[test]
 fn preflight_reports_missing_permissions_then_passes() {
-    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
+    let (Some(plane), Some(moto)) = (ControlPlane::start_with_controllers(), Moto::start()) else {
+        return;
+    };
     runtime().block_on(async {
         let mut world = LiveEnvironment::start(moto, plane).await;
-        // moto knows no access entries.
-        world.aws.judge(|call| {
+        // moto has no EKS access entries.
+        world.aws.set_fault_rule(|call| {
             if call.path.contains("/access-entries/") {
                 let body = r#"{"__type":"ResourceNotFoundException","message":"no such entry"}"#;
                 return Fault::Answer(404, body.to_owned());
             }
             Fault::None
         });
-        let shown = world.expect(5, &["preflight"]).await;
-        assert!(shown.contains("MISSING  node class own: role of its nodes"), "{shown}");
-        assert!(shown.contains("account 123456789012"), "{shown}");
-        make_role(&world.moto.account()).await;
-        let shown = world.expect(5, &["preflight"]).await;
-        assert!(shown.contains("eksctl create accessentry --principal-arn"), "{shown}");
+        let output = world.expect(5, &["preflight"]).await;
+        assert!(output.contains("MISSING  node class own: role of its nodes"), "{output}");
+        assert!(output.contains("account 123456789012"), "{output}");
+        create_role(&world.moto.account()).await;
+        let output = world.expect(5, &["preflight"]).await;
+        assert!(output.contains("eksctl create accessentry --principal-arn"), "{output}");
         let map = json!({
             "metadata": { "name": "aws-auth" },
             "data": { "mapRoles": "- rolearn: arn:aws:iam::123456789012:role/node\n  username: x\n" }
         });
         post(&world.client, "/api/v1/namespaces/kube-system/configmaps", &map).await;
-        let shown = world.expect(0, &["preflight"]).await;
-        assert!(shown.contains("by the ConfigMap aws-auth"), "{shown}");
-        assert!(shown.contains("Everything is in place."), "{shown}");
-        world.aws.judge(|call| {
+        let output = world.expect(0, &["preflight"]).await;
+        assert!(output.contains("by the ConfigMap aws-auth"), "{output}");
+        assert!(output.contains("Everything is in place."), "{output}");
+        world.aws.set_fault_rule(|call| {
             let cluster = json!({ "cluster": {
                 "name": "prod", "version": "1.33", "endpoint": "https://embedded.invalid",
                 "certificateAuthority": { "data": "ZW1iZWRkZWQ=" },
@@ -379,11 +385,11 @@ fn preflight_reports_missing_permissions_then_passes() {
             }
             Fault::None
         });
-        let shown = world.expect(5, &["preflight"]).await;
-        assert!(shown.contains("MISSING  no EKS Auto Mode"), "{shown}");
-        assert!(shown.contains("general-purpose"), "{shown}");
-        // Nothing was launched by asking whether it may be.
-        let launches = world.aws.ledger().iter().filter(|row| {
+        let output = world.expect(5, &["preflight"]).await;
+        assert!(output.contains("MISSING  no EKS Auto Mode"), "{output}");
+        assert!(output.contains("general-purpose"), "{output}");
+        // Preflight checks launch nothing.
+        let launches = world.aws.calls().iter().filter(|row| {
             row.call.is_effect() && row.call.form.get("DryRun").is_none_or(|dry| dry != "true")
         }).count();
         assert_eq!(launches, 0);
@@ -392,16 +398,21 @@ fn preflight_reports_missing_permissions_then_passes() {
 
 #[test]
 fn applied_plan_leaves_an_empty_plan() {
-    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
+    let (Some(plane), Some(moto)) = (ControlPlane::start_with_controllers(), Moto::start()) else {
+        return;
+    };
     runtime().block_on(async {
         let mut world = LiveEnvironment::start(moto, plane).await;
-        // Growth: two nodes for `general`, two for `cheap`, one more member for the group.
+        // Scale up: two nodes for `general`, two for `cheap`, one more member for the group.
         world.commit(&workloads(2));
         let plan = world.path("plan.json");
-        let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
-        assert!(shown.contains("5 to add, 1 to change, 0 to destroy"), "{shown}");
+        let output = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
+        assert!(output.contains("5 to add, 1 to change, 0 to destroy"), "{output}");
         let text = fs::read_to_string(&plan).expect("a plan");
-        assert!(text.contains("embedded list prices, spot prices of EC2 ("), "what is live counts");
+        assert!(
+            text.contains("embedded list prices, spot prices of EC2 ("),
+            "the plan uses live prices"
+        );
         world.expect(0, &["apply", &plan, "--auto-approve"]).await;
         let events = get(&world.client, "/api/v1/namespaces/default/events").await.to_string();
         assert!(events.contains("the node is ready: ec2_instance.general"), "{events}");
@@ -409,16 +420,16 @@ fn applied_plan_leaves_an_empty_plan() {
         world.deliver(&workloads(2)).await;
         world.expect(0, &["plan", "--detailed-exitcode"]).await;
         assert_eq!(nodes(&world).len(), 6);
-        // What was saved plans the same without any credentials.
+        // The saved world contains no secrets.
         let saved = world.path("world.json");
         world.expect(0, &["observe", "--out", &saved]).await;
         let text = fs::read_to_string(&saved).expect("a world");
         assert!(!text.contains("secret"), "{text}");
-        // And back: every second pod goes, and its node.
+        // Scale down: half of the pods and their nodes are removed.
         world.commit(&workloads(1));
         world.deliver(&workloads(1)).await;
-        let shown = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
-        assert!(shown.contains("0 to add, 1 to change, 3 to destroy"), "{shown}");
+        let output = world.expect(2, &["plan", "--out", &plan, "--detailed-exitcode"]).await;
+        assert!(output.contains("0 to add, 1 to change, 3 to destroy"), "{output}");
         world.expect(0, &["apply", &plan, "--auto-approve"]).await;
         world.deliver(&workloads(1)).await;
         world.expect(0, &["plan", "--detailed-exitcode"]).await;

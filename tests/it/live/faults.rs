@@ -1,5 +1,5 @@
-//! What goes wrong outside stays bounded: the outcome says so, nothing is lost, and the same plan run
-//! again finishes.
+//! Tests of external faults against real services: each fault is bounded and reported in the
+//! outcome, nothing is lost, and a second apply of the same plan finishes.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use jiff::SignedDuration;
 
 use super::cluster::runtime;
 use super::control_plane::ControlPlane;
-use super::crash::{CrashFixture, bounds, machines, runs};
+use super::crash::{CrashFixture, bounds, instances, running_count};
 use super::end_to_end::nodes;
 use super::moto::Moto;
 use super::proxy::{Call, Fault, refusal_body};
 use super::proxy_additions::fleet_refused;
 
-/// How long the API server is gone.
-const GONE: Duration = Duration::from_secs(3);
+/// Duration of the API server outage.
+const OUTAGE: Duration = Duration::from_secs(3);
 
-/// Bounds that are soon reached.
-fn short() -> Bounds {
+/// Short bounds.
+fn short_bounds() -> Bounds {
     let seconds = SignedDuration::from_secs;
     Bounds { ready: seconds(4), drain: seconds(4), replicas: seconds(4), ..bounds() }
 }
@@ -27,60 +27,62 @@ fn is_launch(call: &Call) -> bool {
     call.name() == "CreateFleet"
 }
 
-fn given_up(receipt: &Receipt) -> usize {
+fn abandoned_count(receipt: &Receipt) -> usize {
     let outcomes = receipt.outcomes.iter();
-    outcomes.filter(|change| matches!(change.outcome, Outcome::GivenUp { .. })).count()
+    outcomes.filter(|change| matches!(change.outcome, Outcome::Abandoned { .. })).count()
 }
 
 #[test]
 fn external_faults_are_bounded_and_plan_finishes_later() {
-    let (Some(plane), Some(moto)) = (ControlPlane::start_whole(), Moto::start()) else { return };
+    let (Some(plane), Some(moto)) = (ControlPlane::start_with_controllers(), Moto::start()) else {
+        return;
+    };
     runtime().block_on(async {
-        let mut scene = Box::pin(CrashFixture::set(moto, plane)).await;
-        nowhere_any_capacity(&mut scene).await;
-        machines_that_never_join(&mut scene).await;
-        throttled_and_lost(&mut scene).await;
-        scene.check().await;
+        let mut fixture = Box::pin(CrashFixture::new(moto, plane)).await;
+        check_missing_capacity(&mut fixture).await;
+        check_instances_that_never_join(&mut fixture).await;
+        check_throttling_and_lost_replies(&mut fixture).await;
+        fixture.check().await;
     });
 }
 
-/// No instance comes, so none goes: nothing is drained.
-async fn nowhere_any_capacity(scene: &mut CrashFixture) {
-    scene.world.aws.judge(|call| {
+/// Checks that nothing is drained if no instance is launched.
+async fn check_missing_capacity(fixture: &mut CrashFixture) {
+    fixture.world.aws.set_fault_rule(|call| {
         if is_launch(call) {
             Fault::Answer(200, fleet_refused("InsufficientInstanceCapacity"))
         } else {
             Fault::None
         }
     });
-    let receipt = scene.run(short()).await.expect("nobody dies");
+    let receipt = fixture.run(short_bounds()).await.expect("no crash");
     assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
-    let evicted = scene.api.ledger().iter().any(|row| row.call.path.ends_with("/eviction"));
-    assert!(!evicted, "no pod was asked to leave");
-    assert_eq!(runs(&scene.world, "m5a.large").await, 0);
-    assert_eq!(nodes(&scene.world).len(), 4);
-    scene.world.aws.judge(|_| Fault::None);
+    let evicted = fixture.api.calls().iter().any(|row| row.call.path.ends_with("/eviction"));
+    assert!(!evicted, "no pod was evicted");
+    assert_eq!(running_count(&fixture.world, "m5a.large").await, 0);
+    assert_eq!(nodes(&fixture.world).len(), 4);
+    fixture.world.aws.set_fault_rule(|_| Fault::None);
 }
 
-/// They are given up after their bound, and terminated.
-async fn machines_that_never_join(scene: &mut CrashFixture) {
-    scene.world.kubelets.boots = false;
-    let receipt = scene.run(short()).await.expect("nobody dies");
+/// Checks that instances that never join are abandoned after their bound and terminated.
+async fn check_instances_that_never_join(fixture: &mut CrashFixture) {
+    fixture.world.kubelets.instances_join = false;
+    let receipt = fixture.run(short_bounds()).await.expect("no crash");
     assert_eq!(receipt.verdict, ApplyStatus::Partly, "{receipt:?}");
-    assert_eq!(given_up(&receipt), 3, "{receipt:?}");
-    let launched = machines(&scene.world).await;
+    assert_eq!(abandoned_count(&receipt), 3, "{receipt:?}");
+    let launched = instances(&fixture.world).await;
     let of_type =
         launched.iter().filter(|m| m.instance_type().is_some_and(|t| t.as_str() == "m5a.large"));
     assert_eq!(of_type.count(), 3, "each was launched once");
-    assert_eq!(runs(&scene.world, "m5a.large").await, 0, "and is gone");
-    scene.world.kubelets.boots = true;
+    assert_eq!(running_count(&fixture.world, "m5a.large").await, 0, "and is terminated");
+    fixture.world.kubelets.instances_join = true;
 }
 
-/// EC2 throttles, the first answer to each launch is lost, and the API server is gone for a while: all
-/// that is borne, and each instance comes once.
-async fn throttled_and_lost(scene: &mut CrashFixture) {
+/// Checks that each instance is launched once despite throttling, a lost launch reply and a
+/// temporary outage of the API server.
+async fn check_throttling_and_lost_replies(fixture: &mut CrashFixture) {
     let mut calls = 0;
-    scene.world.aws.judge(move |call| {
+    fixture.world.aws.set_fault_rule(move |call| {
         if !is_launch(call) {
             return Fault::None;
         }
@@ -91,19 +93,19 @@ async fn throttled_and_lost(scene: &mut CrashFixture) {
             _ => Fault::None,
         }
     });
-    let mut since = None;
-    scene.api.judge(move |call| {
-        // From a moment after the first look, which must be whole.
-        let begun = *since.get_or_insert_with(Instant::now);
-        let gone = begun.elapsed() > Duration::from_secs(1) && begun.elapsed() < GONE;
-        if gone && call.method == "GET" {
+    let mut outage_start = None;
+    fixture.api.set_fault_rule(move |call| {
+        // The outage starts after the first observation, which must be complete.
+        let started = *outage_start.get_or_insert_with(Instant::now);
+        let is_down = started.elapsed() > Duration::from_secs(1) && started.elapsed() < OUTAGE;
+        if is_down && call.method == "GET" {
             Fault::Answer(503, r#"{"kind":"Status","code":503,"message":"gone"}"#.to_owned())
         } else {
             Fault::None
         }
     });
-    let receipt = scene.run(bounds()).await.expect("nobody dies");
+    let receipt = fixture.run(bounds()).await.expect("no crash");
     assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:?}");
-    scene.world.aws.judge(|_| Fault::None);
-    scene.api.judge(|_| Fault::None);
+    fixture.world.aws.set_fault_rule(|_| Fault::None);
+    fixture.api.set_fault_rule(|_| Fault::None);
 }

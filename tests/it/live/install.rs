@@ -1,4 +1,4 @@
-//! What `deploy/kubernetes` installs, taken by a real kube-apiserver.
+//! Applies the manifests of `deploy/kubernetes` to a real kube-apiserver.
 
 use std::fs;
 
@@ -15,14 +15,14 @@ fn documents(file: &str) -> Vec<Json> {
     parts.map(|part| serde_saphyr::from_str(part).expect("YAML")).collect()
 }
 
-/// Returns where objects of a kind are posted.
+/// Returns the collection path of an object.
 fn collection(object: &Json) -> String {
     let version = object["apiVersion"].as_str().expect("a version");
     let kind = object["kind"].as_str().expect("a kind").to_ascii_lowercase();
     let api = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
-    let within = object["metadata"]["namespace"].as_str();
-    let within = within.map_or_else(String::new, |name| format!("namespaces/{name}/"));
-    format!("{api}/{within}{kind}s")
+    let namespace = object["metadata"]["namespace"].as_str();
+    let namespace = namespace.map_or_else(String::new, |name| format!("namespaces/{name}/"));
+    format!("{api}/{namespace}{kind}s")
 }
 
 #[test]
@@ -39,12 +39,12 @@ fn api_server_accepts_manifests_under_restricted_standard() {
                 pod = object["spec"]["template"].clone();
             }
         }
-        // The controllers that would make pods are not here, so that one is made as they would.
+        // No workload controller runs here, so that the test creates the pod itself.
         pod["metadata"]["name"] = json!("controller-1");
         let pods = "/api/v1/namespaces/fleetwright/pods";
         let made = post(&client, pods, &pod).await;
         assert_eq!(made["spec"]["priority"], 2_000_000_000);
-        // The standard is in force: what breaks it is refused.
+        // The Pod Security Standard is enforced: a pod that violates it is refused.
         pod["metadata"]["name"] = json!("controller-2");
         pod["spec"]["containers"][0]["securityContext"]["capabilities"] = json!({});
         let request = http::Request::post(pods)

@@ -1,6 +1,6 @@
-//! What a large cluster costs: time, memory and calls of a plan over it, and of a loop that keeps it.
+//! Measures a large cluster: time, memory and calls of a plan, and of the controller.
 //!
-//! `FLEETWRIGHT_NODES` and `FLEETWRIGHT_PODS` (of a node) say how large; what runs by itself is small.
+//! `FLEETWRIGHT_NODES` and `FLEETWRIGHT_PODS` (per node) set the size. The default is small.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,14 +15,14 @@ use tempfile::TempDir;
 use super::proxy::Proxy;
 use super::{measured, size};
 
-/// Longest wait for a plan.
-const PATIENCE: Duration = Duration::from_mins(20);
+/// Timeout for a plan.
+const TIMEOUT: Duration = Duration::from_mins(20);
 
-/// Most that either may hold, in MiB, whatever the build: what the readme quotes of a release build over 5,000 nodes, and
-/// as much again for one that is not optimized.
-const MEBIBYTES_MAX: u64 = 440;
+/// Maximum resident memory in MiB of the plan and of the controller, for any build. It is twice the
+/// value that the book quotes for a release build with 5,000 nodes.
+const MAX_MEBIBYTES: u64 = 440;
 
-/// Clock ticks a second, as the kernel counts the time of a process.
+/// Clock ticks per second of the CPU times in `/proc`.
 const TICKS: u64 = 100;
 
 const FLEET: &str = "\
@@ -57,19 +57,19 @@ spec:
   securityGroupSelectorTerms: [{ tags: { fleet: web } }]
 ";
 
-/// A cluster of so many nodes that is served, and the tree that asks for what runs there.
+/// A served cluster, and the tree of its workloads.
 struct LargeCluster {
     tree: TempDir,
-    /// In front of API server and account.
-    outside: Proxy,
-    /// The same without it: watches go on for long.
+    /// Proxy in front of the API server and the account.
+    proxy: Proxy,
+    /// URL without the proxy, for long watches.
     direct: String,
 }
 
 impl LargeCluster {
-    fn set(nodes: usize, pods: usize) -> Self {
+    fn new(nodes: usize, pods: usize) -> Self {
         let direct = super::sandbox_api::fleet(nodes, pods).cluster_url.to_string();
-        let outside = Proxy::start(&direct);
+        let proxy = Proxy::start(&direct);
         let tree = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| fs::write(tree.path().join(name), text);
         let labels = json!({ "app": "api" });
@@ -84,17 +84,17 @@ impl LargeCluster {
             ("fleetwright.yaml", FLEET),
             ("pools.yaml", POOLS),
             ("apps.yaml", &app.to_string()),
-            ("through", &kubeconfig(&outside.url)),
+            ("through", &kubeconfig(&proxy.url)),
             ("direct", &kubeconfig(direct.trim_end_matches('/'))),
         ] {
             write(name, text).expect("written");
         }
-        Self { tree, outside, direct }
+        Self { tree, proxy, direct }
     }
 
     fn start(&self, config: &str, arguments: &[&str], log: &Path) -> Child {
         let aws =
-            if config == "direct" { self.direct.trim_end_matches('/') } else { &self.outside.url };
+            if config == "direct" { self.direct.trim_end_matches('/') } else { &self.proxy.url };
         Command::new(env!("CARGO_BIN_EXE_fleetwright"))
             .args(arguments)
             .current_dir(self.tree.path())
@@ -113,7 +113,7 @@ impl LargeCluster {
     }
 }
 
-/// Returns a figure of a running process in MiB, as the kernel tells it.
+/// Returns a memory figure of a running process from `/proc`, in MiB.
 pub(super) fn mebibytes(process: &Child, figure: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
     let row = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
@@ -121,10 +121,10 @@ pub(super) fn mebibytes(process: &Child, figure: &str) -> u64 {
     kibibytes.unwrap_or(0) / 1024
 }
 
-/// Returns how long a process has run on any core, in ticks.
+/// Returns the CPU time of a process in clock ticks.
 fn ticks(process: &Child) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
-    // The name may hold spaces; what follows its bracket does not.
+    // The process name may contain spaces. The fields after its bracket do not.
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
@@ -132,49 +132,49 @@ fn ticks(process: &Child) -> u64 {
 #[test]
 fn large_cluster_stays_within_call_and_memory_limits() {
     let (nodes, pods) = (size("FLEETWRIGHT_NODES", 40), size("FLEETWRIGHT_PODS", 20));
-    let scene = LargeCluster::set(nodes, pods);
-    let log = scene.tree.path().join("log");
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    let (begun, mut most) = (Instant::now(), 0);
-    let mut plan = scene.start("through", &["plan"], &log);
+    let cluster = LargeCluster::new(nodes, pods);
+    let log = cluster.tree.path().join("log");
+    let read_log = || fs::read_to_string(&log).unwrap_or_default();
+    let (started, mut peak) = (Instant::now(), 0);
+    let mut plan = cluster.start("through", &["plan"], &log);
     let code = loop {
-        most = most.max(mebibytes(&plan, "VmHWM"));
+        peak = peak.max(mebibytes(&plan, "VmHWM"));
         if let Some(ended) = plan.try_wait().expect("it runs") {
             break ended.code();
         }
-        assert!(begun.elapsed() < PATIENCE, "{}", said());
+        assert!(started.elapsed() < TIMEOUT, "{}", read_log());
         std::thread::sleep(Duration::from_millis(20));
     };
-    assert_eq!(code, Some(0), "{}", said());
+    assert_eq!(code, Some(0), "{}", read_log());
     let mut calls: BTreeMap<String, usize> = BTreeMap::new();
-    for row in scene.outside.ledger() {
+    for row in cluster.proxy.calls() {
         let name = row.call.name();
         *calls.entry(name.split('?').next().unwrap_or_default().to_owned()).or_default() += 1;
     }
     measured(&format!(
-        "plan --world live over {nodes} nodes and {} pods: {:?}, {most} MiB, {} calls",
+        "plan --world live over {nodes} nodes and {} pods: {:?}, {peak} MiB, {} calls",
         nodes * pods,
-        begun.elapsed(),
+        started.elapsed(),
         calls.values().sum::<usize>()
     ));
-    assert!((1..=MEBIBYTES_MAX).contains(&most), "the plan held {most} MiB");
-    // Nothing is asked for each node or pod. Images are published one by one, for each kind of hardware.
-    let most_of = |name: &str| match name {
+    assert!((1..=MAX_MEBIBYTES).contains(&peak), "the plan used {peak} MiB");
+    // No call is made per node or pod. `GetParameter` is called for each kind of hardware.
+    let max_calls = |name: &str| match name {
         "GET /api/v1/nodes" | "GET /api/v1/pods" => usize::MAX,
         "GetParameter" => 6,
         _ => 4,
     };
-    let again: Vec<_> = calls.iter().filter(|(name, n)| **n > most_of(name)).collect();
-    assert!(again.is_empty(), "{again:?} of {calls:?}");
+    let excess: Vec<_> = calls.iter().filter(|(name, n)| **n > max_calls(name)).collect();
+    assert!(excess.is_empty(), "{excess:?} of {calls:?}");
 
-    let begun = Instant::now();
-    let mut replica = scene.start("direct", &["run", ".", "--world", "live"], &log);
-    while !said().contains("nothing to change") && !said().contains(" to add") {
-        assert!(begun.elapsed() < PATIENCE, "{}", said());
+    let started = Instant::now();
+    let mut replica = cluster.start("direct", &["run", ".", "--world", "live"], &log);
+    while !read_log().contains("nothing to change") && !read_log().contains(" to add") {
+        assert!(started.elapsed() < TIMEOUT, "{}", read_log());
         std::thread::sleep(Duration::from_millis(20));
     }
-    let first = begun.elapsed();
-    // What is small is looked at for a moment only, since nobody quotes it.
+    let first = started.elapsed();
+    // A small cluster is measured briefly: its value is not quoted.
     let idle = Duration::from_secs(if nodes > 1_000 { 30 } else { 1 });
     std::thread::sleep(idle);
     let (before, since) = (ticks(&replica), Instant::now());
@@ -188,9 +188,12 @@ fn large_cluster_stays_within_call_and_memory_limits() {
         mebibytes(&replica, "VmRSS"),
         mebibytes(&replica, "VmHWM"),
     ));
-    let held = mebibytes(&replica, "VmHWM");
-    assert!((1..=MEBIBYTES_MAX).contains(&held), "the loop held {held} MiB");
+    let controller_peak = mebibytes(&replica, "VmHWM");
+    assert!(
+        (1..=MAX_MEBIBYTES).contains(&controller_peak),
+        "the controller used {controller_peak} MiB"
+    );
     let id = replica.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
-    assert_eq!(replica.wait().expect("it ends").code(), Some(0), "{}", said());
+    assert_eq!(replica.wait().expect("it ends").code(), Some(0), "{}", read_log());
 }

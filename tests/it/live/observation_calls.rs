@@ -1,5 +1,5 @@
-//! How often the outside is asked by one look: as often for a large cluster as for a small one, but
-//! for pages.
+//! Counts the API calls of one observation. Their number is independent of the cluster size, apart
+//! from pages.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use fleetwright::apply::ports::Cluster;
 use super::cluster::runtime;
 use super::proxy::Proxy;
 
-/// Objects of a page.
+/// Objects per page.
 const PAGE: usize = 500;
 
-/// Returns how often each path is asked for by one look at a cluster of so many nodes.
-fn asked(nodes: usize, pods: usize) -> BTreeMap<String, usize> {
+/// Returns the number of calls by path, for one observation of a cluster with `nodes` nodes.
+fn calls_by_path(nodes: usize, pods: usize) -> BTreeMap<String, usize> {
     let config = super::sandbox_api::fleet(nodes, pods);
     let api = Proxy::start(&config.cluster_url.to_string());
     let cluster = kube::Config::new(api.url.parse().expect("a URL"));
@@ -22,18 +22,18 @@ fn asked(nodes: usize, pods: usize) -> BTreeMap<String, usize> {
     });
     assert_eq!((read.nodes.len(), read.pods.len()), (nodes, nodes * pods));
     assert_eq!(read.unread, Vec::<String>::new());
-    let mut asked = BTreeMap::new();
-    for row in api.ledger() {
+    let mut calls = BTreeMap::new();
+    for row in api.calls() {
         let path = row.call.path.split('?').next().unwrap_or_default().to_owned();
-        *asked.entry(path).or_default() += 1;
+        *calls.entry(path).or_default() += 1;
     }
-    asked
+    calls
 }
 
 #[test]
 fn observation_calls_grow_only_by_pages() {
-    let (small, large) = (asked(10, 10), asked(600, 4));
-    assert_eq!(small.len(), large.len(), "the same questions");
+    let (small, large) = (calls_by_path(10, 10), calls_by_path(600, 4));
+    assert_eq!(small.len(), large.len(), "the same paths");
     for (path, times) in &large {
         let pages = match path.as_str() {
             "/api/v1/nodes" => 600_usize.div_ceil(PAGE),

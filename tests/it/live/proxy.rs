@@ -1,9 +1,9 @@
-//! Stands between the program and the outside: keeps a ledger of what was asked for and answered, adds
-//! what moto lacks (client tokens that count, capacity that runs out, throttling), loses replies, and
-//! says when the process is to die. What it answers by itself is in `added.rs`.
+//! A proxy between the program and its servers. It records all calls, adds features that moto lacks
+//! (idempotency by client token, insufficient capacity, throttling), drops replies, and signals
+//! crashes of the process. `proxy_additions.rs` holds the responses that the proxy makes itself.
 //!
-//! It speaks HTTP/1.1 and knows no more of a request than its method, path and form or operation. Behind it may be
-//! moto, or `kubectl proxy` in front of a real API server.
+//! It speaks HTTP/1.1 and reads the method, path, form and operation of a request. The upstream
+//! server is moto, the sandbox, or `kubectl proxy` in front of a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::proxy_additions::ProxyAdditions;
 
-/// Actions of AWS that change something.
+/// AWS actions with effects.
 const CHANGES: [&str; 5] = [
     "CreateFleet",
     "CreateLaunchTemplate",
@@ -25,21 +25,21 @@ const CHANGES: [&str; 5] = [
     "TerminateInstances",
 ];
 
-/// A request, as far as anybody needs to know it.
+/// The parts of a request that tests need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) method: String,
     pub(super) path: String,
-    /// Fields of the form, signatures left out; empty where the body is none.
+    /// Fields of the form, or empty if the body is no form.
     pub(super) form: BTreeMap<String, String>,
-    /// The operation that a header names, without its service; empty where none does.
+    /// Operation in the header `x-amz-target`, without its service; empty without this header.
     pub(super) target: String,
-    /// The body of such an operation.
+    /// JSON body of a call with an operation header.
     pub(super) body: Json,
 }
 
 impl Call {
-    /// Returns the action of AWS, or method and path.
+    /// Returns the AWS action, or the method and path.
     pub(super) fn name(&self) -> String {
         if !self.target.is_empty() {
             return self.target.clone();
@@ -47,11 +47,11 @@ impl Call {
         self.form.get("Action").cloned().unwrap_or_else(|| format!("{} {}", self.method, self.path))
     }
 
-    /// Returns whether the call changes something.
+    /// Returns true if the call has an effect.
     pub(super) fn is_effect(&self) -> bool {
         match self.form.get("Action") {
             Some(action) => CHANGES.contains(&action.as_str()),
-            // The lock is no effect of a plan.
+            // A lease is no effect of a plan.
             None => {
                 ["POST", "PATCH", "PUT", "DELETE"].contains(&self.method.as_str())
                     && self.path.starts_with("/api/v1/")
@@ -60,53 +60,53 @@ impl Call {
     }
 }
 
-/// What happens to a call.
+/// The fault that is injected into a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is passed on.
+    /// The call is forwarded.
     None,
-    /// It never arrives, and this is answered: a status and a body.
+    /// The call is not forwarded. The proxy responds with this status and body.
     Answer(u16, String),
-    /// It arrives, and nobody hears of it.
+    /// The call is forwarded and its reply is dropped.
     LoseReply,
-    /// It never arrives: the process dies before.
-    DieBefore,
-    /// It arrives, and the process dies.
-    DieAfter,
+    /// The process crashes before the call is forwarded.
+    CrashBefore,
+    /// The process crashes after the call is forwarded.
+    CrashAfter,
 }
 
-/// Decides about each call, in order.
+/// Returns the fault of each call, in the order of the calls.
 pub(super) type FaultRule = Box<dyn FnMut(&Call) -> Fault + Send>;
 
-/// A call.
+/// A recorded call.
 #[derive(Debug, Clone)]
 pub(super) struct LoggedCall {
     pub(super) call: Call,
-    /// Whether it arrived.
+    /// True if the upstream server received the call.
     pub(super) arrived: bool,
 }
 
 struct ProxyState {
     upstream: String,
-    judge: Mutex<FaultRule>,
-    ledger: Mutex<Vec<LoggedCall>>,
-    /// What launches of a token asked for, and what was answered.
+    fault_rule: Mutex<FaultRule>,
+    calls: Mutex<Vec<LoggedCall>>,
+    /// First launch of each client token, and its response.
     tokens: Mutex<BTreeMap<String, (Call, Answer)>>,
-    /// For how long no list shows what was launched, and when each instance was.
-    lag: Mutex<Duration>,
-    young: Mutex<BTreeMap<String, Instant>>,
-    added: Mutex<ProxyAdditions>,
-    death: Notify,
+    /// Time after a launch during which lists omit the instance.
+    list_lag: Mutex<Duration>,
+    launched_at: Mutex<BTreeMap<String, Instant>>,
+    additions: Mutex<ProxyAdditions>,
+    crash: Notify,
 }
 
-/// A running proxy; it ends with the process of the tests.
+/// A running proxy. It ends with the test process.
 #[derive(Clone)]
 pub(super) struct Proxy {
     pub(super) url: String,
     inner: Arc<ProxyState>,
 }
 
-/// An answer, head and body.
+/// An HTTP response.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -131,48 +131,48 @@ impl Proxy {
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let inner = Arc::new(ProxyState {
             upstream,
-            judge: Mutex::new(Box::new(|_| Fault::None)),
-            ledger: Mutex::default(),
+            fault_rule: Mutex::new(Box::new(|_| Fault::None)),
+            calls: Mutex::default(),
             tokens: Mutex::default(),
-            lag: Mutex::default(),
-            young: Mutex::default(),
-            added: Mutex::default(),
-            death: Notify::new(),
+            list_lag: Mutex::default(),
+            launched_at: Mutex::default(),
+            additions: Mutex::default(),
+            crash: Notify::new(),
         });
         let serving = Arc::clone(&inner);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let serving = Arc::clone(&serving);
-                // A client that goes away in the middle is no failure of anybody here.
+                // A client may close its connection at any time.
                 std::thread::spawn(move || serving.serve(&stream).ok());
             }
         });
         Self { url, inner }
     }
 
-    /// Has `judge` decide about each call from now on.
-    pub(super) fn judge(&self, judge: impl FnMut(&Call) -> Fault + Send + 'static) {
-        *lock(&self.inner.judge) = Box::new(judge);
+    /// Sets the rule that injects faults into all further calls.
+    pub(super) fn set_fault_rule(&self, rule: impl FnMut(&Call) -> Fault + Send + 'static) {
+        *lock(&self.inner.fault_rule) = Box::new(rule);
     }
 
-    /// Has lists show instances only so long after their launch, as EC2 does under load.
-    pub(super) fn lag(&self, lag: Duration) {
-        *lock(&self.inner.lag) = lag;
+    /// Hides instances from lists for `list_lag` after their launch, as EC2 does under load.
+    pub(super) fn set_list_lag(&self, lag: Duration) {
+        *lock(&self.inner.list_lag) = lag;
     }
 
-    /// Changes what is added to the other side.
-    pub(super) fn add(&self, change: impl FnOnce(&mut ProxyAdditions)) {
-        change(&mut lock(&self.inner.added));
+    /// Edits the features that the proxy adds.
+    pub(super) fn edit_additions(&self, change: impl FnOnce(&mut ProxyAdditions)) {
+        change(&mut lock(&self.inner.additions));
     }
 
-    /// Returns what was asked for so far.
-    pub(super) fn ledger(&self) -> Vec<LoggedCall> {
-        lock(&self.inner.ledger).clone()
+    /// Returns the calls so far, in order.
+    pub(super) fn calls(&self) -> Vec<LoggedCall> {
+        lock(&self.inner.calls).clone()
     }
 
-    /// Waits until a call was one at which the process is to die.
-    pub(super) async fn death(&self) {
-        self.inner.death.notified().await;
+    /// Waits for a call with the fault `CrashBefore` or `CrashAfter`.
+    pub(super) async fn wait_for_crash(&self) {
+        self.inner.crash.notified().await;
     }
 }
 
@@ -185,80 +185,80 @@ impl ProxyState {
     fn serve(&self, stream: &TcpStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
         while let Some((call, raw)) = read_request(&mut reader)? {
-            let fault = (lock(&self.judge))(&call);
+            let fault = (lock(&self.fault_rule))(&call);
             let (arrived, answer) = match &fault {
                 Fault::Answer(status, body) => (false, Some(answer(*status, body))),
-                Fault::DieBefore => (false, None),
-                Fault::None => (true, Some(self.pass(&call, &raw)?)),
-                Fault::LoseReply | Fault::DieAfter => {
-                    self.pass(&call, &raw)?;
+                Fault::CrashBefore => (false, None),
+                Fault::None => (true, Some(self.respond(&call, &raw)?)),
+                Fault::LoseReply | Fault::CrashAfter => {
+                    self.respond(&call, &raw)?;
                     (true, None)
                 }
             };
-            lock(&self.ledger).push(LoggedCall { call, arrived });
-            if matches!(fault, Fault::DieBefore | Fault::DieAfter) {
-                self.death.notify_one();
+            lock(&self.calls).push(LoggedCall { call, arrived });
+            if matches!(fault, Fault::CrashBefore | Fault::CrashAfter) {
+                self.crash.notify_one();
             }
             match answer {
                 Some(answer) => (&*stream).write_all(&answer.bytes)?,
-                // Whoever waits for an answer sees the connection close.
+                // The client sees a closed connection.
                 None => return Ok(()),
             }
         }
         Ok(())
     }
 
-    /// Passes a request on; launches of one token are one launch.
-    fn pass(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
-        if let Some(answered) = lock(&self.added).answer(call) {
-            return Ok(answered);
+    /// Responds to a request from the additions or the upstream server.
+    fn respond(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
+        if let Some(reply) = lock(&self.additions).answer(call) {
+            return Ok(reply);
         }
-        let answered = self.pass_on(call, raw)?;
-        Ok(lock(&self.added).amend(call, answered))
+        let reply = self.forward_once(call, raw)?;
+        Ok(lock(&self.additions).extend_response(call, reply))
     }
 
-    /// Passes a request on as it is.
-    fn pass_on(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
+    /// Forwards a request. All launches with the same client token are one launch.
+    fn forward_once(&self, call: &Call, raw: &[u8]) -> io::Result<Answer> {
         if call.name() == "DescribeInstances" {
-            return Ok(self.without_young(self.forward(raw)?));
+            return Ok(self.without_recent_launches(self.forward(raw)?));
         }
         let token = call.form.get("ClientToken").filter(|_| call.name() == "CreateFleet");
         let Some(token) = token else { return self.forward(raw) };
-        // Held for as long as the launch takes, so that two of one token cannot both be the first.
+        // The lock is held during the launch, so that only one launch of a token is forwarded.
         let mut tokens = lock(&self.tokens);
-        if let Some((asked, answered)) = tokens.get(token) {
+        if let Some((asked, reply)) = tokens.get(token) {
             if asked.form != call.form {
                 let message = "Client token was used before with other parameters";
                 return Ok(refusal(400, "IdempotentParameterMismatch", message));
             }
-            return Ok(answered.clone());
+            return Ok(reply.clone());
         }
-        let answered = self.forward(raw)?;
-        if answered.status == 200 {
-            let text = answered.text();
+        let reply = self.forward(raw)?;
+        if reply.status == 200 {
+            let text = reply.text();
             let ids = text.split(['<', '>']).filter(|word| word.starts_with("i-"));
             let now = Instant::now();
-            lock(&self.young).extend(ids.map(|id| (id.to_owned(), now)));
-            tokens.insert(token.clone(), (call.clone(), answered.clone()));
+            lock(&self.launched_at).extend(ids.map(|id| (id.to_owned(), now)));
+            tokens.insert(token.clone(), (call.clone(), reply.clone()));
         }
-        Ok(answered)
+        Ok(reply)
     }
 
-    /// Leaves instances out of a list that were launched just now.
-    fn without_young(&self, answered: Answer) -> Answer {
-        let lag = *lock(&self.lag);
-        let young = lock(&self.young).clone();
-        let young: Vec<String> = young
+    /// Removes recently launched instances from a list.
+    fn without_recent_launches(&self, reply: Answer) -> Answer {
+        let lag = *lock(&self.list_lag);
+        let launches = lock(&self.launched_at).clone();
+        let hidden: Vec<String> = launches
             .into_iter()
             .filter(|(_, at)| at.elapsed() < lag)
             .map(|(id, _)| format!("<item><instanceId>{id}</instanceId>"))
             .collect();
-        let text = String::from_utf8_lossy(&answered.bytes).into_owned();
-        let Some((_, body)) = text.split_once("\r\n\r\n").filter(|_| !young.is_empty()) else {
-            return answered;
+        let text = String::from_utf8_lossy(&reply.bytes).into_owned();
+        let Some((_, body)) = text.split_once("\r\n\r\n").filter(|_| !hidden.is_empty()) else {
+            return reply;
         };
         let mut body = body.to_owned();
-        for begin in young
+        for begin in hidden
             .iter()
             .filter_map(|item| body.find(item.as_str()))
             .collect::<BTreeSet<_>>()
@@ -268,7 +268,7 @@ impl ProxyState {
             let end = end_of_item(&body, begin);
             body.replace_range(begin..end, "");
         }
-        answer(answered.status, &body)
+        answer(reply.status, &body)
     }
 
     fn forward(&self, raw: &[u8]) -> io::Result<Answer> {
@@ -284,7 +284,7 @@ impl ProxyState {
     }
 }
 
-/// Returns where the item ends that begins at `begin`, with the items in it.
+/// Returns the end of the item that begins at `begin`, with its nested items.
 fn end_of_item(body: &str, begin: usize) -> usize {
     let (mut depth, mut at) = (0_usize, begin);
     loop {
@@ -301,7 +301,7 @@ fn end_of_item(body: &str, begin: usize) -> usize {
     }
 }
 
-/// Returns an error as EC2 writes it.
+/// Returns an error response of EC2.
 pub(super) fn refusal_body(code: &str, message: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Response><Errors><Error><Code>{code}</Code>\
@@ -323,8 +323,8 @@ pub(super) fn answer(status: u16, body: &str) -> Answer {
     Answer { status, bytes: [head.as_bytes(), body.as_bytes()].concat() }
 }
 
-/// Reads a request; `None` at the end of the connection. What is passed on asks for a connection of
-/// its own, so that its end is the end of the answer.
+/// Reads a request. Returns `None` at the end of the connection. Forwarded requests close their
+/// connection, so that its end is the end of the response.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(Call, Vec<u8>)>> {
     let mut first = String::new();
     if reader.read_line(&mut first)? == 0 {
@@ -356,7 +356,7 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(Call, Vec<u8>)>
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     if chunked {
-        return Err(io::Error::other("nobody here sends chunks"));
+        return Err(io::Error::other("chunked requests are not supported"));
     }
     let form = if body.starts_with(b"Action=") { form(&body) } else { BTreeMap::new() };
     let json = if target.is_empty() { None } else { serde_json::from_slice(&body).ok() };
@@ -366,7 +366,6 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(Call, Vec<u8>)>
     Ok(Some((Call { method, path, form, target, body: json }, raw)))
 }
 
-/// Reads a form.
 fn form(body: &[u8]) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(body);
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));

@@ -1,5 +1,5 @@
-//! What moto and the sandbox lack, answered by the proxy in their place: instance types that nobody knows,
-//! list prices, quotas, parameters of AWS, capacity reservations.
+//! Responses for features that moto and the sandbox lack: new instance types, list prices, quotas,
+//! public AWS parameters and capacity reservations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,29 +7,29 @@ use serde_json::{Value as Json, json};
 
 use super::proxy::{Answer, Call, answer};
 
-/// Everything that is added.
+/// The added features.
 #[derive(Debug, Default)]
 pub(super) struct ProxyAdditions {
     /// Instance types, by name.
     pub(super) types: BTreeMap<String, NewType>,
-    /// List prices, in USD an hour as the Price List service writes them, by type.
-    pub(super) listed: BTreeMap<String, String>,
-    /// Spot prices, by type and zone.
+    /// List prices in USD per hour by type, in the format of the Price List service.
+    pub(super) list_prices: BTreeMap<String, String>,
+    /// Spot prices in USD per hour, by type and zone.
     pub(super) spot: BTreeMap<(String, String), String>,
-    /// Service quotas, by code.
+    /// Service quotas in vCPUs, by code.
     pub(super) quotas: BTreeMap<String, f64>,
-    /// Parameters of the Systems Manager, by path.
+    /// Values of Systems Manager parameters, by path.
     pub(super) parameters: BTreeMap<String, String>,
     /// Capacity reservations, by id.
     pub(super) reservations: BTreeMap<String, Reserved>,
-    /// Whether fleets come with an error beside their instance.
-    pub(super) partly: bool,
-    /// The only nodes that an API server shows, where it hides some.
-    pub(super) nodes: Option<BTreeSet<String>>,
-    /// Launch templates that lead into a reservation.
-    into: BTreeMap<String, String>,
-    /// Machines that run in a reservation.
-    within: BTreeMap<String, String>,
+    /// True if a reply to `CreateFleet` has an error beside its instance.
+    pub(super) partial_fleets: bool,
+    /// Nodes that the API server lists; `None` for all.
+    pub(super) visible_nodes: Option<BTreeSet<String>>,
+    /// Ids of the targeted reservations, by launch template name.
+    template_reservations: BTreeMap<String, String>,
+    /// Ids of the reservations that instances run in, by instance id.
+    instance_reservations: BTreeMap<String, String>,
 }
 
 /// An instance type.
@@ -43,25 +43,25 @@ pub(super) struct NewType {
 /// A capacity reservation.
 #[derive(Debug, Clone)]
 pub(super) struct Reserved {
-    pub(super) kind: &'static str,
+    pub(super) instance_type: &'static str,
     pub(super) zone: &'static str,
     pub(super) total: u32,
 }
 
 impl ProxyAdditions {
-    /// Returns the answer to what is asked of additions alone.
+    /// Returns the response to a call that is not forwarded.
     pub(super) fn answer(&self, call: &Call) -> Option<Answer> {
         match call.name().as_str() {
             "DescribeSpotPriceHistory" => Some(answer(200, &self.spot_prices())),
             "DescribeInstanceTypes" => {
-                let asked = listed(&call.form, "InstanceType");
-                let asked: Vec<_> = asked
+                let requested = numbered_items(&call.form, "InstanceType");
+                let requested: Vec<_> = requested
                     .into_iter()
                     .filter_map(|name| Some((name, self.types.get(name)?)))
                     .collect();
-                (!asked.is_empty()).then(|| answer(200, &described(&asked)))
+                (!requested.is_empty()).then(|| answer(200, &instance_types_response(&requested)))
             }
-            "DescribeCapacityReservations" => Some(answer(200, &self.reserved())),
+            "DescribeCapacityReservations" => Some(answer(200, &self.reservations_response())),
             "GetProducts" => Some(answer(200, &self.products(&call.body).to_string())),
             "ListServiceQuotas" => {
                 let quota = |(code, value): (&String, &f64)| json!({ "ServiceCode": "ec2", "QuotaCode": code, "Value": value });
@@ -75,107 +75,108 @@ impl ProxyAdditions {
                 Some(answer(200, &json!({ "Parameter": parameter }).to_string()))
             }
             "CreateFleet" => {
-                let id = self.into.get(template_of(call))?;
+                let id = self.template_reservations.get(template_of(call))?;
                 let refusal = fleet_refused("ReservationCapacityExceeded");
-                (self.free(id) == 0).then(|| answer(200, &refusal))
+                (self.free_count(id) == 0).then(|| answer(200, &refusal))
             }
             _ => None,
         }
     }
 
-    /// Adds to an answer of the other side, and notes what follows from it.
-    pub(super) fn amend(&mut self, call: &Call, answered: Answer) -> Answer {
+    /// Adds to the response of the upstream server, and records the reservations of launches.
+    pub(super) fn extend_response(&mut self, call: &Call, reply: Answer) -> Answer {
         match call.name().as_str() {
             "CreateLaunchTemplate" => {
                 let target = "LaunchTemplateData.CapacityReservationSpecification.\
                               CapacityReservationTarget.CapacityReservationId";
                 let name = call.form.get("LaunchTemplateName");
                 if let Some((name, id)) = name.zip(call.form.get(target)) {
-                    self.into.insert(name.clone(), id.clone());
+                    self.template_reservations.insert(name.clone(), id.clone());
                 }
-                answered
+                reply
             }
             "CreateFleet" => {
-                if let Some(id) = self.into.get(template_of(call)) {
-                    let text = answered.text();
-                    let machines = text.split(['<', '>']).filter(|word| word.starts_with("i-"));
-                    self.within.extend(machines.map(|machine| (machine.to_owned(), id.clone())));
+                if let Some(id) = self.template_reservations.get(template_of(call)) {
+                    let text = reply.text();
+                    let instances = text.split(['<', '>']).filter(|word| word.starts_with("i-"));
+                    self.instance_reservations
+                        .extend(instances.map(|instance| (instance.to_owned(), id.clone())));
                 }
-                if self.partly {
-                    return answer(answered.status, &with_errors(&answered.body()));
+                if self.partial_fleets {
+                    return answer(reply.status, &with_errors(&reply.body()));
                 }
-                answered
+                reply
             }
-            "DescribeInstances" if !self.within.is_empty() => {
-                let mut body = answered.body();
-                for (machine, id) in &self.within {
-                    let named = format!("<instanceId>{machine}</instanceId>");
-                    let more =
+            "DescribeInstances" if !self.instance_reservations.is_empty() => {
+                let mut body = reply.body();
+                for (instance, id) in &self.instance_reservations {
+                    let named = format!("<instanceId>{instance}</instanceId>");
+                    let additional =
                         format!("{named}<capacityReservationId>{id}</capacityReservationId>");
-                    body = body.replace(&named, &more);
+                    body = body.replace(&named, &additional);
                 }
-                answer(answered.status, &body)
+                answer(reply.status, &body)
             }
-            name if name.starts_with("GET /api/v1/nodes") => match &self.nodes {
-                Some(shown) => answer(answered.status, &with_nodes(&answered.body(), shown)),
-                None => answered,
+            name if name.starts_with("GET /api/v1/nodes") => match &self.visible_nodes {
+                Some(visible) => answer(reply.status, &only_nodes(&reply.body(), visible)),
+                None => reply,
             },
-            // On the last page alone, so that each is there once.
-            "DescribeInstanceTypeOfferings" if !answered.body().contains("<nextToken>") => {
-                let places = self.types.iter().flat_map(|(name, kind)| {
-                    kind.zones.iter().map(move |zone| {
+            // Only the last page is changed, so that each offering is listed once.
+            "DescribeInstanceTypeOfferings" if !reply.body().contains("<nextToken>") => {
+                let places = self.types.iter().flat_map(|(name, instance_type)| {
+                    instance_type.zones.iter().map(move |zone| {
                         format!(
                             "<item><instanceType>{name}</instanceType><locationType>\
                              availability-zone</locationType><location>{zone}</location></item>"
                         )
                     })
                 });
-                let more: String = places.collect();
+                let additional: String = places.collect();
                 let end = "</instanceTypeOfferingSet>";
-                answer(answered.status, &answered.body().replace(end, &format!("{more}{end}")))
+                answer(reply.status, &reply.body().replace(end, &format!("{additional}{end}")))
             }
-            _ => answered,
+            _ => reply,
         }
     }
 
-    /// Returns how much of a reservation is free.
-    fn free(&self, id: &str) -> usize {
-        let used = self.within.values().filter(|own| *own == id).count();
-        let total = self.reservations.get(id).map_or(0, |own| own.total);
+    /// Returns the free instance count of a reservation.
+    fn free_count(&self, id: &str) -> usize {
+        let used =
+            self.instance_reservations.values().filter(|reservation| *reservation == id).count();
+        let total = self.reservations.get(id).map_or(0, |reservation| reservation.total);
         usize::try_from(total).expect("a count").saturating_sub(used)
     }
 
-    /// Returns what spot costs now: moto says the same of every type, and since years.
+    /// Returns the current spot prices. moto has the same outdated price for all types.
     fn spot_prices(&self) -> String {
         let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
-        let usual = [("us-east-1a", "0.034500"), ("us-east-1b", "0.036100")];
-        let usual = usual.map(|(zone, price)| (("m5.large", zone), price));
-        let more = self
-            .spot
-            .iter()
-            .map(|((kind, zone), price)| ((kind.as_str(), zone.as_str()), price.as_str()));
-        let item = |((kind, zone), price): ((&str, &str), &str)| {
+        let regular = [("us-east-1a", "0.034500"), ("us-east-1b", "0.036100")];
+        let regular = regular.map(|(zone, price)| (("m5.large", zone), price));
+        let additional = self.spot.iter().map(|((instance_type, zone), price)| {
+            ((instance_type.as_str(), zone.as_str()), price.as_str())
+        });
+        let item = |((instance_type, zone), price): ((&str, &str), &str)| {
             format!(
-                "<item><instanceType>{kind}</instanceType>\
+                "<item><instanceType>{instance_type}</instanceType>\
                  <productDescription>Linux/UNIX</productDescription><spotPrice>{price}</spotPrice>\
                  <timestamp>{now}</timestamp><availabilityZone>{zone}</availabilityZone></item>"
             )
         };
-        let items: String = usual.into_iter().chain(more).map(item).collect();
-        response(
+        let items: String = regular.into_iter().chain(additional).map(item).collect();
+        xml_response(
             "DescribeSpotPriceHistory",
             &format!("<spotPriceHistorySet>{items}</spotPriceHistorySet>"),
         )
     }
 
-    /// Returns the products that the filters of a request leave over.
-    fn products(&self, asked: &Json) -> Json {
-        let filters = asked["Filters"].as_array().expect("filters").iter();
+    /// Returns the products that match the filters of a request.
+    fn products(&self, requested: &Json) -> Json {
+        let filters = requested["Filters"].as_array().expect("filters").iter();
         let filters: BTreeSet<(&str, &str)> =
             filters.filter_map(|f| Some((f["Field"].as_str()?, f["Value"].as_str()?))).collect();
         let of_type = filters.iter().find(|(field, _)| *field == "instanceType");
-        let listed = self.listed.iter().filter(|(name, _)| {
-            of_type.is_none_or(|(_, asked)| asked == name)
+        let list_prices = self.list_prices.iter().filter(|(name, _)| {
+            of_type.is_none_or(|(_, requested)| requested == name)
                 && filters.contains(&("tenancy", "Shared"))
         });
         let product = |(name, usd): (&String, &String)| {
@@ -186,25 +187,25 @@ impl ProxyAdditions {
             })
             .to_string()
         };
-        json!({ "FormatVersion": "aws_v1", "PriceList": listed.map(product).collect::<Vec<_>>() })
+        json!({ "FormatVersion": "aws_v1", "PriceList": list_prices.map(product).collect::<Vec<_>>() })
     }
 
-    fn reserved(&self) -> String {
-        let item = |(id, own): (&String, &Reserved)| {
-            let Reserved { kind, zone, total } = own;
-            let free = self.free(id);
+    fn reservations_response(&self) -> String {
+        let item = |(id, reservation): (&String, &Reserved)| {
+            let Reserved { instance_type, zone, total } = reservation;
+            let free_count = self.free_count(id);
             format!(
                 "<item><capacityReservationId>{id}</capacityReservationId><ownerId>123456789012</ownerId>\
-                 <instanceType>{kind}</instanceType><availabilityZone>{zone}</availabilityZone>\
+                 <instanceType>{instance_type}</instanceType><availabilityZone>{zone}</availabilityZone>\
                  <instancePlatform>Linux/UNIX</instancePlatform><tenancy>default</tenancy>\
                  <totalInstanceCount>{total}</totalInstanceCount>\
-                 <availableInstanceCount>{free}</availableInstanceCount>\
+                 <availableInstanceCount>{free_count}</availableInstanceCount>\
                  <instanceMatchCriteria>targeted</instanceMatchCriteria><state>active</state>\
                  <reservationType>default</reservationType></item>"
             )
         };
         let items: String = self.reservations.iter().map(item).collect();
-        response(
+        xml_response(
             "DescribeCapacityReservations",
             &format!("<capacityReservationSet>{items}</capacityReservationSet>"),
         )
@@ -216,12 +217,12 @@ fn template_of(call: &Call) -> &str {
     call.form.get(field).map_or("", String::as_str)
 }
 
-/// Returns the items of a list as forms number them.
-fn listed<'f>(form: &'f BTreeMap<String, String>, name: &str) -> Vec<&'f str> {
+/// Returns the items of a numbered list in a form.
+fn numbered_items<'f>(form: &'f BTreeMap<String, String>, name: &str) -> Vec<&'f str> {
     (1..).map_while(|n| form.get(&format!("{name}.{n}"))).map(String::as_str).collect()
 }
 
-fn response(action: &str, inner: &str) -> String {
+fn xml_response(action: &str, inner: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\
          <{action}Response xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
@@ -229,15 +230,17 @@ fn response(action: &str, inner: &str) -> String {
     )
 }
 
-/// Returns a list with these nodes alone.
-fn with_nodes(body: &str, shown: &BTreeSet<String>) -> String {
+/// Returns a node list with only the nodes in `visible`.
+fn only_nodes(body: &str, visible: &BTreeSet<String>) -> String {
     let mut list: Json = serde_json::from_str(body).expect("a list");
     let items = list["items"].as_array_mut().expect("items");
-    items.retain(|node| node["metadata"]["name"].as_str().is_some_and(|name| shown.contains(name)));
+    items.retain(|node| {
+        node["metadata"]["name"].as_str().is_some_and(|name| visible.contains(name))
+    });
     list.to_string()
 }
 
-/// Adds an error to the answer to a fleet, as EC2 does where it found no capacity at first.
+/// Adds an error to a `CreateFleet` response, as EC2 does after a first offering without capacity.
 fn with_errors(body: &str) -> String {
     let refused = fleet_refused("InsufficientInstanceCapacity");
     let (begin, end) = ("<errorSet>", "</errorSet>");
@@ -247,19 +250,20 @@ fn with_errors(body: &str) -> String {
     body.replacen("<fleetInstanceSet", &format!("{}<fleetInstanceSet", &refused[from..until]), 1)
 }
 
-/// Returns the answer of EC2 to a fleet that it does not launch: no error of the call, but of its item.
+/// Returns the response of EC2 to a fleet that it does not launch. The call succeeds, and its only
+/// item is an error.
 pub(super) fn fleet_refused(code: &str) -> String {
     let inner = format!(
         "<fleetId>fleet-1</fleetId><errorSet><item><lifecycle>on-demand</lifecycle>\
          <errorCode>{code}</errorCode><errorMessage>We currently do not have sufficient capacity\
          </errorMessage></item></errorSet><fleetInstanceSet/>"
     );
-    response("CreateFleet", &inner)
+    xml_response("CreateFleet", &inner)
 }
 
-fn described(types: &[(&str, &NewType)]) -> String {
-    let item = |(name, kind): &(&str, &NewType)| {
-        let NewType { vcpus, memory_mib, zones: _ } = kind;
+fn instance_types_response(types: &[(&str, &NewType)]) -> String {
+    let item = |(name, instance_type): &(&str, &NewType)| {
+        let NewType { vcpus, memory_mib, zones: _ } = instance_type;
         format!(
             "<item><instanceType>{name}</instanceType><supportedUsageClasses><item>on-demand</item>\
              <item>spot</item></supportedUsageClasses><hypervisor>nitro</hypervisor><processorInfo>\
@@ -272,5 +276,5 @@ fn described(types: &[(&str, &NewType)]) -> String {
         )
     };
     let items: String = types.iter().map(item).collect();
-    response("DescribeInstanceTypes", &format!("<instanceTypeSet>{items}</instanceTypeSet>"))
+    xml_response("DescribeInstanceTypes", &format!("<instanceTypeSet>{items}</instanceTypeSet>"))
 }

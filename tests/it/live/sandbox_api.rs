@@ -1,4 +1,4 @@
-//! The API that `fleetwright sandbox` serves, read by the adapter for real ones.
+//! Tests of the Kubernetes adapter against the API that `fleetwright sandbox` serves.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,21 +23,21 @@ use kube::Config;
 
 use super::cluster::runtime;
 
-/// Serves on a thread of its own, for as long as the process of the tests lasts: a world, and the files by which
-/// instances are made in it.
+/// Serves a world and its desired state on a separate thread until the test process ends. Without a
+/// world, the API is empty and static.
 fn serve(make: impl FnOnce() -> Option<(World, Desired)> + Send + 'static) -> Config {
     let (sender, url) = mpsc::channel();
     std::thread::spawn(move || {
         runtime().block_on(async {
             let server = match make() {
                 Some((world, desired)) => {
-                    let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the catalogue");
-                    ApiServer::for_world(Rc::new(world), (catalog, Rc::new(desired)), 0).await
+                    let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the catalog");
+                    ApiServer::for_world(Rc::new(world), catalog, Rc::new(desired), 0).await
                 }
                 None => ApiServer::standalone().await,
             };
             let server = server.expect("a port");
-            sender.send(server.url().expect("an address")).expect("somebody waits");
+            sender.send(server.url().expect("an address")).expect("a receiver");
             server.run_while(std::future::pending::<()>()).await;
         });
     });
@@ -45,36 +45,36 @@ fn serve(make: impl FnOnce() -> Option<(World, Desired)> + Send + 'static) -> Co
     Config::new(url.parse().expect("a URL"))
 }
 
-/// Serves an API on which nobody acts.
-pub(super) fn alone() -> Config {
+/// Serves an empty API without controllers.
+pub(super) fn empty() -> Config {
     serve(|| None)
 }
 
-/// Serves a cluster of so many nodes, each with so many pods of one Deployment.
+/// Serves a cluster of `nodes` nodes with `pods` pods of one Deployment each.
 pub(super) fn fleet(nodes: usize, pods: usize) -> Config {
     serve(move || Some((world(nodes, pods), Desired::default())))
 }
 
-/// Serves the world that is kept in `directory`, in which everything takes a twentieth of its time.
-pub(super) fn kept(directory: PathBuf, files: Vec<TreeFile>) -> Config {
+/// Serves the world stored in `directory`, 20 times faster than real time.
+pub(super) fn stored(directory: PathBuf, files: Vec<TreeFile>) -> Config {
     serve(move || {
-        let world = copied(&directory, ClusterIdentity::default());
+        let world = copy_of(&directory, ClusterIdentity::default());
         world.set_speedup(20);
         Some((world, read(&Tree { files }, &Fleet::default())))
     })
 }
 
-/// Returns what is kept in `directory`.
-fn copied(directory: &Path, cluster: ClusterIdentity) -> World {
+/// Returns a copy in memory of the world stored in `directory`.
+fn copy_of(directory: &Path, cluster: ClusterIdentity) -> World {
     let genesis = WorldInit { cluster, now: Timestamp::UNIX_EPOCH, seed: 1 };
     let shape: ShapeFn = Rc::new(|namespace: &_, template: &_| {
         pod_shape(namespace, template, &ShapeContext::new(&Desired::default()))
     });
     let found = World::copy_in_memory(directory, &genesis, &shape).expect("readable");
-    found.expect("a world is kept there")
+    found.expect("a stored world")
 }
 
-/// Returns as many labels as a node has that Karpenter made.
+/// Returns the labels of a Karpenter node.
 fn labels(node: &NodeName) -> Labels {
     let of_all = [
         ("beta.kubernetes.io/arch", "amd64"),
@@ -159,13 +159,13 @@ fn world(nodes: usize, pods: usize) -> World {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("world.json");
     std::fs::write(file, write_world(&observed)).expect("written");
-    copied(directory.path(), cluster)
+    copy_of(directory.path(), cluster)
 }
 
-/// Returns the world of the quickstart, at rest.
+/// Returns the stored world of the quickstart.
 fn quickstart() -> World {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/quickstart/world");
-    copied(directory.as_ref(), ClusterIdentity::default())
+    copy_of(directory.as_ref(), ClusterIdentity::default())
 }
 
 #[test]
@@ -174,25 +174,25 @@ fn sandbox_api_returns_the_simulated_world() {
     runtime().block_on(async {
         let kubernetes = Kubernetes::from_config(config).expect("a client");
         let (read, world) = (kubernetes.objects().await.expect("read"), quickstart());
-        let held = world.objects().await.expect("held");
+        let expected = world.objects().await.expect("objects");
         assert_eq!(kubernetes.cluster_uid().await.expect("a UID").as_str(), world.cluster().uid);
         assert_eq!(read.unread, Vec::<String>::new());
-        assert_eq!(read.nodes, held.nodes);
-        assert_eq!(read.storage, held.storage);
-        assert_eq!(read.pods.len(), held.pods.len());
-        for pod in held.pods {
+        assert_eq!(read.nodes, expected.nodes);
+        assert_eq!(read.storage, expected.storage);
+        assert_eq!(read.pods.len(), expected.pods.len());
+        for pod in expected.pods {
             let found = read.pods.iter().find(|found| found.uid == pod.uid).expect("the pod");
-            let same = |key: &str| template_key(&held.templates[key]);
+            let same = |key: &str| template_key(&expected.templates[key]);
             assert_eq!(same(&found.template), same(&pod.template), "{}", pod.name);
             assert_eq!((&found.node, found.phase), (&pod.node, pod.phase));
             assert_eq!(found.owner, pod.owner);
         }
         let counts = |workloads: &[fleetwright::model::observed::LiveWorkload]| {
-            // A DaemonSet wants as many as there are nodes, and says no number.
+            // A DaemonSet has no replica count.
             let counted = workloads.iter().filter(|w| w.id.kind != WorkloadKind::DaemonSet);
             let all = counted.map(|w| (w.id.clone(), w.replicas));
             all.collect::<std::collections::BTreeMap<_, _>>()
         };
-        assert_eq!(counts(&read.workloads), counts(&held.workloads));
+        assert_eq!(counts(&read.workloads), counts(&expected.workloads));
     });
 }

@@ -1,5 +1,5 @@
-//! A queue as SQS serves it, and nothing more: moto takes most of a second of processor time for each call that
-//! receives, so that a flood would measure moto.
+//! A minimal SQS queue for load tests. moto takes most of a second of processor time for each
+//! receive call, so that a large number of messages would measure moto.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
 
-/// A served queue; it ends with the process of the tests.
+/// A served queue. It ends with the test process.
 #[derive(Clone)]
 pub(super) struct Queue {
     pub(super) url: String,
@@ -20,46 +20,50 @@ pub(super) struct Queue {
 pub(super) struct QueueState {
     bodies: BTreeMap<usize, String>,
     visible: VecDeque<usize>,
-    /// When what was handed out is handed out again.
+    /// Received messages, by the time at which they become visible again.
     hidden: VecDeque<(Instant, usize)>,
-    /// How often each action was asked for.
+    /// Number of calls, by action.
     pub(super) calls: BTreeMap<String, usize>,
-    /// How often a message was handed out that had been before.
-    pub(super) again: usize,
-    seen: Vec<bool>,
+    /// Number of deliveries of messages that were delivered before.
+    pub(super) redelivered: usize,
+    delivered: Vec<bool>,
 }
 
 impl QueueState {
-    pub(super) fn left(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.bodies.len()
     }
 
-    fn receive(&mut self, most: usize, hides: Duration) -> Vec<Json> {
+    fn receive(&mut self, max_messages: usize, visibility_timeout: Duration) -> Vec<Json> {
         let now = Instant::now();
         while self.hidden.front().is_some_and(|(until, _)| *until <= now) {
-            let back = self.hidden.pop_front().map(|(_, id)| id);
-            self.visible.extend(back.filter(|id| self.bodies.contains_key(id)));
+            let visible_again = self.hidden.pop_front().map(|(_, id)| id);
+            self.visible.extend(visible_again.filter(|id| self.bodies.contains_key(id)));
         }
         let mut found = Vec::new();
-        while found.len() < most {
+        while found.len() < max_messages {
             let Some(id) = self.visible.pop_front() else { break };
             let Some(body) = self.bodies.get(&id) else { continue };
             let id_text = id.to_string();
             found.push(json!({ "MessageId": id_text, "ReceiptHandle": id_text, "Body": body }));
-            self.hidden.push_back((now + hides, id));
-            self.again += usize::from(std::mem::replace(&mut self.seen[id], true));
+            self.hidden.push_back((now + visibility_timeout, id));
+            self.redelivered += usize::from(std::mem::replace(&mut self.delivered[id], true));
         }
         found
     }
 }
 
 impl Queue {
-    /// Serves a queue with these messages.
+    /// Serves a queue that holds `messages`.
     pub(super) fn start(messages: impl Iterator<Item = String>) -> Self {
         let bodies: BTreeMap<usize, String> = messages.enumerate().collect();
-        let (visible, seen) = (bodies.keys().copied().collect(), vec![false; bodies.len()]);
-        let inner =
-            Arc::new(Mutex::new(QueueState { bodies, visible, seen, ..QueueState::default() }));
+        let (visible, delivered) = (bodies.keys().copied().collect(), vec![false; bodies.len()]);
+        let inner = Arc::new(Mutex::new(QueueState {
+            bodies,
+            visible,
+            delivered,
+            ..QueueState::default()
+        }));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let queue = Self { url, inner };
@@ -67,14 +71,14 @@ impl Queue {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let serving = serving.clone();
-                // A client that goes away in the middle is no failure of anybody here.
+                // A client may close its connection at any time.
                 std::thread::spawn(move || serving.serve(&stream).ok());
             }
         });
         queue
     }
 
-    pub(super) fn look(&self) -> MutexGuard<'_, QueueState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, QueueState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,24 +100,24 @@ impl Queue {
             }
             let mut body = vec![0; length];
             reader.read_exact(&mut body)?;
-            let asked: Json = serde_json::from_slice(&body)?;
-            let answer = self.answer(action.trim_start_matches("AmazonSQS."), &asked).to_string();
+            let request: Json = serde_json::from_slice(&body)?;
+            let answer = self.answer(action.trim_start_matches("AmazonSQS."), &request).to_string();
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0\r\n";
             write!(stream, "{head}content-length: {}\r\n\r\n{answer}", answer.len())?;
         }
     }
 
-    fn answer(&self, action: &str, asked: &Json) -> Json {
-        *self.look().calls.entry(action.to_owned()).or_default() += 1;
-        let number = |name: &str| asked[name].as_u64().unwrap_or(0);
+    fn answer(&self, action: &str, request: &Json) -> Json {
+        *self.state().calls.entry(action.to_owned()).or_default() += 1;
+        let number = |name: &str| request[name].as_u64().unwrap_or(0);
         match action {
             "GetQueueUrl" => json!({ "QueueUrl": format!("{}/1/prod", self.url) }),
             "ReceiveMessage" => {
                 let until = Instant::now() + Duration::from_secs(number("WaitTimeSeconds"));
-                let hides = Duration::from_secs(number("VisibilityTimeout"));
-                let most = usize::try_from(number("MaxNumberOfMessages")).unwrap_or(1);
+                let visibility_timeout = Duration::from_secs(number("VisibilityTimeout"));
+                let max_messages = usize::try_from(number("MaxNumberOfMessages")).unwrap_or(1);
                 loop {
-                    let found = self.look().receive(most, hides);
+                    let found = self.state().receive(max_messages, visibility_timeout);
                     if !found.is_empty() || Instant::now() >= until {
                         return json!({ "Messages": found });
                     }
@@ -121,16 +125,16 @@ impl Queue {
                 }
             }
             "DeleteMessageBatch" => {
-                let entries = asked["Entries"].as_array().into_iter().flatten();
-                let mut gone = Vec::new();
+                let entries = request["Entries"].as_array().into_iter().flatten();
+                let mut deleted = Vec::new();
                 for entry in entries {
                     let id = entry["ReceiptHandle"].as_str().and_then(|text| text.parse().ok());
-                    self.look().bodies.remove(&id.unwrap_or(usize::MAX));
-                    gone.push(json!({ "Id": entry["Id"] }));
+                    self.state().bodies.remove(&id.unwrap_or(usize::MAX));
+                    deleted.push(json!({ "Id": entry["Id"] }));
                 }
-                json!({ "Successful": gone, "Failed": [] })
+                json!({ "Successful": deleted, "Failed": [] })
             }
-            other => panic!("nobody here knows {other}"),
+            other => panic!("unknown action {other}"),
         }
     }
 }

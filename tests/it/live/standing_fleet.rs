@@ -1,8 +1,8 @@
-//! How soon pods that wait have their launch call where many nodes stand, each of an instance of the account and full of
-//! pods.
+//! Measures the time from pending pods to their launch call in a large fleet. Each node has an
+//! instance and is full of pods.
 //!
-//! `FLEETWRIGHT_NODES`, `FLEETWRIGHT_PODS` (of a node) and `FLEETWRIGHT_BURSTS` say how large; what runs by itself is
-//! small.
+//! `FLEETWRIGHT_NODES`, `FLEETWRIGHT_PODS` (per node) and `FLEETWRIGHT_BURSTS` set the size. The
+//! default is small.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -22,11 +22,11 @@ use super::large_cluster::mebibytes;
 use super::proxy::Proxy;
 use super::{measured, size};
 
-/// Longest wait for the first plan.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Timeout for the first plan.
+const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Between two bursts: the node of the one before has joined, and its pods run.
-const REST: Duration = Duration::from_secs(4);
+/// Pause between two bursts. The node of the previous burst joins and its pods start to run.
+const PAUSE: Duration = Duration::from_secs(4);
 
 const FLEET: &str = "\
 apiVersion: fleetwright.dev/v1
@@ -38,21 +38,21 @@ spec:
   controller: { mode: full, launches: { most: 1000, within: 5m } }
 ";
 
-/// Returns the pool of other scenes, with what pools have by default where nodes are to go.
+/// Returns the pool of the controller fixture with the default disruption settings.
 fn pools() -> String {
-    let whole = POOLS.split_inclusive('\n');
-    whole.filter(|line| !line.starts_with("  disruption:")).collect()
+    let lines = POOLS.split_inclusive('\n');
+    lines.filter(|line| !line.starts_with("  disruption:")).collect()
 }
 
-/// A tree, and the fleet that it asks for, which stands.
+/// A tree and its running fleet.
 struct StandingFleet {
     tree: TempDir,
-    /// In front of the account.
+    /// Proxy in front of the account.
     aws: Proxy,
     url: String,
 }
 
-/// Returns as many Deployments as a node has pods; together they fill it.
+/// Returns one Deployment per pod of a node. Together they fill the node.
 fn apps(pods: usize, replicas: usize) -> String {
     let app = |n: usize| {
         let labels = json!({ "app": format!("app-{n:02}") });
@@ -70,24 +70,26 @@ fn apps(pods: usize, replicas: usize) -> String {
     (0..pods).map(app).collect::<Vec<_>>().join("\n---\n")
 }
 
-/// Returns the world of one node as one of so many.
-fn multiplied(world: &Json, nodes: usize) -> Json {
-    let mut many = world.clone();
-    let only = |key: &str| world[key].as_object().and_then(|all| all.values().next()).cloned();
-    let (instance, node) = (only("instances").expect("one"), only("nodes").expect("one"));
-    (many["instances"], many["nodes"], many["pods"]) = (json!({}), json!({}), json!([]));
+/// Returns a world with `nodes` copies of the only node in `world`.
+fn copies_of_node(world: &Json, nodes: usize) -> Json {
+    let mut copies = world.clone();
+    let first_value =
+        |key: &str| world[key].as_object().and_then(|all| all.values().next()).cloned();
+    let (instance, node) =
+        (first_value("instances").expect("one"), first_value("nodes").expect("one"));
+    (copies["instances"], copies["nodes"], copies["pods"]) = (json!({}), json!({}), json!([]));
     for n in 0..nodes {
         let (id, key) = (format!("i-{:017x}", 0x0100_0000 + n), n.to_string());
         let name = format!("ip-10-200-{}-{}.us-east-1.compute.internal", n / 250, n % 250);
-        let mut machine = instance.clone();
-        machine["id"] = json!(id);
-        machine["tags"]["fleetwright.dev/key"] = json!(key);
-        machine["tags"]["fleetwright.dev/change"] = json!(format!("{n:064x}"));
-        let mut joined = node.clone();
-        (joined["name"], joined["instance"]) = (json!(name), json!(id));
-        joined["uid"] = json!(format!("node-{n}"));
-        joined["labels"]["kubernetes.io/hostname"] = json!(name);
-        joined["labels"]["fleetwright.dev/key"] = json!(key);
+        let mut instance_copy = instance.clone();
+        instance_copy["id"] = json!(id);
+        instance_copy["tags"]["fleetwright.dev/key"] = json!(key);
+        instance_copy["tags"]["fleetwright.dev/change"] = json!(format!("{n:064x}"));
+        let mut node_copy = node.clone();
+        (node_copy["name"], node_copy["instance"]) = (json!(name), json!(id));
+        node_copy["uid"] = json!(format!("node-{n}"));
+        node_copy["labels"]["kubernetes.io/hostname"] = json!(name);
+        node_copy["labels"]["fleetwright.dev/key"] = json!(key);
         let pods = world["pods"].as_array().into_iter().flatten().enumerate().map(|(m, pod)| {
             let mut pod = pod.clone();
             let owner = pod["owner"]["name"].as_str().unwrap_or_default().to_owned();
@@ -95,44 +97,44 @@ fn multiplied(world: &Json, nodes: usize) -> Json {
             (pod["uid"], pod["node"]) = (json!(format!("pod-{n}-{m}")), json!(name));
             pod
         });
-        many["pods"].as_array_mut().expect("a list").extend(pods);
-        many["instances"][id] = machine;
-        many["nodes"][name] = joined;
+        copies["pods"].as_array_mut().expect("a list").extend(pods);
+        copies["instances"][id] = instance_copy;
+        copies["nodes"][name] = node_copy;
     }
-    let pods = many["pods"].as_array_mut().expect("a list");
+    let pods = copies["pods"].as_array_mut().expect("a list");
     pods.sort_by_cached_key(|pod| pod["name"].as_str().unwrap_or_default().to_owned());
-    for workload in many["workloads"].as_array_mut().expect("a list") {
+    for workload in copies["workloads"].as_array_mut().expect("a list") {
         workload["replicas"] = json!(nodes);
     }
-    many
+    copies
 }
 
 impl StandingFleet {
-    fn set(nodes: usize, pods: usize) -> Self {
+    fn new(nodes: usize, pods: usize) -> Self {
         let tree = tempfile::tempdir().expect("a directory");
         let write =
             |name: &str, text: &str| fs::write(tree.path().join(name), text).expect("written");
         write("fleetwright.yaml", FLEET);
         write("pools.yaml", &pools());
         write("apps.yaml", &apps(pods, 1));
-        // One node as the program itself makes it, some time ago.
-        let ago = Timestamp::now() - SignedDuration::from_hours(1);
+        // The program itself creates one node, one hour ago.
+        let created_at = Timestamp::now() - SignedDuration::from_hours(1);
         let mut apply = Command::new(env!("CARGO_BIN_EXE_fleetwright"));
-        let held = tempfile::tempdir().expect("a directory");
-        let world = format!("sim:{}", held.path().display());
-        apply.args(["apply", "--world", &world, "--auto-approve", "--at", &ago.to_string()]);
+        let world_directory = tempfile::tempdir().expect("a directory");
+        let world = format!("sim:{}", world_directory.path().display());
+        apply.args(["apply", "--world", &world, "--auto-approve", "--at", &created_at.to_string()]);
         let applied = apply.current_dir(tree.path()).output().expect("the program");
-        let said = String::from_utf8_lossy(&applied.stderr);
-        assert_eq!(applied.status.code(), Some(0), "{said}");
-        let kept = held.path().join("world.json");
-        let world = fs::read(&kept).expect("a world");
+        let stderr = String::from_utf8_lossy(&applied.stderr);
+        assert_eq!(applied.status.code(), Some(0), "{stderr}");
+        let file = world_directory.path().join("world.json");
+        let world = fs::read(&file).expect("a world");
         let world: Json = serde_json::from_slice(&world).expect("JSON");
-        assert_eq!(world["nodes"].as_object().map(serde_json::Map::len), Some(1), "{said}");
-        fs::write(kept, multiplied(&world, nodes).to_string()).expect("written");
+        assert_eq!(world["nodes"].as_object().map(serde_json::Map::len), Some(1), "{stderr}");
+        fs::write(file, copies_of_node(&world, nodes).to_string()).expect("written");
         write("apps.yaml", &apps(pods, nodes));
         let pools =
             TreeFile { path: "pools.yaml".into(), content: Ok(pools().into_bytes().into()) };
-        let served = super::sandbox_api::kept(held.path().to_owned(), vec![pools]);
+        let served = super::sandbox_api::stored(world_directory.path().to_owned(), vec![pools]);
         let url = served.cluster_url.to_string().trim_end_matches('/').to_owned();
         write("kubeconfig", &kubeconfig(&url));
         Self { aws: Proxy::start(&url), tree, url }
@@ -156,17 +158,17 @@ impl StandingFleet {
             .expect("the program")
     }
 
-    fn said(&self) -> String {
+    fn read_log(&self) -> String {
         fs::read_to_string(self.tree.path().join("log")).unwrap_or_default()
     }
 }
 
-/// A loop that runs, and ends with the test however that ends.
+/// A running controller. It is killed when the test ends.
 struct Replica(Child);
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // It has ended by itself where the test went well.
+        // The process has exited already if the test passes.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -176,24 +178,24 @@ impl Drop for Replica {
 fn pod_burst_in_a_standing_fleet_is_launched_soon() {
     let (nodes, pods) = (size("FLEETWRIGHT_NODES", 40), size("FLEETWRIGHT_PODS", 20));
     let bursts = size("FLEETWRIGHT_BURSTS", 2);
-    let scene = StandingFleet::set(nodes, pods);
-    let launches = LaunchTimes::through(&scene.aws);
-    let mut replica = Replica(scene.start());
-    let begun = Instant::now();
-    while !scene.said().contains("nothing to change") {
-        assert!(begun.elapsed() < PATIENCE, "{}", scene.said());
+    let fleet = StandingFleet::new(nodes, pods);
+    let launches = LaunchTimes::record(&fleet.aws);
+    let mut replica = Replica(fleet.start());
+    let started = Instant::now();
+    while !fleet.read_log().contains("nothing to change") {
+        assert!(started.elapsed() < TIMEOUT, "{}", fleet.read_log());
         std::thread::sleep(Duration::from_millis(20));
     }
-    let first = begun.elapsed();
+    let first = started.elapsed();
     let mut waits = Vec::new();
     runtime().block_on(async {
-        let config = kube::Config::new(scene.url.parse().expect("a URL"));
+        let config = kube::Config::new(fleet.url.parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");
         for n in 0..bursts {
-            tokio::time::sleep(REST).await;
-            waits.push(launches.after_burst(&client, n, || scene.said()).await);
+            tokio::time::sleep(PAUSE).await;
+            waits.push(launches.delay_after_burst(&client, n, || fleet.read_log()).await);
         }
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(PAUSE).await;
     });
     waits.sort_unstable();
     measured(&format!(
@@ -205,13 +207,12 @@ fn pod_burst_in_a_standing_fleet_is_launched_soon() {
         mebibytes(&replica.0, "VmRSS"),
         mebibytes(&replica.0, "VmHWM"),
     ));
-    // Each burst has one instance; where only some of its pods were seen, it may have another.
-    let made = launches.made();
-    assert!(made >= bursts && made <= bursts * 2, "{made} calls\n{}", scene.said());
-    let ended =
-        scene.aws.ledger().into_iter().filter(|row| row.call.name() == "TerminateInstances");
-    assert_eq!(ended.count(), 0, "{}", scene.said());
+    // Each burst needs one instance. If only some of its pods were observed, it may launch another.
+    let count = launches.count();
+    assert!(count >= bursts && count <= bursts * 2, "{count} calls\n{}", fleet.read_log());
+    let ended = fleet.aws.calls().into_iter().filter(|row| row.call.name() == "TerminateInstances");
+    assert_eq!(ended.count(), 0, "{}", fleet.read_log());
     let id = replica.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
-    assert_eq!(replica.0.wait().expect("it ends").code(), Some(0), "{}", scene.said());
+    assert_eq!(replica.0.wait().expect("it ends").code(), Some(0), "{}", fleet.read_log());
 }

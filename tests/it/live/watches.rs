@@ -1,4 +1,4 @@
-//! What watches show, against the API that `fleetwright sandbox` serves.
+//! Tests of the watched cluster state against the API that `fleetwright sandbox` serves.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use tokio::sync::mpsc;
 use super::cluster::{runtime, send};
 use crate::sandbox::{Sandbox, quickstart};
 
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of each wait.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns everything that counts of what was read, in an order of its own.
-fn all_of(objects: &ClusterObjects) -> BTreeSet<String> {
+/// Returns all observed objects, independent of their order.
+fn all_objects(objects: &ClusterObjects) -> BTreeSet<String> {
     let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread } = objects;
     let mut all: BTreeSet<String> = nodes.iter().map(|node| format!("{node:?}")).collect();
     all.extend(pods.iter().map(|pod| format!("{pod:?}")));
@@ -27,17 +27,17 @@ fn all_of(objects: &ClusterObjects) -> BTreeSet<String> {
     all
 }
 
-/// Waits until what is shown is what is listed.
-async fn until_the_same(watched: &WatchedCluster, kubernetes: &Kubernetes) {
-    let begun = Instant::now();
+/// Waits until the watched state equals the listed state.
+async fn wait_until_equal(watched: &WatchedCluster, kubernetes: &Kubernetes) {
+    let started = Instant::now();
     loop {
-        let shown = all_of(&watched.objects().await.expect("shown"));
-        let listed = all_of(&kubernetes.objects().await.expect("listed"));
-        if shown == listed {
+        let observed = all_objects(&watched.objects().await.expect("observed"));
+        let listed = all_objects(&kubernetes.objects().await.expect("listed"));
+        if observed == listed {
             return;
         }
-        let other: Vec<_> = shown.symmetric_difference(&listed).collect();
-        assert!(begun.elapsed() < PATIENCE, "{other:?}");
+        let difference: Vec<_> = observed.symmetric_difference(&listed).collect();
+        assert!(started.elapsed() < TIMEOUT, "{difference:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -50,38 +50,38 @@ fn watches_equal_lists_and_report_a_lost_server() {
     runtime().block_on(async {
         let client = Client::try_from(config.clone()).expect("a client");
         let kubernetes = Kubernetes::from_config(config).expect("a client");
-        let (newsfeed, mut news) = mpsc::channel(8);
-        let watched = WatchedCluster::start(kubernetes.clone(), newsfeed);
-        // Before anything is watched it is listed.
-        until_the_same(&watched, &kubernetes).await;
+        let (changes_sender, mut changes) = mpsc::channel(8);
+        let watched = WatchedCluster::start(kubernetes.clone(), changes_sender);
+        // The first observation lists the objects.
+        wait_until_equal(&watched, &kubernetes).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        while news.try_recv().is_ok() {}
+        while changes.try_recv().is_ok() {}
 
         let path = "/apis/apps/v1/namespaces/shop/deployments/web";
-        let more = json!({ "spec": { "replicas": 60 } });
-        send(&client, "PATCH", path, "application/merge-patch+json", &more).await;
-        let told = tokio::time::timeout(PATIENCE, news.recv()).await.expect("in time");
-        assert_eq!(told, Some(ClusterChange::PodPending));
-        until_the_same(&watched, &kubernetes).await;
+        let scale_up = json!({ "spec": { "replicas": 60 } });
+        send(&client, "PATCH", path, "application/merge-patch+json", &scale_up).await;
+        let change = tokio::time::timeout(TIMEOUT, changes.recv()).await.expect("in time");
+        assert_eq!(change, Some(ClusterChange::PodPending));
+        wait_until_equal(&watched, &kubernetes).await;
 
-        // What was written is shown from then on.
-        let name = watched.objects().await.expect("shown").nodes[0].name.clone();
-        for mark in [Some(CordonReason::Drain), None, Some(CordonReason::Interruption)] {
-            let before = watched.objects().await.expect("shown").nodes;
+        // The watched state contains own writes at once.
+        let name = watched.objects().await.expect("observed").nodes[0].name.clone();
+        for reason in [Some(CordonReason::Drain), None, Some(CordonReason::Interruption)] {
+            let before = watched.objects().await.expect("observed").nodes;
             let node = before.into_iter().find(|node| node.name == name).expect("the node");
-            let outcome = watched.cordon(&node, mark).await.expect("answered");
+            let outcome = watched.cordon(&node, reason).await.expect("answered");
             assert_eq!(outcome, CordonOutcome::Written);
-            let shown = watched.objects().await.expect("shown");
-            let mut nodes = shown.nodes.iter();
-            let same = nodes.find(|other| other.name == name).expect("the node");
-            assert_eq!((same.unschedulable, same.cordon_reason()), (mark.is_some(), mark));
+            let observed = watched.objects().await.expect("observed");
+            let mut nodes = observed.nodes.iter();
+            let same = nodes.find(|difference| difference.name == name).expect("the node");
+            assert_eq!((same.unschedulable, same.cordon_reason()), (reason.is_some(), reason));
         }
-        until_the_same(&watched, &kubernetes).await;
+        wait_until_equal(&watched, &kubernetes).await;
 
         sandbox.end();
-        let begun = Instant::now();
+        let started = Instant::now();
         while watched.objects().await.is_ok() {
-            assert!(begun.elapsed() < PATIENCE, "what cannot be read is shown all the same");
+            assert!(started.elapsed() < TIMEOUT, "an unreadable cluster is observed");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert!(watched.objects().await.is_err(), "and it stays so");

@@ -1,4 +1,4 @@
-//! Plans carried out in the simulated world.
+//! Applies plans in the simulator.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,48 +22,47 @@ use jiff::SignedDuration;
 use super::proof_case::ProofCase;
 use crate::conformance::{CaseInput, CasePlan};
 
-/// How long the world may take to come to rest.
+/// Maximum time for the simulated world to settle.
 const SETTLE_MAX: SignedDuration = SignedDuration::from_mins(30);
 
-/// Plans after which nothing is left to plan: more than one, because kube-scheduler does not put
-/// pods where a plan has them, and a node that it left empty, or that should leave and no longer has
-/// to stay, is for the next plan to see.
+/// Maximum number of plans until the plan is empty. One plan is not enough: kube-scheduler may
+/// place pods on other nodes than planned. A later plan then removes nodes that became empty or
+/// removable.
 const PLANS_MAX: usize = 4;
 
 impl ProofCase {
-    /// Applied in the simulated world, every pod that the plan places runs, and plan after plan comes
-    /// to rest.
-    pub(super) fn applied_comes_to_rest(&self) -> Result<(), String> {
-        // A pod that is left out takes room all the same where kube-scheduler finds it some.
-        if self.left().iter().any(|count| *count > 0) {
+    /// Checks that after an apply in the simulator all placed pods run, and that further plans
+    /// converge.
+    pub(super) fn converges_when_applied(&self) -> Result<(), String> {
+        // kube-scheduler may still place an unschedulable pod, so such plans are skipped.
+        if self.unschedulable().iter().any(|count| *count > 0) {
             return Ok(());
         }
-        // A plan that says so itself may have to be made again before everything runs.
-        // A budget that lets no pod go ends a drain of whatever kube-scheduler puts on a node that goes.
-        let said = |text: &String| {
+        // Some diagnostics announce that another plan is needed, or that a budget prevents a drain.
+        let is_provisional = |text: &String| {
             text.contains("while nodes start or drain") || text.contains("never be drained")
         };
-        if self.made.plan.capacity.diagnostics.iter().any(|row| said(&row.message)) {
+        if self.case_plan.plan.capacity.diagnostics.iter().any(|row| is_provisional(&row.message)) {
             return Ok(());
         }
-        // The world's instances join at their time, and those of a case never do.
-        if self.given.world.nodes.len() < self.given.world.instances.len() {
+        // In the simulator, joining instances of a case never join.
+        if self.input.world.nodes.len() < self.input.world.instances.len() {
             return Ok(());
         }
-        let (mut given, mut made) = (self.given.in_world(self.given.world.clone()), None);
+        let (mut input, mut case_plan) = (self.input.with_world(self.input.world.clone()), None);
         for _ in 0..PLANS_MAX {
-            let plan = made.as_ref().unwrap_or(&self.made);
-            let world = out(&given, plan, &self.desired);
-            let world = world.map_err(|why| self.story(&format!("apply: {why}")))?;
-            // Nor does one of a case become Ready, for which a plan may wait a while.
+            let plan = case_plan.as_ref().unwrap_or(&self.case_plan);
+            let world = apply_case(&input, plan, &self.desired);
+            let world = world.map_err(|why| self.describe_failure(&format!("apply: {why}")))?;
+            // A node of a case that is not Ready never becomes Ready.
             if world.nodes.values().any(|node| !node.ready) {
                 return Ok(());
             }
-            self.runs_everything(&world).map_err(|why| self.story(&why))?;
-            given = given.in_world(world);
-            let next = given.plan(&[])?;
+            self.check_all_pods_run(&world).map_err(|why| self.describe_failure(&why))?;
+            input = input.with_world(world);
+            let next = input.plan(&[])?;
             let totals = next.plan.summary;
-            // Nodes of a pool with a fixed number are replaced in turn, whomever the new ones hold.
+            // A static pool replaces its nodes one at a time, independent of pods.
             let is_fixed = |row: &UnschedulableRow| {
                 row.reasons.iter().any(|reason| reason.reason == "fixed-size")
             };
@@ -71,18 +70,20 @@ impl ProofCase {
                 return Ok(());
             }
             if !next.plan.capacity.unschedulable.is_empty() {
-                return Err(self.story(&next.with_story("applied, pods are left out:")));
+                return Err(self.describe_failure(
+                    &next.with_details("after the apply, pods are unschedulable:"),
+                ));
             }
             if (totals.add, totals.change, totals.destroy) == (0, 0, 0) {
                 return Ok(());
             }
-            made = Some(next);
+            case_plan = Some(next);
         }
-        let last = made.as_ref().unwrap_or(&self.made);
-        Err(self.story(&last.with_story("applied, plan after plan leaves more to plan:")))
+        let last = case_plan.as_ref().unwrap_or(&self.case_plan);
+        Err(self.describe_failure(&last.with_details("after the applies, the plan is not empty:")))
     }
 
-    fn runs_everything(&self, world: &Observed) -> Result<(), String> {
+    fn check_all_pods_run(&self, world: &Observed) -> Result<(), String> {
         for group in &self.demand.groups {
             let of = |pod: &Pod| pod.owner.as_ref() == Some(&group.workload) && pod.node.is_some();
             let bound = world.pods.iter().filter(|pod| of(pod)).count();
@@ -97,60 +98,64 @@ impl ProofCase {
     }
 }
 
-/// Returns the world that comes of `made` when it is applied and the scheduler has acted.
-fn out(given: &CaseInput, made: &CasePlan, desired: &Desired) -> Result<Observed, String> {
+/// Applies `case_plan` in the simulator. Returns the observation after scheduling.
+fn apply_case(
+    input: &CaseInput,
+    case_plan: &CasePlan,
+    desired: &Desired,
+) -> Result<Observed, String> {
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = directory.path().join("world.json");
-    let world = with_zones_of_groups(given.world.clone(), desired);
+    let world = with_zones_of_groups(input.world.clone(), desired);
     std::fs::write(file, write_world(&world)).map_err(|error| error.to_string())?;
     let context = Rc::new(desired.clone());
     let shape: ShapeFn = Rc::new(move |namespace, template| {
         pod_shape(namespace, template, &ShapeContext::new(&context))
     });
-    let (cluster, now) = (given.world.cluster.clone(), given.world.taken_at);
-    let genesis = WorldInit { cluster: cluster.clone(), now, seed: 1 };
-    let world = World::open(directory.path(), &genesis, shape).map_err(|e| e.to_string())?;
-    world.deliver(&delivery(desired, &made.catalog)).map_err(|error| error.to_string())?;
-    let again = CaseReplanner { given, desired, catalog: &made.catalog };
-    let catalog = Some(&made.catalog);
-    let settings = ApplySettings { catalog, ..ApplySettings::new(cluster, &again) };
+    let (cluster, now) = (input.world.cluster.clone(), input.world.taken_at);
+    let init = WorldInit { cluster: cluster.clone(), now, seed: 1 };
+    let world = World::open(directory.path(), &init, shape).map_err(|e| e.to_string())?;
+    world.deliver(&delivery(desired, &case_plan.catalog)).map_err(|error| error.to_string())?;
+    let replanner = CaseReplanner { input, desired, catalog: &case_plan.catalog };
+    let catalog = Some(&case_plan.catalog);
+    let settings = ApplySettings { catalog, ..ApplySettings::new(cluster, &replanner) };
     let ports = Ports { cloud: &world, cluster: &world, clock: &world };
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let applied = runtime.block_on(apply(&made.plan, &ports, &settings, &mut |_| {}));
+    let applied = runtime.block_on(apply(&case_plan.plan, &ports, &settings, &mut |_| {}));
     let receipt = applied.map_err(|error| error.to_string())?;
-    // What came to a node before it was cordoned may have to stay there: the next plan knows.
-    let is_for_later = |change: &ChangeOutcome| match &change.outcome {
+    // Pods that started before the cordon may block a removal. The next plan considers them.
+    let is_deferred = |change: &ChangeOutcome| match &change.outcome {
         Outcome::Skipped { why } => why.contains("by now it is not as approved"),
-        Outcome::GivenUp { why } => why.contains("asks not to be moved"),
+        Outcome::Abandoned { why } => why.contains("asks not to be moved"),
         Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } | Outcome::Failed { .. } => {
             change.outcome.is_settled()
         }
     };
-    if receipt.verdict != ApplyStatus::Applied && !receipt.outcomes.iter().all(is_for_later) {
+    if receipt.verdict != ApplyStatus::Applied && !receipt.outcomes.iter().all(is_deferred) {
         return Err(format!("applied in part: {receipt:#?}"));
     }
     world.settle(SETTLE_MAX).map_err(|error| error.to_string())?;
     Ok(world.observed())
 }
 
-/// Plans a case again over what its world has become.
+/// Plans a case again over a later observation.
 #[derive(Debug)]
 struct CaseReplanner<'a> {
-    given: &'a CaseInput,
+    input: &'a CaseInput,
     desired: &'a Desired,
     catalog: &'a Catalog,
 }
 
 impl Replan for CaseReplanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        let given = self.given.in_world(observed.clone());
-        let pinned = planner::plan_pinned(&given.inputs(self.desired, self.catalog), plan);
+        let input = self.input.with_world(observed.clone());
+        let pinned = planner::plan_pinned(&input.inputs(self.desired, self.catalog), plan);
         Box::pin(std::future::ready(pinned))
     }
 }
 
-/// Returns what a delivery tool would bring the world to.
+/// Returns the objects that a delivery tool would create.
 fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
     let replicas = |scale: &Scale| match scale {
         Scale::Replicas(count) => *count,
@@ -184,7 +189,8 @@ fn delivery(desired: &Desired, catalog: &Catalog) -> Delivery {
     }
 }
 
-/// Returns the world with what a case does not say of live groups: where and of what they make members.
+/// Returns the observation with zones and instance types of live groups, which a case does not
+/// state.
 fn with_zones_of_groups(mut world: Observed, desired: &Desired) -> Observed {
     for group in desired.node_groups.values() {
         let live = world.groups.values_mut();
@@ -196,7 +202,7 @@ fn with_zones_of_groups(mut world: Observed, desired: &Desired) -> Observed {
     world
 }
 
-/// Returns the storage objects that the tree declares.
+/// Returns the declared storage objects.
 fn declared_storage(desired: &Desired) -> Storage {
     let (classes, volumes) = (desired.storage_classes.clone(), desired.volumes.clone());
     let mut storage = Storage { classes, volumes, ..Storage::default() };

@@ -1,4 +1,4 @@
-//! Node groups by lot, and what may be had of them.
+//! Random node groups, and their sizes.
 
 use fleetwright::model::ids::PoolName;
 use fleetwright::model::observed::{Instance, Observed};
@@ -8,7 +8,7 @@ use proptest::strategy::{BoxedStrategy, Strategy};
 use super::proof_case::ProofCase;
 use super::tree_features::TreeFeature;
 
-/// A group of eksctl, handed over or not, with its live group and members.
+/// A managed or unmanaged group of eksctl, with its live group and members.
 pub(super) fn groups() -> BoxedStrategy<TreeFeature> {
     let more = select(vec![
         "",
@@ -33,27 +33,26 @@ pub(super) fn groups() -> BoxedStrategy<TreeFeature> {
                  instanceType: {kind}, minSize: {min}, maxSize: {max}{more} }}"
             );
             let group = format!("group g0 desired={members} min={min} max={max}");
-            let mut twist = TreeFeature::given(&[&config, &group]);
-            twist.given.extend(managed.then(|| "manage g0".to_owned()));
+            let mut feature = TreeFeature::from_lines(&[&config, &group]);
+            feature.lines.extend(managed.then(|| "manage g0".to_owned()));
             let member = |number| format!("node m{number} {kind} {zone} member=g0");
-            twist.last.extend((0..members).map(member));
-            twist
+            feature.last.extend((0..members).map(member));
+            feature
         })
         .boxed()
 }
 
 impl ProofCase {
-    /// Returns how many members `pool` may have, where it is a group that may be resized; `None`
-    /// where it is none.
+    /// Returns the maximum number of members of group `pool`; `None` if `pool` is not a group.
     pub(super) fn most_members(&self, pool: &PoolName) -> Option<u32> {
         let declared = self.desired.node_groups.get(pool)?;
-        let live = self.given.world.groups.get(format!("asg-{pool}").as_str());
+        let live = self.input.world.groups.get(format!("asg-{pool}").as_str());
         let most = live.map_or(declared.max, |live| live.max.min(declared.max));
         Some(if declared.manage { most } else { 0 })
     }
 }
 
-/// Returns how many instances of a group there are.
+/// Returns the number of instances of a group.
 pub(super) fn members(world: &Observed, pool: &PoolName) -> u32 {
     let name = format!("asg-{pool}");
     let is_member =

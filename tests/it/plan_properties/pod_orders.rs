@@ -1,4 +1,4 @@
-//! The scheduler left to itself, in orders that nobody chose.
+//! Scheduling of the planned pods in many orders.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +10,8 @@ use rand_pcg::Pcg64;
 use super::proof_case::{PodKind, ProofCase, ScheduledNodes};
 
 impl ScheduledNodes {
-    /// Places pods of these kinds in turn; one that waits is tried again whenever others that came
-    /// after it have a place.
+    /// Schedules pods of these kinds in turn. Pending pods are retried after later pods are
+    /// scheduled.
     fn place_queue(&mut self, queue: &[usize]) -> Result<(), (usize, Unfit)> {
         let mut waiting = queue.to_vec();
         loop {
@@ -31,7 +31,7 @@ impl ScheduledNodes {
     }
 }
 
-/// The orders in which pods come to the scheduler.
+/// Order of the pods in the scheduling queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum PodOrder {
     Declared,
@@ -40,20 +40,21 @@ pub(super) enum PodOrder {
     Shuffled(u64),
 }
 
-/// What makes a pod large; of those that are alike in it, the other decides.
+/// Resource that pods are sorted by. The other resource breaks ties.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SortKey {
     Cpu,
     Memory,
 }
 
-/// One way in which pods may come: their order, the rule for balance of Kubernetes 1.35 or of 1.36,
-/// and the seed from which ties between nodes are broken.
+/// A scheduling order: the order of the pods, the balance scoring of Kubernetes 1.35 or 1.36, and
+/// the seed of tie-breaking.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SchedulingOrder(PodOrder, BalanceScoring, u64);
 
-/// Ways that the rehearsal tries as well, in the same words: it has to be right about them.
-const REHEARSED: [SchedulingOrder; 10] = [
+/// Orders that the placement simulation of the solver tries as well. The plan must hold in all of
+/// them.
+const SIMULATED_ORDERS: [SchedulingOrder; 10] = [
     SchedulingOrder(PodOrder::Declared, BalanceScoring::Improvement, 0),
     SchedulingOrder(PodOrder::Declared, BalanceScoring::Evenness, 1),
     SchedulingOrder(PodOrder::LargestFirst(SortKey::Cpu), BalanceScoring::Improvement, 2),
@@ -66,8 +67,9 @@ const REHEARSED: [SchedulingOrder; 10] = [
     SchedulingOrder(PodOrder::Shuffled(2), BalanceScoring::Evenness, 9),
 ];
 
-/// Ways in which a fleet holds pods that a plan leaves out, before that is held against the plan.
-const ALL: [SchedulingOrder; 14] = [
+/// Orders in which a fleet must fit all pods before unschedulable pods count as an error of the
+/// plan.
+const PROOF_ORDERS: [SchedulingOrder; 14] = [
     SchedulingOrder(PodOrder::Declared, BalanceScoring::Improvement, 0),
     SchedulingOrder(PodOrder::SmallestFirst(SortKey::Cpu), BalanceScoring::Evenness, 5),
     SchedulingOrder(PodOrder::LargestFirst(SortKey::Cpu), BalanceScoring::Improvement, 2),
@@ -84,82 +86,90 @@ const ALL: [SchedulingOrder; 14] = [
     SchedulingOrder(PodOrder::Shuffled(6), BalanceScoring::Evenness, 23),
 ];
 
-/// So many more ways, so that no fleet is said to hold everything which does so by luck.
-const MORE: u64 = 24;
+/// Number of additional random orders. They detect fleets that fit the pods only in some orders.
+const EXTRA_ORDERS: u64 = 24;
 
-/// Ways that no rehearsal tries, of which few leave a pod over that a plan calls placed.
-const UNSEEN: [SchedulingOrder; 4] = [
+/// Orders that the placement simulation does not try. In few of them, a placed pod may be
+/// unschedulable.
+const UNSEEN_ORDERS: [SchedulingOrder; 4] = [
     SchedulingOrder(PodOrder::Shuffled(31), BalanceScoring::Improvement, 31),
     SchedulingOrder(PodOrder::Shuffled(32), BalanceScoring::Evenness, 32),
     SchedulingOrder(PodOrder::LargestFirst(SortKey::Memory), BalanceScoring::Evenness, 33),
     SchedulingOrder(PodOrder::SmallestFirst(SortKey::Memory), BalanceScoring::Evenness, 34),
 ];
 
-/// How often pods came in some way that is not rehearsed, and how often one of them waits.
+/// Number of unseen orders that were tried, and of those with a pending pod.
 #[derive(Debug, Default)]
-pub(super) struct UntriedOrderCount {
+pub(super) struct UnseenOrderCount {
     pub(super) tried: AtomicU64,
     pub(super) left: AtomicU64,
 }
 
-/// What was seen since the test began.
-pub(super) static SEEN: UntriedOrderCount =
-    UntriedOrderCount { tried: AtomicU64::new(0), left: AtomicU64::new(0) };
+/// Counts of all cases of the test.
+pub(super) static UNSEEN_ORDER_COUNT: UnseenOrderCount =
+    UnseenOrderCount { tried: AtomicU64::new(0), left: AtomicU64::new(0) };
 
 impl ProofCase {
-    /// In the orders that are rehearsed, the scheduler places what the plan places.
-    pub(super) fn holds_in_rehearsed_orders(&self) -> Result<(), String> {
-        let coming = self.coming();
-        let scene = |seed| self.planned(seed, None);
-        for arrival in UNSEEN {
-            let left = self.place_all(scene, &coming, &[arrival]).is_err();
-            SEEN.tried.fetch_add(1, Ordering::Relaxed);
-            SEEN.left.fetch_add(u64::from(left), Ordering::Relaxed);
+    /// Checks that the scheduler places the placed pods in all simulated orders.
+    pub(super) fn is_scheduled_in_simulated_orders(&self) -> Result<(), String> {
+        let arriving = self.arriving();
+        let scheduled = |seed| self.planned(seed, None);
+        for arrival in UNSEEN_ORDERS {
+            let left = self.place_all(scheduled, &arriving, &[arrival]).is_err();
+            UNSEEN_ORDER_COUNT.tried.fetch_add(1, Ordering::Relaxed);
+            UNSEEN_ORDER_COUNT.left.fetch_add(u64::from(left), Ordering::Relaxed);
         }
         let backwards = |seed| self.planned_backwards(seed);
-        let held = self.place_all(scene, &coming, &REHEARSED);
-        let held =
-            held.or_else(|why| self.place_all(backwards, &coming, &REHEARSED).map_err(|_| why));
-        held.map_err(|why| self.story(&why))
+        let held = self.place_all(scheduled, &arriving, &SIMULATED_ORDERS);
+        let held = held.or_else(|why| {
+            self.place_all(backwards, &arriving, &SIMULATED_ORDERS).map_err(|_| why)
+        });
+        held.map_err(|why| self.describe_failure(&why))
     }
 
-    /// Returns how many pods of each kind come to planned nodes.
-    pub(super) fn coming(&self) -> Vec<u32> {
+    /// Returns the number of arriving pods of each kind.
+    pub(super) fn arriving(&self) -> Vec<u32> {
         let of = |(kind, left): (&PodKind, u32)| {
-            let stay: u32 = self.seats.iter().map(|seat| kind.runs_on(&seat.node.name)).sum();
+            let stay: u32 = self
+                .planned_nodes
+                .iter()
+                .map(|planned_node| kind.runs_on(&planned_node.node.name))
+                .sum();
             kind.planned.saturating_sub(stay + left)
         };
-        self.kinds.iter().zip(self.left()).map(of).collect()
+        self.kinds.iter().zip(self.unschedulable()).map(of).collect()
     }
 
-    /// Has the scheduler place so many pods of each kind, coming in each of these ways.
+    /// Schedules `counts` pods of each kind, in each of these orders.
     pub(super) fn place_all(
         &self,
-        scene: impl Fn(u64) -> ScheduledNodes,
+        scheduled: impl Fn(u64) -> ScheduledNodes,
         counts: &[u32],
         arrivals: &[SchedulingOrder],
     ) -> Result<(), String> {
         for SchedulingOrder(order, balance, seed) in arrivals {
-            let mut scene = scene(*seed);
-            scene.scheduler = scene.scheduler.with_balance(*balance);
+            let mut scheduled = scheduled(*seed);
+            scheduled.scheduler = scheduled.scheduler.with_balance(*balance);
             let queue = self.queue(counts, *order);
-            if let Err((kind, unfit)) = scene.place_queue(&queue) {
+            if let Err((kind, unfit)) = scheduled.place_queue(&queue) {
                 let name = |kind: &usize| self.kinds[*kind].workload.name.to_string();
                 let names: Vec<String> = queue.iter().map(name).collect();
                 let (order, last) = (names.join(" "), name(&kind));
-                return Err(format!("in the order {order}, {balance:?}, {last} waits: {unfit}"));
+                return Err(format!(
+                    "in the order {order}, {balance:?}, {last} is pending: {unfit}"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Returns whether the scheduler places so many pods of each group in whatever way they come.
+    /// Returns whether the scheduler places `counts` pods of each kind in all tried orders.
     pub(super) fn always_places(
         &self,
-        scene: impl Fn(u64) -> ScheduledNodes,
+        scheduled: impl Fn(u64) -> ScheduledNodes,
         counts: &[u32],
     ) -> bool {
-        let more = (0..MORE).map(|number| {
+        let more = (0..EXTRA_ORDERS).map(|number| {
             let balance = if number % 2 == 0 {
                 BalanceScoring::Improvement
             } else {
@@ -168,17 +178,17 @@ impl ProofCase {
             SchedulingOrder(PodOrder::Shuffled(100 + number), balance, 100 + number)
         });
         let more: Vec<SchedulingOrder> = more.collect();
-        self.place_all(&scene, counts, &ALL).is_ok()
-            && self.place_all(&scene, counts, &more).is_ok()
+        self.place_all(&scheduled, counts, &PROOF_ORDERS).is_ok()
+            && self.place_all(&scheduled, counts, &more).is_ok()
     }
 
     fn queue(&self, counts: &[u32], order: PodOrder) -> Vec<usize> {
         let kinds = &self.kinds;
         let size = |kind: &usize, size: SortKey| {
-            let asks = &kinds[*kind].shape.requests;
+            let requests = &kinds[*kind].shape.requests;
             match size {
-                SortKey::Cpu => (asks.cpu.0, asks.memory.0),
-                SortKey::Memory => (asks.memory.0, asks.cpu.0),
+                SortKey::Cpu => (requests.cpu.0, requests.memory.0),
+                SortKey::Memory => (requests.memory.0, requests.cpu.0),
             }
         };
         let pods = |(kind, count): (usize, &u32)| {

@@ -1,4 +1,4 @@
-//! Whom kube-scheduler evicts for pods that a plan leaves out, by trying everybody.
+//! Preemption by unschedulable pods, checked by brute force.
 
 use fleetwright::model::ids::workload_key;
 use fleetwright::scheduler::NodeIndex;
@@ -6,84 +6,91 @@ use fleetwright::scheduler::NodeIndex;
 use super::proof_case::{PodKind, ProofCase, ScheduledNodes};
 
 impl ProofCase {
-    /// Where pods are left out, those who are said to be evicted are less important, and nobody is
-    /// said to be only where the eviction of all who are lets none of the pods in.
-    pub(super) fn says_who_is_evicted(&self) -> Result<(), String> {
-        for row in &self.made.plan.capacity.unschedulable {
+    /// Checks that stated victims have a lower priority. If no victims are stated, preemption of
+    /// all pods of lower priority must not make room.
+    pub(super) fn evictions_are_correct(&self) -> Result<(), String> {
+        for row in &self.case_plan.plan.capacity.unschedulable {
             let mut kinds = self.kinds.iter().enumerate();
             let Some((index, kind)) = kinds.find(|(_, kind)| kind.workload == row.workload) else {
                 continue;
             };
             let Some(eviction) = &row.eviction else {
-                // What others had evicted before is theirs, and an order of documents nobody knows.
-                if self.made.plan.capacity.unschedulable.len() == 1 && self.is_let_in(index) {
-                    let why = format!("nobody is said to be evicted for {}", kind.workload);
-                    return Err(self.story(&why));
+                // With several unschedulable workloads, the result depends on the order of
+                // preemption, which is unknown.
+                if self.case_plan.plan.capacity.unschedulable.len() == 1 && self.can_preempt(index)
+                {
+                    let message = format!("no eviction is stated for {}", kind.workload);
+                    return Err(self.describe_failure(&message));
                 }
                 continue;
             };
             let priority = kind.shape.priority;
-            let is_less = |other: &PodKind| other.shape.priority < priority;
-            let of_daemons = self.demand.daemons.iter();
-            let daemons: Vec<String> = of_daemons
+            let has_lower_priority = |other: &PodKind| other.shape.priority < priority;
+            let daemon_sets = self.demand.daemons.iter();
+            let daemons: Vec<String> = daemon_sets
                 .filter(|d| d.shape.priority < priority)
                 .map(|d| workload_key(&d.workload))
                 .collect();
             for name in eviction.evicts.keys() {
-                let mut victims = self.kinds.iter().filter(|k| workload_key(&k.workload) == *name);
-                let is_less = victims.any(is_less) || daemons.contains(name);
-                if !kind.shape.preempts || !is_less {
-                    let why = format!("{name} is no less important than {}", kind.workload);
-                    return Err(self.story(&why));
+                let mut evicted = self.kinds.iter().filter(|k| workload_key(&k.workload) == *name);
+                let has_lower_priority = evicted.any(has_lower_priority) || daemons.contains(name);
+                if !kind.shape.preempts || !has_lower_priority {
+                    let message = format!(
+                        "the priority of {name} is not lower than that of {}",
+                        kind.workload
+                    );
+                    return Err(self.describe_failure(&message));
                 }
             }
             if eviction.lets_in == 0 || eviction.lets_in > row.pods || eviction.evicts.is_empty() {
-                return Err(
-                    self.story(&format!("an eviction for {} lets nobody in", kind.workload))
-                );
+                return Err(self.describe_failure(&format!(
+                    "an eviction for {} does not make room for it",
+                    kind.workload
+                )));
             }
         }
         Ok(())
     }
 
-    /// Returns whether some node lets a pod of the kind in once everybody less important has left it;
-    /// not where the plan does not tell which pods of a workload are where.
-    fn is_let_in(&self, index: usize) -> bool {
+    /// Returns whether a node fits a pod of the kind after the eviction of all pods of lower
+    /// priority. Returns false if the plan does not identify the pods of each node.
+    fn can_preempt(&self, index: usize) -> bool {
         let kind = &self.kinds[index];
         let is_plain = self.kinds.iter().enumerate().all(|(other, k)| other == k.group);
         if !kind.shape.preempts || !is_plain || !self.is_supported(index) {
             return false;
         }
-        let mut scene = self.planned(0, None);
-        self.fill(&mut scene);
-        let class = scene.classes[index];
-        let nodes: Vec<NodeIndex> = scene.nodes.clone();
-        if nodes.iter().any(|node| scene.scheduler.fits(class, *node).is_ok()) {
+        let mut scheduled = self.planned(0, None);
+        self.bind_arriving(&mut scheduled);
+        let class = scheduled.classes[index];
+        let nodes: Vec<NodeIndex> = scheduled.nodes.clone();
+        if nodes.iter().any(|node| scheduled.scheduler.fits(class, *node).is_ok()) {
             return false;
         }
-        nodes.into_iter().enumerate().any(|(seat, node)| {
-            let mut gone = Vec::new();
-            for (other, less) in self.kinds.iter().enumerate() {
-                let here = self.seats[seat].staying[other] + self.seats[seat].coming[less.group];
-                if less.shape.priority < kind.shape.priority {
-                    gone.extend((0..here).map(|_| scene.classes[other]));
+        nodes.into_iter().enumerate().any(|(planned_node, node)| {
+            let mut victims = Vec::new();
+            for (other, candidate) in self.kinds.iter().enumerate() {
+                let here = self.planned_nodes[planned_node].staying[other]
+                    + self.planned_nodes[planned_node].arriving[candidate.group];
+                if candidate.shape.priority < kind.shape.priority {
+                    victims.extend((0..here).map(|_| scheduled.classes[other]));
                 }
             }
-            for class in &gone {
-                scene.scheduler.unbind(*class, node);
+            for class in &victims {
+                scheduled.scheduler.unbind(*class, node);
             }
-            let fits = !gone.is_empty() && scene.scheduler.fits(class, node).is_ok();
-            for class in &gone {
-                scene.scheduler.bind(*class, node);
+            let fits = !victims.is_empty() && scheduled.scheduler.fits(class, node).is_ok();
+            for class in &victims {
+                scheduled.scheduler.bind(*class, node);
             }
             fits
         })
     }
 
-    /// Puts the pods that come where the plan has them.
-    fn fill(&self, scene: &mut ScheduledNodes) {
-        for (seat, node) in self.seats.iter().zip(scene.nodes.clone()) {
-            scene.bind(&seat.coming, node);
+    /// Binds the arriving pods to their planned nodes.
+    fn bind_arriving(&self, scheduled: &mut ScheduledNodes) {
+        for (planned_node, node) in self.planned_nodes.iter().zip(scheduled.nodes.clone()) {
+            scheduled.bind(&planned_node.arriving, node);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The planned nodes with their pods, under the scheduler's model.
+//! A planned case with its nodes and pods, in the form of the scheduler model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fleetwright::solver::{admits_daemon, daemon_requests};
 
 use crate::conformance::{CaseInput, CasePlan, lines, resources};
 
-/// A node after the plan, and the planned pods on it by group.
+/// A node after the plan, with its planned pods.
 pub(super) struct PlannedNode {
     pub(super) address: Address,
     pub(super) node: ScheduleNode,
@@ -26,13 +26,13 @@ pub(super) struct PlannedNode {
     pub(super) is_new: bool,
     pub(super) reservation: Option<ReservationId>,
     pub(super) capacity: Resources,
-    /// Pods of each kind that ran here before.
+    /// Number of pods of each kind that ran on the node before.
     pub(super) staying: Vec<u32>,
-    /// Pods of each group that come: a plan tells those of one workload not apart.
-    pub(super) coming: Vec<u32>,
+    /// Number of arriving pods of each group. A plan does not distinguish the pods of a workload.
+    pub(super) arriving: Vec<u32>,
 }
 
-/// Pods of one group that are alike: all of them, or those whose volumes are in one place.
+/// Equal pods of one group: all of them, or those with volumes on the same nodes.
 pub(super) struct PodKind {
     pub(super) group: usize,
     pub(super) workload: WorkloadId,
@@ -42,7 +42,7 @@ pub(super) struct PodKind {
 }
 
 impl PodKind {
-    fn of(group: usize, pods: &PodGroup) -> Vec<Self> {
+    fn from_group(group: usize, pods: &PodGroup) -> Vec<Self> {
         let workload = &pods.workload;
         let kind = |shape: &Arc<PodShape>, planned, running: &BTreeMap<NodeName, u32>| Self {
             group,
@@ -62,17 +62,17 @@ impl PodKind {
     }
 }
 
-/// A case, its plan, and what brute force needs to judge it.
+/// A case with its plan, prepared for brute force.
 pub(super) struct ProofCase {
-    pub(super) given: CaseInput,
+    pub(super) input: CaseInput,
     pub(super) desired: Desired,
     pub(super) demand: Demand,
     pub(super) kinds: Vec<PodKind>,
-    pub(super) made: CasePlan,
-    pub(super) seats: Vec<PlannedNode>,
+    pub(super) case_plan: CasePlan,
+    pub(super) planned_nodes: Vec<PlannedNode>,
 }
 
-/// A scheduler with nodes, and the classes of the kinds in it.
+/// A scheduler with nodes, and the scheduling classes of the pod kinds.
 pub(super) struct ScheduledNodes {
     pub(super) scheduler: Scheduler,
     pub(super) classes: Vec<ClassIndex>,
@@ -80,52 +80,53 @@ pub(super) struct ScheduledNodes {
 }
 
 impl ProofCase {
-    /// Plans the case of `text`; `None` where no cluster would run it.
-    pub(super) fn of(text: &str) -> Result<Option<Self>, String> {
-        let mut given = CaseInput::default();
+    /// Parses and plans a case; `None` if no cluster could run it.
+    pub(super) fn parse(text: &str) -> Result<Option<Self>, String> {
+        let mut input = CaseInput::default();
         for line in lines(0, text) {
-            given.take(&line).map_err(|why| format!("`{}`: {why}", line.text))?;
+            input.read_line(&line).map_err(|why| format!("`{}`: {why}", line.text))?;
         }
-        let desired = given.desired();
-        let demand = Demand::build(&desired, &given.world, DemandMode::Live);
+        let desired = input.desired();
+        let demand = Demand::build(&desired, &input.world, DemandMode::Live);
         let groups = demand.groups.iter().enumerate();
         let kinds: Vec<PodKind> =
-            groups.flat_map(|(index, pods)| PodKind::of(index, pods)).collect();
+            groups.flat_map(|(index, pods)| PodKind::from_group(index, pods)).collect();
         let refused = |problem: &Problem| problem.message.starts_with("the API server refuses");
-        if demand.problems.iter().any(refused) || !is_sound(&demand, &kinds, &given) {
+        if demand.problems.iter().any(refused) || !is_plausible(&demand, &kinds, &input) {
             return Ok(None);
         }
-        let made = given.plan(&[])?;
-        let mut stage = Self { given, desired, demand, kinds, made, seats: Vec::new() };
-        if !stage.is_told_apart() {
+        let case_plan = input.plan(&[])?;
+        let mut case = Self { input, desired, demand, kinds, case_plan, planned_nodes: Vec::new() };
+        if !case.has_known_unschedulable_pods() {
             return Ok(None);
         }
-        let rows = stage.made.plan.resource_changes.iter();
-        stage.seats = rows.filter_map(|row| stage.seat(row)).collect();
-        Ok(Some(stage))
+        let rows = case.case_plan.plan.resource_changes.iter();
+        case.planned_nodes = rows.filter_map(|row| case.planned_node(row)).collect();
+        Ok(Some(case))
     }
 
-    fn seat(&self, row: &ResourceChange) -> Option<PlannedNode> {
+    fn planned_node(&self, row: &ResourceChange) -> Option<PlannedNode> {
         let NodeState {
             node: name, pool, labels, taints, allocatable, capacity, reservation, ..
         } = row.change.after.clone()?;
-        // An instance of which nobody knows what node it becomes is none yet.
+        // The node of a joining instance may be unknown.
         if labels.is_empty() {
             return None;
         }
-        let known = name.as_ref().and_then(|name| self.given.world.nodes.get(name));
+        let known = name.as_ref().and_then(|name| self.input.world.nodes.get(name));
         let name = name.unwrap_or_else(|| NodeName::from(row.address.as_str()));
         let mut labels = labels;
         labels.extend([label("kubernetes.io/hostname", name.as_str())]);
-        let explain = self.made.plan.capacity.explain.iter().find(|e| e.address == row.address)?;
+        let explain =
+            self.case_plan.plan.capacity.explain.iter().find(|e| e.address == row.address)?;
         let staying: Vec<u32> = self.kinds.iter().map(|kind| kind.runs_on(&name)).collect();
-        let coming = self.demand.groups.iter().enumerate().map(|(index, group)| {
+        let arriving = self.demand.groups.iter().enumerate().map(|(index, group)| {
             let here =
                 explain.pods.get(workload_key(&group.workload).as_str()).copied().unwrap_or(0);
             let of_group = self.kinds.iter().zip(&staying).filter(|(kind, _)| kind.group == index);
             here.saturating_sub(of_group.map(|(_, count)| count).sum())
         });
-        let coming = coming.collect();
+        let arriving = arriving.collect();
         let unschedulable = known.is_some_and(|node| node.unschedulable);
         let mut allocatable = resources(&allocatable);
         if let Some(limit) = self.attach_limit(&name, &labels) {
@@ -135,32 +136,33 @@ impl ProofCase {
         let is_new = known.is_none();
         let address = row.address.clone();
         let capacity = resources(&capacity);
-        Some(PlannedNode { address, node, pool, is_new, reservation, capacity, staying, coming })
+        Some(PlannedNode { address, node, pool, is_new, reservation, capacity, staying, arriving })
     }
 
-    /// Returns how many EBS volumes a node attaches, where some node tells.
+    /// Returns the attach limit of a node for EBS volumes, if it or a node of the same type reports
+    /// it.
     pub(super) fn attach_limit(&self, name: &NodeName, labels: &Labels) -> Option<i64> {
-        let told = &self.given.world.storage.attach_limits;
-        let of = |node: &NodeName| told.get(node)?.get(EBS_DRIVER).copied().map(i64::from);
+        let attach_limits = &self.input.world.storage.attach_limits;
+        let of = |node: &NodeName| attach_limits.get(node)?.get(EBS_DRIVER).copied().map(i64::from);
         let kind = labels.get(key::INSTANCE_TYPE);
-        let alike = self.given.world.nodes.values();
+        let alike = self.input.world.nodes.values();
         let alike = alike.filter(|node| node.labels.get(key::INSTANCE_TYPE) == kind);
         of(name).or_else(|| alike.filter_map(|node| of(&node.name)).min())
     }
 
-    /// Returns how many pods of each group the plan leaves out.
-    fn left_of_groups(&self) -> Vec<u32> {
-        let rows = &self.made.plan.capacity.unschedulable;
+    /// Returns the number of unschedulable pods of each group.
+    fn unschedulable_by_group(&self) -> Vec<u32> {
+        let rows = &self.case_plan.plan.capacity.unschedulable;
         let of = |group: &PodGroup| {
             rows.iter().filter(|row| row.workload == group.workload).map(|row| row.pods).sum()
         };
         self.demand.groups.iter().map(of).collect()
     }
 
-    /// Returns how many pods of each kind the plan leaves out; those of a group with several are the
-    /// ones that have to wait whatever happens.
-    pub(super) fn left(&self) -> Vec<u32> {
-        let mut of_groups = self.left_of_groups();
+    /// Returns the number of unschedulable pods of each kind. In a group with several kinds, only
+    /// kinds with unsupported rules count.
+    pub(super) fn unschedulable(&self) -> Vec<u32> {
+        let mut of_groups = self.unschedulable_by_group();
         let of = |(index, kind): (usize, &PodKind)| {
             let runs: u32 = kind.running.values().sum();
             let pending = kind.planned.saturating_sub(runs);
@@ -174,18 +176,19 @@ impl ProofCase {
         self.kinds.iter().enumerate().map(of).collect()
     }
 
-    /// Returns whether it is known which pods the plan leaves out.
-    fn is_told_apart(&self) -> bool {
-        self.left().iter().sum::<u32>() == self.left_of_groups().iter().sum::<u32>()
+    /// Returns whether the kinds of all unschedulable pods are known.
+    fn has_known_unschedulable_pods(&self) -> bool {
+        self.unschedulable().iter().sum::<u32>()
+            == self.unschedulable_by_group().iter().sum::<u32>()
     }
 
-    /// Returns whether placement knows every rule of the kind.
+    /// Returns whether all rules of the kind are supported.
     pub(super) fn is_supported(&self, kind: usize) -> bool {
         self.kinds[kind].shape.unsupported.is_empty()
     }
 
-    /// Returns a scheduler over `nodes`, whose daemons are there, and no other pod.
-    pub(super) fn scene(&self, nodes: Vec<ScheduleNode>, seed: u64) -> ScheduledNodes {
+    /// Returns a scheduler over `nodes` with their DaemonSet pods and no other pods.
+    pub(super) fn scheduled(&self, nodes: Vec<ScheduleNode>, seed: u64) -> ScheduledNodes {
         let mut scheduler = Scheduler::new(Vec::new(), &self.desired.namespaces, seed);
         let kinds = self.kinds.iter();
         let classes = kinds.map(|kind| scheduler.class(&kind.shape, Some(&kind.workload)));
@@ -202,51 +205,53 @@ impl ProofCase {
         ScheduledNodes { scheduler, classes, nodes }
     }
 
-    /// Returns the planned nodes, with the pods that stay, and one node more.
+    /// Returns a scheduler over the planned nodes with their staying pods, and one more node.
     pub(super) fn planned(&self, seed: u64, more: Option<&ScheduleNode>) -> ScheduledNodes {
-        let seats: Vec<&PlannedNode> = self.seats.iter().collect();
-        self.planned_in(&seats, seed, more)
+        let planned_nodes: Vec<&PlannedNode> = self.planned_nodes.iter().collect();
+        self.planned_in(&planned_nodes, seed, more)
     }
 
-    /// Returns the same with the nodes of the last pool first: which of two equal nodes the scheduler
-    /// takes depends on their order, and no plan tells in which they come.
+    /// Returns the same with new nodes in reverse order of pools. The order of nodes breaks ties in
+    /// the scheduler, and the plan does not determine it.
     pub(super) fn planned_backwards(&self, seed: u64) -> ScheduledNodes {
-        let mut seats: Vec<&PlannedNode> = self.seats.iter().collect();
-        seats.sort_by_key(|seat| (seat.is_new, std::cmp::Reverse(seat.pool.clone())));
-        self.planned_in(&seats, seed, None)
+        let mut planned_nodes: Vec<&PlannedNode> = self.planned_nodes.iter().collect();
+        planned_nodes.sort_by_key(|planned_node| {
+            (planned_node.is_new, std::cmp::Reverse(planned_node.pool.clone()))
+        });
+        self.planned_in(&planned_nodes, seed, None)
     }
 
     fn planned_in(
         &self,
-        seats: &[&PlannedNode],
+        planned_nodes: &[&PlannedNode],
         seed: u64,
         more: Option<&ScheduleNode>,
     ) -> ScheduledNodes {
-        let nodes = seats.iter().map(|seat| &seat.node).chain(more);
-        let mut scene = self.scene(nodes.cloned().collect(), seed);
-        for (seat, node) in seats.iter().zip(scene.nodes.clone()) {
-            scene.bind(&seat.staying, node);
+        let nodes = planned_nodes.iter().map(|planned_node| &planned_node.node).chain(more);
+        let mut scheduled = self.scheduled(nodes.cloned().collect(), seed);
+        for (planned_node, node) in planned_nodes.iter().zip(scheduled.nodes.clone()) {
+            scheduled.bind(&planned_node.staying, node);
         }
-        scene
+        scheduled
     }
 
-    /// The order of documents and of rows of the world changes no decision.
-    pub(super) fn does_not_depend_on_order(&self) -> Result<(), String> {
-        let again = self.given.reversed().plan(&[])?;
-        if again.plan.capacity.digest == self.made.plan.capacity.digest {
+    /// Checks that the order of documents and observed pods changes no decision.
+    pub(super) fn is_independent_of_document_order(&self) -> Result<(), String> {
+        let again = self.input.reversed().plan(&[])?;
+        if again.plan.capacity.digest == self.case_plan.plan.capacity.digest {
             return Ok(());
         }
-        Err(self.story(&again.with_story("from the same documents in another order comes:")))
+        Err(self.describe_failure(&again.with_details("reversed documents give another plan:")))
     }
 
-    /// Returns `why` with the rows of the plan below it.
-    pub(super) fn story(&self, why: &str) -> String {
-        self.made.with_story(why)
+    /// Returns `why`, followed by the rows of the plan.
+    pub(super) fn describe_failure(&self, why: &str) -> String {
+        self.case_plan.with_details(why)
     }
 }
 
 impl ScheduledNodes {
-    /// Binds so many pods of each kind to `node`.
+    /// Binds `counts` pods of each kind to `node`.
     pub(super) fn bind(&mut self, counts: &[u32], node: NodeIndex) {
         for (class, count) in self.classes.iter().zip(counts) {
             (0..*count).for_each(|_| self.scheduler.bind(*class, node));
@@ -254,11 +259,10 @@ impl ScheduledNodes {
     }
 }
 
-/// Returns whether every running pod might have come to its node: a pod that its own template keeps
-/// off the node is about to be replaced, and what becomes of it is not for brute force to say. Neither
-/// is what becomes of a node that holds more than it has room for.
-fn is_sound(demand: &Demand, kinds: &[PodKind], given: &CaseInput) -> bool {
-    given.world.nodes.values().all(|node| {
+/// Returns whether every running pod could have been scheduled to its node. Brute force cannot
+/// check pods that their node no longer admits, or overcommitted nodes.
+fn is_plausible(demand: &Demand, kinds: &[PodKind], input: &CaseInput) -> bool {
+    input.world.nodes.values().all(|node| {
         let daemons = demand.daemons.iter();
         let daemons = daemons.filter(|daemon| admits_daemon(daemon, &node.labels, &node.taints));
         let ports: Vec<u16> = daemons.flat_map(|d| &d.shape.host_ports).map(|p| p.port).collect();
@@ -275,7 +279,7 @@ fn is_sound(demand: &Demand, kinds: &[PodKind], given: &CaseInput) -> bool {
         let takes = |sum: Resources, kind: &PodKind| {
             sum.plus(&kind.shape.requests.times(kind.runs_on(&node.name).into()))
         };
-        // The claim of a pod that runs is bound, and then the tree says where.
+        // The claim of a running pod is bound, so its volume must be declared.
         let unbound = |kind: &PodKind| {
             let mut volumes = kind.shape.volumes.iter();
             volumes.any(|mount| mount.zone_set_by_first_pod && mount.sharing != Sharing::Own)
@@ -284,8 +288,8 @@ fn is_sound(demand: &Demand, kinds: &[PodKind], given: &CaseInput) -> bool {
             let mounts = kind.shape.volumes.iter().filter(|mount| mount.driver.is_some());
             mounts.count() * usize::try_from(kind.runs_on(&node.name)).unwrap_or(usize::MAX)
         };
-        let told = given.world.storage.attach_limits.get(&node.name);
-        let limit = told.and_then(|of_node| of_node.get(EBS_DRIVER)).copied();
+        let limits = input.world.storage.attach_limits.get(&node.name);
+        let limit = limits.and_then(|of_node| of_node.get(EBS_DRIVER)).copied();
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         here.clone().all(admits)
             && here.clone().map(own).sum::<usize>() <= limit

@@ -1,5 +1,5 @@
-//! Trees drawn by lot: up to four workloads with eight pods, two pools with four offerings, two
-//! nodes, and what decides where pods may run, drawn family by family (`twist`).
+//! Random repositories: up to four workloads with eight pods, two pools with four offerings, two
+//! nodes, and random features (`tree_features`).
 
 use std::fmt;
 
@@ -10,33 +10,33 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::Strategy;
 use proptest::{prop_compose, prop_oneof};
 
-use super::tree_features::{FeatureLines, TreeFeature, twists};
+use super::tree_features::{FeatureLines, TreeFeature, features};
 
-/// Most new pods of a tree.
+/// Maximum number of pods of a repository.
 const PODS_MAX: u32 = 8;
 
-/// Types, and thousandths of a CPU that pods may use of them.
+/// Instance types with the CPU available for pods, in thousandths of a core.
 const TYPES: [(&str, u32); 3] = [("c5.large", 1930), ("m5.large", 1930), ("m5.xlarge", 3920)];
 const ZONES: [&str; 2] = ["us-east-1a", "us-east-1b"];
 
-/// One more type, which has a device.
-const DEVICES: &str = "g4dn.xlarge";
+/// Instance type with a GPU.
+const DEVICE_TYPE: &str = "g4dn.xlarge";
 
-/// What the daemon of a tree takes of each node, in thousandths of a CPU.
-const DAEMON: u32 = 100;
+/// CPU request of the DaemonSet, in thousandths of a core.
+const DAEMON_CPU_MILLI: u32 = 100;
 
-/// A tree and its world, written as a case.
+/// A repository and its observation. `Display` writes them as a case.
 #[derive(Debug, Clone)]
-pub(super) struct DrawnTree {
-    pools: Vec<DrawnPool>,
-    workloads: Vec<DrawnWorkload>,
+pub(super) struct RandomTree {
+    pools: Vec<RandomPool>,
+    workloads: Vec<RandomWorkload>,
     daemon: bool,
-    nodes: Vec<DrawnNode>,
-    twists: Vec<TreeFeature>,
+    nodes: Vec<RandomNode>,
+    features: Vec<TreeFeature>,
 }
 
 #[derive(Debug, Clone)]
-struct DrawnPool {
+struct RandomPool {
     types: Vec<&'static str>,
     zones: Vec<&'static str>,
     capacity: &'static str,
@@ -44,7 +44,7 @@ struct DrawnPool {
 }
 
 #[derive(Debug, Clone)]
-struct DrawnWorkload {
+struct RandomWorkload {
     pods: u32,
     cpu: u32,
     options: Vec<&'static str>,
@@ -53,7 +53,7 @@ struct DrawnWorkload {
 }
 
 #[derive(Debug, Clone)]
-struct DrawnNode {
+struct RandomNode {
     of: (&'static str, u32),
     zone: &'static str,
     pool: usize,
@@ -61,7 +61,7 @@ struct DrawnNode {
     holds: Vec<u32>,
 }
 
-/// Returns zero to two of `options`, of which no two begin alike.
+/// Returns zero to two of `options` with different names.
 fn options(all: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static str>> {
     vec(select(all), 0..3).prop_map(|mut chosen| {
         let mut seen = Vec::new();
@@ -86,10 +86,10 @@ prop_compose! {
             "limits=nodes=1", "limits=nodes=2", "limits=cpu=4", "weight=10",
             "startup-taints=cilium=wait:NoExecute",
         ]),
-    ) -> DrawnPool {
-        // Two types in two zones are four offerings already.
+    ) -> RandomPool {
+        // Two types in two zones already give four offerings.
         let capacity = if types.len() * zones.len() > 2 { "on-demand" } else { capacity };
-        DrawnPool { types, zones, capacity, options }
+        RandomPool { types, zones, capacity, options }
     }
 }
 
@@ -97,7 +97,7 @@ fn key() -> impl Strategy<Value = &'static str> {
     select(vec!["hostname", "zone", "capacity", "disk"])
 }
 
-fn selected() -> impl Strategy<Value = &'static str> {
+fn pod_selector() -> impl Strategy<Value = &'static str> {
     select(vec!["app=w0", "app=w1", "app=w2", "tier=x", "all"])
 }
 
@@ -108,7 +108,7 @@ fn spread() -> impl Strategy<Value = String> {
     ];
     let taints = select(vec!["", "", " taints=Honor"]);
     let affinity = select(vec!["", "", " affinity=Ignore"]);
-    let pods = prop_oneof![4 => selected(), 1 => Just("none")];
+    let pods = prop_oneof![4 => pod_selector(), 1 => Just("none")];
     (key(), 1..3, pods, when, taints, affinity).prop_map(
         |(key, skew, pods, when, taints, affinity)| {
             format!("spread {key} maxSkew={skew} pods={pods}{when}{taints}{affinity}")
@@ -116,10 +116,16 @@ fn spread() -> impl Strategy<Value = String> {
     )
 }
 
-fn company() -> impl Strategy<Value = String> {
-    let word = select(vec!["apart", "apart", "near", "prefers-apart 5", "prefers-near 5"]);
+fn pod_affinity_rule() -> impl Strategy<Value = String> {
+    let word = select(vec![
+        "anti-affinity",
+        "anti-affinity",
+        "affinity",
+        "prefers-anti-affinity 5",
+        "prefers-affinity 5",
+    ]);
     let namespaces = select(vec!["", "", " namespaces=other", " namespaceSelector=all"]);
-    (word, key(), selected(), namespaces)
+    (word, key(), pod_selector(), namespaces)
         .prop_map(|(word, key, pods, namespaces)| format!("{word} {key} pods={pods}{namespaces}"))
 }
 
@@ -136,7 +142,7 @@ fn rule() -> impl Strategy<Value = String> {
         "prefers 10 zone In us-east-1b",
         "prefers 5 disk In ssd",
     ]);
-    prop_oneof![3 => choice.prop_map(str::to_owned), 2 => spread(), 2 => company()]
+    prop_oneof![3 => choice.prop_map(str::to_owned), 2 => spread(), 2 => pod_affinity_rule()]
 }
 
 prop_compose! {
@@ -146,13 +152,13 @@ prop_compose! {
         options in options(&["labels=tier=x", "namespace=other", "priority=5", "priority=-5"]),
         port in weighted(0.1, Just(80)),
         rules in vec(rule(), 0..4),
-    ) -> DrawnWorkload {
-        DrawnWorkload { pods, cpu, options, port, rules: unlike(rules) }
+    ) -> RandomWorkload {
+        RandomWorkload { pods, cpu, options, port, rules: without_duplicate_rules(rules) }
     }
 }
 
-/// Leaves the first of rules that the API server takes once only.
-fn unlike(rules: Vec<String>) -> Vec<String> {
+/// Keeps the first of several rules that the API server allows only once.
+fn without_duplicate_rules(rules: Vec<String>) -> Vec<String> {
     let mut seen = Vec::new();
     let kind = |rule: &String| {
         let anyway = rule.contains("ScheduleAnyway");
@@ -179,15 +185,16 @@ prop_compose! {
             "capacity=spot",
         ]),
         holds in vec(0..3_u32, 4),
-    ) -> DrawnNode {
-        DrawnNode { of, zone, pool, options, holds }
+    ) -> RandomNode {
+        RandomNode { of, zone, pool, options, holds }
     }
 }
 
-/// Draws a tree, of the `chosen` family of rules or of any that are drawn together.
-pub(super) fn tree(chosen: Option<&str>) -> impl Strategy<Value = DrawnTree> + use<> {
+/// Returns a strategy for repositories with features of the `chosen` family, or of all combined
+/// families.
+pub(super) fn tree(chosen: Option<&str>) -> impl Strategy<Value = RandomTree> + use<> {
     let pools = (pool(), of(pool())).prop_map(|(first, second)| {
-        let count = |pool: &DrawnPool| {
+        let count = |pool: &RandomPool| {
             pool.types.len() * pool.zones.len() * pool.capacity.split(',').count()
         };
         let room = 4_usize.saturating_sub(count(&first));
@@ -195,16 +202,15 @@ pub(super) fn tree(chosen: Option<&str>) -> impl Strategy<Value = DrawnTree> + u
         std::iter::once(first).chain(second).collect::<Vec<_>>()
     });
     let nodes = prop_oneof![2 => Just(Vec::new()), 3 => vec(node(), 1..3)];
-    (pools, vec(workload(), 1..=4), proptest::bool::weighted(0.2), nodes, twists(chosen)).prop_map(
-        |(pools, workloads, daemon, nodes, twists)| {
-            DrawnTree { pools, workloads, daemon, nodes, twists }.in_bounds()
-        },
-    )
+    (pools, vec(workload(), 1..=4), proptest::bool::weighted(0.2), nodes, features(chosen))
+        .prop_map(|(pools, workloads, daemon, nodes, features)| {
+            RandomTree { pools, workloads, daemon, nodes, features }.in_bounds()
+        })
 }
 
-impl DrawnTree {
-    /// Returns the tree with no more than the pods that brute force can try, and nodes that hold no
-    /// more than they have room for.
+impl RandomTree {
+    /// Limits the pods to a number that brute force can try, and the running pods to the resources
+    /// of their nodes.
     fn in_bounds(mut self) -> Self {
         let mut left = PODS_MAX;
         for workload in &mut self.workloads {
@@ -212,11 +218,11 @@ impl DrawnTree {
             left -= workload.pods;
         }
         self.workloads.retain(|workload| workload.pods > 0);
-        let daemon = if self.daemon { DAEMON } else { 0 };
+        let daemon = if self.daemon { DAEMON_CPU_MILLI } else { 0 };
         let count = self.nodes.len();
         for (index, node) in self.nodes.iter_mut().enumerate() {
             let has = |word| {
-                let of_node = self.twists.iter().filter_map(|twist| twist.node.as_ref());
+                let of_node = self.features.iter().filter_map(|feature| feature.node.as_ref());
                 of_node
                     .filter(|more| more.of % count == index)
                     .any(|more| more.words.contains(word))
@@ -236,22 +242,23 @@ impl DrawnTree {
         self
     }
 
-    /// Returns how many pods of a workload run.
+    /// Returns the number of running pods of a workload.
     fn running(&self, workload: usize) -> u32 {
         self.nodes.iter().filter_map(|node| node.holds.get(workload)).sum()
     }
 }
 
-/// What the twists of a tree add to one of its pools, workloads or nodes.
+/// Lines that the features of a repository add to one of its pools, workloads or nodes.
 struct Additions<'a>(Vec<&'a FeatureLines>);
 
 impl<'a> Additions<'a> {
-    fn of(
-        tree: &'a DrawnTree,
+    fn new(
+        tree: &'a RandomTree,
         part: impl Fn(&'a TreeFeature) -> Option<&'a FeatureLines>,
-        (index, count): (usize, usize),
+        index: usize,
+        count: usize,
     ) -> Self {
-        let all = tree.twists.iter().filter_map(part);
+        let all = tree.features.iter().filter_map(part);
         Self(all.filter(|addition| addition.of % count == index).collect())
     }
 
@@ -264,8 +271,8 @@ impl<'a> Additions<'a> {
     }
 }
 
-/// Leaves the first of manifests that describe one object.
-fn different(texts: Vec<String>) -> Vec<String> {
+/// Keeps the first of several manifests of the same object.
+fn unique_manifests(texts: Vec<String>) -> Vec<String> {
     let object = |text: &str| {
         let head = |line: &&str| line.starts_with("  kind") || line.starts_with("  metadata");
         text.lines().filter(head).collect::<Vec<_>>().join(" ")
@@ -281,19 +288,19 @@ fn different(texts: Vec<String>) -> Vec<String> {
     texts.into_iter().filter(is_first).collect()
 }
 
-/// Writes the tree as a case.
-impl fmt::Display for DrawnTree {
+/// Writes the repository as a case.
+impl fmt::Display for RandomTree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let types = TYPES.map(|(name, _)| name);
-        writeln!(f, "zones {}\ntypes {} {DEVICES}", ZONES.join(" "), types.join(" "))?;
-        for text in different(self.given()) {
+        writeln!(f, "zones {}\ntypes {} {DEVICE_TYPE}", ZONES.join(" "), types.join(" "))?;
+        for text in unique_manifests(self.leading_lines()) {
             writeln!(f, "{text}")?;
         }
         for index in 0..self.pools.len() {
             self.write_pool(index, f)?;
         }
         if self.daemon {
-            writeln!(f, "daemon agent cpu={DAEMON}m")?;
+            writeln!(f, "daemon agent cpu={DAEMON_CPU_MILLI}m")?;
         }
         for index in 0..self.workloads.len() {
             self.write_workload(index, f)?;
@@ -301,38 +308,38 @@ impl fmt::Display for DrawnTree {
         for index in 0..self.nodes.len() {
             self.write_node(index, f)?;
         }
-        // What is said of a node that the tree does not have is left out.
+        // Lines about a missing node are skipped.
         let node = |line: &&String| {
             let named = line.strip_prefix("attaches n").and_then(|rest| rest.split(' ').next());
             let index = named.and_then(|number| number.parse::<usize>().ok());
             index.is_none_or(|index| index < self.nodes.len())
         };
-        self.twists.iter().flat_map(|t| &t.last).filter(node).try_for_each(|l| writeln!(f, "{l}"))
+        self.features.iter().flat_map(|t| &t.last).filter(node).try_for_each(|l| writeln!(f, "{l}"))
     }
 }
 
-impl DrawnTree {
-    /// Returns what comes before the pools.
-    fn given(&self) -> Vec<String> {
-        let mut given: Vec<String> = self.twists.iter().flat_map(|t| t.given.clone()).collect();
+impl RandomTree {
+    /// Returns the lines before the pools.
+    fn leading_lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.features.iter().flat_map(|t| t.lines.clone()).collect();
         let count = self.workloads.len();
         for (index, workload) in self.workloads.iter().enumerate() {
-            let of = Additions::of(self, |twist| twist.pods.as_ref(), (index, count));
+            let of = Additions::new(self, |feature| feature.pods.as_ref(), index, count);
             let texts = of.0.iter().flat_map(|addition| &addition.manifests);
             let (name, namespace) = (format!("w{index}"), workload.namespace());
-            given.extend(texts.map(|text| text.replace("{w}", &name).replace("{ns}", namespace)));
+            lines.extend(texts.map(|text| text.replace("{w}", &name).replace("{ns}", namespace)));
         }
-        given
+        lines
     }
 
     fn write_pool(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DrawnPool { types, zones, capacity, options } = &self.pools[index];
-        let more = Additions::of(self, |twist| twist.pool.as_ref(), (index, self.pools.len()));
+        let RandomPool { types, zones, capacity, options } = &self.pools[index];
+        let more = Additions::new(self, |feature| feature.pool.as_ref(), index, self.pools.len());
         let is_static = more.words().contains("replicas=");
-        // A pool with a fixed number of nodes has no weight, and limits their number alone.
-        let may =
+        // A static pool has no weight, and only a limit on nodes.
+        let is_allowed =
             |word: &&&str| !is_static || !word.starts_with("weight") && **word != "limits=cpu=4";
-        let options = words(options.iter().filter(may).copied());
+        let options = words(options.iter().filter(is_allowed).copied());
         let (types, zones, more_words) = (types.join(","), zones.join(","), more.words());
         writeln!(
             f,
@@ -342,11 +349,12 @@ impl DrawnTree {
     }
 
     fn write_workload(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let more = Additions::of(self, |twist| twist.pods.as_ref(), (index, self.workloads.len()));
-        let DrawnWorkload { pods, cpu, options, port, rules } = &self.workloads[index];
+        let more =
+            Additions::new(self, |feature| feature.pods.as_ref(), index, self.workloads.len());
+        let RandomWorkload { pods, cpu, options, port, rules } = &self.workloads[index];
         let pods = (*pods).max(self.running(index));
         let (options, more_words) = (words(options.iter().copied()), more.words());
-        // The last word decides of what kind it is, and only some kinds have claims of their own.
+        // The last `kind` applies. Only StatefulSets have claim templates.
         let kind = more_words.split(' ').filter_map(|word| word.strip_prefix("kind=")).next_back();
         let has_claims = kind == Some("StatefulSet");
         let has_containers = more.body().any(|line| line.starts_with("containers:"));
@@ -357,10 +365,10 @@ impl DrawnTree {
             let container = format!("name: app, image: app, ports: {ports}, resources: {amounts}");
             writeln!(f, "  containers:\n  - {{ {container} }}")?;
         }
-        let may = |line: &&str| has_claims || !line.starts_with("claims ");
-        let more = more.body().filter(may).map(str::to_owned);
+        let is_allowed = |line: &&str| has_claims || !line.starts_with("claims ");
+        let more = more.body().filter(is_allowed).map(str::to_owned);
         let mut fields = Vec::new();
-        // A field of a pod is written once.
+        // Each field of a pod is written once.
         let is_first = |line: &String| {
             let field = line.split_once(':').filter(|(word, _)| !word.contains(' '));
             let word = field.map(|(word, _)| word.to_owned());
@@ -371,13 +379,14 @@ impl DrawnTree {
                 }
             })
         };
-        let rules = unlike(rules.iter().cloned().chain(more.filter(is_first)).collect());
+        let rules =
+            without_duplicate_rules(rules.iter().cloned().chain(more.filter(is_first)).collect());
         rules.iter().try_for_each(|rule| writeln!(f, "  {rule}"))
     }
 
     fn write_node(&self, index: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DrawnNode { of: (kind, _), zone, pool, options, holds } = &self.nodes[index];
-        let more = Additions::of(self, |twist| twist.node.as_ref(), (index, self.nodes.len()));
+        let RandomNode { of: (kind, _), zone, pool, options, holds } = &self.nodes[index];
+        let more = Additions::new(self, |feature| feature.node.as_ref(), index, self.nodes.len());
         let held = holds.iter().enumerate().filter(|(_, count)| **count > 0);
         let held: Vec<String> = held.map(|(w, count)| format!("w{w}:{count}")).collect();
         let holds = if held.is_empty() { "" } else { " holds=" };
@@ -386,13 +395,13 @@ impl DrawnTree {
     }
 }
 
-impl DrawnWorkload {
+impl RandomWorkload {
     fn namespace(&self) -> &'static str {
         if self.options.contains(&"namespace=other") { "other" } else { "default" }
     }
 }
 
-/// Returns words with a space before each.
+/// Joins words, with a space before each.
 fn words<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.filter(|word| !word.is_empty()).fold(String::new(), |all, word| all + " " + word)
 }

@@ -1,5 +1,5 @@
-//! What pods ask for, by lot: amounts that the namespace, a runtime class or the pod as a whole
-//! decide; and what they ask for in truth, found by living through a pod's start.
+//! Random requests of pods, from LimitRanges, runtime classes and pod-level resources. Their true
+//! values are computed by a simulation of the startup of a pod.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use proptest::strategy::{BoxedStrategy, Strategy, Union};
 use super::proof_case::ProofCase;
 use super::tree_features::{TreeFeature, any};
 
-/// Amounts that stand elsewhere than in containers.
+/// Requests from other sources than containers.
 pub(super) fn amounts() -> BoxedStrategy<TreeFeature> {
     let runtime = |rest: &'static str| {
         let class = format!(
@@ -20,7 +20,7 @@ pub(super) fn amounts() -> BoxedStrategy<TreeFeature> {
              }}\n  handler: kata\n  overhead: {{ podFixed: {{ cpu: 250m, memory: 160Mi }} }}{rest}"
         );
         any().prop_map(move |of| {
-            TreeFeature::given(&[&class]).and(TreeFeature::pods(
+            TreeFeature::from_lines(&[&class]).and(TreeFeature::pods(
                 of,
                 "",
                 &["runtimeClassName: kata"],
@@ -46,7 +46,7 @@ pub(super) fn amounts() -> BoxedStrategy<TreeFeature> {
     .boxed()
 }
 
-/// A namespace that says what containers ask for that say nothing.
+/// A LimitRange with default requests of containers.
 fn defaults() -> impl Strategy<Value = TreeFeature> {
     let limits = select(vec![
         "{ type: Container, defaultRequest: { cpu: 700m } }",
@@ -71,20 +71,23 @@ fn defaults() -> impl Strategy<Value = TreeFeature> {
 }
 
 impl ProofCase {
-    /// What a pod is planned with is the most that it takes at any moment of its life.
-    pub(super) fn counts_what_pods_take(&self) -> Result<(), String> {
+    /// Checks that the planned requests of a pod equal its maximum use during startup.
+    pub(super) fn requests_match_startup(&self) -> Result<(), String> {
         for workload in self.desired.workloads.values() {
             let mut kinds = self.kinds.iter().filter(|kind| kind.workload == workload.id);
             let Some(kind) = kinds.next() else { continue };
-            let life =
-                PodStartup::of(&workload.template.spec, &self.desired, &workload.id.namespace);
-            let asked = &kind.shape.requests;
-            for (name, counted) in [("cpu", asked.cpu.0), ("memory", asked.memory.0)] {
-                let taken = life.most(name);
-                if counted != taken {
+            let startup = PodStartup::from_spec(
+                &workload.template.spec,
+                &self.desired,
+                &workload.id.namespace,
+            );
+            let requests = &kind.shape.requests;
+            for (name, counted) in [("cpu", requests.cpu.0), ("memory", requests.memory.0)] {
+                let needed = startup.most(name);
+                if counted != needed {
                     let id = &workload.id;
-                    let why = format!("{id} takes {taken} of {name}, and {counted} are planned");
-                    return Err(self.story(&why));
+                    let why = format!("{id} needs {needed} of {name}, but {counted} are planned");
+                    return Err(self.describe_failure(&why));
                 }
             }
         }
@@ -92,7 +95,7 @@ impl ProofCase {
     }
 }
 
-/// What a pod holds at each moment from its start on, and what it states as a whole.
+/// Requests of a pod at each moment of its startup, its pod-level requests, and its overhead.
 #[derive(Default)]
 struct PodStartup {
     moments: Vec<ResourceList>,
@@ -101,18 +104,20 @@ struct PodStartup {
 }
 
 impl PodStartup {
-    fn of(spec: &PodSpec, desired: &Desired, namespace: &Namespace) -> Self {
+    fn from_spec(spec: &PodSpec, desired: &Desired, namespace: &Namespace) -> Self {
         let items = desired.limit_ranges.get(namespace).map_or(&[][..], Vec::as_slice);
         let (mut held, mut moments) = (ResourceList::new(), Vec::new());
         for container in &spec.init_containers {
             let mut now = held.clone();
-            add(&mut now, &asked(container, items));
+            add(&mut now, &container_requests(container, items));
             if container.sidecar {
                 held.clone_from(&now);
             }
             moments.push(now);
         }
-        spec.containers.iter().for_each(|container| add(&mut held, &asked(container, items)));
+        spec.containers
+            .iter()
+            .for_each(|container| add(&mut held, &container_requests(container, items)));
         moments.push(held);
         let class =
             spec.runtime_class_name.as_ref().and_then(|name| desired.runtime_classes.get(name));
@@ -127,17 +132,18 @@ impl PodStartup {
     }
 }
 
-/// Returns what the pod as a whole asks for: what it states; else, where it states a limit of
-/// anything, what its containers state; else its limit.
+/// Returns the pod-level requests. A missing request defaults to the sum of the containers if the
+/// pod states any limit, else to its pod-level limit.
 fn whole(spec: &PodSpec) -> ResourceList {
     let Some(stated) = &spec.resources else { return ResourceList::new() };
-    let bare = PodStartup { moments: bare_moments(spec), ..PodStartup::default() };
+    let without_defaults =
+        PodStartup { moments: moments_without_defaults(spec), ..PodStartup::default() };
     let mut all = stated.requests.clone();
     for name in ["cpu", "memory"] {
         let says = |amounts: &ResourceList| amounts.contains_key(name);
-        let of_containers = bare.moments.iter().any(says);
+        let of_containers = without_defaults.moments.iter().any(says);
         if !stated.limits.is_empty() && !says(&all) && of_containers {
-            all.insert(name.into(), bare.most(name));
+            all.insert(name.into(), without_defaults.most(name));
         }
         if let Some(limit) = stated.limits.get(name).filter(|_| !says(&all)) {
             all.insert(name.into(), *limit);
@@ -146,18 +152,19 @@ fn whole(spec: &PodSpec) -> ResourceList {
     all
 }
 
-/// Returns the moments of a pod in a namespace that says nothing.
-fn bare_moments(spec: &PodSpec) -> Vec<ResourceList> {
+/// Returns the moments of a pod in a namespace without a LimitRange.
+fn moments_without_defaults(spec: &PodSpec) -> Vec<ResourceList> {
     let spec = PodSpec { resources: None, runtime_class_name: None, ..spec.clone() };
-    PodStartup::of(&spec, &Desired::default(), &"default".into()).moments
+    PodStartup::from_spec(&spec, &Desired::default(), &"default".into()).moments
 }
 
-/// Returns what a container asks for, with what its namespace says.
-fn asked(container: &Container, items: &[LimitRangeItem]) -> ResourceList {
+/// Returns the requests of a container, with the defaults of its namespace.
+fn container_requests(container: &Container, items: &[LimitRangeItem]) -> ResourceList {
     let stated = &container.resources;
     let mut all = BTreeMap::new();
     let defaults = items.iter().map(|item| &item.default_request);
-    // The last that is put in stays: what the container requests, before its limits, before defaults.
+    // Later entries override earlier ones: requests of the container override its limits, and
+    // limits override defaults.
     let defaults: Vec<&ResourceList> = defaults.collect();
     for amounts in defaults.into_iter().rev().chain([&stated.limits, &stated.requests]) {
         all.extend(amounts.iter().map(|(name, amount)| (name.clone(), *amount)));

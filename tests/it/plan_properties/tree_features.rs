@@ -1,9 +1,9 @@
-//! What a tree may have beside plain pools, pods and nodes, by family of rules: each twist adds lines
-//! to the case, to one of its pools, workloads and nodes.
+//! Random features of repositories, by family of rules. A feature adds lines to a case, and to one
+//! of its pools, workloads or nodes.
 //!
-//! A family may be chosen, which every tree then has twists of, and of no other. Some are drawn so alone: beside
-//! the others, groups, amounts and Jobs show pods that the search leaves over although a dearer fleet would
-//! hold them.
+//! If a family is chosen, all features of a repository belong to it. Some families are only tested
+//! alone. Combined with others, groups, amounts and Jobs give cases in which the search leaves pods
+//! unschedulable although a more expensive fleet would fit them.
 
 use proptest::collection::vec;
 use proptest::option::of;
@@ -15,14 +15,17 @@ use super::node_groups::groups;
 use super::resource_requests::amounts;
 use super::volumes::volumes;
 
-/// Most twists of one tree: each makes brute force slower, and what goes wrong harder to read.
-const TWISTS_MAX: usize = 2;
+/// Maximum number of features of a repository. Each one makes brute force slower and failures
+/// harder to read.
+const FEATURES_MAX: usize = 2;
 
-/// What is added to a tree. Where it says `{w}` and `{ns}`, a workload writes its name and namespace.
+/// Additions to a repository. `{w}` and `{ns}` are placeholders for the name and namespace of a
+/// workload.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TreeFeature {
-    /// Lines and manifests of the case; of two with one name the first stays.
-    pub(super) given: Vec<String>,
+    /// Lines and manifests at the start of the case. The first of several manifests of one object
+    /// is kept.
+    pub(super) lines: Vec<String>,
     /// Lines of the case after its nodes.
     pub(super) last: Vec<String>,
     pub(super) pool: Option<FeatureLines>,
@@ -30,16 +33,16 @@ pub(super) struct TreeFeature {
     pub(super) node: Option<FeatureLines>,
 }
 
-/// What is added to one pool, workload or node.
+/// Additions to one pool, workload or node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FeatureLines {
-    /// Which one, counted round.
+    /// Index of the pool, workload or node, modulo their number.
     pub(super) of: usize,
-    /// More words of its line; they outdo earlier ones.
+    /// More words of its line, which override earlier words.
     pub(super) words: String,
-    /// More lines below it.
+    /// More lines below its line.
     pub(super) body: Vec<String>,
-    /// Manifests of their own that go with it.
+    /// Additional manifests.
     pub(super) manifests: Vec<String>,
 }
 
@@ -56,23 +59,23 @@ impl TreeFeature {
         Self { node: Some(FeatureLines::new(of, words, &[])), ..Self::default() }
     }
 
-    pub(super) fn given(lines: &[&str]) -> Self {
-        let given = lines.iter().map(|line| (*line).to_owned()).collect();
-        Self { given, ..Self::default() }
+    pub(super) fn from_lines(lines: &[&str]) -> Self {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        Self { lines, ..Self::default() }
     }
 
-    /// Adds a manifest of the workload that it is about.
+    /// Adds a manifest for the workload of the feature.
     pub(super) fn with_manifest(mut self, text: String) -> Self {
-        self.pods.as_mut().expect("it is about a workload").manifests.push(text);
+        self.pods.as_mut().expect("the feature is for a workload").manifests.push(text);
         self
     }
 
     pub(super) fn and(self, other: Self) -> Self {
-        let Self { mut given, mut last, pool, pods, node } = self;
-        given.extend(other.given);
+        let Self { mut lines, mut last, pool, pods, node } = self;
+        lines.extend(other.lines);
         last.extend(other.last);
         let (pool, pods) = (pool.or(other.pool), pods.or(other.pods));
-        Self { given, last, pool, pods, node: node.or(other.node) }
+        Self { lines, last, pool, pods, node: node.or(other.node) }
     }
 }
 
@@ -83,14 +86,14 @@ impl FeatureLines {
     }
 }
 
-/// A name, and what draws its twists.
+/// Name of a family, and the strategy for its features.
 pub(super) type FeatureFamily = (&'static str, fn() -> BoxedStrategy<TreeFeature>);
 
-/// Families that are drawn by themselves.
-pub(super) const ALONE: [FeatureFamily; 3] =
+/// Families that are only tested alone.
+pub(super) const SEPARATE_FAMILIES: [FeatureFamily; 3] =
     [("amounts", amounts), ("groups", groups), ("jobs", jobs)];
 
-const TOGETHER: [FeatureFamily; 16] = [
+const COMBINED_FAMILIES: [FeatureFamily; 16] = [
     ("volumes", volumes),
     ("labels", labels),
     ("keys", keys),
@@ -109,28 +112,29 @@ const TOGETHER: [FeatureFamily; 16] = [
     ("nodes", nodes),
 ];
 
-/// Draws the twists of a tree, of the `chosen` family or of those that are drawn together.
-pub(super) fn twists(chosen: Option<&str>) -> BoxedStrategy<Vec<TreeFeature>> {
-    let alone = ALONE.into_iter().filter(|_| chosen.is_some());
-    let families = TOGETHER.into_iter().chain(alone);
+/// Returns a strategy for the features of a repository, from the `chosen` family or from all
+/// combined families.
+pub(super) fn features(chosen: Option<&str>) -> BoxedStrategy<Vec<TreeFeature>> {
+    let alone = SEPARATE_FAMILIES.into_iter().filter(|_| chosen.is_some());
+    let families = COMBINED_FAMILIES.into_iter().chain(alone);
     let families = families.filter(|(name, _)| chosen.is_none_or(|chosen| chosen == *name));
     let all: Vec<BoxedStrategy<TreeFeature>> = families.map(|(_, family)| family()).collect();
-    assert!(!all.is_empty(), "PROOF_FAMILY names no family");
+    assert!(!all.is_empty(), "PROOF_FAMILY does not name a family");
     let least = usize::from(chosen.is_some());
-    vec(Union::new(all), least..=TWISTS_MAX).boxed()
+    vec(Union::new(all), least..=FEATURES_MAX).boxed()
 }
 
-/// One of the workloads, pools or nodes.
+/// Returns the index of a workload, pool or node.
 pub(super) fn any() -> impl Strategy<Value = usize> {
     0..4_usize
 }
 
-/// A twist of one of these words or rules for one workload.
+/// Returns a feature that adds one of these rules to one workload.
 fn rule_of(rules: &'static [&'static str]) -> impl Strategy<Value = TreeFeature> {
     (any(), select(rules)).prop_map(|(of, rule)| TreeFeature::pods(of, "", &[rule]))
 }
 
-/// Pools that leave the value of a label open, and pods that ask for one.
+/// Pools with open labels, and pods that select their values.
 fn labels() -> BoxedStrategy<TreeFeature> {
     let pool = (
         any(),
@@ -152,30 +156,30 @@ fn labels() -> BoxedStrategy<TreeFeature> {
         "needs tier In 1,7",
         "prefers 10 disk In hdd",
         "nodeSelector: { disk: hdd }",
-        "apart disk pods=all",
-        "near tier pods=all",
+        "anti-affinity disk pods=all",
+        "affinity tier pods=all",
         "spread tier maxSkew=1 pods=all",
     ]);
     (pool, of(pods)).prop_map(|(pool, pods)| pool.and(pods.unwrap_or_default())).boxed()
 }
 
-/// Selectors that follow the pod's own labels.
+/// Selectors with `matchLabelKeys` and `mismatchLabelKeys`.
 fn keys() -> BoxedStrategy<TreeFeature> {
     rule_of(&[
         "spread hostname maxSkew=1 pods=tier=x matchLabelKeys=app",
         "spread zone maxSkew=1 pods=all matchLabelKeys=app,tier",
         "spread zone maxSkew=1 pods=all matchLabelKeys=unknown",
-        "apart hostname pods=tier=x matchLabelKeys=app",
-        "apart hostname pods=all mismatchLabelKeys=app",
-        "apart zone pods=all mismatchLabelKeys=app namespaceSelector=all",
-        "near zone pods=all matchLabelKeys=app",
-        "near hostname pods=all matchLabelKeys=app",
-        "near zone pods=tier=x mismatchLabelKeys=app",
+        "anti-affinity hostname pods=tier=x matchLabelKeys=app",
+        "anti-affinity hostname pods=all mismatchLabelKeys=app",
+        "anti-affinity zone pods=all mismatchLabelKeys=app namespaceSelector=all",
+        "affinity zone pods=all matchLabelKeys=app",
+        "affinity hostname pods=all matchLabelKeys=app",
+        "affinity zone pods=tier=x mismatchLabelKeys=app",
     ])
     .boxed()
 }
 
-/// Fields of nodes.
+/// Node affinity to fields of nodes.
 fn fields() -> BoxedStrategy<TreeFeature> {
     rule_of(&[
         "needs field metadata.name In n0",
@@ -187,7 +191,7 @@ fn fields() -> BoxedStrategy<TreeFeature> {
     .boxed()
 }
 
-/// Numbers.
+/// Numeric comparisons of labels and taints.
 fn bounds() -> BoxedStrategy<TreeFeature> {
     let pods = rule_of(&[
         "needs cpu Gt 2",
@@ -215,7 +219,7 @@ fn bounds() -> BoxedStrategy<TreeFeature> {
     (pods, of(pool)).prop_map(|(pods, pool)| pods.and(pool.unwrap_or_default())).boxed()
 }
 
-/// Pods that ask for something else than CPU.
+/// Pods that request other resources than CPU.
 fn shortages() -> BoxedStrategy<TreeFeature> {
     let pods = (
         any(),
@@ -237,7 +241,7 @@ fn shortages() -> BoxedStrategy<TreeFeature> {
     Union::new(vec![pods.boxed(), devices.boxed()]).boxed()
 }
 
-/// Containers that run before others, and beside them.
+/// Init containers and sidecars.
 fn containers() -> BoxedStrategy<TreeFeature> {
     let one = |cpu: &str, policy: &str| {
         format!("{{ name: i{cpu}, image: i, {policy}resources: {{ requests: {{ cpu: {cpu} }} }} }}")
@@ -254,7 +258,7 @@ fn containers() -> BoxedStrategy<TreeFeature> {
     chosen.prop_map(|(of, line)| TreeFeature::pods(of, "", &[&line])).boxed()
 }
 
-/// Pools that ask for a choice.
+/// Pools with `minValues`.
 fn variety() -> BoxedStrategy<TreeFeature> {
     let chosen = (
         any(),
@@ -268,18 +272,18 @@ fn variety() -> BoxedStrategy<TreeFeature> {
     chosen.prop_map(|(of, (words, line))| TreeFeature::pool(of, words, &[line])).boxed()
 }
 
-/// Pools with a fixed number of nodes.
+/// Static pools.
 fn fixed() -> BoxedStrategy<TreeFeature> {
     (any(), 0..3_u32)
         .prop_map(|(of, count)| TreeFeature::pool(of, &format!("replicas={count}"), &[]))
         .boxed()
 }
 
-/// Prices and capacity that the repository says.
+/// Node overlays of prices and capacity.
 fn overlays() -> BoxedStrategy<TreeFeature> {
     let overlay = |spec: &str| {
         let head = "manifest\n  apiVersion: karpenter.sh/v1alpha1\n  kind: NodeOverlay";
-        TreeFeature::given(&[&format!(
+        TreeFeature::from_lines(&[&format!(
             "{head}\n  metadata: {{ name: over }}\n  spec: {{ {spec} }}"
         )])
     };
@@ -294,37 +298,37 @@ fn overlays() -> BoxedStrategy<TreeFeature> {
     Union::new(vec![price.boxed(), capacity.boxed()]).boxed()
 }
 
-/// Machines that are paid for already.
+/// Capacity reservations.
 fn reservations() -> BoxedStrategy<TreeFeature> {
     let kinds = select(vec!["m5.large us-east-1a", "m5.xlarge us-east-1b", "c5.large us-east-1a"]);
     let bought = select(vec!["capacity=reserved", "capacity=reserved,on-demand"]);
     (any(), kinds, 0..3_u32, bought)
         .prop_map(|(of, kind, count, bought)| {
             let line = format!("reservation cr-1 {kind} {count}");
-            TreeFeature::given(&[&line]).and(TreeFeature::pool(of, bought, &[]))
+            TreeFeature::from_lines(&[&line]).and(TreeFeature::pool(of, bought, &[]))
         })
         .boxed()
 }
 
-/// What EC2 lately had none of.
+/// Offerings with insufficient capacity.
 fn sold_out() -> BoxedStrategy<TreeFeature> {
     select(vec![
-        "sold-out m5.large us-east-1a *",
-        "sold-out m5.large * *",
-        "sold-out * us-east-1b *",
-        "sold-out * * spot",
-        "sold-out m5.xlarge us-east-1a on-demand",
+        "insufficient-capacity m5.large us-east-1a *",
+        "insufficient-capacity m5.large * *",
+        "insufficient-capacity * us-east-1b *",
+        "insufficient-capacity * * spot",
+        "insufficient-capacity m5.xlarge us-east-1a on-demand",
     ])
-    .prop_map(|line| TreeFeature::given(&[line]))
+    .prop_map(|line| TreeFeature::from_lines(&[line]))
     .boxed()
 }
 
-/// What forbids to move pods or nodes.
+/// Rules that block disruption of pods or nodes.
 fn guards() -> BoxedStrategy<TreeFeature> {
     let budget = |spec: &str| {
         let head = "manifest\n  apiVersion: policy/v1\n  kind: PodDisruptionBudget";
         let name = "metadata: { name: guard, namespace: default }";
-        TreeFeature::given(&[&format!("{head}\n  {name}\n  spec: {{ {spec} }}")])
+        TreeFeature::from_lines(&[&format!("{head}\n  {name}\n  spec: {{ {spec} }}")])
     };
     let of_pods = select(vec![
         "maxUnavailable: 0, selector: { matchLabels: { app: w0 } }",
@@ -341,7 +345,7 @@ fn guards() -> BoxedStrategy<TreeFeature> {
     Union::new(vec![of_pods.boxed(), pinned.boxed(), node.boxed(), policy.boxed()]).boxed()
 }
 
-/// Pods of nodes.
+/// DaemonSets.
 fn daemons() -> BoxedStrategy<TreeFeature> {
     select(vec![
         "daemon log cpu=50m\n  needs type In m5.xlarge",
@@ -352,11 +356,11 @@ fn daemons() -> BoxedStrategy<TreeFeature> {
         "daemon log cpu=50m\n  containers: [{ name: a, image: a, ports: [{ containerPort: 80, \
          hostPort: 80 }] }]",
     ])
-    .prop_map(|lines| TreeFeature::given(&[lines]))
+    .prop_map(|lines| TreeFeature::from_lines(&[lines]))
     .boxed()
 }
 
-/// Who goes before whom, and who may have others evicted.
+/// Priorities and preemption.
 fn priorities() -> BoxedStrategy<TreeFeature> {
     let chosen = (
         any(),
@@ -370,13 +374,13 @@ fn priorities() -> BoxedStrategy<TreeFeature> {
     chosen.prop_map(|(of, (words, body))| TreeFeature::pods(of, words, body)).boxed()
 }
 
-/// Work that ends.
+/// Jobs.
 fn jobs() -> BoxedStrategy<TreeFeature> {
     let line = select(vec![&[][..], &["restartPolicy: OnFailure"][..]]);
     (any(), line).prop_map(|(of, body)| TreeFeature::pods(of, "kind=Job", body)).boxed()
 }
 
-/// Nodes on their way.
+/// Joining, unready and tainted nodes.
 fn nodes() -> BoxedStrategy<TreeFeature> {
     let words = vec!["joining age=1", "not-ready age=1", "taints=level=5:NoExecute"];
     (any(), Union::new(words.into_iter().map(Just)))

@@ -1,4 +1,4 @@
-//! Volumes by lot: claims that wait for their pods, volumes in zones, on nodes, shared and not.
+//! Random volumes: unbound claims, zonal and local volumes, shared and exclusive.
 
 use proptest::sample::select;
 use proptest::strategy::{BoxedStrategy, Strategy, Union};
@@ -19,13 +19,13 @@ pub(super) fn volumes() -> BoxedStrategy<TreeFeature> {
         let line = format!("claims data {class}");
         classes().and(TreeFeature::pods(of, "kind=StatefulSet", &[&line]))
     });
-    let kept = (any(), 0..3_usize, select(ZONES.to_vec())).prop_map(|(of, ordinal, zone)| {
+    let retained = (any(), 0..3_usize, select(ZONES.to_vec())).prop_map(|(of, ordinal, zone)| {
         let claim = format!("data-{{w}}-{ordinal}");
         let lines = bound(&claim, "ReadWriteOnce", &in_zone(zone));
         let set = classes().and(TreeFeature::pods(of, "kind=StatefulSet", &["claims data gp3"]));
         lines.into_iter().fold(set, TreeFeature::with_manifest)
     });
-    let one = (any(), select(ZONES.to_vec()), modes()).prop_map(|(of, zone, mode)| {
+    let shared = (any(), select(ZONES.to_vec()), modes()).prop_map(|(of, zone, mode)| {
         let lines = bound("one", mode, &in_zone(zone));
         lines.into_iter().fold(classes().and(uses("one", of)), TreeFeature::with_manifest)
     });
@@ -33,7 +33,7 @@ pub(super) fn volumes() -> BoxedStrategy<TreeFeature> {
         let lines = bound("one", "ReadWriteOnce", &required("kubernetes.io/hostname", "n0"));
         lines.into_iter().fold(classes().and(uses("one", of)), TreeFeature::with_manifest)
     });
-    let late = (any(), modes()).prop_map(|(of, mode)| {
+    let unbound = (any(), modes()).prop_map(|(of, mode)| {
         let spec = format!("{{ accessModes: [{mode}], storageClassName: gp3 }}");
         classes().and(uses("late", of)).with_manifest(claim("late", &spec))
     });
@@ -48,10 +48,10 @@ pub(super) fn volumes() -> BoxedStrategy<TreeFeature> {
     Union::new(vec![
         own.boxed(),
         set.boxed(),
-        kept.boxed(),
-        one.boxed(),
+        retained.boxed(),
+        shared.boxed(),
         local.boxed(),
-        late.boxed(),
+        unbound.boxed(),
         limited.boxed(),
     ])
     .boxed()
@@ -61,7 +61,7 @@ fn modes() -> impl Strategy<Value = &'static str> {
     select(vec!["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"])
 }
 
-/// The storage classes of the trees: one makes volumes anywhere, one in a zone.
+/// Storage classes: one provisions volumes in all zones, one in a single zone.
 fn classes() -> TreeFeature {
     let class = |name: &str, more: &str| {
         format!(
@@ -72,10 +72,10 @@ fn classes() -> TreeFeature {
     };
     let topology = "  allowedTopologies: [{ matchLabelExpressions: [{ key: \
                     topology.ebs.csi.aws.com/zone, values: [us-east-1b] }] }]\n";
-    TreeFeature::given(&[class("gp3", "").trim_end(), class("gp3-b", topology).trim_end()])
+    TreeFeature::from_lines(&[class("gp3", "").trim_end(), class("gp3-b", topology).trim_end()])
 }
 
-/// Has a workload use a claim.
+/// Mounts a claim into the pods of a workload.
 fn uses(claim: &str, of: usize) -> TreeFeature {
     let line =
         format!("volumes: [{{ name: data, persistentVolumeClaim: {{ claimName: {claim} }} }}]");
@@ -93,7 +93,7 @@ fn required(key: &str, value: &str) -> String {
     )
 }
 
-/// A claim, and the volume that it is bound to.
+/// Returns the manifests of a claim and its bound volume.
 fn bound(name: &str, mode: &str, places: &str) -> Vec<String> {
     let volume = format!(
         "manifest\n  apiVersion: v1\n  kind: PersistentVolume\n  metadata: {{ name: {{ns}}-{name} \

@@ -1,4 +1,4 @@
-//! The page of the loop, read as text and opened by a browser where there is one.
+//! The page of the controller, as text and in a real browser if one is installed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,23 +13,23 @@ use fleetwright::server::page::{PageKind, StatusPage, page};
 
 use crate::browser::{Viewport, open};
 
-use super::statuses::{HOSTILE, begun, busy, empty, failing};
+use super::statuses::{HOSTILE, busy, empty, failing, starting};
 
-const LOOP: PageKind = PageKind::Controller { takes_requests: true };
+const CONTROLLER: PageKind = PageKind::Controller { takes_requests: true };
 
-fn shown(status: &Status, kind: PageKind) -> String {
+fn render_page(status: &Status, kind: PageKind) -> String {
     page(&StatusPage { status, forecast: None, kind })
 }
 
 #[test]
 fn page_shows_problems_first() {
-    let html = shown(&failing(), LOOP);
-    let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}\n{html}"));
+    let html = render_page(&failing(), CONTROLLER);
+    let position = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}\n{html}"));
     let mut last = 0;
     for text in [
         "standby of fleetwright-7d9-zzzzz",
         "Breaker launches-not-ready latched",
-        "12 of 12 machines launched",
+        "12 of 12 instances launched",
         "<strong>Suspended</strong> by bob@example.com",
         "are bypassed</strong> by carol@example.com",
         "The repository cannot be read since 2026-11-21 11:16:00 UTC (44 times in a row",
@@ -51,80 +51,85 @@ fn page_shows_problems_first() {
         "Nodes that take pods again",
         "Cost over time",
     ] {
-        let at = place(text);
-        assert!(at > last, "{text} stands too early");
+        let at = position(text);
+        assert!(at > last, "{text} is too early");
         last = at;
     }
 }
 
 #[test]
 fn external_text_is_escaped_on_the_page() {
-    let html = shown(&failing(), LOOP);
-    assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"), "it is shown as text");
-    assert_eq!(html.matches("<script").count(), 2, "the page's own scripts alone");
+    let html = render_page(&failing(), CONTROLLER);
+    assert!(html.contains("&lt;/script&gt;&lt;script&gt;alert(1)"), "it is escaped");
+    assert_eq!(html.matches("<script").count(), 2, "only the scripts of the page");
     assert!(!html.contains(HOSTILE) && !html.contains("\" onload=") && !html.contains('\u{202e}'));
 }
 
 #[test]
 fn request_forms_need_authentication() {
-    for (kind, forms) in
-        [(LOOP, 3), (PageKind::Controller { takes_requests: false }, 0), (PageKind::Preview, 0)]
-    {
-        assert_eq!(shown(&busy(), kind).matches("<form").count(), forms, "{kind:?}");
+    for (kind, forms) in [
+        (CONTROLLER, 3),
+        (PageKind::Controller { takes_requests: false }, 0),
+        (PageKind::Preview, 0),
+    ] {
+        assert_eq!(render_page(&busy(), kind).matches("<form").count(), forms, "{kind:?}");
     }
-    let html = shown(&failing(), LOOP);
+    let html = render_page(&failing(), CONTROLLER);
     assert!(html.contains("value=\"resume\"") && !html.contains("value=\"suspend\""));
     assert!(html.contains("value=\"end-break-glass\"") && !html.contains("value=\"break-glass\""));
 }
 
-/// Returns a cluster in which eight removals wait to be confirmed, and two breakers have latched.
-fn waits_for_people() -> Status {
+/// Returns a cluster with eight unconfirmed removals and two latched breakers.
+fn with_pending_decisions() -> Status {
     let mut status = busy();
     let since = status.now;
-    for held in status.plan.as_mut().expect("a plan").blocked.values_mut() {
-        let says = "pool general requires confirmation of each removal".to_owned();
-        *held = Blocked {
+    for blocked in status.plan.as_mut().expect("a plan").blocked.values_mut() {
+        let expected = "pool general requires confirmation of each removal".to_owned();
+        *blocked = Blocked {
             reason: BlockedReason::NotConfirmed { pool: "general".into() },
-            message: says,
+            message: expected,
         };
     }
     let breaker = |name: &str, removes| {
-        let why = format!("8 of 12 machines {HOSTILE}");
+        let why = format!("8 of 12 instances {HOSTILE}");
         Breaker { name: name.to_owned(), since, why, removes }
     };
     let breakers = vec![breaker("mass-removal", Some(8)), breaker("launches-not-ready", None)];
     Status { breakers, ..status }
 }
 
-/// Returns the instances among which the page has somebody choose.
-fn machines(html: &str) -> Vec<String> {
+/// Returns the instances that the page offers for confirmation.
+fn confirmable_instances(html: &str) -> Vec<String> {
     let options = html.split("<option value=\"i-").skip(1);
     options.map(|rest| format!("i-{}", rest.split('"').next().expect("a value"))).collect()
 }
 
 #[test]
 fn pending_decisions_have_forms() {
-    let html = shown(&waits_for_people(), LOOP);
+    let html = render_page(&with_pending_decisions(), CONTROLLER);
     assert_eq!(html.matches("<form").count(), 6);
     for name in ["mass-removal", "launches-not-ready"] {
         assert!(html.contains(&format!("name=\"breaker\" readonly value=\"{name}\"")), "{html}");
     }
     assert_eq!(html.matches("removes at most 8 instances").count(), 1);
     assert!(!html.contains(HOSTILE));
-    let status = waits_for_people();
+    let status = with_pending_decisions();
     let plan = &status.plan.as_ref().expect("a plan").plan;
-    let waits = machines(&html);
-    assert_eq!(waits.len(), 8);
-    for machine in waits {
+    let instance_ids = confirmable_instances(&html);
+    assert_eq!(instance_ids.len(), 8);
+    for instance_id in instance_ids {
         let mut rows = plan.resource_changes.iter();
         let of = |row: &&fleetwright::plan::wire::ResourceChange| {
             let before = row.change.before.as_ref().and_then(|before| before.instance_id.as_ref());
-            before.is_some_and(|id| id.as_str() == machine)
+            before.is_some_and(|id| id.as_str() == instance_id)
         };
         assert_eq!(rows.find(of).expect("a row").change.actions, [Action::Delete]);
     }
-    // Where nothing is planned there is nothing to approve; the loop can be suspended all the same.
-    let html = shown(&Status { breakers: waits_for_people().breakers, ..begun() }, LOOP);
+    // Without a plan nothing can be approved, but the controller can be suspended.
+    let html = render_page(
+        &Status { breakers: with_pending_decisions().breakers, ..starting() },
+        CONTROLLER,
+    );
     let forms = ["suspend", "break-glass", "reset\">", "reset\">"];
     assert_eq!(html.matches("<form").count(), forms.len());
     assert!(forms.iter().all(|form| html.contains(&format!("value=\"{form}"))), "{html}");
@@ -135,9 +140,9 @@ fn unreadable_objects_are_reported_on_the_page() {
     let unread = Some(format!("list records failed: denied {HOSTILE}"));
     for status in [
         Status { history_error: unread.clone(), ..busy() },
-        Status { history_error: unread, ..begun() },
+        Status { history_error: unread, ..starting() },
     ] {
-        let html = shown(&status, LOOP);
+        let html = render_page(&status, CONTROLLER);
         assert!(html.contains("may be missing here: list records failed: denied"), "{html}");
         assert!(!html.contains(HOSTILE));
     }
@@ -145,25 +150,25 @@ fn unreadable_objects_are_reported_on_the_page() {
 
 #[test]
 fn empty_cluster_has_a_page() {
-    let html = shown(&begun(), LOOP);
+    let html = render_page(&starting(), CONTROLLER);
     assert!(
         html.contains("The cluster was not observed yet.")
             && html.contains("No plan was made yet.")
     );
-    let html = shown(&empty(), LOOP);
+    let html = render_page(&empty(), CONTROLLER);
     assert!(html.contains("Nothing changes.") && html.contains("There is no node"));
     assert!(!html.contains("class=\"alert\""));
 }
 
 fn serve(status: Status) -> (StatusPublisher, HttpServer) {
-    let (board, reader) = StatusPublisher::new(status);
-    let site = ServerConfig::new(reader, PageSource::Controller(None));
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    (board, listen(any, site).expect("a port"))
+    let (publisher, reader) = StatusPublisher::new(status);
+    let config = ServerConfig::new(reader, PageSource::Controller(None));
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    (publisher, listen(any_port, config).expect("a port"))
 }
 
-/// Sends one request, and returns the answer's head and body.
-fn ask(address: SocketAddr, request: &str) -> (String, String) {
+/// Sends one request, and returns head and body of the response.
+fn send_request(address: SocketAddr, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
     write!(stream, "{request}\r\nConnection: close\r\n\r\n").expect("sent");
@@ -175,14 +180,15 @@ fn ask(address: SocketAddr, request: &str) -> (String, String) {
 
 #[test]
 fn each_route_returns_its_content() {
-    let (board, listening) = serve(begun());
-    let get =
-        |path: &str| ask(listening.address(), &format!("GET {path} HTTP/1.1\r\nHost: localhost"));
+    let (publisher, server) = serve(starting());
+    let get = |path: &str| {
+        send_request(server.address(), &format!("GET {path} HTTP/1.1\r\nHost: localhost"))
+    };
     assert!(get("/healthz").0.starts_with("http/1.1 200"));
     let (head, body) = get("/readyz");
     assert!(head.starts_with("http/1.1 503"), "{head}");
     assert_eq!(body, "the repository was not read yet\nthe cluster was not observed yet\n");
-    board.publish(empty());
+    publisher.publish(empty());
     assert!(get("/readyz").0.starts_with("http/1.1 200"));
     let (head, body) = get("/metrics");
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
@@ -199,16 +205,16 @@ fn each_route_returns_its_content() {
     for (request, code) in [
         ("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0", 405),
         ("POST /requests HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0", 405),
-        // Another page's name for this machine is not this machine's.
+        // Host names of other sites are rejected.
         ("GET / HTTP/1.1\r\nHost: evil.example", 421),
         ("GET / HTTP/1.1\r\nHost: localhost.evil.example:80", 421),
     ] {
-        let (head, _) = ask(listening.address(), request);
+        let (head, _) = send_request(server.address(), request);
         assert!(head.starts_with(&format!("http/1.1 {code}")), "{request}: {head}");
     }
 }
 
-/// Returns the answer to a request of somebody, with more of a head.
+/// Sends a request of an operator with additional headers, and returns the response.
 fn post(address: SocketAddr, body: &str, more: &str) -> String {
     let length = body.len();
     let head = format!(
@@ -224,31 +230,31 @@ fn post(address: SocketAddr, body: &str, more: &str) -> String {
 
 #[test]
 fn requests_are_authorized_with_the_token_of_the_user() {
-    let (questions, mut asked) = tokio::sync::mpsc::channel(4);
-    let (_board, reader) = StatusPublisher::new(busy());
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let site = ServerConfig::new(reader, PageSource::Controller(Some(questions)));
-    let listening = listen(any, site).expect("a port");
-    let desk = std::thread::spawn(move || {
-        let mut wanted = Vec::new();
-        while let Some(PendingRequest { token, request: what, reply: answer, .. }) =
-            asked.blocking_recv()
+    let (sender, mut requests) = tokio::sync::mpsc::channel(4);
+    let (_publisher, reader) = StatusPublisher::new(busy());
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = ServerConfig::new(reader, PageSource::Controller(Some(sender)));
+    let server = listen(any_port, config).expect("a port");
+    let authorizer = std::thread::spawn(move || {
+        let mut received_requests = Vec::new();
+        while let Some(PendingRequest { token, request: operator_request, reply: answer, .. }) =
+            requests.blocking_recv()
         {
             assert_eq!(format!("{token:?}"), "Token(…)");
-            wanted.push(what);
-            let answered = match wanted.len() {
+            received_requests.push(operator_request);
+            let decision = match received_requests.len() {
                 1 => Decision::Accepted { who: "alice".to_owned() },
                 2 => Decision::Unauthenticated,
                 3 => Decision::Forbidden { who: "bob".to_owned(), verb: "suspend" },
                 _ => Decision::Unavailable { why: "no answer".to_owned() },
             };
-            answer.send(answered).expect("somebody waits");
+            answer.send(decision).expect("the server waits for the decision");
         }
-        wanted
+        received_requests
     });
-    let post = |body: &str, more: &str| post(listening.address(), body, more);
+    let post = |body: &str, more: &str| post(server.address(), body, more);
     let bearer = "\r\nAuthorization: Bearer t";
-    for (body, more, code, says) in [
+    for (body, more, code, expected) in [
         (
             "request=approve&digest=sha256%3Aab&token=t",
             "",
@@ -283,77 +289,81 @@ fn requests_are_authorized_with_the_token_of_the_user() {
     ] {
         let answer = post(body, more);
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{body}: {answer}");
-        assert!(answer.contains(says), "{body}: {answer}");
+        assert!(answer.contains(expected), "{body}: {answer}");
     }
     let large = "x".repeat(100_000);
     assert!(post(&large, "").starts_with("HTTP/1.1 413"));
-    drop(listening);
-    let wanted = desk.join().expect("it ends with the server");
-    assert_eq!(wanted[0], OperatorRequest::Approve { digest: "sha256:ab".into() });
+    drop(server);
+    let received_requests = authorizer.join().expect("the authorizer ends with the server");
+    assert_eq!(received_requests[0], OperatorRequest::Approve { digest: "sha256:ab".into() });
     let lasts = jiff::SignedDuration::from_mins(60);
-    assert_eq!(wanted[2], OperatorRequest::Suspend { reason: "a b".to_owned(), lasts });
+    assert_eq!(received_requests[2], OperatorRequest::Suspend { reason: "a b".to_owned(), lasts });
     let lasts = jiff::SignedDuration::from_mins(240);
-    assert_eq!(wanted[4], OperatorRequest::BreakGlass { reason: "r".to_owned(), lasts });
-    assert_eq!(wanted[5], OperatorRequest::EndBreakGlass);
-    assert_eq!(wanted[6], OperatorRequest::Confirm { instance: "i-1".into() });
-    assert_eq!(wanted.len(), 7, "what cannot be meant never gets there");
+    assert_eq!(received_requests[4], OperatorRequest::BreakGlass { reason: "r".to_owned(), lasts });
+    assert_eq!(received_requests[5], OperatorRequest::EndBreakGlass);
+    assert_eq!(received_requests[6], OperatorRequest::Confirm { instance: "i-1".into() });
+    assert_eq!(received_requests.len(), 7, "invalid requests are not passed on");
 }
 
 #[test]
 fn event_stream_sends_each_step_to_bounded_readers() {
-    let (board, listening) = serve(begun());
+    let (publisher, server) = serve(starting());
     let request = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut first = TcpStream::connect(listening.address()).expect("it listens");
+    let mut first = TcpStream::connect(server.address()).expect("it listens");
     first.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
     first.write_all(request.as_bytes()).expect("sent");
-    let mut said = String::new();
+    let mut received = String::new();
     let mut read_until = |text: &str| {
         let mut buffer = [0; 1024];
-        while !said.contains(text) {
+        while !received.contains(text) {
             let n = first.read(&mut buffer).expect("news");
-            assert!(n > 0, "it ended: {said}");
-            said.push_str(&String::from_utf8_lossy(&buffer[..n]));
+            assert!(n > 0, "it ended: {received}");
+            received.push_str(&String::from_utf8_lossy(&buffer[..n]));
         }
     };
     read_until("retry: 3000");
-    board.publish(empty());
+    publisher.publish(empty());
     read_until("event: status\ndata: 2026-11-21T12:00:00Z");
-    // The others fill the room; whoever comes then is told to come again.
+    // Further clients reach the limit, and the next client is rejected.
     let mut others = Vec::new();
     for _ in 0..63 {
-        let mut other = TcpStream::connect(listening.address()).expect("it listens");
+        let mut other = TcpStream::connect(server.address()).expect("it listens");
         other.write_all(request.as_bytes()).expect("sent");
         let mut head = [0; 12];
         other.read_exact(&mut head).expect("an answer");
         assert_eq!(&head, b"HTTP/1.1 200");
         others.push(other);
     }
-    let (head, _) = ask(listening.address(), "GET /events HTTP/1.1\r\nHost: localhost");
+    let (head, _) = send_request(server.address(), "GET /events HTTP/1.1\r\nHost: localhost");
     assert!(head.starts_with("http/1.1 503"), "{head}");
 }
 
 #[test]
 fn browser_shows_each_cluster_state_without_errors() -> anyhow::Result<()> {
     for (name, status) in [("empty", empty()), ("busy", busy()), ("failing", failing())] {
-        let (_board, listening) = serve(status);
-        let url = format!("http://{}/", listening.address());
+        let (_publisher, server) = serve(status);
+        let url = format!("http://{}/", server.address());
         for (theme, dark) in [("light", false), ("dark", true)] {
-            let Some(shown) = open(&url, Viewport { dark, ..Viewport::DESK }) else {
+            let Some(browser_page) = open(&url, Viewport { dark, ..Viewport::DESK }) else {
                 return Ok(());
             };
-            // The scripts ran: what needs them is shown.
+            // The scripts ran, so the elements that need them are visible.
             assert_eq!(
-                shown.ask("document.querySelectorAll('[data-script][hidden]').length")?,
+                browser_page.ask("document.querySelectorAll('[data-script][hidden]').length")?,
                 "0"
             );
-            assert!(shown.document()?.contains("prod-eu1"), "{name}");
+            assert!(browser_page.document()?.contains("prod-eu1"), "{name}");
             let cut = "[...document.querySelectorAll('.tile, .tile b, .panel')]\
                        .filter(one => one.scrollWidth > one.clientWidth).map(one => one.outerHTML).join()";
-            assert_eq!(shown.ask(cut)?, "", "{name}");
-            assert!(shown.complaints().is_empty(), "{name}: {:#?}", shown.complaints());
-            // Pictures for whoever asks for them.
+            assert_eq!(browser_page.ask(cut)?, "", "{name}");
+            assert!(
+                browser_page.complaints().is_empty(),
+                "{name}: {:#?}",
+                browser_page.complaints()
+            );
+            // Screenshots are saved on request.
             if let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) {
-                shown.picture(&folder.join(format!("{name}-{theme}.png")))?;
+                browser_page.picture(&folder.join(format!("{name}-{theme}.png")))?;
             }
         }
     }
@@ -362,134 +372,150 @@ fn browser_shows_each_cluster_state_without_errors() -> anyhow::Result<()> {
 
 #[test]
 fn open_page_follows_the_controller() -> anyhow::Result<()> {
-    let (board, listening) = serve(empty());
-    let url = format!("http://{}/", listening.address());
-    let Some(shown) = open(&url, Viewport::DESK) else { return Ok(()) };
-    assert!(!shown.document()?.contains("179 of 180"));
-    board.publish(busy());
-    shown.wait_for("179 of 180")?;
-    assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+    let (publisher, server) = serve(empty());
+    let url = format!("http://{}/", server.address());
+    let Some(browser_page) = open(&url, Viewport::DESK) else { return Ok(()) };
+    assert!(!browser_page.document()?.contains("179 of 180"));
+    publisher.publish(busy());
+    browser_page.wait_for("179 of 180")?;
+    assert!(browser_page.complaints().is_empty(), "{:#?}", browser_page.complaints());
     Ok(())
 }
 
 #[test]
 fn break_glass_form_works_and_keeps_typed_text() -> anyhow::Result<()> {
-    let (questions, mut asked) = tokio::sync::mpsc::channel(1);
-    let (board, reader) = StatusPublisher::new(busy());
-    let site = ServerConfig::new(reader, PageSource::Controller(Some(questions)));
-    let listening = listen(SocketAddr::from(([127, 0, 0, 1], 0)), site)?;
-    let Some(shown) = open(&format!("http://{}/", listening.address()), Viewport::DESK) else {
+    let (sender, mut requests) = tokio::sync::mpsc::channel(1);
+    let (publisher, reader) = StatusPublisher::new(busy());
+    let config = ServerConfig::new(reader, PageSource::Controller(Some(sender)));
+    let server = listen(SocketAddr::from(([127, 0, 0, 1], 0)), config)?;
+    let Some(browser_page) = open(&format!("http://{}/", server.address()), Viewport::DESK) else {
         return Ok(());
     };
     let field = |name: &str| format!("document.querySelector('#break-glass [name={name}]')");
-    assert_eq!(shown.ask(&format!("{}.checkVisibility()", field("reason")))?, "false");
-    shown.ask("document.querySelector('#break-glass summary').click()")?;
-    // Without a reason it is not sent.
-    shown.ask("document.querySelector('#break-glass button').click()")?;
-    shown.ask(&format!("{}.focus()", field("reason")))?;
-    shown.write("incident 4711")?;
-    shown.ask(&format!("{}.focus()", field("token")))?;
-    shown.write("t")?;
-    shown.ask("document.activeElement.blur()")?;
+    assert_eq!(browser_page.ask(&format!("{}.checkVisibility()", field("reason")))?, "false");
+    browser_page.ask("document.querySelector('#break-glass summary').click()")?;
+    // A request without a reason is not sent.
+    browser_page.ask("document.querySelector('#break-glass button').click()")?;
+    browser_page.ask(&format!("{}.focus()", field("reason")))?;
+    browser_page.write("incident 4711")?;
+    browser_page.ask(&format!("{}.focus()", field("token")))?;
+    browser_page.write("t")?;
+    browser_page.ask("document.activeElement.blur()")?;
     let mut later = busy();
     later.identity = "fleetwright-another".to_owned();
-    board.publish(later.clone());
+    publisher.publish(later.clone());
     std::thread::sleep(Duration::from_millis(1_500));
-    board.publish(later);
-    assert_eq!(shown.ask(&format!("{}.value", field("reason")))?, "incident 4711");
-    let desk = std::thread::spawn(move || {
-        let PendingRequest { request: wanted, reply: answer, .. } =
-            asked.blocking_recv().expect("somebody asks");
-        answer.send(Decision::Accepted { who: "carol".to_owned() }).expect("somebody waits");
-        (wanted, asked.try_recv().is_ok())
+    publisher.publish(later);
+    assert_eq!(browser_page.ask(&format!("{}.value", field("reason")))?, "incident 4711");
+    let authorizer = std::thread::spawn(move || {
+        let PendingRequest { request: received_requests, reply: answer, .. } =
+            requests.blocking_recv().expect("the page sends a request");
+        answer
+            .send(Decision::Accepted { who: "carol".to_owned() })
+            .expect("the server waits for the decision");
+        (received_requests, requests.try_recv().is_ok())
     });
-    shown.ask("document.querySelector('#break-glass button').click()")?;
-    shown.wait_for("passed to the controller as carol")?;
+    browser_page.ask("document.querySelector('#break-glass button').click()")?;
+    browser_page.wait_for("passed to the controller as carol")?;
     let lasts = jiff::SignedDuration::from_mins(30);
-    let wanted = OperatorRequest::BreakGlass { reason: "incident 4711".to_owned(), lasts };
-    assert_eq!(desk.join().expect("it was asked"), (wanted, false), "once");
-    assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+    let received_requests =
+        OperatorRequest::BreakGlass { reason: "incident 4711".to_owned(), lasts };
+    assert_eq!(
+        authorizer.join().expect("the authorizer ends"),
+        (received_requests, false),
+        "the page sends one request"
+    );
+    assert!(browser_page.complaints().is_empty(), "{:#?}", browser_page.complaints());
     Ok(())
 }
 
 #[test]
 fn page_confirms_a_removal_and_resets_a_breaker() -> anyhow::Result<()> {
-    let second = machines(&shown(&waits_for_people(), LOOP)).swap_remove(1);
-    let digest = waits_for_people().plan.map(|plan| plan.digest().clone());
+    let second =
+        confirmable_instances(&render_page(&with_pending_decisions(), CONTROLLER)).swap_remove(1);
+    let digest = with_pending_decisions().plan.map(|plan| plan.digest().clone());
     assert!(digest.is_some(), "there is a plan");
-    for (request, wanted) in [
+    for (request, received_requests) in [
         ("confirm", OperatorRequest::Confirm { instance: second.as_str().into() }),
         ("reset", OperatorRequest::Reset { breaker: "mass-removal".to_owned(), digest }),
     ] {
-        let (questions, mut asked) = tokio::sync::mpsc::channel(1);
-        let (board, reader) = StatusPublisher::new(waits_for_people());
-        let site = ServerConfig::new(reader, PageSource::Controller(Some(questions)));
-        let listening = listen(SocketAddr::from(([127, 0, 0, 1], 0)), site)?;
-        let url = format!("http://{}/", listening.address());
-        let Some(shown) = open(&url, Viewport::DESK) else { return Ok(()) };
+        let (sender, mut requests) = tokio::sync::mpsc::channel(1);
+        let (publisher, reader) = StatusPublisher::new(with_pending_decisions());
+        let config = ServerConfig::new(reader, PageSource::Controller(Some(sender)));
+        let server = listen(SocketAddr::from(([127, 0, 0, 1], 0)), config)?;
+        let url = format!("http://{}/", server.address());
+        let Some(browser_page) = open(&url, Viewport::DESK) else { return Ok(()) };
         let form = format!("document.querySelector('[name=request][value={request}]').form");
         if request == "confirm" {
-            // What somebody chose stays chosen, whatever comes.
-            shown.ask(&format!("{form}.instance.selectedIndex = 1"))?;
-            let mut later = waits_for_people();
+            // The selection survives an update of the page.
+            browser_page.ask(&format!("{form}.instance.selectedIndex = 1"))?;
+            let mut later = with_pending_decisions();
             later.identity = "fleetwright-another".to_owned();
-            board.publish(later);
+            publisher.publish(later);
             std::thread::sleep(Duration::from_millis(1_500));
-            assert_eq!(shown.ask(&format!("{form}.instance.value"))?, second);
+            assert_eq!(browser_page.ask(&format!("{form}.instance.value"))?, second);
         }
-        shown.ask(&format!("{form}.token.focus()"))?;
-        shown.write("t")?;
+        browser_page.ask(&format!("{form}.token.focus()"))?;
+        browser_page.write("t")?;
         if let Some(folder) = std::env::var_os("FLEETWRIGHT_PICTURES").map(PathBuf::from) {
-            shown.ask("document.getElementById('requests').scrollIntoView()")?;
-            shown.picture(&folder.join(format!("ask-{request}.png")))?;
+            browser_page.ask("document.getElementById('requests').scrollIntoView()")?;
+            browser_page.picture(&folder.join(format!("ask-{request}.png")))?;
         }
-        let desk = std::thread::spawn(move || {
-            let PendingRequest { request: wanted, reply: answer, .. } =
-                asked.blocking_recv().expect("somebody asks");
-            answer.send(Decision::Accepted { who: "carol".to_owned() }).expect("somebody waits");
-            (wanted, asked.try_recv().is_ok())
+        let authorizer = std::thread::spawn(move || {
+            let PendingRequest { request: received_requests, reply: answer, .. } =
+                requests.blocking_recv().expect("the page sends a request");
+            answer
+                .send(Decision::Accepted { who: "carol".to_owned() })
+                .expect("the server waits for the decision");
+            (received_requests, requests.try_recv().is_ok())
         });
-        shown.ask(&format!("{form}.querySelector('button').click()"))?;
-        shown.wait_for("passed to the controller as carol")?;
-        assert_eq!(desk.join().expect("it was asked"), (wanted, false), "once");
-        assert!(shown.complaints().is_empty(), "{:#?}", shown.complaints());
+        browser_page.ask(&format!("{form}.querySelector('button').click()"))?;
+        browser_page.wait_for("passed to the controller as carol")?;
+        assert_eq!(
+            authorizer.join().expect("the authorizer ends"),
+            (received_requests, false),
+            "the page sends one request"
+        );
+        assert!(browser_page.complaints().is_empty(), "{:#?}", browser_page.complaints());
     }
     Ok(())
 }
 
 #[test]
 fn standby_page_explains_how_to_reach_the_leader() {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let answered = |led_by: Option<&str>, namespace: Option<&str>| {
-        let (questions, mut asked) = tokio::sync::mpsc::channel(4);
-        let led_by = led_by.map(str::to_owned);
-        let (_board, reader) =
-            StatusPublisher::new(Status { is_leader: false, lease_holder: led_by, ..busy() });
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    let standby_answer = |lease_holder: Option<&str>, namespace: Option<&str>| {
+        let (sender, mut requests) = tokio::sync::mpsc::channel(4);
+        let lease_holder = lease_holder.map(str::to_owned);
+        let (_publisher, reader) =
+            StatusPublisher::new(Status { is_leader: false, lease_holder, ..busy() });
         let namespace = namespace.map(str::to_owned);
-        let site = ServerConfig {
+        let config = ServerConfig {
             namespace,
-            ..ServerConfig::new(reader, PageSource::Controller(Some(questions)))
+            ..ServerConfig::new(reader, PageSource::Controller(Some(sender)))
         };
-        let listening = listen(any, site).expect("a port");
+        let server = listen(any_port, config).expect("a port");
         let body = "request=resume&token=t";
         let request = format!(
             "POST /requests HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
-        let mut stream = TcpStream::connect(listening.address()).expect("it listens");
+        let mut stream = TcpStream::connect(server.address()).expect("it listens");
         stream.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-        assert!(asked.try_recv().is_err(), "what it is told would be forgotten");
-        let port = listening.address().port().to_string();
+        assert!(requests.try_recv().is_err(), "a standby passes on no request");
+        let port = server.address().port().to_string();
         answer.split_once("\r\n\r\n").expect("a head").1.replace(&port, "PORT")
     };
     let pod = Some("run/fleetwright-7d9-zzzzz");
     let forward =
         "\n  kubectl --namespace fleet port-forward pod/fleetwright-7d9-zzzzz PORT:PORT\n";
-    assert!(answered(pod, Some("fleet")).ends_with(forward));
-    assert_eq!(answered(pod, None), "fleetwright-7d9-zzzzz leads; send the request there\n");
-    assert!(answered(Some("apply/ci-1"), Some("fleet")).starts_with("apply/ci-1 holds the lease"));
-    assert!(answered(None, Some("fleet")).starts_with("no replica leads now"));
+    assert!(standby_answer(pod, Some("fleet")).ends_with(forward));
+    assert_eq!(standby_answer(pod, None), "fleetwright-7d9-zzzzz leads; send the request there\n");
+    assert!(
+        standby_answer(Some("apply/ci-1"), Some("fleet")).starts_with("apply/ci-1 holds the lease")
+    );
+    assert!(standby_answer(None, Some("fleet")).starts_with("no replica leads now"));
 }

@@ -1,4 +1,4 @@
-//! The objects that `kubectl` shows: their definitions, their size, and what their conditions say.
+//! Status objects for `kubectl`: their definitions, size and conditions.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use fleetwright::controller::resources::{
 use fleetwright::controller::{ApprovedBy, CompletedApply, Status, SupersededPlan};
 use serde_json::{Value as Json, json};
 
-use super::statuses::{HOSTILE, begun, busy, empty, failing};
+use super::statuses::{HOSTILE, busy, empty, failing, starting};
 use crate::golden;
 
 const DEFINITIONS: &str = "deploy/kubernetes/crds.yaml";
 
-fn of(status: &Status, kind: ObjectKind) -> Vec<StatusObject> {
+fn objects_of_kind(status: &Status, kind: ObjectKind) -> Vec<StatusObject> {
     status_objects(status).into_iter().filter(|object| object.kind == kind).collect()
 }
 
 fn current(status: &Status) -> StatusObject {
-    of(status, ObjectKind::CapacityPlan).into_iter().next().expect("a current plan")
+    objects_of_kind(status, ObjectKind::CapacityPlan).into_iter().next().expect("a current plan")
 }
 
 fn schema(kind: ObjectKind) -> Json {
@@ -33,12 +33,12 @@ fn schema(kind: ObjectKind) -> Json {
 
 #[test]
 fn crd_files_equal_generated_definitions() {
-    golden::hold(DEFINITIONS, &definitions()).expect("the same");
-    golden::hold("deploy/helm/fleetwright/crds/crds.yaml", &definitions()).expect("the same");
+    golden::hold(DEFINITIONS, &definitions()).expect("equal files");
+    golden::hold("deploy/helm/fleetwright/crds/crds.yaml", &definitions()).expect("equal files");
 }
 
-/// Fails where a schema says what the API server does not take, or prunes what an object holds.
-fn hold(schema: &Json, value: &Json, at: &str) {
+/// Checks that a schema is structural, and that the API server would not prune fields of the value.
+fn assert_structural(schema: &Json, value: &Json, at: &str) {
     if value.is_null() {
         assert_eq!(schema["nullable"], true, "{at} may not be null");
         return;
@@ -54,24 +54,24 @@ fn hold(schema: &Json, value: &Json, at: &str) {
             for (key, value) in map {
                 let inner = &schema["properties"][key];
                 assert!(inner.is_object(), "{at}.{key} would be pruned");
-                hold(inner, value, &format!("{at}.{key}"));
+                assert_structural(inner, value, &format!("{at}.{key}"));
             }
         }
         (Some("array"), Json::Array(items)) => {
             for item in items {
-                hold(&schema["items"], item, &format!("{at}[]"));
+                assert_structural(&schema["items"], item, &format!("{at}[]"));
             }
         }
         (Some("string"), Json::String(_))
         | (Some("integer"), Json::Number(_))
         | (Some("boolean"), Json::Bool(_)) => {}
-        (kind, value) => panic!("{at}: {value} is no {kind:?}"),
+        (kind, value) => panic!("{at}: {value} is not of type {kind:?}"),
     }
 }
 
 #[test]
 fn objects_match_their_crd_schema() {
-    for status in [begun(), empty(), busy(), failing()] {
+    for status in [starting(), empty(), busy(), failing()] {
         for object in status_objects(&status) {
             let schema = schema(object.kind);
             let at = format!("{} {}", object.kind.as_str(), object.name);
@@ -81,7 +81,7 @@ fn objects_match_their_crd_schema() {
                 ("status", Some(&object.status)),
             ] {
                 if let Some(value) = value {
-                    hold(&schema["properties"][part], value, &format!("{at} {part}"));
+                    assert_structural(&schema["properties"][part], value, &format!("{at} {part}"));
                 }
             }
             let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -96,9 +96,9 @@ fn condition<'a>(object: &'a StatusObject, kind: &str) -> Option<&'a Json> {
 
 #[test]
 fn conditions_report_plan_progress() {
-    let mut held = busy();
-    held.in_progress.clear();
-    let mut suspended = held.clone();
+    let mut pending = busy();
+    pending.in_progress.clear();
+    let mut suspended = pending.clone();
     let why = failing().plan.expect("a plan").blocked.into_values().next().expect("one");
     let plan = suspended.plan.as_mut().expect("a plan");
     plan.blocked =
@@ -106,13 +106,16 @@ fn conditions_report_plan_progress() {
     for (status, ready, other, reason, health) in [
         (empty(), "True", None, "NothingToDo", "Healthy"),
         (busy(), "False", Some("Reconciling"), "Applying", "Progressing"),
-        (held, "False", Some("Reconciling"), "Pending", "Progressing"),
+        (pending, "False", Some("Reconciling"), "Pending", "Progressing"),
         (suspended, "False", Some("Stalled"), "NotApplyable", "Suspended"),
         (failing(), "False", Some("Stalled"), "InputsHaveErrors", "Degraded"),
     ] {
         let object = current(&status);
-        let said = condition(&object, "Ready").expect("it is always there");
-        assert_eq!((&said["status"], &said["reason"]), (&json!(ready), &json!(reason)));
+        let ready_condition = condition(&object, "Ready").expect("the condition always exists");
+        assert_eq!(
+            (&ready_condition["status"], &ready_condition["reason"]),
+            (&json!(ready), &json!(reason))
+        );
         assert_eq!(object.status["health"], health, "{reason}");
         let others = ["Reconciling", "Stalled"].into_iter();
         let others: Vec<&str> = others.filter(|kind| condition(&object, kind).is_some()).collect();
@@ -128,13 +131,13 @@ fn objects_restore_applied_changes() {
     let (who, reason) = ("system:serviceaccount:a:b".to_owned(), "a: b".to_owned());
     first.approved = ApprovedBy::BreakGlass { who, reason };
     Arc::make_mut(&mut status.history[3]).approved = ApprovedBy::Policy;
-    let objects = of(&status, ObjectKind::CapacityPlan);
+    let objects = objects_of_kind(&status, ObjectKind::CapacityPlan);
     assert_eq!(objects.len(), status.history.len());
     for (object, past) in objects.iter().zip(&status.history) {
-        let told =
-            parse_recorded_plan(object.fallback_spec.as_ref(), &object.status).expect("it is read");
-        assert!(!told.is_current && !told.is_open);
-        let told = told.completed.expect("it was carried out");
+        let restored = parse_recorded_plan(object.fallback_spec.as_ref(), &object.status)
+            .expect("a readable object");
+        assert!(!restored.is_current && !restored.is_open);
+        let restored = restored.completed.expect("a completed apply");
         let sorted = |past: &CompletedApply| {
             let mut past = CompletedApply { plan_id: "".into(), decided: None, ..past.clone() };
             if let Some(receipt) = &mut past.receipt {
@@ -143,12 +146,12 @@ fn objects_restore_applied_changes() {
             }
             past
         };
-        assert_eq!(sorted(&told), sorted(past));
-        assert_eq!(again(object), object.status);
+        assert_eq!(sorted(&restored), sorted(past));
+        assert_eq!(rewritten(object), object.status);
         if past.receipt.is_some() {
             let mut shortened = object.clone();
             shortened.status["outcomesOmitted"] = 7.into();
-            assert_eq!(again(&shortened)["outcomesOmitted"], 7);
+            assert_eq!(rewritten(&shortened)["outcomesOmitted"], 7);
         }
     }
     let spec = objects[0].fallback_spec.as_ref();
@@ -179,40 +182,41 @@ fn plan_outcome_is_read_from_current_conditions() {
     let now = status.plan.as_ref().expect("a plan").digest().clone();
     let mut past = CompletedApply::clone(&status.history[0]);
     past.digest = now;
-    let receipt = past.receipt.as_mut().expect("it was begun");
+    let receipt = past.receipt.as_mut().expect("a started apply");
     for row in &mut receipt.outcomes {
         row.outcome = Outcome::Done;
     }
     for verdict in [ApplyStatus::Applied, ApplyStatus::Partly, ApplyStatus::Interrupted] {
-        past.receipt.as_mut().expect("it was begun").verdict = verdict;
+        past.receipt.as_mut().expect("a started apply").verdict = verdict;
         status.history = vec![Arc::new(past.clone())];
         status.in_progress.clear();
         let object = current(&status);
-        let ready = condition(&object, "Ready").expect("it is always there");
+        let ready = condition(&object, "Ready").expect("the condition always exists");
         assert_eq!(ready["reason"], "Pending");
         let past = parse_recorded_plan(object.spec.as_ref(), &object.status)
-            .expect("it is read")
+            .expect("a readable object")
             .completed;
-        let receipt = past.and_then(|past| past.receipt).expect("it was begun");
+        let receipt = past.and_then(|past| past.receipt).expect("a started apply");
         assert_eq!(receipt.verdict, verdict);
-        // Of a word that only a later version knows the rows tell.
+        // For an unknown verdict of a later version, the rows determine the verdict.
         let mut status = object.status.clone();
         status["verdict"] = json!("a-later-word");
-        let past =
-            parse_recorded_plan(object.spec.as_ref(), &status).expect("it is read").completed;
-        let receipt = past.and_then(|past| past.receipt).expect("it was begun");
-        assert_ne!(receipt.verdict, ApplyStatus::Partly, "all rows were done");
+        let past = parse_recorded_plan(object.spec.as_ref(), &status)
+            .expect("a readable object")
+            .completed;
+        let receipt = past.and_then(|past| past.receipt).expect("a started apply");
+        assert_ne!(receipt.verdict, ApplyStatus::Partly, "all rows are done");
     }
 }
 
-/// Returns what whoever only read what became of a plan writes of it.
-fn again(object: &StatusObject) -> Json {
+/// Restores a recorded plan, and returns the status that is written for it.
+fn rewritten(object: &StatusObject) -> Json {
     let past = parse_recorded_plan(object.fallback_spec.as_ref(), &object.status)
-        .expect("it is read")
+        .expect("a readable object")
         .completed;
-    let history = vec![Arc::new(past.expect("it was carried out"))];
-    let again = of(&Status { history, ..begun() }, ObjectKind::CapacityPlan);
-    again[0].status.clone()
+    let history = vec![Arc::new(past.expect("a completed apply"))];
+    let rewritten = objects_of_kind(&Status { history, ..starting() }, ObjectKind::CapacityPlan);
+    rewritten[0].status.clone()
 }
 
 #[test]
@@ -226,45 +230,48 @@ fn superseded_plan_is_marked_and_hides_no_active_plan() {
     let done = digest(&status.history[0].digest);
     let former = digest(&"sha256:ff".into());
     let superseded = vec![former.clone(), current, done];
-    let plans = of(&Status { superseded, ..status.clone() }, ObjectKind::CapacityPlan);
-    let others = of(&status, ObjectKind::CapacityPlan);
+    let plans = objects_of_kind(&Status { superseded, ..status.clone() }, ObjectKind::CapacityPlan);
+    let others = objects_of_kind(&status, ObjectKind::CapacityPlan);
     assert_eq!(plans[..others.len()], others);
     let [last] = &plans[others.len()..] else { panic!("{plans:?}") };
     assert_eq!(last.name, "plan-ff");
-    // One that is not there is not made: nothing of what it decided is known.
+    // A missing object is not created, since its decisions are unknown.
     assert_eq!((&last.spec, &last.fallback_spec), (&None, &None));
-    let ready = condition(last, "Ready").expect("it is always there");
+    let ready = condition(last, "Ready").expect("the condition always exists");
     assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("Superseded")));
     assert_eq!((condition(last, "Stalled"), condition(last, "Reconciling")), (None, None));
-    hold(&schema(last.kind)["properties"]["status"], &last.status, "status");
+    assert_structural(&schema(last.kind)["properties"]["status"], &last.status, "status");
     let mut spec = others[1].fallback_spec.clone().expect("a spec");
     spec["digest"] = former.digest.to_string().into();
-    let told = parse_recorded_plan(Some(&spec), &last.status).expect("it is read");
-    assert_eq!((told.superseded, told.completed, told.is_current), (Some(former), None, false));
+    let restored = parse_recorded_plan(Some(&spec), &last.status).expect("a readable object");
+    assert_eq!(
+        (restored.superseded, restored.completed, restored.is_current),
+        (Some(former), None, false)
+    );
 }
 
 #[test]
 fn applied_plans_keep_outcome_worst_first() {
-    let plans = of(&busy(), ObjectKind::CapacityPlan);
+    let plans = objects_of_kind(&busy(), ObjectKind::CapacityPlan);
     let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
     assert_eq!(plans.len(), 13, "{names:?}");
     let (current, past): (Vec<_>, Vec<_>) = plans.iter().partition(|p| p.status["current"] == true);
     assert_eq!(current.len(), 1);
-    assert!(past.iter().all(|plan| plan.spec.is_none()), "what was decided stands already");
+    assert!(past.iter().all(|plan| plan.spec.is_none()), "the spec is already written");
     let reasons: Vec<&Json> =
         past.iter().map(|p| &condition(p, "Ready").expect("a condition")["reason"]).collect();
     assert_eq!(reasons[..3], ["Applied", "Refused", "PartlyApplied"]);
     let partly = &past[2].status["outcomes"][0];
-    assert_eq!(partly["outcome"], "given-up");
+    assert_eq!(partly["outcome"], "abandoned");
     assert!(partly["why"].as_str().is_some_and(|why| why.contains("budget")));
     let mut many = busy();
-    let again = |n: u32| {
+    let rewritten = |n: u32| {
         let mut past = (*many.history[0]).clone();
         past.digest = format!("sha256:{n:016x}{n:048x}").into();
         Arc::new(past)
     };
-    many.history = (100..150).map(again).collect();
-    assert_eq!(of(&many, ObjectKind::CapacityPlan).len(), PLAN_OBJECTS_MAX);
+    many.history = (100..150).map(rewritten).collect();
+    assert_eq!(objects_of_kind(&many, ObjectKind::CapacityPlan).len(), PLAN_OBJECTS_MAX);
 }
 
 #[test]
@@ -300,7 +307,7 @@ fn object_size_is_bounded_for_any_plan() {
 
 #[test]
 fn pools_report_served_commit_and_problems() {
-    let pools = of(&failing(), ObjectKind::CapacityPool);
+    let pools = objects_of_kind(&failing(), ObjectKind::CapacityPool);
     let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
     assert_eq!(names, ["general", "memory"]);
     let quarantined = condition(&pools[0], "Ready").expect("a condition");
@@ -310,7 +317,7 @@ fn pools_report_served_commit_and_problems() {
     let mut odd = failing();
     let plan = Arc::make_mut(&mut odd.plan.as_mut().expect("a plan").plan);
     plan.capacity.cost.breakdown.by_pool[0].name = "Node_Group.1".to_owned();
-    let pools = of(&odd, ObjectKind::CapacityPool);
+    let pools = objects_of_kind(&odd, ObjectKind::CapacityPool);
     assert!(pools[0].name.starts_with("pool-") && pools[0].name.len() == 17, "{}", pools[0].name);
     assert_eq!(pools[0].spec.as_ref().expect("a spec")["pool"], "Node_Group.1");
 }

@@ -1,5 +1,5 @@
-//! Three clusters as the loop would tell of them: one in which nothing is, a busy one, and one in
-//! which everything that can be wrong is.
+//! Controller statuses of three clusters: an empty one, a busy one, and one with all kinds of
+//! failures.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use fleetwright::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use fleetwright::controller::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
-    InterruptionPhase, Mode, PlanTotals, PublishedPlan, RepositoryStatus, SourceState, Status,
-    Suspension, TerminatingInstance, UncordonedNode, WorldStatus,
+    Counter, Counters, InterruptionPhase, Mode, PlanTotals, PublishedPlan, RepositoryStatus,
+    SourceState, Status, Suspension, TerminatingInstance, UncordonedNode, WorldStatus,
 };
 use fleetwright::model::ids::Address;
 use fleetwright::model::market::CapacityType;
@@ -21,24 +21,24 @@ use fleetwright::plan::wire::{Action, WaveStep};
 use fleetwright::telemetry::histogram::Histograms;
 use jiff::{SignedDuration, Timestamp};
 
-/// The moment that every status tells of.
+/// Time of every status.
 pub(crate) const NOW: &str = "2026-11-21T12:00:00Z";
 
-/// What only a page that escapes nothing would obey.
+/// Hostile text, which must be escaped.
 pub(crate) const HOSTILE: &str = "</script><script>alert(1)</script>\" onload=\"x\u{202e}\u{1b}[2J";
 
-/// The commit that is served.
+/// The served commit.
 const COMMIT: &str = "4f2c9a1d5e6b7c8d9e0f1a2b3c4d5e6f7a8b9c0d";
 
 pub(crate) fn now() -> Timestamp {
     NOW.parse().expect("a time")
 }
 
-fn before(minutes: i64) -> Timestamp {
+fn minutes_ago(minutes: i64) -> Timestamp {
     now() - SignedDuration::from_mins(minutes)
 }
 
-/// Returns what a saved plan of the repository holds.
+/// Reads a saved plan of `plans/`.
 pub(crate) fn saved(name: &str) -> Plan {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
     let text = fs::read_to_string(path).expect("a plan");
@@ -58,14 +58,20 @@ fn failures() -> BTreeMap<ControllerAction, ActionFailure> {
 
 fn failure(of: &str, why: &str) -> ActionFailure {
     let (of, why) = (of.to_owned(), why.to_owned());
-    ActionFailure { object: of, error: why, since: before(44), last: before(1), count: 19 }
+    ActionFailure {
+        object: of,
+        error: why,
+        since: minutes_ago(44),
+        last: minutes_ago(1),
+        count: 19,
+    }
 }
 
-/// Returns a process that has just begun and has read nothing.
-pub(crate) fn begun() -> Status {
+/// Returns the status of a new process before its first read.
+pub(crate) fn starting() -> Status {
     Status {
         now: now(),
-        started_at: before(1),
+        started_at: minutes_ago(1),
         version: "0.1.0".to_owned(),
         identity: "fleetwright-7d9-abcde".to_owned(),
         is_leader: false,
@@ -97,20 +103,20 @@ pub(crate) fn begun() -> Status {
         failing_actions: BTreeMap::new(),
         persisted_state: fleetwright::controller::PersistedStateSize::default(),
         competing_autoscaler: None,
-        counters: BTreeMap::new(),
+        counters: Counters::default(),
         durations: Histograms::default(),
         wakes_at: Some(now() + SignedDuration::from_secs(30)),
     }
 }
 
-fn well() -> SourceState {
-    SourceState { read_at: Some(before(0)), error: None, failures: 0 }
+fn read_successfully() -> SourceState {
+    SourceState { read_at: Some(minutes_ago(0)), error: None, failures: 0 }
 }
 
 fn world() -> WorldStatus {
     let complete = |name: &str| (name.to_owned(), Completeness::Complete);
     WorldStatus {
-        taken_at: before(0),
+        taken_at: minutes_ago(0),
         age: SignedDuration::ZERO,
         sources: [complete("ec2"), complete("kubernetes")].into(),
         nodes: 0,
@@ -119,7 +125,7 @@ fn world() -> WorldStatus {
         pods: 0,
         pending: 0,
         pending_for: None,
-        reads: well(),
+        reads: read_successfully(),
     }
 }
 
@@ -146,39 +152,41 @@ pub(crate) fn empty() -> Status {
         is_leader: true,
         repository: RepositoryStatus {
             commit: Some(COMMIT.to_owned()),
-            reads: well(),
+            reads: read_successfully(),
             ..RepositoryStatus::default()
         },
         world: Some(world()),
         plan: Some(PublishedPlan {
             plan: Arc::new(plan),
-            since: before(3),
+            since: minutes_ago(3),
             blocked: BTreeMap::new(),
         }),
-        ..begun()
+        ..starting()
     }
 }
 
-fn outcomes(plan: &Plan, how: &Outcome) -> Vec<ChangeOutcome> {
+fn outcomes(plan: &Plan, outcome: &Outcome) -> Vec<ChangeOutcome> {
     let changes = plan.resource_changes.iter().filter_map(|row| {
         let step = match row.change.actions[..] {
             [Action::Create] => WaveStep::Launch,
             [Action::Delete] => WaveStep::Retire,
             _ => return None,
         };
-        let (address, outcome) = (row.address.clone(), how.clone());
+        let (address, outcome) = (row.address.clone(), outcome.clone());
         Some(ChangeOutcome { address, step, instance_id: None, outcome })
     });
     changes.take(8).collect()
 }
 
-/// Returns plans that were carried out, each some hours before the other.
+/// Returns completed applies, with some hours between them.
 fn history(plan: &Plan) -> Vec<Arc<CompletedApply>> {
     let step = |n: i64| MicroUsd(12_000_000 + (n * 7_919) % 4_000_000 - n * 150_000);
     let past = |n: i64| {
-        let (how, verdict) = match n % 5 {
+        let (outcome, verdict) = match n % 5 {
             3 => (
-                Outcome::GivenUp { why: "web/api is kept by the budget web/api".to_owned() },
+                Outcome::Abandoned {
+                    why: "eviction of web/api is blocked by PodDisruptionBudget web/api".to_owned(),
+                },
                 ApplyStatus::Partly,
             ),
             _ => (Outcome::Done, ApplyStatus::Applied),
@@ -186,12 +194,12 @@ fn history(plan: &Plan) -> Vec<Arc<CompletedApply>> {
         let receipt = Receipt {
             plan_id: format!("{n:064}").into(),
             digest: format!("sha256:{n:016x}{n:048x}").into(),
-            outcomes: outcomes(plan, &how),
-            started_at: before(n * 170 + 6),
-            finished_at: before(n * 170),
+            outcomes: outcomes(plan, &outcome),
+            started_at: minutes_ago(n * 170 + 6),
+            finished_at: minutes_ago(n * 170),
             verdict,
         };
-        let name = if verdict == ApplyStatus::Applied { "done" } else { "given-up" };
+        let name = if verdict == ApplyStatus::Applied { "done" } else { "abandoned" };
         let count = u32::try_from(receipt.outcomes.len()).expect("few");
         let refused = (n == 2).then(|| "the world has moved: i-0abc is gone".to_owned());
         Arc::new(CompletedApply {
@@ -236,28 +244,26 @@ fn busy_plan() -> Plan {
     plan
 }
 
-/// What the loop of the busy cluster has counted.
-const COUNTED: [(&str, u64); 19] = [
-    ("reads.git.done", 340),
-    ("reads.world.done", 2_100),
-    ("plans.made", 410),
-    ("plans.changed", 38),
-    ("plan_millis", 82_345),
-    ("reconciles.applied", 30),
-    ("reconciles.partly", 2),
-    ("launches.done", 61),
-    ("launches.no_capacity", 3),
-    ("terminations.empty", 40),
-    ("terminations.spot", 2),
-    ("evictions.done", 512),
-    ("messages.spot-interruption", 2),
-    ("messages.acknowledged", 2),
-    ("steps", 90_210),
-    ("step_micros", 4_200_017),
-    ("pending.reactions", 25),
-    ("pending.reaction_millis", 5_150),
-    ("apply_millis", 900_000),
-];
+/// Returns the counters of the busy cluster.
+fn busy_counters() -> Counters {
+    [
+        (Counter::RepositoryReadsDone, 340),
+        (Counter::ClusterReadsDone, 2_100),
+        (Counter::PlansMade, 410),
+        (Counter::PlansChanged, 38),
+        (Counter::ReconcilesApplied, 30),
+        (Counter::ReconcilesPartlyApplied, 2),
+        (Counter::LaunchesDone, 61),
+        (Counter::LaunchesInsufficientCapacity, 3),
+        (Counter::Terminations("empty".to_owned()), 40),
+        (Counter::Terminations("spot".to_owned()), 2),
+        (Counter::EvictionsDone, 512),
+        (Counter::Messages("spot-interruption"), 2),
+        (Counter::MessagesAcknowledged, 2),
+    ]
+    .into_iter()
+    .collect()
+}
 
 /// Returns a cluster of 180 nodes, with a plan that launches and removes.
 pub(crate) fn busy() -> Status {
@@ -273,11 +279,13 @@ pub(crate) fn busy() -> Status {
         within: SignedDuration::from_mins(10),
         next: now() + SignedDuration::from_mins(7),
     };
-    let says = "4 machines went within 10m, and no more may: the next may at 12:07".to_owned();
-    let held = removals.iter().skip(4).map(|address| {
-        (address.clone(), Blocked { reason: budget.clone(), message: says.clone() })
+    let message =
+        "4 instances were terminated within 10m, the maximum; the next removal may start at 12:07"
+            .to_owned();
+    let blocked = removals.iter().skip(4).map(|address| {
+        (address.clone(), Blocked { reason: budget.clone(), message: message.clone() })
     });
-    let held: BTreeMap<Address, Blocked> = held.collect();
+    let blocked: BTreeMap<Address, Blocked> = blocked.collect();
     let plan_id = plan.capacity.plan_id.clone();
     Status {
         mode: Mode::Full,
@@ -292,19 +300,19 @@ pub(crate) fn busy() -> Status {
         }),
         in_progress: BTreeMap::from([(
             plan_id,
-            (removals.into_iter().take(4).collect(), before(2)),
+            (removals.into_iter().take(4).collect(), minutes_ago(2)),
         )]),
         history: history(&plan),
         uncordoned: vec![UncordonedNode {
             node: "ip-10-0-1-12.eu-west-1.compute.internal".into(),
             instance: "i-0123456789abcdef1".into(),
-            at: before(25),
+            at: minutes_ago(25),
         }],
         terminating: vec![TerminatingInstance {
             instance: "i-0123456789abcdef0".into(),
             node: Some("ip-10-0-3-17.eu-west-1.compute.internal".into()),
             reason: "spot-interruption".to_owned(),
-            since: before(1),
+            since: minutes_ago(1),
             deadline: Some(now() + SignedDuration::from_secs(70)),
             phase: InterruptionPhase::Draining,
             replacement_blocked: None,
@@ -315,17 +323,17 @@ pub(crate) fn busy() -> Status {
             capacity_type: Some(CapacityType::Spot),
             until: now() + SignedDuration::from_mins(9),
         }],
-        plan: Some(PublishedPlan { plan: Arc::new(plan), since: before(4), blocked: held }),
-        counters: COUNTED.map(|(name, count)| (name.to_owned(), count)).into(),
-        durations: measured(),
-        started_at: before(60 * 40),
+        plan: Some(PublishedPlan { plan: Arc::new(plan), since: minutes_ago(4), blocked }),
+        counters: busy_counters(),
+        durations: histograms(),
+        started_at: minutes_ago(60 * 40),
         ..empty()
     }
 }
 
-/// Returns how long some things took.
-fn measured() -> Histograms {
-    let mut measured = Histograms::default();
+/// Returns some measured durations.
+fn histograms() -> Histograms {
+    let mut histograms = Histograms::default();
     for (name, millis) in [
         ("step", 1),
         ("plan.all", 340),
@@ -333,27 +341,27 @@ fn measured() -> Histograms {
         ("cloud.ec2.RunInstances.done", 1_300),
         ("lifetime.general", 86_400_000),
     ] {
-        measured.note(name, std::time::Duration::from_millis(millis));
+        histograms.note(name, std::time::Duration::from_millis(millis));
     }
-    measured
+    histograms
 }
 
-/// Returns a cluster that cannot be read, held back by everything, with names that mean harm.
+/// Returns an unreadable cluster with all kinds of blocked changes and hostile names.
 pub(crate) fn failing() -> Status {
     let mut plan = saved("quickstart.json");
     plan.errored = true;
     plan.applyable = false;
-    let held = |address: &Address| {
+    let blocked = |address: &Address| {
         let why = BlockedReason::NotApplyable { why: "its inputs have errors".to_owned() };
         (
             address.clone(),
             Blocked { reason: why, message: format!("its inputs have errors: {HOSTILE}") },
         )
     };
-    let held = plan.resource_changes.iter().map(|row| held(&row.address)).collect();
+    let blocked = plan.resource_changes.iter().map(|row| blocked(&row.address)).collect();
     let failed = |error: &str, failures| SourceState {
-        read_at: Some(before(47)),
-        error: Some((error.to_owned(), before(44))),
+        read_at: Some(minutes_ago(47)),
+        error: Some((error.to_owned(), minutes_ago(44))),
         failures,
     };
     let mut failing = Status {
@@ -363,35 +371,36 @@ pub(crate) fn failing() -> Status {
         suspended: Some(Suspension {
             reason: format!("the market is closed {HOSTILE}"),
             until: Some(now() + SignedDuration::from_hours(2)),
-            since: before(90),
+            since: minutes_ago(90),
             by: "bob@example.com".to_owned(),
         }),
         break_glass: Some(Suspension {
             reason: "incident 4711".to_owned(),
             until: Some(now() + SignedDuration::from_mins(20)),
-            since: before(10),
+            since: minutes_ago(10),
             by: "carol@example.com".to_owned(),
         }),
         breakers: vec![Breaker {
             name: "launches-not-ready".to_owned(),
-            since: before(33),
-            why: "12 of 12 machines launched within 15m did not become Ready".to_owned(),
+            since: minutes_ago(33),
+            why: "12 of 12 instances launched within 15m did not become Ready".to_owned(),
             removes: None,
         }],
-        plan: Some(PublishedPlan { plan: Arc::new(plan), since: before(47), blocked: held }),
+        plan: Some(PublishedPlan { plan: Arc::new(plan), since: minutes_ago(47), blocked }),
         quarantined: BTreeMap::from([(
             "general".into(),
             (
-                "5 nodes launched, and the pods wait still".to_owned(),
+                "5 nodes launched, and the pods are still pending".to_owned(),
                 now() + SignedDuration::from_mins(12),
             ),
         )]),
         failing_actions: failures(),
-        counters: BTreeMap::from([
-            ("errors.git".to_owned(), 44),
-            ("novel.thing".to_owned(), 7),
-            ("reads.git.failed".to_owned(), 44),
-        ]),
+        counters: [
+            (Counter::Errors("repository".to_owned()), 44),
+            (Counter::RepositoryReadsFailed, 44),
+        ]
+        .into_iter()
+        .collect(),
         ..busy()
     };
     failing.repository.waiting = Some((
@@ -401,7 +410,7 @@ pub(crate) fn failing() -> Status {
     failing.repository.reads = failed(&format!("cannot fetch: {HOSTILE}"), 44);
     failing.repository.problems = 3;
     if let Some(world) = &mut failing.world {
-        world.taken_at = before(47);
+        world.taken_at = minutes_ago(47);
         world.age = SignedDuration::from_mins(47);
         world.reads = failed("ec2: RequestLimitExceeded", 9);
         world.sources.insert(

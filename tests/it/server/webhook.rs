@@ -1,4 +1,4 @@
-//! Webhooks over HTTP: who is believed, what comes of it, and what they cannot do.
+//! Webhooks over HTTP: signatures, their effect, and their limits.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,33 +18,32 @@ const SECRET: &str = "correct horse battery staple";
 const PUSH: &str = r#"{"ref":"refs/heads/main","after":"0123"}"#;
 
 struct WebhookServer {
-    listening: HttpServer,
+    server: HttpServer,
     pushed: mpsc::Receiver<()>,
-    _board: StatusPublisher,
+    _publisher: StatusPublisher,
 }
 
 impl WebhookServer {
     fn new() -> Self {
-        let (board, reader) = StatusPublisher::new(empty());
+        let (publisher, reader) = StatusPublisher::new(empty());
         let (sender, pushed) = mpsc::channel(1);
-        let secrets =
-            WebhookSecrets::parse(&format!("an older secret, going\n{SECRET}\n")).expect("two");
+        let secrets = WebhookSecrets::parse(&format!("an older secret\n{SECRET}\n")).expect("two");
         let hook = Some(Webhook { secrets, push_hints: sender });
-        let site = ServerConfig {
+        let config = ServerConfig {
             webhook: hook,
             ..ServerConfig::new(reader, PageSource::Controller(None))
         };
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { listening: listen(any, site).expect("a port"), pushed, _board: board }
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self { server: listen(any_port, config).expect("a port"), pushed, _publisher: publisher }
     }
 
-    /// Sends a request whose head ends with `head`, and returns the answer.
+    /// Sends a request with `head` and `body`, and returns the response.
     fn send(&self, head: &str, body: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.listening.address()).expect("it listens");
+        let mut stream = TcpStream::connect(self.server.address()).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
         let head = format!("{head}\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).expect("sent");
-        // Whoever is refused may be cut off before all of it is sent.
+        // The server may close a rejected connection before the body is sent.
         let _ = stream.write_all(body);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -60,7 +59,7 @@ impl WebhookServer {
         self.send(&head, body.as_bytes())
     }
 
-    fn was_told(&mut self) -> bool {
+    fn received_push(&mut self) -> bool {
         self.pushed.try_recv().is_ok()
     }
 }
@@ -78,33 +77,36 @@ const PING: &str = "X-GitHub-Delivery: 1\r\nX-GitHub-Event: ping";
 #[test]
 fn only_signed_push_triggers_refresh() {
     let mut server = WebhookServer::new();
-    let right = signed(SECRET, PUSH.as_bytes());
-    for (signature, head, code, tells) in [
+    let valid = signed(SECRET, PUSH.as_bytes());
+    for (signature, head, code, is_push) in [
         (signed("another secret entirely", PUSH.as_bytes()), ONE, 401, false),
         (signed(SECRET, b"another body"), ONE, 401, false),
-        (format!("{}0", &right[..right.len() - 1]), ONE, 401, false),
-        (right.replace("sha256", "sha1"), ONE, 401, false),
-        (right.clone(), "X-GitHub-Event: push", 400, false),
-        // What was wrong before is not remembered.
-        (right.clone(), ONE, 202, true),
-        // The same again, under the same name and another one.
-        (right.clone(), ONE, 200, false),
-        (right, TWO, 200, false),
+        (format!("{}0", &valid[..valid.len() - 1]), ONE, 401, false),
+        (valid.replace("sha256", "sha1"), ONE, 401, false),
+        (valid.clone(), "X-GitHub-Event: push", 400, false),
+        // Rejected deliveries are not remembered.
+        (valid.clone(), ONE, 202, true),
+        // The same push again, with the same and with another delivery id.
+        (valid.clone(), ONE, 200, false),
+        (valid, TWO, 200, false),
     ] {
         let answer = server.post(PUSH, &signature, head);
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{signature} {head}: {answer}");
         assert!(!answer.contains("horse"), "{answer}");
-        assert_eq!(server.was_told(), tells, "{signature} {head}: {answer}");
+        assert_eq!(server.received_push(), is_push, "{signature} {head}: {answer}");
     }
-    // Signed by the secret that goes, and of an event that says nothing.
-    let answer = server.post("{}", &signed("an older secret, going", b"{}"), PING);
-    assert!(answer.starts_with("HTTP/1.1 200") && !server.was_told(), "{answer}");
+    // A ping, signed with the older secret.
+    let answer = server.post("{}", &signed("an older secret", b"{}"), PING);
+    assert!(answer.starts_with("HTTP/1.1 200") && !server.received_push(), "{answer}");
     for n in 0..5 {
         let body = format!("{{\"n\":{n}}}");
         let answer = server.post(&body, &signed(SECRET, body.as_bytes()), ONE);
         assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
     }
-    assert!(server.was_told() && !server.was_told(), "one that waits stands for all");
+    assert!(
+        server.received_push() && !server.received_push(),
+        "one pending refresh covers all pushes"
+    );
 }
 
 #[test]
@@ -115,12 +117,12 @@ fn oversized_or_unauthenticated_requests_are_closed() {
     assert!(answer.starts_with("HTTP/1.1 413") || answer.is_empty(), "{answer}");
     let fits = "x".repeat(1 << 20);
     let answer = server.post(&fits, &signed(SECRET, fits.as_bytes()), TWO);
-    assert!(answer.starts_with("HTTP/1.1 202") && server.was_told(), "{answer}");
-    // Nothing of it is read, however much it says that it is.
+    assert!(answer.starts_with("HTTP/1.1 202") && server.received_push(), "{answer}");
+    // The body is not read, independent of its stated length.
     let head = "POST /webhook HTTP/1.1\r\nContent-Length: 99999999999";
     let answer = server.send(head, b"");
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    // Pieces without an end.
+    // A chunked body without an end.
     let signature = signed(SECRET, b"");
     let head = format!(
         "POST /webhook HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-Hub-Signature-256: {signature}\r\n{ONE}"
@@ -136,5 +138,5 @@ fn oversized_or_unauthenticated_requests_are_closed() {
         let answer = server.send(head, b"");
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{head}: {answer}");
     }
-    assert!(!server.was_told());
+    assert!(!server.received_push());
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright::controller::InterruptionMessage;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a message that was taken and not acknowledged is not shown.
+/// Time for which a received and unacknowledged message stays hidden.
 const HIDDEN: SignedDuration = SignedDuration::from_secs(30);
 
-/// A queue: messages by receipt, and in the order in which they are shown.
+/// A queue with its messages by receipt and by the time of their next delivery.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     bodies: BTreeMap<String, (String, Timestamp)>,
@@ -16,13 +16,13 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Puts a message into it, which is shown from `at` on.
+    /// Adds a message that is visible from `at` on.
     pub(crate) fn put(&mut self, receipt: &str, body: String, at: Timestamp) {
         self.bodies.insert(receipt.to_owned(), (body, at));
         self.shown.insert((at, receipt.to_owned()));
     }
 
-    /// Returns how many messages it holds.
+    /// Returns the number of messages.
     pub(crate) fn len(&self) -> usize {
         self.bodies.len()
     }
@@ -37,7 +37,7 @@ impl Queue {
         Some(message)
     }
 
-    /// Takes a message off, and returns it.
+    /// Removes a message and returns it.
     pub(super) fn remove(&mut self, receipt: &str) -> Option<InterruptionMessage> {
         let (body, shown) = self.bodies.remove(receipt)?;
         self.shown.remove(&(shown, receipt.to_owned()));

@@ -10,98 +10,91 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::SharedWorld;
 
-/// Something that was asked of EC2 or Kubernetes.
+/// A call to EC2 or Kubernetes, or a reply to one.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedCall {
-    /// When.
+    /// Time at which the call took effect.
     pub(crate) at: Timestamp,
-    /// By which replica.
+    /// Number of the replica that called.
     pub(crate) replica: usize,
-    /// When it began to ask: a process may stop in between.
+    /// Time at which the caller began the call. A process may pause in between.
     pub(crate) began: Timestamp,
-    /// Who held the lease then, and until when.
+    /// Holder and end of the lease at that time.
     pub(crate) lease: Option<(usize, Timestamp)>,
-    /// When it last began to read Kubernetes and got all of it.
-    pub(crate) looked: Option<Timestamp>,
-    /// Machines that EC2 had listed by then to the life that asks; of launches alone.
-    pub(crate) shown: BTreeSet<InstanceId>,
-    /// What.
-    pub(crate) what: CallKind,
+    /// Start of the last complete read of Kubernetes by the caller.
+    pub(crate) cluster_read_at: Option<Timestamp>,
+    /// Instances that EC2 had listed to the process before the call. Only launches record it.
+    pub(crate) listed_instances: BTreeSet<InstanceId>,
+    pub(crate) kind: CallKind,
 }
 
-/// An instance that is told to end, as it was then.
+/// The state of an instance at the time of its termination.
 #[derive(Debug, Clone)]
 pub(crate) struct TerminatedInstance {
-    /// Which.
     pub(crate) id: InstanceId,
-    /// Whether it carries our tags, and whether it ran.
+    /// True if the instance has our tags or is a member of a group.
     pub(crate) ours: bool,
-    /// See above.
+    /// True if the instance is pending or running.
     pub(crate) runs: bool,
-    /// Its node, where one has joined.
+    /// Its node, if it has joined.
     pub(crate) node: Option<NodeName>,
-    /// Whether pods may come to that.
+    /// True if the node accepts new pods.
     pub(crate) open: bool,
-    /// Since when the pods that were to leave it have run, those that do.
+    /// Start times of its active pods. A pod that has not started has none.
     pub(crate) left: Vec<Option<Timestamp>>,
-    /// Changes of which the instances were Ready.
+    /// Changes whose instances were Ready.
     pub(crate) ready: BTreeSet<ChangeId>,
 }
 
-/// Another commit than before is kept as the one that is served.
+/// A change of the served commit in the persisted state.
 #[derive(Debug, Clone)]
 pub(crate) struct ServedCommitChange {
-    /// The one before.
+    /// Commit served before.
     pub(crate) from: String,
-    /// The one that is served now.
+    /// Commit served now.
     pub(crate) to: String,
-    /// Whether CI was done with it, whether somebody broke the glass, and whether there is no such commit as before any more.
+    /// True if CI has completed its apply of `to`.
     pub(crate) applied: bool,
-    /// See above.
-    pub(crate) glass: bool,
-    /// See above.
+    /// True if break-glass is active.
+    pub(crate) break_glass: bool,
+    /// True if the repository no longer has `from`.
     pub(crate) gone: bool,
 }
 
-/// What was asked.
 #[derive(Clone)]
 pub(crate) enum CallKind {
-    /// A launch, and the instance that came of it.
+    /// A launch, and the launched instance.
     Launch(Box<LaunchRequest>, Option<InstanceId>),
-    /// EC2 has said that it launched an instance.
+    /// The reply of EC2 that an instance was launched.
     Launched(InstanceId),
-    /// An instance is to end.
     Terminate(TerminatedInstance),
-    /// EC2 has said that an instance ends.
+    /// The reply of EC2 that an instance is terminating.
     Ended(InstanceId),
-    /// A group is set to a number.
+    /// A change of the desired size of a group.
     Raise {
-        /// Which.
         group: GroupName,
-        /// What it was set to before, and what it is set to.
+        /// Desired size before.
         from: u32,
-        /// See above.
+        /// Desired size after.
         to: u32,
     },
-    /// A node is cordoned, or no longer.
+    /// A cordon or an uncordon of a node.
     Cordon {
-        /// Which.
         node: NodeName,
-        /// Whether it is cordoned.
+        /// True for a cordon.
         on: bool,
-        /// Whether its instance is ours.
+        /// True if the node is ours to cordon or uncordon.
         ours: bool,
     },
-    /// A pod is to leave.
     Evict(Uid),
-    /// A pod is nominated to a node.
+    /// A nomination of a pod to a node.
     Nominate(Uid),
-    /// Another commit is kept as the one that is served.
     Serves(ServedCommitChange),
-    /// A plan was made again before its first call: launches of it that are needed no more.
+    /// A plan that was made again before its first call, and its launches that are no longer
+    /// needed.
     Pinned(PlanId, BTreeSet<Address>),
-    /// A message was taken off the queue; and instances of ours that it was about, and that were neither
-    /// cordoned then nor in what is kept.
+    /// An acknowledgement of a message. Lists the managed instances of the message that were
+    /// neither cordoned nor in the persisted state.
     Acknowledge(String, Vec<InstanceId>),
 }
 
@@ -114,11 +107,11 @@ impl std::fmt::Debug for CallKind {
                 write!(f, "launches {kind} {zone} {}: {end}", request.capacity_type)
             }
             Self::Terminate(TerminatedInstance { id, left, .. }) => {
-                write!(f, "ends {id}, {} pods left", left.len())
+                write!(f, "terminates {id}, {} pods left", left.len())
             }
-            Self::Ended(id) => write!(f, "knows that {id} ends"),
-            Self::Launched(id) => write!(f, "knows that {id} was launched"),
-            Self::Raise { group, from, to } => write!(f, "sets {group} from {from} to {to}"),
+            Self::Ended(id) => write!(f, "receives the reply that {id} is terminating"),
+            Self::Launched(id) => write!(f, "receives the reply that {id} was launched"),
+            Self::Raise { group, from, to } => write!(f, "scales {group} from {from} to {to}"),
             Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
             Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
             Self::Evict(uid) => write!(f, "evicts {uid}"),
@@ -135,41 +128,47 @@ impl std::fmt::Debug for CallKind {
     }
 }
 
-/// For how long a node is new to whoever looks every half a minute.
+/// Age up to which a node may be missing from the last observation, which is at most 30 seconds
+/// old.
 const JOINED: SignedDuration = SignedDuration::from_secs(45);
 
-/// Who asks, and what is known of them.
+/// The caller and its state at the start of the call.
 pub(super) struct Caller {
     pub(super) replica: usize,
     pub(super) began: Timestamp,
     pub(super) lease: Option<(usize, Timestamp)>,
-    pub(super) looked: Option<Timestamp>,
-    pub(super) shown: BTreeSet<InstanceId>,
+    pub(super) cluster_read_at: Option<Timestamp>,
+    pub(super) listed_instances: BTreeSet<InstanceId>,
 }
 
 impl SharedWorld {
-    pub(super) fn note(&self, by: &Caller, what: CallKind) {
-        let Caller { replica, began, lease, looked, ref shown } = *by;
-        let (at, shown) = (self.time.now(), shown.clone());
-        self.asked.borrow_mut().push(RecordedCall {
+    pub(super) fn note(&self, by: &Caller, kind: CallKind) {
+        let Caller { replica, began, lease, cluster_read_at, ref listed_instances } = *by;
+        let (at, listed_instances) = (self.time.now(), listed_instances.clone());
+        self.calls.borrow_mut().push(RecordedCall {
             at,
             replica,
             began,
             lease,
-            looked,
-            shown,
-            what,
+            cluster_read_at,
+            listed_instances,
+            kind,
         });
     }
 
-    /// Notes that a replica has made a plan again, and which launches of it are needed no more.
-    pub(crate) fn was_pinned(&self, replica: usize, plan: &PlanId, dropped: BTreeSet<Address>) {
+    /// Records that a replica made a plan again, and the launches that are no longer needed.
+    pub(crate) fn record_replan(&self, replica: usize, plan: &PlanId, dropped: BTreeSet<Address>) {
         let (began, lease) = (self.time.now(), self.lease.get());
-        let by = Caller { replica, began, lease, looked: None, shown: BTreeSet::new() };
+        let by = Caller {
+            replica,
+            began,
+            lease,
+            cluster_read_at: None,
+            listed_instances: BTreeSet::new(),
+        };
         self.note(&by, CallKind::Pinned(plan.clone(), dropped));
     }
 
-    /// Returns what is to be known of an instance that is told to end.
     pub(super) fn ended(&self, id: &InstanceId) -> TerminatedInstance {
         let observed = self.world.observed();
         let instance = observed.instances.get(id);
@@ -194,35 +193,40 @@ impl SharedWorld {
         }
     }
 
-    /// Returns whether a node may be cordoned, or uncordoned: its instance is ours, or of a group that is, and whoever
-    /// cordoned it was one of us.
+    /// Returns whether the controller may cordon or uncordon a node. Its instance has to be managed
+    /// or a member of a group, and its cordon must not come from an operator.
     pub(super) fn may_cordon(&self, node: &NodeName, on: bool) -> bool {
         let observed = self.world.observed();
         let Some(node) = observed.nodes.get(node) else { return false };
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
         let ours =
             instance.is_some_and(|i| i.is_managed_by(&observed.cluster.name) || i.group.is_some());
-        ours && !self.is_cordoned_by_person(node)
+        ours && !self.is_cordoned_by_operator(node)
             && (on || !node.unschedulable || node.cordon_reason().is_some())
     }
 
-    /// Returns instances of ours that a message has go, and that are neither cordoned nor in what is kept.
-    pub(super) fn open(&self, message: &InterruptionMessage) -> Vec<InstanceId> {
+    /// Returns the managed instances that a termination message names and that are neither cordoned
+    /// nor in the persisted state.
+    pub(super) fn unhandled_instances(&self, message: &InterruptionMessage) -> Vec<InstanceId> {
         if !message.kind.is_termination() {
             return Vec::new();
         }
         let observed = self.world.observed();
-        let kept = self.kept.borrow();
+        let persisted_state = self.persisted_state.borrow();
         let open = |id: &&InstanceId| {
             let instance = observed.instances.get(*id);
             let ours =
                 instance.is_some_and(|i| i.is_active() && i.is_managed_by(&observed.cluster.name));
             let node = observed.node_for_instance(id);
-            // One that has joined only now is cordoned as soon as it is seen.
+            // A node that joined only just now is cordoned after the next observation.
             let now = self.time.now();
             let new = |node: &Node| now.duration_since(node.created_at) < JOINED;
             let cordoned = node.is_none_or(|node| node.unschedulable || new(node));
-            ours && !(cordoned && kept.interruptions.iter().any(|going| going.instance == **id))
+            ours && !(cordoned
+                && persisted_state
+                    .interruptions
+                    .iter()
+                    .any(|terminating| terminating.instance == **id))
         };
         message.instances.iter().filter(open).cloned().collect()
     }

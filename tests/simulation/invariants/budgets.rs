@@ -8,39 +8,39 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{CallKind, InvariantChecks};
 
-/// Most reads a minute of one life.
+/// Maximum number of reads per minute.
 pub(super) const READS_PER_MINUTE: u64 = 240;
-/// Most times that the same thing is written again, and within how long.
-pub(super) const SAME_MOST: usize = 25;
-const SAME_WITHIN: SignedDuration = SignedDuration::from_mins(5);
+/// Maximum number of equal writes within [`REPEAT_WINDOW`].
+pub(super) const REPEATS_MAX: usize = 25;
+const REPEAT_WINDOW: SignedDuration = SignedDuration::from_mins(5);
 
 impl InvariantChecks {
-    /// Returns the most instances that were launched within a time.
+    /// Returns the maximum number of launches within a window.
     #[must_use]
     pub(crate) fn most_launches(&self, within: SignedDuration) -> usize {
         let moments: Vec<Timestamp> = self.launches.iter().map(|(at, ..)| *at).collect();
-        most(&moments, within)
+        max_within(&moments, within)
     }
 
-    /// Returns how many instances were told to end.
+    /// Returns the number of terminated instances.
     #[must_use]
     pub(crate) fn removals(&self) -> usize {
-        self.all_ended.len()
+        self.terminated.len()
     }
 
-    /// Returns how many instances were launched.
+    /// Returns the number of launched instances.
     #[must_use]
     pub(crate) fn launches(&self) -> usize {
         self.launches.len()
     }
 
-    /// I19: the same thing is not written over and over.
-    pub(super) fn is_polite(&mut self, at: Timestamp, what: &CallKind) {
-        let key = match what {
+    /// I19: equal writes are bounded.
+    pub(super) fn check_repeated_writes(&mut self, at: Timestamp, kind: &CallKind) {
+        let key = match kind {
             CallKind::Launch(request, _) => format!("launch {}", request.token),
             CallKind::Terminate(ended) => format!("end {}", ended.id),
             CallKind::Cordon { node, on, .. } => format!("cordon {node} {on}"),
-            // Budgets of disruption are asked anew by every drain there is.
+            // Each drain tries its evictions anew.
             CallKind::Evict(_)
             | CallKind::Acknowledge(..)
             | CallKind::Ended(_)
@@ -52,14 +52,14 @@ impl InvariantChecks {
         };
         let times = self.writes.entry(key.clone()).or_default();
         times.push(at);
-        times.retain(|time| at.duration_since(*time) < SAME_WITHIN);
-        if times.len() > SAME_MOST {
-            self.fail(at, &format!("I19: {key}: more than {SAME_MOST} times within 5 minutes"));
+        times.retain(|time| at.duration_since(*time) < REPEAT_WINDOW);
+        if times.len() > REPEATS_MAX {
+            self.fail(at, &format!("I19: {key}: more than {REPEATS_MAX} times within 5 minutes"));
         }
     }
 
-    /// I19: what a minute costs does not grow with what goes wrong; `reads` were made in all.
-    pub(super) fn is_frugal(&mut self, reads: u64, now: Timestamp) {
+    /// I19: the rate of reads is bounded under faults. `reads` is the total.
+    pub(super) fn check_read_rate(&mut self, reads: u64, now: Timestamp) {
         let (before, since) = self.reads;
         match since {
             Some(since) if now.duration_since(since) < SignedDuration::from_mins(1) => {}
@@ -73,12 +73,13 @@ impl InvariantChecks {
         }
     }
 
-    /// Returns whether no clock was set within the time of a budget.
-    pub(super) fn counts(&self, rate: RateLimit, now: Timestamp) -> bool {
+    /// Returns whether no clock was changed within the window of a rate limit.
+    pub(super) fn is_rate_valid(&self, rate: RateLimit, now: Timestamp) -> bool {
         self.clock_set.is_none_or(|at| now.duration_since(at) >= rate.window)
     }
 
-    /// Returns the most nodes that there were within a time, and while the plan was made and carried out.
+    /// Returns the maximum number of nodes within a window, and for the time of planning and apply
+    /// before it.
     pub(super) fn most_nodes(&self, at: Timestamp, within: SignedDuration) -> u32 {
         let since = at.checked_sub(within).unwrap_or(at);
         let since = since.checked_sub(SignedDuration::from_mins(40)).unwrap_or(since);
@@ -88,9 +89,9 @@ impl InvariantChecks {
     }
 }
 
-/// Returns how many moves there were within the time of a budget, where that is too many. A unit that is
-/// larger than its budget may go alone.
-pub(super) fn over(
+/// Returns the number of changes within the window of a rate limit if it exceeds the limit. A
+/// single unit may exceed the limit.
+pub(super) fn rate_excess(
     moves: &[(Timestamp, InstanceId, String)],
     rate: RateLimit,
     now: Timestamp,
@@ -103,8 +104,8 @@ pub(super) fn over(
     (count > most && units.len() > 1).then_some(count)
 }
 
-/// Returns the most moments within a time.
-fn most(moments: &[Timestamp], within: SignedDuration) -> usize {
+/// Returns the maximum number of times within a window.
+fn max_within(moments: &[Timestamp], within: SignedDuration) -> usize {
     let mut most = 0;
     for (first, at) in moments.iter().enumerate() {
         let until = at.checked_add(within).unwrap_or(Timestamp::MAX);

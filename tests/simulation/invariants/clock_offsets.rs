@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// By how much the clocks of replicas were wrong, from when on.
+/// Clock offsets of each replica, with the time of each change.
 #[derive(Default)]
 pub(super) struct ClockOffsets(BTreeMap<usize, Vec<(Timestamp, SignedDuration)>>);
 
 impl ClockOffsets {
-    /// Notes that the clock of a replica is wrong by so much from now on.
+    /// Records the clock offset of a replica from now on.
     pub(super) fn set(&mut self, replica: usize, now: Timestamp, by: SignedDuration) {
         self.0.entry(replica).or_default().push((now, by));
     }
 
-    /// Returns by how much more time may seem to have passed since `at` than has, whoever began to count and whoever ends.
-    pub(super) fn apart_since(&self, at: Timestamp) -> SignedDuration {
+    /// Returns the largest difference between two clock offsets since `at`. A time span measured by
+    /// two replicas may be wrong by this much.
+    pub(super) fn max_difference_since(&self, at: Timestamp) -> SignedDuration {
         let held = self.0.values().flat_map(|all| {
             let before = all.iter().take_while(|(from, _)| *from <= at).count();
             all.iter().skip(before.saturating_sub(1)).map(|(_, by)| *by)

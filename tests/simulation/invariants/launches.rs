@@ -11,26 +11,26 @@ use fleetwright::model::observed::{Instance, Observed, tag};
 use fleetwright::plan::wire::{Alternative, Amount, NodeState, ResourceChange, ResourceKind};
 use jiff::Timestamp;
 
-use super::budgets::over;
-use super::{APPLY, InvariantChecks, ObservedFleet, RecordedCall, ReplicaStep, SHOWN_WITHIN};
+use super::budgets::rate_excess;
+use super::{APPLY, InvariantChecks, LISTED_WITHIN, ObservedFleet, RecordedCall, ReplicaStep};
 
-/// An instance that a plan has come.
+/// A launch of an applied plan.
 #[derive(Clone)]
 pub(super) struct ApprovedLaunch {
-    /// Rows that go together, or the row itself.
+    /// Group of rows that change together, or the row itself.
     pub(super) unit: String,
-    /// The plan that asks for it, and which of all that were begun.
+    /// Plan of the launch.
     pub(super) plan: PlanId,
     pub(super) begun: u64,
-    /// Whether whoever carries it out waits until the instance is Ready.
+    /// True if the apply waits until the instance is Ready.
     pub(super) waits: bool,
-    /// What it is to be, and what may stand in for that.
+    /// Planned node, and its alternatives.
     pub(super) node: NodeState,
     pub(super) alternatives: Vec<Alternative>,
 }
 
 impl ApprovedLaunch {
-    /// Returns whether a launch asks for what was decided.
+    /// Returns whether a request matches the planned node or one of its alternatives.
     fn is_of(&self, request: &LaunchRequest) -> bool {
         let Self { node, alternatives, unit: _, plan: _, begun: _, waits: _ } = self;
         let is_planned = node.instance_type.as_ref() == Some(&request.instance_type)
@@ -41,7 +41,7 @@ impl ApprovedLaunch {
                 && offering.zone == request.zone
                 && offering.capacity_type == request.capacity_type
         };
-        // One that carries none is complained of for that.
+        // A request without a pool tag violates another check.
         let pool = request.tags.get(tag::POOL);
         let of_pool =
             |pool: &String| node.pool.as_ref().map(PoolName::as_str) == Some(pool.as_str());
@@ -52,8 +52,8 @@ impl ApprovedLaunch {
 }
 
 impl InvariantChecks {
-    /// I6: what did not help is not launched again at once.
-    pub(super) fn quarantines_hold(
+    /// I6: quarantined pools launch nothing.
+    pub(super) fn check_quarantine(
         &mut self,
         rows: &[&ResourceChange],
         status: &Status,
@@ -68,14 +68,14 @@ impl InvariantChecks {
         }
     }
 
-    /// I7: what was observed of a type is what plans count with.
-    pub(super) fn learned_is_used(
+    /// I7: plans use the observed resources of a type.
+    pub(super) fn check_observed_resources(
         &mut self,
         rows: &[&ResourceChange],
         replica: usize,
         now: Timestamp,
     ) {
-        let observed = self.over.get(&replica).map(|over| over.allocatable.clone());
+        let observed = self.planning_bases.get(&replica).map(|over| over.allocatable.clone());
         let observed = observed.unwrap_or_default();
         for after in rows.iter().filter_map(|row| row.change.after.as_ref()) {
             let kind = after.instance_type.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -83,10 +83,7 @@ impl InvariantChecks {
             let Some(known) = observed.get(&(kind.clone(), spec)) else { continue };
             let Amount { cpu_milli, memory_bytes, .. } = after.allocatable;
             if cpu_milli > known.cpu_milli || memory_bytes > known.memory_bytes {
-                self.fail(
-                    now,
-                    &format!("I7: {kind} is counted with more than it was seen to have"),
-                );
+                self.fail(now, &format!("I7: {kind} is planned with more resources than observed"));
             }
         }
     }
@@ -94,25 +91,26 @@ impl InvariantChecks {
     pub(super) fn launch(
         &mut self,
         call: &RecordedCall,
-        (request, id): (&LaunchRequest, &InstanceId),
+        request: &LaunchRequest,
+        id: &InstanceId,
         settings: &ControllerSettings,
     ) {
         let at = call.at;
         let change = request.tags.get(tag::CHANGE).map(|text| ChangeId::from(text.as_str()));
         let launch = change.as_ref().and_then(|change| self.approved.get(change)).cloned();
         match &launch {
-            None => self.fail(at, &format!("I18: {id} was launched, and is in no plan")),
+            None => self.fail(at, &format!("I18: {id} was launched without a plan")),
             Some(launch) if !launch.is_of(request) => {
-                self.fail(at, &format!("I18: {id} is not the machine that was decided"));
+                self.fail(at, &format!("I18: {id} differs from its plan"));
             }
             Some(_) => {}
         }
         if let (Some(change), Some(launch)) = (change, &launch) {
-            // A call that comes late, after whoever leads by now has asked for the same, is answered with what there is.
-            if !self.machines.contains_key(id) {
-                self.is_all_known(call, &change, launch.begun);
+            // A late call repeats a request of the present leader, and returns the same instance.
+            if !self.launched_instances.contains_key(id) {
+                self.check_launches_known(call, &change, launch.begun);
             }
-            self.machines.entry(id.clone()).or_insert((at, change));
+            self.launched_instances.entry(id.clone()).or_insert((at, change));
         }
         let unit = launch.map(|launch| launch.unit);
         if !request.tags.contains_key(tag::CLUSTER) || !request.tags.contains_key(tag::POOL) {
@@ -123,72 +121,74 @@ impl InvariantChecks {
         }
         self.launches.push((at, id.clone(), unit.unwrap_or_default()));
         let nodes = self.most_nodes(at, settings.launches.window);
-        let counted = self.counts(settings.launches, at);
-        let found = over(&self.launches, settings.launches, at, nodes).filter(|_| counted);
+        let counted = self.is_rate_valid(settings.launches, at);
+        let found = rate_excess(&self.launches, settings.launches, at, nodes).filter(|_| counted);
         if let Some(found) = found {
-            self.fail(at, &format!("I5: {found} machines were launched, too many for the budget"));
+            self.fail(at, &format!("I5: {found} launches exceed the budget"));
         }
     }
 
-    /// I13: while whoever launches has neither heard of another launch, nor been shown its instance, no other one is
-    /// asked for: it cannot be counted with. Those of one plan are asked for at the same time.
-    fn is_all_known(&mut self, call: &RecordedCall, change: &ChangeId, begun: u64) {
+    /// I13: a caller requests no launch before it has seen all recent launches of other plans, by a
+    /// reply or in a list. The launches of one plan are concurrent.
+    fn check_launches_known(&mut self, call: &RecordedCall, change: &ChangeId, begun: u64) {
         let heard = self.launched.get(&call.replica);
-        let other = self.lately(call.at).find(|(id, other)| {
+        let other = self.recent_launches(call.at).find(|(id, other)| {
             let beside = self.approved.get(*other).is_some_and(|launch| launch.begun == begun);
-            let known = call.shown.contains(*id) || heard.is_some_and(|all| all.contains_key(*id));
+            let known = call.listed_instances.contains(*id)
+                || heard.is_some_and(|all| all.contains_key(*id));
             *other != change && !beside && !known
         });
         if let Some((id, _)) = other {
-            let what = format!("I13: {change} is launched, and who asks has not heard of {id} yet");
+            let what = format!("I13: {change} is launched before the caller has seen {id}");
             self.fail(call.at, &what);
         }
     }
 
-    /// I13: a plan that launches something new is made over every instance that came lately, whoever asked for it and
-    /// whether or not there was an answer, but for what it asks for again and for what was told to end.
-    pub(super) fn counts_with_all(
+    /// I13: the observation of a plan with new launches contains all recent instances, with or
+    /// without a reply. Exceptions are launches that the plan requests again, and terminated
+    /// instances.
+    pub(super) fn check_recent_launches(
         &mut self,
         launched: &[&ResourceChange],
         begun: &BTreeMap<Address, EarlierLaunch>,
         step: &ReplicaStep<'_>,
     ) {
         let own = launched.iter().filter(|row| row.kind == ResourceKind::Ec2Instance);
-        let Some(over) = self.over.get(&step.replica) else { return };
+        let Some(over) = self.planning_bases.get(&step.replica) else { return };
         if own.into_iter().all(|row| begun.contains_key(&row.address)) {
             return;
         }
         let again: BTreeSet<&ChangeId> = begun.values().map(|before| &before.change).collect();
-        let missing = self.lately(over.at).find(|(id, change)| {
-            let counted = over.machines.contains(*id) || self.all_ended.contains(*id);
+        let missing = self.recent_launches(over.at).find(|(id, change)| {
+            let counted = over.instances.contains(*id) || self.terminated.contains(*id);
             !counted && !again.contains(*change)
         });
         if let Some((id, _)) = missing {
-            let what = format!("I13: what is launched was planned without {id}");
+            let what = format!("I13: the launches were planned without {id}");
             self.fail(step.now, &what);
         }
     }
 
-    /// Returns the instances that were launched so lately that EC2 may not show them yet, and as which changes.
-    fn lately(&self, at: Timestamp) -> impl Iterator<Item = (&InstanceId, &ChangeId)> {
+    /// Returns the recent launches that EC2 may not list yet, with their changes.
+    fn recent_launches(&self, at: Timestamp) -> impl Iterator<Item = (&InstanceId, &ChangeId)> {
         let set = self.clock_set;
         let young = move |since: Timestamp| {
-            // Who counts with a clock that was set since has waited for as long by that.
-            at.duration_since(since) < SHOWN_WITHIN && set.is_none_or(|set| set < since)
+            // A clock that was set since then shows that the wait is over.
+            at.duration_since(since) < LISTED_WITHIN && set.is_none_or(|set| set < since)
         };
-        let young = self.machines.iter().filter(move |(_, (since, _))| young(*since));
+        let young = self.launched_instances.iter().filter(move |(_, (since, _))| young(*since));
         young.map(|(id, (_, change))| (id, change))
     }
 
-    /// I1: of each change at most one instance runs.
-    pub(super) fn changes_are_unique(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
+    /// I1: each change has at most one active instance.
+    pub(super) fn check_unique_changes(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
         let mut seen: BTreeMap<&str, &InstanceId> = BTreeMap::new();
         let active = observed.instances.values().filter(|i: &&Instance| i.is_active());
         let mut twice = None;
         for instance in active {
             let Some(change) = instance.tags.get(tag::CHANGE) else { continue };
             if let Some(other) = seen.insert(change, &instance.id) {
-                twice = Some(format!("I1: {other} and {} are of one change", instance.id));
+                twice = Some(format!("I1: {other} and {} have the same change", instance.id));
             }
         }
         if let Some(what) = twice {
@@ -197,7 +197,7 @@ impl InvariantChecks {
     }
 }
 
-/// Returns the least that Ready nodes of ours have, by type and specification.
+/// Returns the minimum allocatable of managed Ready nodes, by type and specification.
 pub(super) fn allocatable(world: &Observed) -> BTreeMap<(String, String), Amount> {
     let mut least: BTreeMap<(String, String), Amount> = BTreeMap::new();
     for node in world.nodes.values().filter(|node| node.ready && node.taints.is_empty()) {

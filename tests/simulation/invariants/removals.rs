@@ -11,112 +11,117 @@ use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
 use jiff::{SignedDuration, Timestamp};
 
-use super::budgets::over;
+use super::budgets::rate_excess;
 use super::{
     APPLY, InvariantChecks, ObservedFleet, RecordedCall, ReplicaStep, TerminatedInstance, because,
     rows,
 };
 
-/// The longest that a read of Kubernetes takes.
-const READ_TAKES: SignedDuration = SignedDuration::from_millis(200);
-/// The longest that a node of ours may stand cordoned: every wait of an apply, one after the other.
-const CORDONED_MAX: SignedDuration = SignedDuration::from_mins(60);
-/// How long an instance whose kubelet is gone is drained before it is ended with what is on it.
+/// Longest duration of a read of Kubernetes.
+const READ_DURATION_MAX: SignedDuration = SignedDuration::from_millis(200);
+/// Longest time for which our cordon of a node may last: all waits of an apply in sequence.
+const CORDON_DURATION_MAX: SignedDuration = SignedDuration::from_mins(60);
+/// Drain time after which an instance without a kubelet is terminated together with its pods.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
-/// The longest before EC2 ends an instance that its pods are asked to leave it without another place.
-const DRAINED_BEFORE: SignedDuration = SignedDuration::from_mins(15);
-/// How long an apply waits until an instance that it launched is Ready.
+/// Time before a termination by EC2 from which pods are evicted without another place.
+const FORCED_EVICTION_LEAD: SignedDuration = SignedDuration::from_mins(15);
+/// Time for which an apply waits until a launched instance is Ready.
 const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
-/// The most that two clocks are apart: each at most five minutes off.
-const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(10);
-/// Share of nodes that are not Ready above which nothing is removed, in percent, and how many are few.
+/// Largest difference of two clocks. Each is off by at most five minutes.
+const CLOCK_DIFFERENCE_MAX: SignedDuration = SignedDuration::from_mins(10);
+/// Share of unready nodes in percent above which removals are blocked, and the number that is
+/// always allowed.
 const UNREADY: (usize, usize) = (45, 3);
 
-/// An instance that a plan has go.
+/// A removal of an applied plan.
 #[derive(Clone)]
 pub(super) struct PlannedRemoval {
-    /// Rows that go together, or the row itself.
+    /// Group of rows that change together, or the row itself.
     pub(super) unit: String,
-    /// What has to be Ready before, and the rows of plans that have it come.
+    /// Launches that have to be Ready before the removal, and their rows in the plans.
     pub(super) after: BTreeMap<ChangeId, (PlanId, Address)>,
 }
 
-/// For how long a node has stood cordoned.
+/// The time for which a node has been cordoned.
 #[derive(Clone, Copy)]
 pub(super) struct CordonPeriod {
     since: Timestamp,
-    /// Until when, where it does not any more.
+    /// End of the cordon, if it has ended.
     until: Option<Timestamp>,
 }
 
 impl CordonPeriod {
-    /// Returns whether it stood so when a look was begun.
-    fn stood_at(&self, looked: Timestamp) -> bool {
-        looked >= self.since && self.until.is_none_or(|until| looked <= until)
+    /// Returns whether the node was cordoned at a time.
+    fn stood_at(&self, at: Timestamp) -> bool {
+        at >= self.since && self.until.is_none_or(|until| at <= until)
     }
 }
 
 impl InvariantChecks {
-    /// Notes that a node stands cordoned from a moment on, unless it has stood so before.
-    pub(super) fn stands_cordoned(&mut self, node: &NodeName, since: Timestamp) {
-        if self.cordons.get(node).is_none_or(|stood| stood.until.is_some()) {
-            self.cordons.insert(node.clone(), CordonPeriod { since, until: None });
+    /// Records that a node is cordoned since a time, unless its cordon is known.
+    pub(super) fn record_cordon(&mut self, node: &NodeName, since: Timestamp) {
+        if self.cordon_periods.get(node).is_none_or(|stood| stood.until.is_some()) {
+            self.cordon_periods.insert(node.clone(), CordonPeriod { since, until: None });
         }
     }
 
-    /// Notes which nodes stand cordoned by whomever: what persons do, they do right after the world was looked at.
-    pub(super) fn cordons_stand(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
-        // What a look shows is read a while after it was begun.
-        let since = self.ticked.checked_sub(READ_TAKES).unwrap_or(self.ticked);
+    /// Records all cordoned nodes. Operators act right after the last evaluation.
+    pub(super) fn record_cordons(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
+        // A read returns a while after its start.
+        let since = self.checked_at.checked_sub(READ_DURATION_MAX).unwrap_or(self.checked_at);
         for node in observed.nodes.values().filter(|node| node.unschedulable) {
-            self.stands_cordoned(&node.name, since);
+            self.record_cordon(&node.name, since);
         }
         let stands =
             |name: &NodeName| observed.nodes.get(name).is_some_and(|node| node.unschedulable);
-        for (_, stood) in self.cordons.iter_mut().filter(|(name, _)| !stands(name)) {
-            stood.until.get_or_insert(self.ticked);
+        for (_, stood) in self.cordon_periods.iter_mut().filter(|(name, _)| !stands(name)) {
+            stood.until.get_or_insert(self.checked_at);
         }
-        self.ticked = now;
+        self.checked_at = now;
     }
 
-    /// I9: what is being drained is not uncordoned by whoever looks after instances that go, or were left.
-    pub(super) fn uncordons(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
+    /// I9: a node in a drain is not uncordoned, and neither is a node that the plan removes.
+    pub(super) fn check_uncordon(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let Effect::Cordon { instance, node, mark: None } = effect else { return };
         let node = &node.name;
-        let goes = step.status.terminating.iter().any(|going| going.instance == *instance);
+        let is_terminating =
+            step.status.terminating.iter().any(|terminating| terminating.instance == *instance);
         let applying = &step.status.in_progress;
-        // Of an instance that goes by itself it is known which apply may drain it as well.
+        // The apply of a terminating instance is known.
         let drains = |plan: &PlanId| self.drains.get(plan).is_none_or(|all| all.contains(instance));
-        if if goes { applying.keys().any(drains) } else { !applying.is_empty() } {
-            self.fail(step.now, &format!("I9: {node} is uncordoned beside an apply"));
+        if if is_terminating { applying.keys().any(drains) } else { !applying.is_empty() } {
+            self.fail(step.now, &format!("I9: {node} is uncordoned during an apply"));
         }
         let plan = step.status.plan.iter().flat_map(|plan| rows(&plan.plan, WaveStep::Retire));
         let mut planned = plan.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
         if planned.any(|id| id == instance) {
-            self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan has it go"));
+            self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan removes it"));
         }
     }
 
-    /// I14, I15 and I17: nothing is removed over what cannot be read, where the fleet is broken, or for a
-    /// commit that asks for nothing at all.
-    pub(super) fn may_remove(&mut self, step: &ReplicaStep<'_>) {
+    /// I14, I15 and I17: no removal starts without a complete observation, in a broken fleet, or
+    /// for an empty commit.
+    pub(super) fn check_removal_allowed(&mut self, step: &ReplicaStep<'_>) {
         let ReplicaStep { now, replica, status, is_empty, .. } = *step;
         if status.world.as_ref().is_none_or(|world| world.reads.failures > 0) {
-            self.fail(now, "I14: a removal is begun while the world cannot be read");
+            self.fail(now, "I14: a removal starts without a complete observation");
         }
-        let over = self.over.get(&replica);
+        let over = self.planning_bases.get(&replica);
         let (nodes, unready) = over.map_or((0, 0), |over| (over.nodes, over.unready));
         let (percent, few) = UNREADY;
         if unready > few && unready * 100 > nodes * percent {
-            self.fail(now, &format!("I15: a removal is begun, {unready} of {nodes} not Ready"));
+            self.fail(
+                now,
+                &format!("I15: a removal starts with {unready} of {nodes} nodes not Ready"),
+            );
         }
         if is_empty {
-            self.fail(now, "I17: a removal is begun for a commit that asks for nothing");
+            self.fail(now, "I17: a removal starts for an empty commit");
         }
     }
 
-    /// I4: no more than a share of the fleet goes at once with what runs on it.
-    pub(super) fn is_no_mass_removal(
+    /// I4: a plan removes at most a share of the nodes with pods.
+    pub(super) fn check_mass_removal(
         &mut self,
         plan: &Plan,
         settings: &ControllerSettings,
@@ -129,8 +134,8 @@ impl InvariantChecks {
         let lost = lost.saturating_sub(rows(plan, WaveStep::Launch).count());
         let nodes = self.nodes.last().map_or(0, |(_, nodes)| *nodes);
         let most = allowed(settings.mass_removal, nodes).max(3);
-        if !self.asked && u32::try_from(lost).unwrap_or(u32::MAX) > most {
-            self.fail(now, &format!("I4: {lost} of {nodes} nodes go at once"));
+        if !self.has_requests && u32::try_from(lost).unwrap_or(u32::MAX) > most {
+            self.fail(now, &format!("I4: a plan removes {lost} of {nodes} nodes"));
         }
     }
 
@@ -142,163 +147,177 @@ impl InvariantChecks {
     ) {
         let (at, id) = (call.at, &ended.id);
         if !ended.ours {
-            self.fail(at, &format!("I2: {id} is none of ours, and was told to end"));
+            self.fail(at, &format!("I2: {id} was terminated and is not managed"));
         }
-        let going = self.going.get(&call.replica).and_then(|going| going.get(id)).cloned();
-        let planned = self.planned.get(id).cloned();
-        let again = !self.all_ended.insert(id.clone());
-        if !self.went.contains(id) && planned.is_none() && !self.was_given_up(call.replica, id, at)
+        let terminating = self
+            .terminating
+            .get(&call.replica)
+            .and_then(|terminating| terminating.get(id))
+            .cloned();
+        let planned = self.planned_removals.get(id).cloned();
+        let again = !self.terminated.insert(id.clone());
+        if !self.ever_terminating.contains(id)
+            && planned.is_none()
+            && !self.is_launch_timed_out(call.replica, id, at)
         {
-            self.fail(at, &format!("I18: {id} was told to end, and nothing says why"));
+            self.fail(at, &format!("I18: {id} was terminated without a reason"));
         }
         if again || !ended.runs {
             return;
         }
-        self.was_emptied(call, ended, going.as_ref());
-        let Some(planned) = planned.filter(|_| going.is_none()) else { return };
-        // What was Ready when the drain began may have broken since; and what was found to be needed no more when
-        // the plan was made once again, over what there was before its first call, does not come.
+        self.check_drained(call, ended, terminating.as_ref());
+        let Some(planned) = planned.filter(|_| terminating.is_none()) else { return };
+        // A replacement may have failed after the drain began. A launch that was dropped when the
+        // plan was made again does not come.
         let came = |(change, (plan, row)): &(&ChangeId, &(PlanId, Address))| {
             ended.ready.contains(*change)
-                || self.ready.contains(*change)
-                || self.dropped.get(plan).is_some_and(|dropped| dropped.contains(row))
+                || self.ready_changes.contains(*change)
+                || self.dropped_launches.get(plan).is_some_and(|dropped| dropped.contains(row))
         };
         if let Some((missing, _)) = planned.after.iter().find(|launch| !came(launch)) {
-            self.fail(at, &format!("I8: {id} was told to end before {missing} was Ready"));
+            self.fail(at, &format!("I8: {id} was terminated before {missing} was Ready"));
         }
         if call.replica == APPLY {
             return;
         }
         self.removals.push((at, id.clone(), planned.unit));
         let nodes = self.most_nodes(at, settings.removals.window);
-        let counted = self.counts(settings.removals, at);
-        let found = over(&self.removals, settings.removals, at, nodes).filter(|_| counted);
+        let counted = self.is_rate_valid(settings.removals, at);
+        let found = rate_excess(&self.removals, settings.removals, at, nodes).filter(|_| counted);
         if let Some(found) = found {
-            self.fail(at, &format!("I4: {found} machines were removed, too many for the budget"));
+            self.fail(at, &format!("I4: {found} removals exceed the budget"));
         }
     }
 
-    /// Notes of which instances pods are to leave from now on, though what the plan has them come to is held back by
-    /// somebody's word or by a safeguard, and EC2 leaves them for long; and which wait for that.
-    pub(super) fn waits_for_new_places(
+    /// Records the drains of instances without a near deadline whose pods have no place, because a
+    /// safeguard or an operator blocks the launches. Records also the nodes that may stay cordoned
+    /// for long.
+    pub(super) fn record_drains(
         &mut self,
         step: &ReplicaStep<'_>,
-        going: &BTreeMap<InstanceId, TerminatingInstance>,
+        terminating: &BTreeMap<InstanceId, TerminatingInstance>,
     ) {
-        let before = self.going.get(&step.replica);
-        let drains =
-            |going: &TerminatingInstance| matches!(going.phase, InterruptionPhase::Draining);
-        let later = step.now.checked_add(DRAINED_BEFORE).unwrap_or(step.now);
-        let long =
-            |going: &TerminatingInstance| going.deadline.is_none_or(|deadline| deadline > later);
-        let held = step.status.plan.iter().flat_map(held_back).collect::<BTreeSet<_>>();
-        for (id, told) in going {
-            let begins = drains(told) && !before.and_then(|b| b.get(id)).is_some_and(drains);
-            if begins && long(told) && !held.is_empty() {
-                self.too_soon.insert((step.replica, id.clone()), held.clone());
+        let before = self.terminating.get(&step.replica);
+        let drains = |terminating: &TerminatingInstance| {
+            matches!(terminating.phase, InterruptionPhase::Draining)
+        };
+        let later = step.now.checked_add(FORCED_EVICTION_LEAD).unwrap_or(step.now);
+        let long = |terminating: &TerminatingInstance| {
+            terminating.deadline.is_none_or(|deadline| deadline > later)
+        };
+        let held = step.status.plan.iter().flat_map(blocked_workloads).collect::<BTreeSet<_>>();
+        for (id, status) in terminating {
+            let begins = drains(status) && !before.and_then(|b| b.get(id)).is_some_and(drains);
+            if begins && long(status) && !held.is_empty() {
+                self.early_drains.insert((step.replica, id.clone()), held.clone());
             }
-            let Some(node) = &told.node else { continue };
-            if told.replacement_blocked.is_some()
-                || told.deadline.is_some_and(|deadline| deadline > step.now)
+            let Some(node) = &status.node else { continue };
+            if status.replacement_blocked.is_some()
+                || status.deadline.is_some_and(|deadline| deadline > step.now)
             {
-                self.patient.insert(node.clone());
+                self.long_cordons.insert(node.clone());
             } else {
-                self.patient.remove(node);
+                self.long_cordons.remove(node);
             }
         }
     }
 
-    /// I8: pods of an instance that goes by itself stay while what they are to come to is held back, until EC2 is about to
-    /// end it.
-    pub(super) fn leaves_too_soon(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
+    /// I8: the pods of a terminating instance are not evicted while their replacement is blocked,
+    /// until its deadline is near.
+    pub(super) fn check_eviction_time(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let Effect::Evict { instance, pods } = effect else { return };
-        let Some(held) = self.too_soon.remove(&(step.replica, instance.clone())) else { return };
+        let Some(held) = self.early_drains.remove(&(step.replica, instance.clone())) else {
+            return;
+        };
         let mut owners = pods.iter().filter_map(|pod| pod.owner.as_ref());
         if let Some(owner) = owners.find(|owner| held.contains(owner)) {
-            let what = format!("I8: pods of {owner} are to leave {instance}");
-            self.fail(step.now, &format!("{what}, and what they are to come to is held back"));
+            let what = format!("I8: pods of {owner} are evicted from {instance}");
+            self.fail(step.now, &format!("{what} while their launch is blocked"));
         }
     }
 
-    /// Returns whether an instance was launched so long ago that the apply of this replica that launched it, which goes
-    /// on, no longer waits for it, and was never of use to anybody: no node of it was ever Ready.
-    fn was_given_up(&self, replica: usize, id: &InstanceId, at: Timestamp) -> bool {
+    /// Returns whether an apply in progress has stopped waiting for an instance that it launched,
+    /// and no node of the instance was ever Ready.
+    fn is_launch_timed_out(&self, replica: usize, id: &InstanceId, at: Timestamp) -> bool {
         let applying = self.applying.get(&replica);
-        let goes_on = |change: &ChangeId| {
+        let is_in_progress = |change: &ChangeId| {
             let launch = self.approved.get(change).filter(|launch| launch.waits);
             launch.is_some_and(|launch| applying.is_some_and(|plans| plans.contains(&launch.plan)))
         };
-        self.machines.get(id).filter(|(_, change)| goes_on(change)).is_some_and(
+        self.launched_instances.get(id).filter(|(_, change)| is_in_progress(change)).is_some_and(
             |(since, change)| {
-                // Who waits may have been told since that it is later.
+                // The wait may use a clock that was set since.
                 let set = self.clock_set.is_some_and(|set| set >= *since);
-                let waits = if set { READY_WITHIN - CLOCKS_APART } else { READY_WITHIN };
-                !self.ready.contains(change) && at.duration_since(*since) >= waits
+                let waits = if set { READY_WITHIN - CLOCK_DIFFERENCE_MAX } else { READY_WITHIN };
+                !self.ready_changes.contains(change) && at.duration_since(*since) >= waits
             },
         )
     }
 
-    /// I9: an instance is told to end once its node was cordoned, read again, and empty; what is on it goes with
-    /// it where its kubelet has long been gone, or a deadline that somebody else set has passed.
-    fn was_emptied(
+    /// I9: an instance is terminated after its node is cordoned, observed again and empty. With a
+    /// broken kubelet or after an external deadline it is terminated together with its pods.
+    fn check_drained(
         &mut self,
         call: &RecordedCall,
         ended: &TerminatedInstance,
-        going: Option<&TerminatingInstance>,
+        terminating: Option<&TerminatingInstance>,
     ) {
         let RecordedCall { at, .. } = *call;
         let id = &ended.id;
         let Some(node) = &ended.node else { return };
-        let broken = going.is_some_and(|going| {
-            let broken = going.reason == "not-ready" || going.reason == "never-ready";
-            broken && at.duration_since(going.since) >= BROKEN_DRAIN
+        let broken = terminating.is_some_and(|terminating| {
+            let broken = terminating.reason == "not-ready" || terminating.reason == "never-ready";
+            broken && at.duration_since(terminating.since) >= BROKEN_DRAIN
         });
-        let overdue = going.and_then(|going| going.deadline.filter(|d| *d > going.since));
+        let overdue = terminating
+            .and_then(|terminating| terminating.deadline.filter(|d| *d > terminating.since));
         let forced = broken || overdue.is_some_and(|deadline| at >= deadline);
-        let stood = self.cordons.get(node).copied();
-        let seen = call.looked.filter(|looked| stood.is_some_and(|stood| stood.stood_at(*looked)));
-        // Nobody can tell of a person who lets pods come again while the call is on its way.
+        let stood = self.cordon_periods.get(node).copied();
+        let seen = call.cluster_read_at.filter(|at| stood.is_some_and(|stood| stood.stood_at(*at)));
+        // The caller cannot detect that an operator uncordons the node during the call.
         let unknown = |since: &Option<Timestamp>| {
             ended.open && seen.is_some_and(|seen| since.is_none_or(|since| since > seen))
         };
         let left = ended.left.iter().filter(|since| !unknown(since)).count();
         if left > 0 && !forced {
-            self.fail(at, &format!("I9: {id} was told to end with {left} pods on it"));
+            self.fail(at, &format!("I9: {id} was terminated with {left} pods"));
         }
         match (stood, seen) {
             (_, Some(_)) => {}
             _ if forced => {}
-            (None, None) => self.fail(at, &format!("I9: {id} was told to end, and never cordoned")),
+            (None, None) => self.fail(at, &format!("I9: {id} was terminated without a cordon")),
             (Some(_), None) => {
-                self.fail(at, &format!("I9: {id} was told to end, and not read under its cordon"));
+                self.fail(
+                    at,
+                    &format!("I9: {id} was terminated without an observation under its cordon"),
+                );
             }
         }
     }
 
-    /// I10: every drain ends.
-    pub(super) fn cordons_end(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
+    /// I10: each drain ends.
+    pub(super) fn check_cordon_duration(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
         let mut standing = BTreeMap::new();
         for node in observed.nodes.values() {
             let ours = node.cordon_reason().is_some();
-            let patient = self.patient.contains(&node.name);
+            let patient = self.long_cordons.contains(&node.name);
             if ours && node.unschedulable && node.ready && !patient {
                 let name = node.name.to_string();
-                let since = self.cordoned.get(&name).copied().unwrap_or(now);
+                let since = self.cordoned_since.get(&name).copied().unwrap_or(now);
                 standing.insert(name, since);
             }
         }
         for (name, since) in &standing {
-            if now.duration_since(*since) > CORDONED_MAX {
+            if now.duration_since(*since) > CORDON_DURATION_MAX {
                 self.fail(now, &format!("I10: node {name} has been cordoned since {since:.0}"));
             }
         }
-        self.cordoned = standing;
+        self.cordoned_since = standing;
     }
 }
 
-/// Returns the workloads whose pods the plan has come to instances that are held back, and will be until somebody or
-/// something else ends that.
-fn held_back(now: &PublishedPlan) -> impl Iterator<Item = WorkloadId> {
+/// Returns the workloads with pods on planned launches that an operator or a safeguard blocks.
+fn blocked_workloads(now: &PublishedPlan) -> impl Iterator<Item = WorkloadId> {
     let stays = |held: &BlockedReason| {
         matches!(
             held,

@@ -14,48 +14,48 @@ use super::{CallKind, InvariantChecks, PersistedState, RecordedCall, ReplicaStep
 use crate::simulation::environment::ServedCommitChange;
 use crate::simulation::repository::SimulatedCommit;
 
-/// Most times that a pod is nominated, the least time between two of them, and the most at once.
-const NOMINATED_MOST: usize = 3;
-const NOMINATED_AGAIN: SignedDuration = SignedDuration::from_secs(10);
-const NOMINATED_AT_ONCE: usize = 100;
+/// Maximum number of nominations of a pod, minimum interval between them, and maximum number in one
+/// step.
+const NOMINATIONS_MAX: usize = 3;
+const NOMINATION_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
+const NOMINATIONS_PER_STEP: usize = 100;
 
-/// How long nothing is made of it that a plan has an instance stay, since something could not be looked up: confirmations
-/// are held for 15 minutes from the first look that says so, which comes before the first plan.
-const UNREAD_FOR: SignedDuration = SignedDuration::from_mins(20);
+/// Time for which a plan with unresolved terms does not end a confirmation. The controller retains
+/// confirmations for 15 minutes from the first such observation, which precedes the plan.
+const UNRESOLVED_FOR: SignedDuration = SignedDuration::from_mins(20);
 
-/// What is known of settings and people.
+/// Settings and operator decisions.
 #[derive(Default)]
 pub(super) struct OperatorDecisions {
-    /// Commits, in order.
+    /// Commits in order.
     commits: Vec<MergedCommit>,
-    /// Plans that somebody approved.
+    /// Approved plans.
     approved: Vec<(Digest, Arc<Plan>)>,
-    /// Machines of which somebody confirmed the removal.
+    /// Instances whose removal was confirmed.
     confirmed: BTreeSet<InstanceId>,
-    /// Those of them that a plan of the leader had not go since, by the leader: that they go for another reason is another
-    /// question. And the plan that it was last told of by.
+    /// Confirmed instances that a later plan of the leader retained, by leader. Another reason for
+    /// their removal requires another confirmation.
     lapsed: BTreeMap<usize, BTreeSet<InstanceId>>,
-    told: BTreeMap<usize, Arc<Plan>>,
-    /// Since when a replica only looks on, with nothing under way.
-    looks_on: BTreeMap<usize, Timestamp>,
-    /// When a life nominated each pod.
+    last_plan: BTreeMap<usize, Arc<Plan>>,
+    /// Start of the observe-only mode without applies in progress, by replica.
+    observe_only_since: BTreeMap<usize, Timestamp>,
+    /// Times at which each process nominated each pod.
     nominated: BTreeMap<(usize, Uid), Vec<Timestamp>>,
 }
 
-/// A commit.
 struct MergedCommit {
     name: String,
     at: Timestamp,
     by: AppliedBy,
-    patience: SignedDuration,
+    ci_timeout: SignedDuration,
 }
 
 impl OperatorDecisions {
-    /// Forgets what a life did that has ended.
-    pub(super) fn restarted(&mut self, replica: usize) {
-        self.looks_on.remove(&replica);
+    /// Forgets the decisions of a process that has ended.
+    pub(super) fn record_restart(&mut self, replica: usize) {
+        self.observe_only_since.remove(&replica);
         self.lapsed.remove(&replica);
-        self.told.remove(&replica);
+        self.last_plan.remove(&replica);
         self.nominated.retain(|(of, _), _| *of != replica);
     }
 
@@ -65,24 +65,23 @@ impl OperatorDecisions {
 }
 
 impl InvariantChecks {
-    /// Notes a commit.
-    pub(crate) fn committed(&mut self, files: &SimulatedCommit, at: Timestamp) {
+    pub(crate) fn record_commit(&mut self, files: &SimulatedCommit, at: Timestamp) {
         let controller = &files.fleet.controller;
-        let (by, patience) = (controller.applied_by, controller.ci_timeout);
-        self.said.commits.push(MergedCommit { name: files.name.clone(), at, by, patience });
+        let (by, ci_timeout) = (controller.applied_by, controller.ci_timeout);
+        self.decisions.commits.push(MergedCommit { name: files.name.clone(), at, by, ci_timeout });
     }
 
-    /// Notes what somebody asks for, who sees `plan`.
-    pub(crate) fn somebody_asks(&mut self, request: &AuthorizedRequest, plan: Option<&Arc<Plan>>) {
-        self.asked = true;
+    /// Records an operator request, and the plan that the operator saw.
+    pub(crate) fn record_request(&mut self, request: &AuthorizedRequest, plan: Option<&Arc<Plan>>) {
+        self.has_requests = true;
         match request {
             AuthorizedRequest::Approve { digest, .. } => {
                 let seen = plan.filter(|plan| plan.capacity.digest == *digest);
-                self.said.approved.extend(seen.map(|plan| (digest.clone(), Arc::clone(plan))));
+                self.decisions.approved.extend(seen.map(|plan| (digest.clone(), Arc::clone(plan))));
             }
             AuthorizedRequest::Confirm { instance, .. } => {
-                self.said.confirmed.insert(instance.clone());
-                self.said.lapsed.values_mut().for_each(|lapsed| {
+                self.decisions.confirmed.insert(instance.clone());
+                self.decisions.lapsed.values_mut().for_each(|lapsed| {
                     lapsed.remove(instance);
                 });
             }
@@ -94,81 +93,84 @@ impl InvariantChecks {
         }
     }
 
-    /// Notes what the settings of a replica say, which are those of the commit that it serves.
-    pub(super) fn heeds(&mut self, step: &ReplicaStep<'_>) {
-        let looks_on = step.settings.mode == Mode::Observe && step.status.in_progress.is_empty();
-        if looks_on {
-            self.said.looks_on.entry(step.replica).or_insert(step.now);
+    /// Records the settings of the commit that a replica serves.
+    pub(super) fn record_settings(&mut self, step: &ReplicaStep<'_>) {
+        let is_observe_only =
+            step.settings.mode == Mode::Observe && step.status.in_progress.is_empty();
+        if is_observe_only {
+            self.decisions.observe_only_since.entry(step.replica).or_insert(step.now);
         } else {
-            self.said.looks_on.remove(&step.replica);
+            self.decisions.observe_only_since.remove(&step.replica);
         }
         let hints = |effect: &&Effect| matches!(effect, Effect::Nominate { .. });
         let nominated = step.effects.iter().filter(hints).count();
-        if nominated > NOMINATED_AT_ONCE {
+        if nominated > NOMINATIONS_PER_STEP {
             self.fail(step.now, &format!("I25: {nominated} pods are nominated at once"));
         }
         if nominated > 0 && !step.settings.nominate_pods {
-            self.fail(step.now, "I25: pods are nominated, and nobody asked for that");
+            self.fail(step.now, "I25: pods are nominated without the setting");
         }
     }
 
-    /// I21 to I24: nothing is begun that settings and people do not allow.
-    pub(super) fn is_allowed(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
+    /// I21 to I24: settings and operators allow each started apply.
+    pub(super) fn check_settings(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let Effect::Apply { plan, commit, .. } = effect else {
-            return self.only_looks(effect, step);
+            return self.check_observe_only_effect(effect, step);
         };
         let ReplicaStep { now, status, settings, .. } = *step;
         let removes = rows(plan, WaveStep::Retire).next().is_some();
         match settings.mode {
-            Mode::Observe => self.fail(now, "I21: a plan is begun in mode observe"),
-            Mode::Additive if removes => self.fail(now, "I21: a removal is begun in mode additive"),
+            Mode::Observe => self.fail(now, "I21: an apply starts in mode observe"),
+            Mode::Additive if removes => self.fail(now, "I21: a removal starts in mode additive"),
             Mode::Additive | Mode::Full => {}
         }
         if status.suspended.is_some() {
-            self.fail(now, "I22: a plan is begun while somebody has the loop suspended");
+            self.fail(now, "I22: an apply starts during a suspension");
         }
-        self.is_confirmed(plan, step);
-        // By its own clock, which may be wrong.
+        self.check_confirmations(plan, step);
+        // The controller compares windows with its own clock, which may be wrong.
         let clock = status.now;
         if status.break_glass.is_some() {
             return;
         }
         if !step.guard.is_open(clock) {
-            self.fail(now, &format!("I22: a plan is begun at {clock:.0}, outside of every window"));
+            self.fail(now, &format!("I22: an apply starts at {clock:.0}, outside of all windows"));
         }
         if !self.is_approved(plan, settings.approval) {
-            self.fail(now, "I23: a plan is begun that nobody has approved");
+            self.fail(now, "I23: an unapproved plan is applied");
         }
-        let Some(from) = step.kept.served_commit.clone() else { return };
+        let Some(from) = step.persisted_state.served_commit.clone() else { return };
         if status.repository.stands_in_for.as_ref() == Some(&from) {
-            return self.stands_in(plan, step);
+            return self.check_stand_in(plan, step);
         }
-        let applied = is_applied(step.kept, commit);
+        let applied = is_applied(step.persisted_state, commit);
         let to = commit.clone();
-        self.merge_waits(now, &ServedCommitChange { from, to, applied, glass: false, gone: false });
+        self.check_merge_wait(
+            now,
+            &ServedCommitChange { from, to, applied, break_glass: false, gone: false },
+        );
     }
 
-    /// I24: of a commit that stands in for the one that is served only pods that there are have their instances.
-    fn stands_in(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
+    /// I24: a commit that stands in for the served one launches only for existing pods.
+    fn check_stand_in(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
         if rows(plan, WaveStep::Retire).next().is_some() {
-            self.fail(step.now, "I24: a commit that stands in for another has a machine go");
+            self.fail(step.now, "I24: a stand-in commit removes an instance");
         }
         let none = BTreeMap::new();
-        let there = self.over.get(&step.replica).map_or(&none, |over| &over.pods);
+        let there = self.planning_bases.get(&step.replica).map_or(&none, |over| &over.pods);
         let more =
             plan.capacity.demand.iter().find(|row| {
                 row.counts.planned > there.get(&row.workload).copied().unwrap_or_default()
             });
         if let Some(row) = more {
             let what = format!("{} pods of {}", row.counts.planned, row.workload);
-            let what =
-                format!("I24: {what} are planned for by a commit that stands in for another");
+            let what = format!("I24: a stand-in commit plans {what}");
             self.fail(step.now, &what);
         }
     }
 
-    /// I21: who looks on only does nothing but take back what it did before.
-    fn only_looks(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
+    /// I21: a controller in observe-only mode only reverts its earlier actions.
+    fn check_observe_only_effect(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let does = match effect {
             Effect::Cordon { mark, .. } => mark.is_some(),
             Effect::CordonWithoutLease { .. }
@@ -190,25 +192,26 @@ impl InvariantChecks {
             | Effect::Exit => false,
         };
         if does && step.settings.mode == Mode::Observe {
-            self.fail(step.now, &format!("I21: in mode observe there is {effect:?}"));
+            self.fail(step.now, &format!("I21: mode observe has the effect {effect:?}"));
         }
     }
 
-    /// Notes which confirmations have lapsed, because a plan of the one that leads has their instances stay. Whoever leads
-    /// after it may have been told of them before that was kept.
-    pub(super) fn confirmations_lapse(&mut self, step: &ReplicaStep<'_>) {
+    /// Records confirmations that lapse because a plan of the leader retains their instances. A
+    /// later leader may have received them before.
+    pub(super) fn record_lapsed_confirmations(&mut self, step: &ReplicaStep<'_>) {
         let ReplicaStep { replica, status, .. } = *step;
         let held = status.plan.as_ref().map(|now| Arc::clone(&now.plan));
         if !status.is_leader {
-            self.said.lapsed.remove(&replica);
-            self.said.told.extend(held.map(|plan| (replica, plan)));
+            self.decisions.lapsed.remove(&replica);
+            self.decisions.last_plan.extend(held.map(|plan| (replica, plan)));
             return;
         }
         let Some(plan) = held else { return };
-        let before = self.said.told.insert(replica, Arc::clone(&plan));
-        let young = |since: &Timestamp| step.now.duration_since(*since) < UNREAD_FOR;
-        let unread = self.over.get(&replica).is_some_and(|over| over.unread.values().any(young));
-        // One of a commit that stands in says nothing of what is to go, nor does one that could not look everything up.
+        let before = self.decisions.last_plan.insert(replica, Arc::clone(&plan));
+        let young = |since: &Timestamp| step.now.duration_since(*since) < UNRESOLVED_FOR;
+        let unread =
+            self.planning_bases.get(&replica).is_some_and(|over| over.unread.values().any(young));
+        // A plan of a stand-in commit or with unresolved terms says nothing about removals.
         if plan.errored
             || unread
             || !plan.complete
@@ -216,18 +219,19 @@ impl InvariantChecks {
         {
             return;
         }
-        let goes = rows(&plan, WaveStep::Retire);
-        let goes = goes.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
-        let goes: BTreeSet<InstanceId> = goes.collect();
-        let stays = self.said.confirmed.difference(&goes).cloned();
-        self.said.lapsed.entry(replica).or_default().extend(stays);
+        let removed = rows(&plan, WaveStep::Retire);
+        let removed = removed.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
+        let removed: BTreeSet<InstanceId> = removed.collect();
+        let stays = self.decisions.confirmed.difference(&removed).cloned();
+        self.decisions.lapsed.entry(replica).or_default().extend(stays);
     }
 
-    /// I23: what asks for a confirmation has it.
-    fn is_confirmed(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
-        let lapsed = self.said.lapsed.get(&step.replica);
+    /// I23: each removal that requires a confirmation has one.
+    fn check_confirmations(&mut self, plan: &Plan, step: &ReplicaStep<'_>) {
+        let lapsed = self.decisions.lapsed.get(&step.replica);
         let confirmed = |id: &InstanceId| {
-            self.said.confirmed.contains(id) && !lapsed.is_some_and(|lapsed| lapsed.contains(id))
+            self.decisions.confirmed.contains(id)
+                && !lapsed.is_some_and(|lapsed| lapsed.contains(id))
         };
         let asks = |row: &&ResourceChange| {
             let before = row.change.before.as_ref();
@@ -237,12 +241,12 @@ impl InvariantChecks {
                 && !known.is_some_and(confirmed)
         };
         if let Some(row) = rows(plan, WaveStep::Retire).find(asks) {
-            let what = format!("I23: {} goes, and nobody has confirmed that", row.address);
+            let what = format!("I23: {} is removed without a confirmation", row.address);
             self.fail(step.now, &what);
         }
     }
 
-    /// Returns whether a plan is approved: by the rule, or because somebody approved all that it changes.
+    /// Returns whether the rule approves a plan, or operators approved all its changes.
     fn is_approved(&self, plan: &Plan, rule: ApprovalRule) -> bool {
         let by_rule = match rule {
             ApprovalRule::Merge => true,
@@ -264,13 +268,13 @@ impl InvariantChecks {
         let approved = |(digest, approved): &(Digest, Arc<Plan>)| {
             *digest == plan.capacity.digest || covers(approved)
         };
-        by_rule || self.said.approved.iter().any(approved)
+        by_rule || self.decisions.approved.iter().any(approved)
     }
 
-    /// I21: what a replica writes which only looks on.
-    pub(super) fn writes_nothing(&mut self, call: &RecordedCall) {
-        let since = self.said.looks_on.get(&call.replica);
-        let writes = match &call.what {
+    /// I21: a replica in observe-only mode writes nothing.
+    pub(super) fn check_observe_only_call(&mut self, call: &RecordedCall) {
+        let since = self.decisions.observe_only_since.get(&call.replica);
+        let writes = match &call.kind {
             CallKind::Launch(..)
             | CallKind::Terminate(_)
             | CallKind::Raise { .. }
@@ -284,42 +288,44 @@ impl InvariantChecks {
             | CallKind::Serves(_) => false,
         };
         if writes && since.is_some_and(|since| call.began > *since) {
-            self.fail(call.at, &format!("I21: in mode observe it {:?}", call.what));
+            self.fail(call.at, &format!("I21: mode observe has the call {:?}", call.kind));
         }
     }
 
-    /// I24: a merge waits for the receipt of CI, or for as long as CI has.
-    pub(super) fn merge_waits(&mut self, at: Timestamp, served: &ServedCommitChange) {
-        let ServedCommitChange { from, to, applied, glass, gone } = served;
-        let (Some(before), Some(after)) = (self.said.index(from), self.said.index(to)) else {
+    /// I24: a merge waits for the receipt of CI or the CI timeout.
+    pub(super) fn check_merge_wait(&mut self, at: Timestamp, served: &ServedCommitChange) {
+        let ServedCommitChange { from, to, applied, break_glass, gone } = served;
+        let (Some(before), Some(after)) = (self.decisions.index(from), self.decisions.index(to))
+        else {
             return;
         };
-        let commits = &self.said.commits;
-        // The first that came after what was served: those that come meanwhile do not have it wait for longer.
+        let commits = &self.decisions.commits;
+        // The wait starts with the first merge after the served commit. Later merges do not extend
+        // it.
         let Some(first) = commits.get(before + 1).filter(|_| after > before) else { return };
         let commit = &commits[after];
-        let patience = commit.patience.min(first.patience);
-        // By clocks of which one is ahead of another it seems longer ago.
-        let patience = patience - self.clocks.apart_since(first.at);
-        let due = first.at.checked_add(patience).unwrap_or(first.at);
-        if commit.by == AppliedBy::Ci && !applied && !glass && !gone && at < due {
-            let what =
-                format!("I24: a merge is served before {due:.0}, and CI is not done with it");
+        let ci_timeout = commit.ci_timeout.min(first.ci_timeout);
+        // A clock that is ahead measures a longer wait.
+        let ci_timeout = ci_timeout - self.clocks.max_difference_since(first.at);
+        let due = first.at.checked_add(ci_timeout).unwrap_or(first.at);
+        if commit.by == AppliedBy::Ci && !applied && !break_glass && !gone && at < due {
+            let what = format!("I24: a merge is served before {due:.0} without a receipt of CI");
             self.fail(at, &what);
         }
     }
 
-    /// I25: a pod is nominated a bounded number of times, and not at once again.
-    pub(super) fn nominates(&mut self, call: &RecordedCall, pod: &Uid) {
-        let times = self.said.nominated.entry((call.replica, pod.clone())).or_default();
+    /// I25: nominations of a pod are bounded in number and rate.
+    pub(super) fn check_nomination(&mut self, call: &RecordedCall, pod: &Uid) {
+        let times = self.decisions.nominated.entry((call.replica, pod.clone())).or_default();
         let last = times.last().copied();
         times.push(call.began);
         let count = times.len();
-        if count > NOMINATED_MOST {
+        if count > NOMINATIONS_MAX {
             self.fail(call.at, &format!("I25: pod {pod} is nominated for the {count}th time"));
         }
         let soon = |last: Timestamp| {
-            call.began.duration_since(last) + self.clocks.apart_since(last) < NOMINATED_AGAIN
+            call.began.duration_since(last) + self.clocks.max_difference_since(last)
+                < NOMINATION_INTERVAL
         };
         if last.is_some_and(soon) {
             self.fail(call.at, &format!("I25: pod {pod} is nominated again at once"));
@@ -327,7 +333,10 @@ impl InvariantChecks {
     }
 }
 
-/// Returns whether CI has left a receipt of a commit.
-pub(crate) fn is_applied(kept: &PersistedState, commit: &str) -> bool {
-    kept.ci_apply.as_ref().is_some_and(|applied| applied.complete && applied.commit == commit)
+/// Returns whether CI has left a complete receipt for a commit.
+pub(crate) fn is_applied(persisted_state: &PersistedState, commit: &str) -> bool {
+    persisted_state
+        .ci_apply
+        .as_ref()
+        .is_some_and(|applied| applied.complete && applied.commit == commit)
 }

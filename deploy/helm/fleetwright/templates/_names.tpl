@@ -27,7 +27,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "fleetwright.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- required "serviceAccount.name is required where serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- required "serviceAccount.name is required if serviceAccount.create is false" .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}
 

@@ -3,7 +3,7 @@
 
 use super::removals::controller_removing;
 use super::*;
-use crate::controller::fixture::plan_removing_one;
+use crate::testing::controller::plan_removing_one;
 use crate::controller::gates::{INEFFECTIVE_LAUNCHES_BREAKER, MASS_REMOVAL_BREAKER};
 use crate::controller::status::{Breaker, Suspension};
 use crate::controller::{ApprovalRecord, ControllerState, Mode, Revision};

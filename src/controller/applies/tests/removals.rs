@@ -3,7 +3,7 @@
 use super::*;
 use crate::apply::ports::{CallEffect, CordonOutcome, PortError};
 use crate::controller::MessageKind;
-use crate::controller::fixture::plan_removing_one;
+use crate::testing::controller::plan_removing_one;
 use crate::model::observed::{CORDONED_ANNOTATION, Completeness, CordonReason};
 
 /// Returns a controller with a plan that removes `i-1` at once.
@@ -62,12 +62,12 @@ fn failed_save_or_observation_drops_a_removal_uncounted() {
 fn removal_is_released_if_its_instance_stays() {
     let why = || "a budget holds it".to_owned();
     for (called, outcome, expected) in [
-        (false, Outcome::GivenUp { why: why() }, &[][..]),
+        (false, Outcome::Abandoned { why: why() }, &[][..]),
         (false, Outcome::Skipped { why: why() }, &[]),
         (false, Outcome::Dropped { why: why() }, &[]),
         // EC2 may have received the call.
         (false, Outcome::Failed { why: why() }, &[("i-1", false)]),
-        (true, Outcome::GivenUp { why: why() }, &[("i-1", false)]),
+        (true, Outcome::Abandoned { why: why() }, &[("i-1", false)]),
         (true, Outcome::Done, &[("i-1", false)]),
     ] {
         let mut harness = controller_removing();
@@ -101,7 +101,7 @@ fn message_is_deleted_once_apply_ended_and_cordon_is_observed() {
         let node = world.nodes.values_mut().find(|node| node.instance == Some("i-1".into()));
         let node = node.expect("it joined");
         node.unschedulable = true;
-        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "leaving".to_owned());
+        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "interruption".to_owned());
         Heard::Observed(Arc::new(world))
     };
     for seconds in 7..10 {

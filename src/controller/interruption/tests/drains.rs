@@ -32,7 +32,7 @@ fn step_with_pod(
     node: &Node,
     drained: bool,
 ) -> (Transition, Vec<Effect>) {
-    let pod = Pod { node: Some(node.name.clone()), ..fixture::pod("api") };
+    let pod = Pod { node: Some(node.name.clone()), ..world::pod("api") };
     let context = StepContext {
         now: at(60 * minutes),
         replaced: true,
@@ -105,14 +105,14 @@ fn pods_wait_for_replacement_until_deadline_or_while_blocked() {
 
 #[test]
 fn block_applies_to_pods_planned_on_the_blocked_launch() {
-    let mut plan = crate::render::fixture::plan();
+    let mut plan = crate::testing::sample_plan::plan();
     let (address, workload) = (plan.resource_changes[0].address.clone(), workload_id());
     let row = PlacementRow { workload: workload.clone(), address: address.clone(), pods: 1 };
     plan.capacity.placements = vec![row];
     plan.capacity.unschedulable.clear();
     let of = |namespace: &str| {
         let owner = WorkloadId { namespace: namespace.into(), ..workload.clone() };
-        Pod { owner: Some(owner), ..fixture::pod("a") }
+        Pod { owner: Some(owner), ..world::pod("a") }
     };
     let (mine, other) = (of(workload.namespace.as_str()), of("elsewhere"));
     let row = plan.resource_changes.iter_mut().find(|row| row.address == address).expect("a row");
@@ -142,13 +142,13 @@ fn block_applies_to_pods_planned_on_the_blocked_launch() {
 fn with_pods(seconds: i64, pods: &[&str]) -> Observed {
     let mut world = with_a_drain(seconds);
     let node = world.nodes.get_mut(&NodeName::from("node-of-i-1")).expect("it");
-    node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "leaving".to_owned());
+    node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "interruption".to_owned());
     let mut template = PodTemplate::default();
     world.templates.insert("t".to_owned(), Arc::new(template.clone()));
     template.spec.priority_class_name = Some("system-cluster-critical".into());
     world.templates.insert("critical".to_owned(), Arc::new(template));
     world.pods.extend(pods.iter().map(|name| {
-        let pod = fixture::pod(name);
+        let pod = world::pod(name);
         let template = if name.starts_with("dns") { "critical".to_owned() } else { pod.template };
         let (node, phase) = (Some("node-of-i-1".into()), PodPhase::Running);
         Arc::new(Pod { template, node, phase, ..pod })
@@ -158,24 +158,24 @@ fn with_pods(seconds: i64, pods: &[&str]) -> Observed {
 
 /// Returns a scenario that evicts pods of `i-1`, which EC2 reclaims in two minutes.
 fn is_drained() -> ControllerHarness {
-    let mut story = leads();
-    story.step_at(2, Event::Observed(Arc::new(with_pods(2, &["api", "dns"]))));
-    story.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
+    let mut harness = leads();
+    harness.step_at(2, Event::Observed(Arc::new(with_pods(2, &["api", "dns"]))));
+    harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     for n in 63..66 {
-        story.finish_saving(n);
-        story.step_at(n, Event::Observed(Arc::new(with_pods(n, &["api", "dns"]))));
+        harness.finish_saving(n);
+        harness.step_at(n, Event::Observed(Arc::new(with_pods(n, &["api", "dns"]))));
     }
     assert_eq!(
-        story.state().interruptions.all[&InstanceId::from("i-1")].phase(),
+        harness.state().interruptions.all[&InstanceId::from("i-1")].phase(),
         InterruptionPhase::Draining
     );
-    story
+    harness
 }
 
 /// Returns the pods that are evicted after an observation.
-fn evicted_pods(story: &mut ControllerHarness, seconds: i64, pods: &[&str]) -> Vec<String> {
+fn evicted_pods(harness: &mut ControllerHarness, seconds: i64, pods: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
-    story.modify(|state| {
+    harness.modify(|state| {
         let id = InstanceId::from("i-1");
         let interruption = state.interruptions.all.get_mut(&id).expect("it goes");
         interruption.retry_now(at(0));
@@ -194,11 +194,11 @@ fn evicted_pods(story: &mut ControllerHarness, seconds: i64, pods: &[&str]) -> V
 
 #[test]
 fn critical_pods_are_evicted_last_unless_end_is_near() {
-    let mut story = is_drained();
-    assert_eq!(evicted_pods(&mut story, 70, &["api", "dns"]), ["api"]);
-    assert_eq!(evicted_pods(&mut story, 80, &["dns"]), ["dns"]);
+    let mut harness = is_drained();
+    assert_eq!(evicted_pods(&mut harness, 70, &["api", "dns"]), ["api"]);
+    assert_eq!(evicted_pods(&mut harness, 80, &["dns"]), ["dns"]);
     assert_eq!(
-        evicted_pods(&mut story, 95, &["api", "dns"]),
+        evicted_pods(&mut harness, 95, &["api", "dns"]),
         ["api", "dns"],
         "EC2 ends it in a context"
     );
@@ -254,30 +254,30 @@ fn node_of_terminated_instance_is_deleted() {
         ("stopped", Some(InstanceState::Stopped), false, &[]),
         ("shutting down", Some(InstanceState::ShuttingDown), false, &[]),
     ] {
-        let mut story = is_drained();
-        let done = story.step_at(70, gone(70, state, ready));
+        let mut harness = is_drained();
+        let done = harness.step_at(70, gone(70, state, ready));
         assert_eq!(done, expected, "{what}");
         let waits = expected == removes || state == Some(InstanceState::ShuttingDown);
-        assert_eq!(story.state().interruptions.all.is_empty(), !waits, "{what}");
+        assert_eq!(harness.state().interruptions.all.is_empty(), !waits, "{what}");
     }
-    let mut story = is_drained();
-    story.step_at(70, gone(70, Some(InstanceState::ShuttingDown), false));
-    assert_eq!(story.step_at(100, gone(100, ended, false)), removes);
+    let mut harness = is_drained();
+    harness.step_at(70, gone(70, Some(InstanceState::ShuttingDown), false));
+    assert_eq!(harness.step_at(100, gone(100, ended, false)), removes);
     let failed = PortError {
         verb: "delete node".to_owned(),
         reason: "forbidden".to_owned(),
         effect: CallEffect::NotApplied,
     };
-    story.step_at(101, Event::NodeDeleted { instance: "i-1".into(), result: Err(failed) });
-    assert_eq!(story.step_at(101, gone(101, ended, false)), [""; 0], "not at once");
-    assert_eq!(story.step_at(110, gone(110, ended, false)), removes);
-    story.step_at(111, Event::NodeDeleted { instance: "i-1".into(), result: Ok(()) });
-    assert!(story.state().interruptions.all.is_empty());
+    harness.step_at(101, Event::NodeDeleted { instance: "i-1".into(), result: Err(failed) });
+    assert_eq!(harness.step_at(101, gone(101, ended, false)), [""; 0], "not at once");
+    assert_eq!(harness.step_at(110, gone(110, ended, false)), removes);
+    harness.step_at(111, Event::NodeDeleted { instance: "i-1".into(), result: Ok(()) });
+    assert!(harness.state().interruptions.all.is_empty());
     // A node that cannot be deleted is left.
-    let mut story = is_drained();
-    story.step_at(70, gone(70, ended, false));
-    story.step_at(671, gone(671, ended, false));
-    assert!(story.state().interruptions.all.is_empty());
+    let mut harness = is_drained();
+    harness.step_at(70, gone(70, ended, false));
+    harness.step_at(671, gone(671, ended, false));
+    assert!(harness.state().interruptions.all.is_empty());
 }
 
 fn uncordons(effects: &[Effect]) -> bool {
@@ -336,17 +336,17 @@ fn past_deadline_does_not_force_termination() {
 /// became known. A plan without the instance is made at `planned`, if any; the pods are
 /// unschedulable in it.
 fn evicts_at(planned: Option<i64>) -> Option<i64> {
-    let mut story = leads();
+    let mut harness = leads();
     let seen = |seconds: i64| {
         let mut world = with_pods(seconds, &[]);
         let phase = PodPhase::Running;
         let (owner, node) = (Some(workload_id()), Some("node-of-i-1".into()));
-        world.pods.push(Arc::new(Pod { owner, node, phase, ..fixture::pod("api") }));
+        world.pods.push(Arc::new(Pod { owner, node, phase, ..world::pod("api") }));
         Event::Observed(Arc::new(world))
     };
-    story.step_at(2, seen(2));
+    harness.step_at(2, seen(2));
     let plan = || {
-        let mut plan = crate::render::fixture::plan();
+        let mut plan = crate::testing::sample_plan::plan();
         plan.capacity.waves.clear();
         plan.capacity.unschedulable.iter_mut().for_each(|row| row.workload = workload_id());
         assert!(!plan.capacity.unschedulable.is_empty());
@@ -355,16 +355,16 @@ fn evicts_at(planned: Option<i64>) -> Option<i64> {
     // An earlier plan, which counts the instance and blocks nothing.
     let mut before = plan();
     before.capacity.unschedulable.clear();
-    story.finish_planning(2, before);
-    story.interrupt(3, MessageKind::Health, &["i-1"], None);
+    harness.finish_planning(2, before);
+    harness.interrupt(3, MessageKind::Health, &["i-1"], None);
     for seconds in (5..3_600).step_by(5) {
-        story.finish_saving(seconds);
-        let done = story.step_at(seconds, seen(seconds));
+        harness.finish_saving(seconds);
+        let done = harness.step_at(seconds, seen(seconds));
         if done.contains(&"drains i-1".to_owned()) {
             return Some(seconds - 3);
         }
-        if planned.is_some_and(|at| seconds >= at) && story.state().planning.run.is_some() {
-            story.finish_planning(seconds, plan());
+        if planned.is_some_and(|at| seconds >= at) && harness.state().planning.run.is_some() {
+            harness.finish_planning(seconds, plan());
         }
     }
     None

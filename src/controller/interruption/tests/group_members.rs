@@ -11,9 +11,9 @@ fn with_member(seconds: i64, cordoned: bool) -> Event {
     let node = seen.nodes.get_mut(&NodeName::from("node-of-i-9")).expect("it");
     node.unschedulable = cordoned;
     if cordoned {
-        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "leaving".to_owned());
+        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "interruption".to_owned());
     }
-    let pod = fixture::pod("api");
+    let pod = world::pod("api");
     let phase = PodPhase::Running;
     seen.pods.push(Arc::new(Pod { node: Some("node-of-i-9".into()), phase, ..pod }));
     Event::Observed(Arc::new(seen))
@@ -21,8 +21,8 @@ fn with_member(seconds: i64, cordoned: bool) -> Event {
 
 /// Returns a scenario over that world, with a plan that manages the group or not.
 fn manages(is_managed: bool) -> ControllerHarness {
-    let mut story = leads();
-    story.step_at(2, with_member(2, false));
+    let mut harness = leads();
+    harness.step_at(2, with_member(2, false));
     let mut plan = plan_removing_one();
     let row = plan.resource_changes.iter_mut().find(|row| {
         row.change.before.as_ref().is_some_and(|before| before.instance_id == Some("i-1".into()))
@@ -35,27 +35,27 @@ fn manages(is_managed: bool) -> ControllerHarness {
         row.expect("explained").reason = Reason::Keep { because: KeepReason::NotOurs };
     }
     let current = CurrentPlan::new(Arc::new(plan), at(0));
-    story.modify(|state| state.planning.current = Some(current));
-    story
+    harness.modify(|state| state.planning.current = Some(current));
+    harness
 }
 
 #[test]
 fn managed_group_member_is_drained_but_not_terminated() {
-    let mut story = manages(true);
-    let done = story.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(120));
+    let mut harness = manages(true);
+    let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(120));
     assert_eq!(done, ["cordons node-of-i-9"]);
-    story.finish_saving(3);
+    harness.finish_saving(3);
     let mark = Some(CordonReason::Interruption);
     let end = Ok(CordonOutcome::Written);
-    let done = story.step_at(4, Event::Cordoned { instance: "i-9".into(), mark, result: end });
+    let done = harness.step_at(4, Event::Cordoned { instance: "i-9".into(), mark, result: end });
     assert_eq!(done, ["takes off r"]);
-    assert!(story.state().interruptions.planned_as_gone().is_empty(), "its group replaces it");
+    assert!(harness.state().interruptions.planned_as_gone().is_empty(), "its group replaces it");
     let mut all = BTreeMap::new();
     for n in (5..3_000).step_by(5) {
-        for deed in story.step_at(n, with_member(n, true)) {
+        for deed in harness.step_at(n, with_member(n, true)) {
             all.entry(deed).or_insert(n);
         }
-        story.finish_saving(n);
+        harness.finish_saving(n);
     }
     // EC2 has not taken the instance by half an hour past its deadline, by any clock.
     let late = 3 + 120 + 35 * 60;
@@ -72,32 +72,32 @@ fn unmanaged_members_and_those_without_deadline_are_ignored() {
         (true, MessageKind::Health, Some(-60)),
         (true, MessageKind::StateChange, Some(0)),
     ] {
-        let mut story = manages(is_managed);
-        let done = story.interrupt(3, kind.clone(), &["i-9"], within);
+        let mut harness = manages(is_managed);
+        let done = harness.interrupt(3, kind.clone(), &["i-9"], within);
         assert_eq!(done, ["takes off r"], "{is_managed} {kind}");
     }
     // Before the first plan the owner is unknown.
-    let mut story = manages(true);
+    let mut harness = manages(true);
     let plan = std::cell::RefCell::new(None);
-    story.modify(|state| *plan.borrow_mut() = state.planning.current.take());
-    assert_eq!(story.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(120)), [""; 0]);
-    let observe = |story: &mut ControllerHarness, seconds: i64| {
-        story.modify(|state| state.observation.reads.due = at(seconds));
-        story.step_at(seconds, Event::Timer);
-        story.step_at(seconds, with_member(seconds, false))
+    harness.modify(|state| *plan.borrow_mut() = state.planning.current.take());
+    assert_eq!(harness.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(120)), [""; 0]);
+    let observe = |harness: &mut ControllerHarness, seconds: i64| {
+        harness.modify(|state| state.observation.reads.due = at(seconds));
+        harness.step_at(seconds, Event::Timer);
+        harness.step_at(seconds, with_member(seconds, false))
     };
-    assert_eq!(observe(&mut story, 10), [""; 0]);
-    assert_eq!(observe(&mut story, 20), [""; 0]);
-    story.modify(|state| state.planning.current = plan.take());
-    assert_eq!(observe(&mut story, 30), ["cordons node-of-i-9"]);
+    assert_eq!(observe(&mut harness, 10), [""; 0]);
+    assert_eq!(observe(&mut harness, 20), [""; 0]);
+    harness.modify(|state| state.planning.current = plan.take());
+    assert_eq!(observe(&mut harness, 30), ["cordons node-of-i-9"]);
 }
 
 /// Replaces the last plan by one that no longer manages the group.
-fn release_group(story: &mut ControllerHarness) {
+fn release_group(harness: &mut ControllerHarness) {
     let mut other = manages(false);
     other.modify(|other| {
         let current = other.planning.current.take();
-        story.modify(|state| state.planning.current = current);
+        harness.modify(|state| state.planning.current = current);
     });
 }
 
@@ -109,27 +109,27 @@ fn released_group_member_is_uncordoned() {
         // A pod that came to it now would be evicted at once.
         ("EC2 terminates it in a moment", 120, &[]),
     ] {
-        let mut story = manages(true);
-        story.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(within));
-        story.finish_saving(3);
+        let mut harness = manages(true);
+        harness.interrupt(3, MessageKind::SpotInterruption, &["i-9"], Some(within));
+        harness.finish_saving(3);
         let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Written));
-        story.step_at(4, Event::Cordoned { instance: "i-9".into(), mark, result: end });
-        story.step_at(5, with_member(5, true));
-        release_group(&mut story);
+        harness.step_at(4, Event::Cordoned { instance: "i-9".into(), mark, result: end });
+        harness.step_at(5, with_member(5, true));
+        release_group(&mut harness);
         let mut all = Vec::new();
         for n in (10..200).step_by(5) {
             let stands = all.is_empty();
-            all.extend(story.step_at(n, Event::Timer));
-            all.extend(story.step_at(n, with_member(n, stands)));
+            all.extend(harness.step_at(n, Event::Timer));
+            all.extend(harness.step_at(n, with_member(n, stands)));
             if stands && !all.is_empty() {
                 let (instance, end) = ("i-9".into(), Ok(CordonOutcome::Written));
-                all.extend(story.step_at(n, Event::Cordoned { instance, mark: None, result: end }));
+                all.extend(harness.step_at(n, Event::Cordoned { instance, mark: None, result: end }));
             }
         }
         assert_eq!(all, expected, "{what}");
-        assert!(story.state().interruptions.instances().is_empty(), "{what}");
+        assert!(harness.state().interruptions.instances().is_empty(), "{what}");
         // A second message changes nothing.
-        let done = story.interrupt(300, MessageKind::SpotInterruption, &["i-9"], Some(120));
+        let done = harness.interrupt(300, MessageKind::SpotInterruption, &["i-9"], Some(120));
         assert_eq!(done, ["takes off r"], "{what}");
     }
 }

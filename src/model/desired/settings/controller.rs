@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::ids::PoolName;
 
-/// The mode of the controller.
+/// Mode of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Plan, and change nothing.
+    /// Create plans only; change nothing.
     #[default]
     Observe,
-    /// Launch; remove only instances that are being interrupted anyway.
+    /// Launch instances, and remove only instances that are being interrupted.
     Additive,
-    /// Launch and remove, so that the fleet matches the repository.
+    /// Launch and remove instances until the fleet matches the repository.
     Full,
 }
 
 impl Mode {
-    /// The modes by their spelling.
+    /// All modes with their names.
     pub const ALL: [(&'static str, Self); 3] =
         [("observe", Self::Observe), ("additive", Self::Additive), ("full", Self::Full)];
 
-    /// Returns the mode as settings spell it.
+    /// Returns the name of the mode in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,25 +36,26 @@ impl Mode {
     }
 }
 
-/// The approval that the controller's plans require.
+/// Approval required for the plans of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApprovalRule {
-    /// None beyond the merge of the commit.
+    /// The merge of the commit is the approval.
     #[default]
     Merge,
-    /// An approval of the plan's digest.
+    /// The digest of the plan must be approved.
     Digest,
-    /// Policies without a denial or warning; else an approval of the plan's digest.
+    /// No approval if all policies pass without denials and warnings; otherwise as `Digest`.
     Policy,
 }
 
-/// Who applies the changes of a merge.
+/// Component that applies the changes of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AppliedBy {
     /// The controller.
     #[default]
     Controller,
-    /// CI; until it has, or its timeout expires, the controller serves the previous commit.
+    /// The CI pipeline. The controller serves the previous commit until CI has applied the new one,
+    /// or its timeout expires.
     Ci,
 }
 
@@ -70,17 +71,17 @@ pub struct RateLimit {
 /// A number of instances, absolute or relative to the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountOrShare {
-    /// A number.
+    /// Absolute number of instances.
     Count(u32),
-    /// A share of the nodes, in thousandths of a percent; at least one.
+    /// Share of the nodes, in thousandths of a percent; at least one instance.
     Share(u32),
 }
 
 impl RateLimit {
-    /// The longest window: the controller remembers launches and removals for as long.
+    /// Maximum window. The controller stores launches and removals for this long.
     pub const WINDOW_MAX: SignedDuration = SignedDuration::from_hours(24);
 
-    /// Returns the limit for a fleet of `nodes`.
+    /// Returns the limit for a fleet of `nodes` nodes, in instances.
     #[must_use]
     pub fn limit_for(&self, nodes: u32) -> u32 {
         match self.limit {
@@ -98,36 +99,36 @@ impl RateLimit {
 pub struct ControllerSettings {
     /// Mode.
     pub mode: Mode,
-    /// The approval that its plans require.
+    /// Approval required for plans.
     pub approval: ApprovalRule,
-    /// Who applies the changes of a merge (`spec.apply.by`).
+    /// Component that applies the changes of a merge (`spec.apply.by`).
     pub applied_by: AppliedBy,
-    /// How long the controller waits for CI, from reading the commit.
+    /// Timeout for CI, from the time at which the controller read the commit.
     pub ci_timeout: SignedDuration,
-    /// Interval of reading the repository.
+    /// Polling interval of the repository.
     pub poll: SignedDuration,
-    /// Interval of observations, unless an event triggers one sooner.
+    /// Interval between observations, unless an event triggers one earlier.
     pub refresh: SignedDuration,
-    /// How long no further pod may arrive before pending pods are planned.
+    /// Idle time without new pending pods after which a batch is planned.
     pub batch_idle: SignedDuration,
-    /// The longest that a pending pod waits for its batch.
+    /// Maximum duration of a batch of pending pods.
     pub batch_max: SignedDuration,
-    /// How long a removal must stay planned before it starts.
+    /// Time for which a removal must remain planned before it starts.
     pub removal_delay: SignedDuration,
     /// Rate limit of launches.
     pub launches: RateLimit,
     /// Rate limit of removals.
     pub removals: RateLimit,
-    /// Net removals that one plan may make; more trips the breaker.
+    /// Maximum net removals of one plan. A larger number trips the breaker.
     pub mass_removal: CountOrShare,
-    /// How long a node may be not Ready, or report a [`crate::model::observed::NodeFault`], before its
-    /// instance is replaced; `None`: never.
+    /// Time after which the instance of a faulty node is replaced; `None` means never. A node is
+    /// faulty if it is not Ready or reports a [`crate::model::observed::NodeFault`].
     pub repair_after: Option<SignedDuration>,
     /// Pools whose removals require a confirmation.
     pub confirm_pools: BTreeSet<PoolName>,
-    /// Whether pending pods are nominated to their planned nodes.
+    /// True if pending pods are nominated to their planned nodes.
     pub nominate_pods: bool,
-    /// Name or URL of the interruption queue of `EventBridge`.
+    /// Name or URL of the SQS queue with interruption events from `EventBridge`.
     pub queue: Option<String>,
 }
 
@@ -147,13 +148,13 @@ impl Default for ControllerSettings {
                 limit: CountOrShare::Count(200),
                 window: SignedDuration::from_mins(10),
             },
-            // Karpenter's default share of 10 %, but over a time window.
+            // Karpenter's default of 10 %, per time window.
             removals: RateLimit {
                 limit: CountOrShare::Share(10_000),
                 window: SignedDuration::from_mins(5),
             },
             mass_removal: CountOrShare::Share(50_000),
-            // As Karpenter's node repair.
+            // Same as the default of Karpenter's node repair.
             repair_after: Some(SignedDuration::from_mins(30)),
             confirm_pools: BTreeSet::new(),
             nominate_pods: false,

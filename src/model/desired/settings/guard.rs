@@ -8,41 +8,41 @@ use jiff::tz::TimeZone;
 use crate::model::ids::{InstanceTypeName, Origin};
 use crate::model::units::MicroUsd;
 
-/// Minutes of a day.
+/// Minutes per day.
 const DAY_MINUTES: u32 = 24 * 60;
 
-/// A pricing commitment: paid for whether or not it is used, in return for lower prices.
+/// A pricing commitment: lower prices in return for a fixed payment, regardless of usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PricingCommitment {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its kind.
+    /// Kind, with its amounts.
     pub kind: CommitmentKind,
 }
 
-/// The kinds of commitment.
+/// Kind of a pricing commitment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitmentKind {
-    /// An amount per hour, spent at a discount on whatever on-demand capacity runs.
+    /// An hourly amount that pays for running on-demand capacity at a discount.
     SavingsPlan {
         /// Payment per hour.
         hourly: MicroUsd,
         /// Discount from list prices, in thousandths of a percent.
         discount_milli_percent: u32,
     },
-    /// Instances of one type.
+    /// Reserved instances of one type.
     ReservedInstances {
-        /// Type.
+        /// Instance type.
         instance_type: InstanceTypeName,
-        /// How many.
+        /// Number of reserved instances.
         count: u32,
-        /// Cost of each per hour, including upfront payments.
+        /// Hourly cost of one instance, including upfront payments.
         hourly: MicroUsd,
     },
 }
 
 impl CommitmentKind {
-    /// Returns the kind as plans write it.
+    /// Returns the name of the kind in plans.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl CommitmentKind {
 }
 
 impl PricingCommitment {
-    /// Returns the hourly cost, which is due whether or not it is used.
+    /// Returns the hourly cost, which is independent of usage.
     #[must_use]
     pub fn hourly(&self) -> MicroUsd {
         match &self.kind {
@@ -65,23 +65,23 @@ impl PricingCommitment {
     }
 }
 
-/// Who may apply a plan, and when.
+/// Conditions under which a plan may be applied: approvals and maintenance windows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GuardSettings {
-    /// Trusted approval keys; if there are any, a plan requires signed approvals.
+    /// Trusted approval keys. If any are declared, plans require signed approvals.
     pub keys: Vec<TrustedKey>,
-    /// Required approvals by different keys; at least 1 if there are keys.
+    /// Number of required approvals by different keys; at least 1 if there are keys.
     pub approvals: u32,
-    /// When plans may be applied; empty means always.
+    /// Maintenance windows in which plans may be applied; empty means always.
     pub windows: Vec<Window>,
-    /// File and line of the windows, if any.
+    /// Source file and line of the windows, if any.
     pub windows_origin: Option<Origin>,
 }
 
 /// A trusted public key for approvals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedKey {
-    /// Name of its owner.
+    /// Name of the key owner.
     pub name: String,
     /// Ed25519 public key.
     pub key: VerifyingKey,
@@ -90,30 +90,30 @@ pub struct TrustedKey {
 /// A weekly maintenance window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    /// Days on which it opens; empty means each.
+    /// Days on which the window opens; empty means every day.
     pub days: Vec<Weekday>,
-    /// Minute of the day at which it opens.
+    /// Opening minute of the day.
     pub from: u32,
-    /// Minute of the day at which it closes; on the next day if not later than `from`.
+    /// Closing minute of the day. It is on the next day if not later than `from`.
     pub to: u32,
-    /// The time zone of its days and minutes.
+    /// Time zone of the days and minutes.
     pub zone: TimeZone,
 }
 
 impl GuardSettings {
-    /// Returns whether a plan may be applied at `now`.
+    /// Returns true if a plan may be applied at `now`.
     #[must_use]
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.windows.is_empty() || self.windows.iter().any(|window| window.contains(now))
     }
 
-    /// Returns the times after `from` and before `to` at which windows open (`true`) or close. Windows
-    /// begin and end at whole minutes.
+    /// Returns the transitions of the windows after `from` and before `to`; `true` means opening.
+    /// Windows open and close at whole minutes.
     #[must_use]
-    pub fn window_transitions(&self, (from, to): (Timestamp, Timestamp)) -> Vec<(Timestamp, bool)> {
+    pub fn window_transitions(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, bool)> {
         let (mut found, mut open) = (Vec::new(), self.is_open(from));
         let minutes = from.as_second().div_euclid(60) + 1..=to.as_second().div_euclid(60);
-        // Without windows nothing changes.
+        // Without windows there are no transitions.
         let minutes = minutes.filter(|_| !self.windows.is_empty());
         for at in minutes.filter_map(|minute| Timestamp::from_second(minute * 60).ok()) {
             let now = self.is_open(at);
@@ -125,7 +125,7 @@ impl GuardSettings {
         found
     }
 
-    /// Returns when the next window opens, if there are windows and all are closed.
+    /// Returns the time of the next opening, or `None` if a window is open now.
     #[must_use]
     pub fn next_opening(&self, now: Timestamp) -> Option<Timestamp> {
         if self.is_open(now) {
@@ -134,7 +134,7 @@ impl GuardSettings {
         let minute = jiff::SignedDuration::from_mins(1);
         let start = Timestamp::from_second(now.as_second().div_euclid(60) * 60).ok()?;
         let mut at = start;
-        // A week contains every opening.
+        // Windows repeat weekly, so one week contains every opening.
         for _ in 0..=7 * DAY_MINUTES {
             at = at.checked_add(minute).ok()?;
             if self.is_open(at) {
@@ -147,14 +147,14 @@ impl GuardSettings {
 
 impl Window {
     fn contains(&self, now: Timestamp) -> bool {
-        let here = now.to_zoned(self.zone.clone());
+        let local = now.to_zoned(self.zone.clone());
         let number = |n: i8| u32::try_from(n).unwrap_or(0);
-        let minute = number(here.hour()) * 60 + number(here.minute());
-        let on = |day: Weekday| self.days.is_empty() || self.days.contains(&day);
-        let (today, yesterday) = (here.weekday(), here.weekday().previous());
+        let minute = number(local.hour()) * 60 + number(local.minute());
+        let is_open_day = |day: Weekday| self.days.is_empty() || self.days.contains(&day);
+        let (today, yesterday) = (local.weekday(), local.weekday().previous());
         if self.from < self.to {
-            return on(today) && (self.from..self.to).contains(&minute);
+            return is_open_day(today) && (self.from..self.to).contains(&minute);
         }
-        (on(today) && minute >= self.from) || (on(yesterday) && minute < self.to)
+        (is_open_day(today) && minute >= self.from) || (is_open_day(yesterday) && minute < self.to)
     }
 }

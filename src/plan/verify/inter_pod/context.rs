@@ -8,10 +8,10 @@ use crate::model::ids::LabelKey;
 use crate::model::pod::{PodAffinityTerm, TopologySpread, WhenUnsatisfiable};
 use crate::plan::verify::end_state::{EndState, PodSet, Presence};
 
-/// Pods by domain of one topology.
+/// Numbers of pods by domain of one topology.
 pub(super) type DomainCounts = BTreeMap<usize, Presence>;
 
-/// Shared data of the rules: the pods that selectors match, and the domain of each node.
+/// Shared data of the rules: the pods of each selector, and the domain of each node.
 pub(super) struct InterPodContext<'a> {
     pub(super) state: &'a EndState<'a>,
     pub(super) pod_index: PodIndex<'a>,
@@ -28,8 +28,9 @@ pub(super) fn required_keys(pod_set: &PodSet) -> impl Iterator<Item = &LabelKey>
 
 /// Returns the `DoNotSchedule` spread constraints of the pod set.
 pub(super) fn required_spread(pod_set: &PodSet) -> impl Iterator<Item = &TopologySpread> {
-    let hard = |rule: &&TopologySpread| rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
-    pod_set.shape.spread.iter().filter(hard)
+    let is_required =
+        |rule: &&TopologySpread| rule.when_unsatisfiable == WhenUnsatisfiable::DoNotSchedule;
+    pod_set.shape.spread.iter().filter(is_required)
 }
 
 impl InterPodContext<'_> {
@@ -56,18 +57,18 @@ impl InterPodContext<'_> {
         let here = |end_node: usize| self.topologies.domain(topology, end_node) == Some(domain);
         pod_sets.iter().find_map(|pod_set| {
             let by_node = &self.state.pod_sets[*pod_set].by_node;
-            let mut comes =
+            let mut arriving =
                 by_node.iter().filter(|(end_node, pods)| pods.arriving > 0 && here(**end_node));
-            comes.next().map(|(end_node, _)| (*end_node, *pod_set))
+            arriving.next().map(|(end_node, _)| (*end_node, *pod_set))
         })
     }
 
-    /// Returns pod set and node of all pods whose presence matches `which`.
-    pub(super) fn pod_sets_where(&self, which: fn(&Presence) -> bool) -> Vec<(usize, usize)> {
+    /// Returns pod set and node of all pods whose presence matches `predicate`.
+    pub(super) fn pod_sets_where(&self, predicate: fn(&Presence) -> bool) -> Vec<(usize, usize)> {
         let pod_sets = self.state.pod_sets.iter().enumerate();
         pod_sets
             .flat_map(|(index, pod_set)| {
-                let by_node = pod_set.by_node.iter().filter(move |(_, pods)| which(pods));
+                let by_node = pod_set.by_node.iter().filter(move |(_, pods)| predicate(pods));
                 by_node.map(move |(end_node, _)| (index, *end_node))
             })
             .collect()

@@ -13,27 +13,26 @@ use crate::model::ids::{LabelKey, LabelValue};
 use crate::model::pod::{NodeInclusion, Taint, Toleration, TopologySpread, untolerated};
 use crate::plan::verify::end_state::{EndNode, EndState, PodSet};
 
-/// Properties by which pods distinguish nodes: label values, taints, and whether the node is
-/// closed.
+/// Properties by which pods distinguish nodes: label values, taints, and the closed state.
 type NodeTraits<'a> = (Vec<Option<&'a LabelValue>>, &'a [Taint], bool);
 
-/// Nodes that no pod can distinguish by its node selection and tolerations.
+/// Nodes that no node selection and no toleration distinguishes.
 struct EquivalentNodes<'a> {
     end_node: &'a EndNode<'a>,
     members: Vec<usize>,
 }
 
-/// Match of each node with one node selection and set of tolerations.
+/// Match of each node with one node selection and one set of tolerations.
 type NodeMatches = Vec<NodeMatch>;
 
-/// Whether a pod's node affinity selects a node, and whether the pod tolerates its taints.
+/// Match of a pod with a node: selection by node affinity, and toleration of the taints.
 #[derive(Debug, Clone, Copy, Default)]
 struct NodeMatch {
     selected: bool,
     tolerated: bool,
 }
 
-/// The properties that determine the nodes that count.
+/// The properties of a constraint that determine the nodes that count.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct EligibilityKey {
     matches: usize,
@@ -45,11 +44,11 @@ struct EligibilityKey {
 /// The nodes that count for a constraint.
 pub(super) struct EligibleSet {
     pub(super) nodes: Vec<bool>,
-    /// Number of their domains, by topology.
+    /// Number of domains of these nodes, by topology.
     pub(super) domains: BTreeMap<usize, usize>,
 }
 
-/// Results so far.
+/// Cached results.
 pub(super) struct EligibleNodes<'a> {
     state: &'a EndState<'a>,
     equivalent: Vec<EquivalentNodes<'a>>,
@@ -123,7 +122,7 @@ fn match_node(shape: &PodShape, end_node: &EndNode<'_>) -> NodeMatch {
     let taints = &end_node.after.taints;
     NodeMatch {
         selected: shape.nodes.stated().iter().any(|choice| choice.matches_labels(labels)),
-        // A cordoned or unready node has a taint for it. Tolerations of that taint are not
+        // A cordoned or unready node has a taint for it. Tolerations of this taint are not
         // evaluated.
         tolerated: !end_node.closed && untolerated(taints, &shape.tolerations).is_none(),
     }

@@ -1,4 +1,4 @@
-//! Host ports: no two pods of a node bind the same one.
+//! Host ports: no two pods of a node bind the same host port.
 //!
 //! Two ports clash if number and protocol are equal, and the addresses are equal or one of them is
 //! the wildcard. The order of arrival is irrelevant.
@@ -8,7 +8,7 @@ use super::super::end_state::{EndState, PodSet, Presence};
 use crate::model::pod::HostPort;
 
 /// Spellings of the wildcard address.
-const EVERY_ADDRESS: [&str; 2] = ["", "0.0.0.0"];
+const WILDCARD_ADDRESSES: [&str; 2] = ["", "0.0.0.0"];
 
 /// Default protocol.
 const TCP: &str = "TCP";
@@ -67,7 +67,7 @@ fn protocol(port: &HostPort) -> &str {
 }
 
 fn same(one: &HostPort, other: &HostPort) -> bool {
-    let every = |port: &HostPort| EVERY_ADDRESS.contains(&port.ip.as_str());
+    let every = |port: &HostPort| WILDCARD_ADDRESSES.contains(&port.ip.as_str());
     one.port == other.port
         && one.port != 0
         && protocol(one) == protocol(other)

@@ -1,56 +1,57 @@
-//! Required affinity: each arriving pod finds the pods that it must join.
+//! Required affinity: the domain of each arriving pod has a target.
 //!
-//! kube-scheduler admits a pod with required affinity to a node if, for the topology of each term,
-//! the node's domain has a pod that *all* terms select. One exception makes a start possible: while
-//! no domain has such a pod, a pod that its own terms select may run on any node that has the keys.
+//! kube-scheduler checks required affinity for the topology of each term. It admits the pod to a
+//! node whose domain has a pod that *all* terms select. There is one exception for first pods.
+//! While no domain has such a pod, a pod that its own terms select may run on any node that has the
+//! keys.
 //!
-//! Arriving pods never revoke this permission from others, except that they end the exception. The
-//! pods that can arrive therefore form a closure. It starts with the present pods and those without
-//! such terms. Each pod whose domain has a target may follow, and becomes a target itself. Pods
-//! outside the closure need the exception. It requires that their workload selects itself and that
-//! none of the initial pods is a target. It can be claimed once, since the first pod ends it. Pods
-//! without a claim cannot arrive in any order. If a claim is possible in several domains, the
-//! domain with the most followers is used. If the pods of two workloads end each other's exception,
-//! each is tried first.
+//! An arriving pod never excludes others, except that it ends the exception. The pods that can
+//! arrive therefore form a closure. It starts with the staying pods and with pods without such
+//! terms. Each pod whose domain has a target may follow, and becomes a target itself. Pods outside
+//! the closure need the exception. It requires that their workload selects itself and that none of
+//! the initial pods is a target. It can be claimed once, since the first pod ends it. Pods without
+//! a claim cannot arrive in any order. If a claim is possible in several domains, the domain with
+//! the most followers is used. If the pods of two workloads end each other's exception, each is
+//! tried first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Violations;
 use super::context::InterPodContext;
 
-/// Most workloads that are tried as the first claimant before pods are reported.
+/// Maximum number of workloads that are tried as the first claimant before pods are reported.
 const FIRST_CLAIMS_MAX: usize = 16;
 
-/// Most domains that are tried for a claim. A placeable workload never waits in more domains
-/// without a target.
+/// Maximum number of domains that are tried for a claim. A placeable workload never waits in more
+/// domains without a target.
 const CLAIM_DOMAINS_MAX: usize = 16;
 
 /// The required affinity of one pod set.
 struct AffinityNeed {
     pod_set: usize,
-    /// Topologies of its terms.
+    /// Topologies of the terms.
     topologies: BTreeSet<usize>,
     /// The set of pods that all terms select.
     targets: usize,
-    /// Whether its own pods are among them.
+    /// True if the terms select pods of the set itself.
     selects_itself: bool,
 }
 
-/// All needs, and the pods that they select.
+/// The required affinity of all pod sets, and the pods that they select.
 struct AffinityNeeds {
     all: Vec<AffinityNeed>,
     /// The pod sets in each set of targets.
     sets: Vec<Vec<usize>>,
-    /// Pairs of target set and topology in which the pods of a pod set count.
+    /// Pairs of target set and topology in which a pod set counts, by pod set.
     counted: BTreeMap<usize, BTreeSet<(usize, usize)>>,
 }
 
-/// Pods that have arrived, as far as needs depend on them.
+/// Pods that have arrived, as far as required affinity depends on them.
 #[derive(Clone, Default)]
 struct Arrivals {
     /// Domains with a target, by target set and topology.
     satisfied_domains: BTreeMap<(usize, usize), BTreeSet<usize>>,
-    /// Pods that have not arrived: the need, and the node.
+    /// Pods that have not arrived: index of the need, and the node.
     waiting: BTreeSet<(usize, usize)>,
 }
 
@@ -61,21 +62,21 @@ pub(super) fn check(inter_pod: &mut InterPodContext<'_>, violations: &mut Violat
     }
     let mut start = Arrivals::default();
     for (pod_set, end_node) in inter_pod.pod_sets_where(|pods| pods.staying > 0) {
-        start.arrive(inter_pod, &needs, (pod_set, end_node));
+        start.arrive(inter_pod, &needs, pod_set, end_node);
     }
-    let free: Vec<bool> = needs.all.iter().map(|need| !start.has_targets(need)).collect();
+    let can_claim: Vec<bool> = needs.all.iter().map(|need| !start.has_targets(need)).collect();
     let need_by_set: BTreeMap<usize, usize> =
         needs.all.iter().enumerate().map(|(index, need)| (need.pod_set, index)).collect();
     for (pod_set, end_node) in inter_pod.pod_sets_where(|pods| pods.arriving > 0) {
         match need_by_set.get(&pod_set) {
-            None => start.arrive(inter_pod, &needs, (pod_set, end_node)),
+            None => start.arrive(inter_pod, &needs, pod_set, end_node),
             Some(need) if lacks_key(inter_pod, &needs.all[*need], end_node, violations) => {}
             Some(need) => drop(start.waiting.insert((*need, end_node))),
         }
     }
     for component in needs.components() {
         let unplaceable =
-            needs.unplaceable(inter_pod, &free, start.restricted_to(&needs, &component));
+            needs.unplaceable(inter_pod, &can_claim, start.restricted_to(&needs, &component));
         report(inter_pod, &needs, &unplaceable, violations);
     }
 }
@@ -164,27 +165,27 @@ impl AffinityNeeds {
         components
     }
 
-    /// Returns the pods that cannot arrive, whichever workload claims the exception first.
+    /// Returns the pods that cannot arrive, for every choice of the first claimant.
     fn unplaceable(
         &self,
         inter_pod: &InterPodContext<'_>,
-        free: &[bool],
+        can_claim: &[bool],
         mut start: Arrivals,
     ) -> BTreeSet<(usize, usize)> {
         start.admit_satisfied(inter_pod, self);
-        let left = self.resolve_claims(inter_pod, free, start.clone(), None);
+        let left = self.resolve_claims(inter_pod, can_claim, start.clone(), None);
         let waiting: BTreeSet<usize> = left.iter().map(|(need, _)| *need).collect();
-        let saved = waiting.iter().take(FIRST_CLAIMS_MAX).any(|first| {
-            self.resolve_claims(inter_pod, free, start.clone(), Some(*first)).is_empty()
+        let is_placeable = waiting.iter().take(FIRST_CLAIMS_MAX).any(|first| {
+            self.resolve_claims(inter_pod, can_claim, start.clone(), Some(*first)).is_empty()
         });
-        if saved { BTreeSet::new() } else { left }
+        if is_placeable { BTreeSet::new() } else { left }
     }
 
-    /// Lets workloads claim the exception, `first` before all others, until no claim is possible.
+    /// Grants the exception to workloads, to `first` before all others, until no claim is possible.
     fn resolve_claims(
         &self,
         inter_pod: &InterPodContext<'_>,
-        free: &[bool],
+        can_claim: &[bool],
         mut arrivals: Arrivals,
         first: Option<usize>,
     ) -> BTreeSet<(usize, usize)> {
@@ -196,8 +197,10 @@ impl AffinityNeeds {
             let mut order: Vec<usize> = waiting.into_iter().collect();
             order.sort_by_key(|need| Some(*need) != first);
             for need in order {
-                let may = free[need] && self.all[need].selects_itself && !claimed.contains(&need);
-                if may && !claimed.iter().any(|other| self.exclude_each_other(need, *other)) {
+                let is_possible =
+                    can_claim[need] && self.all[need].selects_itself && !claimed.contains(&need);
+                if is_possible && !claimed.iter().any(|other| self.exclude_each_other(need, *other))
+                {
                     self.claim(inter_pod, &mut arrivals, need);
                     claimed.push(need);
                 }
@@ -209,7 +212,7 @@ impl AffinityNeeds {
         }
     }
 
-    /// Returns whether the first pod of either ends the exception of the other.
+    /// Returns whether the first pod of each need ends the exception of the other.
     fn exclude_each_other(&self, one: usize, other: usize) -> bool {
         let (one, other) = (&self.all[one], &self.all[other]);
         let counts =
@@ -228,7 +231,7 @@ impl AffinityNeeds {
         }
         let left = |end_node: &usize| {
             let mut trial = arrivals.clone();
-            trial.arrive(inter_pod, self, (pod_set, *end_node));
+            trial.arrive(inter_pod, self, pod_set, *end_node);
             trial.admit_satisfied(inter_pod, self);
             trial.waiting.len()
         };
@@ -237,14 +240,14 @@ impl AffinityNeeds {
             _ => end_nodes.into_values().take(CLAIM_DOMAINS_MAX).min_by_key(left),
         };
         if let Some(end_node) = best {
-            arrivals.arrive(inter_pod, self, (pod_set, end_node));
+            arrivals.arrive(inter_pod, self, pod_set, end_node);
             arrivals.waiting.remove(&(need, end_node));
         }
     }
 }
 
 impl Arrivals {
-    /// Returns the part that concerns one component; arrivals of other components do not change it.
+    /// Returns the arrivals of one component. Arrivals of other components do not affect it.
     fn restricted_to(&self, needs: &AffinityNeeds, component: &[usize]) -> Self {
         let mut part = Self::default();
         for need in component {
@@ -258,12 +261,13 @@ impl Arrivals {
         part
     }
 
-    /// Counts pods of a pod set on a node.
+    /// Records that pods of a pod set have arrived on a node.
     fn arrive(
         &mut self,
         inter_pod: &InterPodContext<'_>,
         needs: &AffinityNeeds,
-        (pod_set, end_node): (usize, usize),
+        pod_set: usize,
+        end_node: usize,
     ) {
         for (set, topology) in needs.counted.get(&pod_set).into_iter().flatten() {
             if let Some(domain) = inter_pod.topologies.domain(*topology, end_node) {
@@ -297,7 +301,7 @@ impl Arrivals {
             }
             for (need, end_node) in comes {
                 self.waiting.remove(&(need, end_node));
-                self.arrive(inter_pod, needs, (needs.all[need].pod_set, end_node));
+                self.arrive(inter_pod, needs, needs.all[need].pod_set, end_node);
             }
         }
     }

@@ -1,10 +1,11 @@
-//! Required anti-affinity in both directions: arriving pods against present ones, and present pods
-//! against arriving ones.
+//! Required anti-affinity in both directions: of arriving pods to present pods, and of present pods
+//! to arriving pods.
 //!
-//! kube-scheduler refuses a domain to a pod if the pod's own terms select a pod in it, or if a pod
-//! in it has terms that select the pod. If a term of one of two pods in a domain selects the other,
-//! kube-scheduler would have refused the later one. Such a pair is a violation if at least one of
-//! the two arrives. A node without the topology key is in no domain and excludes no pod.
+//! kube-scheduler excludes a domain if the terms of the new pod select a pod in it. It also
+//! excludes a domain if a pod in it has terms that select the new pod. Two pods in one domain
+//! conflict if a term of either selects the other: kube-scheduler would refuse the later pod. Such
+//! a pair is a violation if at least one of the two pods arrives. A node without the topology key
+//! is in no domain and excludes no pod.
 
 use super::super::Violations;
 use super::super::end_state::Presence;
@@ -42,7 +43,7 @@ fn check_term<'a>(
             continue;
         };
         let with = if comes == carrier {
-            conflicting_set(inter_pod, &members, (topology, domain), carrier)
+            conflicting_set(inter_pod, &members, topology, domain, carrier)
         } else {
             carrier
         };
@@ -62,19 +63,20 @@ fn check_term<'a>(
     }
 }
 
-/// Returns whether a carrier and a selected pod share the domain and one of them arrives. If the
-/// term selects its carriers (`selects_itself`), they are among the selected pods.
+/// Returns whether a carrier of the term and a selected pod share the domain and at least one
+/// arrives. If the term selects its carriers (`selects_itself`), the selected pods include them.
 fn excludes(carriers: Presence, selected: Presence, selects_itself: bool) -> bool {
     let others = u32::from(selects_itself);
     (carriers.arriving > 0 && selected.all() > others)
         || (carriers.staying > 0 && selected.arriving > 0)
 }
 
-/// Returns one of `members` with pods in the domain, preferably another one than `carrier`.
+/// Returns a pod set of `members` with pods in the domain, preferably not `carrier`.
 fn conflicting_set(
     inter_pod: &InterPodContext<'_>,
     members: &[usize],
-    (topology, domain): (usize, usize),
+    topology: usize,
+    domain: usize,
     carrier: usize,
 ) -> usize {
     let here = |member: &&usize| {

@@ -1,4 +1,4 @@
-//! Pods that a term or a constraint selects: label selectors over pods, and their namespaces.
+//! Index of pods by label selector and namespace, for affinity terms and spread constraints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use crate::model::pod::{PodAffinityTerm, Selector, TopologySpread};
 use crate::model::requirement::{LabelSet, Requirements, label};
 use crate::plan::verify::end_state::PodSet;
 
-/// Label by which every namespace carries its own name.
+/// Label with the name of a namespace, which every namespace has.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// Most values of a required label that are looked up one by one.
+/// Maximum number of values of a required label that are looked up in the index.
 const LISTED_MAX: u64 = 16;
 
 /// Pods of some namespaces whose labels meet requirements.
@@ -21,12 +21,12 @@ struct PodSelection {
     labels: Requirements,
 }
 
-/// Pod sets that each selection so far matches.
+/// Pod sets, with cached selections.
 pub(super) struct PodIndex<'a> {
     pod_sets: &'a [PodSet],
-    /// Namespaces with pods, and their labels.
+    /// Namespaces with pods, and the labels of these namespaces.
     namespaces: BTreeMap<&'a Namespace, Labels>,
-    /// Pod sets with a label.
+    /// Pod sets by label.
     by_label: BTreeMap<(&'a LabelKey, &'a LabelValue), Vec<usize>>,
     index: BTreeMap<PodSelection, usize>,
     members: Vec<Vec<usize>>,
@@ -54,7 +54,7 @@ impl<'a> PodIndex<'a> {
     /// Returns the selection of an affinity or anti-affinity term of pods of `shape`; `None`
     /// without a selector, which matches no pod.
     ///
-    /// Without namespaces and namespace selector, a term applies to the pod's own namespace. An
+    /// Without namespaces and namespace selector, a term applies to the namespace of the pod. An
     /// empty namespace selector matches every namespace. A key of `matchLabelKeys` or
     /// `mismatchLabelKeys` that the pod does not have is ignored.
     pub(super) fn select_term(
@@ -122,7 +122,7 @@ impl<'a> PodIndex<'a> {
             selection.namespaces.contains(&shape.namespace)
                 && selection.labels.matches_labels(&shape.labels)
         };
-        // A label that must have one of a few values leads to few pod sets.
+        // A label with few allowed values narrows the candidates.
         let listed = selection.labels.iter().find_map(|(key, set)| {
             let values = set.values().finite(LISTED_MAX).filter(|_| !set.allows_absence())?;
             let pod_sets = values.iter().filter_map(|value| self.by_label.get(&(key, value)));

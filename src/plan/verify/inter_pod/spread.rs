@@ -1,23 +1,24 @@
 //! Topology spread constraints with `DoNotSchedule`.
 //!
-//! kube-scheduler admits a pod to a domain if the counted pods there, including the pod itself if
-//! it counts, exceed the minimum count of any domain by at most `maxSkew`. The minimum is 0 while
-//! there are fewer domains than `minDomains`. The constraint is evaluated once, when the pod is
-//! bound. Later pods may raise a domain, and terminated pods may lower another, so a state that
-//! violates the constraint may be valid. Let `M` be the minimum count of a constraint at the end.
+//! kube-scheduler admits a pod to a domain if the count of the domain exceeds the minimum count of
+//! all domains by at most `maxSkew`. The count includes the pod itself if the constraint selects
+//! it. The minimum is 0 while there are fewer domains than `minDomains`. The constraint is
+//! evaluated once, when the pod is bound. Later pods may raise the count of a domain, and
+//! terminated pods may lower the count of another. A state that violates the constraint may
+//! therefore be valid. Let `M` be the minimum count of a constraint at the end.
 //!
-//! **Criterion.** From the arriving pods, repeatedly strike out each pod whose constraints all hold
-//! against `M`: in the pod's domain, the present pods and those not struck out number at most `M +
-//! maxSkew`. A pod without a constraint is struck out at once. Pods that cannot be struck out are a
-//! violation. For one workload with one constraint that means: it arrives in a domain that then has
-//! more than `M + maxSkew` pods.
+//! **Criterion.** Repeatedly remove each arriving pod whose constraints all hold against `M`: the
+//! domain of the pod has at most `M + maxSkew` counted pods that are not removed. A pod without a
+//! constraint is removed at once. Pods that cannot be removed are a violation. A single workload
+//! with a single constraint violates it if it arrives in a domain with more than `M + maxSkew`
+//! pods.
 //!
-//! **No plan that kube-scheduler's placements can produce breaks it.** While pods arrive, no count
-//! falls and no domain appears, so the minimum count at any moment is at most `M`. Suppose that
-//! some pods are left over, and consider the one that was bound last. All others left over were
-//! bound by then, so its constraints counted at least as many pods as the criterion. They held, so
-//! the count was at most `maxSkew` above the minimum count of that moment, hence at most `M +
-//! maxSkew`. The pod would then have been struck out.
+//! **No placement by kube-scheduler violates the criterion.** While pods arrive, no count falls and
+//! no domain appears. The minimum count is therefore at most `M` at all times. Suppose that some
+//! pods remain, and consider the remaining pod that was bound last. All other remaining pods were
+//! bound before it, so its constraints counted at least as many pods as the criterion. The
+//! constraints held, so this count was at most the minimum count plus `maxSkew`, and hence at most
+//! `M + maxSkew`. The criterion would then have removed the pod, which is a contradiction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,11 +32,11 @@ struct SpreadRule<'a> {
     pod_set: usize,
     constraint: &'a TopologySpread,
     topology: usize,
-    /// Pod sets whose pods count.
+    /// Pod sets that count.
     members: Vec<usize>,
-    /// Index of the nodes that count.
+    /// Index of the set of nodes that count.
     eligible: usize,
-    /// Counted pods by domain, without those struck out.
+    /// Number of counted pods by domain, without removed pods.
     counts: BTreeMap<usize, u32>,
     /// Maximum number of pods in a domain: minimum count at the end plus skew.
     most: u32,
@@ -78,7 +79,7 @@ pub(super) fn check(inter_pod: &mut InterPodContext<'_>, violations: &mut Violat
         }
     }
     if any_exceeded {
-        let left = strike_out(inter_pod, &eligible_nodes, &mut rules);
+        let left = remove_admissible(inter_pod, &eligible_nodes, &mut rules);
         report(inter_pod, &rules, &left, violations);
     }
 }
@@ -112,16 +113,16 @@ impl SpreadRule<'_> {
 
     /// Returns the maximum number of pods in a domain.
     fn most(&self, eligible_nodes: &EligibleNodes<'_>) -> u32 {
-        let whole = |number: i32| u32::try_from(number).unwrap_or(0);
+        let to_count = |number: i32| u32::try_from(number).unwrap_or(0);
         let domains = eligible_nodes.sets[self.eligible].domains.get(&self.topology).copied();
         let domains = domains.unwrap_or(0);
         let wanted = usize::try_from(self.constraint.min_domains.unwrap_or(1)).unwrap_or(0);
         let least = self.counts.values().copied().min().unwrap_or(0);
         let least = if domains < wanted || self.counts.len() < domains { 0 } else { least };
-        least.saturating_add(whole(self.constraint.max_skew))
+        least.saturating_add(to_count(self.constraint.max_skew))
     }
 
-    /// Returns the domains in which pods of the set arrive, and reports nodes that are in none.
+    /// Returns the domains in which pods of the set arrive, and reports nodes without a domain.
     fn domains(
         &self,
         inter_pod: &InterPodContext<'_>,
@@ -152,9 +153,9 @@ impl SpreadRule<'_> {
     }
 }
 
-/// Repeatedly strikes out the pods that could have arrived last. Returns pod set and node of those
-/// that are left.
-fn strike_out(
+/// Repeatedly removes the pods that could have arrived last. Returns pod set and node of the
+/// remaining pods.
+fn remove_admissible(
     inter_pod: &InterPodContext<'_>,
     eligible_nodes: &EligibleNodes<'_>,
     rules: &mut [SpreadRule<'_>],
@@ -181,7 +182,7 @@ fn strike_out(
         }
         for (pod_set, end_node) in last {
             left.remove(&(pod_set, end_node));
-            let come = inter_pod.state.pod_sets[pod_set]
+            let arriving = inter_pod.state.pod_sets[pod_set]
                 .by_node
                 .get(&end_node)
                 .map_or(0, |pods| pods.arriving);
@@ -191,14 +192,14 @@ fn strike_out(
                 let counts = eligible_nodes.sets[rule.eligible].nodes[end_node];
                 if let Some(count) = domain.filter(|_| counts).and_then(|d| rule.counts.get_mut(&d))
                 {
-                    *count = count.saturating_sub(come);
+                    *count = count.saturating_sub(arriving);
                 }
             }
         }
     }
 }
 
-/// Reports each constraint once for each domain with pods that it forbids.
+/// Reports each constraint once for each domain with remaining pods.
 fn report(
     inter_pod: &InterPodContext<'_>,
     rules: &[SpreadRule<'_>],
@@ -215,8 +216,7 @@ fn report(
             }
             let fault = format!(
                 "{} is placed in {}, which then has {} of the pods that its spread constraint \
-                 counts; \
-                 with maxSkew {} no domain may have more than {}",
+                 counts; with maxSkew {} no domain may have more than {}",
                 inter_pod.name(rule.pod_set),
                 inter_pod.topologies.describe(rule.topology, domain),
                 rule.counts.get(&domain).copied().unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Small plans: six nodes in three zones, and the pods on them.
+//! Fixture for inter-pod rules: six nodes in three zones, and the pods on them.
 
 mod alternatives;
 mod defects;
@@ -8,20 +8,23 @@ mod parts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::demand::{Counts, Daemon, Decider, NodeChoice, PodGroup, PodShape};
+use crate::demand::{Daemon, PodGroup, PodShape};
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::model::pod::{
-    Expression, HostPort, NodeInclusion, PodAffinity, PodAffinityTerm, Selector, TopologySpread,
-    WhenUnsatisfiable,
+    NodeInclusion, PodAffinityTerm, Selector, TopologySpread, WhenUnsatisfiable,
 };
-use crate::model::requirement::{Operator, Requirements, key, label};
+use crate::model::requirement::{Requirements, key, label};
 use crate::model::units::{Bytes, MilliCpu, Resources};
 use crate::plan::Plan;
-use crate::plan::fixture::{Inputs, address, inputs, plan, sealed, workload};
 use crate::plan::verify::{Violation, check};
 use crate::plan::wire::{
     Action, Amount, ExplainRow, NodeState, PlacementRow, PodCounts, ResourceChange,
 };
+use crate::testing::plan::address;
+use crate::testing::pods::{
+    self, affinity_term, host_port, pod_group, resources, selector, topology_spread,
+};
+use crate::testing::valid_plan::{Inputs, inputs, plan, workload};
 
 pub(super) const ZONE: &str = key::ZONE;
 pub(super) const HOST: &str = key::HOSTNAME;
@@ -29,7 +32,7 @@ pub(super) const HOST: &str = key::HOSTNAME;
 /// The nodes: the first half is retained, the second half is launched.
 pub(super) const NODES: [&str; 6] = ["a1", "b1", "c1", "a2", "b2", "c2"];
 
-/// A plan and its inputs, as far as the placement rules use them.
+/// A plan and its inputs, as far as placement rules use them.
 #[derive(Clone)]
 pub(super) struct PlanFixture {
     pub(super) plan: Plan,
@@ -40,7 +43,7 @@ impl PlanFixture {
     /// Returns a fixture without pods.
     pub(super) fn new() -> Self {
         let mut fixture = Self { plan: plan(), inputs: inputs() };
-        let kept = fixture.plan.resource_changes[0].clone();
+        let retained = fixture.plan.resource_changes[0].clone();
         let comes = fixture.plan.resource_changes[3].clone();
         let explain = fixture.plan.capacity.explain.clone();
         let node = fixture.inputs.observed.nodes["n0"].clone();
@@ -54,7 +57,8 @@ impl PlanFixture {
         fixture.inputs.demand.daemons.clear();
         for (index, name) in NODES.into_iter().enumerate() {
             let stays = index < NODES.len() / 2;
-            let (row, explain) = if stays { (&kept, &explain[0]) } else { (&comes, &explain[3]) };
+            let (row, explain) =
+                if stays { (&retained, &explain[0]) } else { (&comes, &explain[3]) };
             fixture.plan.resource_changes.push(row_of(row, name, stays));
             fixture.plan.capacity.explain.push(ExplainRow {
                 address: address(name),
@@ -76,20 +80,14 @@ impl PlanFixture {
         edit: impl FnOnce(&mut PodShape),
         on: &[(&str, u32, u32)],
     ) {
-        let mut shape = bare(name);
+        let mut shape = shape(name);
         edit(&mut shape);
         let id = WorkloadId { namespace: shape.namespace.clone(), ..workload(name) };
         let running = on.iter().filter(|(_, stay, _)| *stay > 0);
         let planned = on.iter().map(|(_, stay, come)| stay + come).sum();
-        self.inputs.demand.groups.push(PodGroup {
-            workload: id.clone(),
-            origin: None,
-            shape: Arc::new(shape),
-            counts: Counts { floor: planned, live: planned, ceiling: planned, planned },
-            decided_by: Decider::Git,
-            running: running.map(|(node, stay, _)| (NodeName::from(*node), *stay)).collect(),
-            partitions: Vec::new(),
-        });
+        let running = running.map(|(node, stay, _)| (NodeName::from(*node), *stay)).collect();
+        let group = PodGroup { running, ..pod_group(id.clone(), shape, planned) };
+        self.inputs.demand.groups.push(group);
         let key = crate::model::ids::workload_key(&id);
         for (node, stay, come) in on {
             self.explain(node).pods.insert(key.as_str().into(), stay + come);
@@ -98,15 +96,15 @@ impl PlanFixture {
         }
     }
 
-    /// Adds a DaemonSet, which runs wherever its pods are admitted.
+    /// Adds a DaemonSet, which runs on all nodes that admit its pods.
     pub(super) fn add_daemon_set(&mut self, name: &str, edit: impl FnOnce(&mut PodShape)) {
-        let mut shape = bare(name);
+        let mut shape = shape(name);
         edit(&mut shape);
         let workload = WorkloadId { kind: WorkloadKind::DaemonSet, ..workload(name) };
         self.inputs.demand.daemons.push(Daemon { workload, origin: None, shape: Arc::new(shape) });
     }
 
-    /// Changes the state of a node, before and after.
+    /// Changes the states of a node before and after the plan.
     pub(super) fn edit_node(&mut self, name: &str, edit: impl Fn(&mut NodeState)) {
         let address = address(name);
         let mut rows = self.plan.resource_changes.iter_mut();
@@ -121,7 +119,7 @@ impl PlanFixture {
 
     /// Returns the violations of the rules in `of`.
     pub(super) fn violations(&self, of: &[&str]) -> Vec<Violation> {
-        let found = check(&sealed(self.plan.clone()), &self.inputs.facts());
+        let found = check(&self.plan.clone().sealed(), &self.inputs.facts());
         found.into_iter().filter(|violation| of.contains(&violation.rule)).collect()
     }
 }
@@ -150,66 +148,15 @@ fn row_of(row: &ResourceChange, name: &str, stays: bool) -> ResourceChange {
     row
 }
 
-fn bare(name: &str) -> PodShape {
-    PodShape {
-        namespace: "shop".into(),
-        labels: [label("app", name)].into(),
-        requests: Resources { cpu: MilliCpu(100), pods: 1, ..Resources::default() },
-        presumed: Resources::default(),
-        nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
-        tolerations: Vec::new(),
-        host_ports: Vec::new(),
-        spread: Vec::new(),
-        affinity: PodAffinity::default(),
-        anti_affinity: PodAffinity::default(),
-        volumes: Vec::new(),
-        priority: 0,
-        preempts: true,
-        do_not_disrupt: false,
-        unsupported: Vec::new(),
-        default_spread: None,
-    }
+/// Returns pods with the label `app` with this name.
+fn shape(name: &str) -> PodShape {
+    let labels = [label("app", name)].into();
+    PodShape { labels, requests: resources(100, 0), ..pods::shape("shop") }
 }
 
-/// Returns a selector of the pods of workload `app`.
-pub(super) fn app(app: &str) -> Selector {
-    let values = vec![app.into()];
-    Selector(vec![Expression { key: "app".into(), operator: Operator::In, values }])
-}
-
-/// Returns a selector of all pods.
+/// Returns a selector for all pods.
 pub(super) fn everything() -> Selector {
     Selector(Vec::new())
-}
-
-/// Returns a term over `key` that selects the pods of workload `name` in the own namespace.
-pub(super) fn term(key: &str, name: &str) -> PodAffinityTerm {
-    PodAffinityTerm {
-        selector: Some(app(name)),
-        topology_key: key.into(),
-        namespaces: Vec::new(),
-        namespace_selector: None,
-        match_label_keys: Vec::new(),
-        mismatch_label_keys: Vec::new(),
-    }
-}
-
-/// Returns a constraint over `key` that counts the pods of workload `name`.
-pub(super) fn spread(key: &str, max_skew: i32, name: &str) -> TopologySpread {
-    TopologySpread {
-        max_skew,
-        topology_key: key.into(),
-        when_unsatisfiable: WhenUnsatisfiable::DoNotSchedule,
-        selector: Some(app(name)),
-        match_label_keys: Vec::new(),
-        min_domains: None,
-        node_affinity_policy: NodeInclusion::Honor,
-        node_taints_policy: NodeInclusion::Ignore,
-    }
-}
-
-pub(super) fn port(port: u16, protocol: &str, ip: &str) -> HostPort {
-    HostPort { port, protocol: protocol.to_owned(), ip: ip.to_owned() }
 }
 
 /// Restricts pods to nodes with this label.

@@ -6,19 +6,19 @@ use crate::model::ids::{LabelKey, LabelValue};
 use crate::model::requirement::key;
 use crate::plan::verify::end_state::{EndNode, EndState};
 
-/// The topologies used so far.
+/// The topologies of all keys in use, created on first use.
 pub(super) struct Topologies<'a> {
     state: &'a EndState<'a>,
     index: BTreeMap<&'a LabelKey, usize>,
     known: Vec<Topology<'a>>,
 }
 
-/// The domains of one key.
+/// The domains of one topology key.
 struct Topology<'a> {
     key: &'a LabelKey,
     /// Label value of each domain.
     names: Vec<&'a str>,
-    /// Domain of each node; `None` where it lacks the label.
+    /// Domain of each node; `None` if the node lacks the label.
     domain_of_node: Vec<Option<usize>>,
 }
 
@@ -70,8 +70,8 @@ impl<'a> Topology<'a> {
 
 /// Returns the value of `key` on a node.
 ///
-/// Every node has a unique host name. A new node is identified by its address until it has one,
-/// unless its properties are unknown.
+/// Every node has a unique host name. For a new node without a host name, the address of its row is
+/// used, unless its properties are unknown.
 fn value<'a>(key: &LabelKey, end_node: &'a EndNode<'a>) -> Option<&'a str> {
     let stated = end_node.after.labels.get(key).map(LabelValue::as_str);
     let nameless = end_node.name.is_none() && !end_node.unknown && key.as_str() == key::HOSTNAME;

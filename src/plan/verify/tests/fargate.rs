@@ -1,13 +1,12 @@
-//! Pods on Fargate, verified against the demand; each defect is found by its rule.
+//! Tests of the Fargate rules, with a valid plan and planted defects.
 
 use super::*;
 use crate::demand::{Counts, Decider, FargatePods, FargateRejection};
 use crate::model::fargate::{FargateSize, Rates};
-use crate::model::reason::Rejection;
 use crate::model::units::{Bytes, MilliCpu};
-use crate::plan::wire::{
-    DemandRow, FARGATE_REASON, FargateBill, FargateCost, FargateRow, UnschedulableRow,
-};
+use crate::plan::wire::{DemandRow, FARGATE_REASON, FargateBill, FargateCost, FargateRow};
+use crate::testing::plan::{demand_row, rejection, unschedulable};
+use crate::testing::pods::resources;
 
 const SIZE: FargateSize = FargateSize { cpu_milli: 1_000, memory_mib: 2_048 };
 const RATES: Rates = Rates { vcpu_hour: MicroUsd(40_480), gb_hour: MicroUsd(4_445) };
@@ -20,12 +19,7 @@ fn fargate_pods(name: &str, size: Result<FargateSize, FargateRejection>) -> Farg
         decided_by: Decider::Git,
         pods: 2,
         profile: Some("web".to_owned()),
-        requests: Resources {
-            cpu: MilliCpu(1_000),
-            memory: Bytes::gib(1),
-            pods: 1,
-            ..Resources::default()
-        },
+        requests: resources(1_000, 1_024),
         size,
         running: [(SIZE, 1)].into(),
     }
@@ -41,7 +35,7 @@ fn bill(pods: u32, hourly: i64) -> FargateBill {
     }
 }
 
-/// Returns the plan of the fixture with two pods that Fargate runs and two that it cannot run.
+/// Returns the valid plan with two pods that Fargate runs and two that it cannot run.
 fn with_fargate() -> (Plan, Inputs) {
     let (mut plan, mut inputs) = (plan(), inputs());
     let misfit =
@@ -53,32 +47,11 @@ fn with_fargate() -> (Plan, Inputs) {
     for (name, size) in [("runs", Some(SIZE)), ("stuck", None)] {
         let of = fargate_pods(name, Ok(SIZE));
         let fargate = Some(FargateRow { profile: of.profile, pods: 2, size });
-        capacity.demand.push(DemandRow {
-            workload: of.workload,
-            origin: None,
-            counts: of.counts,
-            decided_by: of.decided_by,
-            requests: Amount::from(&of.requests),
-            fargate,
-            sized_by: None,
-            rules: Vec::new(),
-            elsewhere: Vec::new(),
-        });
+        let row = demand_row(of.workload, of.counts, Amount::from(&of.requests));
+        capacity.demand.push(DemandRow { fargate, ..row });
     }
-    capacity.unschedulable.push(UnschedulableRow {
-        workload: workload("stuck"),
-        origin: None,
-        pods: 2,
-        offerings: 0,
-        reasons: vec![Rejection {
-            reason: FARGATE_REASON.to_owned(),
-            detail: String::new(),
-            count: 0,
-        }],
-        nearest: None,
-        eviction: None,
-        displaces: std::collections::BTreeMap::new(),
-    });
+    let reasons = vec![rejection(FARGATE_REASON, "", 0)];
+    capacity.unschedulable.push(unschedulable(workload("stuck"), 2, reasons));
     capacity.pods.total += 4;
     capacity.pods.fargate = 2;
     capacity.pods.unschedulable += 2;
@@ -87,21 +60,21 @@ fn with_fargate() -> (Plan, Inputs) {
         before: bill(2, 2 * 49_370),
         after: bill(2, 2 * 49_370),
     });
-    (sealed(plan), inputs)
+    (plan.sealed(), inputs)
 }
 
 const DEFECTS: &[Defect] = &[
-    ("fargate/row", "no word of Fargate", |p, _| {
+    ("fargate/row", "no Fargate row", |p, _| {
         p.capacity.demand.iter_mut().for_each(|row| row.fargate = None);
     }),
     ("fargate/row", "another profile", |p, _| {
         let row = p.capacity.demand.iter_mut().find_map(|row| row.fargate.as_mut());
         row.unwrap().profile = None;
     }),
-    ("fargate/size", "a size too small", |_, i| {
+    ("fargate/size", "a size that is too small", |_, i| {
         i.demand.fargate[0].requests.memory = Bytes::gib(2);
     }),
-    ("fargate/size", "a size too large", |_, i| {
+    ("fargate/size", "a size that is too large", |_, i| {
         i.demand.fargate[0].requests.cpu = MilliCpu(250);
     }),
     ("fargate/size", "a size that is not offered", |_, i| {
@@ -111,17 +84,17 @@ const DEFECTS: &[Defect] = &[
     ("fargate/stuck", "unrunnable pods that are not reported", |p, _| {
         p.capacity.unschedulable.pop();
     }),
-    ("fargate/cost", "not priced", |p, _| p.capacity.cost.fargate = None),
+    ("fargate/cost", "no cost", |p, _| p.capacity.cost.fargate = None),
     ("fargate/cost", "half the price", |p, _| {
         p.capacity.cost.fargate.as_mut().unwrap().after.hourly = Some(MicroUsd(49_370));
     }),
     ("fargate/cost", "undeclared prices", |_, i| i.desired.fargate_rates = None),
-    ("fargate/node", "a node of Fargate with a row", |_, i| {
+    ("fargate/node", "a Fargate node with a row", |_, i| {
         let node = i.observed.nodes.values_mut().next().unwrap();
         node.labels.extend([label("eks.amazonaws.com/compute-type", "fargate")]);
     }),
-    ("totals/pods", "fewer on Fargate than there are", |p, _| p.capacity.pods.fargate -= 1),
-    ("totals/demand", "a workload of Fargate left out", |p, _| drop(p.capacity.demand.pop())),
+    ("totals/pods", "a total that is too small", |p, _| p.capacity.pods.fargate -= 1),
+    ("totals/demand", "a missing Fargate workload", |p, _| drop(p.capacity.demand.pop())),
 ];
 
 #[test]
@@ -135,7 +108,7 @@ fn every_fargate_defect_is_found() {
     for (rule, defect, plant) in DEFECTS {
         let (mut plan, mut inputs) = with_fargate();
         plant(&mut plan, &mut inputs);
-        let found = check(&sealed(plan), &inputs.facts());
+        let found = check(&plan.sealed(), &inputs.facts());
         assert!(found.iter().any(|v| v.rule == *rule), "{rule}: {defect}: {found:?}");
     }
 }

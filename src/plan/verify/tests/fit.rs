@@ -5,10 +5,10 @@ use crate::demand::Unsupported;
 use crate::plan::wire::PlacementRow;
 
 pub(super) const DEFECTS: &[Defect] = &[
-    ("fit/resources", "more CPU than a node to come has", |p, i| {
+    ("fit/resources", "more CPU than a new node has", |p, i| {
         requests(p, i, "batch", |requests| requests.cpu.0 = 1901);
     }),
-    ("fit/resources", "more memory than a node to come has", |p, i| {
+    ("fit/resources", "more memory than a new node has", |p, i| {
         requests(p, i, "batch", |requests| requests.memory.0 = 8 << 30);
     }),
     ("fit/resources", "a resource that no node has", |p, i| {
@@ -19,10 +19,10 @@ pub(super) const DEFECTS: &[Defect] = &[
     ("fit/resources", "more pods than the kubelet admits", |p, i| {
         requests(p, i, "batch", |requests| requests.pods = 15);
     }),
-    ("fit/resources", "more than is free on a node that stays", |p, _| {
+    ("fit/resources", "more than the free resources of a retained node", |p, _| {
         move_pods(p, "batch", "3", "0");
     }),
-    ("fit/daemons", "daemons forgotten", |p, _| {
+    ("fit/daemons", "missing DaemonSet requests", |p, _| {
         explain(p, "3").daemons = Amount::default();
     }),
     ("fit/labels", "a node that the pods do not select", |_, i| {
@@ -31,39 +31,39 @@ pub(super) const DEFECTS: &[Defect] = &[
             shape.nodes.any_of = vec![Requirements::from_labels(&other)];
         });
     }),
-    ("fit/labels", "pods that no node can suit", |_, i| {
+    ("fit/labels", "pods that no node matches", |_, i| {
         shape(i, "batch", |shape| shape.nodes.any_of.clear());
     }),
     ("fit/taints", "a taint that the pods do not tolerate", |_, i| {
         shape(i, "batch", |shape| shape.tolerations.clear());
     }),
-    ("fit/node-name", "pods that ask for another node", |_, i| {
+    ("fit/node-name", "pods that require another node", |_, i| {
         shape(i, "batch", |shape| shape.nodes.name = Some("n0".to_owned()));
     }),
-    ("fit/unsupported", "pods with a feature that nothing judges", |_, i| {
+    ("fit/unsupported", "pods with an unsupported feature", |_, i| {
         shape(i, "batch", |shape| shape.unsupported.push(Unsupported::SchedulingGates));
     }),
-    ("fit/cordoned", "pods on a node that is cordoned", |p, i| {
+    ("fit/cordoned", "pods on a cordoned node", |p, i| {
         i.observed.nodes.get_mut("n0").unwrap().unschedulable = true;
         move_pods(p, "batch", "3", "0");
     }),
-    ("fit/stays", "a running pod that vanishes", |p, _| {
+    ("fit/stays", "a running pod that is not planned", |p, _| {
         explain(p, "0").pods.clear();
     }),
     ("fit/gone", "pods on a removed node", |p, _| {
         explain(p, "1").pods.insert("shop/Deployment/api".into(), 1);
     }),
-    ("fit/workload", "pods of no workload", |p, _| {
+    ("fit/workload", "pods of an unknown workload", |p, _| {
         explain(p, "3").pods.insert("shop/Deployment/ghost".into(), 1);
     }),
-    ("fit/placements", "a move that is not listed", |p, _| {
+    ("fit/placements", "an arriving pod without a placement", |p, _| {
         drop(p.capacity.placements.remove(0));
     }),
-    ("fit/placements", "pods listed that stay where they are", |p, _| {
+    ("fit/placements", "a placement of staying pods", |p, _| {
         let stays = PlacementRow { workload: workload("api"), address: address("0"), pods: 2 };
         p.capacity.placements.insert(0, stays);
     }),
-    ("fit/placements", "a place listed twice", |p, _| {
+    ("fit/placements", "a duplicate placement", |p, _| {
         let twice = p.capacity.placements[0].clone();
         p.capacity.placements.insert(0, twice);
     }),

@@ -1,9 +1,11 @@
-//! A plan that resizes a group, and the defects that verification finds in it.
+//! Tests of the group rules, with a plan that resizes a group and planted defects.
 
 use super::*;
 use crate::model::desired::{GroupKind, NodeGroup};
 use crate::model::observed::{Group, Membership};
-use crate::plan::wire::{GroupSize, PodCounts, Reason};
+use crate::plan::wire::{GroupSize, Reason};
+use crate::testing::plan::explain;
+use crate::testing::world::group as live_group;
 
 const NAME: &str = "asg-web";
 
@@ -29,46 +31,18 @@ fn size(desired: u32) -> GroupSize {
 }
 
 fn resize(from: u32, to: u32, reason: Reason) -> (ResourceChange, ExplainRow) {
-    let state = |desired| Some(NodeState { group: Some(size(desired)), ..NodeState::empty() });
-    let address: crate::model::ids::Address = "autoscaling_group.web".into();
-    let row = ResourceChange {
-        address: address.clone(),
-        kind: ResourceKind::AutoscalingGroup,
-        name: "web".to_owned(),
-        index: None,
-        change: crate::plan::wire::Change {
-            actions: vec![Action::Update],
-            before: state(from),
-            after: state(to),
-            after_unknown: [].into(),
-        },
-        action_reason: None,
-    };
-    let explain = ExplainRow {
-        address,
-        group: None,
-        reason,
-        retire_reason: None,
-        drift: None,
-        estimated: false,
-        hourly_before: None,
-        hourly_after: None,
-        pods: PodCounts::default(),
-        pods_before: PodCounts::default(),
-        daemons: Amount::default(),
-        rejected: Vec::new(),
-        overlays: Vec::new(),
-        relaxed: Vec::new(),
-    };
+    let state = |desired| NodeState { group: Some(size(desired)), ..NodeState::empty() };
+    let row = ResourceChange::resize("web", state(from), state(to));
+    let explain = explain(row.address.clone(), reason);
     (row, explain)
 }
 
-/// Returns the plan of the fixture with pool `web` as a group: `1` is removed, `2` is replaced, `3`
+/// Returns the valid plan with pool `web` as a group: `1` is removed, `2` is replaced, `3`
 /// is launched.
 fn with_group() -> (Plan, Inputs) {
     let (mut plan, mut inputs) = (plan(), inputs());
     let mut types = BTreeSet::new();
-    let mut gone = Vec::new();
+    let mut terminated = Vec::new();
     let mut members = 0;
     for row in &plan.resource_changes {
         let states = [&row.change.before, &row.change.after].into_iter().flatten();
@@ -86,7 +60,7 @@ fn with_group() -> (Plan, Inputs) {
         let membership = Membership { name, lifecycle: "InService".into(), protected: false };
         inputs.observed.instances.get_mut(&id).unwrap().group = Some(membership);
         if row.change.actions.contains(&Action::Delete) {
-            gone.push(id);
+            terminated.push(id);
         }
     }
     let mut declared = group();
@@ -94,33 +68,22 @@ fn with_group() -> (Plan, Inputs) {
     declared.types = types.into_iter().collect();
     let own = declared.identity_tags().into_iter();
     let tags = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let live = Group {
-        name: NAME.into(),
-        min: 1,
-        max: 9,
-        desired: members,
-        types: Vec::new(),
-        zones: Vec::new(),
-        tags: tags.collect(),
-        suspended: Vec::new(),
-        schedules: Vec::new(),
-        schedules_unread: None,
-    };
+    let live = Group { tags: tags.collect(), ..live_group(NAME, members) };
     inputs.observed.groups.insert(live.name.clone(), live);
     inputs.desired.node_groups.insert("web".into(), declared);
-    let comes = plan.resource_changes.iter().filter(|r| r.change.actions.contains(&Action::Create));
-    let comes = u32::try_from(comes.count()).unwrap();
-    let removed = u32::try_from(gone.len()).unwrap();
-    let reason = Reason::Resize { launch: comes, terminate: gone };
-    let (row, explain) = resize(members, members + comes - removed, reason);
+    let launched =
+        plan.resource_changes.iter().filter(|r| r.change.actions.contains(&Action::Create));
+    let launched = u32::try_from(launched.count()).unwrap();
+    let removed = u32::try_from(terminated.len()).unwrap();
+    let reason = Reason::Resize { launch: launched, terminate: terminated };
+    let (row, explain) = resize(members, members + launched - removed, reason);
     plan.resource_changes.insert(0, row);
     plan.capacity.explain.insert(0, explain);
     let condition = Condition::GroupIs { group: NAME.into(), desired: members };
-    let address = "autoscaling_group.web".into();
-    plan.capacity.base.preconditions.push(Precondition { address, condition });
+    plan = plan.with_precondition("autoscaling_group.web".into(), condition);
     plan.capacity.base.preconditions.sort();
     plan.summary.change += 1;
-    (sealed(plan), inputs)
+    (plan.sealed(), inputs)
 }
 
 fn of_group(plan: &mut Plan) -> &mut GroupSize {
@@ -132,7 +95,7 @@ const DEFECTS: &[Defect] = &[
         p.resource_changes.remove(0);
         p.capacity.explain.remove(0);
     }),
-    ("group/same", "two groups that are one of the world", |_, i| {
+    ("group/same", "two declared groups for one live group", |_, i| {
         let mut other = i.desired.node_groups.values().next().unwrap().clone();
         let live = i.observed.groups.keys().next().unwrap().clone();
         (other.name, other.kind) = ("other".into(), GroupKind::External(live));
@@ -150,46 +113,46 @@ const DEFECTS: &[Defect] = &[
     ("group/before", "a size that was not observed", |_, i| {
         i.observed.groups.values_mut().for_each(|group| group.max = 8);
     }),
-    ("group/after", "one more than comes", |p, _| of_group(p).desired += 1),
-    ("group/bounds", "above its most", |_, i| {
+    ("group/after", "a desired size that is one too large", |p, _| of_group(p).desired += 1),
+    ("group/bounds", "a size above the maximum", |_, i| {
         i.desired.node_groups.values_mut().for_each(|group| group.max = 2);
     }),
-    ("group/bounds", "below its least", |_, i| {
+    ("group/bounds", "a size below the minimum", |_, i| {
         i.desired.node_groups.values_mut().for_each(|group| group.min = 8);
     }),
-    ("group/actions", "a size that changes unsaid", |p, _| {
+    ("group/actions", "a changed size with action no-op", |p, _| {
         p.resource_changes[0].change.actions = vec![Action::NoOp];
     }),
     ("group/named", "no terminated member named", |p, _| {
         p.capacity.explain[0].reason = Reason::Resize { launch: 2, terminate: Vec::new() };
     }),
-    ("group/condition", "no word of the size it had", |p, _| {
+    ("group/condition", "no precondition on the size", |p, _| {
         let conditions = &mut p.capacity.base.preconditions;
         conditions.retain(|p| !matches!(p.condition, Condition::GroupIs { .. }));
     }),
-    ("conditions/possible", "a size it never had", |_, i| {
+    ("conditions/possible", "a precondition on another size", |_, i| {
         i.observed.groups.values_mut().for_each(|group| group.desired += 1);
     }),
-    ("group/claimed", "a group that is not handed over", |_, i| {
+    ("group/claimed", "a group without `manage`", |_, i| {
         i.desired.node_groups.values_mut().for_each(|group| group.manage = false);
     }),
-    ("group/claimed", "a group that Cluster Autoscaler finds", |_, i| {
+    ("group/claimed", "a group with a tag of Cluster Autoscaler", |_, i| {
         let tag = ("k8s.io/cluster-autoscaler/enabled".to_owned(), "true".to_owned());
         i.observed.groups.values_mut().for_each(|group| group.tags.extend([tag.clone()]));
     }),
-    ("group/claimed", "a group on its way", |_, i| {
+    ("group/claimed", "a group that is resizing", |_, i| {
         let instance = i.observed.instances.values_mut().find(|i| i.group.is_some()).unwrap();
         instance.group = None;
     }),
-    ("group/member", "a type that its group has not", |_, i| {
+    ("group/member", "a type outside of its group", |_, i| {
         let types = vec!["m5.metal".into()];
         i.desired.node_groups.values_mut().for_each(|group| group.types = types.clone());
     }),
-    ("group/member", "a zone promised of several", |_, i| {
+    ("group/member", "a stated zone in a group with several zones", |_, i| {
         let zones = vec!["us-east-1a".into(), "us-east-1b".into()];
         i.desired.node_groups.values_mut().for_each(|group| group.zones = zones.clone());
     }),
-    ("totals/summary", "a resize not counted", |p, _| p.summary.change = 0),
+    ("totals/summary", "a resize missing from the totals", |p, _| p.summary.change = 0),
 ];
 
 #[test]
@@ -197,7 +160,7 @@ fn every_group_defect_is_found() {
     for (rule, defect, plant) in DEFECTS {
         let (mut plan, mut inputs) = with_group();
         plant(&mut plan, &mut inputs);
-        let found = check(&sealed(plan), &inputs.facts());
+        let found = check(&plan.sealed(), &inputs.facts());
         assert!(found.iter().any(|v| v.rule == *rule), "{rule}: {defect}: {found:?}");
     }
 }
@@ -205,7 +168,7 @@ fn every_group_defect_is_found() {
 #[test]
 fn complete_group_resize_breaks_no_group_rule() {
     let (plan, inputs) = with_group();
-    // Members do not have Karpenter's labels, but those of the fixture do.
+    // Members do not have Karpenter's labels, but those of the valid plan do.
     let found = check(&plan, &inputs.facts());
     let of_groups = found.iter().filter(|v| v.rule.starts_with("group/"));
     let others: Vec<_> = of_groups.filter(|v| v.rule != "group/member").collect();

@@ -21,21 +21,21 @@ pub(super) const LAUNCHES: &[Defect] = &[
         after(p, "3").zone_id = Some("use1-az9".into());
     }),
     ("launch/image", "another image", |p, _| after(p, "3").image = Some("al2@v1".to_owned())),
-    ("launch/taints", "a taint left out", |p, _| after(p, "3").taints.clear()),
-    ("launch/taints", "a startup taint that would stay", |p, _| {
+    ("launch/taints", "a missing taint", |p, _| after(p, "3").taints.clear()),
+    ("launch/taints", "a startup taint among the permanent taints", |p, _| {
         let taints = std::mem::take(&mut after(p, "3").startup_taints);
         after(p, "3").taints.extend(taints);
     }),
-    ("launch/labels", "a label of the pool left out", |p, _| {
+    ("launch/labels", "a missing label of the pool", |p, _| {
         after(p, "3").labels.remove("team");
     }),
     ("launch/labels", "a label of another type", |p, _| {
         after(p, "3").labels.extend([label("karpenter.k8s.aws/instance-cpu", "64")]);
     }),
-    ("launch/labels", "no label of its pool", |p, _| {
+    ("launch/labels", "a missing pool label", |p, _| {
         after(p, "3").labels.remove(key::NODEPOOL);
     }),
-    ("launch/labels", "the other generation's label of another pool", |p, _| {
+    ("launch/labels", "a provisioner label of another pool", |p, _| {
         after(p, "3").labels.extend([label(key::PROVISIONER, "api")]);
     }),
     ("launch/labels", "the key of another node", |p, _| {
@@ -44,21 +44,21 @@ pub(super) const LAUNCHES: &[Defect] = &[
     ("launch/requirements", "a type that the pool does not allow", |_, i| {
         pool(i).requirements[0].values = vec!["c5.large".into()];
     }),
-    ("launch/amounts", "more room than the type has", |p, _| {
+    ("launch/amounts", "more allocatable CPU than the type has", |p, _| {
         after(p, "3").allocatable.cpu_milli += 1;
     }),
-    ("launch/amounts", "less capacity than limits count", |p, _| {
+    ("launch/amounts", "less capacity than the type has", |p, _| {
         after(p, "3").capacity.cpu_milli -= 1;
     }),
     ("launch/key", "a key in use", |_, i| {
         i.observed.instances.get_mut("i-1").unwrap().tags.insert(tag::KEY.to_owned(), "3".into());
     }),
     ("launch/key", "a key above the lowest", |p, _| rename(p, "3", "4")),
-    ("launch/key", "a key that is no number", |p, _| rename(p, "3", "x")),
-    ("alternatives/row", "alternatives to what stays", |p, _| {
+    ("launch/key", "a key that is not a number", |p, _| rename(p, "3", "x")),
+    ("alternatives/row", "alternatives of a retained node", |p, _| {
         p.capacity.alternatives[0].address = address("0");
     }),
-    ("alternatives/order", "the dearest first", |p, _| {
+    ("alternatives/order", "the most expensive alternative first", |p, _| {
         p.capacity.alternatives[0].offerings.reverse();
     }),
     ("alternatives/offering", "an alternative that is not offered", |p, _| {
@@ -70,10 +70,10 @@ pub(super) const LAUNCHES: &[Defect] = &[
     ("alternatives/requirements", "an alternative that the pool does not allow", |_, i| {
         pool(i).requirements[0].values = vec!["c5.large".into(), "m5.xlarge".into()];
     }),
-    ("alternatives/fit", "an alternative too small for its pods", |p, _| {
+    ("alternatives/fit", "an alternative that is too small for its pods", |p, _| {
         p.capacity.alternatives[1].offerings = p.capacity.alternatives[0].offerings.clone();
     }),
-    ("alternatives/fit", "an alternative in a zone that its pods do not want", |_, i| {
+    ("alternatives/fit", "an alternative in a zone that its pods exclude", |_, i| {
         shape(i, "api", |shape| {
             let here = [label(key::ZONE, "us-east-1a")].into();
             shape.nodes.any_of = vec![Requirements::from_labels(&here)];
@@ -82,17 +82,17 @@ pub(super) const LAUNCHES: &[Defect] = &[
 ];
 
 pub(super) const LIMITS: &[Defect] = &[
-    ("limits/resources", "more CPU than the pool may have", |_, i| {
+    ("limits/resources", "more CPU than the limit of the pool", |_, i| {
         pool(i).limits.resources = [("cpu".into(), 13_999)].into();
     }),
-    ("limits/resources", "more memory than the pool may have", |_, i| {
+    ("limits/resources", "more memory than the limit of the pool", |_, i| {
         pool(i).limits.resources = [("memory".into(), 52 << 30)].into();
         pool(i).limits.resources.values_mut().for_each(|limit| *limit -= 1);
     }),
-    ("limits/nodes", "more nodes than the pool may have", |_, i| {
+    ("limits/nodes", "more nodes than the limit of the pool", |_, i| {
         pool(i).limits.nodes = Some(2);
     }),
-    ("limits/nodes", "no limit left for old and new nodes together", |_, i| {
+    ("limits/nodes", "a limit that is too small for old and new nodes together", |_, i| {
         pool(i).limits.nodes = Some(4);
     }),
     ("limits/alternative", "an alternative beyond the pool's limit", |p, _| {

@@ -9,7 +9,7 @@ pub(super) const OBSERVED: &[Defect] = &[
     ("observed/exists", "an unobserved node", |p, _| {
         edit_kept_node(p, |state| state.node = Some("n7".into()));
     }),
-    ("observed/exists", "a row of no instance", |p, _| {
+    ("observed/exists", "a row without an instance", |p, _| {
         edit_kept_node(p, |state| state.instance_id = None);
     }),
     ("observed/instance", "another type", |p, _| {
@@ -22,17 +22,17 @@ pub(super) const OBSERVED: &[Defect] = &[
         let instance = i.observed.instances.get_mut("i-0").unwrap();
         instance.tags.insert(tag::KEY.to_owned(), "5".to_owned());
     }),
-    ("observed/node", "labels it does not have", |p, _| {
+    ("observed/node", "labels that the node does not have", |p, _| {
         edit_kept_node(p, |state| state.labels.extend([label("a", "b")]));
     }),
-    ("observed/node", "a taint left out", |p, _| edit_kept_node(p, |state| state.taints.clear())),
+    ("observed/node", "a missing taint", |p, _| edit_kept_node(p, |state| state.taints.clear())),
     ("observed/node", "another node of the same name", |p, _| {
         edit_kept_node(p, |state| state.node_uid = Some("uid-7".into()));
     }),
-    ("observed/amounts", "more room than the node has", |p, _| {
+    ("observed/amounts", "more allocatable CPU than the node has", |p, _| {
         edit_kept_node(p, |state| state.allocatable.cpu_milli += 1000);
     }),
-    ("observed/amounts", "more room than an instance will have", |p, i| {
+    ("observed/amounts", "more allocatable memory than an instance will have", |p, i| {
         i.observed.nodes.remove("n0");
         edit_kept_node(p, |state| {
             (state.node, state.node_uid) = (None, None);
@@ -40,7 +40,7 @@ pub(super) const OBSERVED: &[Defect] = &[
         });
     }),
     ("observed/rows", "a node without a row", |p, _| drop(p.resource_changes.pop())),
-    ("observed/rows", "an instance of ours without a row", |p, i| {
+    ("observed/rows", "a managed instance without a row", |p, i| {
         drop(p.resource_changes.remove(0));
         i.observed.nodes.remove("n0");
     }),
@@ -62,26 +62,26 @@ pub(super) const OWNERSHIP: &[Defect] = &[
     ("ownership/ours", "an unobserved instance", |_, i| {
         i.observed.instances.remove("i-1");
     }),
-    ("ownership/ours", "a node that is not ours", |p, _| {
+    ("ownership/ours", "an unmanaged node", |p, _| {
         let row = &mut p.resource_changes[4].change;
         (row.actions, row.after) = (vec![Action::Delete], None);
     }),
-    ("ownership/node", "a node that is another by now", |_, i| {
+    ("ownership/node", "a node with another UID", |_, i| {
         i.observed.nodes.get_mut("n1").unwrap().uid = "uid-7".into();
     }),
-    ("ownership/pinned", "a node that says not to disrupt it", |_, i| {
+    ("ownership/pinned", "a node with a do-not-disrupt annotation", |_, i| {
         let node = i.observed.nodes.get_mut("n1").unwrap();
         node.annotations.insert("karpenter.sh/do-not-disrupt".to_owned(), "true".to_owned());
     }),
-    ("ownership/pinned", "a pod that may not be moved", |_, i| {
+    ("ownership/pinned", "a pod with a do-not-disrupt annotation", |_, i| {
         shape(i, "api", |shape| shape.do_not_disrupt = true);
     }),
     ("ownership/errored", "an errored plan that deletes", |p, _| p.errored = true),
-    ("ownership/unknown", "a world read in part", |_, i| {
+    ("ownership/unknown", "a partial observation", |_, i| {
         let partial = Completeness::Partial { reason: "throttled".to_owned() };
         i.observed.sources.insert("kubernetes".to_owned(), partial);
     }),
-    ("ownership/hidden", "a node that no action deletes", |p, _| {
+    ("ownership/hidden", "a node that disappears without a delete action", |p, _| {
         row(p, "1").change.actions = vec![Action::Update];
     }),
 ];

@@ -7,13 +7,13 @@ pub(super) const DEFECTS: &[Defect] = &[
     ("waves/rows", "a launch without a wave", |p, _| {
         drop(p.capacity.waves[0].addresses.pop());
     }),
-    ("waves/rows", "a replacement that keeps the old node", |p, _| {
+    ("waves/rows", "a replacement without a removal wave", |p, _| {
         drop(p.capacity.waves[1].addresses.pop());
     }),
-    ("waves/rows", "a node that stays in a wave that retires", |p, _| {
+    ("waves/rows", "a retained node in a removal wave", |p, _| {
         p.capacity.waves[1].addresses.insert(0, address("0"));
     }),
-    ("waves/rows", "a wave of what is no row", |p, _| {
+    ("waves/rows", "a wave with an unknown address", |p, _| {
         p.capacity.waves[1].addresses.push(address("7"));
     }),
     ("waves/rows", "a node launched twice", |p, _| {
@@ -25,27 +25,27 @@ pub(super) const DEFECTS: &[Defect] = &[
     }),
     ("waves/order", "retirement before launch", |p, _| p.capacity.waves.reverse()),
     ("waves/order", "addresses out of order", |p, _| p.capacity.waves[0].addresses.reverse()),
-    ("waves/empty", "a wave of nothing", |p, _| {
+    ("waves/empty", "an empty wave", |p, _| {
         p.capacity.waves.push(Wave { step: WaveStep::Retire, addresses: Vec::new() });
     }),
     ("conditions/order", "conditions out of order", |p, _| {
         p.capacity.base.preconditions.reverse();
     }),
-    ("conditions/missing", "no identity of the removed node", |p, _| {
+    ("conditions/missing", "a missing identity of the removed node", |p, _| {
         drop(p.capacity.base.preconditions.remove(0));
     }),
-    ("conditions/missing", "no wait for a workload that shrinks", |p, _| {
+    ("conditions/missing", "a missing condition on a shrinking workload", |p, _| {
         drop(p.capacity.base.preconditions.remove(1));
     }),
-    ("conditions/missing", "no wait for a workload that is deleted", |_, i| {
+    ("conditions/missing", "a missing condition on a deleted workload", |_, i| {
         let mut orphan = i.observed.pods[2].clone();
         std::sync::Arc::make_mut(&mut orphan).owner = Some(workload("ghost"));
         i.observed.pods.push(orphan);
     }),
-    ("conditions/missing", "a key that may be in use", |p, _| {
+    ("conditions/missing", "a missing condition on a key", |p, _| {
         drop(p.capacity.base.preconditions.pop());
     }),
-    ("conditions/possible", "the node of another", |p, _| {
+    ("conditions/possible", "an instance with another node", |p, _| {
         p.capacity.base.preconditions[0].condition =
             Condition::InstanceIs { instance_id: "i-1".into(), node_uid: None };
     }),
@@ -53,11 +53,11 @@ pub(super) const DEFECTS: &[Defect] = &[
         let key = Condition::KeyUnused { pool: "web".into(), key: "0".to_owned() };
         p.capacity.base.preconditions[4].condition = key;
     }),
-    ("conditions/possible", "other replicas than planned", |p, _| {
+    ("conditions/possible", "another number of replicas than planned", |p, _| {
         p.capacity.base.preconditions[1].condition =
             Condition::ReplicasAtMost { workload: workload("api"), replicas: 4 };
     }),
-    ("conditions/row", "a condition of what stays", |p, _| {
+    ("conditions/row", "a condition of a retained node", |p, _| {
         p.capacity.base.preconditions[0].address = address("0");
     }),
 ];

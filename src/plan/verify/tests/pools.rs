@@ -5,7 +5,7 @@ use crate::model::desired::{Budget, NodeOverlay, PriceChange, ReservationTerm};
 use crate::model::observed::{Exclusion, Reservation};
 use crate::plan::wire::{LaunchReason, Reason, Relaxed};
 
-/// Places the launch of m5.xlarge into a usable reservation.
+/// Moves the launch of m5.xlarge into a usable reservation.
 fn reserve(plan: &mut Plan, inputs: &mut Inputs) {
     let reservation: Reservation = serde_json::from_value(serde_json::json!({
         "id": "cr-1", "instance_type": "m5.xlarge", "zone": "us-east-1a", "available": 1,
@@ -22,7 +22,7 @@ fn reserve(plan: &mut Plan, inputs: &mut Inputs) {
 }
 
 /// Makes the pool static, with a static launch reason.
-fn fix(plan: &mut Plan, inputs: &mut Inputs, declared: u32) {
+fn make_static(plan: &mut Plan, inputs: &mut Inputs, declared: u32) {
     pool(inputs).replicas = Some(declared);
     let because = LaunchReason::Static { declared, there: 0 };
     explain(plan, "3").reason = Reason::Launch { because: because.clone() };
@@ -57,36 +57,38 @@ fn nightly(nodes: &str, at: jiff::Timestamp, hours: i8) -> Budget {
 }
 
 pub(super) const DEFECTS: &[Defect] = &[
-    ("launch/excluded", "a type that EC2 had none of", |_, i| exclude(i, "m5.xlarge")),
-    ("alternatives/excluded", "a stand-in that EC2 had none of", |_, i| exclude(i, "m5.large")),
-    ("budgets/removed", "more nodes than a budget lets go", |_, i| {
+    ("launch/excluded", "a type with insufficient capacity", |_, i| exclude(i, "m5.xlarge")),
+    ("alternatives/excluded", "an alternative with insufficient capacity", |_, i| {
+        exclude(i, "m5.large")
+    }),
+    ("budgets/removed", "more nodes than a budget allows", |_, i| {
         let reasons: &[&str] = &["Empty", "Underutilized"];
         pool(i).budgets = vec![budget("100%", reasons), budget("0", reasons)];
     }),
-    ("budgets/removed", "two nodes where one may go", |_, i| {
+    ("budgets/removed", "two nodes with a budget of one", |_, i| {
         pool(i).budgets = vec![budget("1", &[])];
     }),
-    ("budgets/removed", "two nodes of three where a quarter, rounded up, may go", |_, i| {
+    ("budgets/removed", "two nodes of three with a budget of 25%, which is rounded up", |_, i| {
         pool(i).budgets = vec![budget("25%", &[])];
     }),
-    ("budgets/removed", "one node for a reason that none may go for", |_, i| {
+    ("budgets/removed", "one node for a reason with a budget of zero", |_, i| {
         pool(i).budgets = vec![budget("100%", &["Drifted"]), budget("0", &["Empty"])];
+    }),
+    ("budgets/removed", "two nodes with a budget of two while one node is not Ready", |_, i| {
+        pool(i).budgets = vec![budget("2", &[])];
+        i.observed.nodes.values_mut().next().unwrap().ready = false;
     }),
     (
         "budgets/removed",
-        "two nodes where one of the two that may go is not Ready already",
-        |_, i| {
-            pool(i).budgets = vec![budget("2", &[])];
-            i.observed.nodes.values_mut().next().unwrap().ready = false;
+        "more nodes than a budget that is active at the plan's timestamp allows",
+        |p, i| {
+            pool(i).budgets = vec![nightly("1", p.timestamp, 0)];
         },
     ),
-    ("budgets/removed", "more than a budget that holds at the plan's moment lets go", |p, i| {
-        pool(i).budgets = vec![nightly("1", p.timestamp, 0)];
-    }),
-    ("launch/unreadable", "a pool that was not read whole", |_, i| {
+    ("launch/unreadable", "a pool that was not read completely", |_, i| {
         pool(i).unreadable = Some("spec".to_owned());
     }),
-    ("launch/open-labels", "a label that no tag would keep", |p, _| {
+    ("launch/open-labels", "an open label that is not stored as a tag", |p, _| {
         after(p, "3").labels.extend([label("zoo", "a")]);
     }),
     ("launch/open-labels", "a label of the pool stored as a tag", |p, _| {
@@ -103,7 +105,7 @@ pub(super) const DEFECTS: &[Defect] = &[
         };
         i.desired.overlays.insert(overlay.name.clone(), overlay);
     }),
-    ("cost/price", "a price that an overlay has changed", |_, i| {
+    ("cost/price", "a price without the overlay", |_, i| {
         let overlay = NodeOverlay {
             name: "deal".to_owned(),
             origin: Origin::new("overlay.yaml", 1),
@@ -114,17 +116,17 @@ pub(super) const DEFECTS: &[Defect] = &[
         };
         i.desired.overlays.insert(overlay.name.clone(), overlay);
     }),
-    ("launch/min-values", "too few that could stand in", |_, i| {
+    ("launch/min-values", "too few instance types", |_, i| {
         pool(i).requirements[0].min_values = Some(4);
     }),
-    ("launch/min-values", "a shortage that is none", |p, _| {
+    ("launch/min-values", "a stated shortage that does not exist", |p, _| {
         let key = key::INSTANCE_TYPE.into();
         explain(p, "3").relaxed.push(Relaxed { key, demanded: 2, remain: 1 });
     }),
-    ("reservation/named", "reserved, and not where", |p, _| {
+    ("reservation/named", "reserved capacity without a reservation", |p, _| {
         after(p, "3").capacity_type = Some(CapacityType::Reserved);
     }),
-    ("reservation/named", "a reservation for what is bought", |p, i| {
+    ("reservation/named", "a reservation for on-demand capacity", |p, i| {
         reserve(p, i);
         after(p, "3").capacity_type = Some(CapacityType::OnDemand);
     }),
@@ -148,30 +150,30 @@ pub(super) const DEFECTS: &[Defect] = &[
         reserve(p, i);
         i.desired.node_classes.values_mut().for_each(|class| class.reservations.clear());
     }),
-    ("reservation/supply", "more than the reservation has left", |p, i| {
+    ("reservation/supply", "more instances than the reservation has available", |p, i| {
         reserve(p, i);
         i.observed.reservations.values_mut().for_each(|r| r.available = 0);
     }),
-    ("reservation/stand-in", "other capacity in the place of what is reserved", |p, i| {
-        let stand_ins = p.capacity.alternatives.clone();
+    ("reservation/stand-in", "alternatives of reserved capacity", |p, i| {
+        let alternatives = p.capacity.alternatives.clone();
         reserve(p, i);
-        p.capacity.alternatives = stand_ins;
+        p.capacity.alternatives = alternatives;
     }),
-    ("static/reason", "a launch for pods in a pool of a fixed size", |_, i| {
+    ("static/reason", "a launch for pods in a static pool", |_, i| {
         pool(i).replicas = Some(9);
     }),
-    ("static/reason", "a launch for a fixed size in another pool", |p, i| {
-        fix(p, i, 3);
+    ("static/reason", "a static launch reason in another pool", |p, i| {
+        make_static(p, i, 3);
         pool(i).replicas = None;
     }),
-    ("static/count", "one node too many", |p, i| fix(p, i, 2)),
-    ("static/count", "a surplus that is none", |p, i| {
-        fix(p, i, 9);
+    ("static/count", "one node more than declared", |p, i| make_static(p, i, 2)),
+    ("static/count", "a surplus that does not exist", |p, i| {
+        make_static(p, i, 9);
         let because = RetireReason::Surplus { declared: 9, there: 3 };
         explain(p, "1").reason = Reason::Retire { because };
     }),
     ("static/in-turn", "two nodes replaced at once", |p, i| {
-        fix(p, i, 3);
+        make_static(p, i, 3);
         row(p, "0").change.actions = vec![Action::Create, Action::Delete];
     }),
 ];
@@ -198,6 +200,6 @@ fn inactive_and_unrelated_budgets_are_ignored() {
 fn launch_into_reservation_breaks_no_reservation_rule() {
     let (mut plan, mut inputs) = (plan(), inputs());
     reserve(&mut plan, &mut inputs);
-    let found = check(&sealed(plan), &inputs.facts());
+    let found = check(&plan.sealed(), &inputs.facts());
     assert!(found.iter().all(|v| !v.rule.starts_with("reservation/")), "{found:?}");
 }

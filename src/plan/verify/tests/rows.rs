@@ -4,19 +4,19 @@ use super::*;
 
 pub(super) const DEFECTS: &[Defect] = &[
     ("row/order", "rows out of order", |p, _| p.resource_changes.swap(0, 1)),
-    ("row/order", "a row twice", |p, _| {
+    ("row/order", "a duplicate row", |p, _| {
         let twice = p.resource_changes[0].clone();
         p.resource_changes.insert(0, twice);
     }),
     ("row/order", "demand out of order", |p, _| p.capacity.demand.reverse()),
     ("row/order", "placements out of order", |p, _| p.capacity.placements.reverse()),
-    ("row/missing", "a row of which only the reason is left", |p, _| {
+    ("row/missing", "a reason without a row", |p, _| {
         drop(p.resource_changes.remove(3));
     }),
     ("row/address", "an address without its key", |p, _| {
         row(p, "0").address = "ec2_instance.web".into();
     }),
-    ("row/address", "an index other than the address", |p, _| {
+    ("row/address", "an index that differs from the address", |p, _| {
         row(p, "0").index = Some("00".to_owned());
     }),
     ("row/address", "the name of another pool", |p, _| {
@@ -35,13 +35,13 @@ pub(super) const DEFECTS: &[Defect] = &[
     }),
     ("row/undecided", "a launch without a zone", |p, _| after(p, "3").zone = None),
     ("row/undecided", "a launch without an image", |p, _| after(p, "3").image = None),
-    ("row/unknown", "the id of an instance to come", |p, _| {
+    ("row/unknown", "the id of an instance before its launch", |p, _| {
         after(p, "3").instance_id = Some("i-7".into());
     }),
-    ("row/unknown", "a type left to chance", |p, _| {
+    ("row/unknown", "an unknown instance type", |p, _| {
         row(p, "3").change.after_unknown.insert("instance_type".to_owned(), true);
     }),
-    ("row/unknown", "something unknown where nothing comes", |p, _| {
+    ("row/unknown", "an unknown field of a retained node", |p, _| {
         row(p, "0").change.after_unknown.insert("node".to_owned(), true);
     }),
     ("row/kind", "a group", |p, _| row(p, "0").kind = ResourceKind::AutoscalingGroup),

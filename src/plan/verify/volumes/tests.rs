@@ -1,4 +1,4 @@
-//! Defects of volumes, planted one by one.
+//! Tests of the volume rules, with a valid plan and planted defects.
 
 use std::sync::Arc;
 
@@ -8,16 +8,15 @@ use crate::model::desired::{Scale, Workload};
 use crate::model::ids::Origin;
 use crate::model::pod::{PodSpec, PodTemplate};
 use crate::model::requirement::label;
-use crate::plan::fixture::{Inputs, inputs, plan, workload};
 use crate::plan::verify::check;
 use crate::plan::wire::Plan;
+use crate::testing::pods::one_of;
+use crate::testing::valid_plan::{Inputs, inputs, plan, workload};
 
 const ZONE: &str = "us-east-1a";
 
 fn in_zone(zone: &str) -> PersistentVolume {
-    let values = vec![zone.into()];
-    let key = "topology.ebs.csi.aws.com/zone".into();
-    let expressions = vec![Expression { key, operator: Operator::In, values }];
+    let expressions = vec![one_of("topology.ebs.csi.aws.com/zone", &[zone])];
     PersistentVolume {
         node_terms: vec![NodeTerm { expressions, fields: Vec::new() }],
         driver: Some(EBS_DRIVER.to_owned()),
@@ -35,12 +34,12 @@ fn claim(inputs: &mut Inputs) -> &mut Claim {
     claims.get_mut("data").expect("one claim")
 }
 
-/// Gives `shop/batch` these volumes, in the repository and in the demand.
-fn mount(inputs: &mut Inputs, sources: Vec<VolumeSource>) {
-    mount_to(inputs, "batch", sources);
+/// Adds volumes to `shop/batch`, in the repository and in the demand.
+fn add_volumes(inputs: &mut Inputs, sources: Vec<VolumeSource>) {
+    add_volumes_to(inputs, "batch", sources);
 }
 
-fn mount_to(inputs: &mut Inputs, name: &str, sources: Vec<VolumeSource>) {
+fn add_volumes_to(inputs: &mut Inputs, name: &str, sources: Vec<VolumeSource>) {
     let volume = |(n, source)| Volume { name: format!("v{n}"), source };
     let volumes: Vec<Volume> = sources.into_iter().enumerate().map(volume).collect();
     let spec = PodSpec { volumes: volumes.clone(), ..PodSpec::default() };
@@ -66,8 +65,8 @@ fn shape(inputs: &mut Inputs) -> &mut PodShape {
     Arc::make_mut(&mut group.expect("in the demand").shape)
 }
 
-/// Returns a claim bound in the zone of the plan's nodes, used by the arriving pods.
-fn sound() -> Inputs {
+/// Returns inputs with a bound claim in the zone of the nodes. The arriving pods use the claim.
+fn valid_inputs() -> Inputs {
     let mut inputs = inputs();
     for kind in inputs.catalog.types.values_mut() {
         kind.ebs_attachments = Some((28, true));
@@ -75,41 +74,41 @@ fn sound() -> Inputs {
     inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone(ZONE));
     let claims = [("data".to_owned(), bound())].into();
     inputs.observed.storage.claims.insert("shop".into(), claims);
-    mount(&mut inputs, vec![VolumeSource::Claim("data".to_owned())]);
+    add_volumes(&mut inputs, vec![VolumeSource::Claim("data".to_owned())]);
     inputs
 }
 
 /// Returns the volume rules that the plan breaks.
-fn broken(inputs: &Inputs) -> BTreeSet<&'static str> {
+fn violated_rules(inputs: &Inputs) -> BTreeSet<&'static str> {
     let all = check(&plan(), &inputs.facts());
     all.iter().map(|violation| violation.rule).filter(|rule| rule.starts_with("volumes/")).collect()
 }
 
 #[test]
 fn valid_plan_breaks_no_volume_rule() {
-    assert_eq!(broken(&sound()), BTreeSet::new());
-    assert_eq!(broken(&inputs()), BTreeSet::new());
+    assert_eq!(violated_rules(&valid_inputs()), BTreeSet::new());
+    assert_eq!(violated_rules(&inputs()), BTreeSet::new());
 }
 
-/// A defect: its description, the rule that finds it, and a function that plants it.
+/// A defect: a description, the rule that reports it, and a function that plants it.
 type Defect = (&'static str, &'static str, fn(&mut Inputs));
 
 const DEFECTS: [Defect; 10] = [
     ("the volume is in another zone", "volumes/place", |inputs| {
         inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone("us-east-1b"));
     }),
-    ("the volume is on a node", "volumes/place", |inputs| {
+    ("the volume is local to a node", "volumes/place", |inputs| {
         let volume = inputs.observed.storage.volumes.get_mut("pv").expect("there");
         volume.node_terms[0].expressions[0].key = key::HOSTNAME.into();
     }),
-    ("the demand has the volume elsewhere", "volumes/place", |inputs| {
+    ("the demand has no node that reaches the volume", "volumes/place", |inputs| {
         shape(inputs).volumes[0].nodes.clear();
     }),
-    ("the demand forgot where the volume is", "volumes/place", |inputs| {
+    ("the demand lacks the volume", "volumes/place", |inputs| {
         inputs.observed.storage.volumes.insert("pv".to_owned(), in_zone("us-east-1b"));
         shape(inputs).volumes.clear();
     }),
-    ("the class makes volumes elsewhere", "volumes/place", |inputs| {
+    ("the class provisions volumes in another zone", "volumes/place", |inputs| {
         let class = StorageClass {
             provisioner: "kubernetes.io/aws-ebs".to_owned(),
             wait_for_first_consumer: true,
@@ -122,13 +121,13 @@ const DEFECTS: [Defect; 10] = [
     }),
     ("the claim is being deleted", "volumes/ready", |inputs| claim(inputs).deleting = true),
     ("the volume is lost", "volumes/ready", |inputs| claim(inputs).phase = ClaimPhase::Lost),
-    ("the claim is not there", "volumes/ready", |inputs| {
+    ("the claim does not exist", "volumes/ready", |inputs| {
         inputs.observed.storage.claims.clear();
     }),
     ("the claim is for one pod", "volumes/one-pod", |inputs| {
         claim(inputs).access_modes = vec!["ReadWriteOncePod".to_owned()];
     }),
-    ("a node gets more volumes than it attaches", "volumes/attach", |inputs| {
+    ("a node has more volumes than its attach limit", "volumes/attach", |inputs| {
         let class = StorageClass {
             provisioner: EBS_DRIVER.to_owned(),
             wait_for_first_consumer: true,
@@ -137,24 +136,24 @@ const DEFECTS: [Defect; 10] = [
             created_at: None,
         };
         inputs.desired.storage_classes.insert("gp3".to_owned(), class);
-        mount(inputs, vec![VolumeSource::EphemeralClaim(None); 28]);
+        add_volumes(inputs, vec![VolumeSource::EphemeralClaim(None); 28]);
     }),
 ];
 
 #[test]
 fn every_planted_defect_is_found() {
     for (what, rule, plant) in DEFECTS {
-        let mut inputs = sound();
+        let mut inputs = valid_inputs();
         plant(&mut inputs);
-        assert!(broken(&inputs).contains(rule), "{what}: {:?}", broken(&inputs));
+        assert!(violated_rules(&inputs).contains(rule), "{what}: {:?}", violated_rules(&inputs));
     }
 }
 
 #[test]
 fn unscheduled_pods_need_no_usable_volume() {
-    let mut inputs = sound();
-    mount(&mut inputs, vec![VolumeSource::EphemeralClaim(Some("gone".to_owned()))]);
-    assert_eq!(broken(&inputs), BTreeSet::new(), "the class is unknown");
+    let mut inputs = valid_inputs();
+    add_volumes(&mut inputs, vec![VolumeSource::EphemeralClaim(Some("gone".to_owned()))]);
+    assert_eq!(violated_rules(&inputs), BTreeSet::new(), "the class is unknown");
     shape(&mut inputs).unsupported = vec![Unsupported::Volumes];
     let found = check(&plan(), &inputs.facts());
     assert!(found.iter().any(|violation| violation.rule == "fit/unsupported"));
@@ -162,7 +161,7 @@ fn unscheduled_pods_need_no_usable_volume() {
 
 #[test]
 fn pods_sharing_an_unprovisioned_volume_need_one_zone() {
-    let mut inputs = sound();
+    let mut inputs = valid_inputs();
     let class = StorageClass {
         provisioner: EBS_DRIVER.to_owned(),
         wait_for_first_consumer: true,
@@ -173,7 +172,7 @@ fn pods_sharing_an_unprovisioned_volume_need_one_zone() {
     inputs.desired.storage_classes.insert("gp3".to_owned(), class);
     *claim(&mut inputs) = Claim::default();
     for name in ["api", "batch"] {
-        mount_to(&mut inputs, name, vec![VolumeSource::Claim("data".to_owned())]);
+        add_volumes_to(&mut inputs, name, vec![VolumeSource::Claim("data".to_owned())]);
     }
     let crosses_zones = |plan: &Plan| {
         let all = check(plan, &inputs.facts());

@@ -1,17 +1,18 @@
-//! Random repositories and clusters.
+//! Tests with random repositories and clusters.
 
 use std::collections::BTreeMap;
 
-use super::{TYPES, bare, carry_out, changes, declare, deploy, id, on, pool, template, whole};
-use crate::demand::{Demand, DemandMode};
+use super::{TYPES, changes, id, on};
+use crate::demand::Demand;
 use crate::model::desired::Scale;
 use crate::model::ids::WorkloadKind;
-use crate::model::pod::{PodTemplate, Taint, TaintEffect, Toleration, TolerationOperator};
+use crate::model::pod::{PodTemplate, Toleration, TolerationOperator};
 use crate::model::requirement::label;
 use crate::solver::Solution;
-use crate::testing::{Story, requirement};
+use crate::testing::pods::{no_schedule, template};
+use crate::testing::{Scenario, requirement};
 
-/// A pseudo-random sequence of a seed (xorshift).
+/// Pseudo-random sequence of a seed (xorshift).
 pub(super) struct Random(u64);
 
 impl Random {
@@ -37,48 +38,47 @@ impl Random {
     }
 }
 
-/// Returns one to three pools without limits, with random types, weights and taints.
-pub(super) fn random_repository(random: &mut Random) -> Story {
-    const SOME: [&str; 7] =
+/// Returns a scenario with one to three pools, with random instance types, weights and taints.
+pub(super) fn random_repository(random: &mut Random) -> Scenario {
+    const TYPE_NAMES: [&str; 7] =
         ["c5.large", "m5.large", "r5.large", "m5.xlarge", "c5.xlarge", "t3.medium", "c5.2xlarge"];
-    let mut story = bare(&["m5.large"]);
-    let proto = pool(&mut story).clone();
-    story.desired.pools.clear();
+    let mut scenario = Scenario::without_workloads(&["m5.large"]);
+    let template_pool = scenario.pool().clone();
+    scenario.desired.pools.clear();
     for number in 0..=random.below(3) {
-        let mut pool = proto.clone();
+        let mut pool = template_pool.clone();
         pool.name = format!("p{number}").as_str().into();
-        let types: Vec<&str> = (0..=random.below(4)).map(|_| random.pick(&SOME)).collect();
+        let types: Vec<&str> = (0..=random.below(4)).map(|_| random.pick(&TYPE_NAMES)).collect();
         pool.requirements[0] = requirement(TYPES, &types);
         pool.labels = [label("type", pool.name.as_str())].into();
         pool.weight = random.pick(&[0, 0, 10, 50]);
         if random.one_in(4) {
-            let effect = TaintEffect::NoSchedule;
-            pool.taints = vec![Taint { key: "dedicated".into(), value: "x".into(), effect }];
+            pool.taints = vec![no_schedule("dedicated", "x")];
         }
-        story.desired.pools.insert(pool.name.clone(), pool);
+        scenario.desired.pools.insert(pool.name.clone(), pool);
     }
     if random.one_in(2) {
         let agent = id("agent", WorkloadKind::DaemonSet);
-        declare(&mut story, agent, Scale::PerNode, template(50, 50));
+        scenario.declare(agent, Scale::PerNode, template(50, 50));
     }
-    story
+    scenario
 }
 
 pub(super) fn random_template(random: &mut Random, pools: u32) -> PodTemplate {
     let cpu = random.pick(&[50, 250, 600, 600, 1000, 1700]);
-    let mut drawn = template(cpu, random.pick(&[64, 500, 500, 1500, 5000]));
+    let mut pod_template = template(cpu, random.pick(&[64, 500, 500, 1500, 5000]));
     if random.one_in(3) {
-        drawn = on(&format!("p{}", random.below(pools)), drawn);
+        pod_template = on(&format!("p{}", random.below(pools)), pod_template);
     }
     if random.one_in(3) {
         let operator = TolerationOperator::Exists;
         let key = "dedicated".into();
-        drawn.spec.tolerations = vec![Toleration { key, operator, ..Toleration::default() }];
+        pod_template.spec.tolerations = vec![Toleration { key, operator, ..Toleration::default() }];
     }
-    drawn
+    pod_template
 }
 
-/// Checks that no running pod that is still wanted becomes unschedulable.
+/// Checks that every running and still planned pod remains schedulable.
 fn assert_running_pods_stay_schedulable(demand: &Demand, solution: &Solution, at: &str) {
     let left: BTreeMap<usize, u32> =
         solution.target.unschedulable.iter().map(|u| (u.group, u.pods)).collect();
@@ -86,48 +86,48 @@ fn assert_running_pods_stay_schedulable(demand: &Demand, solution: &Solution, at
         let wanted = group.counts.planned;
         let runs = group.running.values().sum::<u32>().min(wanted);
         let placed = wanted.saturating_sub(left.get(&index).copied().unwrap_or(0));
-        assert!(placed >= runs, "{at}: {} keeps {placed} of {runs}", group.workload);
+        assert!(placed >= runs, "{at}: {} places {placed} of {runs}", group.workload);
     }
 }
 
-/// In random worlds every plan passes verification (`plan_of` asserts it), costs no less than its
-/// bound, and keeps running pods schedulable.
+/// In random worlds, every plan passes verification (`Scenario::plan` asserts it), costs at least its
+/// lower bound, and keeps running pods schedulable.
 ///
-/// An applied plan should leave nothing to plan, and in these worlds it does today. This is not
-/// guaranteed, because the search is a heuristic. It assumes its own result as applied and searches
-/// again, but only for a bounded number of times. From the changed world it may find a packing that
-/// it did not reach before. Such a second plan is valid, so the bound is one in twenty instead of
-/// zero. More than that means that the search no longer converges.
+/// A plan after an apply should have no changes, and in these worlds it has none today. The search
+/// is a heuristic, so this is not guaranteed. It assumes its own result as applied and searches
+/// again, but only a bounded number of times. From the changed world it may find a packing that it
+/// missed before. Such a second plan is valid, so the bound is one in twenty instead of zero. A
+/// higher rate means that the search no longer converges.
 #[test]
-fn random_worlds_get_valid_plans_that_mostly_converge() {
-    let (mut steps, mut unsettled) = (0_u32, Vec::new());
+fn random_plans_are_valid_and_mostly_converge() {
+    let (mut steps, mut changing_steps) = (0_u32, Vec::new());
     for seed in 1..=12 {
         let mut random = Random::new(seed);
-        let mut story = random_repository(&mut random);
-        let pools = u32::try_from(story.desired.pools.len()).expect("at most three");
+        let mut scenario = random_repository(&mut random);
+        let pools = u32::try_from(scenario.desired.pools.len()).expect("at most three");
         let templates = ["w0", "w1", "w2"].map(|name| (name, random_template(&mut random, pools)));
         for step in 0..3 {
             let at = format!("seed {seed} step {step}");
             for (name, template) in &templates {
                 if step == 0 || random.one_in(2) {
-                    deploy(&mut story, name, random.below(9), template.clone());
+                    scenario.deploy(name, random.below(9), template.clone());
                 }
             }
-            let demand = Demand::build(&story.desired, &story.observed, DemandMode::Live);
-            let solution = story.solve();
+            let demand = scenario.demand();
+            let solution = scenario.solve();
             assert_running_pods_stay_schedulable(&demand, &solution, &at);
-            let first = whole(&story);
+            let first = scenario.plan();
             let cost = &first.capacity.cost;
             assert!(cost.lower_bound_hourly <= cost.hourly_after, "{at}: {cost:?}");
-            carry_out(&mut story, &demand, &solution);
-            let again = whole(&story);
+            scenario.carry_out(&solution);
+            let again = scenario.plan();
             assert_eq!(again.capacity.pods.placed, first.capacity.pods.placed, "{at}");
             steps += 1;
             if changes(&again) != (0, 0) {
-                unsettled.push(at);
+                changing_steps.push(at);
             }
         }
     }
-    let seldom = unsettled.len() * 20 <= usize::try_from(steps).expect("few steps");
-    assert!(seldom, "{} of {steps}: {unsettled:?}", unsettled.len());
+    let is_rare = changing_steps.len() * 20 <= usize::try_from(steps).expect("few steps");
+    assert!(is_rare, "{} of {steps}: {changing_steps:?}", changing_steps.len());
 }

@@ -84,7 +84,7 @@ impl AwsApi {
             return Err(invalid(&format!("there is no instance type {kind}")));
         };
         let subnet = field(form, &format!("{config}.Overrides.1.SubnetId"));
-        let request = self.launch_request(form, template, (kind, subnet));
+        let request = self.launch_request(form, template, kind, subnet);
         let outcome = poll_ready(self.world.launch(&request)).map_err(port_fault)?;
         let capacity = request.capacity_type.as_str();
         Ok(match outcome {
@@ -115,7 +115,8 @@ impl AwsApi {
         &self,
         form: &FormFields,
         template: &LaunchTemplateData,
-        (kind, subnet): (&InstanceType, &str),
+        kind: &InstanceType,
+        subnet: &str,
     ) -> LaunchRequest {
         let tags = instance_tags(form);
         let desired = Rc::clone(&self.desired.borrow());

@@ -35,51 +35,51 @@ impl ViolationTrace {
     }
 
     fn approves(&self) {
-        let digest = self.grows.capacity.digest.clone();
+        let digest = self.growth.capacity.digest.clone();
         let request = AuthorizedRequest::Approve { digest, by: "alice".to_owned() };
-        let plan = Arc::new(self.grows.clone());
-        self.checks.borrow_mut().somebody_asks(&request, Some(&plan));
+        let plan = Arc::new(self.growth.clone());
+        self.checks.borrow_mut().record_request(&request, Some(&plan));
     }
 
-    /// Has `plan` be what is planned of everything.
-    fn holds(&mut self, plan: &Plan) {
+    /// Sets the full plan of the leader.
+    fn publish(&mut self, plan: &Plan) {
         let mut now = self.status.plan.clone().expect("planned");
         now.plan = Arc::new(plan.clone());
         (self.status.plan, self.status.is_leader) = (Some(now), true);
         self.effects(&[]);
     }
 
-    /// Has somebody confirm every removal of what is planned.
+    /// Confirms each removal of the plan.
     fn confirms(&mut self) {
-        self.holds(&self.shrinks.clone());
-        for row in super::rows(&self.shrinks, WaveStep::Retire) {
+        self.publish(&self.scale_down.clone());
+        for row in super::rows(&self.scale_down, WaveStep::Retire) {
             let before = row.change.before.as_ref().expect("it is there");
             let (instance, by) = (before.instance_id.clone().expect("known"), "alice".to_owned());
             let request = AuthorizedRequest::Confirm { instance, by };
-            self.checks.borrow_mut().somebody_asks(&request, None);
+            self.checks.borrow_mut().record_request(&request, None);
         }
     }
 
     fn clock_is_ahead(&self, by: SignedDuration) {
         let mut checks = self.checks.borrow_mut();
-        checks.clock_is_set(0, self.now, SignedDuration::ZERO);
-        checks.clock_is_set(0, self.now, by);
+        checks.record_clock_offset(0, self.now, SignedDuration::ZERO);
+        checks.record_clock_offset(0, self.now, by);
     }
 
-    /// Merges two commits that CI carries out; returns their names.
+    /// Merges two commits that CI applies. Returns their names.
     fn merges(&mut self) -> [String; 2] {
         self.settings.applied_by = AppliedBy::Ci;
         let (apply, catalog) = ("by: ci".to_owned(), catalog());
         let commit = Commit { apply, ..Commit::default() };
         [7, 8].map(|n| {
             let files = SimulatedCommit::read(&commit, n, &catalog);
-            self.checks.borrow_mut().committed(&files, self.now);
+            self.checks.borrow_mut().record_commit(&files, self.now);
             files.name.clone()
         })
     }
 
     fn serves_other([from, to]: [String; 2], applied: bool) -> CallKind {
-        CallKind::Serves(ServedCommitChange { from, to, applied, glass: false, gone: false })
+        CallKind::Serves(ServedCommitChange { from, to, applied, break_glass: false, gone: false })
     }
 
     fn carries_out_merge(&self, commit: String, plan: &Plan) {
@@ -97,17 +97,17 @@ impl ViolationTrace {
         }]);
     }
 
-    /// Has a merge that waits stand in for the commit that is served, and `plan` of it be carried out.
-    fn stands_in(&mut self, plan: &Plan) {
+    /// Lets a waiting merge stand in for the served commit, and applies `plan` of it.
+    fn applies_stand_in(&mut self, plan: &Plan) {
         let [served, merged] = self.merges();
-        self.kept.served_commit = Some(served.clone());
+        self.persisted_state.served_commit = Some(served.clone());
         self.status.repository.stands_in_for = Some(served);
         self.plans();
         self.carries_out_merge(merged, plan);
     }
 
-    /// Has the only window be an hour ago.
-    fn closes(&mut self) {
+    /// Sets a single window that ended an hour ago.
+    fn close_window(&mut self) {
         let now = self.now.to_zoned(TimeZone::UTC);
         let minute =
             u32::from(now.hour().unsigned_abs()) * 60 + u32::from(now.minute().unsigned_abs());
@@ -116,22 +116,22 @@ impl ViolationTrace {
         self.status.now = self.now;
     }
 
-    fn warns(&mut self) {
+    fn add_policy_warning(&mut self) {
         self.settings.approval = ApprovalRule::Policy;
         let status = CheckStatus::Warn;
-        self.grows.checks = vec![Check { status, ..Check::default() }];
+        self.growth.checks = vec![Check { status, ..Check::default() }];
     }
 }
 
 pub(super) const OF_SETTINGS: &[ViolationCase] = &[
     ("I21", "a plan in mode observe", |t| {
         t.settings.mode = Mode::Observe;
-        t.applies(&t.grows);
+        t.applies(&t.growth);
     }),
     ("I21", "a removal in mode additive", |t| {
         t.settings.mode = Mode::Additive;
         t.plans();
-        t.applies(&t.shrinks);
+        t.applies(&t.scale_down);
     }),
     ("I21", "a drain in mode observe", |t| {
         t.settings.mode = Mode::Observe;
@@ -147,67 +147,67 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
     }),
     ("I22", "a plan while suspended", |t| {
         t.status.suspended = Some(t.suspension());
-        t.applies(&t.grows);
+        t.applies(&t.growth);
     }),
     ("I22", "a plan outside of the windows", |t| {
-        t.closes();
-        t.applies(&t.grows);
+        t.close_window();
+        t.applies(&t.growth);
     }),
     ("I23", "an unapproved plan", |t| {
         t.settings.approval = ApprovalRule::Digest;
-        t.applies(&t.grows);
+        t.applies(&t.growth);
     }),
     ("I23", "another plan than the one that was approved", |t| {
         t.settings.approval = ApprovalRule::Digest;
         t.approves();
-        t.applies(&t.grows);
-        t.applies(&t.rolls);
+        t.applies(&t.growth);
+        t.applies(&t.rollout);
     }),
     ("I23", "a plan with policy warnings", |t| {
-        t.warns();
-        t.applies(&t.grows);
+        t.add_policy_warning();
+        t.applies(&t.growth);
     }),
     ("I23", "an unconfirmed removal", |t| {
         t.settings.confirm_pools = ["web".into()].into();
         t.plans();
-        t.applies(&t.shrinks);
+        t.applies(&t.scale_down);
     }),
     ("I23", "a removal confirmed before a plan kept the instance", |t| {
         t.settings.confirm_pools = ["web".into()].into();
         t.confirms();
-        let mut stay = t.shrinks.clone();
+        let mut stay = t.scale_down.clone();
         stay.capacity.waves.clear();
-        t.holds(&stay);
-        t.holds(&t.shrinks.clone());
+        t.publish(&stay);
+        t.publish(&t.scale_down.clone());
         t.plans();
-        t.applies(&t.shrinks);
+        t.applies(&t.scale_down);
     }),
-    ("I24", "a merge that is served before its receipt, by a clock that is ahead", |t| {
+    ("I24", "a merge served before its receipt by a clock that is ahead", |t| {
         let both = t.merges();
         t.clock_is_ahead(SignedDuration::from_mins(1));
         t.later(50);
         t.calls(ViolationTrace::serves_other(both, false));
     }),
-    ("I24", "a merge that is carried out and not served", |t| {
+    ("I24", "a merge that is applied and not served", |t| {
         let [served, merged] = t.merges();
-        t.kept.served_commit = Some(served);
-        t.carries_out_merge(merged, &t.grows);
+        t.persisted_state.served_commit = Some(served);
+        t.carries_out_merge(merged, &t.growth);
     }),
-    ("I24", "a merge that stands in, and launches for pods that are to come", |t| {
-        t.stands_in(&t.grows.clone());
+    ("I24", "a stand-in merge that launches for future pods", |t| {
+        t.applies_stand_in(&t.growth.clone());
     }),
-    ("I24", "a merge that stands in, and removes", |t| t.stands_in(&t.rolls.clone())),
-    ("I24", "a merge that is served before its receipt", |t| {
+    ("I24", "a stand-in merge that removes", |t| t.applies_stand_in(&t.rollout.clone())),
+    ("I24", "a merge served before its receipt", |t| {
         let both = t.merges();
         t.calls(ViolationTrace::serves_other(both, false));
     }),
     ("I25", "a pod nominated endlessly", |t| (0..4).for_each(|_| t.nominated())),
-    ("I25", "a pod that is nominated again at once", |t| {
+    ("I25", "a pod nominated again at once", |t| {
         t.nominated();
         t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
         t.nominated();
     }),
-    ("I25", "a pod that is nominated again at once, by a clock that is ahead", |t| {
+    ("I25", "a pod nominated again at once by a clock that is ahead", |t| {
         t.nominated();
         t.clock_is_ahead(SignedDuration::from_secs(2));
         t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
@@ -220,17 +220,17 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
     ("I25", "a nomination without the setting", |t| t.nominates(1)),
 ];
 
-/// What settings and people allow.
-pub(super) fn in_order(trace: &ViolationTrace) {
+/// Actions that the settings and the operators allow.
+pub(super) fn valid_trace(trace: &ViolationTrace) {
     let mut t = trace.clone();
-    let mut waits = t.grows.clone();
+    let mut waits = t.growth.clone();
     waits.capacity.demand.iter_mut().for_each(|row| row.counts.planned = 0);
-    t.clone().stands_in(&waits);
+    t.clone().applies_stand_in(&waits);
     let mut confirmed = t.clone();
     confirmed.settings.confirm_pools = ["web".into()].into();
     confirmed.confirms();
     confirmed.plans();
-    confirmed.applies(&confirmed.shrinks);
+    confirmed.applies(&confirmed.scale_down);
     t.settings.mode = Mode::Additive;
     t.settings.nominate_pods = true;
     t.nominates(100);
@@ -238,10 +238,10 @@ pub(super) fn in_order(trace: &ViolationTrace) {
     t.settings.approval = ApprovalRule::Digest;
     t.approves();
     t.plans();
-    t.applies(&t.grows);
+    t.applies(&t.growth);
     t.status.break_glass = Some(t.suspension());
-    t.closes();
-    t.applies(&t.grows);
+    t.close_window();
+    t.applies(&t.growth);
     t.settings.mode = Mode::Observe;
     t.effects(&[]);
     t.calls(CallKind::Ended("i-1".into()));

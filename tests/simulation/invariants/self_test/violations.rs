@@ -2,80 +2,80 @@
 
 use super::{
     APPLY, Arc, BTreeSet, Bytes, CORDONED_ANNOTATION, CallKind, Completeness, CountOrShare, Effect,
-    InterruptionPhase, LAUNCHED, LaunchRequest, Plan, PlanScope, READS_PER_MINUTE, RateLimit,
-    RecordedCall, ResourceChange, SAME_MOST, SignedDuration, TerminatedInstance,
+    InterruptionPhase, LAUNCHED, LaunchRequest, Plan, PlanScope, READS_PER_MINUTE, REPEATS_MAX,
+    RateLimit, RecordedCall, ResourceChange, SignedDuration, TerminatedInstance,
     TerminatingInstance, ViolationTrace, WaveStep, launched, rows, tag,
 };
 
-/// An invariant, what it is about, and a trace that violates it.
+/// An invariant, a description, and a trace that violates it.
 pub(super) type ViolationCase = (&'static str, &'static str, fn(&mut ViolationTrace));
 
 pub(super) const OF_PLANS: &[ViolationCase] = &[
     ("I3", "a partial observation", |t| {
         let failed = Completeness::Failed { reason: "x".to_owned() };
-        t.grows.capacity.base.world.sources.insert("ec2".to_owned(), failed);
-        t.applies(&t.grows);
+        t.growth.capacity.base.world.sources.insert("ec2".to_owned(), failed);
+        t.applies(&t.growth);
     }),
     ("I4", "a mass removal", |t| {
         t.settings.mass_removal = CountOrShare::Count(3);
         t.tick();
-        t.rolls.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
-        t.applies(&t.rolls);
+        t.rollout.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+        t.applies(&t.rollout);
     }),
     ("I6", "a launch in quarantine", |t| {
         let until = t.now.checked_add(SignedDuration::from_mins(1)).expect("a time");
         t.status.quarantined.insert("web".into(), (String::new(), until));
-        t.applies(&t.grows);
+        t.applies(&t.growth);
     }),
     ("I7", "a plan with other amounts than observed", |t| {
-        let row = rows(&t.grows, WaveStep::Launch).next().expect("something comes");
+        let row = rows(&t.growth, WaveStep::Launch).next().expect("something comes");
         let kind = row.change.after.as_ref().and_then(|a| a.instance_type.clone());
         let kind = kind.expect("known");
         t.world.instances.values_mut().for_each(|i| i.instance_type = kind.clone());
         t.world.nodes.values_mut().for_each(|node| node.allocatable.memory = Bytes(1));
         t.plans();
-        t.applies(&t.grows);
+        t.applies(&t.growth);
     }),
     ("I7", "pods assigned to an unschedulable node", |t| {
         t.world.nodes.values_mut().for_each(|node| node.unschedulable = true);
         t.plans();
-        let mut rows = t.grows.resource_changes.iter();
+        let mut rows = t.growth.resource_changes.iter();
         let stays = |row: &&ResourceChange| {
             row.change.after.as_ref().is_some_and(|after| after.node.is_some())
         };
         let address = rows.find(stays).expect("one stays").address.clone();
-        let placement = t.grows.capacity.placements.first_mut().expect("pods come");
+        let placement = t.growth.capacity.placements.first_mut().expect("pods come");
         placement.address = address;
-        t.applies(&t.grows);
+        t.applies(&t.growth);
     }),
     ("I14", "a removal while the world cannot be read", |t| {
         t.status.world.as_mut().expect("seen").reads.failures = 1;
-        t.applies(&t.shrinks);
+        t.applies(&t.scale_down);
     }),
     ("I15", "a removal while the fleet is broken", |t| {
         t.world.nodes.values_mut().for_each(|node| node.ready = false);
         t.plans();
-        t.applies(&t.shrinks);
+        t.applies(&t.scale_down);
     }),
     ("I17", "a removal for an empty commit", |t| {
         t.is_empty = true;
-        t.applies(&t.shrinks);
+        t.applies(&t.scale_down);
     }),
     ("I18", "a plan with errors", |t| {
-        t.grows.errored = true;
-        t.applies(&t.grows);
+        t.growth.errored = true;
+        t.applies(&t.growth);
     }),
     ("I18", "a plan that is denied", |t| {
-        t.grows.applyable = false;
-        t.applies(&t.grows);
+        t.growth.applyable = false;
+        t.applies(&t.growth);
     }),
     ("I16", "drift between identical nodes", |t| {
-        for row in &mut t.rolls.resource_changes {
+        for row in &mut t.rollout.resource_changes {
             for side in row.change.before.iter_mut().chain(&mut row.change.after) {
                 (side.spec_digest, side.labels) = (Some("the same".to_owned()), [].into());
             }
         }
-        t.applies(&t.rolls);
+        t.applies(&t.rollout);
     }),
     ("I16", "a replacement of an instance with the newest image", |t| {
         t.launches_and_replaces(false);
@@ -88,52 +88,52 @@ pub(super) const OF_PLANS: &[ViolationCase] = &[
             plan.capacity.base.commit = Some(commit.clone());
             t.status.plan.as_mut().expect("planned").plan = Arc::new(plan);
         };
-        let rolls = t.rolls.clone();
-        let mut rests = rolls.clone();
+        let rollout = t.rollout.clone();
+        let mut rests = rollout.clone();
         rests.capacity.waves.clear();
         t.effects(std::slice::from_ref(&plan));
         now(t, rests);
         t.effects(&[plan]);
-        now(t, rolls);
+        now(t, rollout);
         t.effects(&[]);
     }),
     ("I13", "a forgotten launch", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.calls(CallKind::Launched(LAUNCHED[0].into()));
         t.plans();
     }),
     ("I13", "a launch while another has no reply", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.later(1);
-        t.applies(&t.rolls);
-        t.calls(t.launch(&t.rolls, 1));
+        t.applies(&t.rollout);
+        t.calls(t.launch(&t.rollout, 1));
     }),
     ("I13", "a launch while another replica has a reply", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.call(&RecordedCall { replica: 1, ..t.asked(CallKind::Launched(LAUNCHED[0].into())) });
         t.later(1);
-        t.applies(&t.rolls);
-        t.calls(t.launch(&t.rolls, 1));
+        t.applies(&t.rollout);
+        t.calls(t.launch(&t.rollout, 1));
     }),
     ("I13", "a launch plan that ignores a launch without reply", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.later(1);
         t.plans();
-        t.applies(&t.rolls);
+        t.applies(&t.rollout);
     }),
     ("I13", "a launch plan older than a launch of another replica", |t| {
         t.plans();
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.call(&RecordedCall { replica: 1, ..t.asked(CallKind::Launched(LAUNCHED[0].into())) });
-        t.applies(&t.rolls);
+        t.applies(&t.rollout);
     }),
     ("I13", "a forgotten removal", |t| {
-        t.calls(CallKind::Ended(t.removal(&t.shrinks, 0).id));
+        t.calls(CallKind::Ended(t.removal(&t.scale_down, 0).id));
         t.later(1);
         t.plans();
     }),
@@ -147,55 +147,58 @@ pub(super) const OF_LAUNCHES: &[ViolationCase] = &[
         t.tick();
     }),
     ("I2", "a launch without tags", |t| {
-        t.applies(&t.grows);
-        let CallKind::Launch(mut request, id) = t.launch(&t.grows, 0) else { return };
+        t.applies(&t.growth);
+        let CallKind::Launch(mut request, id) = t.launch(&t.growth, 0) else { return };
         request.tags.remove(tag::POOL);
         t.calls(CallKind::Launch(request, id));
     }),
     ("I5", "too many launches", |t| {
         t.settings.launches.limit = CountOrShare::Count(1);
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
-        t.calls(t.launch(&t.grows, 1));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
+        t.calls(t.launch(&t.growth, 1));
     }),
     ("I12", "a launch without the lease", |t| {
-        t.applies(&t.grows);
-        t.call(&RecordedCall { lease: None, ..t.asked(t.launch(&t.grows, 0)) });
+        t.applies(&t.growth);
+        t.call(&RecordedCall { lease: None, ..t.asked(t.launch(&t.growth, 0)) });
     }),
     ("I12", "a launch under the lease of another", |t| {
-        t.applies(&t.grows);
-        let call = t.asked(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        let call = t.asked(t.launch(&t.growth, 0));
         t.call(&RecordedCall { lease: call.lease.map(|(_, until)| (1, until)), ..call });
     }),
     ("I12", "a launch at the end of the lease", |t| {
-        t.applies(&t.grows);
-        let call = t.asked(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        let call = t.asked(t.launch(&t.growth, 0));
         t.call(&RecordedCall { lease: Some((0, t.now)), ..call });
     }),
-    ("I18", "a launch without a plan", |t| t.calls(t.launch(&t.grows, 0))),
+    ("I18", "a launch without a plan", |t| t.calls(t.launch(&t.growth, 0))),
     ("I18", "a launch of an earlier change that no plan resumes", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch_again(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.repeated_launch(&t.growth, 0));
     }),
     ("I18", "a launch both resumed and started again", |t| {
-        t.applies_again(&t.grows, ViolationTrace::before(&t.grows, 0));
-        t.calls(t.launch_again(&t.grows, 0));
-        t.calls(t.launch(&t.grows, 0));
+        t.applies_resumed(&t.growth, ViolationTrace::earlier_launch(&t.growth, 0));
+        t.calls(t.repeated_launch(&t.growth, 0));
+        t.calls(t.launch(&t.growth, 0));
     }),
     ("I18", "a launch that differs from the plan", |t| {
-        t.applies(&t.grows);
-        t.calls(launched(0, LaunchRequest { zone: "us-east-1z".into(), ..t.request(&t.grows, 0) }));
+        t.applies(&t.growth);
+        t.calls(launched(
+            0,
+            LaunchRequest { zone: "us-east-1z".into(), ..t.request(&t.growth, 0) },
+        ));
     }),
     ("I18", "a resumed launch that differs from the plan", |t| {
-        t.applies_again(&t.grows, ViolationTrace::before(&t.grows, 0));
-        let CallKind::Launch(request, id) = t.launch_again(&t.grows, 0) else { return };
+        t.applies_resumed(&t.growth, ViolationTrace::earlier_launch(&t.growth, 0));
+        let CallKind::Launch(request, id) = t.repeated_launch(&t.growth, 0) else { return };
         let instance_type = "m5.24xlarge".into();
         t.calls(CallKind::Launch(Box::new(LaunchRequest { instance_type, ..*request }), id));
     }),
     ("I19", "the same launch repeated", |t| {
-        t.applies(&t.grows);
-        for _ in 0..=SAME_MOST {
-            t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        for _ in 0..=REPEATS_MAX {
+            t.calls(t.launch(&t.growth, 0));
         }
     }),
     ("I19", "too many reads", |t| {
@@ -207,86 +210,78 @@ pub(super) const OF_LAUNCHES: &[ViolationCase] = &[
 
 pub(super) const OF_REMOVALS: &[ViolationCase] = &[
     ("I2", "a removal of a foreign instance", |t| {
-        t.applies(&t.shrinks);
-        t.ends(TerminatedInstance { ours: false, ..t.removal(&t.shrinks, 0) });
+        t.applies(&t.scale_down);
+        t.terminates(TerminatedInstance { ours: false, ..t.removal(&t.scale_down, 0) });
     }),
     ("I4", "too many removals", |t| {
         t.settings.removals =
             RateLimit { limit: CountOrShare::Count(1), window: SignedDuration::from_mins(5) };
-        t.applies(&t.shrinks);
-        t.ends(t.removal(&t.shrinks, 0));
+        t.applies(&t.scale_down);
+        t.terminates(t.removal(&t.scale_down, 0));
         t.later(4);
-        t.ends(t.removal(&t.shrinks, 1));
+        t.terminates(t.removal(&t.scale_down, 1));
     }),
     ("I8", "a removal before its replacement is Ready", |t| {
-        t.applies(&t.rolls);
-        t.ends(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rolls, 0) });
+        t.applies(&t.rollout);
+        t.terminates(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rollout, 0) });
     }),
     ("I8", "a removal before its resumed replacement is Ready", |t| {
-        t.applies_again(&t.rolls, ViolationTrace::before(&t.rolls, 0));
-        // What a plan calls its own changes is not what was asked for.
-        for n in 0..rows(&t.rolls, WaveStep::Retire).count() {
-            t.ends(t.removal(&t.rolls, n));
+        t.applies_resumed(&t.rollout, ViolationTrace::earlier_launch(&t.rollout, 0));
+        // The plan's own change is not the requested one.
+        for n in 0..rows(&t.rollout, WaveStep::Retire).count() {
+            t.terminates(t.removal(&t.rollout, n));
         }
     }),
     ("I9", "a removal with pods left", |t| {
-        t.applies(&t.shrinks);
-        t.ends(TerminatedInstance { left: vec![None], ..t.removal(&t.shrinks, 0) });
+        t.applies(&t.scale_down);
+        t.terminates(TerminatedInstance { left: vec![None], ..t.removal(&t.scale_down, 0) });
     }),
     ("I9", "a removal without a cordon", |t| {
-        t.applies(&t.shrinks);
-        t.calls(CallKind::Terminate(t.removal(&t.shrinks, 0)));
+        t.applies(&t.scale_down);
+        t.calls(CallKind::Terminate(t.removal(&t.scale_down, 0)));
     }),
     ("I9", "a removal without an observation after the cordon", |t| {
-        t.applies(&t.shrinks);
-        let ended = t.removal(&t.shrinks, 0);
-        let looked = Some(t.now);
+        t.applies(&t.scale_down);
+        let ended = t.removal(&t.scale_down, 0);
+        let cluster_read_at = Some(t.now);
         t.later(1);
         let node = ended.node.clone().expect("joined");
         t.calls(CallKind::Cordon { node, on: true, ours: true });
-        t.call(&RecordedCall { looked, ..t.asked(CallKind::Terminate(ended)) });
+        t.call(&RecordedCall { cluster_read_at, ..t.asked(CallKind::Terminate(ended)) });
     }),
-    (
-        "I9",
-        "a removal of a node that a person has uncordoned since, and that was read since",
-        |t| {
-            t.applies(&t.shrinks);
-            let ended = t.removal(&t.shrinks, 0);
-            let node = ended.node.clone().expect("joined");
-            t.calls(CallKind::Cordon { node: node.clone(), on: true, ours: true });
-            t.stands(&node, true);
-            t.later(1);
-            t.stands(&node, false);
-            t.later(1);
-            t.stands(&node, false);
-            t.calls(CallKind::Terminate(TerminatedInstance { open: true, ..ended }));
-        },
-    ),
-    (
-        "I9",
-        "a removal with pods left that ran before it was read, of a node that is open by now",
-        |t| {
-            t.applies(&t.shrinks);
-            let ended = t.removal(&t.shrinks, 0);
-            let node = ended.node.clone().expect("joined");
-            let left = vec![Some(t.now)];
-            t.calls(CallKind::Cordon { node, on: true, ours: true });
-            t.later(1);
-            let looked = Some(t.now);
-            t.call(&RecordedCall {
-                looked,
-                ..t.asked(CallKind::Terminate(TerminatedInstance { open: true, left, ..ended }))
-            });
-        },
-    ),
+    ("I9", "a removal of a node that an operator has uncordoned since", |t| {
+        t.applies(&t.scale_down);
+        let ended = t.removal(&t.scale_down, 0);
+        let node = ended.node.clone().expect("joined");
+        t.calls(CallKind::Cordon { node: node.clone(), on: true, ours: true });
+        t.observe_cordon(&node, true);
+        t.later(1);
+        t.observe_cordon(&node, false);
+        t.later(1);
+        t.observe_cordon(&node, false);
+        t.calls(CallKind::Terminate(TerminatedInstance { open: true, ..ended }));
+    }),
+    ("I9", "a removal with pods that ran before the last read of an open node", |t| {
+        t.applies(&t.scale_down);
+        let ended = t.removal(&t.scale_down, 0);
+        let node = ended.node.clone().expect("joined");
+        let left = vec![Some(t.now)];
+        t.calls(CallKind::Cordon { node, on: true, ours: true });
+        t.later(1);
+        let cluster_read_at = Some(t.now);
+        t.call(&RecordedCall {
+            cluster_read_at,
+            ..t.asked(CallKind::Terminate(TerminatedInstance { open: true, left, ..ended }))
+        });
+    }),
     ("I9", "an uncordon beside an apply", |t| {
         t.status.in_progress.insert("p".into(), (Vec::new(), t.now));
         t.uncordons(0);
     }),
     ("I9", "an uncordon of an interrupted node during its drain", |t| {
-        t.applies(&t.shrinks);
-        t.status.in_progress.insert(t.shrinks.capacity.plan_id.clone(), (Vec::new(), t.now));
-        let instance = t.removal(&t.shrinks, 0).id;
+        t.applies(&t.scale_down);
+        t.status.in_progress.insert(t.scale_down.capacity.plan_id.clone(), (Vec::new(), t.now));
+        let instance = t.removal(&t.scale_down, 0).id;
         let (why, since) = ("health".to_owned(), t.now);
         let phase = InterruptionPhase::Draining;
         let (node, deadline, held) = (None, None, None);
@@ -302,7 +297,7 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         t.uncordons(0);
     }),
     ("I9", "an uncordon of a node that the plan removes", |t| {
-        t.status.plan.as_mut().expect("planned").plan = Arc::new(t.shrinks.clone());
+        t.status.plan.as_mut().expect("planned").plan = Arc::new(t.scale_down.clone());
         t.uncordons(0);
     }),
     ("I2", "an uncordon of an operator's cordon", |t| {
@@ -324,7 +319,7 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         let node = t.world.nodes.keys().next().expect("one").clone();
         t.calls(CallKind::Cordon { node, on: true, ours: false });
     }),
-    ("I12", "a node that is uncordoned while an apply has the lease", |t| {
+    ("I12", "an uncordon during a CI apply", |t| {
         let node = t.world.nodes.keys().next().expect("one").clone();
         let lease = Some((APPLY, t.now));
         t.call(&RecordedCall {
@@ -340,52 +335,48 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         });
     }),
     ("I12", "a cordon of an interrupted node without the lease", |t| {
-        let call = t.shields();
+        let call = t.cordons_without_lease();
         t.call(&RecordedCall { lease: call.lease.map(|(_, until)| (1, until)), ..call });
     }),
     ("I8", "a removal before its replacement is Ready after dropped launches", |t| {
-        t.applies(&t.rolls);
-        t.pins(&t.grows, &t.rolls);
-        t.ends(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rolls, 0) });
+        t.applies(&t.rollout);
+        t.replans(&t.growth, &t.rollout);
+        t.terminates(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rollout, 0) });
     }),
     ("I8", "a removal before its formerly dropped replacement is Ready", |t| {
-        t.applies(&t.rolls);
-        t.pins(&t.rolls, &t.rolls);
-        t.applies(&t.rolls);
-        t.ends(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rolls, 0) });
+        t.applies(&t.rollout);
+        t.replans(&t.rollout, &t.rollout);
+        t.applies(&t.rollout);
+        t.terminates(TerminatedInstance { ready: BTreeSet::new(), ..t.removal(&t.rollout, 0) });
     }),
-    (
-        "I8",
-        "pods that are to leave weeks before EC2 ends their machine, which have no place",
-        |t| {
-            t.leaves(SignedDuration::from_hours(24 * 14));
-        },
-    ),
-    ("I18", "a removal without a plan", |t| t.ends(t.removal(&t.shrinks, 0))),
+    ("I8", "an eviction without another place weeks before the deadline", |t| {
+        t.evicts_while_blocked(SignedDuration::from_hours(24 * 14));
+    }),
+    ("I18", "a removal without a plan", |t| t.terminates(t.removal(&t.scale_down, 0))),
     ("I18", "a removal of an instance that may still become Ready", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.later(14);
-        let grows = t.grows.clone();
-        t.goes_on(&grows);
-        t.calls(CallKind::Terminate(t.new_one(0)));
+        let growth = t.growth.clone();
+        t.reports_in_progress(&growth);
+        t.calls(CallKind::Terminate(t.removal_of_launched(0)));
     }),
     ("I18", "a removal of a never Ready instance without waiting", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
         t.later(15);
-        let rolls = t.rolls.clone();
-        t.goes_on(&rolls);
-        t.calls(CallKind::Terminate(t.new_one(0)));
+        let rollout = t.rollout.clone();
+        t.reports_in_progress(&rollout);
+        t.calls(CallKind::Terminate(t.removal_of_launched(0)));
     }),
     ("I18", "a removal of an instance that was Ready once", |t| {
-        t.applies(&t.grows);
-        t.calls(t.launch(&t.grows, 0));
-        t.serves(0);
+        t.applies(&t.growth);
+        t.calls(t.launch(&t.growth, 0));
+        t.becomes_ready(0);
         t.later(60);
-        let grows = t.grows.clone();
-        t.goes_on(&grows);
-        t.calls(CallKind::Terminate(t.new_one(0)));
+        let growth = t.growth.clone();
+        t.reports_in_progress(&growth);
+        t.calls(CallKind::Terminate(t.removal_of_launched(0)));
     }),
     ("I20", "a message deleted too early", |t| {
         t.calls(CallKind::Acknowledge("m1".to_owned(), vec!["i-1".into()]));

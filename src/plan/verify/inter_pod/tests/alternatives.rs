@@ -11,7 +11,7 @@ const RULES: [&str; 2] = ["alternatives/topology", "alternatives/fit"];
 type DefectCase = (&'static str, fn(&mut PlanFixture), &'static [&'static str]);
 
 /// Adds an alternative in zone b for node `a2`.
-fn stand_in(fixture: &mut PlanFixture) {
+fn add_alternative(fixture: &mut PlanFixture) {
     let offering = Alternative {
         instance_type: "m5.xlarge".into(),
         zone: "us-east-1b".into(),
@@ -26,29 +26,29 @@ fn stand_in(fixture: &mut PlanFixture) {
 #[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn bound_pods_keep_their_topology_domain() {
     let cases: [DefectCase; 8] = [
-        ("pods that nothing ties", |t| t.add_workload("w", |_| {}, &[("a2", 0, 1)]), &[]),
+        ("pods without inter-pod rules", |t| t.add_workload("w", |_| {}, &[("a2", 0, 1)]), &[]),
         (
-            "pods that are spread",
-            |t| t.add_workload("w", |s| s.spread = vec![spread(ZONE, 1, "w")], &[("a2", 0, 1)]),
+            "pods with a spread constraint",
+            |t| t.add_workload("w", |s| s.spread = vec![topology_spread(ZONE, 1, "w")], &[("a2", 0, 1)]),
             &["alternatives/topology"],
         ),
         (
-            "pods that avoid others",
+            "pods with anti-affinity",
             |t| {
                 t.add_workload(
                     "w",
-                    |s| s.anti_affinity.required = vec![term(ZONE, "v")],
+                    |s| s.anti_affinity.required = vec![affinity_term(ZONE, "v")],
                     &[("a2", 0, 1)],
                 );
             },
             &["alternatives/topology"],
         ),
         (
-            "pods that others join",
+            "pods that the affinity of other pods selects",
             |t| {
                 t.add_workload(
                     "v",
-                    |s| s.affinity.required = vec![term(ZONE, "w")],
+                    |s| s.affinity.required = vec![affinity_term(ZONE, "w")],
                     &[("a1", 1, 0)],
                 );
                 t.add_workload("w", |_| {}, &[("a2", 0, 1)]);
@@ -56,11 +56,11 @@ fn bound_pods_keep_their_topology_domain() {
             &["alternatives/topology"],
         ),
         (
-            "pods that others are not about",
+            "pods that the affinity of other pods does not select",
             |t| {
                 t.add_workload(
                     "v",
-                    |s| s.affinity.required = vec![term(ZONE, "v")],
+                    |s| s.affinity.required = vec![affinity_term(ZONE, "v")],
                     &[("a1", 1, 0)],
                 );
                 t.add_workload("w", |_| {}, &[("a2", 0, 1)]);
@@ -68,20 +68,20 @@ fn bound_pods_keep_their_topology_domain() {
             &[],
         ),
         (
-            "pods that are alone on their node wherever it is",
+            "pods with anti-affinity over the host name only",
             |t| {
                 t.add_workload(
                     "w",
-                    |s| s.anti_affinity.required = vec![term(HOST, "w")],
+                    |s| s.anti_affinity.required = vec![affinity_term(HOST, "w")],
                     &[("a2", 0, 1)],
                 );
             },
             &[],
         ),
         (
-            "a DaemonSet of the other zone that has the port",
+            "a DaemonSet of the other zone binds the same port",
             |t| {
-                let binds = |s: &mut PodShape| s.host_ports = vec![port(80, "TCP", "")];
+                let binds = |s: &mut PodShape| s.host_ports = vec![host_port(80, "TCP", "")];
                 t.add_daemon_set("agent", |s| {
                     binds(s);
                     only(s, ZONE, "us-east-1b");
@@ -91,7 +91,7 @@ fn bound_pods_keep_their_topology_domain() {
             &["alternatives/fit"],
         ),
         (
-            "pods whose volumes are in the zone",
+            "pods with volumes in the zone",
             |t| {
                 t.add_workload("w", |_| {}, &[("a2", 0, 1)]);
                 let group = t.inputs.demand.groups.last_mut().unwrap();
@@ -111,7 +111,7 @@ fn bound_pods_keep_their_topology_domain() {
     for (what, make, rules) in cases {
         let mut fixture = PlanFixture::new();
         make(&mut fixture);
-        stand_in(&mut fixture);
+        add_alternative(&mut fixture);
         let found: Vec<&str> = fixture.violations(&RULES).iter().map(|v| v.rule).collect();
         assert_eq!(found, rules, "{what}");
     }

@@ -1,9 +1,10 @@
-//! Workloads whose pods are bound to different nodes, and their assignment to parts.
+//! Tests the assignment of pods to parts, for workloads with pods that are bound to different
+//! nodes.
 
 use super::*;
 use crate::demand::ReplicaPartition;
 
-/// Zone of a part (empty: any), its number of pods, and the nodes they run on.
+/// Zone of a part (empty: any), its number of pods, and its running pods by node.
 type Bound<'a> = (&'a str, u32, &'a [(&'a str, u32)]);
 
 /// Adds workload `w` with a part for each entry of `parts`.
@@ -26,49 +27,49 @@ fn pods_are_assigned_to_parts_that_nodes_admit() {
     let ok: &[&str] = &[];
     for (what, parts, on, rules) in [
         (
-            "one in each zone",
+            "one pod in each zone",
             &[("a", 1, &[][..]), ("b", 1, &[]), ("c", 1, &[])][..],
             &[("a2", 0, 1), ("b2", 0, 1), ("c2", 0, 1)][..],
             ok,
         ),
         (
-            "two in a zone that one is bound to",
+            "two pods in a zone that one part is bound to",
             &[("a", 1, &[]), ("b", 1, &[])],
             &[("a2", 0, 2)],
             &["fit/parts"],
         ),
         (
-            "a zone that none is bound to",
+            "a zone that no part is bound to",
             &[("a", 1, &[]), ("b", 1, &[])],
             &[("a2", 0, 1), ("c2", 0, 1)],
             &["fit/labels", "fit/parts"],
         ),
         (
-            "a part that may go anywhere makes room for one that may not",
+            "an unbound part leaves nodes to a bound part",
             &[("", 1, &[]), ("a", 1, &[]), ("b", 1, &[])],
             &[("a1", 0, 2), ("b2", 0, 1)],
             ok,
         ),
         (
-            "a part that may go anywhere takes what is left",
+            "an unbound part uses the remaining nodes",
             &[("", 2, &[]), ("a", 1, &[])],
             &[("c1", 0, 1), ("a1", 0, 1), ("b2", 0, 1)],
             ok,
         ),
         (
-            "more than the parts that may be there together",
+            "more pods than the parts allow together",
             &[("", 1, &[]), ("a", 1, &[]), ("b", 2, &[])],
             &[("a1", 0, 2), ("c2", 0, 1), ("b2", 0, 1)],
             &["fit/parts"],
         ),
         (
-            "a pod that runs where it would not go again stays",
+            "a running pod stays on a node that does not admit its part",
             &[("a", 1, &[]), ("b", 1, &[("c1", 1)])],
             &[("a1", 0, 1), ("c1", 1, 0)],
             ok,
         ),
         (
-            "one runs there, another of its part does not come",
+            "a running pod does not allow an arriving pod of its part",
             &[("a", 1, &[]), ("b", 2, &[("c1", 1)])],
             &[("a1", 0, 1), ("c1", 1, 1)],
             &["fit/labels", "fit/parts"],

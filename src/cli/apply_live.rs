@@ -1,0 +1,158 @@
+//! Applies a plan to the live world, under the lease.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::apply_session::{apply_error, interrupt_flag, write_receipt};
+use super::error::CliError;
+use super::lease::{acquire_lease, lease_holder, poll_while_certain, renew_periodically};
+use super::live::{account_error, block_on, connect, expected_cluster};
+use super::progress::ProgressReporter;
+use super::replan::Replanner;
+use super::repository::Repository;
+use super::{Console, Exit, files, planning, settings, source_tree};
+use crate::adapters::aws::{Aws, LaunchContext};
+use crate::adapters::kube::{
+    ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseLock,
+};
+use crate::adapters::system_clock::SystemClock;
+use crate::apply::ports::Clock as _;
+use crate::apply::{ApplySettings, ApplyStatus, Event, LeaseGuard, Ports, Receipt, apply, verify};
+use crate::controller::apply_record;
+use crate::controller::runtime::live_cluster::LiveCluster;
+use crate::plan::Plan;
+
+/// Applies an approved plan, with progress on stderr and the receipt on stdout.
+pub(super) fn carry_out(
+    plan: &Plan,
+    apply_settings: &settings::ApplySettings,
+    console: &mut Console,
+) -> Result<Exit, CliError> {
+    let repository = source_tree::read_planned(plan)?;
+    let interrupted = interrupt_flag()?;
+    // A receipt file that cannot be written is an error before the first change.
+    apply_settings.receipt.as_deref().map(files::writable).transpose()?;
+    let mut reporter = ProgressReporter::new(plan, apply_settings.form, console);
+    let receipt = block_on(async {
+        let live = connect(&repository).await?;
+        let fleet = &repository.fleet;
+        // Cached for the account that answers, whichever account the plan names.
+        let market = repository.market_query().read(&live.aws, &live.identity.account).await;
+        let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
+        let replanner = Replanner::new(&repository, &catalog);
+        let settings = ApplySettings {
+            approved: apply_settings.approved_digest.clone(),
+            catalog: Some(&catalog),
+            interrupted: Some(&interrupted),
+            ..ApplySettings::new(live.identity.clone(), &replanner)
+        };
+        let done =
+            apply_under_lock(plan, live, &repository, &settings, apply_settings, &mut reporter)
+                .await;
+        done.inspect_err(|error| {
+            reporter.clear();
+            if error.kind == Exit::Stale {
+                replanner.show_difference(plan, reporter.console);
+            }
+        })
+    });
+    let receipt = receipt.inspect_err(|_| reporter.clear())?;
+    write_receipt(&receipt, apply_settings.receipt.as_deref(), &mut reporter)
+}
+
+/// Verifies the plan, takes the lock, and applies under it.
+async fn apply_under_lock(
+    plan: &Plan,
+    live: LiveCluster,
+    repository: &Repository,
+    settings: &ApplySettings<'_>,
+    apply_settings: &settings::ApplySettings,
+    reporter: &mut ProgressReporter<'_>,
+) -> Result<Receipt, CliError> {
+    verify(plan, settings, SystemClock.now()).map_err(apply_error)?;
+    let LiveCluster { kubernetes, aws, .. } = live;
+    let joining = aws.cluster_bootstrap().await.map_err(account_error)?;
+    // Launched instances join this cluster, so the kubeconfig must name the same one.
+    let expected = expected_cluster(repository, &joining.endpoint.url);
+    expected
+        .check(kubernetes.server())
+        .map_err(|error| CliError::new(error).kind(Exit::OtherCluster).hint(expected.remedy()))?;
+    let context =
+        LaunchContext::new(&repository.desired, joining.endpoint, &joining.kubernetes_version);
+    // Launches and the repeated plan use the same lookup.
+    aws.resolve_launch_context(&context).await;
+    let aws = aws.with_launch_context(context);
+    let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
+    let held = acquire_lease(&lease, apply_settings.lock_timeout, reporter.console).await?;
+    Box::pin(apply_under_lease(plan, &kubernetes, &aws, settings, &lease, held, reporter)).await
+}
+
+/// Applies while the lease is renewed. Writes stop as soon as the lease is not held for certain.
+async fn apply_under_lease(
+    plan: &Plan,
+    kubernetes: &Kubernetes,
+    aws: &Aws,
+    settings: &ApplySettings<'_>,
+    lease: &LeaseLock,
+    held: HeldLease,
+    reporter: &mut ProgressReporter<'_>,
+) -> Result<Receipt, CliError> {
+    let held = Rc::new(RefCell::new(held));
+    let is_certain = || held.borrow().is_certain();
+    let (cloud, cluster) =
+        (LeaseGuard::new(aws, &is_certain), LeaseGuard::new(kubernetes, &is_certain));
+    let ports = Ports { cloud: &cloud, cluster: &cluster, clock: &SystemClock };
+    let events = ApplyEvents::new(plan.capacity.plan_id.as_str(), kubernetes);
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    let mut report = |event: &Event| {
+        reporter.event(event);
+        events.remember_sold_out(event);
+        // The receiver lives as long as the apply.
+        let _ = sender.send(event.clone());
+    };
+    let recording = events.write(receiver);
+    tokio::pin!(recording);
+    let receipt = {
+        let tries = Cell::new(0);
+        let renewal = renew_periodically(lease, &held, &tries);
+        let side_work = async { tokio::join!(renewal, recording.as_mut()) };
+        let apply = apply(plan, &ports, settings, &mut report);
+        Box::pin(poll_while_certain(apply, side_work, &is_certain, &tries)).await
+    };
+    drop(sender);
+    // The last events may delay the end a little.
+    let _ = tokio::time::timeout(EVENTS_FLUSH_MAX, recording).await;
+    let mut last = held.borrow().clone();
+    for sold_out in events.sold_out() {
+        last.unavailable_offerings.record(sold_out, SystemClock.now());
+    }
+    if let Ok(receipt) = &receipt {
+        let whole = receipt.verdict == ApplyStatus::Applied && plan.complete;
+        last.controller_state = Some(apply_record::with_applied(
+            last.controller_state.as_deref(),
+            plan,
+            SystemClock.now(),
+            whole,
+        ));
+    }
+    // A lock that is not released expires.
+    if let Err(error) = lease.release(&last, SystemClock.now()).await {
+        tracing::warn!(%error, "cannot release lock");
+    }
+    receipt.map_err(apply_error)
+}
+
+/// Records that a plan without changes was applied, for a controller that waits for it.
+pub(super) fn record_nothing_to_apply(plan: &Plan, console: &mut Console) -> Result<(), CliError> {
+    let repository = source_tree::read_planned(plan)?;
+    block_on(async {
+        let LiveCluster { kubernetes, .. } = connect(&repository).await?;
+        let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));
+        let mut held = acquire_lease(&lease, Duration::ZERO, console).await?;
+        let record = held.controller_state.as_deref();
+        let record = apply_record::with_applied(record, plan, SystemClock.now(), plan.complete);
+        held.controller_state = Some(record);
+        lease.release(&held, SystemClock.now()).await.map_err(CliError::new)
+    })
+}

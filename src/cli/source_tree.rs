@@ -1,0 +1,69 @@
+//! The files of a repository: as settings name them, and as a plan recorded them.
+
+use std::path::Path;
+
+use super::Exit;
+use super::error::CliError;
+use super::repository::{FleetSettings, Repository};
+use super::settings::SourceSettings;
+use crate::adapters::git::{
+    CloneCache, RemoteRepository, RepositoryTree, read_revision, read_tree,
+};
+use crate::plan::Plan;
+
+/// Reads the files of the settings.
+pub(super) fn read(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
+    let SourceSettings { path, revision } = source;
+    let read = match (path.to_str().and_then(RemoteRepository::parse), revision) {
+        (Some(remote), revision) => {
+            let cache = CloneCache::from_environment()?;
+            remote.read(revision.as_deref(), &cache)
+        }
+        (None, None) => read_tree(path),
+        (None, Some(revision)) => read_revision(path, revision),
+    };
+    let read = read?;
+    tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
+    Ok(read)
+}
+
+/// Reads the tree of the plan. The embedded world also plays the delivery tool, and must deliver
+/// the planned workloads even if the files have changed.
+pub(super) fn read_planned(plan: &Plan) -> Result<Repository, CliError> {
+    let base = &plan.capacity.base;
+    let path = Path::new(&base.path);
+    let now = if RemoteRepository::parse(&base.path).is_some() {
+        let (path, revision) = (path.to_path_buf(), base.commit.clone());
+        read(&SourceSettings { path, revision })?
+    } else {
+        read_tree(path)?
+    };
+    let now = Repository::read(&now);
+    if now.base.tree == base.tree {
+        return Ok(now);
+    }
+    let committed = base.commit.as_ref().filter(|_| !base.dirty);
+    if let Some(then) = committed.and_then(|commit| read_revision(path, commit).ok()) {
+        let then = Repository::read(&then);
+        if then.base.tree == base.tree {
+            return Ok(then);
+        }
+    }
+    Err(changed_files_error(plan, &now.fleet))
+}
+
+/// Returns the error of files that differ from the plan: another cluster, or changed since.
+pub(super) fn changed_files_error(plan: &Plan, here: &FleetSettings) -> CliError {
+    let (path, planned) = (&plan.capacity.base.path, &plan.capacity.base.world.cluster.name);
+    if here.cluster != *planned {
+        let here = &here.cluster;
+        return CliError::text(format!(
+            "the files in `{path}` are of cluster `{here}`, and the plan is of cluster `{planned}`"
+        ))
+        .kind(Exit::OtherCluster)
+        .hint("run it from the directory where the plan was made");
+    }
+    CliError::text(format!("the files in `{path}` are not those that were planned"))
+        .kind(Exit::Stale)
+        .hint("plan again")
+}
