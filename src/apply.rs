@@ -18,11 +18,11 @@
 //! [`CORDONED_ANNOTATION`]: crate::model::observed::CORDONED_ANNOTATION
 
 pub mod adoption;
+mod auto_scaling_group;
 mod concurrent;
 mod drain;
 pub(crate) mod eviction_order;
 mod fallback;
-mod group;
 mod launch;
 mod launch_timeout;
 mod lease_guard;

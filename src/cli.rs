@@ -28,9 +28,9 @@ mod explain;
 mod files;
 mod forecast;
 #[cfg(feature = "cluster")]
-mod live;
-#[cfg(feature = "cluster")]
 mod lease;
+#[cfg(feature = "cluster")]
+mod live;
 mod lock;
 mod observe;
 mod plan;

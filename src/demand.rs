@@ -10,35 +10,35 @@
 mod admission;
 mod build;
 mod capacity_buffer;
-mod claims;
+mod cluster_proportional;
 mod do_not_disrupt;
-mod event_driven;
 mod fargate;
-mod horizontal;
+mod hpa;
 mod jobs;
+mod keda;
 mod live_pods;
 mod pod_volume;
-mod proportional;
 mod replica_partitions;
 mod requests;
 mod scaling_decision;
 mod scheduled_changes;
 mod shape;
-mod vertical;
+mod volume_claims;
+mod vpa;
 
-pub use claims::Claims;
+pub use cluster_proportional::{ClusterSize, SizedNode};
 pub use do_not_disrupt::{DoNotDisrupt, is_do_not_disrupt_at};
-pub(crate) use event_driven::is_active_at;
 pub use fargate::{FargatePods, FargateRejection, fargate_size};
+pub(crate) use keda::is_active_at;
 pub use pod_volume::{PodVolume, Sharing, TopologySource, VolumeProblem};
-pub use proportional::{ClusterSize, SizedNode};
 pub use requests::to_resources;
 pub use scheduled_changes::{ScheduledChange, scheduled_changes};
 pub use shape::{
     NodeChoice, PodShape, ShapeContext, Unsupported, is_claim_affinity, label_set, live_requests,
     pod_shape,
 };
-pub use vertical::sized_template;
+pub use volume_claims::Claims;
+pub use vpa::sized_template;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,6 +24,8 @@
 //! | [`controller`] | the reconcile loop: a pure step, its executor, its status | the server, the CLI |
 //! | [`server`] | HTTP: metrics, health, page, webhook | the CLI |
 //! | [`cli`] | arguments → settings → one command each; it wires everything | |
+//!
+//! `testing` is compiled for unit tests only. It has the builders of worlds and plans.
 
 pub mod adapters;
 pub mod apply;

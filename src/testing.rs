@@ -1,4 +1,11 @@
-//! Builders of worlds and plans for unit tests.
+//! What unit tests share: one builder of worlds, one of plans, and fixtures made with them.
+//!
+//! - [`world`], [`desired`], [`pods`], [`catalog`]: minimal parts; `Observed::with_*` adds to a world.
+//! - [`plan`]: `Plan::unchanged` starts a plan in wire form, `with_*` adds rows and waves.
+//! - [`Scenario`]: a repository and a world in which its plans are carried out.
+//! - [`PlacementSimulation`]: whether a scheduling order leads to the end state of a plan.
+//! - [`sample_plan`], [`valid_plan`]: plans with every kind of row, for views and for verification.
+//! - [`simulator`], [`apply`], [`controller`]: simulated worlds, failing ports, the controller.
 
 pub(crate) mod apply;
 pub(crate) mod catalog;
@@ -10,7 +17,6 @@ pub(crate) mod pods;
 pub(crate) mod sample_plan;
 mod scenario;
 pub(crate) mod simulator;
-pub(crate) mod status;
 pub(crate) mod valid_plan;
 pub(crate) mod world;
 

@@ -16,15 +16,14 @@ pub mod adr_0010 {}
 #[doc = include_str!("../adr/0013-controller-runtime.md")]
 pub mod adr_0013 {}
 
-mod access_review;
 mod apply_events;
 mod apply_objects;
 mod autoscalers;
 mod cached_object;
 mod client;
+mod cluster_identity;
 mod cluster_objects;
 mod events;
-mod identity_check;
 mod lease;
 mod list;
 mod node;
@@ -32,13 +31,14 @@ mod node_writes;
 mod owner_references;
 mod pod;
 mod preflight;
+mod token_review;
 mod unavailable_offerings;
 mod watch;
 
 pub use apply_events::{ApplyEvents, EVENTS_FLUSH_MAX};
 pub use client::{ConnectError, Kubernetes};
+pub use cluster_identity::{ExpectedCluster, OtherCluster};
 pub use events::{EventSubject, KubernetesEvent};
-pub use identity_check::{ExpectedCluster, OtherCluster};
 pub use lease::{
     HeldLease, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, RENEW_EVERY,
 };

@@ -97,7 +97,7 @@ pub fn adoption(desired: &Desired, observed: &Observed) -> Adoption {
             Candidate::Skipped(why) => skipped.push(SkippedNode { node: node.name.clone(), why }),
             Candidate::Adoptable(pool, instance) => {
                 let key = next_key(used.entry(pool.clone()).or_default());
-                rows.push(row(&observed.cluster.name, node, pool, key, instance));
+                rows.push(row(&observed.cluster.name, node, pool, &key, instance));
             }
         }
     }
@@ -165,8 +165,8 @@ fn next_key(used: &mut BTreeSet<String>) -> String {
     key
 }
 
-fn row(cluster: &str, node: &Node, pool: PoolName, key: String, instance: InstanceId) -> AdoptRow {
-    let tags = [(tag::CLUSTER, cluster), (tag::POOL, pool.as_str()), (tag::KEY, &key)];
+fn row(cluster: &str, node: &Node, pool: PoolName, key: &str, instance: InstanceId) -> AdoptRow {
+    let tags = [(tag::CLUSTER, cluster), (tag::POOL, pool.as_str()), (tag::KEY, key)];
     AdoptRow {
         address: format!("ec2_instance.{pool}[\"{key}\"]").into(),
         actions: ["update"],

@@ -12,18 +12,18 @@ mod preconditions;
 
 use jiff::SignedDuration;
 
-use crate::testing::apply::{
-    Fault, FaultyPorts, active, apply_over, fleet, plan, planned_fleet, settings,
-    workloads,
-};
 use super::*;
 use crate::model::ids::WorkloadKind;
 use crate::model::observed::{Instance, Node, PodPhase, tag};
 use crate::plan::change_id;
 use crate::plan::wire::{Action, Condition, NodeState};
+use crate::simulator::{PortCall, World};
+use crate::testing::apply::{
+    Fault, FaultyPorts, active, all, apply_over, fleet, plan, planned_fleet, settings,
+    without_retirements, workloads,
+};
 use crate::testing::plan::address;
 use crate::testing::simulator::{id, launch, pods, request, run};
-use crate::simulator::{PortCall, World};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 

@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn auto_mode_node_is_skipped_with_its_reason() {
         let mut scenario = untagged();
-        let node = scenario.observed.nodes.values_mut().next().expect("a node");
+        let node = scenario.node();
         node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
         let found = adoption(&scenario.desired, &scenario.observed);
         let [left] = &found.skipped[..] else { panic!("{found:?}") };

@@ -62,9 +62,13 @@ pub(super) fn carry_out(
         return Ok(Exit::Done);
     }
     match world {
-        WorldChoice::Sim(directory) => apply_embedded::carry_out(plan, &directory, settings, console),
+        WorldChoice::Sim(directory) => {
+            apply_embedded::carry_out(plan, &directory, settings, console)
+        }
         #[cfg(feature = "cluster")]
-        WorldChoice::Live | WorldChoice::File(_) => super::apply_live::carry_out(plan, settings, console),
+        WorldChoice::Live | WorldChoice::File(_) => {
+            super::apply_live::carry_out(plan, settings, console)
+        }
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
         WorldChoice::Empty => Err(unchangeable_world(&world)),
@@ -92,7 +96,9 @@ fn record_nothing_to_do(
     console: &mut Console,
 ) -> Result<(), CliError> {
     match merged_by {
-        AppliedBy::Ci if plan.applyable => super::apply_live::record_nothing_to_apply(plan, console),
+        AppliedBy::Ci if plan.applyable => {
+            super::apply_live::record_nothing_to_apply(plan, console)
+        }
         AppliedBy::Ci | AppliedBy::Controller => Ok(()),
     }
 }

@@ -47,7 +47,11 @@ pub(super) fn open_for(
     open(directory, &genesis(&repository.fleet, now), desired)
 }
 
-pub(super) fn open(directory: &Path, genesis: &WorldInit, desired: &Rc<Desired>) -> Result<World, CliError> {
+pub(super) fn open(
+    directory: &Path,
+    genesis: &WorldInit,
+    desired: &Rc<Desired>,
+) -> Result<World, CliError> {
     World::open(directory, genesis, shapes(desired)).map_err(|error| cannot_open(directory, error))
 }
 

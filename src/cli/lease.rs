@@ -61,7 +61,11 @@ pub(super) async fn acquire_lease(
 }
 
 /// Renews the lease for as long as it is polled, and counts the attempts.
-pub(super) async fn renew_periodically(lease: &LeaseLock, held: &RefCell<HeldLease>, tries: &Cell<u32>) {
+pub(super) async fn renew_periodically(
+    lease: &LeaseLock,
+    held: &RefCell<HeldLease>,
+    tries: &Cell<u32>,
+) {
     loop {
         tokio::time::sleep(RENEW_EVERY).await;
         let current = held.borrow().clone();

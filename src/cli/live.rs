@@ -78,7 +78,10 @@ impl LiveCluster {
     }
 }
 
-pub(super) fn expected_cluster<'c>(repository: &'c Repository, endpoint: &'c str) -> ExpectedCluster<'c> {
+pub(super) fn expected_cluster<'c>(
+    repository: &'c Repository,
+    endpoint: &'c str,
+) -> ExpectedCluster<'c> {
     let fleet = &repository.fleet;
     ExpectedCluster { name: &fleet.cluster, region: &fleet.region, endpoint }
 }

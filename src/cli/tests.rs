@@ -12,12 +12,12 @@ use super::world_choice::WorldChoice;
 use super::*;
 use crate::demand::DemandMode;
 use crate::model::desired::{Problem, Severity};
-use crate::plan::wire::{Check, CheckStatus, FORMAT_VERSION};
 use crate::plan::Plan;
+use crate::plan::wire::{Check, CheckStatus, FORMAT_VERSION};
 use crate::planner::Scope;
 use crate::render::{RepositoryCounts, Verbosity};
-use crate::testing::sample_plan;
 use crate::telemetry::LogLevel;
+use crate::testing::sample_plan;
 
 /// Captured output of a console.
 #[derive(Clone, Default)]

@@ -361,9 +361,9 @@ impl ControllerState {
             // EC2 may have received a call that failed.
             !run.terminated_instances.contains(*instance)
                 && outcome.is_none_or(|change| match change.outcome {
-                    Outcome::Dropped { .. } | Outcome::Skipped { .. } | Outcome::Abandoned { .. } => {
-                        true
-                    }
+                    Outcome::Dropped { .. }
+                    | Outcome::Skipped { .. }
+                    | Outcome::Abandoned { .. } => true,
                     Outcome::Done | Outcome::AlreadyDone | Outcome::Failed { .. } => false,
                 })
         };

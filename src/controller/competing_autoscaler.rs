@@ -128,7 +128,7 @@ mod tests {
         let pod = Pod { owner: Some(owner), namespace: "shop".into(), ..Pod::clone(&seen.pods[0]) };
         seen.pods = vec![Arc::new(pod)];
         let mut harness = ControllerHarness::with_mode(Mode::Full);
-        harness.step_at(100, Event::Observed(Arc::new(seen)));
+        harness.observe(100, seen);
         assert_eq!(
             (harness.state().competing_autoscaler(), harness.state().mode()),
             (None, Mode::Full)
@@ -161,7 +161,7 @@ mod tests {
             if is_there {
                 node.labels.insert("eks.amazonaws.com/compute-type".into(), "auto".into());
             }
-            harness.step_at(second, Event::Observed(Arc::new(seen)));
+            harness.observe(second, seen);
             assert_eq!(
                 harness.state().mode(),
                 expected,

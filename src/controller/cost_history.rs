@@ -36,12 +36,10 @@ impl CostHistory {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::testing::controller::{ControllerHarness, at, world};
-    use crate::controller::{Event, Mode};
+    use crate::controller::Mode;
     use crate::plan::Plan;
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::testing::sample_plan;
 
     #[test]
@@ -49,7 +47,7 @@ mod tests {
         let mut harness = ControllerHarness::with_mode(Mode::Observe);
         for (second, hourly, errored) in [(10, 5, false), (20, 9, true), (30, 7, false)] {
             harness.modify(|state| state.planning.replan_at = at(second));
-            harness.step_at(second, Event::Observed(Arc::new(world(second))));
+            harness.observe(second, world(second));
             let mut plan = Plan { errored, ..sample_plan::plan() };
             plan.capacity.cost.hourly_before = MicroUsd(hourly);
             harness.finish_planning(second, plan);

@@ -146,10 +146,7 @@ mod tests {
     use super::*;
     use crate::apply::ports::{CallEffect, CordonOutcome};
     use crate::model::observed::CordonReason;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + seconds).expect("a time")
-    }
+    use crate::testing::controller::at;
 
     fn cordoned(instance: &str, error: Option<&str>) -> Event {
         let error = error.map(|reason| PortError {

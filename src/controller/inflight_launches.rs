@@ -276,17 +276,11 @@ fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::testing::controller::{self, ControllerHarness};
-    use crate::controller::{BlockedReason, Event, Signal};
+    use crate::controller::{BlockedReason, Event};
     use crate::plan::wire::WaveStep;
+    use crate::testing::controller::{self, ControllerHarness, at};
     use crate::testing::sample_plan;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + seconds).expect("a time")
-    }
 
     /// Returns a later plan with the same decisions.
     fn replanned(plan: &Plan, name: &str) -> Plan {
@@ -299,8 +293,7 @@ mod tests {
     fn with_other_decision(plan: &Plan) -> Plan {
         let mut plan = replanned(plan, "otherwise");
         let first = launch_digests(&plan).into_keys().next().expect("a launch");
-        let row = plan.resource_changes.iter_mut().find(|row| row.address == first);
-        let after = row.and_then(|row| row.change.after.as_mut()).expect("a node");
+        let after = plan.row_mut(&first).change.after.as_mut().expect("a node");
         after.zone = Some("us-east-1z".into());
         plan
     }
@@ -403,16 +396,14 @@ mod tests {
 
     #[test]
     fn plan_that_waits_for_launches_in_doubt_reports_it() {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Event::Signal(Signal::LeaseGained));
-        harness.load_state_and_branch();
-        harness.step_at(2, Event::Observed(Arc::new(controller::world(2))));
+        let mut harness = ControllerHarness::leading();
+        harness.observe(2, controller::world(2));
         let plan = sample_plan::plan();
         harness.modify(|state| {
             let persisted = state.persistence.loaded.as_mut().expect("recalled");
             persisted.in_doubt_launches.push(InDoubtLaunches {
                 unlisted: 1,
-                at: controller::at(2),
+                at: at(2),
                 ..in_doubt(&with_other_decision(&plan))
             });
         });
@@ -422,7 +413,7 @@ mod tests {
             harness.finish_planning(3, launches.clone());
         }
         let blocked = harness.state().status().plan.expect("planned").blocked;
-        let until = later(controller::at(2), EC2_VISIBILITY_MAX);
+        let until = later(at(2), EC2_VISIBILITY_MAX);
         assert!(!blocked.is_empty() && harness.state().applies.runs.is_empty(), "{blocked:?}");
         assert!(
             blocked.values().all(|by| by.reason == BlockedReason::LaunchInDoubt { until }),
@@ -432,9 +423,7 @@ mod tests {
 
     #[test]
     fn shown_instance_is_awaited_in_older_observations() {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Event::Signal(Signal::LeaseGained));
-        harness.load_state_and_branch();
+        let mut harness = ControllerHarness::leading();
         let plan = sample_plan::plan();
         let (plan_id, address) = (plan.capacity.plan_id.clone(), Address::from("ec2_instance.web"));
         harness.modify(|state| {
@@ -442,17 +431,17 @@ mod tests {
             let persisted = state.persistence.loaded.as_mut().expect("recalled");
             persisted.in_doubt_launches.push(InDoubtLaunches {
                 rows,
-                at: controller::at(2),
+                at: at(2),
                 ..in_doubt(&plan)
             });
         });
         let mut shows = controller::world(2);
         let mut young = crate::testing::world::managed_instance("i-young", "c");
-        young.launched_at = controller::at(0);
+        young.launched_at = at(0);
         young.tags.insert(tag::CHANGE.to_owned(), change_id(&plan_id, &address).to_string());
         shows.instances.insert(young.id.clone(), young);
         harness.modify(|state| state.planning.run = None);
-        harness.step_at(3, Event::Observed(Arc::new(shows.clone())));
+        harness.observe(3, shows.clone());
         let state = harness.state();
         assert!(
             state.persistence.loaded.as_ref().expect("recalled").in_doubt_launches.is_empty(),
@@ -461,12 +450,12 @@ mod tests {
         assert!(state.planning.run.is_some(), "the plan counts it");
         // Two observations that show it do not outweigh a late one.
         harness.modify(|state| state.planning.run = None);
-        harness.step_at(7, Event::Observed(Arc::new(shows.clone())));
+        harness.observe(7, shows.clone());
         harness.modify(|state| state.planning.run = None);
-        harness.step_at(9, Event::Observed(Arc::new(controller::world(9))));
+        harness.observe(9, controller::world(9));
         assert!(harness.state().planning.run.is_none(), "no plan is made without it");
-        harness.step_at(15, Event::Observed(Arc::new(Observed { taken_at: controller::at(15), ..shows })));
-        harness.modify(|state| state.planning.replan_at = controller::at(16));
+        harness.observe(15, Observed { taken_at: at(15), ..shows });
+        harness.modify(|state| state.planning.replan_at = at(16));
         harness.step_at(16, Event::Timer);
         assert!(harness.state().planning.run.is_some());
     }

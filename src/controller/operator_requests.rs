@@ -159,11 +159,11 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::gates::MASS_REMOVAL_BREAKER;
     use crate::controller::persisted_state::Quarantine;
     use crate::controller::{ApprovedBy, Event, PersistedState, Revision, Signal};
     use crate::model::desired::{AppliedBy, ApprovalRule};
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::testing::sample_plan;
 
     const HOUR: i64 = 3_600;
@@ -173,12 +173,7 @@ mod tests {
         let mut harness = ControllerHarness::started();
         harness.step_at(1, Event::Signal(Signal::LeaseGained));
         harness.step_at(1, Event::StateLoaded(Ok(Box::<PersistedState>::default())));
-        harness.modify(|state| {
-            let mut revision =
-                Revision::clone(state.revisions.served.as_ref().expect("it was read"));
-            revision.controller.approval = ApprovalRule::Digest;
-            state.revisions.served = Some(Arc::new(revision));
-        });
+        harness.edit_revision(|revision| revision.controller.approval = ApprovalRule::Digest);
         harness
     }
 
@@ -198,13 +193,12 @@ mod tests {
 
     /// Finishes planning with a launch plan of that digest.
     fn plan_with_digest(harness: &mut ControllerHarness, seconds: i64, digest: &str) {
-        harness.step_at(seconds, Event::Observed(Arc::new(world(seconds))));
+        harness.observe(seconds, world(seconds));
         if harness.state().planning.run.is_none() {
             harness.modify(|state| state.planning.replan_at = at(seconds));
             harness.step_at(seconds, Event::Timer);
         }
-        let mut plan = Plan { applyable: true, ..sample_plan::plan() };
-        plan.capacity.waves.retain(|wave| wave.step == crate::plan::wire::WaveStep::Launch);
+        let mut plan = sample_plan::plan().only(crate::plan::wire::WaveStep::Launch);
         plan.capacity.digest = digest.into();
         harness.finish_planning(seconds, plan.clone());
         // Plans that started before a read or a request do not count.
@@ -236,7 +230,7 @@ mod tests {
         for end in ends {
             let mut harness = controller_awaiting_approval();
             send_request(&mut harness, 11, break_glass_until(40));
-            harness.step_at(12, Event::Observed(Arc::new(world(12))));
+            harness.observe(12, world(12));
             end(&mut harness);
             assert_eq!(approval_of_planned(&mut harness, 41), None);
             assert_eq!(harness.state().status().break_glass, None);
@@ -308,7 +302,7 @@ mod tests {
     fn only_planned_removals_can_be_confirmed() {
         let mut harness = controller_awaiting_approval();
         approval_of_planned(&mut harness, 10);
-        let whole = Plan { applyable: true, ..sample_plan::plan() };
+        let whole = sample_plan::plan();
         let known = retired_rows(&whole).find_map(instance_of).expect("a removal");
         let persisted = whole.resource_changes.iter().filter_map(instance_of);
         let persisted: Vec<InstanceId> = persisted
@@ -346,7 +340,7 @@ mod tests {
     fn mass_removal_reset_approves_only_the_named_plan() {
         let mut harness = controller_awaiting_approval();
         approval_of_planned(&mut harness, 10);
-        let whole = Plan { applyable: true, ..sample_plan::plan() };
+        let whole = sample_plan::plan();
         let digest = whole.capacity.digest.clone();
         assert!(unreplaced_removals(&whole) > 0, "it removes something");
         harness.modify(|state| {

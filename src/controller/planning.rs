@@ -260,10 +260,9 @@ impl ControllerState {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::{Event, PersistedState, Signal};
     use crate::model::observed::{NodeClassField, UnresolvedTerm};
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::testing::sample_plan;
 
     /// Makes a plan that keeps every instance, from an observation with failed image lookups.
@@ -275,7 +274,7 @@ mod tests {
         };
         world.resolved.unread = unread.iter().map(denied).collect();
         harness.modify(|state| state.planning.run = None);
-        harness.step_at(seconds, Event::Observed(Arc::new(world)));
+        harness.observe(seconds, world);
         harness.modify(|state| state.planning.replan_at = at(seconds));
         harness.step_at(seconds, Event::Timer);
         let mut plan = sample_plan::plan();

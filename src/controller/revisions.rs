@@ -291,11 +291,10 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::controller::{Event, PersistedState, PlanScope, Signal};
     use crate::model::desired::Mode;
-    use crate::plan::Plan;
     use crate::plan::wire::WaveStep;
+    use crate::testing::controller::{ControllerHarness, at, world};
     use crate::testing::sample_plan;
 
     /// Moves the branch to a revision that CI applies.
@@ -396,7 +395,7 @@ mod tests {
     /// Adds pending pods, and returns the scope of the plan for them.
     fn planned_scope(harness: &mut ControllerHarness, seconds: i64) -> Option<PlanScope> {
         harness.modify(|state| state.planning.run = None);
-        harness.step_at(seconds, Event::Observed(Arc::new(world(seconds))));
+        harness.observe(seconds, world(seconds));
         harness.modify(|state| state.planning.replan_at = at(seconds));
         harness.step_at(seconds, Event::Timer);
         harness.state().planning.run.as_ref().map(|planning| planning.scope.clone())
@@ -423,8 +422,7 @@ mod tests {
             let why = repository.waiting.map(|(_, why)| why).unwrap_or_default();
             assert!(why.contains("commit 3") && why.contains("no route"), "{why}");
             // Its launches start.
-            let mut launches = Plan { applyable: true, ..sample_plan::plan() };
-            launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+            let launches = sample_plan::plan().only(WaveStep::Launch);
             harness.finish_planning(402, launches);
             let waits = |harness: &ControllerHarness| {
                 let mut runs = harness.state().applies.runs.values();
@@ -467,8 +465,8 @@ mod tests {
             assert_eq!(!state.observation.is_sufficient(), awaited, "{known}");
             assert_eq!(state.planning.run.is_none(), awaited, "{known}");
         }
-        harness.step_at(6, Event::Observed(Arc::new(world(6))));
-        harness.step_at(6, Event::Observed(Arc::new(world(6))));
+        harness.observe(6, world(6));
+        harness.observe(6, world(6));
         assert!(harness.state().planning.run.is_some());
     }
 

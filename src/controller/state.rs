@@ -92,6 +92,11 @@ impl ControllerState {
         self.planning.run.as_ref().map(|run| run.ticket)
     }
 
+    /// Returns the served revision.
+    pub(crate) fn served_revision(&mut self) -> &mut super::Revision {
+        Arc::make_mut(self.revisions.served.as_mut().expect("a served revision"))
+    }
+
     /// Returns true while the state is being saved.
     pub(crate) fn is_saving(&self) -> bool {
         self.persistence.is_saving()

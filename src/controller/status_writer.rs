@@ -264,7 +264,7 @@ mod tests {
         plan.capacity.digest = format!("sha256:{digest}").into();
         let since = plan.timestamp;
         let plan = PublishedPlan { plan: Arc::new(plan), since, blocked: BTreeMap::new() };
-        Status { is_leader: true, plan: Some(plan), ..crate::testing::status::initial_status() }
+        Status { is_leader: true, plan: Some(plan), ..crate::testing::controller::initial_status() }
     }
 
     fn never_current() -> Json {

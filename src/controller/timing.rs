@@ -201,15 +201,14 @@ mod tests {
     use super::*;
     use crate::apply::{ApplyStatus, Receipt};
     use crate::controller::event::TerminateOutcome;
-    use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
     use crate::controller::{
         Event as Heard, InterruptionMessage, LaunchRecord, MessageKind, PersistedState, Signal,
     };
     use crate::model::ids::Address;
-    use crate::testing::world::pod;
-    use crate::plan::Plan;
     use crate::plan::wire::WaveStep;
+    use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
     use crate::testing::sample_plan;
+    use crate::testing::world::pod;
 
     /// Returns the number of measurements, and their sum.
     fn measured(harness: &ControllerHarness, name: &str) -> (u64, Duration) {
@@ -223,24 +222,13 @@ mod tests {
         (1, Duration::from_secs(seconds))
     }
 
-    /// Returns a scenario in which the controller leads.
-    fn leads() -> ControllerHarness {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Heard::Signal(Signal::LeaseGained));
-        harness.load_state_and_branch();
-        harness
-    }
-
     fn observe(harness: &mut ControllerHarness, seconds: i64, world: Observed) {
-        harness.step_at(
-            seconds,
-            Heard::Observed(Arc::new(Observed { taken_at: at(seconds), ..world })),
-        );
+        harness.observe(seconds, Observed { taken_at: at(seconds), ..world });
     }
 
     #[test]
     fn only_pending_pods_are_timed_until_bound() {
-        let mut harness = leads();
+        let mut harness = ControllerHarness::leading();
         let with = |node: Option<&str>| {
             let mut world = world(0);
             let waits = Pod { created_at: at(-3), node: node.map(Into::into), ..pod("waits") };
@@ -257,7 +245,7 @@ mod tests {
 
     #[test]
     fn readiness_is_timed_from_launch_to_observation() {
-        let mut harness = leads();
+        let mut harness = ControllerHarness::leading();
         let launch = |instance: &str, from_start| LaunchRecord {
             instance: instance.into(),
             pool: "web".into(),
@@ -284,7 +272,7 @@ mod tests {
 
     /// Returns a scenario that carries out a plan to remove `i-1`.
     fn removes() -> (ControllerHarness, Ticket, Address) {
-        let mut harness = leads();
+        let mut harness = ControllerHarness::leading();
         harness.modify(|state| {
             let head = Arc::make_mut(state.revisions.served.as_mut().expect("read"));
             head.controller.removal_delay = SignedDuration::ZERO;
@@ -336,7 +324,7 @@ mod tests {
 
     #[test]
     fn reads_plans_messages_and_launches_are_timed() {
-        let mut harness = leads();
+        let mut harness = ControllerHarness::leading();
         harness.step_at(2, Heard::Signal(Signal::PodPending));
         let message = InterruptionMessage {
             receipt: "r".to_owned(),
@@ -353,8 +341,7 @@ mod tests {
         observe(&mut harness, 4, world(4));
         let took = took + at(4).duration_since(began).unsigned_abs();
         assert_eq!(measured(&harness, "read.cluster"), (reads + 1, took));
-        let mut launches = Plan { applyable: true, ..sample_plan::plan() };
-        launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        let launches = sample_plan::plan().only(WaveStep::Launch);
         harness.finish_planning(6, launches.clone());
         if harness.state().planning.run.is_some() {
             harness.finish_planning(6, launches);
@@ -367,7 +354,7 @@ mod tests {
 
     #[test]
     fn repeated_termination_is_timed_once() {
-        let mut harness = leads();
+        let mut harness = ControllerHarness::leading();
         observe(&mut harness, 2, world(2));
         harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
         for seconds in [10, 11] {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::claims::Claims;
 use super::live_pods::LivePods;
 use super::pod_volume::{TopologySource, VolumeProblem};
 use super::scaling_decision::{ScalingContext, ScalingDecision};
 use super::shape::{ShapeContext, pod_shape};
+use super::volume_claims::Claims;
 use super::{
     ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, DemandQuery, PodGroup, PodShape,
-    Sizing, admission, capacity_buffer, fargate, replica_partitions, scaling_decision, vertical,
+    Sizing, admission, capacity_buffer, fargate, replica_partitions, scaling_decision, vpa,
 };
 use crate::model::desired::{
     Desired, Problem, Scale, Scaler, ScalerRule, Severity, Unresolved, Workload,
@@ -257,7 +257,7 @@ impl DeclaredWorkloads<'_> {
     /// the requests.
     fn with_vertical_sizing<'w>(&mut self, workload: &'w Workload) -> (Cow<'w, Workload>, bool) {
         let ScalingContext { desired, observed, .. } = self.decisions;
-        let mut all = vertical::scalers_for(&desired.vertical_scalers, &workload.id);
+        let mut all = vpa::scalers_for(&desired.vertical_scalers, &workload.id);
         let Some(vertical) = all.next() else { return (Cow::Borrowed(workload), false) };
         if let Some(second) = all.next() {
             self.demand.problems.push(Problem {
@@ -271,11 +271,11 @@ impl DeclaredWorkloads<'_> {
                 hint: Some("keep one of the two".to_owned()),
             });
         }
-        let vertical::TemplateSizing { template, because, is_applied } = vertical::resize_template(
+        let vpa::TemplateSizing { template, because, is_applied } = vpa::resize_template(
             vertical,
             workload,
             &observed.scaling,
-            vertical::ranges(desired, workload),
+            vpa::ranges(desired, workload),
         );
         let (autoscaler, origin) = (vertical.object.clone(), vertical.origin.clone());
         let sizing = Sizing { autoscaler, origin, because, applied: is_applied };

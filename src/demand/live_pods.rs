@@ -260,11 +260,11 @@ mod tests {
         let scale = if is_daemon { Scale::PerNode } else { Scale::Replicas(2) };
         scenario.declare(id.clone(), scale, PodTemplate::clone(&requesting(500)));
         for cpu in pods {
+            let template = format!("pod-{cpu}");
+            scenario.observed.templates.insert(template.clone(), requesting(*cpu));
             scenario.bind("n1".into());
-            let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
-            pod.owner = Some(id.clone());
-            pod.template = format!("pod-{cpu}");
-            scenario.observed.templates.insert(pod.template.clone(), requesting(*cpu));
+            let pod = scenario.last_pod();
+            (pod.owner, pod.template) = (Some(id.clone()), template);
         }
         if let Some(cpu) = controller {
             scenario.observed.templates.insert("controller".into(), requesting(cpu));

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::claims::Claims;
 use super::pod_volume::{Sharing, VolumeProblem};
 use super::shape::Unsupported;
+use super::volume_claims::Claims;
 use super::{Demand, PodGroup, PodShape, ReplicaPartition};
 use crate::model::ids::{NodeName, WorkloadKind};
 use crate::model::observed::Pod;

@@ -5,9 +5,9 @@
 
 use jiff::Timestamp;
 
+use super::cluster_proportional::{ClusterSize, bounds, replicas};
 use super::live_pods::LivePods;
-use super::proportional::{ClusterSize, bounds, replicas};
-use super::{Counts, Decider, DemandQuery, event_driven, horizontal, jobs};
+use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
 use crate::model::desired::{
     Desired, EventDriven, Horizontal, PauseMode, Problem, Scale, Scaler, ScalerRule, ScalingRules,
     SelectPolicy, Severity, Unresolved, Workload,
@@ -182,16 +182,16 @@ impl ScalingContext<'_> {
         let until = at.checked_add(lead).unwrap_or(at);
         // The result of a scaling formula is unknown, so windows do not raise the floor.
         let mut floor = if rule.has_formula {
-            event_driven::idle_replicas(rule)
+            keda::idle_replicas(rule)
         } else {
-            event_driven::max_declared_within(rule, at, until)
+            keda::max_declared_within(rule, at, until)
         };
         if let Some(fallback) = rule.fallback.filter(|_| events.is_some_and(|e| e.in_fallback)) {
             floor = floor.max(fallback.replicas.min(rule.max));
         }
-        let is_foreseeable = event_driven::is_foreseeable(rule);
-        let highest = if is_foreseeable { event_driven::max_declared(rule) } else { rule.max };
-        let stabilized = event_driven::stabilized_replicas(rule, at).max(floor);
+        let is_foreseeable = keda::is_foreseeable(rule);
+        let highest = if is_foreseeable { keda::max_declared(rule) } else { rule.max };
+        let stabilized = keda::stabilized_replicas(rule, at).max(floor);
         let (live, source) = match known.filter(|_| !(is_forecast && is_foreseeable)) {
             Some(known) => (known.max(floor), format!("{known} pods run")),
             None => (stabilized, "by its windows alone".to_owned()),
@@ -243,7 +243,7 @@ fn horizontal_range(
     seen: Option<&LiveHorizontal>,
 ) -> ReplicaRange {
     let bounds = (rule.min, rule.max);
-    let step = seen.and_then(|seen| horizontal::next_step(rule, seen));
+    let step = seen.and_then(|seen| hpa::next_step(rule, seen));
     let Some(live) = known.max(seen.map(|s| s.current_replicas.max(s.desired_replicas))) else {
         // `spec.replicas` is an estimate that a delivery may reset. A change of it does not change
         // the required capacity.
@@ -267,7 +267,7 @@ fn horizontal_range(
             format!("{live} pods run, and {} changes nothing", step.metric)
         }
         (Some(step), true) => {
-            let horizontal::ScalingStep { count, wanted, metric } = step;
+            let hpa::ScalingStep { count, wanted, metric } = step;
             format!("{live} pods run; {metric} asks for {wanted}, next step {count}")
         }
         (None, true) => format!("{live} pods run; none of its metrics is known"),
@@ -289,7 +289,7 @@ fn bounds_by_behavior(rule: &Horizontal, runs: u32) -> (u32, u32) {
 /// Describes the cron windows of `rule` and its other triggers.
 fn describe_windows(rule: &EventDriven, at: Timestamp, until: Timestamp) -> String {
     let mut parts = Vec::new();
-    let active = rule.crons.iter().filter(|cron| event_driven::is_active_at(cron, at));
+    let active = rule.crons.iter().filter(|cron| keda::is_active_at(cron, at));
     parts.extend(active.map(|cron| {
         format!(
             "the window {} to {} wants {}",
@@ -299,7 +299,7 @@ fn describe_windows(rule: &EventDriven, at: Timestamp, until: Timestamp) -> Stri
         )
     }));
     let coming =
-        rule.crons.iter().filter(|cron| !event_driven::is_active_at(cron, at)).filter_map(|cron| {
+        rule.crons.iter().filter(|cron| !keda::is_active_at(cron, at)).filter_map(|cron| {
             let start = cron.start.next_after(at).filter(|start| *start <= until)?;
             Some(format!("{} are wanted from {start}", cron.desired))
         });

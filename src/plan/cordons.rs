@@ -110,8 +110,7 @@ mod tests {
         row.change.before.as_mut().expect("a deletion has a state before").instance_id =
             Some("i-1".into());
         let address = row.address.clone();
-        let explain = plan.capacity.explain.iter_mut().find(|row| row.address == address);
-        explain.expect("explained").reason = match because {
+        plan.explain_mut(&address).reason = match because {
             Some(because) => Reason::Keep { because },
             None => Reason::Retire { because: RetireReason::Requested },
         };

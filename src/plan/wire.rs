@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 mod base;
 mod cost;
 mod explain;
+mod open_enums;
 mod pods;
 mod rows;
-mod words;
 
 pub use base::{
     Base, BaseWorld, ComparedWorkload, Comparison, Condition, Guard, JudgedBy, Precondition,
@@ -24,12 +24,12 @@ pub use cost::{
     CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, FargateBill, FargateCost,
 };
 pub use explain::{AlternativesRow, ExplainRow, PodCounts, Reason};
+pub use open_enums::{CheckSeverity, CheckStatus, DiagnosticSeverity, PlacementMode};
 pub use pods::{
     DaemonRow, DemandRow, DisruptionBudgetRow, EvictionRow, FargateRow, ModeRow, Placement,
     PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
 };
 pub use rows::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, ResourceKind};
-pub use words::{CheckSeverity, CheckStatus, DiagnosticSeverity, PlacementMode};
 
 // Views read only this form, so it re-exports the types of other modules that it contains.
 pub use crate::demand::{Counts, Decider, DemandMode, Sizing};

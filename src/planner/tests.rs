@@ -39,7 +39,7 @@ fn plan_warns_only_of_stale_fleetwright_cordons() {
         (Some("drain"), false, None),
         (None, true, None),
     ] {
-        let node = scenario.observed.nodes.values_mut().next().expect("one node");
+        let node = scenario.node();
         node.unschedulable = unschedulable;
         let mark = mark
             .map(|mark| (crate::model::observed::CORDONED_ANNOTATION.to_owned(), mark.to_owned()));
@@ -107,7 +107,8 @@ fn plan_after_an_apply_has_no_changes() {
 #[test]
 fn plan_bytes_do_not_depend_on_worker_count() {
     for (cpu, memory, walk) in [(0, 1024, [12, 5]), (700, 300, [60, 20]), (1_900, 900, [9, 31])] {
-        let mut scenario = Scenario::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], cpu, memory);
+        let mut scenario =
+            Scenario::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], cpu, memory);
         for replicas in walk {
             scenario.scale(replicas);
             let bytes = [None, NonZero::new(1), NonZero::new(2), NonZero::new(5)].map(|workers| {
@@ -283,7 +284,7 @@ fn launches_beyond_quota_are_planned_with_a_warning() {
 fn node_of_unknown_price_is_counted_once() {
     let mut scenario = workshop();
     scenario.step(5);
-    let node = scenario.observed.nodes.values_mut().next().expect("a launched node");
+    let node = scenario.node();
     node.instance = None;
     let plan = scenario.plan();
     assert_eq!(plan.capacity.cost.unpriced, 1);

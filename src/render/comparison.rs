@@ -122,8 +122,8 @@ mod tests {
     use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
     use crate::plan::Plan;
     use crate::plan::wire::{Amount, CheckStatus, DiagnosticSeverity};
-    use crate::testing::sample_plan::plan;
     use crate::render::text_page::TextStyle;
+    use crate::testing::sample_plan::plan;
 
     /// Returns a plan with one caused, one pending and one withdrawn change.
     fn compared() -> Plan {

@@ -1,8 +1,8 @@
-use crate::testing::sample_plan::{hostile, hostile_at, nothing, plan};
 use super::*;
 use crate::plan::wire::{
     Check, CheckStatus, Completeness, Diagnostic, DiagnosticSeverity, Sizing, UnresolvedRow,
 };
+use crate::testing::sample_plan::{hostile, hostile_at, nothing, plan};
 
 fn view(plan: &Plan, verbosity: Verbosity) -> String {
     text(plan, &TextStyle { verbosity, width: 150, ..TextStyle::default() })

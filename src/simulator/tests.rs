@@ -4,10 +4,6 @@ mod files;
 
 use jiff::SignedDuration;
 
-use crate::testing::pods::{no_schedule, topology_spread};
-use crate::testing::simulator::{
-    self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
-};
 use super::*;
 use crate::apply::observation::observe;
 use crate::apply::ports::{
@@ -18,6 +14,10 @@ use crate::model::observed::{
     CordonReason, InstanceState, Node, PodPhase, read_world, write_world,
 };
 use crate::model::requirement::key;
+use crate::testing::pods::{no_schedule, topology_spread};
+use crate::testing::simulator::{
+    self, cluster, genesis, id, launch, pods, request, run, shapes, start, template, world,
+};
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 
@@ -78,8 +78,7 @@ fn removed_node_wakes_the_scheduler() {
 #[test]
 fn instance_boot_follows_its_delays() {
     let world = world();
-    let startup =
-        no_schedule("agent/not-ready", "");
+    let startup = no_schedule("agent/not-ready", "");
     let id = launch(&world, &LaunchRequest { startup_taints: vec![startup], ..request("a") });
     let state = || world.observed().instances[&id].state;
     assert_eq!(state(), InstanceState::Pending, "nothing happens without time passing");
@@ -345,8 +344,7 @@ fn daemons_run_on_every_node_that_admits_them() {
     let world = world();
     let mut delivery = Delivery::default().with(WorkloadKind::DaemonSet, "agent", 0, 100);
     launch(&world, &request("a"));
-    let dedicated =
-        no_schedule("dedicated", "x");
+    let dedicated = no_schedule("dedicated", "x");
     launch(&world, &LaunchRequest { taints: vec![dedicated], ..request("b") });
     deliver(&world, &delivery);
     settle(&world);

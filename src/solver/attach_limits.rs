@@ -175,7 +175,8 @@ mod tests {
             at: scenario.observed.taken_at,
         };
         let mut offers = Offers::new(&supply, &[], shapes);
-        let rules = VolumeLimits::new(&scenario.desired, &scenario.observed, &scenario.catalog, &demand);
+        let rules =
+            VolumeLimits::new(&scenario.desired, &scenario.observed, &scenario.catalog, &demand);
         rules.limit_offers(&mut offers.list);
         let limit = |offer: &Offer| offer.room.extended(&attach_resource(driver));
         offers.list.iter().map(|o| (o.node.instance_type.to_string(), limit(o))).collect()

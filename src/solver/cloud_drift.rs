@@ -301,14 +301,18 @@ mod tests {
             warning.message
         );
         scenario.desired.pools.clear();
-        assert_eq!(unresolved_selectors(&scenario.desired, &scenario.observed), [], "no pool uses it");
+        assert_eq!(
+            unresolved_selectors(&scenario.desired, &scenario.observed),
+            [],
+            "no pool uses it"
+        );
     }
 
     #[test]
     fn withdrawn_offering_is_replaced_if_ec2_lists_offerings() {
         let mut scenario = Scenario::new(&["m5.large", "m4.large"], 500, 512);
         scenario.step(1);
-        let launched = scenario.observed.instances.values_mut().next().expect("launched");
+        let launched = scenario.instance();
         launched.launched_at -= OFFERINGS_AGE_MAX * 2;
         let instance = launched.clone();
         let Instance { instance_type: kind, zone, .. } = &instance;
@@ -335,7 +339,8 @@ mod tests {
         let reserved = Instance { capacity_type: CapacityType::Reserved, ..instance.clone() };
         let young = Instance { launched_at: scenario.observed.taken_at, ..instance };
         for stays in [reserved, young] {
-            let found = detect_cloud_drift(&stays, &node_class(), &scenario.catalog, &scenario.observed);
+            let found =
+                detect_cloud_drift(&stays, &node_class(), &scenario.catalog, &scenario.observed);
             assert!(found.is_none(), "{found:?}");
         }
     }

@@ -173,7 +173,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::pod::TaintEffect;
+    use crate::testing::pods::no_schedule;
     use crate::testing::{Scenario, node_class, pool};
 
     fn with(class: &NodeClass, field: &str, digest: &str) -> NodeClass {
@@ -182,17 +182,13 @@ mod tests {
         NodeClass { spec_digests: Arc::new(digests), ..class.clone() }
     }
 
-    fn taint(key: &str) -> Taint {
-        Taint { key: key.into(), value: "".into(), effect: TaintEffect::NoSchedule }
-    }
-
     #[test]
     fn drift_names_the_changed_fields() {
         let (pool, class) = (pool(), node_class());
         let running = spec_digest(&pool, &class);
         assert!(running.len() <= 256, "the most that a tag holds");
         let class_name = &class.name;
-        let tainted = Pool { taints: vec![taint("team")], ..pool.clone() };
+        let tainted = Pool { taints: vec![no_schedule("team", "")], ..pool.clone() };
         let labelled = Pool {
             labels: [crate::model::requirement::label("team", "a")].into(),
             ..tainted.clone()
@@ -243,11 +239,11 @@ mod tests {
         };
         assert_eq!(drift_with(&|_, _, _, _| ()), None);
         assert_eq!(
-            drift_with(&|_, _, pool, _| pool.taints.push(taint("team"))),
+            drift_with(&|_, _, pool, _| pool.taints.push(no_schedule("team", ""))),
             said("taint team", "absent", "team=:NoSchedule")
         );
         assert_eq!(
-            drift_with(&|node, _, _, _| node.taints.push(taint("mine"))),
+            drift_with(&|node, _, _, _| node.taints.push(no_schedule("mine", ""))),
             said("taint mine", "mine=:NoSchedule", "none")
         );
         assert_eq!(
@@ -265,7 +261,11 @@ mod tests {
             "no class declares it"
         );
         for key in ["node.kubernetes.io/unschedulable", "node.kubernetes.io/disk-pressure"] {
-            assert_eq!(drift_with(&|node, _, _, _| node.taints.push(taint(key))), None, "{key}");
+            assert_eq!(
+                drift_with(&|node, _, _, _| node.taints.push(no_schedule(key, ""))),
+                None,
+                "{key}"
+            );
         }
     }
 }

@@ -194,9 +194,9 @@ fn is_initialized(node: &Node, pool: &Pool) -> bool {
 mod tests {
     use super::*;
     use crate::catalog::Catalog;
-    use crate::model::pod::TaintEffect;
     use crate::model::units::Bytes;
     use crate::testing::Scenario;
+    use crate::testing::pods::no_schedule;
 
     /// Returns the memory of an m5.large in MiB once one runs in a world that `change` altered.
     fn learned(change: impl FnOnce(&mut Scenario)) -> i64 {
@@ -204,7 +204,7 @@ mod tests {
         scenario.scale(1);
         let solution = scenario.solve();
         scenario.carry_out(&solution);
-        let node = scenario.observed.nodes.values_mut().next().expect("launched");
+        let node = scenario.node();
         node.allocatable.memory = Bytes::mib(7000);
         change(&mut scenario);
         let Scenario { desired, observed, catalog, .. } = scenario;
@@ -222,8 +222,8 @@ mod tests {
         scenario.scale(1);
         let solution = scenario.solve();
         scenario.carry_out(&solution);
-        node(&mut scenario).allocatable.memory = Bytes::mib(7000);
-        node(&mut scenario).allocatable.extended.insert("example.com/dongle".into(), 1);
+        scenario.node().allocatable.memory = Bytes::mib(7000);
+        scenario.node().allocatable.extended.insert("example.com/dongle".into(), 1);
         let memory = |scenario: &Scenario| {
             let measured = measured_resources(&scenario.desired, &scenario.observed);
             let catalog = Catalog { measured, ..scenario.catalog.clone() };
@@ -242,13 +242,13 @@ mod tests {
             scenario.desired.learned_nodes
         );
         // A smaller report replaces a larger one.
-        node(&mut scenario).allocatable.memory = Bytes::mib(6990);
+        scenario.node().allocatable.memory = Bytes::mib(6990);
         assert_eq!(
             learned_nodes(&scenario.desired, &scenario.observed)[0].allocatable.memory,
             Bytes::mib(6990)
         );
         // A stored report does not hide a device plugin that is newer.
-        node(&mut scenario).allocatable.extended.insert("example.com/other".into(), 1);
+        scenario.node().allocatable.extended.insert("example.com/other".into(), 1);
         assert_eq!(memory(&scenario).1, report.1 + 1);
         scenario.observed.nodes.clear();
         assert_eq!(memory(&scenario), report);
@@ -257,36 +257,27 @@ mod tests {
             scenario.desired.learned_nodes,
             "the stored report stays"
         );
-        let class = scenario.desired.node_classes.values_mut().next().expect("one class");
+        let class = scenario.node_class();
         class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
         assert_eq!(memory(&scenario).0, 6903, "another image, other user data");
         assert_eq!(learned_nodes(&scenario.desired, &scenario.observed), []);
     }
 
-    fn node(scenario: &mut Scenario) -> &mut Node {
-        scenario.observed.nodes.values_mut().next().expect("launched")
-    }
-
-    fn taint(key: &str) -> Taint {
-        Taint { key: key.into(), value: "".into(), effect: TaintEffect::NoSchedule }
-    }
-
     #[test]
     fn only_initialized_managed_nodes_as_declared_are_learned_from() {
         assert_eq!(learned(|_| ()), 7000);
-        assert_eq!(learned(|s| node(s).ready = false), 6903, "it is not Ready");
+        assert_eq!(learned(|s| s.node().ready = false), 6903, "it is not Ready");
         assert_eq!(
-            learned(|s| node(s).taints.push(taint("team"))),
+            learned(|s| s.node().taints.push(no_schedule("team", ""))),
             7000,
             "taints of its pool stay"
         );
         for key in ["node.cloudprovider.kubernetes.io/uninitialized", "readiness.k8s.io/network"] {
-            assert_eq!(learned(|s| node(s).taints.push(taint(key))), 6903, "{key}");
+            assert_eq!(learned(|s| s.node().taints.push(no_schedule(key, ""))), 6903, "{key}");
         }
         let starting = |scenario: &mut Scenario| {
-            let pool = scenario.desired.pools.values_mut().next().expect("one pool");
-            pool.startup_taints.push(taint("cilium"));
-            node(scenario).taints.push(taint("cilium"));
+            scenario.pool().startup_taints.push(no_schedule("cilium", ""));
+            scenario.node().taints.push(no_schedule("cilium", ""));
             let Scenario { desired, observed, .. } = scenario;
             let pool = desired.pools.values().next().expect("one pool");
             let class = desired.node_classes.values().next().expect("one class");
@@ -300,13 +291,13 @@ mod tests {
             ("it was launched with another specification", tag::SPEC, "v1:00"),
         ] {
             let change = |scenario: &mut Scenario| {
-                let instance = scenario.observed.instances.values_mut().next().expect("launched");
+                let instance = scenario.instance();
                 instance.tags.insert(tag.to_owned(), value.to_owned());
             };
             assert_eq!(learned(change), 6903, "{rule}");
         }
         let changed = |scenario: &mut Scenario| {
-            let class = scenario.desired.node_classes.values_mut().next().expect("one class");
+            let class = scenario.node_class();
             class.spec_digests = BTreeMap::from([("userData".to_owned(), "changed".into())]).into();
         };
         assert_eq!(learned(changed), 6903, "another image, other user data");

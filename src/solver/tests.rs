@@ -29,7 +29,7 @@ fn provisioner_sequence_never_costs_more_than_karpenter() {
 fn limits_are_reached_but_never_exceeded() {
     let mut scenario = Scenario::new(&["m5.xlarge"], 1000, 0);
     scenario.scale(9);
-    let pool = scenario.desired.pools.values_mut().next().expect("a pool");
+    let pool = scenario.pool();
     pool.limits.resources = [("cpu".into(), 8_000)].into();
     let target = scenario.solve().target;
     assert_eq!(target.launches.len(), 2);
@@ -67,7 +67,8 @@ fn new_nodes_spread_over_zones_of_the_same_price() {
 #[test]
 fn lower_bound_never_exceeds_the_packing() {
     for replicas in [1, 2, 3, 5, 8, 13, 21, 100, 1000] {
-        let mut scenario = Scenario::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 333, 700);
+        let mut scenario =
+            Scenario::new(&["c5.large", "m5.large", "r5.large", "m5.xlarge"], 333, 700);
         scenario.scale(replicas);
         let target = scenario.solve().target;
         assert!(

@@ -16,7 +16,7 @@ use crate::apply::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Rep
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::model::observed::{CordonReason, Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::requirement::{key, label};
-use crate::plan::wire::{Amount, Condition, NodeState, ResourceChange, WaveStep};
+use crate::plan::wire::{Action, Amount, Condition, NodeState, ResourceChange, WaveStep};
 use crate::plan::{PinnedPlan, Plan, change_id};
 use crate::simulator::{Delivery, World};
 
@@ -101,11 +101,18 @@ pub(crate) fn plan(world: &World) -> Plan {
         ])
         .with_wave(WaveStep::Launch, ["1", "2", "3"].map(address))
         .with_wave(WaveStep::Retire, ["0", "1"].map(address))
-        .with_precondition(
-            address("0"),
-            Condition::ReplicasAtMost { workload: api, replicas: 6 },
-        );
+        .with_precondition(address("0"), Condition::ReplicasAtMost { workload: api, replicas: 6 });
     (plan.capacity.digest, plan.capacity.plan_id) = ("sha256:1".into(), "plan-1".into());
+    plan
+}
+
+/// Returns [`plan`] without its retirements.
+pub(crate) fn without_retirements(plan: Plan) -> Plan {
+    let mut plan = plan.only(WaveStep::Launch);
+    for row in &mut plan.resource_changes[..2] {
+        row.change.actions = vec![Action::NoOp];
+    }
+    plan.capacity.waves[0].addresses.retain(|one| *one != address("1"));
     plan
 }
 
@@ -140,6 +147,11 @@ pub(crate) fn settings() -> ApplySettings<'static> {
     ApplySettings::new(cluster(), &UnchangedReplan)
 }
 
+/// Returns one value as all ports.
+pub(crate) fn all<P>(ports: &P) -> Ports<'_, P, P, P> {
+    Ports { cloud: ports, cluster: ports, clock: ports }
+}
+
 /// Applies a plan through `ports`. Returns the result and the events.
 pub(crate) fn apply_over<P: Cloud + Cluster + Clock>(
     plan: &Plan,
@@ -148,9 +160,8 @@ pub(crate) fn apply_over<P: Cloud + Cluster + Clock>(
 ) -> (Result<Receipt, ApplyError>, Vec<Event>) {
     let mut events = Vec::new();
     let result = {
-        let ports = Ports { cloud: ports, cluster: ports, clock: ports };
         let mut report = |event: &Event| events.push(event.clone());
-        run(apply(plan, &ports, settings, &mut report))
+        run(apply(plan, &all(ports), settings, &mut report))
     };
     (result, events)
 }
@@ -213,10 +224,10 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) lag: SignedDuration,
     /// Time until which every node has an attached volume.
     pub(crate) attached_until: Timestamp,
-    /// True if reads show all instances without tags.
-    pub(crate) hides_tags: Cell<bool>,
-    /// Edit of each list of Kubernetes objects.
-    pub(crate) edit_objects: Cell<fn(&mut ClusterObjects)>,
+    /// Edit of each read of the account, which fails with its error.
+    pub(crate) edit_inventory: Cell<fn(&mut CloudInventory) -> Result<(), PortError>>,
+    /// Edit of each read of all Kubernetes objects, which fails with its error.
+    pub(crate) edit_objects: Cell<fn(&mut ClusterObjects) -> Result<(), PortError>>,
     /// Number of reads of all Kubernetes objects.
     pub(crate) reads: Cell<usize>,
     /// Callback before a node is cordoned or uncordoned.
@@ -226,6 +237,11 @@ pub(crate) struct FaultyPorts<'w> {
 }
 
 impl<'w> FaultyPorts<'w> {
+    /// Returns ports whose writes do not fail.
+    pub(crate) fn without_fault(world: &'w World) -> Self {
+        Self::new(world, usize::MAX, Fault::FailBefore)
+    }
+
     pub(crate) fn new(world: &'w World, at: usize, fault: Fault) -> Self {
         Self {
             world,
@@ -234,8 +250,8 @@ impl<'w> FaultyPorts<'w> {
             calls: Cell::new(0),
             lag: SignedDuration::ZERO,
             attached_until: Timestamp::MIN,
-            hides_tags: Cell::new(false),
-            edit_objects: Cell::new(|_| {}),
+            edit_inventory: Cell::new(|_| Ok(())),
+            edit_objects: Cell::new(|_| Ok(())),
             reads: Cell::new(0),
             before_cordon: None,
             before_node_read: None,
@@ -272,9 +288,7 @@ impl Cloud for FaultyPorts<'_> {
     async fn holdings(&self) -> Result<CloudInventory, PortError> {
         let mut holdings = self.world.holdings().await?;
         holdings.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
-        if self.hides_tags.get() {
-            holdings.instances.iter_mut().for_each(|instance| instance.tags.clear());
-        }
+        self.edit_inventory.get()(&mut holdings)?;
         Ok(holdings)
     }
 
@@ -304,7 +318,7 @@ impl Cluster for FaultyPorts<'_> {
             let attached = nodes.map(|name| (name, ["vol-1".to_owned()].into()));
             objects.storage.attached = attached.collect();
         }
-        self.edit_objects.get()(&mut objects);
+        self.edit_objects.get()(&mut objects)?;
         Ok(objects)
     }
 

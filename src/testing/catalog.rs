@@ -51,11 +51,8 @@ pub(crate) fn catalog(
     zones: &[(&str, &str)],
     types: impl IntoIterator<Item = InstanceType>,
 ) -> Catalog {
-    let zone = |(name, id): &(&str, &str)| Zone {
-        name: (*name).into(),
-        id: (*id).into(),
-        assumed: true,
-    };
+    let zone =
+        |(name, id): &(&str, &str)| Zone { name: (*name).into(), id: (*id).into(), assumed: true };
     Catalog {
         region: region.into(),
         zones: zones.iter().map(zone).collect(),

@@ -9,7 +9,7 @@ use super::sample_plan;
 use super::world;
 use crate::controller::{
     ControllerState, Effect, Event, InterruptionMessage, MessageKind, Revision, Signal,
-    StartOptions, step,
+    StartOptions, Status, step,
 };
 use crate::model::desired::{ControllerSettings, GuardSettings, Mode};
 use crate::model::ids::InstanceId;
@@ -41,6 +41,18 @@ pub(crate) fn world(seconds: i64) -> Observed {
     })
 }
 
+/// Returns the status of a controller that has just started.
+pub(crate) fn initial_status() -> Status {
+    let start = StartOptions {
+        started_at: Timestamp::UNIX_EPOCH,
+        identity: "a".to_owned(),
+        cluster: ClusterIdentity::default(),
+        mode: Some(Mode::Observe),
+        once: false,
+    };
+    ControllerState::new(start).status()
+}
+
 /// Returns a revision without settings.
 pub(crate) fn revision(commit: &str) -> Revision {
     Revision {
@@ -57,14 +69,12 @@ pub(crate) fn revision(commit: &str) -> Revision {
 
 /// Returns a plan that removes `i-1` and keeps the others.
 pub(crate) fn plan_removing_one() -> Plan {
-    let mut plan = Plan { applyable: true, ..sample_plan::plan() };
-    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Retire);
+    let mut plan = sample_plan::plan().only(WaveStep::Retire);
     let wave = plan.capacity.waves.first_mut().expect("some go");
     wave.addresses.truncate(1);
     let address = wave.addresses[0].clone();
-    let row = plan.resource_changes.iter_mut().find(|row| row.address == address);
-    row.and_then(|row| row.change.before.as_mut()).expect("it is there").instance_id =
-        Some("i-1".into());
+    let before = plan.row_mut(&address).change.before.as_mut().expect("a running instance");
+    before.instance_id = Some("i-1".into());
     plan
 }
 
@@ -86,7 +96,7 @@ impl ControllerHarness {
         harness.load_state_and_branch();
         // The first observation started before the revision was known.
         for _ in 0..2 {
-            harness.step_at(0, Event::Observed(Arc::new(world(0))));
+            harness.observe(0, world(0));
         }
         harness
     }
@@ -97,8 +107,30 @@ impl ControllerHarness {
         self.step_at(0, Event::BranchRead(Ok(Arc::new(revision("1")))));
     }
 
+    /// Returns a controller in mode `full` that leads.
+    pub(crate) fn leading() -> Self {
+        Self::leading_in(Mode::Full)
+    }
+
+    /// Returns such a controller in another mode.
+    pub(crate) fn leading_in(mode: Mode) -> Self {
+        let mut harness = Self::with_mode(mode);
+        harness.step_at(1, Event::Signal(Signal::LeaseGained));
+        harness.load_state_and_branch();
+        harness
+    }
+
+    pub(crate) fn observe(&mut self, seconds: i64, world: Observed) -> Vec<String> {
+        self.step_at(seconds, Event::Observed(Arc::new(world)))
+    }
+
     pub(crate) fn state(&self) -> &ControllerState {
         self.0.as_ref().expect("between steps")
+    }
+
+    /// Changes the served revision.
+    pub(crate) fn edit_revision(&mut self, edit: impl FnOnce(&mut Revision)) {
+        self.modify(|state| edit(state.served_revision()));
     }
 
     /// Modifies the state directly.

@@ -78,6 +78,23 @@ impl Plan {
         self
     }
 
+    /// Returns the plan with only the waves of this step.
+    pub(crate) fn only(mut self, step: WaveStep) -> Self {
+        self.capacity.waves.retain(|wave| wave.step == step);
+        self
+    }
+
+    pub(crate) fn row_mut(&mut self, address: &Address) -> &mut ResourceChange {
+        let mut rows = self.resource_changes.iter_mut();
+        rows.find(|row| row.address == *address).expect("a row")
+    }
+
+    /// Returns the explanation of a row.
+    pub(crate) fn explain_mut(&mut self, address: &Address) -> &mut ExplainRow {
+        let mut rows = self.capacity.explain.iter_mut();
+        rows.find(|row| row.address == *address).expect("an explained row")
+    }
+
     /// Returns the plan with the digest and the identity of its contents.
     pub(crate) fn sealed(mut self) -> Self {
         seal(&mut self);

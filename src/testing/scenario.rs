@@ -9,7 +9,7 @@ use super::plan::base;
 use super::{pods, world};
 use crate::catalog::Catalog;
 use crate::demand::{Demand, DemandMode};
-use crate::model::desired::{Desired, Pool, Scale, Workload};
+use crate::model::desired::{Desired, NodeClass, Pool, Scale, Workload};
 use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{
     ClusterIdentity, Hardware, Instance, LaunchedWith, Node, Observed, Pod, tag,
@@ -74,6 +74,27 @@ impl Scenario {
     /// Returns the first node.
     pub(crate) fn node(&mut self) -> &mut Node {
         self.observed.nodes.values_mut().next().expect("a node")
+    }
+
+    /// Returns the node class.
+    pub(crate) fn node_class(&mut self) -> &mut NodeClass {
+        self.desired.node_classes.values_mut().next().expect("a node class")
+    }
+
+    /// Returns the first instance.
+    pub(crate) fn instance(&mut self) -> &mut Instance {
+        self.observed.instances.values_mut().next().expect("an instance")
+    }
+
+    /// Returns the pod that was bound last.
+    pub(crate) fn last_pod(&mut self) -> &mut Pod {
+        Arc::make_mut(self.observed.pods.last_mut().expect("a pod"))
+    }
+
+    /// Returns the pod template of the first workload.
+    pub(crate) fn template(&mut self) -> &mut PodTemplate {
+        let workload = self.desired.workloads.values_mut().next().expect("a workload");
+        Arc::make_mut(&mut workload.template)
     }
 
     /// Declares a workload, or changes it.
@@ -165,7 +186,8 @@ impl Scenario {
                 (0..*count).for_each(|_| self.run_declared(owner, node));
             }
         }
-        let agent = WorkloadId { name: "agent".into(), kind: WorkloadKind::DaemonSet, ..workload_id() };
+        let agent =
+            WorkloadId { name: "agent".into(), kind: WorkloadKind::DaemonSet, ..workload_id() };
         if self.desired.workloads.contains_key(&agent) {
             let untainted = self.observed.nodes.values().filter(|node| node.taints.is_empty());
             for node in untainted.map(|node| node.name.clone()).collect::<Vec<_>>() {
@@ -189,9 +211,10 @@ impl Scenario {
         let most = u32::try_from(used.len()).expect("a small fleet");
         let free = (0..=most).find(|n| !used.contains(n)).expect("one more than are used");
         let key = free.to_string();
-        let labels = new.open_labels.iter().map(|key| {
-            (format!("{}{key}", tag::LABEL_PREFIX), new.labels[key].to_string())
-        });
+        let labels = new
+            .open_labels
+            .iter()
+            .map(|key| (format!("{}{key}", tag::LABEL_PREFIX), new.labels[key].to_string()));
         let hardware = Hardware::from_labels(&new.labels);
         let image = self.observed.resolved.image(&new.image, hardware).cloned();
         let mut instance = Instance {

@@ -6,8 +6,8 @@
 
 mod plan_rows;
 
-pub(crate) use plan_rows::plan;
 use plan_rows::node_state;
+pub(crate) use plan_rows::plan;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +23,7 @@ use crate::demand::{Daemon, Demand, NodeChoice, PodGroup, PodShape};
 use crate::model::desired::{Desired, Generation, NodeClass, Pool, PoolLimits};
 use crate::model::ids::{NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::model::market::CapacityType;
-use crate::model::observed::{
-    ClusterIdentity, Instance, LiveWorkload, Node, Observed, Pod, tag,
-};
+use crate::model::observed::{ClusterIdentity, Instance, LiveWorkload, Node, Observed, Pod, tag};
 use crate::model::pod::{Taint, TaintEffect, Toleration, TolerationOperator};
 use crate::model::requirement::{Requirements, key, label};
 use crate::model::units::{Bytes, MilliCpu, Resources};

@@ -93,12 +93,12 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.expect("source is readable").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() {
-            // Directories `tests` and `testing` contain only unit tests and fixtures.
+            // Directories `tests` and `testing` contain only unit tests and their builders.
             if !["tests", "testing"].contains(&name.as_str()) {
                 collect(&path, files);
             }
         } else if path.extension().is_some_and(|end| end == "rs")
-            && !["tests.rs", "fixture.rs", "build.rs"].contains(&name.as_str())
+            && !["tests.rs", "build.rs"].contains(&name.as_str())
         {
             files.push(path);
         }

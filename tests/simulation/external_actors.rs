@@ -377,7 +377,9 @@ fn slow_plans(catalog: &Rc<Catalog>) -> ScenarioResult {
 fn scales_down_in_few_plans(catalog: &Rc<Catalog>) -> ScenarioResult {
     let mut run = converged(catalog, 96, Commit::default().with("api", 60))?;
     let before = run.instances().len();
-    let made = |run: &Simulation| run.status().map_or(0, |status| status.counters.get(&Counter::PlansMade));
+    let made = |run: &Simulation| {
+        run.status().map_or(0, |status| status.counters.get(&Counter::PlansMade))
+    };
     // Karpenter allows itself one minute for a consolidation decision over many nodes.
     run.faults(Faults { planning_seconds: 60, ..Faults::default() });
     let plans = made(&run);

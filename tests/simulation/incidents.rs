@@ -292,9 +292,7 @@ fn many_messages(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.advance(minutes(1));
     let status = run.status().ok_or("no replica runs")?;
     let acknowledged = status.counters.get(&Counter::MessagesAcknowledged);
-    ensure(acknowledged >= MESSAGES, || {
-        format!("{acknowledged} messages were acknowledged")
-    })?;
+    ensure(acknowledged >= MESSAGES, || format!("{acknowledged} messages were acknowledged"))?;
     // Foreign instances neither change nor invalidate a plan.
     let plans = made(&run).unwrap_or(0) - before.unwrap_or(0);
     ensure(plans <= 30, || format!("{plans} plans were made meanwhile"))?;

@@ -21,23 +21,53 @@ use simulation::repository::catalog;
 /// Number of seeds without `--seeds`.
 const DEFAULT_SEEDS: u64 = 2_000;
 
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    let after = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1).cloned()
-    };
-    let number = |name: &str| after(name).and_then(|text| text.parse::<u64>().ok());
-    if let Some(text) = after("--incident") {
-        return run_incidents(&text);
+/// Usage of the program.
+const USAGE: &str = "usage: --seeds N --from N | --replay SEED | --incident TEXT | --list";
+
+/// What to run.
+enum Task {
+    /// Random seeds from a first one on.
+    Seeds { from: u64, count: u64 },
+    /// One seed, with its events.
+    Replay(u64),
+    /// The incidents with this text in their names.
+    Incidents(String),
+    /// Nothing: the incidents are listed.
+    List,
+}
+
+impl Task {
+    /// Reads the arguments; `None` if one is unknown or has no valid value.
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Self> {
+        let (mut from, mut count) = (0, DEFAULT_SEEDS);
+        while let Some(option) = arguments.next() {
+            let mut number = || arguments.next()?.parse().ok();
+            match option.as_str() {
+                "--from" => from = number()?,
+                "--seeds" => count = number()?,
+                "--replay" => return Some(Self::Replay(number()?)),
+                "--incident" => return Some(Self::Incidents(arguments.next()?)),
+                "--list" => return Some(Self::List),
+                _ => return None,
+            }
+        }
+        Some(Self::Seeds { from, count })
     }
-    match number("--replay") {
-        Some(seed) => run_seeds(seed, 1, true),
-        None => run_seeds(
-            number("--from").unwrap_or(0),
-            number("--seeds").unwrap_or(DEFAULT_SEEDS),
-            false,
-        ),
+}
+
+fn main() -> ExitCode {
+    match Task::parse(std::env::args().skip(1)) {
+        Some(Task::Seeds { from, count }) => run_seeds(from, count, false),
+        Some(Task::Replay(seed)) => run_seeds(seed, 1, true),
+        Some(Task::Incidents(text)) => run_incidents(&text),
+        Some(Task::List) => {
+            incidents::all().chain(large_fleet::ALL).for_each(|(name, _)| print(name));
+            ExitCode::SUCCESS
+        }
+        None => {
+            print(USAGE);
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -69,11 +69,7 @@ fn catalog() -> Catalog {
         instance_type(name, 2, 8192, &[("karpenter.k8s.aws/instance-family", family)])
     };
     let zones = [("eu-west-1a", "euw1-az1"), ("eu-west-1b", "euw1-az2")];
-    catalog::catalog(
-        "eu-west-1",
-        &zones,
-        [kind("m6i.large", "m6i"), kind("m7i.large", "m7i")],
-    )
+    catalog::catalog("eu-west-1", &zones, [kind("m6i.large", "m6i"), kind("m7i.large", "m7i")])
 }
 
 fn alternatives(kinds: &[&str]) -> Vec<AlternativesRow> {

@@ -30,7 +30,7 @@ fn apply_with_operator_edit(plan: &Plan, world: &World, edit: NodeEdit) -> (Rece
         });
         first.set(Some(name));
     };
-    let mut ports = FaultyPorts::new(world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::without_fault(world);
     ports.before_cordon = Some(&before_cordon);
     let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
     (receipt, first.take().expect("a node was to be written"))
@@ -45,16 +45,6 @@ fn mark_node(plan: &Plan, world: &World, n: usize, unschedulable: bool) -> Node 
     let node = Node { unschedulable, annotations: [mark].into(), ..node };
     world.update_node(&node);
     node
-}
-
-/// Returns the plan without its retirements.
-fn without_retirements(mut plan: Plan) -> Plan {
-    for row in &mut plan.resource_changes[..2] {
-        row.change.actions = vec![Action::NoOp];
-    }
-    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
-    plan.capacity.waves[0].addresses.retain(|one| *one != address("1"));
-    plan
 }
 
 #[test]
@@ -124,7 +114,7 @@ fn reads_before_launch(plan: &Plan, ports: &FaultyPorts<'_>, interrupts: bool) -
             reads = ports.reads.get();
         }
     };
-    let all = Ports { cloud: ports, cluster: ports, clock: ports };
+    let all = all(ports);
     run(apply(plan, &all, &settings, &mut report)).expect("begun");
     reads
 }
@@ -164,7 +154,7 @@ fn abandoned(receipt: &Receipt) -> Vec<(&InstanceId, &str)> {
 #[test]
 fn one_observation_after_the_last_cordon_serves_all_timeouts() {
     let world = fleet();
-    let ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
+    let ports = FaultyPorts::without_fault(&world);
     let (mut before, mut after) = (None, 0);
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Cordoned { .. }) {
@@ -173,7 +163,7 @@ fn one_observation_after_the_last_cordon_serves_all_timeouts() {
             after = ports.reads.get();
         }
     };
-    let all = Ports { cloud: &ports, cluster: &ports, clock: &ports };
+    let all = all(&ports);
     let receipt =
         run(apply(&plan(&world), &all, &short_ready_timeout(), &mut report)).expect("begun");
     let all = abandoned(&receipt);
@@ -225,7 +215,7 @@ fn late_ready_node_is_uncordoned() {
 #[test]
 fn unlisted_instance_is_reported_as_not_listed() {
     let world = fleet();
-    let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::without_fault(&world);
     ports.lag = SignedDuration::from_secs(45);
     let receipt = apply_over(&plan(&world), &ports, &short_ready_timeout()).0.expect("not refused");
     for (_, why) in abandoned(&receipt) {

@@ -7,7 +7,7 @@ use crate::testing::simulator::poll_once;
 /// Applies with a fault at write `at`. Returns true if the run reached that write.
 fn apply_with_fault(plan: &Plan, world: &World, at: usize, fault: Fault) -> bool {
     let faulty = FaultyPorts::new(world, at, fault);
-    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let ports = all(&faulty);
     let settings = settings();
     let mut silent = |_: &Event| {};
     let result = poll_once(apply(plan, &ports, &settings, &mut silent));
@@ -62,7 +62,7 @@ fn client_token_prevents_a_second_launch_if_reads_lag() {
     let world = fleet();
     let plan = plan(&world);
     assert!(apply_with_fault(&plan, &world, 1, Fault::CrashAfter));
-    let mut lagging = FaultyPorts::new(&world, usize::MAX, Fault::CrashBefore);
+    let mut lagging = FaultyPorts::without_fault(&world);
     lagging.lag = SignedDuration::from_secs(20);
     let receipt = apply_over(&plan, &lagging, &settings()).0.expect("not refused");
     assert_eq!(receipt.verdict, ApplyStatus::Applied);
@@ -100,12 +100,7 @@ fn next_run_uncordons_the_kept_nodes_of_a_crashed_run() {
         }
         at += 1;
         let stale = cordoned(&world);
-        let mut other = plan.clone();
-        for row in &mut other.resource_changes[..2] {
-            row.change.actions = vec![Action::NoOp];
-        }
-        other.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
-        other.capacity.waves[0].addresses.retain(|one| *one != address("1"));
+        let other = without_retirements(plan.clone());
         // A kept node with a cordon of another client.
         let mut nodes = world.observed().nodes.into_values();
         let foreign = nodes.find(|node| !node.unschedulable);

@@ -112,7 +112,7 @@ fn termination_waits_for_volumes_until_the_timeout() {
         let world = fleet();
         let plan = plan(&world);
         let begun = world.now();
-        let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
+        let mut ports = FaultyPorts::without_fault(&world);
         ports.attached_until = begun + MINUTE * minutes;
         let (receipt, events) = apply_over(&plan, &ports, &settings());
         assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
@@ -176,7 +176,7 @@ fn interrupted_drain_is_reverted() {
     let plan = plan(&world);
     let flag = AtomicBool::new(false);
     let settings = ApplySettings { interrupted: Some(&flag), ..settings() };
-    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    let ports = all(&world);
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Blocked { .. }) {
             flag.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -200,7 +200,7 @@ fn uncordon_by_an_operator_reverts_the_drain() {
         let world = fleet();
         let plan = plan(&world);
         let before = active(&world);
-        let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+        let ports = all(&world);
         let settings = settings();
         let mut report = |event: &Event| {
             let nodes =
@@ -236,7 +236,7 @@ fn pod_bound_just_before_the_cordon_is_evicted() {
         world.deliver(&workloads(6)).expect("kept in memory");
         world.settle(SignedDuration::from_secs(20)).expect("kept in memory");
     };
-    let mut ports = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::without_fault(&world);
     ports.before_cordon = Some(&bind_pods);
     let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
     assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
@@ -250,12 +250,15 @@ fn pod_bound_just_before_the_cordon_is_evicted() {
 fn instance_that_loses_our_tags_during_the_drain_is_kept() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
-    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let faulty = FaultyPorts::without_fault(&world);
+    let ports = all(&faulty);
     let mut report = |event: &Event| {
-        faulty
-            .hides_tags
-            .set(faulty.hides_tags.get() || matches!(event.step, Step::Cordoned { .. }));
+        if matches!(event.step, Step::Cordoned { .. }) {
+            faulty.edit_inventory.set(|inventory| {
+                inventory.instances.iter_mut().for_each(|instance| instance.tags.clear());
+                Ok(())
+            });
+        }
     };
     let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
     for key in ["0", "1"] {
@@ -282,7 +285,7 @@ fn apply_with_late_change(
             *first = node.instance;
         }
     };
-    let mut ports = FaultyPorts::new(world, usize::MAX, Fault::FailBefore);
+    let mut ports = FaultyPorts::without_fault(world);
     ports.before_node_read = Some(&once);
     let receipt = apply_over(plan, &ports, &settings()).0.expect("not refused");
     (receipt, first.take().expect("a termination was checked"))
@@ -327,14 +330,15 @@ fn late_uncordon_keeps_the_instance() {
 fn replaced_node_object_is_not_deleted() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
-    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let faulty = FaultyPorts::without_fault(&world);
+    let ports = all(&faulty);
     let mut ending = 0;
     let mut report = |event: &Event| {
         ending += usize::from(matches!(event.step, Step::Terminating { .. }));
         if ending == 2 {
             faulty.edit_objects.set(|objects| {
                 objects.nodes.iter_mut().for_each(|node| node.uid = "another".into());
+                Ok(())
             });
         }
     };

@@ -7,7 +7,7 @@ use crate::model::ids::InstanceTypeName;
 use crate::model::observed::Group;
 use crate::plan::wire::{Condition, GroupSize, NodeState, ResourceChange};
 use crate::simulator::{OfferingOutage, PortCall, World};
-use crate::testing::apply::{Fault, FaultyPorts, apply_over, new_node, old_node, settings};
+use crate::testing::apply::{Fault, FaultyPorts, all, apply_over, new_node, old_node, settings};
 use crate::testing::plan::instance_address;
 use crate::testing::simulator::{self, deliver_group, members, poll_once, run};
 use crate::testing::world::group;
@@ -83,7 +83,7 @@ fn interrupted_group_apply_is_finished_without_a_second_raise() {
     let plan = plan(&world, 2);
     let flag = AtomicBool::new(false);
     let settings_now = ApplySettings { interrupted: Some(&flag), ..settings() };
-    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    let ports = all(&world);
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Raised { .. }) {
             flag.store(true, Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn same_plan_finishes_a_group_apply_after_any_fault() {
             let retired = members(&world)[0].id.clone();
             let plan = plan(&world, 2);
             let faulty = FaultyPorts::new(&world, at, fault);
-            let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+            let ports = all(&faulty);
             let (settings, mut silent) = (settings(), |_: &Event| {});
             drop(poll_once(apply(&plan, &ports, &settings, &mut silent)));
             let again = apply_over(&plan, &world, &settings).0.expect("not refused");

@@ -88,7 +88,8 @@ fn timed_out_instance_with_pods_is_kept() {
     settings.bounds.ready = SignedDuration::from_secs(40);
     let receipt = apply_over(&plan, &world, &settings).0.expect("not refused");
     let outcomes = ["1", "2", "3"].map(|key| outcome(&receipt, key, WaveStep::Launch));
-    let is_kept = |o: &&&Outcome| matches!(o, Outcome::Abandoned { why } if why.contains("was kept"));
+    let is_kept =
+        |o: &&&Outcome| matches!(o, Outcome::Abandoned { why } if why.contains("was kept"));
     assert!(outcomes.iter().any(|o| is_kept(&o)), "{outcomes:?}");
     world.settle(MINUTE * 5).expect("kept in memory");
     assert!(active(&world).len() > 3, "instances with pods are kept");
@@ -109,7 +110,7 @@ fn uncordon_during_the_timeout_prevents_the_termination() {
             *first = Some(node.clone());
         }
     };
-    let ports = Ports { cloud: &world, cluster: &world, clock: &world };
+    let ports = all(&world);
     run(apply(&plan, &ports, &settings, &mut report)).expect("not refused");
     let first = first.take().expect("one was cordoned");
     let node = world.observed().nodes.remove(&first).expect("it joined");
@@ -122,11 +123,14 @@ fn uncordon_during_the_timeout_prevents_the_termination() {
 fn observation_with_pods_but_no_nodes_terminates_nothing() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = FaultyPorts::new(&world, usize::MAX, Fault::FailBefore);
-    let ports = Ports { cloud: &faulty, cluster: &faulty, clock: &faulty };
+    let faulty = FaultyPorts::without_fault(&world);
+    let ports = all(&faulty);
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Launched { .. }) {
-            faulty.edit_objects.set(|objects| objects.nodes.clear());
+            faulty.edit_objects.set(|objects| {
+                objects.nodes.clear();
+                Ok(())
+            });
         }
     };
     let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");

@@ -1,8 +1,8 @@
 //! Plans that are rejected before the first write, and changes that a new plan drops or blocks.
 
-use crate::testing::apply::FixedReplan;
 use super::*;
 use crate::plan::wire::{Check, CheckStatus, Precondition};
+use crate::testing::apply::FixedReplan;
 
 #[test]
 fn every_rejection_precedes_the_first_write() {
@@ -72,7 +72,7 @@ fn plan_with_the_approved_digest_is_applied() {
 fn incomplete_observation_is_rejected() {
     let world = fleet();
     let plan = plan(&world);
-    let mut faulty = FaultyPorts::new(&world, usize::MAX, Fault::CrashBefore);
+    let mut faulty = FaultyPorts::without_fault(&world);
     faulty.lag = MINUTE * 60;
     let error = apply_over(&plan, &faulty, &settings()).0.expect_err("EC2 lists nothing");
     assert!(

@@ -7,26 +7,22 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::apply::ChangeOutcome;
-use crate::testing::controller::{ControllerHarness, at, world};
 use crate::controller::planning_snapshot::EC2_VISIBILITY_MAX;
 use crate::controller::{BlockedReason, Event as Heard, InDoubtLaunches, PersistedState, Signal};
 use crate::model::observed::InstanceState;
+use crate::testing::controller::{ControllerHarness, at, world};
 use crate::testing::sample_plan;
 
 /// Returns a plan that launches, and removes nothing.
 fn launch_plan() -> Plan {
-    let mut plan = Plan { applyable: true, ..sample_plan::plan() };
-    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
-    plan
+    sample_plan::plan().only(WaveStep::Launch)
 }
 
 /// Returns the same plan with another zone for the first launch.
 fn launch_plan_in_other_zone() -> Plan {
     let mut plan = replanned_launches();
     let first = reconcile::launched_rows(&plan).next().expect("one comes").address.clone();
-    let row = plan.resource_changes.iter_mut().find(|row| row.address == first);
-    row.and_then(|row| row.change.after.as_mut()).expect("it comes").zone =
-        Some("us-east-1z".into());
+    plan.row_mut(&first).change.after.as_mut().expect("a launch").zone = Some("us-east-1z".into());
     plan
 }
 
@@ -42,7 +38,7 @@ fn controller_with_plan(persisted: PersistedState, plan: &Plan) -> ControllerHar
     let mut harness = ControllerHarness::started();
     harness.step_at(1, Heard::Signal(Signal::LeaseGained));
     harness.step_at(2, Heard::StateLoaded(Ok(Box::new(persisted))));
-    harness.step_at(2, Heard::Observed(Arc::new(world(2))));
+    harness.observe(2, world(2));
     // The plan that started before it led does not count.
     harness.finish_planning(2, plan.clone());
     harness.finish_planning(3, plan.clone());
@@ -184,10 +180,10 @@ fn planning_waits_until_recent_launches_are_visible() {
     harness.step_at(2, Heard::StateLoaded(Ok(Box::new(persisted))));
     let until = EC2_VISIBILITY_MAX.as_secs();
     for seconds in [2, until - 1] {
-        harness.step_at(seconds, Heard::Observed(Arc::new(world(seconds))));
+        harness.observe(seconds, world(seconds));
         assert!(harness.state().planning.run.is_none(), "{seconds}");
     }
-    harness.step_at(until, Heard::Observed(Arc::new(world(until))));
+    harness.observe(until, world(until));
     assert!(harness.state().planning.run.is_some());
 }
 
@@ -222,12 +218,9 @@ fn stale_observation_does_not_revive_a_terminated_instance() {
 #[test]
 fn suspension_while_persisting_prevents_the_start() {
     for suspends in [false, true] {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Heard::Signal(crate::controller::Signal::LeaseGained));
-        harness.load_state_and_branch();
-        harness.step_at(2, Heard::Observed(Arc::new(world(2))));
-        let mut plan = Plan { applyable: true, ..sample_plan::plan() };
-        plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+        let mut harness = ControllerHarness::leading();
+        harness.observe(2, world(2));
+        let plan = sample_plan::plan().only(WaveStep::Launch);
         for _ in 0..2 {
             if harness.state().planning.run.is_some() {
                 harness.finish_planning(3, plan.clone());

@@ -123,9 +123,7 @@ fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
 }
 
 fn only_launches() -> Plan {
-    let mut launches = sample_plan::plan();
-    launches.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
-    launches
+    sample_plan::plan().only(WaveStep::Launch)
 }
 
 #[test]

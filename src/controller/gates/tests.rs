@@ -6,6 +6,7 @@ use crate::controller::status::{Breaker, Suspension};
 use crate::model::desired::{ControllerSettings, CountOrShare, RateLimit, Window};
 use crate::plan::wire::{Check, CheckStatus, Wave};
 use crate::testing::controller::revision;
+use crate::testing::plan::address;
 use crate::testing::sample_plan;
 
 fn now() -> Timestamp {
@@ -435,8 +436,7 @@ fn subset_of_an_approved_plan_is_approved() {
     assert_eq!(of(|_| ()), bob);
     assert_eq!(of(only_web2), bob);
     let dearer = |plan: &mut Plan| {
-        let row = plan.resource_changes.iter_mut().find(|row| short_name(&row.address) == "web 9");
-        let after = row.and_then(|row| row.change.after.as_mut()).expect("web 9 comes");
+        let after = plan.row_mut(&address("9")).change.after.as_mut().expect("a launch");
         after.instance_type = Some("m5.24xlarge".into());
     };
     assert_eq!(of(dearer), None, "a change outside the approved plan");

@@ -13,15 +13,13 @@ use super::state_machine::{Drain, EvictionWait, NodeView, Progress, StepContext,
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::MessageKind;
-use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
 use crate::controller::planning::CurrentPlan;
 use crate::controller::status::BlockedReason;
 use crate::model::ids::WorkloadId;
-use crate::model::observed::{
-    CORDONED_ANNOTATION, Completeness, Membership, PodPhase,
-};
+use crate::model::observed::{CORDONED_ANNOTATION, Completeness, Membership, PodPhase};
 use crate::model::pod::PodTemplate;
 use crate::plan::wire::{Action, KeepReason, PlacementRow, Reason};
+use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
 use crate::testing::pods::deployment;
 use crate::testing::workload_id;
 use crate::testing::world::{self, live_workload};
@@ -64,7 +62,7 @@ fn lease_held_by_apply_cordons_only_own_urgent_nodes() {
     // A cordoned node needs no second cordon.
     let mut seen = world(3);
     seen.nodes.values_mut().for_each(|node| node.unschedulable = true);
-    harness.step_at(3, Event::Observed(Arc::new(seen)));
+    harness.observe(3, seen);
     assert_eq!(harness.interrupt(4, MessageKind::SpotInterruption, &["i-1"], Some(60)), [""; 0]);
     assert!(harness.state().interruptions.instances().is_empty(), "the next leader handles it");
 }
@@ -111,13 +109,6 @@ fn with_a_drain(seconds: i64) -> Observed {
     world
 }
 
-fn leads() -> ControllerHarness {
-    let mut harness = ControllerHarness::started();
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
-    harness
-}
-
 fn cordoned(end: CordonOutcome) -> Event {
     let mark = Some(CordonReason::Interruption);
     Event::Cordoned { instance: "i-1".into(), mark, result: Ok(end) }
@@ -125,8 +116,8 @@ fn cordoned(end: CordonOutcome) -> Event {
 
 #[test]
 fn drain_cordon_becomes_interruption_cordon() {
-    let mut harness = leads();
-    harness.step_at(2, Event::Observed(Arc::new(with_a_drain(2))));
+    let mut harness = ControllerHarness::leading();
+    harness.observe(2, with_a_drain(2));
     let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"], "the apply that drains it would uncordon it");
     assert_eq!(harness.finish_saving(3), [""; 0]);
@@ -135,32 +126,34 @@ fn drain_cordon_becomes_interruption_cordon() {
 
 #[test]
 fn changed_node_is_observed_again_before_cordon() {
-    let mut harness = leads();
-    harness.step_at(2, Event::Observed(Arc::new(world(2))));
+    let mut harness = ControllerHarness::leading();
+    harness.observe(2, world(2));
     let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
     assert_eq!(harness.finish_saving(3), [""; 0]);
     assert_eq!(harness.step_at(4, cordoned(CordonOutcome::Outdated)), [""; 0]);
     assert!(harness.state().status().failing_actions.is_empty());
     // The observation in progress may be older than the write.
-    harness.step_at(6, Event::Observed(Arc::new(world(6))));
-    let done = harness.step_at(10, Event::Observed(Arc::new(world(10))));
+    harness.observe(6, world(6));
+    let done = harness.observe(10, world(10));
     assert_eq!(done, ["cordons node-of-i-1"]);
     assert_eq!(harness.step_at(11, cordoned(CordonOutcome::Written)), ["takes off r"]);
 }
 
 #[test]
 fn lost_lease_drops_interruptions_and_reloads_state() {
-    let mut harness = leads();
-    harness.step_at(2, Event::Observed(Arc::new(world(2))));
+    let mut harness = ControllerHarness::leading();
+    harness.observe(2, world(2));
     let done = harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
     assert_eq!(harness.step_at(4, lost(false)), [""; 0]);
     assert!(!harness.state().status().is_lease_held_by_apply);
     assert!(harness.state().interruptions.instances().is_empty());
-    assert_eq!(harness.step_at(5, Event::Observed(Arc::new(world(5)))), [""; 0]);
+    assert_eq!(harness.observe(5, world(5)), [""; 0]);
     harness.step_at(6, Event::Signal(Signal::LeaseGained));
-    assert!(harness.state().persistence.loaded.is_none() && harness.state().persistence.is_loading());
+    assert!(
+        harness.state().persistence.loaded.is_none() && harness.state().persistence.is_loading()
+    );
 }
 
 #[test]
@@ -184,14 +177,14 @@ fn standby_without_apply_ignores_messages() {
 
 #[test]
 fn competing_autoscaler_stops_message_handling() {
-    let mut harness = ControllerHarness::started();
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
-    harness.step_at(2, Event::Observed(Arc::new(world(2))));
+    let mut harness = ControllerHarness::leading();
+    harness.observe(2, world(2));
     assert!(harness.state().accepts_messages());
     let competing = Arc::new(with_karpenter(world(100)));
     harness.step_at(100, Event::Observed(Arc::clone(&competing)));
-    assert!(harness.state().competing_autoscaler().is_some() && !harness.state().accepts_messages());
+    assert!(
+        harness.state().competing_autoscaler().is_some() && !harness.state().accepts_messages()
+    );
     // Messages already in transit are left alone as well: about unknown, foreign, no or own
     // instances.
     for ids in [&["i-7"][..], &["i-9"], &[], &["i-1"]] {
@@ -205,7 +198,7 @@ fn competing_autoscaler_stops_message_handling() {
         assert_eq!(harness.step_at(n, Event::Observed(Arc::clone(&competing))), [""; 0]);
     }
     // Messages delivered meanwhile belong to the other autoscaler; later ones are handled here.
-    harness.step_at(200, Event::Observed(Arc::new(world(200))));
+    harness.observe(200, world(200));
     assert!(harness.state().accepts_messages());
     let done = harness.interrupt(201, MessageKind::SpotInterruption, &["i-1"], Some(120));
     assert_eq!(done, ["cordons node-of-i-1"]);
@@ -224,10 +217,8 @@ fn observation_during_cordon_does_not_prove_node_empty() {
     let (verb, reason) = ("cordon node".to_owned(), "the answer was lost".to_owned());
     let lost = PortError { verb, reason, effect: CallEffect::Unknown };
     for result in [Ok(CordonOutcome::Written), Err(lost)] {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Event::Signal(Signal::LeaseGained));
-        harness.load_state_and_branch();
-        harness.step_at(2, Event::Observed(Arc::new(world(2))));
+        let mut harness = ControllerHarness::leading();
+        harness.observe(2, world(2));
         let done = harness.interrupt(100, MessageKind::SpotInterruption, &["i-1"], Some(60));
         assert_eq!(done, ["cordons node-of-i-1"]);
         // This observation may have read pods before the cordon and nodes after it.
@@ -288,7 +279,7 @@ fn message_without_node_waits_for_newer_observation() {
     let reason = "the second page was not answered".to_owned();
     let mut part = world(110);
     part.sources.insert("kubernetes".to_owned(), Completeness::Partial { reason });
-    assert_eq!(harness.step_at(110, Event::Observed(Arc::new(part))), [""; 0]);
+    assert_eq!(harness.observe(110, part), [""; 0]);
     assert_eq!(harness.interrupt(111, MessageKind::SpotInterruption, &["i-1"], Some(120)), [""; 0]);
     assert!(harness.step_at(112, seen(112)).contains(&"takes off r".to_owned()));
 }
@@ -297,10 +288,8 @@ fn message_without_node_waits_for_newer_observation() {
 fn message_about_new_instance_waits_until_ec2_shows_it() {
     // Launched by this process, or requested by one that died before the answer.
     for is_answered in [true, false] {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Event::Signal(Signal::LeaseGained));
-        harness.load_state_and_branch();
-        harness.step_at(2, Event::Observed(Arc::new(world(2))));
+        let mut harness = ControllerHarness::leading();
+        harness.observe(2, world(2));
         let id = InstanceId::from("i-3");
         harness.modify(|state| {
             if is_answered {
@@ -318,21 +307,17 @@ fn message_about_new_instance_waits_until_ec2_shows_it() {
         for n in [11, 30] {
             harness.modify(|state| state.observation.reads.due = at(n));
             harness.step_at(n, Event::Timer);
-            assert_eq!(
-                harness.step_at(n, Event::Observed(Arc::new(world(n)))),
-                [""; 0],
-                "EC2 shows it late"
-            );
+            assert_eq!(harness.observe(n, world(n)), [""; 0], "EC2 shows it late");
         }
         let mut shows = world(40);
         let found = world::managed_instance("i-3", "c");
         shows.instances.insert(id.clone(), Instance { launched_at: at(3), ..found });
         harness.modify(|state| state.observation.reads.due = at(40));
         harness.step_at(40, Event::Timer);
-        harness.step_at(40, Event::Observed(Arc::new(shows)));
+        harness.observe(40, shows);
         assert_eq!(harness.state().interruptions.instances(), [id.clone()].into());
         // An older observation does not show that it is gone.
-        harness.step_at(45, Event::Observed(Arc::new(world(45))));
+        harness.observe(45, world(45));
         assert_eq!(harness.state().interruptions.instances(), [id].into());
     }
 }

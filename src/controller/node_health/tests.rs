@@ -1,14 +1,11 @@
 //! Replacement of instances whose nodes report faults.
 
-use std::sync::Arc;
-
 use super::*;
 use crate::apply::ports::CordonOutcome;
 use crate::controller::PersistedState;
 use crate::controller::event::{Event, Signal};
-use crate::testing::controller::{ControllerHarness, world};
-use crate::model::desired::ControllerSettings;
 use crate::model::observed::CordonReason;
+use crate::testing::controller::{ControllerHarness, world};
 
 /// Returns the interrupted instances, each with the minute and the reason, where nodes report these
 /// faults and are repaired after `repair_after`.
@@ -16,16 +13,8 @@ fn repairs(
     faults: &[(&str, NodeFault)],
     repair_after: Option<SignedDuration>,
 ) -> BTreeMap<String, (i64, String)> {
-    let mut harness = ControllerHarness::started();
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
-    harness.modify(|state| {
-        let head = state.revisions.served.as_ref().expect("it was read");
-        let controller = ControllerSettings { repair_after, ..head.controller.clone() };
-        let head =
-            crate::controller::Revision { controller, ..crate::controller::Revision::clone(head) };
-        state.revisions.served = Some(Arc::new(head));
-    });
+    let mut harness = ControllerHarness::leading();
+    harness.edit_revision(|revision| revision.controller.repair_after = repair_after);
     let mut gone = BTreeMap::new();
     for minutes in 0..60 {
         let seconds = 2 + minutes * 60;
@@ -34,7 +23,7 @@ fn repairs(
             let of = |(id, _): &&(&str, NodeFault)| node.name.as_str() == format!("node-of-{id}");
             node.faults = faults.iter().filter(of).map(|(_, fault)| *fault).collect();
         }
-        harness.step_at(seconds, Event::Observed(Arc::new(seen)));
+        harness.observe(seconds, seen);
         for (id, interruption) in &harness.state().interruptions.all {
             gone.entry(id.to_string()).or_insert((minutes, interruption.record.why.clone()));
         }
@@ -74,9 +63,7 @@ fn many_failures_stop_repairs_and_foreign_nodes_are_ignored() {
 
 #[test]
 fn fault_age_restarts_after_recovery() {
-    let mut harness = ControllerHarness::started();
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
+    let mut harness = ControllerHarness::leading();
     for minutes in 0..120 {
         let mut seen = world(minutes * 60);
         // Each time for 25 minutes.
@@ -85,7 +72,7 @@ fn fault_age_restarts_after_recovery() {
                 node.faults = [NodeFault::Storage].into();
             }
         }
-        harness.step_at(2 + minutes * 60, Event::Observed(Arc::new(seen)));
+        harness.observe(2 + minutes * 60, seen);
     }
     assert!(harness.state().interruptions.instances().is_empty());
     assert!(harness.state().node_health.problems.is_empty(), "it has recovered");
@@ -94,9 +81,7 @@ fn fault_age_restarts_after_recovery() {
 /// Returns a leading scenario after a quarter of an hour in which this instance reports an
 /// accelerator fault.
 fn with_one_repair(id: &str) -> ControllerHarness {
-    let mut harness = ControllerHarness::started();
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
+    let mut harness = ControllerHarness::leading();
     for minutes in 0..15 {
         fails(&mut harness, minutes, &[id], &[]);
     }
@@ -117,7 +102,7 @@ fn fails(harness: &mut ControllerHarness, minutes: i64, ids: &[&str], gone: &[&s
         }
     }
     let seconds = 2 + minutes * 60;
-    for done in harness.step_at(seconds, Event::Observed(Arc::new(seen))) {
+    for done in harness.observe(seconds, seen) {
         // Another client wrote the node meanwhile, each time.
         let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
         let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
@@ -177,9 +162,7 @@ fn repair_limit_stops_fault_replacements() {
         at: Timestamp::from_second(1_000_000).expect("a time"),
     };
     for (known, is_replaced) in [(REPAIRS_MAX - 1, true), (REPAIRS_MAX, false)] {
-        let mut harness = ControllerHarness::started();
-        harness.step_at(1, Event::Signal(Signal::LeaseGained));
-        harness.load_state_and_branch();
+        let mut harness = ControllerHarness::leading();
         harness.modify(|state| {
             let state = state.persistence.loaded.as_mut().expect("loaded");
             state.repairs = (0..known).map(repaired).collect();
@@ -193,14 +176,12 @@ fn repair_limit_stops_fault_replacements() {
 
 #[test]
 fn repair_is_canceled_when_node_is_ready_before_eviction() {
-    let mut harness = ControllerHarness::started();
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
+    let mut harness = ControllerHarness::leading();
     let mut observe = |minutes: i64, ready: bool| {
         let mut seen = world(2 + minutes * 60);
         seen.nodes.get_mut("node-of-i-1").expect("its node").ready = ready;
         let seconds = 2 + minutes * 60;
-        for done in harness.step_at(seconds, Event::Observed(Arc::new(seen))) {
+        for done in harness.observe(seconds, seen) {
             let Some(instance) = done.strip_prefix("cordons node-of-") else { continue };
             let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Outdated));
             harness

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::counters::Counter;
-use crate::testing::controller::{ControllerHarness, at, world};
 use crate::controller::planning::CurrentPlan;
-use crate::controller::{Event, Mode, Revision, Signal};
+use crate::controller::{Event, Mode, Signal};
 use crate::model::ids::{WorkloadId, WorkloadKind};
-use crate::testing::world::pod;
 use crate::plan::wire::PlacementRow;
+use crate::testing::controller::{ControllerHarness, at, world};
 use crate::testing::sample_plan;
+use crate::testing::world::pod;
 
 /// A pod and its node.
 type PodOnNode<'a> = (&'a str, Option<&'a str>);
@@ -49,10 +49,8 @@ fn nominates(mode: Mode, pods: u32) -> ControllerHarness {
     let mut harness = ControllerHarness::with_mode(mode);
     harness.step_at(0, Event::Signal(Signal::LeaseGained));
     harness.load_state_and_branch();
+    harness.edit_revision(|revision| revision.controller.nominate_pods = true);
     harness.modify(|state| {
-        let mut head = Revision::clone(state.revisions.served.as_ref().expect("it was read"));
-        head.controller.nominate_pods = true;
-        state.revisions.served = Some(Arc::new(head));
         state.planning.current = Some(CurrentPlan::new(Arc::new(places_on_first(pods)), at(0)));
     });
     harness
@@ -109,8 +107,8 @@ fn cleared_nomination_is_repeated_three_times() {
     assert_eq!(counted(&harness, &Counter::NominationsMade), 3);
     // The scheduler places it freely, and the final node counts.
     harness.step_at(3_601, shows(3_601, &[("a", Some("node-of-i-2"))]));
-    let counts =
-        [Counter::NominationsHonored, Counter::NominationsDropped].map(|one| counted(&harness, &one));
+    let counts = [Counter::NominationsHonored, Counter::NominationsDropped]
+        .map(|one| counted(&harness, &one));
     assert_eq!(counts, [0, 1]);
 }
 
@@ -167,8 +165,8 @@ fn refused_nominations_are_bounded_and_not_counted() {
     assert_eq!(failing.len(), 1, "{failing:?}");
     // One reaches the same node by chance, the other because of its nomination.
     harness.step_at(50, shows(50, &[("a", Some("node-of-i-1")), ("b", Some("node-of-i-1"))]));
-    let counts =
-        [Counter::NominationsHonored, Counter::NominationsDropped].map(|one| counted(&harness, &one));
+    let counts = [Counter::NominationsHonored, Counter::NominationsDropped]
+        .map(|one| counted(&harness, &one));
     assert_eq!(counts, [1, 0]);
 }
 
@@ -202,10 +200,6 @@ fn nominations_need_leader_active_mode_and_setting() {
     harness.modify(|state| state.leadership.lose(None, false));
     assert_eq!(nominated(&mut harness, 1, shows(1, pods)), []);
     let mut harness = nominates(Mode::Full, 1);
-    harness.modify(|state| {
-        let mut head = Revision::clone(state.revisions.served.as_ref().expect("it was read"));
-        head.controller.nominate_pods = false;
-        state.revisions.served = Some(Arc::new(head));
-    });
+    harness.edit_revision(|revision| revision.controller.nominate_pods = false);
     assert_eq!(nominated(&mut harness, 1, shows(1, pods)), []);
 }

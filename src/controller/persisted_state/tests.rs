@@ -2,12 +2,9 @@
 
 use super::super::inflight_launches::ROWS_MAX;
 use super::*;
-use crate::testing::{controller, sample_plan, workload_id, world};
 use crate::plan::wire::PlacementRow;
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_000_000 + seconds).expect("a time")
-}
+use crate::testing::controller::at;
+use crate::testing::{controller, sample_plan, workload_id, world};
 
 #[test]
 fn budget_slides_and_returns_time_of_next_move() {
@@ -134,11 +131,7 @@ fn unplaceable_pods_make_no_launch_ineffective() {
         let owner = Some(workload.clone());
         let created_at = at(seconds);
         let name = format!("api{seconds}");
-        let pod = crate::model::observed::Pod {
-            owner,
-            created_at,
-            ..world::pod(&name)
-        };
+        let pod = crate::model::observed::Pod { owner, created_at, ..world::pod(&name) };
         world.pods.push(std::sync::Arc::new(pod));
     }
     let mut since = |launches: u32, stuck: u32| {

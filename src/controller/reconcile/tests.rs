@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::*;
-use crate::testing::controller::{ControllerHarness, world};
 use crate::controller::{Event, Signal};
-use crate::testing::world::pod;
 use crate::model::observed::{CORDONED_ANNOTATION, Observed, Pod};
+use crate::testing::controller::{ControllerHarness, world};
 use crate::testing::sample_plan;
+use crate::testing::world::pod;
 
 /// Returns an observation with pending pods.
 fn world_with_pending(seconds: i64, pods: &[&str]) -> Observed {
@@ -25,18 +25,15 @@ fn plan_keeping_all() -> Plan {
 }
 
 fn launch_plan() -> Plan {
-    let mut plan = Plan { applyable: true, ..sample_plan::plan() };
-    plan.capacity.waves.retain(|wave| wave.step == WaveStep::Launch);
+    let mut plan = sample_plan::plan().only(WaveStep::Launch);
     plan.capacity.digest = "sha256:launches".into();
     plan
 }
 
 /// Returns a leader that has planned these pending pods with nothing to do.
 fn settled_controller(mode: Mode, pods: &[&str]) -> ControllerHarness {
-    let mut harness = ControllerHarness::with_mode(mode);
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
-    harness.step_at(2, Event::Observed(Arc::new(world_with_pending(2, pods))));
+    let mut harness = ControllerHarness::leading_in(mode);
+    harness.observe(2, world_with_pending(2, pods));
     // The plan that started before it led does not count.
     harness.finish_planning(2, plan_keeping_all());
     harness.finish_planning(2, plan_keeping_all());
@@ -57,7 +54,7 @@ const FULL: Option<(PlanningPass, bool)> = Some((PlanningPass::Narrowed(0), fals
 fn new_pending_pods_get_an_additive_plan_first() {
     let mut harness = settled_controller(Mode::Full, &[]);
     let known = harness.state().planning.current.as_ref().map(|current| Arc::clone(&current.plan));
-    harness.step_at(3, Event::Observed(Arc::new(world_with_pending(3, &["a"]))));
+    harness.observe(3, world_with_pending(3, &["a"]));
     assert_eq!(planning_in_progress(&harness), ADDITIVE);
     harness.finish_planning(3, launch_plan());
     let runs: Vec<bool> =
@@ -111,7 +108,7 @@ fn full_plan_goes_first_without_new_pending_pods() {
         ("the pod is bound", Mode::Full, vec![], bound),
     ] {
         let mut harness = settled_controller(mode, &before);
-        harness.step_at(3, Event::Observed(Arc::new(now)));
+        harness.observe(3, now);
         assert_eq!(planning_in_progress(&harness), FULL, "{why}");
     }
 }
@@ -123,7 +120,7 @@ fn additive_mode_publishes_the_plan_it_applies() {
         let revision = Arc::make_mut(state.revisions.served.as_mut().expect("read"));
         revision.controller.approval = crate::model::desired::ApprovalRule::Digest;
     });
-    harness.step_at(3, Event::Observed(Arc::new(world_with_pending(3, &["a"]))));
+    harness.observe(3, world_with_pending(3, &["a"]));
     assert_eq!(
         planning_in_progress(&harness),
         Some((PlanningPass::Narrowed(0), true)),
@@ -151,7 +148,7 @@ fn steady_pod_arrivals_delay_full_plan_only_for_a_time() {
     for seconds in 3..200 {
         let names: Vec<String> = (0..seconds).map(|n| format!("pod-{n}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        harness.step_at(seconds, Event::Observed(Arc::new(world_with_pending(seconds, &names))));
+        harness.observe(seconds, world_with_pending(seconds, &names));
         if planning_in_progress(&harness) == FULL {
             whole_after = Some(seconds - 3);
             break;
@@ -167,6 +164,6 @@ fn steady_pod_arrivals_delay_full_plan_only_for_a_time() {
     assert_eq!(whole_after, Some(ADDITIVE_ONLY_MAX.as_secs()));
     // After a full plan, additive plans go first again.
     harness.finish_planning(100, plan_keeping_all());
-    harness.step_at(101, Event::Observed(Arc::new(world_with_pending(101, &["another"]))));
+    harness.observe(101, world_with_pending(101, &["another"]));
     assert_eq!(planning_in_progress(&harness), ADDITIVE);
 }

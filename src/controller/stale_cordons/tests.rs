@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::apply::ports::{CallEffect, CordonOutcome};
-use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
 use crate::controller::counters::Counter;
 use crate::controller::status::Suspension;
 use crate::controller::{Event, MessageKind, Signal};
 use crate::model::observed::{CORDONED_ANNOTATION, Observed};
+use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
 use crate::testing::sample_plan;
 
 /// Returns the world with our two nodes and that of another owner cordoned, with a mark if any.
@@ -31,10 +31,8 @@ fn keeps() -> Plan {
 
 /// Returns a leading scenario that has just observed `world`.
 fn leads(mode: Mode, world: Observed) -> ControllerHarness {
-    let mut harness = ControllerHarness::with_mode(mode);
-    harness.step_at(1, Event::Signal(Signal::LeaseGained));
-    harness.load_state_and_branch();
-    harness.step_at(2, Event::Observed(Arc::new(world)));
+    let mut harness = ControllerHarness::leading_in(mode);
+    harness.observe(2, world);
     // A plan begun before it led does not count.
     assert_eq!(harness.finish_planning(2, keeps()), [""; 0]);
     harness
@@ -54,7 +52,7 @@ fn stale_drain_cordon_is_removed_before_other_changes() {
     assert_eq!(harness.finish_planning(3, keeps()), [FIRST, SECOND]);
     assert!(harness.state().planning.run.is_none() && harness.state().applies.runs.is_empty());
     // Meanwhile nothing is planned: a plan would not count the nodes.
-    harness.step_at(4, Event::Observed(Arc::new(cordoned(4, Some("drain")))));
+    harness.observe(4, cordoned(4, Some("drain")));
     assert!(harness.state().planning.run.is_none());
     for id in ["i-1", "i-2"] {
         assert_eq!(harness.step_at(5, uncordoned(id, Ok(CordonOutcome::Written))), [""; 0]);
@@ -63,7 +61,7 @@ fn stale_drain_cordon_is_removed_before_other_changes() {
     // One observation was in progress when the second write ended.
     for seconds in [6, 7] {
         assert!(harness.state().planning.run.is_none());
-        harness.step_at(seconds, Event::Observed(Arc::new(world(seconds))));
+        harness.observe(seconds, world(seconds));
     }
     assert_eq!(harness.finish_planning(8, keeps()), [""; 0]);
     let status = harness.state().status();
@@ -131,7 +129,9 @@ fn interruption_cordon_waits_for_its_message_to_return() {
             harness.step_at(seconds, Event::Observed(world)).into_iter().map(|deed| (n, deed)),
         );
         if harness.state().planning.run.is_some() {
-            done.extend(harness.finish_planning(seconds, keeps()).into_iter().map(|deed| (n, deed)));
+            done.extend(
+                harness.finish_planning(seconds, keeps()).into_iter().map(|deed| (n, deed)),
+            );
         }
     }
     let expected = [FIRST, SECOND].map(|deed| (30, deed.to_owned()));
@@ -149,7 +149,9 @@ fn mark_on_open_node_is_removed_without_being_counted() {
             harness.step_at(4, uncordoned(id, Ok(CordonOutcome::Written)));
         }
         let status = harness.state().status();
-        assert!(status.counters.get(&Counter::NodesUncordoned) == 0 && status.uncordoned.is_empty());
+        assert!(
+            status.counters.get(&Counter::NodesUncordoned) == 0 && status.uncordoned.is_empty()
+        );
     }
 }
 
@@ -160,7 +162,9 @@ fn conflicting_write_triggers_observation_not_failure() {
     harness.step_at(4, uncordoned("i-1", Ok(CordonOutcome::Outdated)));
     harness.step_at(4, uncordoned("i-2", Ok(CordonOutcome::Outdated)));
     let status = harness.state().status();
-    assert!(status.failing_actions.is_empty() && status.counters.get(&Counter::NodesUncordoned) == 0);
+    assert!(
+        status.failing_actions.is_empty() && status.counters.get(&Counter::NodesUncordoned) == 0
+    );
     // An operator has cordoned the first one meanwhile.
     let mut seen = cordoned(5, Some("drain"));
     let first = seen.nodes.values_mut().next().expect("one");
@@ -231,7 +235,7 @@ fn failed_uncordon_is_retried_later_without_blocking() {
     let mut done = Vec::new();
     for n in 0..40 {
         let seconds = 5 + 10 * n;
-        harness.step_at(seconds, Event::Observed(Arc::new(cordoned(seconds, Some("drain")))));
+        harness.observe(seconds, cordoned(seconds, Some("drain")));
         if harness.state().planning.run.is_some() {
             done.push((seconds, harness.finish_planning(seconds, keeps()).len()));
         }
@@ -243,13 +247,13 @@ fn failed_uncordon_is_retried_later_without_blocking() {
         harness.step_at(-7_000, uncordoned(id, Ok(CordonOutcome::Written)));
     }
     for _ in 0..2 {
-        harness.step_at(-6_999, Event::Observed(Arc::new(cordoned(-6_999, Some("drain")))));
+        harness.observe(-6_999, cordoned(-6_999, Some("drain")));
     }
     assert_eq!(harness.finish_planning(-6_999, keeps()), [""; 0]);
     let mut tried = 0;
     for n in 0..40 {
         let seconds = -6_990 + 10 * n;
-        harness.step_at(seconds, Event::Observed(Arc::new(cordoned(seconds, Some("drain")))));
+        harness.observe(seconds, cordoned(seconds, Some("drain")));
         if harness.state().planning.run.is_some() {
             tried += harness.finish_planning(seconds, keeps()).len();
         }

@@ -25,8 +25,7 @@ fn workload(scenario: &Scenario) -> WorkloadId {
 }
 
 fn edit(scenario: &mut Scenario, edit: impl FnOnce(&mut PodTemplate)) {
-    let workload = scenario.desired.workloads.values_mut().next().expect("one workload");
-    edit(Arc::make_mut(&mut workload.template));
+    edit(scenario.template());
 }
 
 fn demand(scenario: &Scenario) -> Demand {
@@ -177,13 +176,14 @@ fn demand_shape() -> PodShape {
 /// Binds a pod to a Fargate node.
 fn on_fargate(scenario: &mut Scenario, name: &str) {
     scenario.bind(name.into());
-    let declared = Arc::new(scenario.desired.workloads.values().next().expect("one").template.clone());
+    let declared =
+        Arc::new(scenario.desired.workloads.values().next().expect("one").template.clone());
     let key = format!("{name}-template");
     let mut template = (**declared).clone();
     template.spec.scheduler_name = Some(SCHEDULER.into());
     scenario.observed.templates.insert(key.clone(), Arc::new(template));
     let id = workload(scenario);
-    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
+    let pod = scenario.last_pod();
     (pod.owner, pod.template) = (Some(id), key);
 }
 
@@ -192,7 +192,7 @@ fn on_ec2(scenario: &mut Scenario, name: &str) {
     let template = scenario.desired.workloads.values().next().expect("one").template.clone();
     scenario.observed.templates.insert("ec2".into(), template);
     let id = workload(scenario);
-    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
+    let pod = scenario.last_pod();
     (pod.owner, pod.template) = (Some(id), "ec2".into());
 }
 
@@ -250,7 +250,10 @@ fn declared_profile_overrides_the_observed_one() {
     scenario.observed.fargate_profiles.insert("web".into(), declared.clone());
     assert_eq!(split(&scenario).1, 3, "the observed profile matches");
     let selectors = vec![ProfileSelector { namespace: "else".into(), labels: [].into() }];
-    scenario.desired.fargate_profiles.insert("web".into(), FargateProfile { selectors, ..declared });
+    scenario
+        .desired
+        .fargate_profiles
+        .insert("web".into(), FargateProfile { selectors, ..declared });
     assert_eq!(split(&scenario).0, 3, "the declared profile does not match");
 }
 
@@ -258,7 +261,7 @@ fn declared_profile_overrides_the_observed_one() {
 fn fargate_node_is_identified_by_label_or_name() {
     let mut scenario = Scenario::new(&["m5.large"], 500, 1);
     scenario.step(1);
-    let node = scenario.observed.nodes.values_mut().next().expect("launched");
+    let node = scenario.node();
     assert!(!node.is_fargate());
     node.labels.extend([label(COMPUTE_TYPE, FARGATE)]);
     assert!(node.is_fargate());

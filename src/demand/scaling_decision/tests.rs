@@ -1,7 +1,5 @@
 //! Decisions from declared and observed replicas.
 
-use std::sync::Arc;
-
 use jiff::SignedDuration;
 
 use crate::demand::{Demand, DemandMode};
@@ -27,7 +25,7 @@ fn scenario(kind: WorkloadKind, scale: Scale) -> Scenario {
 fn pod(scenario: &mut Scenario, phase: PodPhase) {
     let owner = scenario.desired.workloads.keys().next().cloned();
     scenario.bind("n1".into());
-    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
+    let pod = scenario.last_pod();
     (pod.owner, pod.node, pod.phase) = (owner, None, phase);
 }
 
@@ -61,7 +59,11 @@ fn job_needs_pods_until_its_completions_succeeded() {
     let scale = Scale::Job { pods: 2, completions: Some(10), suspended: false };
     let mut scenario = scenario(WorkloadKind::Job, scale);
     for finished in 0..12_u32 {
-        assert_eq!(planned(&scenario), 2.min(10_u32.saturating_sub(finished)), "{finished} are done");
+        assert_eq!(
+            planned(&scenario),
+            2.min(10_u32.saturating_sub(finished)),
+            "{finished} are done"
+        );
         pod(&mut scenario, PodPhase::Succeeded);
     }
 }
@@ -96,7 +98,8 @@ fn unreadable_workload_is_resolved_by_an_autoscaler_alone() {
             targets: vec![target.clone()],
             rule,
         }];
-        let problems = Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live).unresolved;
+        let problems =
+            Demand::build(&scenario.desired, &scenario.observed, DemandMode::Live).unresolved;
         assert_eq!(problems.len(), expected);
     }
 }

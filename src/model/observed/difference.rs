@@ -190,8 +190,7 @@ mod tests {
                 (with(name, true, second), with(other, true, Timestamp::UNIX_EPOCH)),
                 (with(name, false, second), with(other, false, Timestamp::UNIX_EPOCH)),
             ] {
-                let mut observed =
-                    Observed::of_cluster("", Timestamp::UNIX_EPOCH);
+                let mut observed = Observed::of_cluster("", Timestamp::UNIX_EPOCH);
                 for one in [&current, &stale_node] {
                     observed.nodes.insert(one.name.clone(), one.clone());
                 }

@@ -38,7 +38,7 @@ const DECIDED: &[PlanEdit] = &[
     ("name", |p| p.resource_changes[1].name.push('x')),
     ("index, which becomes a tag", |p| p.resource_changes[3].index = Some("7".to_owned())),
     ("batch, which can block a termination", |p| {
-        let row = p.capacity.explain.iter_mut().find(|row| row.address == address("1")).unwrap();
+        let row = p.explain_mut(&address("1"));
         row.group = Some("x".to_owned());
     }),
     ("kind", |p| p.resource_changes[1].kind = ResourceKind::KubernetesNode),

@@ -35,8 +35,7 @@ use crate::testing::valid_plan::{Inputs, inputs, plan, workload};
 type Defect = (&'static str, &'static str, fn(&mut Plan, &mut Inputs));
 
 fn row<'a>(plan: &'a mut Plan, key: &str) -> &'a mut ResourceChange {
-    let address = address(key);
-    plan.resource_changes.iter_mut().find(|row| row.address == address).unwrap()
+    plan.row_mut(&address(key))
 }
 
 fn before<'a>(plan: &'a mut Plan, key: &str) -> &'a mut NodeState {
@@ -54,8 +53,7 @@ fn edit_kept_node(plan: &mut Plan, edit: fn(&mut NodeState)) {
 }
 
 fn explain<'a>(plan: &'a mut Plan, key: &str) -> &'a mut ExplainRow {
-    let address = address(key);
-    plan.capacity.explain.iter_mut().find(|row| row.address == address).unwrap()
+    plan.explain_mut(&address(key))
 }
 
 fn group<'a>(inputs: &'a mut Inputs, name: &str) -> &'a mut PodGroup {

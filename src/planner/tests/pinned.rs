@@ -110,7 +110,8 @@ fn only_pods_that_fit_a_removed_node_block_its_removal() {
         let other = unused.expect("two nodes use at most two zones");
         let id =
             crate::model::ids::WorkloadId { name: "other".into(), ..crate::testing::workload_id() };
-        let mut workload = scenario.desired.workloads.values().next().expect("one workload").clone();
+        let mut workload =
+            scenario.desired.workloads.values().next().expect("one workload").clone();
         let template = std::sync::Arc::make_mut(&mut workload.template);
         template.spec.containers[0].resources.requests.insert("cpu".into(), cpu);
         if is_elsewhere {
@@ -139,7 +140,7 @@ fn unlaunchable_pod_blocks_removal_of_its_node() {
     let approved = scenario.plan();
     assert_eq!(approved.summary.destroy, 1);
     scenario.scale(2);
-    let pool = scenario.desired.pools.values_mut().next().expect("one pool");
+    let pool = scenario.pool();
     pool.limits.nodes = Some(1);
     let found = pinned_plan(&scenario, &approved);
     let [reason] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
@@ -198,7 +199,7 @@ fn unknown_size_freezes_only_plans_with_removals() {
 fn partial_plan_drops_no_launches_for_omitted_nodes() {
     let mut scenario = Scenario::new(&["m5.large", "m5.xlarge"], 1500, 1024);
     let small = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
-    let pool = scenario.desired.pools.values_mut().next().expect("one pool");
+    let pool = scenario.pool();
     pool.requirements.push(small);
     scenario.scale(4);
     let rows = scenario.plan().resource_changes;
@@ -206,7 +207,7 @@ fn partial_plan_drops_no_launches_for_omitted_nodes() {
     let approved = scenario.plan_within(Scope { target, ..Scope::default() });
     assert_eq!((approved.complete, approved.summary.add), (false, 3));
     // A node of twice the size has room for the fourth pod and one of the approved pods.
-    let pool = scenario.desired.pools.values_mut().next().expect("one pool");
+    let pool = scenario.pool();
     pool.requirements.pop();
     let found = pinned_plan(&scenario, &approved);
     assert!(found.dropped.is_empty(), "{:?}", found.dropped);

@@ -152,7 +152,7 @@ fn reserved(available: u32, capacity_types: &[&str]) -> Scenario {
     let pool = scenario.pool();
     pool.requirements.pop();
     pool.requirements.push(requirement(key::CAPACITY_TYPE, capacity_types));
-    let class = scenario.desired.node_classes.values_mut().next().expect("declared");
+    let class = scenario.node_class();
     let tags = [("team".to_owned(), "*".to_owned())].into();
     class.reservations = vec![ReservationTerm { tags, ..ReservationTerm::default() }];
     let reservation: Reservation = serde_json::from_value(serde_json::json!({
@@ -246,8 +246,7 @@ fn overlay_price_applies_and_is_reported() {
 #[test]
 fn overlay_adds_requested_resources() {
     let mut scenario = cores(&["c5.large", "m5.large"], 2);
-    let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
-    let template = std::sync::Arc::make_mut(&mut workload.template);
+    let template = scenario.template();
     let resources = &mut template.spec.containers[0].resources;
     resources.requests.insert("example.com/fuse".into(), 1);
     assert_eq!(scenario.plan().capacity.pods.unschedulable, 2);
@@ -375,8 +374,7 @@ fn undefined_label_can_be_excluded_but_not_required() {
                     PoolRequirement { key: "zoo".into(), operator, values, min_values: None };
                 scenario.pool().requirements.push(requirement);
             }
-            let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
-            let template = std::sync::Arc::make_mut(&mut workload.template);
+            let template = scenario.template();
             let expression = crate::model::pod::Expression {
                 key: "zoo".into(),
                 operator,

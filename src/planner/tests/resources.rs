@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
-use crate::model::pod::{Expression, NodeTerm, PodSpec, PodTemplate};
+use crate::model::pod::{Expression, NodeTerm, PodTemplate};
 use crate::model::requirement::{Operator, key};
 use crate::model::units::Bytes;
 use crate::plan::wire::Plan;
@@ -40,11 +40,6 @@ fn carry_out(scenario: &mut Scenario, memory_mib: i64, pods: i64) {
             amounts.pods = modeled.pods + pods;
         }
     }
-}
-
-fn spec(scenario: &mut Scenario) -> &mut PodSpec {
-    let workload = scenario.desired.workloads.get_mut(&workload_id()).expect("declared");
-    &mut Arc::make_mut(&mut workload.template).spec
 }
 
 /// Returns a scenario with one m5.large and `pods` pods of 500m, launched as declared.
@@ -105,7 +100,7 @@ fn pod_with_node_name_uses_only_that_node() {
     ] {
         let mut scenario = one_node(1);
         scenario.observed.pods.clear();
-        spec(&mut scenario).node_name = Some(named.to_owned());
+        scenario.template().spec.node_name = Some(named.to_owned());
         scenario.scale(pods);
         let plan = scenario.plan();
         assert_eq!(
@@ -133,7 +128,7 @@ fn node_name_affinity_matches_existing_nodes_only() {
         let values = vec![name.into()];
         let field = Expression { key: "metadata.name".into(), operator, values };
         let term = NodeTerm { fields: vec![field], ..NodeTerm::default() };
-        spec(&mut scenario).node_affinity.required = Some(vec![term]);
+        scenario.template().spec.node_affinity.required = Some(vec![term]);
         // The pod is not bound yet.
         scenario.observed.pods.clear();
         let plan = scenario.plan();
@@ -149,7 +144,7 @@ fn node_name_may_differ_from_host_name() {
     scenario.node().labels.insert(key::HOSTNAME.into(), "ip-10-0-0-1".into());
     let field = one_of("metadata.name", &["n1"]);
     let term = NodeTerm { fields: vec![field], ..NodeTerm::default() };
-    spec(&mut scenario).node_affinity.required = Some(vec![term]);
+    scenario.template().spec.node_affinity.required = Some(vec![term]);
     assert_eq!(counts(&scenario.plan()), (0, 0, 0));
 }
 
@@ -162,7 +157,7 @@ fn observed_daemon_set_counts_on_new_nodes() {
     template.spec.node_affinity.required =
         Some(vec![NodeTerm { fields: vec![field], ..NodeTerm::default() }]);
     scenario.bind("n1".into());
-    let pod = Arc::make_mut(scenario.observed.pods.last_mut().expect("bound"));
+    let pod = scenario.last_pod();
     let (namespace, name) = ("kube-system".into(), "agent".into());
     pod.owner = Some(WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet });
     pod.template = "agent".to_owned();
@@ -185,7 +180,7 @@ fn startup_taints_are_ignored_only_on_young_nodes() {
         ("a taint that was not removed", ephemeral, 60, 1),
     ] {
         let mut scenario = one_node(1);
-        let pool = scenario.desired.pools.values_mut().next().expect("one pool");
+        let pool = scenario.pool();
         pool.startup_taints.push(no_schedule("cilium", ""));
         scenario.node().taints.push(no_schedule(key, ""));
         age(&mut scenario, minutes);
@@ -202,7 +197,10 @@ fn startup_taints_are_ignored_only_on_young_nodes() {
 fn young_node_counts_devices_it_has_not_reported() {
     for (minutes, expected) in [(1, 0), (60, 1)] {
         let mut scenario = Scenario::new(&["g4dn.xlarge"], 500, 256);
-        spec(&mut scenario).containers[0].resources.requests.insert("nvidia.com/gpu".into(), 1);
+        scenario.template().spec.containers[0]
+            .resources
+            .requests
+            .insert("nvidia.com/gpu".into(), 1);
         scenario.scale(1);
         carry_out(&mut scenario, 0, 0);
         scenario.observed.pods.clear();

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 
 use super::changes;
-use crate::model::desired::{
-    Consolidation, Horizontal, Scale, ScaleTarget, Scaler, ScalerRule,
-};
+use crate::model::desired::{Consolidation, Horizontal, Scale, ScaleTarget, Scaler, ScalerRule};
 use crate::model::ids::{NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveWorkload, Node, Pod, PodPhase, tag};
 use crate::model::pod::{PodTemplate, Taint, TaintEffect};
@@ -188,7 +186,7 @@ fn mirror_pod_neither_moves_nor_blocks_a_plan() {
     let node = only_node(&scenario);
     let owner = id("static", WorkloadKind::Pod);
     scenario.run(&owner, &node, &Arc::new(template(100, 10)));
-    Arc::make_mut(scenario.observed.pods.last_mut().expect("just bound")).mirror = true;
+    scenario.last_pod().mirror = true;
     let plan = scenario.plan();
     assert_eq!((changes(&plan), plan.capacity.pods.moved), ((0, 0), 0));
 }
@@ -337,10 +335,7 @@ fn oversized_pod_does_not_block_other_pods() {
     let mut scenario = Scenario::without_workloads(&["m5.large"]);
     scenario.declare(id("agent", WorkloadKind::DaemonSet), Scale::PerNode, oversized());
     scenario.deploy("a", 3, template(100, 100));
-    assert_eq!(
-        (scenario.plan().summary.add, scenario.plan().capacity.pods.unschedulable),
-        (0, 3)
-    );
+    assert_eq!((scenario.plan().summary.add, scenario.plan().capacity.pods.unschedulable), (0, 3));
 }
 
 #[test]

@@ -313,8 +313,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::testing::sample_plan::{hostile, plan};
     use crate::render::stream;
+    use crate::testing::sample_plan::{hostile, plan};
 
     #[test]
     fn published_schema_matches_the_types() {

@@ -230,7 +230,8 @@ fn node_affinity_limits_spread_domains_unless_ignored() {
     ] {
         let mut cluster = zones();
         cluster.run_all(&pod("s"), &[("a1", 1), ("b1", 1)]);
-        let rule = TopologySpread { node_affinity_policy: policy, ..topology_spread(key::ZONE, 1, "s") };
+        let rule =
+            TopologySpread { node_affinity_policy: policy, ..topology_spread(key::ZONE, 1, "s") };
         let any_of = vec![requires(key::ZONE, "a"), requires(key::ZONE, "b")];
         let nodes = NodeChoice { any_of, ..NodeChoice::default() };
         let asks = PodShape { spread: vec![rule], nodes, ..pod("s") };
@@ -252,7 +253,8 @@ fn taints_limit_the_domains_only_if_honored() {
         }
         let mut cluster = Cluster::new(vec![node("a1", "a"), node("b1", "b"), last]);
         cluster.run_all(&pod("s"), &[("a1", 1), ("b1", 1)]);
-        let rule = TopologySpread { node_taints_policy: policy, ..topology_spread(key::ZONE, 1, "s") };
+        let rule =
+            TopologySpread { node_taints_policy: policy, ..topology_spread(key::ZONE, 1, "s") };
         let asks = PodShape { spread: vec![rule], ..pod("s") };
         cluster.class(&asks);
         let index = cluster.index("c1");
@@ -281,8 +283,10 @@ fn match_label_keys_count_revisions_separately() {
     };
     let mut cluster = zones();
     cluster.run_all(&of("1"), &[("a1", 3)]);
-    let rule =
-        TopologySpread { match_label_keys: vec!["hash".into()], ..topology_spread(key::ZONE, 1, "s") };
+    let rule = TopologySpread {
+        match_label_keys: vec!["hash".into()],
+        ..topology_spread(key::ZONE, 1, "s")
+    };
     let new = PodShape { spread: vec![rule.clone()], ..of("2") };
     assert_eq!(cluster.fitting(&new), ["a1", "a2", "b1", "c1"]);
     let old = PodShape { spread: vec![rule], ..of("1") };
@@ -292,7 +296,10 @@ fn match_label_keys_count_revisions_separately() {
 #[test]
 fn required_affinity_needs_every_term_in_the_domain() {
     let asks = PodShape {
-        affinity: required(vec![affinity_term(key::ZONE, "db"), affinity_term(key::HOSTNAME, "db")]),
+        affinity: required(vec![
+            affinity_term(key::ZONE, "db"),
+            affinity_term(key::HOSTNAME, "db"),
+        ]),
         ..pod("a")
     };
     let mut cluster = zones();
@@ -343,7 +350,8 @@ fn match_on_a_node_without_the_key_does_not_count() {
 
 #[test]
 fn anti_affinity_excludes_the_domain_but_not_keyless_nodes() {
-    let asks = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "db")]), ..pod("a") };
+    let asks =
+        PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "db")]), ..pod("a") };
     let mut cluster = zones();
     cluster.run_all(&pod("db"), &[("a1", 1), ("x", 1)]);
     assert_eq!(cluster.fitting(&asks), ["b1", "c1", "x"]);
@@ -352,7 +360,8 @@ fn anti_affinity_excludes_the_domain_but_not_keyless_nodes() {
 
 #[test]
 fn anti_affinity_of_running_pods_applies_to_new_pods() {
-    let jealous = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "a")]), ..pod("db") };
+    let jealous =
+        PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "a")]), ..pod("db") };
     let mut cluster = zones();
     cluster.run(&jealous, "a1");
     assert_eq!(cluster.fitting(&pod("a")), ["b1", "c1", "x"]);

@@ -210,7 +210,8 @@ fn preemption_prefers_the_node_with_the_least_loss() {
 fn preemption_frees_ports_domains_and_skew_but_no_taint() {
     let low = |shape: PodShape| PodShape { priority: -1, ..shape };
     let ports = PodShape { host_ports: vec![host_port(80, "TCP", "")], ..pod("p") };
-    let apart = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "q")]), ..pod("q") };
+    let apart =
+        PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "q")]), ..pod("q") };
     for (running, asks) in [(&ports, &ports), (&pod("q"), &apart), (&apart, &pod("q"))] {
         let mut cluster = Cluster::new(vec![node("n", "a")]);
         cluster.run(&low(running.clone()), "n");
@@ -235,6 +236,7 @@ fn victim_on_another_node_does_not_help_zone_anti_affinity() {
     let mut cluster = Cluster::new(vec![node("a1", "a"), node("a2", "a")]);
     let low = PodShape { priority: -1, ..pod("q") };
     cluster.run_all(&low, &[("a1", 1), ("a2", 1)]);
-    let apart = PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "q")]), ..pod("r") };
+    let apart =
+        PodShape { anti_affinity: required(vec![affinity_term(key::ZONE, "q")]), ..pod("r") };
     assert_eq!(cluster.preempt(&apart), None, "both nodes hold one; only one node is cleared");
 }

@@ -217,7 +217,10 @@ fn pod_affinity_scores_preferences_of_both_sides() {
         ),
         (
             pod("a"),
-            PodShape { anti_affinity: preferred(vec![(7, affinity_term(key::ZONE, "a"))]), ..pod("db") },
+            PodShape {
+                anti_affinity: preferred(vec![(7, affinity_term(key::ZONE, "a"))]),
+                ..pod("db")
+            },
             [0, 200, 200],
         ),
         // Required affinity of db has weight 1: here against a preference of the pod of weight 1.

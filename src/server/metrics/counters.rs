@@ -70,12 +70,8 @@ fn counter_metric(counter: &Counter) -> CounterMetric<'_> {
         Counter::MessagesDeferred => {
             CounterMetric::unlabeled("fleetwright_interruption_messages_deferred_total")
         }
-        Counter::DrainsAbandoned => {
-            CounterMetric::unlabeled("fleetwright_drains_abandoned_total")
-        }
-        Counter::NodesUncordoned => {
-            CounterMetric::unlabeled("fleetwright_nodes_uncordoned_total")
-        }
+        Counter::DrainsAbandoned => CounterMetric::unlabeled("fleetwright_drains_abandoned_total"),
+        Counter::NodesUncordoned => CounterMetric::unlabeled("fleetwright_nodes_uncordoned_total"),
         Counter::NominationsMade => nominations("made"),
         Counter::NominationsRefused => nominations("refused"),
         Counter::NominationsHonored => nominations("honored"),

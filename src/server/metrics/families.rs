@@ -116,7 +116,11 @@ pub const FAMILIES: &[MetricFamily] = &[
         "Entries that were dropped or shortened to fit the persisted controller state.",
     ),
     gauge("fleetwright_repository_info", &["commit"], "Served commit, as a label. The value is 1."),
-    gauge("fleetwright_repository_commit_pending", &[], "1 while a newer commit is not served yet."),
+    gauge(
+        "fleetwright_repository_commit_pending",
+        &[],
+        "1 while a newer commit is not served yet.",
+    ),
     gauge("fleetwright_repository_errors", &[], "Errors in the served commit."),
     gauge(
         "fleetwright_source_age_seconds",
@@ -225,7 +229,11 @@ pub const FAMILIES: &[MetricFamily] = &[
         &["reason", "phase"],
         "Instances being terminated by an external event (interruption, retirement, failure).",
     ),
-    gauge("fleetwright_offerings_unavailable", &[], "Offerings excluded for insufficient capacity."),
+    gauge(
+        "fleetwright_offerings_unavailable",
+        &[],
+        "Offerings excluded for insufficient capacity.",
+    ),
     gauge(
         "fleetwright_pool_quarantined",
         &["pool"],
@@ -242,7 +250,11 @@ pub const FAMILIES: &[MetricFamily] = &[
     counter("fleetwright_reconciles_total", &["result"], "Reconciliations, by result."),
     counter("fleetwright_launches_total", &["result"], "Launches, by result."),
     counter("fleetwright_terminations_total", &["reason"], "Terminated instances, by reason."),
-    counter("fleetwright_terminations_failed_total", &[], "Instances that could not be terminated."),
+    counter(
+        "fleetwright_terminations_failed_total",
+        &[],
+        "Instances that could not be terminated.",
+    ),
     counter("fleetwright_evictions_total", &["result"], "Evictions, by result."),
     counter(
         "fleetwright_interruption_messages_total",

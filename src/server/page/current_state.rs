@@ -282,7 +282,7 @@ fn addresses(rows: &[Address]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::status::initial_status;
+    use crate::testing::controller::initial_status;
 
     #[test]
     fn competing_autoscaler_alert_promises_no_drain() {

@@ -239,7 +239,7 @@ fn preference_is_followed_up_to_the_cost_of_its_weight() {
     };
     let launched = |spec: &str| {
         let mut scenario = scenario(&[deployment("a", 3, spec)]);
-        let pool = scenario.desired.pools.values_mut().next().expect("a pool");
+        let pool = scenario.pool();
         pool.requirements[0] =
             requirement("node.kubernetes.io/instance-type", &["m5.large", "r5.large"]);
         let solution = scenario.solve();
@@ -271,7 +271,7 @@ fn improved_fleet_still_passes_every_order() {
     };
     let manifests = [deployment("a", 1, &large("1500m")), deployment("b", 2, &large("600m"))];
     let mut scenario = scenario(&manifests);
-    let pool = scenario.desired.pools.values_mut().next().expect("a pool");
+    let pool = scenario.pool();
     pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
     let target = scenario.solve().target;
     // On two nodes the smaller pods, if they come first, take one each.

@@ -91,7 +91,7 @@ fn full(nodes: u32, written: &[(&str, &[&str])]) -> Scenario {
     let first = scenario.solve();
     assert_eq!(first.target.launches.len(), usize::try_from(nodes).expect("a few"));
     scenario.carry_out(&first);
-    scenario.desired.pools.values_mut().next().expect("a pool").budgets = budgets(written);
+    scenario.pool().budgets = budgets(written);
     scenario
 }
 

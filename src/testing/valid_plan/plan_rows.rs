@@ -1,8 +1,6 @@
 //! Rows of the valid plan, as they follow from the inputs.
 
-use super::{
-    agent, allocation, at, catalog, demand, observed, starting, workload,
-};
+use super::{agent, allocation, at, catalog, demand, observed, starting, workload};
 use crate::catalog::NodeSettings;
 use crate::demand::PodGroup;
 use crate::model::ids::Origin;
@@ -129,11 +127,7 @@ fn preconditions(plan: Plan) -> Plan {
 fn demand_rows(demand: &crate::demand::Demand) -> Vec<DemandRow> {
     let row = |group: &PodGroup| DemandRow {
         origin: group.origin.clone(),
-        ..demand_row(
-            group.workload.clone(),
-            group.counts,
-            Amount::from(&group.shape.requests),
-        )
+        ..demand_row(group.workload.clone(), group.counts, Amount::from(&group.shape.requests))
     };
     demand.groups.iter().map(row).collect()
 }

@@ -3,12 +3,12 @@
 
 use super::removals::controller_removing;
 use super::*;
-use crate::testing::controller::plan_removing_one;
 use crate::controller::gates::{INEFFECTIVE_LAUNCHES_BREAKER, MASS_REMOVAL_BREAKER};
 use crate::controller::status::{Breaker, Suspension};
 use crate::controller::{ApprovalRecord, ControllerState, Mode, Revision};
 use crate::model::desired::{ApprovalRule, CountOrShare, RateLimit, Window};
 use crate::model::observed::Node;
+use crate::testing::controller::plan_removing_one;
 
 /// Changes the served revision.
 fn change_revision(state: &mut ControllerState, change: impl FnOnce(&mut Revision)) {

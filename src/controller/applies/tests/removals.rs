@@ -3,19 +3,16 @@
 use super::*;
 use crate::apply::ports::{CallEffect, CordonOutcome, PortError};
 use crate::controller::MessageKind;
-use crate::testing::controller::plan_removing_one;
 use crate::model::observed::{CORDONED_ANNOTATION, Completeness, CordonReason};
+use crate::testing::controller::plan_removing_one;
 
 /// Returns a controller with a plan that removes `i-1` at once.
 pub(super) fn controller_removing() -> ControllerHarness {
     let mut harness = ControllerHarness::started();
-    harness.modify(|state| {
-        let revision = Arc::make_mut(state.revisions.served.as_mut().expect("read"));
-        revision.controller.removal_delay = SignedDuration::ZERO;
-    });
+    harness.edit_revision(|revision| revision.controller.removal_delay = SignedDuration::ZERO);
     harness.step_at(1, Heard::Signal(Signal::LeaseGained));
     harness.step_at(2, Heard::StateLoaded(Ok(Box::default())));
-    harness.step_at(2, Heard::Observed(Arc::new(world(2))));
+    harness.observe(2, world(2));
     // The plan that started before it led does not count.
     harness.finish_planning(2, plan_removing_one());
     harness.finish_planning(3, plan_removing_one());

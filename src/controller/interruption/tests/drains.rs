@@ -115,8 +115,7 @@ fn block_applies_to_pods_planned_on_the_blocked_launch() {
         Pod { owner: Some(owner), ..world::pod("a") }
     };
     let (mine, other) = (of(workload.namespace.as_str()), of("elsewhere"));
-    let row = plan.resource_changes.iter_mut().find(|row| row.address == address).expect("a row");
-    row.change.actions = vec![Action::Create];
+    plan.row_mut(&address).change.actions = vec![Action::Create];
     let suspended = BlockedReason::Suspended { reason: "a freeze".to_owned(), until: None };
     for (why, stays) in [(suspended, true), (BlockedReason::InProgress, false)] {
         let blocked = [(address.clone(), crate::controller::gates::with_message(why))].into();
@@ -158,12 +157,12 @@ fn with_pods(seconds: i64, pods: &[&str]) -> Observed {
 
 /// Returns a scenario that evicts pods of `i-1`, which EC2 reclaims in two minutes.
 fn is_drained() -> ControllerHarness {
-    let mut harness = leads();
-    harness.step_at(2, Event::Observed(Arc::new(with_pods(2, &["api", "dns"]))));
+    let mut harness = ControllerHarness::leading();
+    harness.observe(2, with_pods(2, &["api", "dns"]));
     harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
     for n in 63..66 {
         harness.finish_saving(n);
-        harness.step_at(n, Event::Observed(Arc::new(with_pods(n, &["api", "dns"]))));
+        harness.observe(n, with_pods(n, &["api", "dns"]));
     }
     assert_eq!(
         harness.state().interruptions.all[&InstanceId::from("i-1")].phase(),
@@ -336,7 +335,7 @@ fn past_deadline_does_not_force_termination() {
 /// became known. A plan without the instance is made at `planned`, if any; the pods are
 /// unschedulable in it.
 fn evicts_at(planned: Option<i64>) -> Option<i64> {
-    let mut harness = leads();
+    let mut harness = ControllerHarness::leading();
     let seen = |seconds: i64| {
         let mut world = with_pods(seconds, &[]);
         let phase = PodPhase::Running;

@@ -21,7 +21,7 @@ fn with_member(seconds: i64, cordoned: bool) -> Event {
 
 /// Returns a scenario over that world, with a plan that manages the group or not.
 fn manages(is_managed: bool) -> ControllerHarness {
-    let mut harness = leads();
+    let mut harness = ControllerHarness::leading();
     harness.step_at(2, with_member(2, false));
     let mut plan = plan_removing_one();
     let row = plan.resource_changes.iter_mut().find(|row| {
@@ -31,8 +31,7 @@ fn manages(is_managed: bool) -> ControllerHarness {
     row.change.before.as_mut().expect("it is there").instance_id = Some("i-9".into());
     let address = row.address.clone();
     if !is_managed {
-        let row = plan.capacity.explain.iter_mut().find(|row| row.address == address);
-        row.expect("explained").reason = Reason::Keep { because: KeepReason::NotOurs };
+        plan.explain_mut(&address).reason = Reason::Keep { because: KeepReason::NotOurs };
     }
     let current = CurrentPlan::new(Arc::new(plan), at(0));
     harness.modify(|state| state.planning.current = Some(current));
@@ -123,7 +122,9 @@ fn released_group_member_is_uncordoned() {
             all.extend(harness.step_at(n, with_member(n, stands)));
             if stands && !all.is_empty() {
                 let (instance, end) = ("i-9".into(), Ok(CordonOutcome::Written));
-                all.extend(harness.step_at(n, Event::Cordoned { instance, mark: None, result: end }));
+                all.extend(
+                    harness.step_at(n, Event::Cordoned { instance, mark: None, result: end }),
+                );
             }
         }
         assert_eq!(all, expected, "{what}");

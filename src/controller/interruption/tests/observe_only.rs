@@ -19,7 +19,7 @@ fn world_with_pod(seconds: i64, cordoned: bool) -> Event {
 /// Returns a scenario in which `i-1` is interrupted, with a deadline in `within` seconds if any,
 /// and its node is cordoned.
 fn interrupted(within: Option<i64>) -> ControllerHarness {
-    let mut harness = leads();
+    let mut harness = ControllerHarness::leading();
     harness.step_at(2, world_with_pod(2, false));
     harness.interrupt(3, MessageKind::Health, &["i-1"], within);
     harness.finish_saving(3);

@@ -106,15 +106,12 @@ impl PlanFixture {
 
     /// Changes the states of a node before and after the plan.
     pub(super) fn edit_node(&mut self, name: &str, edit: impl Fn(&mut NodeState)) {
-        let address = address(name);
-        let mut rows = self.plan.resource_changes.iter_mut();
-        let change = &mut rows.find(|row| row.address == address).unwrap().change;
+        let change = &mut self.plan.row_mut(&address(name)).change;
         change.before.iter_mut().chain(&mut change.after).for_each(edit);
     }
 
     pub(super) fn explain(&mut self, name: &str) -> &mut ExplainRow {
-        let address = address(name);
-        self.plan.capacity.explain.iter_mut().find(|row| row.address == address).unwrap()
+        self.plan.explain_mut(&address(name))
     }
 
     /// Returns the violations of the rules in `of`.

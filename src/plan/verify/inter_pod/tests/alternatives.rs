@@ -29,7 +29,13 @@ fn bound_pods_keep_their_topology_domain() {
         ("pods without inter-pod rules", |t| t.add_workload("w", |_| {}, &[("a2", 0, 1)]), &[]),
         (
             "pods with a spread constraint",
-            |t| t.add_workload("w", |s| s.spread = vec![topology_spread(ZONE, 1, "w")], &[("a2", 0, 1)]),
+            |t| {
+                t.add_workload(
+                    "w",
+                    |s| s.spread = vec![topology_spread(ZONE, 1, "w")],
+                    &[("a2", 0, 1)],
+                )
+            },
             &["alternatives/topology"],
         ),
         (

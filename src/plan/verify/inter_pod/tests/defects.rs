@@ -50,7 +50,8 @@ fn taint(fixture: &mut PlanFixture, name: &str) {
 
 /// Adds a static pod with label `app: static` that binds host port 8080.
 fn static_pod(fixture: &mut PlanFixture, node: &str) {
-    let container = Container { host_ports: vec![host_port(8080, "TCP", "")], ..Container::default() };
+    let container =
+        Container { host_ports: vec![host_port(8080, "TCP", "")], ..Container::default() };
     let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
     let template =
         PodTemplate { labels: [label("app", "static")].into(), spec, ..PodTemplate::default() };
@@ -86,8 +87,16 @@ const DEFECTS: &[DefectCase] = &[
         t.add_workload("w", binds, &[("b1", 0, 1)]);
     }),
     ("fit/ports", "one address and the wildcard address", |t| {
-        t.add_workload("v", |s| s.host_ports = vec![host_port(53, "UDP", "0.0.0.0")], &[("a2", 0, 1)]);
-        t.add_workload("w", |s| s.host_ports = vec![host_port(53, "UDP", "10.0.0.1")], &[("a2", 0, 1)]);
+        t.add_workload(
+            "v",
+            |s| s.host_ports = vec![host_port(53, "UDP", "0.0.0.0")],
+            &[("a2", 0, 1)],
+        );
+        t.add_workload(
+            "w",
+            |s| s.host_ports = vec![host_port(53, "UDP", "10.0.0.1")],
+            &[("a2", 0, 1)],
+        );
     }),
     ("fit/ports", "an empty protocol means TCP", |t| {
         t.add_workload("v", |s| s.host_ports = vec![host_port(53, "", "")], &[("a2", 0, 1)]);
@@ -138,8 +147,10 @@ const DEFECTS: &[DefectCase] = &[
     ("fit/anti-affinity", "a namespace by its labels", |t| {
         declare_namespace(t, "bank", "money");
         t.add_workload("v", in_namespace_bank, &[("a1", 1, 0)]);
-        let bank_term =
-            PodAffinityTerm { namespace_selector: Some(selector("team", "money")), ..affinity_term(HOST, "v") };
+        let bank_term = PodAffinityTerm {
+            namespace_selector: Some(selector("team", "money")),
+            ..affinity_term(HOST, "v")
+        };
         t.add_workload("w", |s| s.anti_affinity.required = vec![bank_term], &[("a1", 0, 1)]);
     }),
     ("fit/anti-affinity", "every namespace", |t| {
@@ -280,7 +291,8 @@ const DEFECTS: &[DefectCase] = &[
         t.add_workload("w", spread_evenly(ZONE, 1, "w"), &[("a1", 0, 2), ("b1", 0, 2)]);
     }),
     ("fit/spread", "pods of the same version", |t| {
-        let mut rule = TopologySpread { selector: Some(everything()), ..topology_spread(ZONE, 1, "") };
+        let mut rule =
+            TopologySpread { selector: Some(everything()), ..topology_spread(ZONE, 1, "") };
         rule.match_label_keys = vec!["version".into()];
         t.add_workload("v", |s| s.labels.extend([label("version", "2")]), &[("a1", 1, 0)]);
         t.add_workload(
@@ -330,8 +342,16 @@ const HARMLESS: &[DefectCase] = &[
         t.add_workload("w", |s| s.host_ports = vec![host_port(53, "TCP", "")], &[("a2", 0, 1)]);
     }),
     ("fit/ports", "two addresses", |t| {
-        t.add_workload("v", |s| s.host_ports = vec![host_port(53, "UDP", "10.0.0.1")], &[("a2", 0, 1)]);
-        t.add_workload("w", |s| s.host_ports = vec![host_port(53, "UDP", "10.0.0.2")], &[("a2", 0, 1)]);
+        t.add_workload(
+            "v",
+            |s| s.host_ports = vec![host_port(53, "UDP", "10.0.0.1")],
+            &[("a2", 0, 1)],
+        );
+        t.add_workload(
+            "w",
+            |s| s.host_ports = vec![host_port(53, "UDP", "10.0.0.2")],
+            &[("a2", 0, 1)],
+        );
     }),
     ("fit/ports", "pods that already run on one node", |t| {
         t.add_workload("w", binds, &[("a1", 2, 0)]);
@@ -363,8 +383,10 @@ const HARMLESS: &[DefectCase] = &[
     ("fit/anti-affinity", "a namespace with other labels", |t| {
         declare_namespace(t, "bank", "art");
         t.add_workload("v", in_namespace_bank, &[("a1", 1, 0)]);
-        let bank_term =
-            PodAffinityTerm { namespace_selector: Some(selector("team", "money")), ..affinity_term(HOST, "v") };
+        let bank_term = PodAffinityTerm {
+            namespace_selector: Some(selector("team", "money")),
+            ..affinity_term(HOST, "v")
+        };
         t.add_workload("w", |s| s.anti_affinity.required = vec![bank_term], &[("a1", 0, 1)]);
     }),
     ("fit/anti-affinity", "pods of another version", |t| {
