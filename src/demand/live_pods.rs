@@ -262,7 +262,7 @@ mod tests {
         for cpu in pods {
             let template = format!("pod-{cpu}");
             scenario.observed.templates.insert(template.clone(), requesting(*cpu));
-            scenario.bind("n1".into());
+            scenario.bind("n1");
             let pod = scenario.last_pod();
             (pod.owner, pod.template) = (Some(id.clone()), template);
         }

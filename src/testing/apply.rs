@@ -214,6 +214,9 @@ impl Fault {
     ];
 }
 
+/// Edit of what a port has read, or the error of the read.
+type ReadEdit<T> = fn(&mut T) -> Result<(), PortError>;
+
 /// Ports that fail once, at write `at` (counted from 0). Reads may lag.
 pub(crate) struct FaultyPorts<'w> {
     pub(crate) world: &'w World,
@@ -225,9 +228,9 @@ pub(crate) struct FaultyPorts<'w> {
     /// Time until which every node has an attached volume.
     pub(crate) attached_until: Timestamp,
     /// Edit of each read of the account, which fails with its error.
-    pub(crate) edit_inventory: Cell<fn(&mut CloudInventory) -> Result<(), PortError>>,
+    pub(crate) edit_inventory: Cell<ReadEdit<CloudInventory>>,
     /// Edit of each read of all Kubernetes objects, which fails with its error.
-    pub(crate) edit_objects: Cell<fn(&mut ClusterObjects) -> Result<(), PortError>>,
+    pub(crate) edit_objects: Cell<ReadEdit<ClusterObjects>>,
     /// Number of reads of all Kubernetes objects.
     pub(crate) reads: Cell<usize>,
     /// Callback before a node is cordoned or uncordoned.

@@ -262,21 +262,21 @@ impl Scenario {
     /// Runs a pod of any workload on a node.
     pub(crate) fn run(&mut self, owner: &WorkloadId, node: &NodeName, template: &Arc<PodTemplate>) {
         self.observed.templates.insert(owner.to_string(), Arc::clone(template));
-        self.bind_pod(owner, node);
+        self.bind_pod(owner, node.as_str());
     }
 
     /// Binds a pod of the first workload to a node. The world does not have its template.
-    pub(crate) fn bind(&mut self, node: NodeName) {
-        self.bind_pod(&workload_id(), &node);
+    pub(crate) fn bind(&mut self, node: &str) {
+        self.bind_pod(&workload_id(), node);
     }
 
-    fn bind_pod(&mut self, owner: &WorkloadId, node: &NodeName) {
+    fn bind_pod(&mut self, owner: &WorkloadId, node: &str) {
         let number = self.observed.pods.len();
         self.observed.pods.push(Arc::new(Pod {
             uid: format!("uid-{number}").as_str().into(),
             template: owner.to_string(),
             created_at: self.observed.taken_at,
-            ..world::pod(&format!("{}-{number}", owner.name)).owned_by(owner).on(node.as_str())
+            ..world::pod(&format!("{}-{number}", owner.name)).owned_by(owner).on(node)
         }));
     }
 

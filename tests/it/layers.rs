@@ -14,7 +14,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("scheduler", &["demand", "model"]),
     ("solver", &["catalog", "demand", "model", "scheduler"]),
     ("plan", &["catalog", "demand", "model"]),
-    ("planner", &["catalog", "demand", "manifest", "model", "plan", "solver"]),
+    ("planner", &["catalog", "demand", "model", "plan", "solver"]),
     ("policy", &["model", "plan"]),
     ("apply", &["catalog", "demand", "model", "plan"]),
     ("render", &["apply", "catalog", "model", "plan", "policy"]),
@@ -23,22 +23,9 @@ const MODULES: &[(&str, &[&str])] = &[
     ("simulator", &["adapters", "apply", "catalog", "demand", "manifest", "model", "scheduler"]),
     (
         "controller",
-        &[
-            "adapters",
-            "apply",
-            "catalog",
-            "demand",
-            "model",
-            "plan",
-            "render",
-            "simulator",
-            "telemetry",
-        ],
+        &["adapters", "apply", "catalog", "model", "plan", "render", "simulator", "telemetry"],
     ),
-    (
-        "server",
-        &["adapters", "apply", "catalog", "controller", "model", "plan", "render", "telemetry"],
-    ),
+    ("server", &["adapters", "apply", "controller", "model", "plan", "render", "telemetry"]),
 ];
 
 /// Modules that may import all others.

@@ -175,7 +175,7 @@ fn demand_shape() -> PodShape {
 
 /// Binds a pod to a Fargate node.
 fn on_fargate(scenario: &mut Scenario, name: &str) {
-    scenario.bind(name.into());
+    scenario.bind(name);
     let declared =
         Arc::new(scenario.desired.workloads.values().next().expect("one").template.clone());
     let key = format!("{name}-template");
@@ -188,7 +188,7 @@ fn on_fargate(scenario: &mut Scenario, name: &str) {
 }
 
 fn on_ec2(scenario: &mut Scenario, name: &str) {
-    scenario.bind(name.into());
+    scenario.bind(name);
     let template = scenario.desired.workloads.values().next().expect("one").template.clone();
     scenario.observed.templates.insert("ec2".into(), template);
     let id = workload(scenario);

@@ -24,7 +24,7 @@ fn scenario(kind: WorkloadKind, scale: Scale) -> Scenario {
 /// Adds an unbound pod of the only workload.
 fn pod(scenario: &mut Scenario, phase: PodPhase) {
     let owner = scenario.desired.workloads.keys().next().cloned();
-    scenario.bind("n1".into());
+    scenario.bind("n1");
     let pod = scenario.last_pod();
     (pod.owner, pod.node, pod.phase) = (owner, None, phase);
 }

@@ -156,7 +156,7 @@ fn observed_daemon_set_counts_on_new_nodes() {
     template.spec.node_selector.clear();
     template.spec.node_affinity.required =
         Some(vec![NodeTerm { fields: vec![field], ..NodeTerm::default() }]);
-    scenario.bind("n1".into());
+    scenario.bind("n1");
     let pod = scenario.last_pod();
     let (namespace, name) = ("kube-system".into(), "agent".into());
     pod.owner = Some(WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet });

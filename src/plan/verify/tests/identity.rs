@@ -22,6 +22,6 @@ pub(super) const DEFECTS: &[Defect] = &[
         p.capacity.base.world.name = "empty".to_owned();
     }),
     ("flags/expiry", "a plan that expires at its timestamp", |p, _| {
-        p.capacity.expires_at = p.timestamp
+        p.capacity.expires_at = p.timestamp;
     }),
 ];

@@ -59,7 +59,7 @@ fn nightly(nodes: &str, at: jiff::Timestamp, hours: i8) -> Budget {
 pub(super) const DEFECTS: &[Defect] = &[
     ("launch/excluded", "a type with insufficient capacity", |_, i| exclude(i, "m5.xlarge")),
     ("alternatives/excluded", "an alternative with insufficient capacity", |_, i| {
-        exclude(i, "m5.large")
+        exclude(i, "m5.large");
     }),
     ("budgets/removed", "more nodes than a budget allows", |_, i| {
         let reasons: &[&str] = &["Empty", "Underutilized"];

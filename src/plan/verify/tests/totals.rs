@@ -54,7 +54,7 @@ pub(super) const TOTALS: &[Defect] = &[
     ("totals/moved", "moved pods that are not counted", |p, _| p.capacity.pods.moved = 0),
     ("totals/summary", "a removal that is not counted", |p, _| p.summary.destroy = 1),
     ("totals/summary", "a removal without the destructive flag", |p, _| {
-        p.summary.destructive = false
+        p.summary.destructive = false;
     }),
     ("totals/summary", "a node that is not counted", |p, _| p.summary.nodes.before = 9),
     ("totals/summary", "a blocked node that is not counted", |p, _| p.summary.blocked = 0),
@@ -76,7 +76,7 @@ pub(super) const COST: &[Defect] = &[
     ("cost/source", "another currency", |p, _| p.capacity.cost.currency = "EUR".to_owned()),
     ("cost/source", "another price list", |p, _| p.capacity.cost.prices.stand_in = true),
     ("cost/unpriced", "a node without a price that is not counted", |p, _| {
-        p.capacity.cost.unpriced = 0
+        p.capacity.cost.unpriced = 0;
     }),
     ("cost/estimated", "an estimate that is not counted", |_, i| {
         i.catalog.types.get_mut("c5.large").unwrap().offerings[0].estimated = true;

@@ -34,7 +34,7 @@ fn bound_pods_keep_their_topology_domain() {
                     "w",
                     |s| s.spread = vec![topology_spread(ZONE, 1, "w")],
                     &[("a2", 0, 1)],
-                )
+                );
             },
             &["alternatives/topology"],
         ),
