@@ -70,11 +70,44 @@ pub enum Counter {
     Terminations(String),
     /// Interruption messages, by kind.
     Messages(&'static str),
-    /// Errors, by source, such as `repository`, `queue`, `ec2` or `kubernetes`.
+    /// Errors, by source, such as `repository`, `queue`, `state`, `ec2` or `kubernetes`.
     Errors(String),
 }
 
 impl Counter {
+    /// Counters without data of their own, in the order of the declaration.
+    pub const FIXED: [Self; 29] = [
+        Self::RepositoryReadsDone,
+        Self::RepositoryReadsFailed,
+        Self::RepositoryReadsRefMissing,
+        Self::ClusterReadsDone,
+        Self::ClusterReadsPartial,
+        Self::ClusterReadsNoManagedNodes,
+        Self::PlansMade,
+        Self::PlansChanged,
+        Self::ReconcilesNoChanges,
+        Self::ReconcilesBlocked,
+        Self::ReconcilesApplied,
+        Self::ReconcilesPartlyApplied,
+        Self::ReconcilesRefused,
+        Self::ReconcilesInterrupted,
+        Self::LaunchesRequested,
+        Self::LaunchesDone,
+        Self::LaunchesFailed,
+        Self::LaunchesInsufficientCapacity,
+        Self::TerminationsFailed,
+        Self::EvictionsDone,
+        Self::EvictionsBlocked,
+        Self::MessagesAcknowledged,
+        Self::MessagesDeferred,
+        Self::DrainsAbandoned,
+        Self::NodesUncordoned,
+        Self::NominationsMade,
+        Self::NominationsRefused,
+        Self::NominationsHonored,
+        Self::NominationsDropped,
+    ];
+
     /// Returns the name of the counter in the published status.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
@@ -173,9 +206,11 @@ impl FromIterator<(Counter, u64)> for Counters {
     }
 }
 
-/// The counters by name.
+/// The counters, sorted by name.
 impl Serialize for Counters {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(counter, count)| (counter.name(), count)))
+        let by_name: BTreeMap<_, _> =
+            self.0.iter().map(|(counter, count)| (counter.name(), count)).collect();
+        by_name.serialize(serializer)
     }
 }

@@ -544,7 +544,7 @@ fn block_dependents(groups: &[ChangeGroup<'_>], decisions: &mut BTreeMap<Address
 pub fn with_message(reason: BlockedReason) -> Blocked {
     let at = |at: &Timestamp| format!("{at:.0}");
     let message = match &reason {
-        BlockedReason::NotLeader => "another replica leads".to_owned(),
+        BlockedReason::NotLeader => "another replica is the leader".to_owned(),
         BlockedReason::Mode { mode } => format!("mode {} allows no such change", mode.as_str()),
         BlockedReason::Suspended { reason, until } => {
             let until = until.as_ref().map(|until| format!(" until {}", at(until)));

@@ -206,7 +206,7 @@ impl ControllerState {
         let now = self.now;
         self.persistence.finish_load(end.as_deref().ok(), now);
         let Ok(mut persisted) = end else {
-            self.counters.count_error("record");
+            self.counters.count_error("state");
             return;
         };
         self.restore_interruptions(&persisted);
@@ -238,7 +238,7 @@ impl ControllerState {
     /// Drops what waits for a save that failed: an apply must not start before its changes are
     /// counted.
     pub(super) fn on_state_unsaved(&mut self, effects: &mut Vec<Effect>) {
-        self.counters.count_error("record");
+        self.counters.count_error("state");
         self.drop_unpersisted(effects);
         self.planning.replan_at = self.persistence.retry.at;
     }

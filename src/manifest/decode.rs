@@ -438,20 +438,28 @@ impl<'a> FieldMap<'a> {
         (!entry.value.is_null()).then(|| self.field_of(entry))
     }
 
-    /// Returns the value of `key`. Its `former` name is still read, with a warning.
+    /// Returns the value of `key`. Its `former` name is still read, with a warning. Both at once are
+    /// an error.
     pub(super) fn get_renamed<'s>(
         &'s self,
         key: &'static str,
         former: &'static str,
     ) -> Option<Field<'s>> {
-        let old = self.get(former);
-        if let Some(field) = &old {
-            field.warn(
-                format_args!("has the former name of `{key}`"),
-                format!("rename it to `{key}`: a later version no longer reads `{former}`"),
-            );
+        let current = self.get(key);
+        let Some(entry) = self.entries.iter().find(|entry| entry.key == former) else {
+            return current;
+        };
+        self.known_keys.borrow_mut().push(former);
+        let old = self.field_of(entry);
+        if self.entries.iter().any(|entry| entry.key == key) {
+            old.error(format_args!("is the former name of `{key}`, which is set too"), None);
+            return current;
         }
-        self.get(key).or(old)
+        old.warn(
+            format_args!("is the former name of `{key}`"),
+            format!("rename it to `{key}`: a later version no longer reads `{former}`"),
+        );
+        (!entry.value.is_null()).then_some(old)
     }
 
     /// Returns the value of `key`, and reports an error if it is absent or null.

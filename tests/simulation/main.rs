@@ -1,4 +1,4 @@
-//! Runs the simulation: `cargo test --release --test simulation -- [--from N] [--seeds N]`,
+//! Runs the simulation: `cargo test --profile ci --features cluster --test simulation -- [--from N] [--seeds N]`,
 //! `--replay SEED` for one seed with its events, or `--incident TEXT` for incidents by name.
 
 mod large_fleet;

@@ -107,12 +107,12 @@ impl<'r> StatusLogger<'r> {
         let git = repository.reads.error.as_ref().map_or_else(String::new, |(why, _)| {
             format!("cannot read the repository; nothing is removed because of it: {why}")
         });
-        self.log_if_changed(now, "git", Some(LogEntry::new("git", git).warning()));
+        self.log_if_changed(now, "repository", Some(LogEntry::new("repository", git).warning()));
         let world = status.world.as_ref().and_then(|world| world.reads.error.as_ref());
         let world = world.map_or_else(String::new, |(why, _)| {
             format!("cannot observe the cluster completely; nothing is changed: {why}")
         });
-        self.log_if_changed(now, "world", Some(LogEntry::new("world", world).warning()));
+        self.log_if_changed(now, "cluster", Some(LogEntry::new("cluster", world).warning()));
     }
 
     /// Logs a competing autoscaler.

@@ -289,6 +289,10 @@ fn renamed_key_is_read_with_a_warning() {
     let [problem] = &problems[..] else { panic!("one problem: {problems:?}") };
     assert_eq!(problem.severity, crate::model::desired::Severity::Warning);
     assert!(problem.hint.as_deref().is_some_and(|hint| hint.contains("`ciTimeout`")));
+    let both = with_spec("  controller: {ciTimeout: 1h, ciPatience: 2h}\n");
+    let (fleet, problems) = read_text(&both);
+    assert_eq!(fleet.controller.ci_timeout, SignedDuration::from_hours(1));
+    assert_eq!(problems[0].severity, crate::model::desired::Severity::Error, "{problems:?}");
 }
 
 #[test]

@@ -88,18 +88,20 @@ async fn route(state: &ServerState, request: Request<Incoming>) -> Response<Resp
 /// Returns a hint to the replica that leads, with the command to reach it.
 fn leader_hint(state: &ServerState, led_by: Option<&str>) -> String {
     let Some(leader) = led_by else {
-        return "no replica leads now; retry in a minute\n".to_owned();
+        return "no replica is the leader now; retry in a minute\n".to_owned();
     };
     let Some(replica) = leader.strip_prefix(LEASE_HOLDER_PREFIX) else {
-        return format!("{leader} holds the lease, and no replica leads; retry once it is done\n");
+        return format!(
+            "{leader} holds the lease, and no replica is the leader; retry once it is done\n"
+        );
     };
     let port = state.port;
     match &state.config.namespace {
         Some(namespace) => format!(
-            "{replica} leads; send the request there:\n\n  kubectl --namespace {namespace} port-forward pod/{replica} \
+            "{replica} is the leader; send the request there:\n\n  kubectl --namespace {namespace} port-forward pod/{replica} \
              {port}:{port}\n"
         ),
-        None => format!("{replica} leads; send the request there\n"),
+        None => format!("{replica} is the leader; send the request there\n"),
     }
 }
 

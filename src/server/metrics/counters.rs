@@ -90,40 +90,45 @@ fn counter_metric(counter: &Counter) -> CounterMetric<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::families::{FAMILIES, MetricKind};
     use super::*;
 
+    /// Counters of every kind.
+    fn all() -> Vec<Counter> {
+        let mut all = Counter::FIXED.to_vec();
+        all.push(Counter::Terminations("empty".to_owned()));
+        all.push(Counter::Messages("spot-interruption"));
+        all.push(Counter::Errors("ec2".to_owned()));
+        all
+    }
+
     #[test]
     fn counters_use_families_of_counters_with_their_labels() {
-        let counters = [
-            Counter::RepositoryReadsRefMissing,
-            Counter::ClusterReadsNoManagedNodes,
-            Counter::PlansMade,
-            Counter::PlansChanged,
-            Counter::ReconcilesApplied,
-            Counter::LaunchesDone,
-            Counter::TerminationsFailed,
-            Counter::EvictionsDone,
-            Counter::MessagesAcknowledged,
-            Counter::MessagesDeferred,
-            Counter::DrainsAbandoned,
-            Counter::NodesUncordoned,
-            Counter::NominationsMade,
-            Counter::Terminations("empty".to_owned()),
-            Counter::Messages("spot-interruption"),
-            Counter::Errors("ec2".to_owned()),
-        ];
-        for counter in &counters {
+        let mut used = BTreeSet::new();
+        for counter in &all() {
             let CounterMetric { family, labels } = counter_metric(counter);
             let found = FAMILIES.iter().find(|one| one.name == family);
             let found = found.unwrap_or_else(|| panic!("{family} is not a metric family"));
             let names: Vec<_> = labels.iter().map(|(name, _)| *name).collect();
             assert_eq!((found.kind, found.labels), (MetricKind::Counter, &names[..]), "{family}");
+            used.insert(family);
         }
-        let exported = FAMILIES.iter().filter(|family| family.kind == MetricKind::Counter);
-        let used: Vec<_> = counters.iter().map(|counter| counter_metric(counter).family).collect();
-        for family in exported {
-            assert!(used.contains(&family.name), "nothing counts {}", family.name);
+        let counters = FAMILIES.iter().filter(|family| family.kind == MetricKind::Counter);
+        let counters: BTreeSet<_> = counters.map(|family| family.name).collect();
+        assert_eq!(used, counters, "every family has a counter");
+    }
+
+    #[test]
+    fn label_values_are_the_words_of_the_counter_name() {
+        let mut known = BTreeSet::new();
+        for counter in &all() {
+            let CounterMetric { family, labels } = counter_metric(counter);
+            let values: Vec<_> = labels.iter().map(|(_, value)| *value).collect();
+            let name = counter.name();
+            assert!(name.ends_with(&values.join(".")), "{name} has the labels {values:?}");
+            assert!(known.insert((family, values.join("."))), "{name} shares its metric");
         }
     }
 }

@@ -513,9 +513,12 @@ fn standby_page_explains_how_to_reach_the_leader() {
     let forward =
         "\n  kubectl --namespace fleet port-forward pod/fleetwright-7d9-zzzzz PORT:PORT\n";
     assert!(standby_answer(pod, Some("fleet")).ends_with(forward));
-    assert_eq!(standby_answer(pod, None), "fleetwright-7d9-zzzzz leads; send the request there\n");
+    assert_eq!(
+        standby_answer(pod, None),
+        "fleetwright-7d9-zzzzz is the leader; send the request there\n"
+    );
     assert!(
         standby_answer(Some("apply/ci-1"), Some("fleet")).starts_with("apply/ci-1 holds the lease")
     );
-    assert!(standby_answer(None, Some("fleet")).starts_with("no replica leads now"));
+    assert!(standby_answer(None, Some("fleet")).starts_with("no replica is the leader now"));
 }
