@@ -263,7 +263,7 @@ fn applied_plans_keep_outcome_worst_first() {
     assert_eq!(reasons[..3], ["Applied", "Refused", "PartlyApplied"]);
     let partly = &past[2].status["outcomes"][0];
     assert_eq!(partly["outcome"], "abandoned");
-    assert!(partly["why"].as_str().is_some_and(|why| why.contains("budget")));
+    assert!(partly["why"].as_str().is_some_and(|why| why.contains("PodDisruptionBudget")));
     let mut many = busy();
     let rewritten = |n: u32| {
         let mut past = (*many.history[0]).clone();

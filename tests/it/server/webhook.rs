@@ -27,7 +27,8 @@ impl WebhookServer {
     fn new() -> Self {
         let (publisher, reader) = StatusPublisher::new(empty());
         let (sender, pushed) = mpsc::channel(1);
-        let secrets = WebhookSecrets::parse(&format!("an older secret\n{SECRET}\n")).expect("two");
+        let secrets = WebhookSecrets::parse(&format!("the former secret of the hook\n{SECRET}\n"))
+            .expect("two");
         let hook = Some(Webhook { secrets, push_hints: sender });
         let config = ServerConfig {
             webhook: hook,
@@ -96,7 +97,7 @@ fn only_signed_push_triggers_refresh() {
         assert_eq!(server.received_push(), is_push, "{signature} {head}: {answer}");
     }
     // A ping, signed with the older secret.
-    let answer = server.post("{}", &signed("an older secret", b"{}"), PING);
+    let answer = server.post("{}", &signed("the former secret of the hook", b"{}"), PING);
     assert!(answer.starts_with("HTTP/1.1 200") && !server.received_push(), "{answer}");
     for n in 0..5 {
         let body = format!("{{\"n\":{n}}}");
