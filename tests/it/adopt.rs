@@ -188,7 +188,7 @@ fn group_is_resized_after_cluster_autoscaler_is_removed() {
     workspace.write("fleetwright.yaml", &unmanaged);
     edit_world(&workspace, |world| {
         edit_web_tags(world, &|group_tags| {
-            group_tags.extend(discovery_tags.map(|tag| (tag.to_owned(), json!("true"))))
+            group_tags.extend(discovery_tags.map(|tag| (tag.to_owned(), json!("true"))));
         });
         let running = json!({ "namespace": "kube-system", "name": "cluster-autoscaler",
             "kind": "Deployment", "replicas": 1 });
@@ -208,7 +208,7 @@ fn group_is_resized_after_cluster_autoscaler_is_removed() {
     for tag in discovery_tags {
         assert_observe_only(&format!("its tag {tag} hands it to Cluster Autoscaler"));
         edit_world(&workspace, |world| {
-            edit_web_tags(world, &|group_tags| drop(group_tags.remove(tag)))
+            edit_web_tags(world, &|group_tags| drop(group_tags.remove(tag)));
         });
     }
     assert_observe_only("kube-system/cluster-autoscaler");

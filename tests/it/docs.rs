@@ -96,8 +96,8 @@ fn without_code_blocks(page: &str) -> String {
         if trimmed.starts_with("```") {
             is_fenced = !is_fenced;
             may_be_indented = true;
-        } else if !is_fenced
-            && !(may_be_indented && line.starts_with("    ") && !is_list_item(trimmed))
+        } else if !(is_fenced
+            || may_be_indented && line.starts_with("    ") && !is_list_item(trimmed))
         {
             may_be_indented = trimmed.is_empty();
             text.push_str(line);

@@ -83,7 +83,7 @@ fn all_pods_are_placed(run: &Simulation) -> bool {
 
 fn served_commit_unreadable(catalog: &Rc<Catalog>) -> ScenarioResult {
     let breaks = |run: &mut Simulation, _: &str| {
-        run.faults(Faults { commits_by_name: 1_000, ..Faults::default() })
+        run.faults(Faults { commits_by_name: 1_000, ..Faults::default() });
     };
     let mut run = restart_while_merge_waits(catalog, 142, breaks)?;
     let soon = run.wait_until(minutes(5), all_pods_are_placed);

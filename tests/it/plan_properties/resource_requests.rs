@@ -1,4 +1,4 @@
-//! Random requests of pods, from LimitRanges, runtime classes and pod-level resources. Their true
+//! Random requests of pods, from limit ranges, runtime classes and pod-level resources. Their true
 //! values are computed by a simulation of the startup of a pod.
 
 use std::collections::BTreeMap;
