@@ -113,7 +113,7 @@ fn released_image_is_reported_as_drift_and_rolled_once() {
         assert_eq!(image_messages(&run_json(&fixture, &["plan"]).1), Vec::<String>::new());
         let released = "ami-released".to_owned();
         fixture.aws.edit_additions(|additions| {
-            drop(additions.parameters.insert(PARAMETER.to_owned(), released))
+            drop(additions.parameters.insert(PARAMETER.to_owned(), released));
         });
         let (exit, drift) = run_json(&fixture, &["drift"]);
         assert_eq!(exit, Some(0), "there is no manual change");

@@ -54,7 +54,7 @@ impl Moto {
         &self.url
     }
 
-    /// Deploys a CloudFormation template, as `aws cloudformation deploy` does.
+    /// Deploys a `CloudFormation` template, as `aws cloudformation deploy` does.
     pub(super) fn deploy(&self, template: &str, name: &str) {
         let form = [
             ("Action", "CreateStack"),

@@ -96,7 +96,7 @@ fn new_instance_type_needs_a_known_price() {
 
     // The price list has the new type, cheaper than all spot prices.
     fixture.aws.edit_additions(|additions| {
-        drop(additions.list_prices.insert(NEW.to_owned(), "0.0200000000".to_owned()))
+        drop(additions.list_prices.insert(NEW.to_owned(), "0.0200000000".to_owned()));
     });
     let (plan, _) = fixture.plan_with_cache("listed", &[]);
     let on_demand =
@@ -249,7 +249,7 @@ fn refuse(fixture: &ControllerFixture, names: &'static [&'static str]) {
 fn unreadable_data_is_served_stale_with_a_warning() {
     let fixture = offerings_fixture();
     fixture.aws.edit_additions(|additions| {
-        drop(additions.list_prices.insert(NEW.to_owned(), "0.0200000000".to_owned()))
+        drop(additions.list_prices.insert(NEW.to_owned(), "0.0200000000".to_owned()));
     });
     let (before, _) = fixture.plan_with_cache("own", &[]);
     let on_demand = (NEW.to_owned(), "on-demand".to_owned());
@@ -357,7 +357,7 @@ fn image_alias_resolves_through_ssm_parameter() {
         let path = "/aws/service/eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/\
                     recommended/image_id";
         proxy.edit_additions(|additions| {
-            drop(additions.parameters.insert(path.to_owned(), image.clone()))
+            drop(additions.parameters.insert(path.to_owned(), image.clone()));
         });
         let launched = aws.launch(&request("us-east-1a")).await.expect("launched");
         let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
