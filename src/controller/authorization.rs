@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::apply::ports::{CallEffect, Caller, PortError};
 
-    /// Knows two users, one of whom may approve.
+    /// Authenticates two users. Only one may approve.
     struct FakeReviewer;
 
     impl Authorizer for FakeReviewer {

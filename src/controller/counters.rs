@@ -26,7 +26,7 @@ pub enum Counter {
     PlansChanged,
     /// Plans without changes.
     ReconcilesNoChanges,
-    /// Plans of which every change is blocked.
+    /// Plans whose changes are all blocked.
     ReconcilesBlocked,
     /// Applied plans.
     ReconcilesApplied,

@@ -90,7 +90,7 @@ pub struct PersistedState {
     /// Instances removed by a decision of the controller, the oldest first.
     #[serde(rename = "removed")]
     pub removals: Vec<RemovalRecord>,
-    /// Further launches and removals, of which only the times are stored.
+    /// Times of further launches and removals.
     #[serde(rename = "past", skip_serializing_if = "MoveHistory::is_empty")]
     pub moves: MoveHistory,
     /// Latched breakers.

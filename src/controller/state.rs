@@ -216,7 +216,7 @@ impl ControllerState {
         if let Some(seen) = self.observation.latest.as_ref().filter(|seen| seen.is_complete()) {
             persisted.merge_observed(seen, now);
         }
-        // Recent launches may not be visible yet, whoever started them.
+        // Recent launches of any client may not be visible yet.
         for launch in &persisted.launches {
             self.observation.unobserved.note_launch(&launch.instance, launch.at.min(now));
         }

@@ -115,7 +115,7 @@ impl PodVolume {
                  regard to pods (volumeBindingMode Immediate)"
             ),
             VolumeProblem::ByHand => {
-                format!("claim {name} waits for a volume that somebody makes by hand")
+                format!("claim {name} waits for a volume that an administrator creates")
             }
             VolumeProblem::InUse => {
                 format!("claim {name} is for one pod (ReadWriteOncePod), and another has it")

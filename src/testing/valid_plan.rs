@@ -69,7 +69,7 @@ fn allocation(kind: &InstanceType, _: &NodeSettings) -> Allocation {
 }
 
 fn at(hour: i64) -> Timestamp {
-    Timestamp::from_second(1_790_000_000 + hour * 3600).unwrap()
+    Timestamp::from_second(1_790_000_000 + hour * 3600).expect("within range")
 }
 
 pub(crate) fn workload(name: &str) -> WorkloadId {
