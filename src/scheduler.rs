@@ -38,7 +38,7 @@
 //! #     nodes: NodeChoice { any_of: vec![Requirements::default()], ..NodeChoice::default() },
 //! #     tolerations: vec![], host_ports: vec![], spread: vec![], affinity: PodAffinity::default(),
 //! #     anti_affinity: PodAffinity::default(), volumes: vec![], priority: 0, preempts: true,
-//! #     pinned: false, unsupported: vec![], default_spread: None,
+//! #     do_not_disrupt: false, unsupported: vec![], default_spread: None,
 //! # });
 //! let node = ScheduleNode {
 //!     name: "n1".into(),
