@@ -5,7 +5,8 @@
 //! in one event; nothing is written without a certain lease, except cordons of interrupted nodes
 //! while an apply holds it.
 
-use std::borrow::Cow;
+mod pinned_replan;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -20,24 +21,17 @@ use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::event::{Effect, Event, PlanScope, Revision, RevisionError, TerminateOutcome, Ticket};
-use super::observation_diff::{is_demand_unchanged, is_same_observation};
 use super::ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
-use super::reconcile::retired_rows;
 use super::state::{ControllerState, StartOptions, step};
 use super::{failures, tracing_spans};
 use crate::apply::observation::observe;
 use crate::apply::ports::{Clock, Cloud, Cluster, EvictOutcome, PortError};
 use crate::apply::pre_terminate_check::termination_blocker;
-use crate::apply::{
-    self, ApplySettings, Bounds, LaunchWait, LeaseGuard, OfferingAttempts, Replan, Replanned, apply,
-};
+use crate::apply::{self, ApplySettings, Bounds, LaunchWait, LeaseGuard, OfferingAttempts, apply};
 use crate::model::ids::{Address, InstanceId, NodeName};
 use crate::model::observed::{ClusterIdentity, CordonReason, Node, Observed, Pod};
-use crate::plan::{PinnedPlan, Plan};
-
-/// Maximum age of a plan that needs no replanning for an equal observation. Time-dependent changes
-/// may become due later.
-const REUSABLE_PLAN_AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
+use crate::plan::Plan;
+use pinned_replan::PinnedReplan;
 
 const PLANNERS_MAX: usize = 4;
 
@@ -578,55 +572,6 @@ async fn nominate<D: StateStore, G: SignalSource>(
         Err(error) => Err(error),
     };
     Event::Nominated { pod: pod.uid.clone(), result }
-}
-
-/// Replans before the first write, without the interrupted instances.
-struct PinnedReplan<'p, P> {
-    planner: &'p P,
-    plan: Arc<Plan>,
-    excluded_instances: Vec<InstanceId>,
-    running_pods_only: bool,
-    /// Observation of the plan, if it is the last plan.
-    planned_world: Option<Arc<Observed>>,
-}
-
-impl<P> PinnedReplan<'_, P> {
-    /// Returns true if the plan was just made from an equal observation, so that replanning would
-    /// not change it. A plan without removals is also valid while all its launches are still
-    /// needed: pending pods must not wait because another node became Ready.
-    fn is_still_valid(&self, world: &Observed) -> bool {
-        self.planned_world.as_ref().is_some_and(|over| {
-            let age = world.taken_at.duration_since(over.taken_at);
-            let launches_needed =
-                || retired_rows(&self.plan).next().is_none() && is_demand_unchanged(over, world);
-            age.abs() <= REUSABLE_PLAN_AGE_MAX
-                && (is_same_observation(over, world) || launches_needed())
-        })
-    }
-}
-
-impl<P> std::fmt::Debug for PinnedReplan<'_, P> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PinnedReplan")
-            .field("excluded_instances", &self.excluded_instances)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<P: RevisionPlanner> Replan for PinnedReplan<'_, P> {
-    fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        Box::pin(async move {
-            let mut world = Cow::Borrowed(observed);
-            if !self.excluded_instances.is_empty() {
-                world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
-            }
-            if self.is_still_valid(&world) {
-                return PinnedPlan::as_approved(Plan::clone(&self.plan));
-            }
-            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world.into_owned()));
-            self.planner.replan_pinned(plan, world, self.running_pods_only).await
-        })
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use crate::model::observed::{Instance, InstanceState, Node};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
 use crate::plan::wire::WaveStep;
+use crate::apply::Replan as _;
+use crate::plan::PinnedPlan;
 use crate::testing::sample_plan;
 use crate::testing::simulator::poll_once;
 use crate::testing::world;

@@ -4,7 +4,7 @@ use super::*;
 use crate::controller::persisted_state::{LaunchRecord, Quarantine, RemovalRecord};
 use crate::controller::status::{Breaker, Suspension};
 use crate::model::desired::{ControllerSettings, CountOrShare, RateLimit, Window};
-use crate::plan::wire::{Check, CheckStatus, Wave};
+use crate::plan::wire::{Check, Wave, WaveStep};
 use crate::testing::controller::revision;
 use crate::testing::plan::address;
 use crate::testing::sample_plan;

@@ -1,0 +1,67 @@
+//! Replanning before the first write of an apply.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+
+use super::super::observation_diff::{is_demand_unchanged, is_same_observation};
+use super::super::ports::RevisionPlanner;
+use super::super::reconcile::retired_rows;
+use crate::apply::{Replan, Replanned};
+use crate::model::ids::InstanceId;
+use crate::model::observed::Observed;
+use crate::plan::{PinnedPlan, Plan};
+
+/// Maximum age of a plan that needs no replanning for an equal observation. Time-dependent changes
+/// may become due later.
+const REUSABLE_PLAN_AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
+
+/// Replans before the first write, without the interrupted instances.
+pub(super) struct PinnedReplan<'p, P> {
+    pub(super) planner: &'p P,
+    pub(super) plan: Arc<Plan>,
+    pub(super) excluded_instances: Vec<InstanceId>,
+    pub(super) running_pods_only: bool,
+    /// Observation of the plan, if it is the last plan.
+    pub(super) planned_world: Option<Arc<Observed>>,
+}
+
+impl<P> PinnedReplan<'_, P> {
+    /// Returns true if the plan was just made from an equal observation, so that replanning would
+    /// not change it. A plan without removals is also valid while all its launches are still
+    /// needed: pending pods must not wait because another node became Ready.
+    fn is_still_valid(&self, world: &Observed) -> bool {
+        self.planned_world.as_ref().is_some_and(|over| {
+            let age = world.taken_at.duration_since(over.taken_at);
+            let launches_needed =
+                || retired_rows(&self.plan).next().is_none() && is_demand_unchanged(over, world);
+            age.abs() <= REUSABLE_PLAN_AGE_MAX
+                && (is_same_observation(over, world) || launches_needed())
+        })
+    }
+}
+
+impl<P> std::fmt::Debug for PinnedReplan<'_, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedReplan")
+            .field("excluded_instances", &self.excluded_instances)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: RevisionPlanner> Replan for PinnedReplan<'_, P> {
+    fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
+        Box::pin(async move {
+            let mut world = Cow::Borrowed(observed);
+            if !self.excluded_instances.is_empty() {
+                world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
+            }
+            if self.is_still_valid(&world) {
+                return PinnedPlan::as_approved(Plan::clone(&self.plan));
+            }
+            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world.into_owned()));
+            self.planner.replan_pinned(plan, world, self.running_pods_only).await
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! Groups of rows that are applied together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::retire_reason;
+use crate::model::ids::{Address, PoolName};
+use crate::plan::Plan;
+use crate::plan::wire::{ExplainRow, ResourceChange, RetireReason, WaveStep};
+
+/// Rows that are applied together: replacements and what they replace, or a single row.
+pub(super) struct ChangeGroup<'p> {
+    pub(super) rows: Vec<&'p ResourceChange>,
+    pub(super) launches: u32,
+    pub(super) removes: u32,
+    /// True if pods of removed nodes may have been counted on any launch of the plan.
+    pub(super) is_standalone_removal: bool,
+    /// Rows that are removed only to save cost.
+    pub(super) cost_savings: BTreeSet<&'p Address>,
+}
+
+impl ChangeGroup<'_> {
+    pub(super) fn pools(&self) -> impl Iterator<Item = PoolName> {
+        let mut pools: Vec<PoolName> = self.rows.iter().map(|row| pool(row)).collect();
+        pools.sort();
+        pools.dedup();
+        pools.into_iter()
+    }
+}
+
+/// Returns the pool of a row, or the row's name if it has no pool.
+pub(in super::super) fn pool(row: &ResourceChange) -> PoolName {
+    let side = row.change.after.as_ref().or(row.change.before.as_ref());
+    let pool = side.and_then(|side| side.pool.clone());
+    pool.unwrap_or_else(|| PoolName::from(row.name.as_str()))
+}
+
+pub(super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
+    let steps = |step: WaveStep| -> BTreeSet<&Address> {
+        let waves = plan.capacity.waves.iter().filter(|wave| wave.step == step);
+        waves.flat_map(|wave| &wave.addresses).collect()
+    };
+    let (launched, retired) = (steps(WaveStep::Launch), steps(WaveStep::Retire));
+    let explained = plan.capacity.explain.iter();
+    let groups: BTreeMap<&Address, &str> =
+        explained.filter_map(|row| Some((&row.address, row.group.as_deref()?))).collect();
+    let moves_pods: BTreeSet<&Address> = plan
+        .capacity
+        .explain
+        .iter()
+        .filter(|row| !row.pods_before.is_empty())
+        .map(|row| &row.address)
+        .collect();
+    let saves_cost = |row: &&ExplainRow| {
+        matches!(
+            retire_reason(row),
+            Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. })
+        )
+    };
+    let cost_savings: BTreeSet<&Address> =
+        plan.capacity.explain.iter().filter(saves_cost).map(|row| &row.address).collect();
+    // Pure launches first: pods wait for them.
+    let mut found: BTreeMap<(bool, String), ChangeGroup<'_>> = BTreeMap::new();
+    for row in &plan.resource_changes {
+        let address = &row.address;
+        let (launches, removes) = (launched.contains(address), retired.contains(address));
+        if !launches && !removes {
+            continue;
+        }
+        let group_name = groups.get(address).copied();
+        let name = group_name.map_or_else(|| address.to_string(), |group| format!("~{group}"));
+        let group = found.entry((group_name.is_some() || removes, name)).or_insert(ChangeGroup {
+            rows: Vec::new(),
+            launches: 0,
+            removes: 0,
+            is_standalone_removal: false,
+            cost_savings: BTreeSet::new(),
+        });
+        group.rows.push(row);
+        group.launches += u32::from(launches);
+        group.removes += u32::from(removes);
+        if cost_savings.contains(address) {
+            group.cost_savings.insert(address);
+        }
+        group.is_standalone_removal |=
+            group_name.is_none() && removes && !launches && moves_pods.contains(address);
+    }
+    found.into_values().collect()
+}
