@@ -2,6 +2,8 @@
 
 use super::apply_session::refuse_unapplyable;
 use super::error::CliError;
+#[cfg(not(feature = "cluster"))]
+use super::hints;
 use super::policy::Judge;
 use super::progress::ProgressFormat;
 use super::settings::{ApplySettings, ApplySubject, PlanView};
@@ -162,9 +164,9 @@ fn unchangeable_world(world: &WorldChoice) -> CliError {
 
 #[cfg(not(feature = "cluster"))]
 fn not_built(world: &WorldChoice) -> CliError {
-    CliError::text(format!("this program was built without support for world `{world}`")).hint(
-        "build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY",
-    )
+    CliError::text(format!("this build cannot change world `{world}`"))
+        .hint(hints::CLUSTER_BUILD)
+        .hint("without it: use an embedded cluster, --world sim:DIRECTORY")
 }
 
 /// Requires approval: by digest, by option, or by a person at the terminal.
