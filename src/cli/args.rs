@@ -22,8 +22,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 
-/// Node capacity as code: plan, review and apply the EC2 nodes that the workloads of a Git
-/// repository need.
+/// Node capacity as code: plan, review and apply EC2 nodes for the workloads of a Git repository.
 ///
 /// `help.rs` groups the commands and adds the exit codes.
 #[derive(Debug, Parser)]

@@ -54,6 +54,25 @@ impl Exit {
         Self::Interrupted,
     ];
 
+    /// Returns the meaning in a few words.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "error",
+            Self::Changes => "changes",
+            Self::Stale => "stale",
+            Self::Locked => "locked",
+            Self::NotApproved => "not approved",
+            Self::Denied => "denied by policy",
+            Self::Partly => "partly applied",
+            Self::OutsideWindow => "outside the window",
+            Self::UnreadablePlan => "unreadable plan",
+            Self::OtherCluster => "other cluster",
+            Self::Expired => "expired",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
     /// Returns the meaning for help and documentation.
     pub(super) fn meaning(self) -> &'static str {
         match self {

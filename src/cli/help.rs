@@ -85,10 +85,9 @@ fn with_exits(command: Command, exits: &[Exit]) -> Command {
     for exit in exits {
         let _ = write!(table, "\n  {:>3}  {}", exit.code(), exit.meaning());
     }
-    let mut codes: Vec<String> = exits.iter().map(|exit| exit.code().to_string()).collect();
-    let last = codes.pop().unwrap_or_default();
-    let line = format!("Exit codes: {} and {last}; --help explains each.", codes.join(", "));
-    command.after_help(line).after_long_help(table)
+    let labels: Vec<String> =
+        exits.iter().map(|exit| format!("{} {}", exit.code(), exit.label())).collect();
+    command.after_help(format!("Exit codes: {}", labels.join(", "))).after_long_help(table)
 }
 
 #[cfg(test)]

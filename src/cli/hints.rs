@@ -9,8 +9,8 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use super::error::CliError;
 
 /// Where to get a build that reads and changes clusters.
-pub(super) const CLUSTER_BUILD: &str = "the release binary and the container image have it, or build it: cargo install fleetwright \
-     --features cluster";
+pub(super) const CLUSTER_BUILD: &str = "the release binary and the container image have it; to build it: cargo install --locked --git \
+     https://github.com/fleetwright/fleetwright --features cluster";
 
 /// Options of Terraform and kubectl that do not exist here, with the way to the same end.
 const OPTIONS: [(&str, &str); 26] = [
@@ -127,8 +127,14 @@ pub(super) fn add(mut error: Error) -> Error {
     };
     if let Some(hint) = hint {
         // The nearest of our own words would contradict the hint.
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.remove(ContextKind::SuggestedArg);
+        for kind in [
+            ContextKind::SuggestedSubcommand,
+            ContextKind::SuggestedArg,
+            ContextKind::SuggestedValue,
+            ContextKind::Usage,
+        ] {
+            error.remove(kind);
+        }
         let hints = vec![StyledStr::from(hint)];
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hints));
     }
@@ -220,6 +226,6 @@ mod tests {
     #[test]
     fn command_of_another_build_names_that_build() {
         let ran = run_command(&["preflight"]);
-        assert!(ran.err.contains("cargo install fleetwright --features cluster"), "{}", ran.err);
+        assert!(ran.err.contains("cargo install") && ran.err.contains("--features cluster"));
     }
 }

@@ -76,7 +76,7 @@ fn cluster_name(option: Option<&str>, detected: &Detected, path: &Path) -> Choic
     let name: String = name.chars().map(plain).collect();
     let name = name.trim_matches('-');
     let value = if name.is_empty() { "cluster".to_owned() } else { name.to_owned() };
-    Choice { value, why: "the name of the directory; correct it".to_owned() }
+    Choice { value, why: "the name of the directory: correct it if needed".to_owned() }
 }
 
 fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
@@ -86,7 +86,7 @@ fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
     let known = |found: &&Evidence| Catalog::load(&found.value.as_str().into(), &[]).is_ok();
     match detected.region.as_ref().filter(known) {
         Some(found) => Choice::from_evidence(found),
-        None => Choice { value: REGION.to_owned(), why: "the default; correct it".to_owned() },
+        None => Choice { value: REGION.to_owned(), why: "not found in the files: correct it if needed".to_owned() },
     }
 }
 

@@ -24,8 +24,24 @@ struct Tool {
     name: &'static str,
     arguments: &'static [&'static str],
     remedy: &'static str,
-    /// True if this directory cannot be planned without the tool.
-    needed: bool,
+    needed: Need,
+}
+
+/// Who needs a tool.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    /// Plans of this directory.
+    Directory,
+    /// Some commands.
+    Commands,
+    /// Plans of other directories.
+    None,
+}
+
+impl Need {
+    fn of_directory(needs: bool) -> Self {
+        if needs { Self::Directory } else { Self::None }
+    }
 }
 
 /// Returns the state of each program that Fleetwright calls.
@@ -38,25 +54,25 @@ pub(super) fn tools(detected: &Detected) -> Vec<Finding> {
             name: "git",
             arguments: &["--version"],
             remedy: "install Git: it fetches repositories that are named by URL",
-            needed: false,
+            needed: Need::Commands,
         },
         Tool {
             name: "kubectl",
             arguments: &["version", "--client"],
             remedy: "install kubectl: it renders kustomizations where there is no kustomize",
-            needed: false,
+            needed: Need::None,
         },
         Tool {
             name: "kustomize",
             arguments: &["version"],
             remedy: "install kustomize or kubectl: one of them renders kustomizations",
-            needed: kustomize_needed,
+            needed: Need::of_directory(kustomize_needed),
         },
         Tool {
             name: "helm",
             arguments: &["version", "--short"],
             remedy: "install Helm: it renders charts",
-            needed: !detected.charts.is_empty(),
+            needed: Need::of_directory(!detected.charts.is_empty()),
         },
     ];
     tools.iter().map(|tool| of_tool(tool, &search, has_kubectl)).collect()
@@ -68,11 +84,12 @@ fn of_tool(tool: &Tool, search: &[PathBuf], has_kubectl: bool) -> Finding {
         if name == "kustomize" && has_kubectl {
             return Finding::ok(name, "not on the PATH; kubectl renders kustomizations");
         }
-        let detail = "not on the PATH";
-        return if needed {
-            Finding::missing(name, format!("{detail}, and this directory needs it"), remedy)
-        } else {
-            Finding::warn(name, detail, remedy)
+        return match needed {
+            Need::Directory => {
+                Finding::missing(name, "not on the PATH, and this directory needs it", remedy)
+            }
+            Need::Commands => Finding::warn(name, "not on the PATH", remedy),
+            Need::None => Finding::ok(name, "not on the PATH; this directory does not need it"),
         };
     };
     match version(&path, arguments) {
@@ -93,7 +110,9 @@ fn version(path: &Path, arguments: &[&str]) -> Result<String, String> {
         rest.starts_with(|c: char| c.is_ascii_digit()) && rest.contains('.')
     };
     match words.find(is_version) {
-        Some(version) if ran.status.success() => Ok(version.chars().take(40).collect()),
+        Some(version) if ran.status.success() => {
+            Ok(version.trim_start_matches('v').chars().take(40).collect())
+        }
         _ => Err("prints no version".to_owned()),
     }
 }
@@ -178,9 +197,14 @@ pub(super) fn cache() -> Finding {
     if !directory.exists() {
         return Finding::ok(PART, format!("{}: empty", directory.display()));
     }
-    let bytes = size(&directory);
-    let megabytes = bytes.div_ceil(1 << 20);
-    Finding::ok(PART, format!("{}: {megabytes} MiB", directory.display()))
+    let tenths = size(&directory) / ((1 << 20) / 10);
+    let size = match (tenths / 10, tenths % 10) {
+        (mebibytes, _) if mebibytes >= 1_024 => {
+            format!("{}.{} GiB", mebibytes / 1_024, mebibytes % 1_024 * 10 / 1_024)
+        }
+        (mebibytes, tenth) => format!("{mebibytes}.{tenth} MiB"),
+    };
+    Finding::ok(PART, format!("{}: {size}", directory.display()))
 }
 
 /// Returns the size of the files below a directory. Links are not followed.
