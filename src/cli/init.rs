@@ -86,7 +86,10 @@ fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
     let known = |found: &&Evidence| Catalog::load(&found.value.as_str().into(), &[]).is_ok();
     match detected.region.as_ref().filter(known) {
         Some(found) => Choice::from_evidence(found),
-        None => Choice { value: REGION.to_owned(), why: "not found in the files: correct it if needed".to_owned() },
+        None => Choice {
+            value: REGION.to_owned(),
+            why: "not found in the files: correct it if needed".to_owned(),
+        },
     }
 }
 

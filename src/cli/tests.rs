@@ -102,7 +102,7 @@ fn save(directory: &Path, plan: &Plan) -> String {
     path.display().to_string()
 }
 
-fn planning(path: &str) -> PlanningSettings {
+pub(super) fn planning(path: &str) -> PlanningSettings {
     PlanningSettings {
         source: SourceSettings { path: path.into(), revision: None },
         world: None,

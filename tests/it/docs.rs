@@ -306,8 +306,7 @@ fn help(command: &str) -> String {
 }
 
 /// Headings of lists of commands.
-const COMMAND_LISTS: [&str; 5] =
-    ["Commands:", "Plan and apply:", "Inspect:", "Run:", "Set up:"];
+const COMMAND_LISTS: [&str; 5] = ["Commands:", "Plan and apply:", "Inspect:", "Run:", "Set up:"];
 
 fn subcommands(help: &str) -> Vec<String> {
     let mut names = Vec::new();
