@@ -235,13 +235,11 @@ mod tests {
         let source = SourceSettings { path: tree.path().to_owned(), revision: None };
         let mut fleet = FleetSettings::read(&crate::cli::source_tree::read(&source).expect("read"));
         fleet.controller.approval = rule;
-        with_console(input, |console| {
-            match approve(plan, &fleet, settings, console) {
-                Ok(()) => Exit::Done,
-                Err(error) => {
-                    error.write(console);
-                    error.kind
-                }
+        with_console(input, |console| match approve(plan, &fleet, settings, console) {
+            Ok(()) => Exit::Done,
+            Err(error) => {
+                error.write(console);
+                error.kind
             }
         })
     }

@@ -128,9 +128,9 @@ pub(in crate::cli) struct PlanArgs {
     /// Exit with 2 if there are changes, and with 0 if there are none
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) detailed_exitcode: bool,
-    /// Serve the plan as a page that follows the files, until Ctrl-C
+    /// Serve the plan as a page that is updated when files change
     ///
-    /// [default address: 127.0.0.1:8080]
+    /// It is served until Ctrl-C. [default address: 127.0.0.1:8080]
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "127.0.0.1:8080", conflicts_with_all = ["format", "json"])]
