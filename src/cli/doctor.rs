@@ -69,8 +69,8 @@ struct Report {
 pub(super) fn run(settings: &DoctorSettings, console: &mut Console) -> Result<Exit, CliError> {
     let build = BuildInfo::of_this_build()?;
     let mut findings = vec![of_build(&build), of_cluster_support(&build)];
-    let (directory, detected) = of_directory(&settings.path);
-    findings.extend(environment::tools(&detected));
+    let (directory, fleet, detected) = of_directory(&settings.path);
+    findings.extend(environment::tools(&fleet, &detected));
     findings.push(directory);
     findings.extend([environment::aws(), environment::kubeconfig(), environment::cache()]);
     findings.push(Finding::ok(
@@ -103,18 +103,23 @@ fn of_cluster_support(build: &BuildInfo) -> Finding {
     )
 }
 
-/// Returns the state of the settings, and what the directory holds.
-fn of_directory(path: &Path) -> (Finding, Detected) {
+/// Returns the state of the settings, the settings, and what the directory holds.
+fn of_directory(path: &Path) -> (Finding, Fleet, Detected) {
+    let unread = |why: String, remedy: String| {
+        (Finding::missing("settings", why, remedy), Fleet::default(), Detected::default())
+    };
+    let name_one = "name a directory of manifests that is on this computer".to_owned();
+    if !path.is_dir() {
+        return unread(format!("`{}` is not a directory", path.display()), name_one);
+    }
     let source = SourceSettings { path: path.to_owned(), revision: None };
     let read = match source_tree::read(&source) {
         Ok(read) => read,
-        Err(error) => {
-            let remedy = error.hint_text().unwrap_or_else(|| "name a directory".to_owned());
-            return (Finding::missing("settings", error.to_string(), remedy), Detected::default());
-        }
+        Err(error) => return unread(error.to_string(), error.hint_text().unwrap_or(name_one)),
     };
     let (fleet, problems) = read_fleet(&read.tree);
-    (of_settings(path, &fleet, &problems), Detected::from_tree(&read.tree))
+    let finding = of_settings(path, &fleet, &problems);
+    (finding, fleet, Detected::from_tree(&read.tree))
 }
 
 fn of_settings(path: &Path, fleet: &Fleet, problems: &[Problem]) -> Finding {

@@ -40,7 +40,10 @@ const OPTIONS: [(&str, &str); 26] = [
     ("upgrade", "nothing is downloaded: leave it out"),
     ("var", "write settings to fleetwright.yaml, and placeholders to spec.sources[].vars"),
     ("var-file", "write settings to fleetwright.yaml, and placeholders to spec.sources[].vars"),
-    ("w", "for a page that is updated: fleetwright plan --serve; for the controller: fleetwright run"),
+    (
+        "w",
+        "for a page that is updated: fleetwright plan --serve; for the controller: fleetwright run",
+    ),
     (
         "watch",
         "for a page that is updated: fleetwright plan --serve; for the controller: fleetwright run",

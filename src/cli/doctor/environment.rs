@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::adapters::subprocess::{self, RunLimits, find_on_path};
 use crate::cli::init::detect::Detected;
+use crate::model::desired::{Fleet, Renderer};
 
 /// Limits of a call that prints a version.
 const LIMITS: RunLimits =
@@ -32,29 +33,34 @@ struct Tool {
 enum Need {
     /// Plans of this directory.
     Directory,
-    /// Some commands.
-    Commands,
+    /// Some commands, or Argo CD and Flux sources of this directory.
+    Some,
     /// Plans of other directories.
     None,
 }
 
 impl Need {
-    fn of_directory(needs: bool) -> Self {
-        if needs { Self::Directory } else { Self::None }
+    /// Returns who needs the renderer of a kind of source.
+    fn of(is_rendered: bool, is_absent: bool) -> Self {
+        match (is_rendered, is_absent) {
+            (true, _) => Self::Directory,
+            (false, false) => Self::Some,
+            (false, true) => Self::None,
+        }
     }
 }
 
 /// Returns the state of each program that Fleetwright calls.
-pub(super) fn tools(detected: &Detected) -> Vec<Finding> {
+pub(super) fn tools(fleet: &Fleet, detected: &Detected) -> Vec<Finding> {
     let search: Vec<PathBuf> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
     let has_kubectl = find_on_path("kubectl", &search).is_some();
-    let kustomize_needed = !detected.kustomizations.is_empty() && !has_kubectl;
+    let renders = |renderer| fleet.sources.iter().any(|source| source.render == Some(renderer));
     let tools = [
         Tool {
             name: "git",
             arguments: &["--version"],
             remedy: "install Git: it fetches repositories that are named by URL",
-            needed: Need::Commands,
+            needed: Need::Some,
         },
         Tool {
             name: "kubectl",
@@ -66,13 +72,13 @@ pub(super) fn tools(detected: &Detected) -> Vec<Finding> {
             name: "kustomize",
             arguments: &["version"],
             remedy: "install kustomize or kubectl: one of them renders kustomizations",
-            needed: Need::of_directory(kustomize_needed),
+            needed: Need::of(renders(Renderer::Kustomize), detected.kustomizations.is_empty()),
         },
         Tool {
             name: "helm",
             arguments: &["version", "--short"],
             remedy: "install Helm: it renders charts",
-            needed: Need::of_directory(!detected.charts.is_empty()),
+            needed: Need::of(renders(Renderer::Helm), detected.charts.is_empty()),
         },
     ];
     tools.iter().map(|tool| of_tool(tool, &search, has_kubectl)).collect()
@@ -88,7 +94,7 @@ fn of_tool(tool: &Tool, search: &[PathBuf], has_kubectl: bool) -> Finding {
             Need::Directory => {
                 Finding::missing(name, "not on the PATH, and this directory needs it", remedy)
             }
-            Need::Commands => Finding::warn(name, "not on the PATH", remedy),
+            Need::Some => Finding::warn(name, "not on the PATH", remedy),
             Need::None => Finding::ok(name, "not on the PATH; this directory does not need it"),
         };
     };
