@@ -67,9 +67,9 @@ struct Report {
 }
 
 pub(super) fn run(settings: &DoctorSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let build = BuildInfo::of_this_build()?;
-    let mut findings = vec![of_build(&build), of_cluster_support(&build)];
-    let (directory, fleet, detected) = of_directory(&settings.path);
+    let build = BuildInfo::current()?;
+    let mut findings = vec![build_finding(&build), cluster_finding(&build)];
+    let (directory, fleet, detected) = read_directory(&settings.path);
     findings.extend(environment::tools(&fleet, &detected));
     findings.push(directory);
     findings.extend([environment::aws(), environment::kubeconfig(), environment::cache()]);
@@ -86,13 +86,13 @@ pub(super) fn run(settings: &DoctorSettings, console: &mut Console) -> Result<Ex
     Ok(if missing { Exit::NotApproved } else { Exit::Done })
 }
 
-fn of_build(build: &BuildInfo) -> Finding {
+fn build_finding(build: &BuildInfo) -> Finding {
     let commit = build.commit.map_or_else(String::new, |commit| format!(" at {commit}"));
     let features = build.features.join(", ");
     Finding::ok("fleetwright", format!("{}{commit}, features: {features}", build.version))
 }
 
-fn of_cluster_support(build: &BuildInfo) -> Finding {
+fn cluster_finding(build: &BuildInfo) -> Finding {
     if build.features.contains(&"cluster") {
         return Finding::ok("cluster support", "built in");
     }
@@ -104,7 +104,7 @@ fn of_cluster_support(build: &BuildInfo) -> Finding {
 }
 
 /// Returns the state of the settings, the settings, and what the directory holds.
-fn of_directory(path: &Path) -> (Finding, Fleet, Detected) {
+fn read_directory(path: &Path) -> (Finding, Fleet, Detected) {
     let unread = |why: String, remedy: String| {
         (Finding::missing("settings", why, remedy), Fleet::default(), Detected::default())
     };
@@ -118,11 +118,11 @@ fn of_directory(path: &Path) -> (Finding, Fleet, Detected) {
         Err(error) => return unread(error.to_string(), error.hint_text().unwrap_or(name_one)),
     };
     let (fleet, problems) = read_fleet(&read.tree);
-    let finding = of_settings(path, &fleet, &problems);
+    let finding = settings_finding(path, &fleet, &problems);
     (finding, fleet, Detected::from_tree(&read.tree))
 }
 
-fn of_settings(path: &Path, fleet: &Fleet, problems: &[Problem]) -> Finding {
+fn settings_finding(path: &Path, fleet: &Fleet, problems: &[Problem]) -> Finding {
     let file = path.join("fleetwright.yaml");
     let error = problems.iter().find(|problem| problem.severity == Severity::Error);
     if let Some(Problem { origin, message, .. }) = error {

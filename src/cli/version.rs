@@ -21,7 +21,7 @@ pub(super) struct BuildInfo {
 }
 
 impl BuildInfo {
-    pub(super) fn of_this_build() -> Result<Self, CliError> {
+    pub(super) fn current() -> Result<Self, CliError> {
         let catalog = Catalog::load(&"us-east-1".into(), &[])?;
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -45,7 +45,7 @@ fn features() -> Vec<&'static str> {
 }
 
 pub(super) fn run(format: Format, console: &mut Console) -> Result<Exit, CliError> {
-    let info = BuildInfo::of_this_build()?;
+    let info = BuildInfo::current()?;
     match format {
         Format::Document(format) => console.print(&output::document(&info, format)?)?,
         Format::Text => console.print(&text(&info))?,

@@ -41,7 +41,7 @@ enum Need {
 
 impl Need {
     /// Returns who needs the renderer of a kind of source.
-    fn of(is_rendered: bool, is_absent: bool) -> Self {
+    fn for_renderer(is_rendered: bool, is_absent: bool) -> Self {
         match (is_rendered, is_absent) {
             (true, _) => Self::Directory,
             (false, false) => Self::Some,
@@ -72,19 +72,22 @@ pub(super) fn tools(fleet: &Fleet, detected: &Detected) -> Vec<Finding> {
             name: "kustomize",
             arguments: &["version"],
             remedy: "install kustomize or kubectl: one of them renders kustomizations",
-            needed: Need::of(renders(Renderer::Kustomize), detected.kustomizations.is_empty()),
+            needed: Need::for_renderer(
+                renders(Renderer::Kustomize),
+                detected.kustomizations.is_empty(),
+            ),
         },
         Tool {
             name: "helm",
             arguments: &["version", "--short"],
             remedy: "install Helm: it renders charts",
-            needed: Need::of(renders(Renderer::Helm), detected.charts.is_empty()),
+            needed: Need::for_renderer(renders(Renderer::Helm), detected.charts.is_empty()),
         },
     ];
-    tools.iter().map(|tool| of_tool(tool, &search, has_kubectl)).collect()
+    tools.iter().map(|tool| tool_finding(tool, &search, has_kubectl)).collect()
 }
 
-fn of_tool(tool: &Tool, search: &[PathBuf], has_kubectl: bool) -> Finding {
+fn tool_finding(tool: &Tool, search: &[PathBuf], has_kubectl: bool) -> Finding {
     let Tool { name, arguments, remedy, needed } = *tool;
     let Some(path) = find_on_path(name, search) else {
         if name == "kustomize" && has_kubectl {

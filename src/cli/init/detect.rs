@@ -32,10 +32,10 @@ pub(in crate::cli) struct Detected {
 impl Detected {
     pub(in crate::cli) fn from_tree(tree: &Tree) -> Self {
         let desired = read(tree, &Fleet::default());
-        let configs: Vec<Evidence> = of_cluster_configs(tree, "name");
-        let discovered = of_lines(tree, "karpenter.sh/discovery");
+        let configs: Vec<Evidence> = cluster_config_values(tree, "name");
+        let discovered = values_of_key(tree, "karpenter.sh/discovery");
         let zones = zones(tree);
-        let region = only(of_cluster_configs(tree, "region")).or_else(|| region_of(&zones));
+        let region = only(cluster_config_values(tree, "region")).or_else(|| region_of(&zones));
         let is_inside =
             |zone: &String| region.as_ref().is_some_and(|region| zone.starts_with(&region.value));
         Self {
@@ -72,7 +72,7 @@ fn value_of<'l>(line: &'l str, key: &str) -> Option<&'l str> {
     (!value.is_empty() && value.chars().all(is_plain)).then_some(value)
 }
 
-fn of_lines(tree: &Tree, key: &str) -> Vec<Evidence> {
+fn values_of_key(tree: &Tree, key: &str) -> Vec<Evidence> {
     let of_file = |file: &TreeFile| {
         let found: Vec<Evidence> = lines(file)
             .iter()
@@ -85,7 +85,7 @@ fn of_lines(tree: &Tree, key: &str) -> Vec<Evidence> {
 }
 
 /// Returns a field of the metadata of each eksctl `ClusterConfig`.
-fn of_cluster_configs(tree: &Tree, field: &str) -> Vec<Evidence> {
+fn cluster_config_values(tree: &Tree, field: &str) -> Vec<Evidence> {
     let mut found = Vec::new();
     for file in &tree.files {
         let (mut is_config, mut in_metadata, mut value) = (false, false, None);
