@@ -118,15 +118,15 @@ fn has_option(command: &Command, name: &str) -> bool {
 
 /// Adds hints to an error of the parser.
 pub(super) fn add(mut error: Error) -> Error {
-    let hint = match error.kind() {
-        ErrorKind::InvalidSubcommand => {
-            text(&error, ContextKind::InvalidSubcommand).and_then(command_hint)
-        }
-        ErrorKind::UnknownArgument => {
-            text(&error, ContextKind::InvalidArg).and_then(|arg| option_hint(&arg))
-        }
-        ErrorKind::InvalidValue => output_hint(&error),
-        _ => None,
+    let kind = error.kind();
+    let hint = if kind == ErrorKind::InvalidSubcommand {
+        text(&error, ContextKind::InvalidSubcommand).and_then(|word| command_hint(&word))
+    } else if kind == ErrorKind::UnknownArgument {
+        text(&error, ContextKind::InvalidArg).and_then(|arg| option_hint(&arg))
+    } else if kind == ErrorKind::InvalidValue {
+        output_hint(&error)
+    } else {
+        None
     };
     if let Some(hint) = hint {
         // The nearest of our own words would contradict the hint.
@@ -145,25 +145,23 @@ pub(super) fn add(mut error: Error) -> Error {
 }
 
 fn text(error: &Error, kind: ContextKind) -> Option<String> {
-    match error.get(kind)? {
-        ContextValue::String(text) => Some(text.clone()),
-        _ => None,
-    }
+    let ContextValue::String(text) = error.get(kind)? else { return None };
+    Some(text.clone())
 }
 
 fn find(table: &[(&'static str, &'static str)], word: &str) -> Option<&'static str> {
     table.iter().find(|(name, _)| *name == word).map(|(_, hint)| *hint)
 }
 
-fn command_hint(word: String) -> Option<String> {
-    let built = match word.as_str() {
+fn command_hint(word: &str) -> Option<String> {
+    let built = match word {
         "preflight" => Some(format!("this build has no cluster support; {CLUSTER_BUILD}")),
         "sandbox" | "comment" => Some(format!(
             "this build has no `{word}`: build it with default features, as the release binary is"
         )),
         _ => None,
     };
-    built.or_else(|| find(&COMMANDS, &word).map(str::to_owned))
+    built.or_else(|| find(&COMMANDS, word).map(str::to_owned))
 }
 
 fn option_hint(arg: &str) -> Option<String> {

@@ -1,5 +1,6 @@
 //! Tools, credentials and files of this computer. Names only: no secret is read.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -40,9 +41,9 @@ enum Need {
 }
 
 impl Need {
-    /// Returns who needs the renderer of a kind of source.
-    fn for_renderer(is_rendered: bool, is_absent: bool) -> Self {
-        match (is_rendered, is_absent) {
+    /// Returns who needs a renderer: settings may name it, and the directory may hold its sources.
+    fn for_renderer(is_named: bool, sources: &BTreeSet<String>) -> Self {
+        match (is_named, sources.is_empty()) {
             (true, _) => Self::Directory,
             (false, false) => Self::Some,
             (false, true) => Self::None,
@@ -72,16 +73,13 @@ pub(super) fn tools(fleet: &Fleet, detected: &Detected) -> Vec<Finding> {
             name: "kustomize",
             arguments: &["version"],
             remedy: "install kustomize or kubectl: one of them renders kustomizations",
-            needed: Need::for_renderer(
-                renders(Renderer::Kustomize),
-                detected.kustomizations.is_empty(),
-            ),
+            needed: Need::for_renderer(renders(Renderer::Kustomize), &detected.kustomizations),
         },
         Tool {
             name: "helm",
             arguments: &["version", "--short"],
             remedy: "install Helm: it renders charts",
-            needed: Need::for_renderer(renders(Renderer::Helm), detected.charts.is_empty()),
+            needed: Need::for_renderer(renders(Renderer::Helm), &detected.charts),
         },
     ];
     tools.iter().map(|tool| tool_finding(tool, &search, has_kubectl)).collect()
