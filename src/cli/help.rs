@@ -122,7 +122,7 @@ mod tests {
                 arg.get_long_help().or_else(|| arg.get_help()).map(ToString::to_string)
             });
             for text in texts.chain(command.get_about().map(ToString::to_string)) {
-                for sentence in text.split(". ") {
+                for sentence in text.split("\n\n").flat_map(|part| part.split(". ")) {
                     let words = sentence.split_whitespace().count();
                     assert!(words <= 25, "{}: {sentence}", command.get_name());
                 }
