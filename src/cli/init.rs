@@ -105,7 +105,7 @@ fn summary(path: &Path, cluster: &Choice, region: &Choice, detected: &Detected) 
     ];
     let counts: Vec<String> = counts.into_iter().flatten().collect();
     if counts.is_empty() {
-        out.push_str("  no manifests\n");
+        out.push_str("  no workloads and no pools\n");
     } else {
         let _ = writeln!(out, "  {}", counts.join(", "));
     }
