@@ -143,9 +143,11 @@ pub(super) struct DriftArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  openssl genpkey -algorithm ed25519 -out alice.pem       a key; its public half goes to spec.apply.keys
+  openssl genpkey -algorithm ed25519 -out alice.pem
   fleetwright approve p.json --by alice --key alice.pem --out approvals.json
-  fleetwright apply p.json --approval approvals.json")]
+  fleetwright apply p.json --approval approvals.json
+
+The public half of the key is in spec.apply.keys of fleetwright.yaml.")]
 pub(super) struct ApproveArgs {
     /// A plan that `plan --out` saved
     #[arg(value_hint = ValueHint::FilePath)]
@@ -164,8 +166,8 @@ pub(super) struct ApproveArgs {
 #[cfg(feature = "live")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Environment: GITHUB_TOKEN (may write to pull requests), GITHUB_REPOSITORY, GITHUB_EVENT_PATH,
-GITHUB_API_URL, GITHUB_STEP_SUMMARY, GITHUB_OUTPUT, as GitHub sets them.")]
+It reads variables as GitHub sets them: GITHUB_TOKEN (may write to pull requests), \
+GITHUB_REPOSITORY, GITHUB_EVENT_PATH, GITHUB_API_URL, GITHUB_STEP_SUMMARY and GITHUB_OUTPUT.")]
 pub(super) struct CommentArgs {
     /// A plan that `plan --out` saved
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -248,7 +250,7 @@ pub(super) struct ObserveArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A node is adopted into the pool that its label names, if the repository declares that pool: its
+A node is adopted into the pool that its label names, if the repository declares that pool. Its \
 instance gets three tags, and nothing else changes. Adoption is refused while Karpenter runs.")]
 pub(super) struct AdoptArgs {
     /// Directory, Git work tree or URL with the pools

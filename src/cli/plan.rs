@@ -26,7 +26,7 @@ pub(super) fn finish(
     show(plan, settings.view, console)?;
     if let Some(out) = &settings.out {
         let out = out.display();
-        console.report(&format!("Saved as {out}. To carry it out: fleetwright apply {out}"));
+        console.report(&format!("Saved as {out}. To apply it: fleetwright apply {out}"));
     }
     if render::is_errored_by_rules(plan) {
         console.report(

@@ -69,7 +69,7 @@ pub(in crate::cli) enum FamilyArg {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64' --limit 10
+  fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64'
   fleetwright catalog list -l 'topology.kubernetes.io/zone=eu-west-1a' --region eu-west-1
   fleetwright catalog list --allocatable --ami-family bottlerocket --max-pods 110 -o json
   fleetwright catalog list --allocatable --pool web --world prod.json")]

@@ -8,15 +8,16 @@ use super::SourceArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The controller follows the repository and the cluster, and applies the changes that its mode allows. On
-SIGTERM or Ctrl-C it undoes drains and starts nothing new.
+The controller observes the repository and the cluster, and applies the changes that its mode allows. \
+On SIGTERM or Ctrl-C it undoes drains and starts nothing new.
 
 Examples:
-  fleetwright run . --world sim:world                        plan continuously, and change nothing
-  fleetwright run . --world sim:world --mode full --once     reconcile until nothing is left, and exit
-  fleetwright run . --world sim:world --mode full --speed 10 reconcile ten times as fast as the clock
+  fleetwright run --world sim:world                      plan continuously, and change nothing
+  fleetwright run --world sim:world --mode full --once   reconcile until nothing is left
+  fleetwright run --world sim:world --mode full --speed 10
+                                                         reconcile ten times as fast
   fleetwright run https://example.com/fleet.git --ref main --world live --listen 0.0.0.0:8080
-                                                             in a cluster, as the chart runs it")]
+                                                         in a cluster, as the chart runs it")]
 pub(in crate::cli) struct RunArgs {
     /// Directory, Git work tree or URL with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]

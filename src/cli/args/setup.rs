@@ -29,7 +29,7 @@ pub(in crate::cli) struct InitArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is sent over the network, and no secret is read. `preflight` checks the cluster and the account.
+Nothing is sent over the network, and no secret is read. `preflight` checks cluster and account.
 
 Exit codes:
   0 nothing is missing · 5 something that this directory needs is missing")]
@@ -86,9 +86,9 @@ pub(in crate::cli) struct PreflightArgs {
 #[cfg(feature = "sandbox")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until Ctrl-C; nothing is saved. It starts with the embedded world that fleetwright.yaml names, or
-without nodes, and delivers the workloads again whenever the files change. It listens on 127.0.0.1
-only, without authentication.")]
+It runs until Ctrl-C, and saves nothing. It starts with the embedded world that fleetwright.yaml names, \
+or without nodes. Changed files are delivered at once. It listens on 127.0.0.1 only, without \
+authentication.")]
 pub(in crate::cli) struct SandboxArgs {
     /// Directory or Git work tree with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
