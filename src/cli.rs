@@ -20,6 +20,7 @@ mod comment;
 mod completions;
 mod console;
 mod diff;
+mod doctor;
 mod drift;
 mod embedded;
 mod error;
@@ -27,12 +28,17 @@ mod exit;
 mod explain;
 mod files;
 mod forecast;
+mod help;
+mod hints;
+mod init;
 #[cfg(feature = "cluster")]
 mod lease;
 #[cfg(feature = "cluster")]
 mod live;
 mod lock;
+mod man;
 mod observe;
+mod output;
 mod plan;
 mod planning;
 mod policy;
@@ -51,13 +57,14 @@ mod show;
 mod signature_check;
 mod source_tree;
 mod validate;
+mod version;
 mod world;
 mod world_choice;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 
 pub use console::Console;
 pub use exit::Exit;
@@ -75,9 +82,16 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs the command of `arguments` (program name first).
 pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console) -> Exit {
-    let typed = match CliArgs::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let command = help::command();
+    if let Some(error) = hints::single_dash(&arguments, &command) {
+        error.write(console);
+        return error.kind;
+    }
+    let matches = command.try_get_matches_from(arguments);
+    let typed = match matches.and_then(|mut matches| CliArgs::from_arg_matches_mut(&mut matches)) {
         Ok(typed) => typed,
-        Err(error) => return report_usage(&error, console),
+        Err(error) => return report_usage(&hints::add(error), console),
     };
     let end =
         settings::resolve(typed).and_then(|(global, command)| dispatch(global, command, console));
@@ -156,8 +170,12 @@ fn dispatch(
         CommandSettings::Forecast(settings) => forecast::run(&settings, console),
         CommandSettings::Explain(settings) => explain::run(&settings, console),
         CommandSettings::Completions(shell) => {
-            completions::run(shell, &mut CliArgs::command(), console)
+            completions::run(shell, &mut help::command(), console)
         }
+        CommandSettings::Init(settings) => init::run(&settings, console),
+        CommandSettings::Doctor(settings) => doctor::run(&settings, console),
+        CommandSettings::Man(directory) => man::run(directory.as_deref(), console),
+        CommandSettings::Version(format) => version::run(format, console),
     }
 }
 

@@ -10,13 +10,13 @@ use super::repository::Repository;
 use super::settings::{AdoptSettings, Format};
 use super::world;
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, embedded, planning, source_tree};
+use super::{Console, Exit, embedded, output, planning, source_tree};
 use crate::apply::adoption::{AdoptRow, Adoption, adoption, with_adopted_nodes};
 use crate::apply::ports::{PortError, Tagger};
 use crate::catalog::Catalog;
 use crate::model::desired::Desired;
 use crate::model::observed::Observed;
-use crate::plan::{Plan, breakdown, canonical};
+use crate::plan::{Plan, breakdown};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::html_fragments::summary;
 use crate::render::{Verbosity, escape, text};
@@ -35,10 +35,10 @@ pub(super) fn run(settings: &AdoptSettings, console: &mut Console) -> Result<Exi
     let choice = planning::world_choice(settings.world.as_ref(), &settings.source, &repository)?;
     let observed = world::observe(&choice, &repository, None, console)?;
     let adoption = find_adoption(&repository.desired, &observed)?;
-    if settings.format == Format::Json {
+    if let Format::Document(format) = settings.format {
         let contested = adoption.is_contested();
         let listed = AdoptionReport { digest: adoption.digest(), contested, adoption: &adoption };
-        console.print(&canonical::pretty(&listed).map_err(CliError::new)?)?;
+        console.print(&output::document(&listed, format)?)?;
         return Ok(Exit::Done);
     }
     let after = with_adopted_nodes(&observed, &adoption.rows);

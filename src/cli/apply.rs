@@ -2,12 +2,15 @@
 
 use super::apply_session::refuse_unapplyable;
 use super::error::CliError;
+#[cfg(not(feature = "cluster"))]
+use super::hints;
 use super::policy::Judge;
 use super::progress::ProgressFormat;
+use super::repository::FleetSettings;
 use super::settings::{ApplySettings, ApplySubject, PlanView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
-use crate::model::desired::{AppliedBy, GuardSettings};
+use crate::model::desired::{AppliedBy, ApprovalRule, GuardSettings};
 use crate::plan::{Plan, verify_approvals};
 use crate::render::Verbosity;
 
@@ -49,16 +52,16 @@ pub(super) fn carry_out(
         plan::show(plan, view, console)?;
         return Err(refusal);
     }
-    let (plan, guard, merged_by) = &judge_again(plan, settings)?;
+    let (plan, fleet) = &judge_again(plan, settings)?;
     plan::show(plan, view, console)?;
     refuse_unapplyable(plan)?;
     if planning::has_changes(plan) {
-        check_window(guard, &world, plan, console)?;
-        approve(plan, guard, settings, console)?;
+        check_window(&fleet.guard, &world, plan, console)?;
+        approve(plan, fleet, settings, console)?;
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the delivery tools, which may have work even without node
         // changes.
-        record_nothing_to_do(plan, *merged_by, console)?;
+        record_nothing_to_do(plan, fleet.controller.applied_by, console)?;
         return Ok(Exit::Done);
     }
     match world {
@@ -76,16 +79,12 @@ pub(super) fn carry_out(
 }
 
 /// Judges a saved plan again by the current policies: checks in the file are not part of the
-/// approval. Also returns the settings that guard it, and the mode of applying merged changes.
-fn judge_again(
-    plan: &Plan,
-    settings: &ApplySettings,
-) -> Result<(Plan, GuardSettings, AppliedBy), CliError> {
+/// approval. Also returns the settings that guard it.
+fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, FleetSettings), CliError> {
     let judge = Judge::for_apply(plan, &settings.guard)?;
     let mut judged = plan.clone();
     judge.judge(&mut judged);
-    let merged_by = judge.fleet.controller.applied_by;
-    Ok((judged, judge.fleet.guard, merged_by))
+    Ok((judged, judge.fleet))
 }
 
 /// Reports to a controller that waits for CI that there was nothing to apply.
@@ -162,25 +161,31 @@ fn unchangeable_world(world: &WorldChoice) -> CliError {
 
 #[cfg(not(feature = "cluster"))]
 fn not_built(world: &WorldChoice) -> CliError {
-    CliError::text(format!("this program was built without support for world `{world}`")).hint(
-        "build it with the feature `cluster`, or use an embedded world: --world sim:DIRECTORY",
-    )
+    CliError::text(format!("this build cannot change world `{world}`"))
+        .hint(hints::CLUSTER_BUILD)
+        .hint("without it: use an embedded cluster, --world sim:DIRECTORY")
 }
 
-/// Requires approval: by digest, by option, or by a person at the terminal.
+/// Requires approval: by signature, by option, or by an operator at the terminal.
+///
+/// As in Terraform, a saved plan counts as reviewed: it is applied without a question, unless the
+/// settings require an approval.
 fn approve(
     plan: &Plan,
-    guard: &GuardSettings,
+    fleet: &FleetSettings,
     settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<(), CliError> {
+    let (guard, rule) = (&fleet.guard, fleet.controller.approval);
     // If keys are listed, only their signatures approve.
     if !guard.keys.is_empty() || !settings.approvals.is_empty() {
         let approvals = approval::gather(&settings.approvals)?;
         return verify_approvals(plan, &approvals, &guard.keys, guard.approvals)
             .map_err(approval::refused);
     }
-    if settings.auto_approve || settings.approved_digest.is_some() {
+    let is_reviewed =
+        matches!(settings.subject, ApplySubject::Saved { .. }) && rule == ApprovalRule::Merge;
+    if settings.auto_approve || settings.approved_digest.is_some() || is_reviewed {
         return Ok(());
     }
     match console.ask(QUESTION) {
@@ -216,15 +221,44 @@ mod tests {
     }
 
     fn run_approve(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> CommandOutput {
-        with_console(input, |console| {
-            match approve(plan, &GuardSettings::default(), settings, console) {
-                Ok(()) => Exit::Done,
-                Err(error) => {
-                    error.write(console);
-                    error.kind
-                }
+        run_approve_by(ApprovalRule::Merge, plan, settings, input)
+    }
+
+    fn run_approve_by(
+        rule: ApprovalRule,
+        plan: &Plan,
+        settings: &ApplySettings,
+        input: Option<&str>,
+    ) -> CommandOutput {
+        let tree = tempfile::tempdir().expect("a directory");
+        std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
+        let source = SourceSettings { path: tree.path().to_owned(), revision: None };
+        let mut fleet = FleetSettings::read(&crate::cli::source_tree::read(&source).expect("read"));
+        fleet.controller.approval = rule;
+        with_console(input, |console| match approve(plan, &fleet, settings, console) {
+            Ok(()) => Exit::Done,
+            Err(error) => {
+                error.write(console);
+                error.kind
             }
         })
+    }
+
+    /// Settings of an apply that plans first.
+    fn fresh_settings() -> ApplySettings {
+        let planning = crate::cli::tests::planning(".");
+        ApplySettings { subject: ApplySubject::Fresh(Box::new(planning)), ..settings() }
+    }
+
+    #[test]
+    fn saved_plan_needs_no_question_unless_settings_require_approval() {
+        let plan = sample_plan::plan().sealed();
+        let ran = run_approve(&plan, &settings(), None);
+        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "as in Terraform");
+        for rule in [ApprovalRule::Digest, ApprovalRule::Policy] {
+            let ran = run_approve_by(rule, &plan, &settings(), None);
+            assert_eq!(ran.exit, Exit::NotApproved, "{rule:?}: {}", ran.err);
+        }
     }
 
     fn run_carry_out(plan: &Plan, settings: &ApplySettings) -> CommandOutput {
@@ -248,7 +282,7 @@ mod tests {
             ("\n", Exit::NotApproved),
             ("", Exit::NotApproved),
         ] {
-            let ran = run_approve(&plan, &settings(), Some(typed));
+            let ran = run_approve(&plan, &fresh_settings(), Some(typed));
             assert_eq!(ran.exit, exit, "{typed:?}");
             assert!(ran.err.starts_with(QUESTION) && ran.out.is_empty());
         }
@@ -257,12 +291,12 @@ mod tests {
     #[test]
     fn approval_without_terminal_needs_an_option() {
         let plan = sample_plan::plan().sealed();
-        let refused = run_approve(&plan, &settings(), None);
+        let refused = run_approve(&plan, &fresh_settings(), None);
         assert_eq!((refused.exit, refused.exit.code()), (Exit::NotApproved, 5));
         assert!(refused.err.contains(&format!("--approved-digest {}", plan.capacity.digest)));
-        let by_option = ApplySettings { auto_approve: true, ..settings() };
+        let by_option = ApplySettings { auto_approve: true, ..fresh_settings() };
         let digest = Some(plan.capacity.digest.clone());
-        let by_digest = ApplySettings { approved_digest: digest, ..settings() };
+        let by_digest = ApplySettings { approved_digest: digest, ..fresh_settings() };
         for settings in [by_option, by_digest] {
             let ran = run_approve(&plan, &settings, None);
             assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "no question is asked");

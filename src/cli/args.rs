@@ -3,172 +3,112 @@
 mod catalog;
 mod planning;
 mod run;
+mod setup;
+mod view;
 
 pub(super) use catalog::{
     CatalogArgs, CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg,
 };
-pub(super) use planning::{DemandArg, GuardArgs, PlanningArgs, SourceArgs};
+pub(super) use planning::{ApplyArgs, DemandArg, GuardArgs, PlanArgs, PlanningArgs, SourceArgs};
 pub(super) use run::{LogFormatArg, ModeArg, RunArgs};
+#[cfg(feature = "cluster")]
+pub(super) use setup::PreflightArgs;
+#[cfg(feature = "sandbox")]
+pub(super) use setup::SandboxArgs;
+pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionArgs};
+pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueHint};
 
-const EXAMPLES: &str = "\
-Examples:
-  fleetwright plan                                  what this directory needs, from nothing
-  fleetwright plan --world sim:world --out p.json   against an embedded cluster, saved
-  fleetwright apply p.json                          apply exactly that plan
-  fleetwright explain web/api --plan p.json         why these pods are where they are
-
-Exit codes:
-  0 done, nothing to do · 1 error · 2 changes (--detailed-exitcode) · 3 stale · 4 locked
-  5 approval missing · 6 denied by policy · 7 partly applied · 8 outside the window
-  9 plan unreadable · 10 other cluster · 11 expired · 130 interrupted";
-
-/// Node capacity as code: plan, review and apply the EC2 fleet that the workloads of a Git
-/// repository need.
+/// Node capacity as code: plan, review and apply EC2 nodes for the workloads of a Git repository.
+///
+/// `help.rs` groups the commands and adds the exit codes.
 #[derive(Debug, Parser)]
-#[command(name = "fleetwright", version, after_help = EXAMPLES)]
+#[command(name = "fleetwright", version, long_about = None)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 pub(super) struct CliArgs {
     #[command(flatten)]
     pub(super) global: GlobalArgs,
     #[command(subcommand)]
     pub(super) command: CommandArgs,
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = GLOBAL)]
+    pub(super) version: Option<bool>,
 }
 
+/// Heading of the options of every command.
+const GLOBAL: &str = "Global options";
+
 #[derive(Debug, Args)]
+#[command(next_help_heading = GLOBAL)]
 pub(super) struct GlobalArgs {
-    /// Log each step to stderr; given twice, log details for debugging
+    /// Log each step to stderr; -vv for debugging
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(super) verbose: u8,
-    /// Log errors only
+    /// Only log errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(super) quiet: bool,
-    /// Write no colors, whatever the terminal supports (as `NO_COLOR` does)
+    /// Write no colors, as with the variable `NO_COLOR`
     #[arg(long, global = true)]
     pub(super) no_color: bool,
+    /// Print help; --help explains each option
+    #[arg(short, long, global = true, action = ArgAction::Help)]
+    pub(super) help: Option<bool>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CommandArgs {
-    /// Compare the repository with the observed world, and show or save the difference
+    /// Show what would change, and save it
     Plan(PlanArgs),
     /// Show a saved plan
     Show(ShowArgs),
-    /// Show the differences between two saved plans
+    /// Compare two saved plans
     Diff(DiffArgs),
-    /// Show changes made outside Git; the report cannot be applied
-    Drift(DriftArgs),
-    /// Approve a saved plan, in a file that `apply` reads
+    /// Approve a saved plan
     Approve(ApproveArgs),
-    /// Apply a saved plan; without one: plan, show and ask
+    /// Apply a saved plan, or plan and apply
     Apply(ApplyArgs),
-    /// Take over nodes that Karpenter launched, without replacing them
-    Adopt(AdoptArgs),
-    /// Save the observed world as a file
-    Observe(ObserveArgs),
-    /// Check the requirements of planning and applying live, with a remedy for each missing one
-    #[cfg(feature = "cluster")]
-    Preflight(PreflightArgs),
-    /// Serve an embedded cluster on this computer, with the workloads of the repository, for a
-    /// first try
-    #[cfg(feature = "sandbox")]
-    Sandbox(SandboxArgs),
-    /// Run the controller: continuously reconcile the cluster with the repository
-    Run(RunArgs),
-    /// Read everything and report every problem, with file and line
-    Validate(ValidateArgs),
-    /// Keep the comment of a pull request up to date, and the summary and outputs of its job
+    /// Post a plan on its pull request
     #[cfg(feature = "live")]
     Comment(CommentArgs),
-    /// Work with policies
-    #[command(subcommand)]
-    Policy(PolicyArgs),
+    /// Explain a placement or a node
+    Explain(ExplainArgs),
+    /// Show changes made outside Git
+    Drift(DriftArgs),
+    /// Forecast scheduled capacity changes
+    Forecast(ForecastArgs),
+    /// Save the state of the cluster as a file
+    Observe(ObserveArgs),
+    /// Report every problem in the files
+    Validate(ValidateArgs),
     /// Show instance types, allocatable capacity and prices
     #[command(subcommand)]
     Catalog(CatalogArgs),
-    /// List the times at which the needed fleet changes by schedule, with nodes and prices
-    Forecast(ForecastArgs),
-    /// Explain a pod or a node of a plan
-    Explain(ExplainArgs),
+    /// Run the controller: keep the nodes in sync with Git
+    Run(RunArgs),
+    /// Serve an embedded cluster for a first try
+    #[cfg(feature = "sandbox")]
+    Sandbox(SandboxArgs),
+    /// Write a fleetwright.yaml for a directory
+    Init(InitArgs),
+    /// Check this computer: tools, settings, credentials
+    Doctor(DoctorArgs),
+    /// Check the cluster and the account: permissions, network, quotas
+    #[cfg(feature = "cluster")]
+    Preflight(PreflightArgs),
+    /// Take over nodes that Karpenter launched
+    Adopt(AdoptArgs),
+    /// Test policies
+    #[command(subcommand)]
+    Policy(PolicyArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
-}
-
-/// The view of a plan.
-#[derive(Debug, Args)]
-pub(super) struct ViewArgs {
-    /// Format of the plan
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = PlanFormatArg::Text)]
-    pub(super) format: PlanFormatArg,
-    /// Write a stream of messages, one JSON object per line, as `terraform plan -json` does
-    #[arg(long, conflicts_with = "format")]
-    pub(super) json: bool,
-    /// Show header and table only
-    #[arg(long, conflicts_with = "summary")]
-    pub(super) concise: bool,
-    /// Show the header only
-    #[arg(long)]
-    pub(super) summary: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum PlanFormatArg {
-    /// For a terminal
-    Text,
-    /// The plan itself; stable
-    Json,
-    /// For a comment: at most 60,000 characters
-    Markdown,
-    /// A self-contained page
-    Html,
-    /// Annotations of a GitHub workflow, at the lines that cause changes
-    Github,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct FormatArgs {
-    /// Format of the result
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = FormatArg::Text)]
-    pub(super) format: FormatArg,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum FormatArg {
-    /// For a terminal
-    Text,
-    /// For programs; stable
-    Json,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  fleetwright plan clusters/prod                        a directory of manifests
-  fleetwright plan --ref main --world prod.json         a commit, against an observed world
-  fleetwright plan --world sim:w --target ec2_instance.web --concise
-  fleetwright plan --detailed-exitcode --format json    for CI: 2 where there are changes")]
-pub(super) struct PlanArgs {
-    /// Directory or Git work tree of manifests; its fleetwright.yaml holds the settings
-    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
-    pub(super) path: PathBuf,
-    #[command(flatten)]
-    pub(super) planning: PlanningArgs,
-    /// Save the plan for `apply` and `show`
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) out: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) view: ViewArgs,
-    /// Exit with 2 if there are changes, and with 0 if there are none
-    #[arg(long)]
-    pub(super) detailed_exitcode: bool,
-    /// Serve the plan as a page that follows the files, until Ctrl-C [default address:
-    /// 127.0.0.1:8080]
-    #[cfg(feature = "page")]
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = "127.0.0.1:8080", conflicts_with_all = ["format", "json"])]
-    pub(super) serve: Option<std::net::SocketAddr>,
+    /// Print or write man pages
+    Man(ManArgs),
+    /// Print version, commit and features
+    Version(VersionArgs),
 }
 
 #[derive(Debug, Args)]
@@ -191,21 +131,23 @@ pub(super) struct DriftArgs {
     /// Directory or Git work tree of manifests
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Plan")]
     pub(super) planning: PlanningArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Output")]
     pub(super) format: FormatArgs,
     /// Exit with 2 if anything changed outside Git
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(super) detailed_exitcode: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  openssl genpkey -algorithm ed25519 -out alice.pem       a key; its public half goes to spec.apply.keys
+  openssl genpkey -algorithm ed25519 -out alice.pem
   fleetwright approve p.json --by alice --key alice.pem --out approvals.json
-  fleetwright apply p.json --approval approvals.json")]
+  fleetwright apply p.json --approval approvals.json
+
+The public half of the key is in spec.apply.keys of fleetwright.yaml.")]
 pub(super) struct ApproveArgs {
     /// A plan that `plan --out` saved
     #[arg(value_hint = ValueHint::FilePath)]
@@ -224,8 +166,8 @@ pub(super) struct ApproveArgs {
 #[cfg(feature = "live")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Environment: GITHUB_TOKEN (may write to pull requests), GITHUB_REPOSITORY, GITHUB_EVENT_PATH,
-GITHUB_API_URL, GITHUB_STEP_SUMMARY, GITHUB_OUTPUT, as GitHub sets them.")]
+It reads variables as GitHub sets them: GITHUB_TOKEN (may write to pull requests), \
+GITHUB_REPOSITORY, GITHUB_EVENT_PATH, GITHUB_API_URL, GITHUB_STEP_SUMMARY and GITHUB_OUTPUT.")]
 pub(super) struct CommentArgs {
     /// A plan that `plan --out` saved
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -237,7 +179,7 @@ pub(super) struct CommentArgs {
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,
-    /// Report this failure instead of a plan: the existing comment is out of date
+    /// Report this failure instead of a plan, and mark the existing comment as outdated
     #[arg(long, value_name = "WHY", conflicts_with_all = ["plan", "receipt", "approval", "dry_run"])]
     pub(super) failed: Option<String>,
     /// Repository [default: the repository of the workflow]
@@ -249,7 +191,7 @@ pub(super) struct CommentArgs {
     /// Set the commit status of this commit as well
     #[arg(long, value_name = "COMMIT")]
     pub(super) status: Option<String>,
-    /// Print the comment, and do not write it
+    /// Print the comment instead of posting it
     #[arg(long)]
     pub(super) dry_run: bool,
 }
@@ -278,39 +220,6 @@ pub(super) struct ShowArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Examples:
-  fleetwright apply p.json                                   ask, then apply the saved plan
-  fleetwright apply p.json --approved-digest sha256:9b1e…    in CI: exactly what was approved
-  fleetwright apply . --world sim:world --auto-approve       plan and apply at once")]
-pub(super) struct ApplyArgs {
-    /// A plan that `plan --out` saved, or a directory to plan first
-    #[arg(value_name = "PLAN|PATH", default_value = ".", value_hint = ValueHint::AnyPath)]
-    pub(super) subject: PathBuf,
-    #[command(flatten)]
-    pub(super) planning: PlanningArgs,
-    /// Apply without asking for approval
-    #[arg(long)]
-    pub(super) auto_approve: bool,
-    /// Write a stream of messages to stdout, one JSON object per line, as `terraform apply -json`
-    /// does
-    #[arg(long)]
-    pub(super) json: bool,
-    /// Write the receipt of the apply to this file, as JSON
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) receipt: Option<PathBuf>,
-    /// Approvals that `fleetwright approve` wrote (repeatable)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(super) approval: Vec<PathBuf>,
-    /// Longest wait while another apply holds the lock of the cluster, such as 30s or 10m
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
-    pub(super) lock_timeout: String,
-    /// Apply the plan only if it has this digest, which counts as approval
-    #[arg(long, value_name = "DIGEST")]
-    pub(super) approved_digest: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
 Example:
   fleetwright observe --world sim:world --out prod.json")]
 pub(super) struct ObserveArgs {
@@ -319,40 +228,29 @@ pub(super) struct ObserveArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// The world to observe: live, sim:DIR, or a world FILE [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "live|FILE|sim:DIR")]
+    /// Cluster to observe: live, FILE or sim:DIR [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "WORLD")]
     pub(super) world: Option<String>,
-    /// Write the world file here instead of to stdout
+    /// Write the observed world to this file instead of stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) out: Option<PathBuf>,
     /// Show instances and nodes on which EC2, Auto Scaling and Kubernetes disagree
     #[arg(long)]
     pub(super) differences: bool,
-    /// Save the capacity that nodes report in fleetwright.learned.json of PATH; plans use it where
-    /// no such node runs
+    /// Save the capacity that nodes report in fleetwright.learned.json of PATH
+    ///
+    /// Plans use it where no such node runs.
     #[arg(long, conflicts_with_all = ["differences", "revision"])]
     pub(super) learn: bool,
-    /// Format of the differences
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "differences", default_value_t = FormatArg::Text)]
+    /// Format of the differences: text, json or yaml
+    #[arg(short = 'o', long, value_enum, value_name = "FORMAT", alias = "output")]
+    #[arg(requires = "differences", default_value_t = FormatArg::Text, hide_possible_values = true)]
     pub(super) format: FormatArg,
 }
 
-#[cfg(feature = "cluster")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is changed: launches and terminations are requested as dry runs. Exits with 5 if a requirement
-is missing.")]
-pub(super) struct PreflightArgs {
-    /// Directory or Git work tree with the pools and node classes
-    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
-    pub(super) path: PathBuf,
-    #[command(flatten)]
-    pub(super) source: SourceArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-A node is adopted into the pool that its label names, if the repository declares that pool: its
+A node is adopted into the pool that its label names, if the repository declares that pool. Its \
 instance gets three tags, and nothing else changes. Adoption is refused while Karpenter runs.")]
 pub(super) struct AdoptArgs {
     /// Directory, Git work tree or URL with the pools
@@ -360,8 +258,8 @@ pub(super) struct AdoptArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// World to change [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "live|sim:DIR")]
+    /// Cluster to change: live or sim:DIR [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "WORLD")]
     pub(super) world: Option<String>,
     /// Adopt without asking for approval
     #[arg(long)]
@@ -371,29 +269,6 @@ pub(super) struct AdoptArgs {
     pub(super) approved_digest: Option<String>,
     #[command(flatten)]
     pub(super) format: FormatArgs,
-}
-
-#[cfg(feature = "sandbox")]
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Runs until Ctrl-C; nothing is saved. It starts with the embedded world that fleetwright.yaml names, or
-without nodes, and delivers the workloads again whenever the files change. It listens on 127.0.0.1
-only, without authentication.")]
-pub(super) struct SandboxArgs {
-    /// Directory or Git work tree with the workloads and pools
-    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
-    pub(super) path: PathBuf,
-    #[command(flatten)]
-    pub(super) source: SourceArgs,
-    /// Serve the Kubernetes API on this port [default: a free port]
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    pub(super) port: u16,
-    /// Serve the page on this port [default: a free port]
-    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
-    pub(super) page: u16,
-    /// Boot instances and start pods this many times faster
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(super) speed: u32,
 }
 
 #[derive(Debug, Args)]
@@ -411,16 +286,16 @@ pub(super) struct ValidateArgs {
 #[command(after_help = "\
 Examples:
   fleetwright forecast clusters/prod                          the coming week
-  fleetwright forecast --from 2026-11-23T00:00:00Z --to 2026-11-24T00:00:00Z --format json")]
+  fleetwright forecast --from 2026-11-23T00:00:00Z --to 2026-11-24T00:00:00Z -o json")]
 pub(super) struct ForecastArgs {
     /// Directory or Git work tree of manifests
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    /// World to plan over: `empty`, a world FILE that `observe` wrote, or `sim:DIR` [default:
-    /// spec.world of fleetwright.yaml, else empty]
-    #[arg(long, value_name = "empty|FILE|sim:DIR")]
+    /// Cluster state to plan against: live, empty, FILE or sim:DIR [default: spec.world of
+    /// fleetwright.yaml, else empty]
+    #[arg(long, value_name = "WORLD")]
     pub(super) world: Option<String>,
     /// Start of the forecast (RFC 3339) [default: now; in sim:DIR the time of that world]
     #[arg(long, value_name = "TIME")]
@@ -428,7 +303,7 @@ pub(super) struct ForecastArgs {
     /// End of the forecast [default: seven days after the start]
     #[arg(long, value_name = "TIME")]
     pub(super) to: Option<String>,
-    /// Count of autoscaled workloads to plan for [default: spec.demand.autoscaled of
+    /// Replicas to assume for autoscaled workloads [default: spec.demand.autoscaled of
     /// fleetwright.yaml, else live]
     #[arg(long, value_enum, value_name = "COUNT")]
     pub(super) demand: Option<DemandArg>,
@@ -437,33 +312,29 @@ pub(super) struct ForecastArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_long_help = "\
 Examples:
-  fleetwright explain web/api --plan p.json
+  fleetwright explain -n web api                        of this directory
+  fleetwright explain web/api --plan p.json             of a saved plan
   fleetwright explain 'ec2_instance.web[\"0\"]' --plan p.json
   fleetwright explain i-0abc clusters/prod --world prod.json")]
 pub(super) struct ExplainArgs {
-    /// A workload as NAME, NAMESPACE/NAME or NAMESPACE/KIND/NAME; or a node by its address, name or
-    /// instance id
+    /// A workload as [NAMESPACE/][KIND/]NAME, or a node
+    ///
+    /// A node is named by its address, such as `ec2_instance.web["0"]`, its name or its instance
+    /// ID.
     pub(super) what: String,
     /// Directory or Git work tree to plan, without a saved plan
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(super) path: PathBuf,
+    /// Namespace of the workload
+    #[arg(short, long, value_name = "NAMESPACE", help_heading = "Subject")]
+    pub(super) namespace: Option<String>,
     /// Explain this saved plan; - reads stdin
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Subject")]
     pub(super) plan: Option<PathBuf>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Plan")]
     pub(super) planning: PlanningArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Output")]
     pub(super) format: FormatArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  fleetwright completions bash > /etc/bash_completion.d/fleetwright")]
-pub(super) struct CompletionsArgs {
-    /// Shell
-    #[arg(value_enum)]
-    pub(super) shell: clap_complete::Shell,
 }

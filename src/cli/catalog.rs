@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::args::SortArg;
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{
     CatalogExplainSettings, CatalogListSettings, Format, NodeSource, RegionSettings,
 };
-use super::{Console, Exit, planning, source_tree, world};
+use super::{Console, Exit, output, planning, source_tree, world};
 use crate::catalog::{Catalog, InstanceType, NodeSettings, Offering};
 use crate::model::desired::{AmiFamily, Desired};
 use crate::model::ids::{InstanceTypeName, PoolName};
-use crate::plan::canonical;
 use crate::render::{
     OfferingRow, TypeRow, Verbosity, allocatable_text, allocation_json, allocation_text,
     types_json, types_text,
@@ -37,7 +34,9 @@ pub(super) fn list(
     order(&mut rows, *sort);
     rows.truncate(*limit);
     match region.format {
-        Format::Json => print_json(&types_json(&rows, &catalog.prices), console)?,
+        Format::Document(format) => {
+            console.print(&output::document(&types_json(&rows, &catalog.prices), format)?)?;
+        }
         Format::Text => {
             let style = console.style(Verbosity::Full);
             console.print(&if *allocatable {
@@ -64,7 +63,10 @@ pub(super) fn explain(
     let row = view.row(kind, kind.offerings.iter().collect());
     let steps = catalog.explain(kind, &view.node);
     match region.format {
-        Format::Json => print_json(&allocation_json(&row, &steps, &catalog.prices), console)?,
+        Format::Document(format) => {
+            let found = allocation_json(&row, &steps, &catalog.prices);
+            console.print(&output::document(&found, format)?)?;
+        }
         Format::Text => {
             let style = console.style(Verbosity::Full);
             console.print(&allocation_text(&row, &steps, &catalog.prices, &style))?;
@@ -155,10 +157,6 @@ fn order(rows: &mut [TypeRow<'_>], sort: SortArg) {
         SortArg::Cpu => rows.sort_by_key(|row| row.kind.vcpus),
         SortArg::Memory => rows.sort_by_key(|row| row.kind.memory_mib),
     }
-}
-
-fn print_json(value: &Value, console: &mut Console) -> Result<(), CliError> {
-    console.print(&canonical::pretty(value).map_err(CliError::new)?)
 }
 
 /// Writes the warnings of the catalog to stderr, for text output only.

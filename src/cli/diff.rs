@@ -2,8 +2,8 @@
 
 use super::error::CliError;
 use super::settings::{DiffSettings, Format};
-use super::{Console, Exit, files};
-use crate::plan::{canonical, difference};
+use super::{Console, Exit, files, output};
+use crate::plan::difference;
 use crate::render::{Verbosity, difference_text};
 
 pub(super) fn run(settings: &DiffSettings, console: &mut Console) -> Result<Exit, CliError> {
@@ -12,7 +12,7 @@ pub(super) fn run(settings: &DiffSettings, console: &mut Console) -> Result<Exit
     let found = difference(&a, &b);
     let text = match settings.format {
         Format::Text => difference_text(&found, &console.style(Verbosity::Full)),
-        Format::Json => canonical::pretty(&found).map_err(CliError::new)?,
+        Format::Document(format) => output::document(&found, format)?,
     };
     console.print(&text)?;
     let changed = settings.detailed_exitcode && !found.same_decisions;

@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::settings::{DriftSettings, Format};
-use super::{Console, Exit, planning};
+use super::{Console, Exit, output, planning};
 use crate::plan::{drift, has_drift};
 use crate::render::{Verbosity, drift_text};
 
@@ -11,7 +11,7 @@ pub(super) fn run(settings: &DriftSettings, console: &mut Console) -> Result<Exi
     let report = drift(&plan);
     let text = match settings.format {
         Format::Text => drift_text(&report, &console.style(Verbosity::Full)),
-        Format::Json => report.to_json(),
+        Format::Document(format) => output::from_json(report.to_json(), format)?,
     };
     console.print(&text)?;
     if plan.errored {

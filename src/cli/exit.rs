@@ -37,6 +37,66 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// All exits, in the order of their codes.
+    pub(super) const ALL: [Self; 13] = [
+        Self::Done,
+        Self::Failed,
+        Self::Changes,
+        Self::Stale,
+        Self::Locked,
+        Self::NotApproved,
+        Self::Denied,
+        Self::Partly,
+        Self::OutsideWindow,
+        Self::UnreadablePlan,
+        Self::OtherCluster,
+        Self::Expired,
+        Self::Interrupted,
+    ];
+
+    /// Returns the meaning in a few words.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "error",
+            Self::Changes => "changes",
+            Self::Stale => "stale",
+            Self::Locked => "locked",
+            Self::NotApproved => "not approved",
+            Self::Denied => "denied by policy",
+            Self::Partly => "partly applied",
+            Self::OutsideWindow => "outside the window",
+            Self::UnreadablePlan => "unreadable plan",
+            Self::OtherCluster => "other cluster",
+            Self::Expired => "expired",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// Returns the meaning for help and documentation.
+    pub(super) fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "done; nothing to do",
+            Self::Failed => "error, usage errors included",
+            Self::Changes => {
+                "`plan`, `drift` and `diff` with `--detailed-exitcode`: there are changes"
+            }
+            Self::Stale => {
+                "stale: a precondition fails, a change is missing, or the digest is not the \
+                 approved one"
+            }
+            Self::Locked => "locked by another apply",
+            Self::NotApproved => "approval or another requirement missing",
+            Self::Denied => "denied by policy",
+            Self::Partly => "partly applied; apply the same plan once more",
+            Self::OutsideWindow => "outside the window",
+            Self::UnreadablePlan => "the plan cannot be read, or was altered",
+            Self::OtherCluster => "the plan, or the world, is of another cluster",
+            Self::Expired => "the plan has expired",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
     /// Returns the exit code of the process.
     #[must_use]
     pub fn code(self) -> u8 {
@@ -61,5 +121,18 @@ impl Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         exit.code().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_of_exit_codes_has_the_meanings_of_help() {
+        let page = include_str!("../../docs/src/reference/exit-codes.md");
+        let rows: String =
+            Exit::ALL.map(|exit| format!("| {} | {} |\n", exit.code(), exit.meaning())).concat();
+        assert!(page.contains(&rows), "the table should be:\n{rows}");
     }
 }

@@ -2,8 +2,7 @@
 
 use super::error::CliError;
 use super::settings::{ExplainSettings, Format, PlanSource};
-use super::{Console, Exit, files, planning};
-use crate::plan::canonical;
+use super::{Console, Exit, files, output, planning};
 use crate::render::{Verbosity, explain};
 
 pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<Exit, CliError> {
@@ -14,7 +13,7 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
     let found = explain(&plan, &settings.what)?;
     let text = match settings.format {
         Format::Text => found.text(&console.style(Verbosity::Full)),
-        Format::Json => canonical::pretty(&found.json()).map_err(CliError::new)?,
+        Format::Document(format) => output::document(&found.json(), format)?,
     };
     console.print(&text)?;
     Ok(Exit::Done)

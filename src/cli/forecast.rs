@@ -5,9 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{ForecastSettings, Format};
-use super::{Console, Exit, planning, source_tree, world};
+use super::{Console, Exit, output, planning, source_tree, world};
 use crate::model::desired::GuardSettings;
-use crate::plan::canonical;
 use crate::plan::forecast::{Forecast, ForecastEvent};
 use crate::plan::wire::DiagnosticSeverity;
 use crate::planner::{self, Inputs, Scope};
@@ -22,7 +21,7 @@ pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<
     let forecast = make_forecast(settings, console)?;
     let text = match settings.format {
         Format::Text => forecast_text(&forecast, &console.style(Verbosity::Full)),
-        Format::Json => canonical::pretty(&forecast).map_err(CliError::new)?,
+        Format::Document(format) => output::document(&forecast, format)?,
     };
     console.print(&text)?;
     let has_errors =
@@ -38,7 +37,7 @@ pub(super) fn weekly(
 ) -> Result<Forecast, CliError> {
     let super::settings::PlanningSettings { source, world, at, demand, .. } = planning;
     let (source, world) = (source.clone(), world.clone());
-    let format = Format::Json;
+    let format = Format::Text;
     make_forecast(
         &ForecastSettings { source, world, from: *at, to: None, demand: *demand, format },
         console,

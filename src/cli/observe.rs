@@ -10,7 +10,7 @@ use super::repository::Repository;
 use super::settings::{Format, ObserveSettings};
 use super::world;
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, files, source_tree};
+use super::{Console, Exit, files, output, source_tree};
 use crate::model::desired::{Desired, LEARNED_FILE, LearnedNodes, Severity};
 use crate::model::observed::{Completeness, Difference, Observed, write_world};
 use crate::plan::canonical;
@@ -120,9 +120,9 @@ fn differences_output(observed: &Observed, format: Format) -> Result<String, Cli
     let differences = observed.differences();
     match format {
         Format::Text => Ok(text(observed, &differences)),
-        Format::Json => {
+        Format::Document(format) => {
             let report = DifferenceReport { sources: &observed.sources, differences };
-            canonical::pretty(&report).map_err(CliError::new)
+            output::document(&report, format)
         }
     }
 }

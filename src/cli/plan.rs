@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::settings::{PlanSettings, PlanView};
-use super::{Console, Exit, files, planning};
+use super::{Console, Exit, files, output, planning};
 use crate::plan::Plan;
 use crate::render::{self, MarkdownStyle};
 
@@ -26,7 +26,7 @@ pub(super) fn finish(
     show(plan, settings.view, console)?;
     if let Some(out) = &settings.out {
         let out = out.display();
-        console.report(&format!("Saved as {out}. To carry it out: fleetwright apply {out}"));
+        console.report(&format!("Saved as {out}. To apply it: fleetwright apply {out}"));
     }
     if render::is_errored_by_rules(plan) {
         console.report(
@@ -41,7 +41,7 @@ pub(super) fn finish(
 /// Writes a plan to stdout.
 pub(super) fn show(plan: &Plan, view: PlanView, console: &mut Console) -> Result<(), CliError> {
     match view {
-        PlanView::Json => console.print(&plan.to_json()),
+        PlanView::Document(format) => console.print(&output::from_json(plan.to_json(), format)?),
         PlanView::Stream => console.print(&render::stream(plan)),
         PlanView::Markdown => console.print(&render::markdown(plan, MarkdownStyle::default())),
         PlanView::Html => console.print(&render::html(plan)),

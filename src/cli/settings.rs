@@ -14,11 +14,12 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::args::{
-    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs, DriftArgs,
-    ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, ObserveArgs, PlanArgs, PlanFormatArg,
-    PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
+    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs, DoctorArgs,
+    DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs, PlanArgs,
+    PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
+use super::output::DocumentFormat;
 use super::progress::ProgressFormat;
 use super::world_choice::WorldChoice;
 use crate::demand::DemandMode;
@@ -61,7 +62,29 @@ pub(super) enum CommandSettings {
     CatalogExplain(CatalogExplainSettings),
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
+    Init(InitSettings),
+    Doctor(DoctorSettings),
     Completions(clap_complete::Shell),
+    /// The directory of the man pages; `None` prints the page of the program.
+    Man(Option<PathBuf>),
+    Version(Format),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct InitSettings {
+    pub(super) path: PathBuf,
+    /// `None`: detected.
+    pub(super) name: Option<String>,
+    /// `None`: detected.
+    pub(super) region: Option<String>,
+    /// True if an existing file is overwritten.
+    pub(super) force: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct DoctorSettings {
+    pub(super) path: PathBuf,
+    pub(super) format: Format,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -120,14 +143,14 @@ pub(super) struct PolicyTestSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Text,
-    Json,
+    Document(DocumentFormat),
 }
 
 /// The format of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlanView {
     Text(Verbosity),
-    Json,
+    Document(DocumentFormat),
     Stream,
     Markdown,
     Html,
@@ -249,7 +272,7 @@ pub(super) enum PlanSource {
 /// # Errors
 /// Fails if a value is malformed, or options contradict each other.
 pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings), CliError> {
-    let GlobalArgs { verbose, quiet, no_color } = typed.global;
+    let GlobalArgs { verbose, quiet, no_color, help: _ } = typed.global;
     let loudness = match (quiet, verbose) {
         (true, _) => LogLevel::Quiet,
         (false, 0) => LogLevel::Normal,
@@ -305,7 +328,15 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         }
         CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
+        CommandArgs::Init(InitArgs { path, name, region, force }) => {
+            CommandSettings::Init(InitSettings { path, name, region, force })
+        }
+        CommandArgs::Doctor(DoctorArgs { path, format }) => {
+            CommandSettings::Doctor(DoctorSettings { path, format: to_format(format.format) })
+        }
         CommandArgs::Completions(args) => CommandSettings::Completions(args.shell),
+        CommandArgs::Man(args) => CommandSettings::Man(args.directory),
+        CommandArgs::Version(args) => CommandSettings::Version(to_format(args.format.format)),
     };
     Ok((GlobalSettings { loudness, no_color }, task))
 }
@@ -366,7 +397,8 @@ fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
 fn to_format(format: FormatArg) -> Format {
     match format {
         FormatArg::Text => Format::Text,
-        FormatArg::Json => Format::Json,
+        FormatArg::Json => Format::Document(DocumentFormat::Json),
+        FormatArg::Yaml => Format::Document(DocumentFormat::Yaml),
     }
 }
 
@@ -380,7 +412,8 @@ fn plan_view(args: &ViewArgs) -> Result<PlanView, CliError> {
     let view = match format {
         _ if *json => PlanView::Stream,
         PlanFormatArg::Text => return Ok(PlanView::Text(verbosity)),
-        PlanFormatArg::Json => PlanView::Json,
+        PlanFormatArg::Json => PlanView::Document(DocumentFormat::Json),
+        PlanFormatArg::Yaml => PlanView::Document(DocumentFormat::Yaml),
         PlanFormatArg::Markdown => PlanView::Markdown,
         PlanFormatArg::Html => PlanView::Html,
         PlanFormatArg::Github => PlanView::Github,
@@ -447,7 +480,17 @@ fn observe(args: ObserveArgs) -> Result<ObserveSettings, CliError> {
 }
 
 fn explain(args: ExplainArgs) -> Result<ExplainSettings, CliError> {
-    let ExplainArgs { what, path, plan, planning: typed, format } = args;
+    let ExplainArgs { what, path, namespace, plan, planning: typed, format } = args;
+    let what = match namespace {
+        None => what,
+        Some(namespace) if what.contains('/') => {
+            return Err(CliError::text(format!(
+                "`{what}` names a namespace, and -n names `{namespace}`"
+            ))
+            .hint("leave one of them out"));
+        }
+        Some(namespace) => format!("{namespace}/{what}"),
+    };
     let plan = match plan {
         None => PlanSource::Fresh(Box::new(planning(path, typed)?)),
         Some(plan) => {

@@ -3,8 +3,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::rc::Rc;
 
-use clap::CommandFactory;
+use clap::Parser;
 
+use super::output::DocumentFormat;
 use super::settings::{
     ApplySubject, Format, PlanSettings, PlanView, PlanningSettings, SourceSettings,
 };
@@ -101,7 +102,7 @@ fn save(directory: &Path, plan: &Plan) -> String {
     path.display().to_string()
 }
 
-fn planning(path: &str) -> PlanningSettings {
+pub(super) fn planning(path: &str) -> PlanningSettings {
     PlanningSettings {
         source: SourceSettings { path: path.into(), revision: None },
         world: None,
@@ -116,7 +117,7 @@ fn planning(path: &str) -> PlanningSettings {
 
 #[test]
 fn argument_definition_is_valid() {
-    CliArgs::command().debug_assert();
+    help::command().debug_assert();
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn help_and_version_are_results() {
 #[test]
 fn commands_not_built_in_are_not_listed() {
     let mut names: Vec<String> =
-        CliArgs::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        help::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
     names.sort();
     let built = [
         "adopt",
@@ -173,9 +174,12 @@ fn commands_not_built_in_are_not_listed() {
         "comment",
         "completions",
         "diff",
+        "doctor",
         "drift",
         "explain",
         "forecast",
+        "init",
+        "man",
         "observe",
         "plan",
         "policy",
@@ -184,6 +188,7 @@ fn commands_not_built_in_are_not_listed() {
         "sandbox",
         "show",
         "validate",
+        "version",
     ];
     let is_built = |name: &&str| match *name {
         "preflight" => cfg!(feature = "cluster"),
@@ -263,7 +268,7 @@ fn plan_arguments_become_settings() {
         let address = address.map(|text| text.parse().expect("an address"));
         assert_eq!(of(&["plan", typed, "--no-color", "shop"]).serve, address, "{typed}");
     }
-    assert_eq!(of(&["plan", "--format", "json"]).view, PlanView::Json);
+    assert_eq!(of(&["plan", "--format", "json"]).view, PlanView::Document(DocumentFormat::Json));
     assert_eq!(of(&["plan", "--concise"]).view, text(Verbosity::Concise));
 }
 
@@ -428,7 +433,7 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
     let settings = PlanSettings {
         planning: planning("."),
         out: Some(out.clone()),
-        view: PlanView::Json,
+        view: PlanView::Document(DocumentFormat::Json),
         detailed_exitcode: true,
         #[cfg(feature = "page")]
         serve: None,
@@ -522,7 +527,7 @@ fn only_error_problems_exit_with_1() {
         (vec![problem(Severity::Warning)], 0),
         (vec![problem(Severity::Warning), problem(Severity::Error)], 1),
     ] {
-        for format in [Format::Text, Format::Json] {
+        for format in [Format::Text, Format::Document(DocumentFormat::Json)] {
             let ran = with_console(None, |console| {
                 validate::finish(&problems, &RepositoryCounts::default(), format, console)
                     .expect("shown")

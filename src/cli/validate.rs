@@ -6,13 +6,12 @@ use super::error::CliError;
 use super::repository::Repository;
 use super::settings::{Format, ValidateSettings};
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, planning, source_tree};
+use super::{Console, Exit, output, planning, source_tree};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
 use crate::model::desired::{Problem, Severity, Unresolved};
 use crate::model::ids::{Origin, PoolName};
 use crate::model::observed::Observed;
-use crate::plan::canonical;
 use crate::plan::wire::Diagnostic;
 use crate::planner::lint::{lints, requests};
 use crate::planner::{self, Inputs, Scope};
@@ -45,9 +44,7 @@ pub(super) fn finish(
 ) -> Result<Exit, CliError> {
     let text = match format {
         Format::Text => problems_text(problems, tally, &console.style(Verbosity::Full)),
-        Format::Json => {
-            canonical::pretty(&problems_json(problems, tally)).map_err(CliError::new)?
-        }
+        Format::Document(format) => output::document(&problems_json(problems, tally), format)?,
     };
     console.print(&text)?;
     let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);

@@ -5,6 +5,8 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::error::CliError;
+#[cfg(not(feature = "cluster"))]
+use super::hints;
 use super::repository::Repository;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, embedded, files};
@@ -59,17 +61,27 @@ pub(super) fn market(
 
 #[cfg(not(feature = "cluster"))]
 fn not_built() -> CliError {
-    CliError::text("this program was built without the live world")
-        .hint("build it with the feature `cluster`, or plan against a world file")
+    CliError::text("this build has no support for `--world live`")
+        .hint(hints::CLUSTER_BUILD)
+        .hint("without it: plan against a file that `fleetwright observe --out FILE` wrote")
 }
 
 fn read(path: &Path) -> Result<Observed, CliError> {
-    let hint = "name a file that `fleetwright observe --out FILE` wrote, or write empty or \
+    let hint = "name a file that `fleetwright observe --out FILE` wrote, or write live, empty or \
                 sim:DIRECTORY";
-    let bytes = files::read(path, files::WORLD_BYTES_MAX).map_err(|error| error.hint(hint))?;
+    let bytes = files::read(path, files::WORLD_BYTES_MAX).map_err(|error| {
+        let meant = meant_world(path).into_iter();
+        meant.fold(error, |error, word| error.hint(format!("did you mean `{word}`?"))).hint(hint)
+    })?;
     read_world(&bytes).map_err(|error| {
         CliError::new(error).context(format!("cannot read world `{}`", path.display())).hint(hint)
     })
+}
+
+/// Returns the world that a misspelled word means.
+fn meant_world(path: &Path) -> Option<&'static str> {
+    let typed = path.to_str()?;
+    ["live", "empty"].into_iter().find(|word| strsim::damerau_levenshtein(typed, word) <= 2)
 }
 
 /// Refuses a world of another cluster than the declared one.
@@ -121,5 +133,8 @@ mod tests {
         assert_eq!(ran.exit, Exit::Failed);
         assert!(ran.err.contains("cannot read `no-such-world`"), "{}", ran.err);
         assert!(ran.err.contains("hint:  name a file that `fleetwright observe --out FILE` wrote"));
+        assert!(ran.err.contains("write live, empty or sim:DIRECTORY"), "{}", ran.err);
+        let misspelled = run_command(&["plan", path, "--world", "lvie"]);
+        assert!(misspelled.err.contains("did you mean `live`?"), "{}", misspelled.err);
     }
 }

@@ -24,7 +24,7 @@ impl WorldChoice {
         let named = |path: &str| {
             if path.is_empty() {
                 return Err(CliError::text(format!("`{text}` is not a world"))
-                    .hint("write empty, the name of a world file, or sim:DIRECTORY"));
+                    .hint("write live, empty, the name of a world file, or sim:DIRECTORY"));
             }
             Ok(PathBuf::from(path))
         };

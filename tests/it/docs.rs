@@ -305,12 +305,21 @@ fn help(command: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Headings of lists of commands.
+const COMMAND_LISTS: [&str; 5] = ["Commands:", "Plan and apply:", "Inspect:", "Run:", "Set up:"];
+
 fn subcommands(help: &str) -> Vec<String> {
-    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let list = list.take_while(|line| line.starts_with("  "));
-    let names = list.filter(|line| !line.starts_with("   "));
-    let names = names.filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    let mut names = Vec::new();
+    let mut is_list = false;
+    for line in help.lines() {
+        if !line.starts_with(' ') {
+            is_list = COMMAND_LISTS.contains(&line) || (is_list && line.is_empty());
+        } else if is_list && !line.starts_with("   ") {
+            names.extend(line.split_whitespace().next().map(str::to_owned));
+        }
+    }
+    names.retain(|name| name != "help");
+    names
 }
 
 /// Returns the long options that a help text lists.

@@ -21,7 +21,7 @@ pub(in crate::cli) struct RegionArgs {
     /// AWS region
     #[arg(long, default_value = "us-east-1")]
     pub(in crate::cli) region: String,
-    /// AMI family, which decides the capacity reserved for the system
+    /// AMI family, which decides the reserved capacity
     #[arg(long, value_enum, value_name = "FAMILY", default_value_t = FamilyArg::Al2023)]
     pub(in crate::cli) ami_family: FamilyArg,
     /// Maximum pods per node (maxPods of the kubelet)
@@ -33,8 +33,10 @@ pub(in crate::cli) struct RegionArgs {
     /// Assign pod addresses from prefixes of 16
     #[arg(long)]
     pub(in crate::cli) prefix_delegation: bool,
-    /// Use the nodes of this pool: region, image family, kubelet settings and volumes of the
-    /// repository, and the capacity that its running nodes report
+    /// Show the nodes of this pool
+    ///
+    /// Region, image family, kubelet settings and volumes come from the repository, and the
+    /// capacity from its running nodes.
     #[arg(
         long,
         value_name = "NAME",
@@ -44,9 +46,9 @@ pub(in crate::cli) struct RegionArgs {
     /// Repository of the pool
     #[arg(long, value_name = "DIR", default_value = ".", requires = "pool", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) path: PathBuf,
-    /// World to read nodes from: `empty`, a world FILE or `sim:DIR` [default: spec.world of
+    /// Cluster state to read nodes from: live, empty, FILE or sim:DIR [default: spec.world of
     /// fleetwright.yaml]
-    #[arg(long, value_name = "empty|FILE|sim:DIR", requires = "pool")]
+    #[arg(long, value_name = "WORLD", requires = "pool")]
     pub(in crate::cli) world: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) format: FormatArgs,
@@ -67,13 +69,15 @@ pub(in crate::cli) enum FamilyArg {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64' --limit 10
+  fleetwright catalog list -l 'karpenter.k8s.aws/instance-cpu>=8,kubernetes.io/arch=arm64'
   fleetwright catalog list -l 'topology.kubernetes.io/zone=eu-west-1a' --region eu-west-1
-  fleetwright catalog list --allocatable --ami-family bottlerocket --max-pods 110 --format json
+  fleetwright catalog list --allocatable --ami-family bottlerocket --max-pods 110 -o json
   fleetwright catalog list --allocatable --pool web --world prod.json")]
 pub(in crate::cli) struct CatalogListArgs {
-    /// Requirements on labels: KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY,
-    /// !KEY; comma-separated, repeatable
+    /// Requirements on labels, such as kubernetes.io/arch=arm64 (repeatable)
+    ///
+    /// The forms are KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY>4, KEY and !KEY,
+    /// separated by commas.
     #[arg(short = 'l', long, value_name = "REQUIREMENTS")]
     pub(in crate::cli) selector: Vec<String>,
     /// Sort order [default: price; with --allocatable name]

@@ -8,32 +8,32 @@ use super::SourceArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The controller follows the repository and the cluster, and applies the changes that its mode allows. On
-SIGTERM or Ctrl-C it undoes drains and starts nothing new.
+The controller observes the repository and the cluster, and applies the changes that its mode allows. \
+On SIGTERM or Ctrl-C it undoes drains and starts nothing new.
 
 Examples:
-  fleetwright run . --world sim:world                        plan continuously, and change nothing
-  fleetwright run . --world sim:world --mode full --once     reconcile until nothing is left, and exit
-  fleetwright run . --world sim:world --mode full --speed 10 reconcile ten times as fast as the clock
+  fleetwright run --world sim:world                      plan continuously, and change nothing
+  fleetwright run --world sim:world --mode full --once   reconcile until nothing is left
+  fleetwright run --world sim:world --mode full --speed 10
+                                                         reconcile ten times as fast
   fleetwright run https://example.com/fleet.git --ref main --world live --listen 0.0.0.0:8080
-                                                             in a cluster, as the chart runs it")]
+                                                         in a cluster, as the chart runs it")]
 pub(in crate::cli) struct RunArgs {
     /// Directory, Git work tree or URL with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) path: PathBuf,
     #[command(flatten)]
     pub(in crate::cli) source: SourceArgs,
-    /// World to reconcile with the repository [default: spec.world of fleetwright.yaml]
-    #[arg(long, value_name = "live|sim:DIR")]
+    /// Cluster to reconcile: live or sim:DIR [default: spec.world of fleetwright.yaml]
+    #[arg(long, value_name = "WORLD")]
     pub(in crate::cli) world: Option<String>,
-    /// Allowed actions: only plan, launch, or launch and remove [default: spec.controller.mode of
-    /// fleetwright.yaml, else observe]
+    /// Actions that are allowed [default: spec.controller.mode of fleetwright.yaml, else observe]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(in crate::cli) mode: Option<ModeArg>,
-    /// Stop once nothing is left to do
+    /// Exit once nothing is left to do
     #[arg(long)]
     pub(in crate::cli) once: bool,
-    /// Serve page, metrics and probes on this address, such as 127.0.0.1:8080
+    /// Serve the page, metrics and probes on this address, such as 127.0.0.1:8080
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDRESS")]
     pub(in crate::cli) listen: Option<std::net::SocketAddr>,
@@ -41,19 +41,21 @@ pub(in crate::cli) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, value_name = "NAME", requires = "listen")]
     pub(in crate::cli) listen_name: Vec<String>,
-    /// Receive webhooks on /webhook, signed as GitHub signs them; each one triggers a read of the
-    /// repository. FILE holds the secret, or two secrets during a rotation, one per line [default:
-    /// the variable `FLEETWRIGHT_WEBHOOK_SECRET`]
+    /// Receive webhooks on /webhook, signed with the secret in this file
+    ///
+    /// They are signed as GitHub signs them, and each one triggers a read of the repository. During
+    /// a rotation the file holds two secrets, one per line. [default: the variable
+    /// `FLEETWRIGHT_WEBHOOK_SECRET`]
     #[cfg(feature = "page")]
     #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) webhook_secret: Option<PathBuf>,
-    /// Format of log lines on stderr; json: one object per line, with time, level and event
+    /// Format of log lines on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Text)]
     pub(in crate::cli) log_format: LogFormatArg,
-    /// Let the time of sim:DIR pass this many times as fast
+    /// Run the clock of sim:DIR this many times as fast
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(in crate::cli) speed: u32,
-    /// Longest wait while an apply holds the lock of the cluster, such as 30s or 10m
+    /// Longest wait for the lock of the cluster, such as 30s or 10m
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub(in crate::cli) lock_timeout: String,
 }
@@ -62,7 +64,7 @@ pub(in crate::cli) struct RunArgs {
 pub(in crate::cli) enum LogFormatArg {
     /// For a terminal
     Text,
-    /// For programs
+    /// For programs: one object per line, with time, level and event
     Json,
 }
 

@@ -1,0 +1,134 @@
+//! Help beyond the options: groups of commands, examples and exit codes.
+
+use std::fmt::Write as _;
+
+use clap::builder::StyledStr;
+use clap::{Command, CommandFactory};
+
+use super::args::CliArgs;
+use super::exit::Exit;
+
+/// The commands in their groups.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Plan and apply", &["plan", "show", "diff", "approve", "apply", "comment"]),
+    ("Inspect", &["explain", "drift", "forecast", "observe", "validate", "catalog"]),
+    ("Run", &["run", "sandbox"]),
+    (
+        "Set up",
+        &[
+            "init",
+            "doctor",
+            "preflight",
+            "adopt",
+            "policy",
+            "completions",
+            "man",
+            "version",
+            "help",
+        ],
+    ),
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  fleetwright init                                  write the settings of this directory
+  fleetwright plan                                  what these workloads need, from nothing
+  fleetwright plan --world live --out p.json        what to change in the cluster, saved
+  fleetwright apply p.json                          apply exactly that plan
+  fleetwright explain web/api --plan p.json         why these pods are where they are
+
+Exit codes: 0 done, 1 error, others by command: see `fleetwright apply --help`.";
+
+/// Exit codes of `plan`.
+const PLAN_EXITS: [Exit; 5] =
+    [Exit::Done, Exit::Failed, Exit::Changes, Exit::Denied, Exit::OtherCluster];
+
+/// Returns the definition of the command line with its complete help.
+pub(super) fn command() -> Command {
+    let command = CliArgs::command();
+    let template = template(&command);
+    command
+        .help_template(template)
+        .after_help(EXAMPLES)
+        .mut_subcommand("plan", |plan| with_exits(plan, &PLAN_EXITS))
+        .mut_subcommand("apply", |apply| with_exits(apply, &Exit::ALL))
+}
+
+/// Returns the template of the help of the program, with the commands in groups. Clap itself can
+/// only list them in one.
+fn template(command: &Command) -> StyledStr {
+    let styles = command.get_styles();
+    let (header, literal) = (styles.get_header(), styles.get_literal());
+    let mut text = StyledStr::new();
+    text.push_str("{about-with-newline}\n{usage-heading} {usage}\n");
+    for (heading, names) in GROUPS {
+        let _ = write!(text, "\n{header}{heading}:{header:#}\n");
+        for name in names {
+            let about = match (command.find_subcommand(name), *name) {
+                (Some(found), _) => found.get_about().map(ToString::to_string),
+                (None, "help") => Some("Print the help of a command".to_owned()),
+                (None, _) => None,
+            };
+            if let Some(about) = about {
+                let _ = writeln!(text, "  {literal}{name:<13}{literal:#}{about}");
+            }
+        }
+    }
+    let _ = write!(text, "\n{header}Global options:{header:#}\n{{options}}{{after-help}}");
+    text
+}
+
+/// Adds exit codes to the help of a command: a table to `--help`, one line to `-h`.
+fn with_exits(command: Command, exits: &[Exit]) -> Command {
+    let mut table = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    table.push_str("\n\nExit codes:");
+    for exit in exits {
+        let _ = write!(table, "\n  {:>3}  {}", exit.code(), exit.meaning());
+    }
+    let labels: Vec<String> =
+        exits.iter().map(|exit| format!("{} {}", exit.code(), exit.label())).collect();
+    command.after_help(format!("Exit codes: {}", labels.join(", "))).after_long_help(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::tests::run_command;
+
+    #[test]
+    fn each_command_is_in_one_group() {
+        let grouped: Vec<&str> =
+            GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        for command in command().get_subcommands() {
+            let name = command.get_name();
+            assert_eq!(grouped.iter().filter(|n| **n == name).count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn short_help_of_plan_fits_a_screen() {
+        let help = run_command(&["plan", "-h"]).out;
+        assert!(help.lines().count() <= 40, "{}:\n{help}", help.lines().count());
+        let headings = help.lines().filter(|line| line.ends_with(':') && !line.starts_with(' '));
+        let headings: Vec<&str> = headings.collect();
+        let expected = ["Arguments:", "Plan:", "Source:", "Safety:", "Output:", "Global options:"];
+        assert_eq!(headings, expected, "{help}");
+    }
+
+    #[test]
+    fn sentences_of_help_are_short() {
+        fn check(command: &Command) {
+            let texts = command.get_arguments().filter_map(|arg| {
+                arg.get_long_help().or_else(|| arg.get_help()).map(ToString::to_string)
+            });
+            for text in texts.chain(command.get_about().map(ToString::to_string)) {
+                for sentence in text.split("\n\n").flat_map(|part| part.split(". ")) {
+                    let words = sentence.split_whitespace().count();
+                    assert!(words <= 25, "{}: {sentence}", command.get_name());
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+    }
+}

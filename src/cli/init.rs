@@ -1,0 +1,137 @@
+//! `init`: writes a `fleetwright.yaml` for a directory.
+
+pub(super) mod detect;
+mod template;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::error::CliError;
+use super::settings::{InitSettings, SourceSettings};
+use super::{Console, Exit, files, source_tree};
+use crate::catalog::Catalog;
+use crate::render::escape;
+use detect::{Detected, Evidence};
+use template::FleetTemplate;
+
+/// Name of the file.
+const FILE: &str = "fleetwright.yaml";
+
+/// Region of a directory that names none.
+const REGION: &str = "us-east-1";
+
+pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit, CliError> {
+    let InitSettings { path, name, region, force } = settings;
+    let file = path.join(FILE);
+    if !path.is_dir() {
+        return Err(CliError::text(format!("`{}` is not a directory", path.display()))
+            .hint("name a directory of manifests that is on this computer"));
+    }
+    if file.exists() && !force {
+        return Err(CliError::text(format!("`{}` exists already", file.display()))
+            .hint("edit it, or overwrite it with --force"));
+    }
+    if let Some(region) = region {
+        // An unknown region is an error now rather than in the first plan.
+        Catalog::load(&region.as_str().into(), &[])?;
+    }
+    let source = SourceSettings { path: path.clone(), revision: None };
+    let detected = Detected::from_tree(&source_tree::read(&source)?.tree);
+    let cluster = cluster_name(name.as_deref(), &detected, path);
+    let region = region_name(region.as_deref(), &detected);
+    let text =
+        FleetTemplate { cluster: &cluster, region: &region, detected: &detected }.to_string();
+    files::write(&file, &text)?;
+    console.print(&summary(path, &cluster, &region, &detected))?;
+    Ok(Exit::Done)
+}
+
+/// A value of the file, and why it has been chosen.
+#[derive(Debug)]
+struct Choice {
+    value: String,
+    why: String,
+}
+
+impl Choice {
+    fn from_evidence(Evidence { value, file }: &Evidence) -> Self {
+        Self { value: value.clone(), why: format!("from {file}") }
+    }
+
+    fn from_option(value: &str, option: &str) -> Self {
+        Self { value: value.to_owned(), why: format!("from {option}") }
+    }
+}
+
+fn cluster_name(option: Option<&str>, detected: &Detected, path: &Path) -> Choice {
+    if let Some(name) = option {
+        return Choice::from_option(name, "--name");
+    }
+    if let Some(found) = &detected.cluster {
+        return Choice::from_evidence(found);
+    }
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = absolute.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let name: String = name.chars().map(plain).collect();
+    let name = name.trim_matches('-');
+    let value = if name.is_empty() { "cluster".to_owned() } else { name.to_owned() };
+    Choice { value, why: "the name of the directory: correct it if needed".to_owned() }
+}
+
+fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
+    if let Some(region) = option {
+        return Choice::from_option(region, "--region");
+    }
+    let known = |found: &&Evidence| Catalog::load(&found.value.as_str().into(), &[]).is_ok();
+    match detected.region.as_ref().filter(known) {
+        Some(found) => Choice::from_evidence(found),
+        None => Choice {
+            value: REGION.to_owned(),
+            why: "not found in the files: correct it if needed".to_owned(),
+        },
+    }
+}
+
+/// Returns what was found and the next steps.
+fn summary(path: &Path, cluster: &Choice, region: &Choice, detected: &Detected) -> String {
+    let mut out = format!("Wrote {}.\n\nFound:\n", path.join(FILE).display());
+    let counts = [
+        counted(detected.workloads, "workload"),
+        counted(detected.pools, "NodePool"),
+        counted(detected.node_groups, "node group"),
+        counted(detected.kustomizations.len(), "kustomization"),
+        counted(detected.charts.len(), "Helm chart"),
+    ];
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    if counts.is_empty() {
+        out.push_str("  no workloads and no pools\n");
+    } else {
+        let _ = writeln!(out, "  {}", counts.join(", "));
+    }
+    for (what, Choice { value, why }) in [("cluster", cluster), ("region", region)] {
+        let _ = writeln!(out, "  {what} {} ({})", escape(value), escape(why));
+    }
+    if !detected.kustomizations.is_empty() || !detected.charts.is_empty() {
+        out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
+    }
+    let argument =
+        if path == Path::new(".") { String::new() } else { format!(" {}", path.display()) };
+    let argument = escape(&argument);
+    let _ = write!(
+        out,
+        "\nNext:\n  \
+         fleetwright validate{argument}             report problems in the files\n  \
+         fleetwright plan{argument}                 show what these workloads need\n  \
+         fleetwright plan{argument} --world live    show what to change in the cluster\n"
+    );
+    out
+}
+
+fn counted(count: usize, noun: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {noun}")),
+        _ => Some(format!("{count} {noun}s")),
+    }
+}

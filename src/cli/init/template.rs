@@ -1,0 +1,171 @@
+//! The text of a new `fleetwright.yaml`.
+
+use std::fmt;
+
+use super::Choice;
+use super::detect::Detected;
+
+/// Address of the schema that editors check the file with.
+const SCHEMA: &str =
+    "https://raw.githubusercontent.com/fleetwright/fleetwright/main/plans/fleet.schema.json";
+
+/// Most sources that are listed.
+const SOURCES_MAX: usize = 20;
+
+/// A new `fleetwright.yaml`. Settings that are comments have no effect; each is valid without `# `.
+pub(super) struct FleetTemplate<'a> {
+    pub(super) cluster: &'a Choice,
+    pub(super) region: &'a Choice,
+    pub(super) detected: &'a Detected,
+}
+
+impl fmt::Display for FleetTemplate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, region, detected } = self;
+        let name = scalar(&cluster.value);
+        write!(
+            f,
+            "# yaml-language-server: $schema={SCHEMA}\n\
+             apiVersion: fleetwright.dev/v1\n\
+             kind: Fleet\n\
+             metadata:\n  name: {name}\n\
+             spec:\n  cluster:\n    \
+             # {}.\n    name: {name}\n    \
+             # {}.\n    region: {}\n    \
+             # Zones with subnets of the cluster. Default: every zone of the region.\n    \
+             # zones: [{}]\n",
+            sentence(&cluster.why),
+            sentence(&region.why),
+            scalar(&region.value),
+            zones(&region.value, detected),
+        )?;
+        write_sources(f, detected)?;
+        f.write_str(REST)
+    }
+}
+
+/// Returns a text that fits a comment and begins a sentence.
+fn sentence(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+fn zones(region: &str, detected: &Detected) -> String {
+    let found: Vec<&str> = detected
+        .zones
+        .iter()
+        .map(String::as_str)
+        .filter(|zone| zone.strip_prefix(region).is_some_and(|end| end.len() == 1))
+        .collect();
+    if found.is_empty() { format!("{region}a, {region}b") } else { found.join(", ") }
+}
+
+fn write_sources(f: &mut fmt::Formatter<'_>, detected: &Detected) -> fmt::Result {
+    f.write_str(
+        "\n  # Manifests of this cluster. Default: all plain manifests below this directory, and what\n  \
+         # Argo CD and Flux deliver from it.\n  \
+         # sources:\n",
+    )?;
+    let kustomizations = detected.kustomizations.iter().map(|path| (path, "kustomize"));
+    let charts = detected.charts.iter().map(|path| (path, "helm"));
+    let all: Vec<(&String, &str)> = kustomizations.chain(charts).collect();
+    if all.is_empty() {
+        f.write_str("  #   - path: .\n")?;
+    }
+    for (path, render) in all.iter().take(SOURCES_MAX) {
+        let path = if path.is_empty() { "." } else { path.as_str() };
+        write!(f, "  #   - path: {}\n  #     render: {render}\n", scalar(path))?;
+    }
+    if all.len() > SOURCES_MAX {
+        writeln!(f, "  #   # and {} more", all.len() - SOURCES_MAX)?;
+    }
+    Ok(())
+}
+
+/// Returns a YAML scalar, in quotes unless it is plain text.
+fn scalar(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic()) || text == ".";
+    let is_word = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"]
+        .contains(&text.to_lowercase().as_str());
+    if starts && !is_word && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    serde_json::Value::from(text).to_string()
+}
+
+const REST: &str = r#"
+  # Cluster state that plans are compared with: empty, live, FILE or sim:DIR. Default: empty.
+  # world: live
+
+  # Directories with Rego policies that judge each plan.
+  # policies: [policies]
+
+  # Replicas to assume for autoscaled workloads: floor, live or ceiling.
+  # demand:
+  #   autoscaled: live
+
+  # Times at which plans may be applied. Default: always.
+  # apply:
+  #   windows:
+  #     - days: [mon, tue, wed, thu]
+  #       from: "09:00"
+  #       to: "16:00"
+  #       zone: UTC
+
+  # What `fleetwright run` may do: observe, additive or full. Default: observe.
+  # controller:
+  #   mode: observe
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Exit;
+    use crate::cli::tests::run_command;
+
+    #[test]
+    fn schema_is_a_file_of_the_repository() {
+        let (before, path) = SCHEMA.split_once("/main/").expect("a branch");
+        assert!(before.ends_with("fleetwright/fleetwright"));
+        assert!(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path).is_file());
+    }
+
+    #[test]
+    fn file_is_valid_with_and_without_its_comments() {
+        let tree = tempfile::tempdir().expect("a directory");
+        let root = tree.path().join("a: b");
+        std::fs::create_dir_all(root.join("policies")).expect("created");
+        std::fs::write(root.join("policies/a.rego"), "package main\n").expect("written");
+        std::fs::write(
+            root.join("a.yaml"),
+            "{kind: ConfigMap, apiVersion: v1, metadata: {name: a}}",
+        )
+        .expect("written");
+        let path = root.to_str().expect("UTF-8");
+        let ran = run_command(&["init", path]);
+        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+        assert_eq!(run_command(&["validate", path]).exit, Exit::Done);
+        let file = root.join("fleetwright.yaml");
+        let text = std::fs::read_to_string(&file).expect("readable");
+        // Settings are indented after the sign; sentences begin with a capital letter.
+        let is_setting = |line: &str| {
+            let rest = line.trim_start().strip_prefix("# ");
+            rest.is_some_and(|rest| {
+                !rest.starts_with(|c: char| c.is_uppercase())
+                    && rest.contains([':', '-'])
+                    && !rest.starts_with("yaml-language-server")
+            })
+        };
+        let all: Vec<String> = text
+            .lines()
+            .map(|line| if is_setting(line) { line.replacen("# ", "", 1) } else { line.to_owned() })
+            .collect();
+        let all = all.join("\n");
+        assert!(all.contains("\n  world: live\n") && all.contains("\n    - path: .\n"), "{all}");
+        std::fs::write(&file, all + "\n").expect("written");
+        let ran = run_command(&["validate", path]);
+        assert_eq!(ran.exit, Exit::Done, "{}{}", ran.out, ran.err);
+    }
+}
