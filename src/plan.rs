@@ -11,6 +11,7 @@ pub mod canonical;
 mod checksum;
 mod compare;
 mod cordons;
+mod derived;
 mod digest;
 mod drift;
 pub mod forecast;
@@ -24,6 +25,10 @@ pub mod wire;
 #[cfg(doc)]
 #[doc = include_str!("adr/0004-plan-format.md")]
 pub mod adr_0004 {}
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0014-derived-sections.md")]
+pub mod adr_0014 {}
 
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;

@@ -105,7 +105,7 @@ pub fn evaluate(plan: &Plan, bundle: &Bundle, limits: PolicyLimits) -> Vec<Check
     if bundle.is_empty() {
         return Vec::new();
     }
-    let input = Plan { checks: Vec::new(), ..plan.clone() }.to_json();
+    let input = Plan { checks: Vec::new(), ..plan.clone() }.to_output_json();
     let mut checks = rules::evaluate(&input, bundle, limits);
     checks.sort_by(|a, b| a.name.cmp(&b.name));
     checks

@@ -4,6 +4,7 @@ mod catalog;
 mod planning;
 mod run;
 mod setup;
+mod top;
 mod view;
 
 pub(super) use catalog::{
@@ -16,6 +17,7 @@ pub(super) use setup::PreflightArgs;
 #[cfg(feature = "sandbox")]
 pub(super) use setup::SandboxArgs;
 pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionArgs};
+pub(super) use top::{TopArgs, TopSortArg};
 pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
 
 use std::path::PathBuf;
@@ -81,6 +83,8 @@ pub(super) enum CommandArgs {
     Forecast(ForecastArgs),
     /// Save the state of the cluster as a file
     Observe(ObserveArgs),
+    /// Show the nodes of a cluster live
+    Top(TopArgs),
     /// Report every problem in the files
     Validate(ValidateArgs),
     /// Show instance types, allocatable capacity and prices

@@ -11,7 +11,7 @@ use super::exit::Exit;
 /// The commands in their groups.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Plan and apply", &["plan", "show", "diff", "approve", "apply", "comment"]),
-    ("Inspect", &["explain", "drift", "forecast", "observe", "validate", "catalog"]),
+    ("Inspect", &["explain", "drift", "forecast", "observe", "top", "validate", "catalog"]),
     ("Run", &["run", "sandbox"]),
     (
         "Set up",

@@ -314,7 +314,7 @@ spec:
         let shown = planned(&tree, &["--out", text(&saved)]);
         assert_eq!(run_command(&["show", text(&saved)]).out, shown.out);
         assert_eq!(
-            fs::read_to_string(&saved).expect("saved"),
+            run_command(&["show", text(&saved), "--format", "json"]).out,
             planned(&tree, &["--format", "json"]).out
         );
         let applied = run_command(&["apply", text(&saved), "--auto-approve"]);

@@ -160,6 +160,9 @@ impl<'a> PlanDecisions<'a> {
             complete,
             resource_changes,
             resource_drift: _,
+            // Derived from the rows, and absent in memory.
+            planned_values: _,
+            prior_state: _,
             checksum: _,
             checks: _,
             summary: _,
@@ -261,7 +264,17 @@ fn batch(row: &ExplainRow) -> Option<(&Address, &str)> {
 impl<'a> DecidedRow<'a> {
     /// Projects a row that changes something. `whole` is `None` in formats with partial digests.
     fn from_change(row: &'a ResourceChange, whole: Option<RowContext<'a>>) -> Option<Self> {
-        let ResourceChange { address, kind, name, index, change, action_reason: _ } = row;
+        let ResourceChange {
+            address,
+            kind,
+            name,
+            index,
+            // Equal in all rows, and absent in memory.
+            mode: _,
+            provider_name: _,
+            change,
+            action_reason: _,
+        } = row;
         let Change { actions, before, after, after_unknown: _ } = change;
         let changes = actions.as_slice() != [Action::NoOp];
         changes.then(|| Self {

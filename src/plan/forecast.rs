@@ -18,9 +18,6 @@ use crate::model::units::MicroUsd;
 /// Format version that this program writes.
 pub const FORECAST_VERSION: &str = "1.0";
 
-/// Published location of the schema.
-const SCHEMA_ID: &str = "https://fleetwright.dev/forecast.schema.json";
-
 /// Required fleet over a period.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Forecast {
@@ -98,7 +95,8 @@ pub struct ForecastEvent {
 pub fn forecast_schema() -> String {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<Forecast>();
-    schema.insert("$id".to_owned(), SCHEMA_ID.into());
+    let id = format!("https://fleetwright.dev/forecast-{FORECAST_VERSION}.schema.json");
+    schema.insert("$id".to_owned(), id.into());
     canonical::pretty(&schema).expect("the bounds in the schema are integers")
 }
 

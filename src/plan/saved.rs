@@ -269,7 +269,8 @@ impl Plan {
     }
 }
 
-fn write(plan: &Plan) -> String {
+/// Writes a plan file or an output, with its checksum.
+pub(super) fn write(plan: &Plan) -> String {
     let pretty = canonical::pretty(plan).expect("a plan has no floats, and its keys are strings");
     if has_complete_digest(plan) { checksum::with_checksum(pretty) } else { pretty }
 }

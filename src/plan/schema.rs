@@ -7,10 +7,7 @@
 use schemars::generate::SchemaSettings;
 
 use super::canonical;
-use super::wire::Plan;
-
-/// Published location of the schema.
-const SCHEMA_ID: &str = "https://fleetwright.dev/plan.schema.json";
+use super::wire::{FORMAT_VERSION, Plan};
 
 /// Returns the JSON Schema (2020-12) of a plan, canonical, as in its file.
 ///
@@ -19,7 +16,9 @@ const SCHEMA_ID: &str = "https://fleetwright.dev/plan.schema.json";
 #[must_use]
 pub fn plan_schema() -> String {
     let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Plan>();
-    schema.insert("$id".to_owned(), SCHEMA_ID.into());
+    // Each version of the format has its own schema, so a cached schema is never the wrong one.
+    let id = format!("https://fleetwright.dev/plan-{FORMAT_VERSION}.schema.json");
+    schema.insert("$id".to_owned(), id.into());
     write(&schema)
 }
 

@@ -15,6 +15,7 @@ mod explain;
 mod open_enums;
 mod pods;
 mod rows;
+mod values;
 
 pub use base::{
     Base, BaseWorld, ComparedWorkload, Comparison, Condition, Guard, JudgedBy, Precondition,
@@ -30,6 +31,10 @@ pub use pods::{
     PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
 };
 pub use rows::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, ResourceKind};
+pub use values::{
+    ModuleValues, PriorState, ProviderName, ResourceMode, ResourceValue, ResourceValues,
+    STATE_FORMAT_VERSION,
+};
 
 // Views read only this form, so it re-exports the types of other modules that it contains.
 pub use crate::demand::{Counts, Decider, DemandMode, Sizing};
@@ -41,6 +46,8 @@ pub use crate::model::reason::{
     Alternative, BlockReason, DomainKind, ExceededLimit, FailureDomainReport, KeepReason,
     LaunchReason, Rejection, Relaxed, RetireReason, Unsteered,
 };
+
+use values::drop_derived;
 
 use crate::model::ids::{Address, Digest, Origin, PlanId};
 
@@ -54,7 +61,9 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 /// 1.2 added `capacity.base.judged_by` and `capacity.placement.failure_domains`. Its digest covers
 /// all fields of a row that `apply` reads. Its identity covers the flags, the expiry and the
 /// location. Plans of older formats can be rendered, but not applied. Files carry a checksum.
-pub const FORMAT_VERSION: &str = "1.2";
+///
+/// 1.3 added to outputs: `planned_values`, `prior_state`, and `mode` and `provider_name` of rows.
+pub const FORMAT_VERSION: &str = "1.3";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -76,6 +85,12 @@ pub struct Plan {
     /// Rows that changed outside Git; rendered, never applied.
     #[serde(default)]
     pub resource_drift: Vec<ResourceChange>,
+    /// Resources after the apply, derived from the rows. Only outputs have it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "drop_derived")]
+    pub planned_values: Option<ResourceValues>,
+    /// Resources before the apply, derived from the rows. Only outputs have it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "drop_derived")]
+    pub prior_state: Option<PriorState>,
     /// Findings of policies.
     #[serde(default)]
     pub checks: Vec<Check>,

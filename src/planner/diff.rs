@@ -99,6 +99,8 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
         errored,
         summary,
         resource_drift: Vec::new(),
+        planned_values: None,
+        prior_state: None,
         checksum: None,
         checks: Vec::new(),
         capacity: Capacity {

@@ -1,7 +1,7 @@
 use super::rules::FINDINGS_MAX;
 use super::*;
 use crate::model::ids::Origin;
-use crate::plan::wire::{CheckSeverity, CheckStatus};
+use crate::plan::wire::{CheckSeverity, CheckStatus, NodeState, ResourceChange};
 use crate::testing::sample_plan::{nothing, plan};
 
 fn bundle(texts: &[&str]) -> Bundle {
@@ -33,6 +33,61 @@ fn terraform_rego_works_unchanged_in_both_versions() {
         assert_eq!((check.status.as_str(), check.problems.len()), ("fail", 4), "{check:?}");
         assert_eq!(check.problems[0], "ec2_instance.batch[\"0\"] is deleted");
     }
+}
+
+/// A policy in the style of those for Terraform: it counts removals of managed resources, and
+/// compares the instance types before and after.
+const TERRAFORM_STYLE: &str = r#"package main
+
+most_removed := 3
+
+removed := [r.address |
+  r := input.resource_changes[_]
+  r.mode == "managed"
+  r.provider_name == "fleetwright.dev/fleetwright/fleetwright"
+  r.change.actions[_] == "delete"
+]
+
+deny_blast_radius[msg] {
+  count(removed) > most_removed
+  msg := sprintf("%d resources are removed, at most %d are allowed", [count(removed), most_removed])
+}
+
+types(resources) := concat(" ", [r.values.instance_type | r := resources[_]; r.mode == "managed"])
+
+warn_types[msg] {
+  before := types(input.prior_state.values.root_module.resources)
+  after := types(input.planned_values.root_module.resources)
+  before != after
+  msg := sprintf("instance types change from %s to %s", [before, after])
+}
+"#;
+
+#[test]
+fn terraform_sections_of_the_input_agree_with_the_rows() {
+    let checks = checks_of(TERRAFORM_STYLE);
+    let problem = |name: &str| {
+        let check = checks.iter().find(|check| check.name == name).expect("a check");
+        check.problems.join("; ")
+    };
+    assert_eq!(
+        problem("main.deny_blast_radius"),
+        "4 resources are removed, at most 3 are allowed",
+        "{checks:?}"
+    );
+    let plan = plan();
+    let types = |state: fn(&ResourceChange) -> Option<&NodeState>| {
+        let states = plan.resource_changes.iter().filter_map(state);
+        let types =
+            states.filter_map(|state| state.instance_type.as_ref()).map(ToString::to_string);
+        types.collect::<Vec<_>>().join(" ")
+    };
+    let (before, after) =
+        (types(|row| row.change.before.as_ref()), types(|row| row.change.after.as_ref()));
+    assert_eq!(
+        problem("main.warn_types"),
+        format!("instance types change from {before} to {after}")
+    );
 }
 
 #[test]

@@ -40,6 +40,8 @@ impl Plan {
             errored: false,
             resource_changes: Vec::new(),
             resource_drift: Vec::new(),
+            planned_values: None,
+            prior_state: None,
             checksum: None,
             checks: Vec::new(),
             summary: Summary::default(),
@@ -201,6 +203,8 @@ impl ResourceChange {
             kind: ResourceKind::Ec2Instance,
             name: pool.to_owned(),
             index: Some(key.to_owned()),
+            mode: None,
+            provider_name: None,
             change: Change {
                 actions: actions.to_vec(),
                 before,

@@ -296,6 +296,43 @@ fn renamed_key_is_read_with_a_warning() {
 }
 
 #[test]
+fn editors_understand_the_schema() {
+    let text = include_str!("../../../plans/fleet.schema.json");
+    let schema: Json = serde_json::from_str(text).expect("the schema is JSON");
+    // Editors support draft-07 best, where `$ref` hides the keys beside it.
+    assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+    assert!(!text.contains("$defs"));
+    let errors = jsonschema::draft7::meta::validate(&schema);
+    assert!(errors.is_ok(), "{errors:?}");
+    let mut wrong = Vec::new();
+    check_for_editors(&schema, "", &mut wrong);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Adds keys beside a `$ref`, and properties of objects without a description.
+fn check_for_editors(schema: &Json, path: &str, wrong: &mut Vec<String>) {
+    let Some(members) = schema.as_object() else {
+        for (index, item) in schema.as_array().into_iter().flatten().enumerate() {
+            check_for_editors(item, &format!("{path}/{index}"), wrong);
+        }
+        return;
+    };
+    if members.contains_key("$ref") && members.len() > 1 {
+        wrong.push(format!("{path}: keys beside $ref"));
+    }
+    let is_object = members.contains_key("additionalProperties");
+    let properties = members.get("properties").and_then(Json::as_object);
+    for (name, property) in properties.into_iter().flatten().filter(|_| is_object) {
+        if property.get("description").is_none() {
+            wrong.push(format!("{path}/properties/{name}: no description"));
+        }
+    }
+    for (name, member) in members {
+        check_for_editors(member, &format!("{path}/{name}"), wrong);
+    }
+}
+
+#[test]
 fn the_schema_agrees_with_the_reader() {
     let schema: Json = serde_json::from_str(include_str!("../../../plans/fleet.schema.json"))
         .expect("the schema is JSON");

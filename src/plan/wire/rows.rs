@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::values::{ProviderName, ResourceMode, drop_derived};
 use crate::model::ids::{
     Address, GroupName, InstanceId, InstanceTypeName, LabelKey, Labels, NodeName, PoolName,
     ReservationId, Uid, ZoneId, ZoneName,
@@ -27,6 +28,12 @@ pub struct ResourceChange {
     /// Key within the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
+    /// `managed`. Only outputs have it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "drop_derived")]
+    pub mode: Option<ResourceMode>,
+    /// Provider of the resource. Only outputs have it.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "drop_derived")]
+    pub provider_name: Option<ProviderName>,
     /// The change.
     pub change: Change,
     /// Short reason from an open set of words.

@@ -129,6 +129,8 @@ fn row(name: &str, before: &GroupSize, after: &GroupSize, members_change: bool) 
         kind: ResourceKind::AutoscalingGroup,
         name: name.to_owned(),
         index: None,
+        mode: None,
+        provider_name: None,
         change: Change {
             actions: vec![action],
             before: Some(state(before)),

@@ -97,6 +97,8 @@ impl PlanRows {
             kind: ResourceKind::Ec2Instance,
             name: identity.name.clone(),
             index: identity.index.clone(),
+            mode: None,
+            provider_name: None,
             change: Change {
                 actions,
                 before: replaced.map(|existing| resolver.before(existing)),
@@ -165,6 +167,8 @@ impl PlanRows {
             kind: resolver.kind(existing),
             name: identity.name.clone(),
             index: identity.index.clone(),
+            mode: None,
+            provider_name: None,
             change: Change {
                 actions: vec![actions],
                 before: Some(before),

@@ -18,9 +18,6 @@ use crate::plan::wire::{Check, Comparison, DiagnosticSeverity, ResourceChange};
 /// The version of the stream's messages.
 pub const STREAM_VERSION: &str = "1.1";
 
-/// The URL of the schema.
-const SCHEMA_ID: &str = "https://fleetwright.dev/stream.schema.json";
-
 /// The module name of every line.
 const MODULE: &str = "fleetwright.ui";
 
@@ -299,7 +296,8 @@ pub enum StreamOperation {
 pub fn stream_schema() -> String {
     let mut schema =
         SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<StreamLine>();
-    schema.insert("$id".to_owned(), SCHEMA_ID.into());
+    let id = format!("https://fleetwright.dev/stream-{STREAM_VERSION}.schema.json");
+    schema.insert("$id".to_owned(), id.into());
     write(&schema)
 }
 
