@@ -16,8 +16,8 @@ mod verdict;
 
 use std::fmt::Write as _;
 
+use super::amount;
 use super::row::{PlanRow, Symbol, count as counted, rows};
-use super::{amount, last_line};
 use crate::plan::Plan;
 pub(super) use attention::attention;
 pub use chart::{ChartMark, step_chart};
@@ -88,13 +88,12 @@ fn header(plan: &Plan) -> String {
     let cluster = &plan.capacity.base.world.cluster;
     format!(
         "<header>\n<h1>Plan for {} <span class=\"dim\">{}</span></h1>\n{}{}{}\
-         <p class=\"dim\">{}</p>\n</header>\n<main id=\"main\">\n",
+         </header>\n<main id=\"main\">\n",
         text(&cluster.name, 80),
         text(&cluster.region, 40),
         plan_verdict(plan).html(),
         totals(plan),
-        fact_list(&plan_facts(plan, None)),
-        text(&last_line(plan), 200)
+        fact_list(&plan_facts(plan, None))
     )
 }
 

@@ -133,49 +133,88 @@ fn unschedulable_item(row: &UnschedulableRow) -> String {
     )
 }
 
-/// Returns the sources that were not read, by kind and reason.
+/// Returns the sources that were not read. Sources of one kind with alike reasons share an item.
 fn unread(plan: &Plan) -> String {
     let rows = &plan.capacity.unresolved;
     if rows.is_empty() {
         return String::new();
     }
-    let mut groups: BTreeMap<(&str, &str), Vec<&UnresolvedRow>> = BTreeMap::new();
+    let mut groups: BTreeMap<ReasonShape<'_>, Vec<&UnresolvedRow>> = BTreeMap::new();
     for row in rows {
-        groups.entry((source_kind(row), &row.reason)).or_default().push(row);
+        groups.entry(ReasonShape::of(row)).or_default().push(row);
     }
-    let mut items = String::new();
-    for ((kind, reason), rows) in groups.iter().take(LISTED_MAX) {
-        let objects: String = rows
-            .iter()
-            .take(OBJECTS_MAX)
-            .map(|row| {
-                let place = text(&row.origin.to_string(), NAME);
-                format!("<li>{} <code>{place}</code></li>\n", text(&row.object, NAME))
-            })
-            .collect();
-        let more = unlisted(rows.len(), OBJECTS_MAX);
-        let number = text(&heading(rows.len(), kind), NAME);
-        let reason = text(reason, LINE);
-        let _ = match rows.as_slice() {
-            [row] => writeln!(
-                items,
-                "<li><strong>{}</strong> {reason} <code>{}</code></li>",
-                text(&row.object, NAME),
-                text(&row.origin.to_string(), NAME)
-            ),
-            _ => writeln!(
-                items,
-                "<li><details><summary><strong>{number}</strong> {reason}</summary><ul>\n{objects}{more}</ul></details></li>"
-            ),
-        };
-    }
+    let mut items: String =
+        groups.iter().take(LISTED_MAX).map(|(shape, rows)| unread_item(shape.kind, rows)).collect();
     items.push_str(&unlisted(groups.len(), LISTED_MAX));
     let kinds: Vec<String> =
         unread_kinds(rows).into_iter().map(|(kind, n)| text(&count(n, kind), NAME)).collect();
-    let title = format!("Sources not read <span class=\"dim\">{}</span>", kinds.join(", "));
-    let effect = "<p>Their pods are not counted, and no node is removed because of them. The nodes \
-                  below cover the rest.</p>\n";
-    section("unread", &title, &items).replacen("</h2>\n", &format!("</h2>\n{effect}"), 1)
+    format!(
+        "<h2 id=\"unread\">Sources not read <span class=\"dim\">{}</span></h2>\n<p>Their pods are not counted. The plan \
+         removes no node until they are read or excluded.</p>\n<ul class=\"todo\">\n{items}</ul>\n",
+        kinds.join(", ")
+    )
+}
+
+/// The kind of a source and the form of its reason. Alike reasons differ in names only.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ReasonShape<'a> {
+    kind: &'a str,
+    words: usize,
+    first: &'a str,
+    last: &'a str,
+}
+
+impl<'a> ReasonShape<'a> {
+    fn of(row: &'a UnresolvedRow) -> Self {
+        let words = || row.reason.split(' ');
+        Self {
+            kind: source_kind(row),
+            words: words().count(),
+            first: words().next().unwrap_or_default(),
+            last: words().next_back().unwrap_or_default(),
+        }
+    }
+}
+
+fn unread_item(kind: &str, rows: &[&UnresolvedRow]) -> String {
+    let line = |row: &UnresolvedRow, reason: &str| {
+        format!(
+            "<strong>{}</strong> {} <code>{}</code>",
+            text(&row.object, NAME),
+            text(reason, LINE),
+            text(&row.origin.to_string(), NAME)
+        )
+    };
+    if let [row] = rows {
+        return format!("<li>{}</li>\n", line(row, &row.reason));
+    }
+    let reason = common_words(rows);
+    let is_same = rows.iter().all(|row| row.reason == reason);
+    let objects: String = rows
+        .iter()
+        .take(OBJECTS_MAX)
+        .map(|row| format!("<li>{}</li>\n", line(row, if is_same { "" } else { &row.reason })))
+        .collect();
+    format!(
+        "<li><details><summary><strong>{}</strong>: {}</summary><ul>\n{objects}{}</ul></details></li>\n",
+        text(&heading(rows.len(), kind), NAME),
+        text(&reason, LINE),
+        unlisted(rows.len(), OBJECTS_MAX)
+    )
+}
+
+/// Returns the reasons of rows as one, with `…` for the words that differ.
+fn common_words(rows: &[&UnresolvedRow]) -> String {
+    let Some((first, rest)) = rows.split_first() else { return String::new() };
+    let mut words: Vec<&str> = first.reason.split(' ').collect();
+    for row in rest {
+        for (word, other) in words.iter_mut().zip(row.reason.split(' ')) {
+            if *word != other {
+                *word = "…";
+            }
+        }
+    }
+    words.join(" ")
 }
 
 /// Returns the nodes that the plan keeps because their removal is blocked, by reason.

@@ -20,12 +20,17 @@ use crate::plan::wire::{Amount, NodeState, PodCounts, ResourceKind, workload_key
 
 const NAME: usize = 120;
 const LINE: usize = 600;
-/// Most unchanged nodes with a line each. Beyond that, equal nodes share a line.
-const UNCHANGED_MAX: usize = 200;
-/// Most changed nodes with a line each.
-const CHANGED_MAX: usize = 300;
-/// Most lines of a page with all pools open.
-const OPEN_MAX: usize = 80;
+/// Most nodes of a fleet in which each node has a line at once. In a larger fleet, equal nodes of
+/// a zone share a line.
+const LARGE: usize = 80;
+/// Fewest equal nodes that share a line.
+const GROUP_MIN: usize = 3;
+/// Most lines of nodes inside shared lines.
+const INNER_MAX: usize = 600;
+/// Most pools that are open.
+const OPEN_MAX: usize = 20;
+/// Most names listed in a shared line.
+const NAMES_MAX: usize = 40;
 /// Most workloads listed for a node.
 const WORKLOADS_MAX: usize = 40;
 
@@ -195,14 +200,18 @@ pub(in crate::render) fn fleet(
     }
     let all = || pools.values().flat_map(BTreeMap::values).flatten();
     let scale = Scale::of(all().map(|node| (node.cpu.whole, node.memory.whole)));
-    let folds = Folds::choose(all());
-    let mut page = FleetPage { scale, folds, now, folded: 0, lines: 0 };
-    let is_small = all().count() <= OPEN_MAX;
-    let body: String = pools.iter().map(|(pool, zones)| page.pool(pool, zones, is_small)).collect();
+    let is_large = all().count() > LARGE;
+    let mut page = FleetPage { scale, now, is_large, inner_left: INNER_MAX, folded: 0 };
+    let is_changed = |zones: &Zones<'_>| zones.values().flatten().any(|n| n.mark != NodeMark::Kept);
+    let changed = pools.values().filter(|zones| is_changed(zones)).count();
+    let is_open =
+        |zones: &Zones<'_>| pools.len() <= OPEN_MAX || changed <= OPEN_MAX && is_changed(zones);
+    let body: String =
+        pools.iter().map(|(pool, zones)| page.pool(pool, zones, is_open(zones))).collect();
     let folded = match page.folded {
         0 => String::new(),
         n => format!(
-            "<p class=\"dim\">{n} nodes are folded into lines of equal nodes (marked ×). The plan file lists each.</p>\n"
+            "<p class=\"dim\">{n} nodes have no line of their own: they are counted in the lines marked ×, and the plan file has each.</p>\n"
         ),
     };
     format!(
@@ -281,34 +290,21 @@ fn fleet_node<'a>(
     }
 }
 
-/// Which nodes share a line.
-#[derive(Debug, Clone, Copy)]
-struct Folds {
-    unchanged: bool,
-    /// Changed nodes that still get a line of their own.
-    changed_left: usize,
-}
-
-impl Folds {
-    fn choose<'a>(nodes: impl Iterator<Item = &'a FleetNode<'a>>) -> Self {
-        let unchanged = nodes.filter(|node| node.mark == NodeMark::Kept).count();
-        Self { unchanged: unchanged > UNCHANGED_MAX, changed_left: CHANGED_MAX }
-    }
-}
-
 struct FleetPage {
     scale: Scale,
-    folds: Folds,
     now: Timestamp,
+    /// True if equal nodes share a line.
+    is_large: bool,
+    /// Nodes of shared lines that still get a line of their own inside.
+    inner_left: usize,
+    /// Nodes without a line of their own.
     folded: usize,
-    lines: usize,
 }
 
 impl FleetPage {
-    fn pool(&mut self, pool: &str, zones: &Zones<'_>, is_small: bool) -> String {
+    fn pool(&mut self, pool: &str, zones: &Zones<'_>, is_open: bool) -> String {
         let all = || zones.values().flatten();
         let mut body = String::new();
-        let before = self.lines;
         for (zone, nodes) in zones {
             let title = if zone.is_empty() { "no zone" } else { zone };
             let _ = writeln!(
@@ -318,11 +314,6 @@ impl FleetPage {
                 node_change(nodes.iter())
             );
             body.push_str(&self.zone(pool, zone, nodes));
-        }
-        let is_open =
-            is_small || (self.lines <= OPEN_MAX && all().any(|n| n.mark != NodeMark::Kept));
-        if !is_open {
-            self.lines = before;
         }
         let stays = || all().filter(|node| !node.is_removed());
         let (cpu, memory) =
@@ -350,40 +341,51 @@ impl FleetPage {
     }
 
     fn zone(&mut self, pool: &str, zone: &str, nodes: &[FleetNode<'_>]) -> String {
-        let mut html = String::new();
         let mut groups: BTreeMap<(NodeMark, String), Vec<&FleetNode<'_>>> = BTreeMap::new();
         for node in nodes {
-            let is_single = if node.mark == NodeMark::Kept {
-                !self.folds.unchanged
-            } else if self.folds.changed_left > 0 {
-                self.folds.changed_left -= 1;
-                true
-            } else {
-                false
-            };
-            if is_single {
-                html.push_str(&self.line(pool, zone, &[node]));
-            } else {
-                groups.entry((node.mark, node.kind())).or_default().push(node);
-            }
+            groups.entry((node.mark, node.kind())).or_default().push(node);
         }
-        for nodes in groups.values() {
-            self.folded += nodes.len();
-            html.push_str(&self.line(pool, zone, nodes));
+        let mut html = String::new();
+        for ((mark, _), nodes) in &groups {
+            let is_busy = matches!(mark, NodeMark::Draining | NodeMark::Applying);
+            if self.is_large && nodes.len() >= GROUP_MIN && !is_busy {
+                html.push_str(&self.group(pool, zone, nodes));
+            } else {
+                html.extend(nodes.iter().map(|node| self.single(pool, zone, node)));
+            }
         }
         html
     }
 
+    fn single(&self, pool: &str, zone: &str, node: &FleetNode<'_>) -> String {
+        self.line(pool, zone, &[node], &details(node))
+    }
+
+    /// Renders a line for equal nodes, with a line of each node inside as long as there is room.
+    fn group(&mut self, pool: &str, zone: &str, nodes: &[&FleetNode<'_>]) -> String {
+        let inside: String = if nodes.len() <= self.inner_left {
+            self.inner_left -= nodes.len();
+            nodes.iter().map(|node| self.single(pool, zone, node)).collect()
+        } else {
+            self.folded += nodes.len();
+            let names = nodes.iter().take(NAMES_MAX);
+            let names: String =
+                names.map(|node| format!("<li>{}</li>", text(&node.name(), NAME))).collect();
+            format!("<ul class=\"pods mono\">{names}{}</ul>\n", more(nodes.len(), NAMES_MAX))
+        };
+        self.line(pool, zone, nodes, &inside)
+    }
+
     /// Renders a node, or several equal nodes with their sums.
-    fn line(&mut self, pool: &str, zone: &str, nodes: &[&FleetNode<'_>]) -> String {
+    fn line(&self, pool: &str, zone: &str, nodes: &[&FleetNode<'_>], inside: &str) -> String {
         let Some(node) = nodes.first() else { return String::new() };
-        self.lines += 1;
         let n = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         let name = if n > 1 { format!("×{n}") } else { node.name() };
         let (cpu, memory) =
             (Gauge::mean(nodes.iter().map(|n| n.cpu)), Gauge::mean(nodes.iter().map(|n| n.memory)));
         let pods = nodes.iter().fold(0_u32, |sum, node| sum.saturating_add(node.pods));
-        let price = node.price.map_or_else(|| "price unknown".to_owned(), hourly);
+        let price = node.price.map(|_| nodes.iter().filter_map(|node| node.price).sum());
+        let price = price.map_or_else(|| "price unknown".to_owned(), hourly);
         let launched = node.state.launched_at.filter(|_| n == 1 && !node.is_new());
         let age = launched
             .map_or_else(String::new, |at| format!("{} old", span(self.now.duration_since(at))));
@@ -396,7 +398,7 @@ impl FleetPage {
              <span class=\"id\"><b class=\"mark\">{}</b> <span class=\"mono\">{}</span></span><span class=\"kind\">{}</span>\
              <span class=\"meter\">{}<span>{mean}{} of {} vCPU, {} %</span></span>\
              <span class=\"meter\">{}<span>{mean}{} of {} GiB, {} %</span></span>\
-             <span class=\"n\">{}</span><span class=\"n\">{price}</span><span class=\"n\">{age}</span></summary>\n{}</details>\n",
+             <span class=\"n\">{}</span><span class=\"n\">{price}</span><span class=\"n\">{age}</span></summary>\n{inside}</details>\n",
             node.mark.class(),
             text(&found, LINE),
             text(pool, NAME),
@@ -413,7 +415,6 @@ impl FleetPage {
             gib(memory.whole),
             memory.percent(),
             count(pods, "pod"),
-            details(node, nodes, &workloads),
         )
     }
 }
@@ -425,20 +426,17 @@ fn listed_pods<'a>(node: &FleetNode<'a>) -> BTreeMap<&'a str, u32> {
     pods.iter().map(|(name, n)| (name.as_str(), *n)).collect()
 }
 
-/// Renders the details of a line: names, reason and pods.
-fn details(node: &FleetNode<'_>, nodes: &[&FleetNode<'_>], pods: &BTreeMap<&str, u32>) -> String {
-    if nodes.len() > 1 {
-        let listed: String = nodes
-            .iter()
-            .take(WORKLOADS_MAX)
-            .map(|node| format!("<li>{}</li>", text(&node.name(), NAME)))
-            .collect();
-        let more = match nodes.len().saturating_sub(WORKLOADS_MAX) {
-            0 => String::new(),
-            more => format!("<li>and {more} more</li>"),
-        };
-        return format!("<ul class=\"pods mono\">{listed}{more}</ul>");
+/// Returns a list item for the items that are not listed.
+fn more(all: usize, listed: usize) -> String {
+    match all.saturating_sub(listed) {
+        0 => String::new(),
+        more => format!("<li>and {more} more</li>"),
     }
+}
+
+/// Renders the details of a node: names, reason and pods.
+fn details(node: &FleetNode<'_>) -> String {
+    let pods = listed_pods(node);
     let state = node.state;
     let known = |name: Option<String>| name.filter(|_| !node.is_new());
     let mut facts = vec![("Address", Some(node.row.resource.address.to_string()))];
@@ -464,11 +462,8 @@ fn details(node: &FleetNode<'_>, nodes: &[&FleetNode<'_>], pods: &BTreeMap<&str,
         .take(WORKLOADS_MAX)
         .map(|(name, n)| format!("<li>{} <span class=\"dim\">×{n}</span></li>", text(name, NAME)))
         .collect();
-    let more = match pods.len().saturating_sub(WORKLOADS_MAX) {
-        0 => String::new(),
-        more => format!("<li>and {more} more workloads</li>"),
-    };
-    let _ = writeln!(html, "<ul class=\"pods mono\">{listed}{more}</ul>");
+    let _ =
+        writeln!(html, "<ul class=\"pods mono\">{listed}{}</ul>", more(pods.len(), WORKLOADS_MAX));
     html
 }
 

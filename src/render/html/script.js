@@ -3,7 +3,6 @@
   const field = (id) => document.getElementById(id);
   const [search, pool, zone, found] = ["search", "pool", "zone", "found"].map(field);
   if (!search) return;
-  for (const control of document.querySelectorAll("[data-script]")) control.hidden = false;
   const name = (select, key) => {
     const values = new Set([...document.querySelectorAll(`[data-${key}]`)].map((item) => item.dataset[key]));
     const options = [...values].filter(Boolean).sort().map((value) => new Option(value, value));
@@ -20,17 +19,27 @@
       const shown = words.every((word) => text.includes(word))
         && fits(pool, item.dataset.pool) && fits(zone, item.dataset.zone);
       item.hidden = !shown;
-      if (shown && item.matches(".node")) count += 1;
     }
     const active = words.length || pool.value || zone.value;
+    // A line of equal nodes is shown if one of them is.
+    for (const part of document.querySelectorAll(".node:has(.node)")) {
+      part.hidden = !part.querySelector(".node:not([hidden])");
+      if (active && !part.hidden) part.open = true;
+    }
+    for (const node of document.querySelectorAll(".node:not([hidden])")) if (!node.querySelector(".node")) count += 1;
     for (const part of document.querySelectorAll(".pool")) {
       const some = part.querySelector(".node:not([hidden])");
       part.hidden = !some;
       if (active && some) part.open = true;
     }
-    found.textContent = active ? `${count} lines of nodes` : "";
+    found.textContent = active ? `${count} ${count === 1 ? "line" : "lines"}` : "";
   };
-  const refresh = () => { name(pool, "pool"); name(zone, "zone"); filter(); };
+  const refresh = () => {
+    for (const control of document.querySelectorAll("[data-script]")) control.hidden = !document.querySelector(".node");
+    name(pool, "pool");
+    name(zone, "zone");
+    filter();
+  };
   let waiting = 0;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(filter, 80); });
   for (const select of [pool, zone]) select.addEventListener("change", filter);

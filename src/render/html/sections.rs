@@ -183,7 +183,7 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
 /// Returns the cost by pool, zone and capacity type, and its scope.
 pub(in crate::render) fn cost(plan: &Plan) -> String {
     let parts = &plan.capacity.cost.breakdown;
-    if parts.is_empty() {
+    if !parts.by_pool.iter().any(is_nonzero) {
         return String::new();
     }
     let mut html = "<h2>Cost</h2>\n<div class=\"two\">\n".to_owned();

@@ -103,6 +103,7 @@ pub fn plan_verdict(plan: &Plan) -> PageVerdict {
     problem_verdict(plan, &changes).unwrap_or_else(|| {
         if is_preview(plan) {
             let detail = "Nothing can be applied. Use --world live to plan against your cluster.";
+            let changes = if has_changes(plan) { &changes } else { "no node is needed" };
             let title = format!("Preview (empty cluster): {changes}");
             return PageVerdict::new(VerdictTone::Preview, title, detail);
         }
@@ -122,7 +123,7 @@ pub fn plan_verdict(plan: &Plan) -> PageVerdict {
 #[must_use]
 pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
     let detail = match (is_preview(plan), has_changes(plan)) {
-        (true, _) => format!("Preview from an empty cluster: {changes}."),
+        (true, _) => format!("Preview from an empty cluster; the plan {changes}."),
         (false, true) => format!("The plan {changes}."),
         (false, false) => "No node changes.".to_owned(),
     };
