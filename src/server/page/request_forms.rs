@@ -16,6 +16,8 @@ const CONFIRM_MAX: usize = 200;
 
 const TOKEN: &str = "<label>Token <input name=\"token\" type=\"password\" autocomplete=\"off\" required \
                      placeholder=\"kubectl create token NAME\"></label>";
+const TOKEN_NOTE: &str = "<p class=\"dim\">The cluster authenticates the token and authorizes the request. The token \
+                          is sent to this server alone, and not stored.</p>\n";
 const REASON: &str = "<label>Reason <input name=\"reason\" required maxlength=\"400\"></label>";
 
 /// Renders all requests that are possible now. Those that nothing waits for are folded.
@@ -29,15 +31,17 @@ pub(super) fn request_forms(status: &Status) -> String {
     let mut other = approval.filter(|_| !is_awaited).unwrap_or_default();
     other.push_str(&suspension_form(status));
     other.push_str(&break_glass_form(status));
-    let (title, summary) = match awaited.as_str() {
-        "" => ("Requests", "Approve, suspend or break-glass"),
-        _ => ("Decisions", "Other requests"),
+    let fold = |summary: &str, note: &str| {
+        format!(
+            "<details id=\"other-requests\"><summary>{summary}</summary>\n{note}{other}</details>\n"
+        )
     };
-    format!(
-        "<h2 id=\"requests\">{title}</h2>\n{awaited}<details id=\"other-requests\"><summary>{summary}</summary>\n\
-         {other}</details>\n<p class=\"dim\">The cluster authenticates the token and authorizes the request. The token \
-         is sent to this server alone, and not stored.</p>\n"
-    )
+    if awaited.is_empty() {
+        let other = fold("Approve, suspend or break-glass", TOKEN_NOTE);
+        return format!("<h2 id=\"requests\">Requests</h2>\n{other}");
+    }
+    let other = fold("Other requests", "");
+    format!("<h2 id=\"requests\">Decisions</h2>\n{TOKEN_NOTE}{awaited}{other}")
 }
 
 /// Returns true if a change waits for the approval of the plan.

@@ -211,8 +211,13 @@ pub(super) fn status_totals(status: &Status) -> String {
     if let Some(current) = plan {
         let (nodes, cost) = (&current.plan.summary.nodes, &current.plan.capacity.cost);
         items.push(("now", monthly(cost.hourly_before)));
-        if nodes.launch + nodes.terminate > 0 {
-            items.push(("nodes planned", format!("+{} −{}", nodes.launch, nodes.terminate)));
+        let planned: Vec<String> = [("+", nodes.launch), ("−", nodes.terminate)]
+            .into_iter()
+            .filter(|(_, n)| *n > 0)
+            .map(|(sign, n)| format!("{sign}{n}"))
+            .collect();
+        if !planned.is_empty() {
+            items.push(("nodes planned", planned.join(" ")));
             if cost.hourly_delta != MicroUsd::ZERO {
                 items.push(("planned", monthly_delta(cost.hourly_delta)));
             }
