@@ -2,33 +2,52 @@
 //! content.
 //!
 //! This module knows the wire form and HTML. Invariants: outside text is escaped; the content
-//! security policy allows only the embedded style and script; the page stays small, because similar
-//! nodes share a picture and unchanged rows are counted.
+//! security policy allows only the embedded style and script; the page stays small, because equal
+//! nodes of a large fleet share a line.
 
+mod attention;
 mod chart;
 mod escape;
+mod fleet;
+mod fleet_bar;
+mod links;
 pub(super) mod sections;
+mod verdict;
 
 use std::fmt::Write as _;
 
-use super::amount::{count, signed_dollars};
+use super::amount;
 use super::row::{PlanRow, Symbol, count as counted, rows};
-use super::{header, last_line};
 use crate::plan::Plan;
-pub(super) use chart::pictures;
+pub(super) use attention::attention;
+pub use chart::{ChartMark, step_chart};
 pub use escape::{hash_source, text};
-use sections::{changes, checks, comparison, cost, demand, footer, problems, unschedulable, zones};
+pub(super) use fleet::fleet;
+pub use fleet::{NodeAnnotation, NodeAnnotations, NodeMark};
+pub use links::commit as commit_link;
+use sections::{changes, checks, comparison, cost, demand, footer, problems};
+pub use verdict::{
+    PageVerdict, VerdictTone, changes_text, fact_list, has_changes, plan_facts, plan_verdict,
+    problem_verdict, total_list, totals,
+};
 
 /// The style of the page.
 pub const STYLE: &str = include_str!("html/style.css");
-/// The script of the page: search, and dark or light mode.
+/// The script of the page: filters.
 pub const SCRIPT: &str = include_str!("html/script.js");
+/// The filters, which the script shows. Without the script, everything is shown.
+pub const FILTERS: &str = "<div id=\"filters\" role=\"search\" data-script hidden>\
+     <label>Pool <select id=\"pool\"><option value=\"\">all pools</option></select></label>\
+     <label>Zone <select id=\"zone\"><option value=\"\">all zones</option></select></label>\
+     <label>Workload, node or type <input id=\"search\" type=\"search\" placeholder=\"press / to search\"></label>\
+     <span id=\"found\" class=\"dim\" role=\"status\"></span></div>\n";
 
 /// Returns the plan as an HTML page, with a final line feed.
 #[must_use]
 pub fn html(plan: &Plan) -> String {
     let rows = rows(plan);
     let cluster = text(&plan.capacity.base.world.cluster.name, 80);
+    let verdict = text(&plan_verdict(plan).title, 120);
     let policy = format!(
         "default-src 'none'; img-src data:; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         hash_source(STYLE),
@@ -40,20 +59,23 @@ pub fn html(plan: &Plan) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"referrer\" content=\"no-referrer\">\n\
          <link rel=\"icon\" href=\"data:,\">\n\
-         <title>Plan for {cluster}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <a class=\"skip\" href=\"#changes\">Skip to the changes</a>\n"
+         <title>{verdict}: plan for {cluster}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+         <a class=\"skip\" href=\"#main\">Skip to the plan</a>\n"
     );
-    page.push_str(&header(plan, &rows));
+    page.push_str(&header(plan));
+    let annotations = NodeAnnotations::new();
     for section in [
+        removals(plan, &rows),
+        attention(plan, &rows),
         comparison(plan),
         checks(plan),
-        pictures(plan, &rows),
         changes(plan, &rows),
-        unschedulable(plan),
+        FILTERS.to_owned(),
+        fleet(plan, &rows, &annotations, plan.timestamp),
         cost(plan),
-        zones(&rows),
         demand(plan),
         problems(plan),
+        "</main>\n".to_owned(),
         footer(plan),
     ] {
         page.push_str(&section);
@@ -62,65 +84,34 @@ pub fn html(plan: &Plan) -> String {
     page
 }
 
-fn header(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
-    let base = &plan.capacity.base;
-    let cluster = &base.world.cluster;
-    let mut html = format!(
-        "<header>\n<div class=\"top\"><h1>Plan for {} <span class=\"dim\">{}</span></h1>\n\
-         <div><button id=\"theme\" type=\"button\" data-script hidden>Dark or light</button></div></div>\n\
-         <p><strong>{}</strong></p>\n",
+fn header(plan: &Plan) -> String {
+    let cluster = &plan.capacity.base.world.cluster;
+    format!(
+        "<header>\n<h1>Plan for {} <span class=\"dim\">{}</span></h1>\n{}{}{}\
+         </header>\n<main id=\"main\">\n",
         text(&cluster.name, 80),
         text(&cluster.region, 40),
-        text(&last_line(plan), 200)
-    );
-    for line in header::limitations(plan) {
-        let _ = writeln!(html, "<p class=\"alert\">{}</p>", text(&line, 400));
-    }
-    let removed = counted(rows, Symbol::Terminate);
-    if removed > 0 {
-        let verb = if removed == 1 { "is" } else { "are" };
-        let _ = writeln!(
-            html,
-            "<p class=\"alert\"><strong>{} {verb} removed</strong>; {} move.</p>",
-            count(removed, "node"),
-            count(plan.capacity.pods.moved, "running pod")
-        );
-    }
-    html.push_str(&tiles(plan));
-    html.push_str(
-        "<p data-script hidden><label>Search <input id=\"search\" type=\"search\" \
-         placeholder=\"node, pool, type, zone, workload ( / )\"></label> \
-         <span id=\"found\" class=\"dim\" role=\"status\"></span></p>\n</header>\n<main>\n",
-    );
-    html
+        plan_verdict(plan).html(),
+        totals(plan),
+        fact_list(&plan_facts(plan, None))
+    )
 }
 
-fn tiles(plan: &Plan) -> String {
-    let capacity = &plan.capacity;
-    let (nodes, pods, cost) = (&plan.summary.nodes, &capacity.pods, &capacity.cost);
-    let [before, after] = header::capacity_totals(plan);
-    let gib = super::amount::gib;
-    let monthly =
-        |price: crate::model::units::MicroUsd| super::amount::dollars(price.per_month(), 0);
-    let mut tiles = vec![
-        ("nodes", format!("{} → {}", nodes.before, nodes.after)),
-        ("vCPU", format!("{} → {}", before.0, after.0)),
-        ("memory, GiB", format!("{} → {}", gib(before.1), gib(after.1))),
-        ("pods placed", format!("{} of {}", pods.placed, pods.total)),
-        ("a month", format!("{} → {}", monthly(cost.hourly_before), monthly(cost.hourly_after))),
-        ("difference", format!("{}/mo", signed_dollars(cost.monthly_delta, 2))),
-    ];
-    if cost.lower_bound_hourly.0 > 0 {
-        tiles.push(("above the lower bound", format!("{} %", cost.gap_percent)));
+/// Returns an alert if the plan removes nodes.
+fn removals(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
+    let removed = counted(rows, Symbol::Terminate);
+    if removed == 0 {
+        return String::new();
     }
-    let tile = |(name, value): (&str, String)| {
-        format!(
-            "<div class=\"tile\"><b>{}</b><span class=\"dim\">{name}</span></div>\n",
-            text(&value, 60)
-        )
+    let moved = match plan.capacity.pods.moved {
+        0 => "no running pods move".to_owned(),
+        1 => "1 running pod moves".to_owned(),
+        n => format!("{n} running pods move"),
     };
-    let tiles: String = tiles.into_iter().map(tile).collect();
-    format!("<div class=\"tiles\">\n{tiles}</div>\n")
+    format!(
+        "<p class=\"alert\"><strong>Removes {}</strong>; {moved}.</p>\n",
+        amount::count(removed, "node")
+    )
 }
 
 #[cfg(test)]

@@ -6,57 +6,52 @@ use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::html::{pictures, sections};
+use super::html::{attention, fleet, sections};
 use super::row::rows;
-use super::{amount, header, reason};
+use super::{amount, reason};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
 use crate::plan::wire::{ExplainRow, Summary};
 
-pub use super::html::{SCRIPT, STYLE, hash_source, text};
+pub use super::html::{
+    ChartMark, FILTERS, NodeAnnotation, NodeAnnotations, NodeMark, PageVerdict, SCRIPT, STYLE,
+    VerdictTone, changes_text, commit_link, fact_list, has_changes, hash_source, plan_facts,
+    plan_verdict, problem_verdict, step_chart, text, total_list, totals,
+};
 
 /// Most listed phases of a forecast; the chart has all of them.
 const PHASES_MAX: usize = 40;
-/// Width and height of a chart over time.
-const WIDTH: i64 = 720;
-const HEIGHT: i64 = 110;
 
 /// The sections of a plan; a section without content is empty.
 #[derive(Debug, Clone)]
 pub struct PlanSections {
-    /// Reasons why the plan is limited or cannot be applied, escaped.
-    pub limitations: Vec<String>,
+    /// Errors, unschedulable pods, unread sources and blocked removals.
+    pub attention: String,
     /// Findings of policies.
     pub checks: String,
-    /// Charts of nodes before and after.
-    pub nodes: String,
-    /// Rows with their reasons and prices.
+    /// Rows that change, with their reasons and prices.
     pub changes: String,
-    /// Unschedulable pods.
-    pub unschedulable: String,
+    /// Nodes by pool and zone.
+    pub fleet: String,
     /// The cost by pool, zone and capacity type.
     pub cost: String,
-    /// A map of the zones.
-    pub zones: String,
     /// Workloads.
     pub demand: String,
-    /// Problems of the inputs.
+    /// Warnings and notes about the inputs.
     pub problems: String,
 }
 
-/// Returns the sections of a plan.
+/// Returns the sections of a plan. `annotations` are facts about nodes at the time `now`.
 #[must_use]
-pub fn sections(plan: &Plan) -> PlanSections {
+pub fn plan_sections(plan: &Plan, annotations: &NodeAnnotations, now: Timestamp) -> PlanSections {
     let rows = rows(plan);
     PlanSections {
-        limitations: header::limitations(plan).iter().map(|line| text(line, 400)).collect(),
+        attention: attention(plan, &rows),
         checks: sections::checks(plan),
-        nodes: pictures(plan, &rows),
         changes: sections::changes(plan, &rows),
-        unschedulable: sections::unschedulable(plan),
+        fleet: fleet(plan, &rows, annotations, now),
         cost: sections::cost(plan),
-        zones: sections::zones(&rows),
         demand: sections::demand(plan),
         problems: sections::problems(plan),
     }
@@ -113,45 +108,6 @@ pub fn span(duration: SignedDuration) -> String {
     amount::span(duration)
 }
 
-/// Returns a step chart of a price over time, up to `until`. Empty with fewer than two points.
-#[must_use]
-pub fn step_chart(title: &str, points: &[(Timestamp, MicroUsd)], until: Timestamp) -> String {
-    let (Some((from, _)), true) = (points.first(), points.len() > 1) else { return String::new() };
-    let most = points.iter().map(|(_, price)| price.0).max().unwrap_or(0).max(1);
-    let whole = i128::from(until.duration_since(*from).as_secs().max(1));
-    let x = |at: Timestamp| {
-        let part = i128::from(at.duration_since(*from).as_secs());
-        i64::try_from(part * i128::from(WIDTH) / whole).unwrap_or(WIDTH).clamp(0, WIDTH)
-    };
-    let y = |price: MicroUsd| {
-        let part = i128::from(price.0.max(0)) * i128::from(HEIGHT - 10) / i128::from(most);
-        HEIGHT - i64::try_from(part).unwrap_or(0)
-    };
-    let mut line = String::new();
-    for (index, (at, price)) in points.iter().enumerate() {
-        // Writing to a string cannot fail.
-        let _ = if index == 0 {
-            write!(line, "M{} {}", x(*at), y(*price))
-        } else {
-            write!(line, "H{}V{}", x(*at), y(*price))
-        };
-    }
-    let _ = write!(line, "H{WIDTH}");
-    let last = points.last().map_or(MicroUsd::ZERO, |(_, price)| *price);
-    let minute = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC");
-    let says = format!("{title}: at most {}, at the end {}", hourly(MicroUsd(most)), hourly(last));
-    format!(
-        "<svg class=\"steps\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
-         role=\"img\"><title>{0}</title><path class=\"area\" d=\"{line}V{HEIGHT}H0Z\"/>\
-         <path class=\"line\" d=\"{line}\"/></svg>\n<p class=\"dim axis\"><span>{1}</span>\
-         <span>at most {2}</span><span>{3}</span></p>\n",
-        text(&says, 200),
-        minute(*from),
-        hourly(MicroUsd(most)),
-        minute(until),
-    )
-}
-
 /// Returns the section of a forecast.
 #[must_use]
 pub fn forecast(forecast: &Forecast) -> String {
@@ -182,10 +138,11 @@ pub fn forecast(forecast: &Forecast) -> String {
     };
     format!(
         "<h2 id=\"forecast\">Forecast</h2>\n{}<details><summary>{} until {}, {} in all</summary>\
-         <div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>from</th><th class=\"n\">pods</th>\
-         <th class=\"n\">nodes</th><th class=\"n\">price</th><th>because</th></tr></thead><tbody>\n{rows}\
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"phases\"><table><thead><tr>\
+         <th scope=\"col\">from</th><th scope=\"col\" class=\"n\">pods</th><th scope=\"col\" class=\"n\">nodes</th>\
+         <th scope=\"col\" class=\"n\">price</th><th scope=\"col\">because</th></tr></thead><tbody>\n{rows}\
          </tbody></table></div>\n{more}</details>\n",
-        step_chart("forecast price per hour", &points, end),
+        step_chart("forecast price per hour", &points, &[], end),
         amount::count(u32::try_from(forecast.phases.len()).unwrap_or(u32::MAX), "phase"),
         forecast.to,
         amount::dollars(forecast.total, 2),

@@ -8,13 +8,17 @@
 
 mod current_state;
 mod history;
+mod node_annotations;
 mod request_forms;
+mod verdict;
 
 use jiff::Timestamp;
 
 use crate::controller::Status;
 use crate::plan::forecast::Forecast;
-use crate::render::html_fragments::{SCRIPT, STYLE, hash_source, sections, text};
+use crate::render::html_fragments::{
+    FILTERS, SCRIPT, STYLE, commit_link, hash_source, plan_sections, text,
+};
 
 const FOLLOW: &str = include_str!("page/follow.js");
 
@@ -61,61 +65,65 @@ pub fn policy() -> String {
 pub fn page(page: &StatusPage<'_>) -> String {
     let cluster = text(&page.status.cluster.name, 80);
     let region = text(&page.status.cluster.region, 40);
+    let verdict = verdict::verdict(page);
+    let (state, fleet) = live_parts(page);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <noscript><meta http-equiv=\"refresh\" content=\"{RELOAD_SECONDS}\"></noscript>\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{cluster}: fleet</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#live\">Skip to the fleet</a>\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{title}: {cluster}</title>\n\
+         <style>{STYLE}</style>\n</head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the fleet</a>\n\
          <header>\n<div class=\"top\"><h1>{cluster} <span class=\"dim\">{region}</span></h1>\n\
-         <div><span id=\"link\" class=\"dim\" role=\"status\"></span> <button id=\"theme\" \
-         type=\"button\" data-script hidden>Dark or light</button></div></div>\n\
-         <p data-script hidden><label>Search <input id=\"search\" type=\"search\" \
-         placeholder=\"node, pool, type, zone, workload ( / )\"></label> \
-         <span id=\"found\" class=\"dim\" role=\"status\"></span></p>\n</header>\n\
-         <main id=\"live\">\n{}</main>\n<script>{SCRIPT}</script>\n<script>{FOLLOW}</script>\n</body>\n</html>\n",
-        live_section(page)
+         <span id=\"link\" class=\"dim\" role=\"status\"></span></div>\n{verdict}</header>\n\
+         <main id=\"main\">\n<div id=\"state\" data-live>\n{state}</div>\n{FILTERS}<div id=\"fleet\" data-live>\n{fleet}\
+         </div>\n</main>\n<script>{SCRIPT}</script>\n<script>{FOLLOW}</script>\n</body>\n</html>\n",
+        title = text(&verdict.title, 120),
+        verdict = verdict.html(),
     )
 }
 
-/// Renders the part that the script replaces.
-fn live_section(page: &StatusPage<'_>) -> String {
+/// Renders the parts that the script replaces: the state above the filters, and the fleet below.
+fn live_parts(page: &StatusPage<'_>) -> (String, String) {
     let status = page.status;
-    let mut html = current_state::badges(status, page.kind);
-    html.push_str(&current_state::alerts(status, page.kind));
-    html.push_str(&current_state::tiles(status));
-    html.push_str(&current_state::terminating(status));
+    let mut state = verdict::status_totals(status);
+    state.push_str(&verdict::status_facts(status, page.kind));
+    state.push_str(&current_state::alerts(status, page.kind));
     let asks = match page.kind {
         PageKind::Controller { takes_requests: true } => request_forms::request_forms(status),
         PageKind::Controller { takes_requests: false } | PageKind::Preview => String::new(),
     };
-    if let Some(current) = &status.plan {
-        let sections = sections(&current.plan);
-        html.push_str(&sections.unschedulable);
-        html.push_str(&current_state::in_progress_and_blocked(status, current));
-        html.push_str(&asks);
-        html.push_str(&sections.changes);
-        html.push_str(&sections.checks);
-        html.push_str(match sections.nodes.as_str() {
-            "" => "<h2 id=\"nodes\">Nodes</h2>\n<p>There is no node, and none is planned.</p>\n",
-            nodes => nodes,
-        });
-        html.push_str(&history::history(status));
-        html.push_str(&history::uncordoned(status));
-        html.push_str(&history::cost_over_time(status));
-        html.push_str(
-            &page.forecast.map(crate::render::html_fragments::forecast).unwrap_or_default(),
-        );
-        for section in [&sections.cost, &sections.zones, &sections.demand, &sections.problems] {
-            html.push_str(section);
-        }
-    } else {
-        html.push_str(&asks);
-        html.push_str("<h2 id=\"nodes\">Nodes</h2>\n<p>No plan was made yet.</p>\n");
-        html.push_str(&history::history(status));
+    let Some(current) = &status.plan else {
+        state.push_str(&current_state::terminating(status));
+        state.push_str(&asks);
+        let fleet = "<h2 id=\"nodes\">Nodes</h2>\n<p>No plan was made yet.</p>\n".to_owned();
+        return (state, fleet + &history::history(status) + &footer(status));
+    };
+    let annotations = node_annotations::node_annotations(status, current);
+    let sections = plan_sections(&current.plan, &annotations, status.now);
+    state.push_str(&sections.attention);
+    state.push_str(&current_state::in_progress_and_blocked(status, current));
+    state.push_str(&current_state::terminating(status));
+    for section in [&asks, &sections.checks, &sections.changes] {
+        state.push_str(section);
     }
-    html.push_str(&footer(status));
-    html
+    let nodes = match sections.fleet.as_str() {
+        "" => "<h2 id=\"nodes\">Nodes</h2>\n<p>There is no node, and none is planned.</p>\n",
+        nodes => nodes,
+    };
+    let forecast = page.forecast.map(crate::render::html_fragments::forecast).unwrap_or_default();
+    let fleet = [
+        nodes,
+        &history::cost_over_time(status),
+        &history::history(status),
+        &history::uncordoned(status),
+        &forecast,
+        &sections.cost,
+        &sections.demand,
+        &sections.problems,
+        &footer(status),
+    ]
+    .concat();
+    (state, fleet)
 }
 
 fn footer(status: &Status) -> String {
@@ -133,7 +141,8 @@ fn moment(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// Returns the first characters of a commit.
-fn commit(commit: &str) -> String {
-    text(&commit.chars().take(10).collect::<String>(), 20)
+/// Returns the first characters of a commit of the repository, linked if its web address is known.
+fn commit_of(status: &Status, commit: &str) -> String {
+    let plan = status.plan.as_ref();
+    commit_link(plan.and_then(|current| current.plan.capacity.base.repository.as_deref()), commit)
 }

@@ -1,41 +1,55 @@
 "use strict";
 (() => {
-  const search = document.getElementById("search");
-  const count = document.getElementById("found");
-  for (const control of document.querySelectorAll("[data-script]")) control.hidden = false;
+  const field = (id) => document.getElementById(id);
+  const [search, pool, zone, found] = ["search", "pool", "zone", "found"].map(field);
+  if (!search) return;
+  const name = (select, key) => {
+    const values = new Set([...document.querySelectorAll(`[data-${key}]`)].map((item) => item.dataset[key]));
+    const options = [...values].filter(Boolean).sort().map((value) => new Option(value, value));
+    const chosen = select.value;
+    select.replaceChildren(select.options[0], ...options);
+    select.value = values.has(chosen) ? chosen : "";
+  };
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let found = 0;
-    // Asked for each time: on the page of a controller they come and go.
+    let count = 0;
     for (const item of document.querySelectorAll("[data-text]")) {
       const text = item.dataset.text.toLowerCase();
-      const shown = words.every((word) => text.includes(word));
+      const fits = (select, value) => !select.value || value === undefined || value === select.value;
+      const shown = words.every((word) => text.includes(word))
+        && fits(pool, item.dataset.pool) && fits(zone, item.dataset.zone);
       item.hidden = !shown;
-      if (shown && item.tagName === "TR") found += 1;
     }
-    count.textContent = words.length ? found + " rows" : "";
+    const active = words.length || pool.value || zone.value;
+    // A line of equal nodes is shown if one of them is.
+    for (const part of document.querySelectorAll(".node:has(.node)")) {
+      part.hidden = !part.querySelector(".node:not([hidden])");
+      if (active && !part.hidden) part.open = true;
+    }
+    for (const node of document.querySelectorAll(".node:not([hidden])")) if (!node.querySelector(".node")) count += 1;
+    for (const part of document.querySelectorAll(".pool")) {
+      const some = part.querySelector(".node:not([hidden])");
+      part.hidden = !some;
+      if (active && some) part.open = true;
+    }
+    found.textContent = active ? `${count} ${count === 1 ? "line" : "lines"}` : "";
+  };
+  const refresh = () => {
+    for (const control of document.querySelectorAll("[data-script]")) control.hidden = !document.querySelector(".node");
+    name(pool, "pool");
+    name(zone, "zone");
+    filter();
   };
   let waiting = 0;
-  search.addEventListener("input", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(filter, 80);
-  });
+  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(filter, 80); });
+  for (const select of [pool, zone]) select.addEventListener("change", filter);
+  document.addEventListener("fleet-replaced", refresh);
   document.addEventListener("keydown", (event) => {
-    const typing = event.target instanceof HTMLInputElement;
-    if (event.key === "/" && !typing) {
+    if (event.key === "/" && !event.target.matches("input, select, textarea")) {
       event.preventDefault();
       search.focus();
     }
-    if (event.key === "Escape" && event.target === search) {
-      search.value = "";
-      filter();
-    }
+    if (event.key === "Escape" && event.target === search) { search.value = ""; filter(); }
   });
-  const root = document.documentElement;
-  document.getElementById("theme").addEventListener("click", () => {
-    const dark = root.dataset.theme
-      ? root.dataset.theme === "dark"
-      : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-  });
+  refresh();
 })();

@@ -12,11 +12,12 @@ fn html_page_matches_the_snapshot() {
 fn html_page_is_self_contained_and_works_without_script() {
     for plan in [plan(), nothing(), large(300, 20)] {
         let page = html(&plan);
-        let without = page.replace(SCRIPT, "");
+        // Links to commits load nothing.
+        let without = page.replace(SCRIPT, "").replace("href=\"https://github.com/acme/", "");
         for bad in ["http://", "https://", "src=", "@import", "url(", "onclick", " style="] {
             assert!(!without.contains(bad), "{bad}");
         }
-        assert!(page.contains(&last_line(&plan)) && page.ends_with("</html>\n"));
+        assert!(page.contains("id=\"verdict\"") && page.ends_with("</html>\n"));
         assert!(page.contains("default-src 'none'"));
     }
 }
@@ -30,7 +31,8 @@ fn html_page_of_5000_nodes_is_small() {
         1_000 + 3,
         "each removal, and three workloads"
     );
-    assert!(page.matches("<rect").count() < 10_000);
+    assert!(page.contains("nodes have no line of their own"));
+    assert!(page.matches("<details class=\"node ").count() < 1_000);
 }
 
 #[test]
@@ -39,13 +41,15 @@ fn node_groups_are_not_drawn_as_nodes() {
     let page = html(&plan);
     let nodes = plan.summary.nodes;
     assert_eq!((nodes.before, nodes.after), (2, 6));
-    assert!(page.contains("<h3>Before: 2 nodes</h3>") && page.contains("<h3>After: 6 nodes</h3>"));
+    assert!(page.contains("<b>2 → 6</b> nodes"), "{page}");
+    assert_eq!(page.matches("<details class=\"node ").count(), 6);
     assert!(!page.contains("no zone"), "groups are in no zone, and no nodes");
 }
 
 #[test]
 fn hostile_names_are_escaped() {
-    let clean = html(&hostile(""));
+    // A commit with another character than hex digits has no link.
+    let clean = html(&hostile("x"));
     let tags = |page: &str| page.matches('<').count();
     for name in [
         "<script>alert(1)</script>",
@@ -59,4 +63,48 @@ fn hostile_names_are_escaped() {
         assert!(!page.contains('\u{202e}'));
     }
     assert!(html(&hostile(&"x".repeat(1 << 20))).len() < 1 << 20);
+}
+
+#[test]
+fn nodes_are_marked_by_word_and_class() {
+    let page = html(&plan());
+    for line in [
+        "<details class=\"node gone\"",
+        "<details class=\"node new\"",
+        "<details class=\"node blocked\"",
+        "<details class=\"node chg\"",
+        "<b class=\"mark\">remove</b>",
+        "<b class=\"mark\">new</b>",
+        "<b class=\"mark\">blocked</b>",
+    ] {
+        assert!(page.contains(line), "{line}");
+    }
+}
+
+#[test]
+fn unread_sources_are_grouped_by_kind_and_reason() {
+    let mut plan = plan();
+    let row = &plan.capacity.unresolved[0];
+    let rows = (0..25).map(|n| crate::plan::wire::UnresolvedRow {
+        reason: format!("chart shop-{n} is not in this repository"),
+        ..row.clone()
+    });
+    plan.capacity.unresolved = rows.collect();
+    let page = html(&plan);
+    assert!(page.contains("<strong>Incomplete: 25 Helm charts not read</strong>"), "{page}");
+    assert_eq!(
+        page.matches("<summary><strong>25 Helm charts</strong>: chart … is not in this repository")
+            .count(),
+        1
+    );
+    assert!(page.contains("<li class=\"dim\">and 5 more</li>"));
+}
+
+#[test]
+fn page_without_news_has_no_section_for_a_person() {
+    let page = html(&nothing());
+    assert!(page.contains("<strong>In sync: no changes</strong>"), "{page}");
+    for absent in ["class=\"todo\"", "class=\"alert\"", "id=\"unread\"", "0 → 0"] {
+        assert!(!page.contains(absent), "{absent}");
+    }
 }

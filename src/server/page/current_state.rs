@@ -1,14 +1,14 @@
-//! Current state: leadership, alerts, totals, draining instances and blocked changes.
+//! Current state: alerts, draining instances, changes in progress and blocked changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{PageKind, commit, moment};
+use super::verdict::gate;
+use super::{PageKind, commit_of, moment};
 use crate::controller::{Blocked, PublishedPlan, SourceState, Status, Suspension, labels};
 use crate::model::ids::Address;
 use crate::model::observed::Completeness;
-use crate::model::units::MicroUsd;
-use crate::render::html_fragments::{hourly, monthly, monthly_delta, span, text};
+use crate::render::html_fragments::{span, text};
 
 const NAME: usize = 120;
 const LINE: usize = 600;
@@ -16,31 +16,6 @@ const LINE: usize = 600;
 const NAMED_MAX: usize = 12;
 /// Maximum number of listed terminating instances.
 const TERMINATING_LISTED_MAX: usize = 200;
-
-/// Renders mode, leadership, revision and age of the observation.
-pub(super) fn badges(status: &Status, kind: PageKind) -> String {
-    let mut badges = Vec::new();
-    match kind {
-        PageKind::Preview => badges.push("preview: nothing is applied".to_owned()),
-        PageKind::Controller { .. } => {
-            badges.push(format!("mode <strong>{}</strong>", status.mode.as_str()));
-            badges.push(match (&status.lease_holder, status.is_leader) {
-                (_, true) => "leader".to_owned(),
-                (Some(other), false) => format!("standby of {}", text(other, NAME)),
-                (None, false) => "waits for the lease".to_owned(),
-            });
-        }
-    }
-    if let Some(served) = &status.repository.commit {
-        badges.push(format!("commit <code>{}</code>", commit(served)));
-    }
-    if let Some(world) = &status.world {
-        badges.push(format!("observed {} ago", span(world.age)));
-    }
-    let badges: Vec<String> =
-        badges.into_iter().map(|badge| format!("<span class=\"badge\">{badge}</span>")).collect();
-    format!("<p>{}</p>\n", badges.join("\n"))
-}
 
 /// Returns restrictions of the controller.
 fn restrictions(status: &Status) -> Vec<String> {
@@ -87,7 +62,7 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     if let Some((commit, why)) = &status.repository.waiting {
         lines.push(format!(
             "Commit <code>{}</code> is not served yet: {}",
-            super::commit(commit),
+            commit_of(status, commit),
             text(why, LINE)
         ));
     }
@@ -132,9 +107,15 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
             "The inputs have errors: the plan removes nothing and is not applied.".to_owned(),
         );
     }
-    let lines: Vec<String> =
+    if lines.is_empty() {
+        return String::new();
+    }
+    let alerts: String =
         lines.iter().map(|line| format!("<p class=\"alert\">{line}</p>\n")).collect();
-    lines.concat()
+    format!(
+        "<h2 id=\"attention\">Needs attention <span class=\"dim\">{}</span></h2>\n{alerts}",
+        lines.len()
+    )
 }
 
 fn suspension_alert(what: &str, asked: &Suspension) -> String {
@@ -159,50 +140,6 @@ fn read_alert(what: &str, reads: &SourceState) -> Option<String> {
         reads.failures,
         text(error, LINE)
     ))
-}
-
-/// Renders the totals.
-pub(super) fn tiles(status: &Status) -> String {
-    let mut tiles: Vec<(&str, String)> = Vec::new();
-    if let Some(world) = &status.world {
-        tiles.push(("nodes Ready", format!("{} of {}", world.ready, world.nodes)));
-        tiles.push(("pods", world.pods.to_string()));
-        let pending_for = world.pending_for.map(|waited| format!(" for {}", span(waited)));
-        tiles.push((
-            "pods pending",
-            format!("{}{}", world.pending, pending_for.unwrap_or_default()),
-        ));
-    }
-    if let Some(current) = &status.plan {
-        let (plan, cost) = (&current.plan, &current.plan.capacity.cost);
-        tiles.push((
-            "now",
-            format!("{}, {}", hourly(cost.hourly_before), monthly(cost.hourly_before)),
-        ));
-        tiles.push((
-            "planned",
-            format!("{}, {}", hourly(cost.hourly_after), monthly(cost.hourly_after)),
-        ));
-        if cost.hourly_delta != MicroUsd::ZERO {
-            tiles.push(("difference", monthly_delta(cost.hourly_delta)));
-        }
-        let nodes = plan.summary.nodes;
-        if status.world.is_none() {
-            tiles.push(("nodes", format!("{} → {}", nodes.before, nodes.after)));
-        }
-        tiles.push(("launch, terminate", format!("+{} −{}", nodes.launch, nodes.terminate)));
-        tiles.push(("unschedulable pods", plan.capacity.pods.unschedulable.to_string()));
-        if cost.lower_bound_hourly.0 > 0 {
-            tiles.push(("above the lower bound", format!("{} %", cost.gap_percent)));
-        }
-    }
-    let tile = |(name, value): (&str, String)| {
-        format!(
-            "<div class=\"tile\"><b>{}</b><span class=\"dim\">{name}</span></div>\n",
-            text(&value, 80)
-        )
-    };
-    format!("<div class=\"tiles\">\n{}</div>\n", tiles.into_iter().map(tile).collect::<String>())
 }
 
 /// Renders the instances that an external event terminates.
@@ -232,8 +169,9 @@ pub(super) fn terminating(status: &Status) -> String {
         );
     }
     format!(
-        "<h2 id=\"draining\">Draining instances</h2>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>\
-         <th>instance</th><th>node</th><th>reason</th><th>phase</th><th>terminates</th><th>replacement blocked by</th></tr></thead><tbody>\n{rows}\
+        "<h2 id=\"draining\">Draining instances</h2>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+         aria-labelledby=\"draining\"><table><thead><tr><th scope=\"col\">instance</th><th scope=\"col\">node</th>\
+         <th scope=\"col\">reason</th><th scope=\"col\">phase</th><th scope=\"col\">terminates</th><th scope=\"col\">replacement blocked by</th></tr></thead><tbody>\n{rows}\
          </tbody></table></div>\n"
     )
 }
@@ -244,20 +182,21 @@ pub(super) fn in_progress_and_blocked(status: &Status, current: &PublishedPlan) 
     for (rows, since) in status.in_progress.values() {
         let _ = writeln!(
             html,
-            "<li><strong>in progress</strong> for {}: {}</li>",
+            "<li class=\"work\"><strong>{} in progress</strong> for {}: {}</li>",
+            rows.len(),
             span(status.now.duration_since(*since)),
             addresses(rows)
         );
     }
-    let mut reasons: BTreeMap<(String, &str), Vec<Address>> = BTreeMap::new();
+    let mut reasons: BTreeMap<(&str, &str), Vec<Address>> = BTreeMap::new();
     for (address, Blocked { reason, message }) in &current.blocked {
-        reasons.entry((labels::blocked_reason(reason), message)).or_default().push(address.clone());
+        reasons.entry((gate(reason), message)).or_default().push(address.clone());
     }
-    for ((reason, message), rows) in reasons {
+    for ((gate, message), rows) in reasons {
+        let noun = if rows.len() == 1 { "change" } else { "changes" };
         let _ = writeln!(
             html,
-            "<li><strong>{}</strong> blocks {}: {} {}</li>",
-            text(&reason, 40),
+            "<li><strong>{} {noun} blocked by: {gate}</strong>. {} {}</li>",
             rows.len(),
             text(message, LINE),
             addresses(&rows)
@@ -266,7 +205,7 @@ pub(super) fn in_progress_and_blocked(status: &Status, current: &PublishedPlan) 
     if html.is_empty() {
         return html;
     }
-    format!("<h2 id=\"blocked\">In progress and blocked</h2>\n<ul>\n{html}</ul>\n")
+    format!("<h2 id=\"blocked\">In progress and blocked</h2>\n<ul class=\"todo\">\n{html}</ul>\n")
 }
 
 fn addresses(rows: &[Address]) -> String {

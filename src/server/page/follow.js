@@ -1,24 +1,34 @@
 "use strict";
 (() => {
   const link = document.getElementById("link");
-  const root = document.getElementById("live");
-  // What somebody opened, or is typing, stays as it is.
-  const keys = () => [...root.querySelectorAll("details")].map((d, i) => [d, i + d.firstElementChild.textContent]);
+  const parts = [...document.querySelectorAll("[data-live]")];
+  // What the user opened or is typing stays as it is.
+  const keys = (root) => [...root.querySelectorAll("details")].map((d, i) =>
+    [d, d.dataset.text || i + d.firstElementChild.textContent.replace(/\d+/g, "")]);
   const isFilled = (f) => f.matches("input:not([type=hidden])") && f.value !== f.defaultValue
     || f.matches("select") && f.selectedIndex > 0;
-  const isTyping = () => root.contains(document.activeElement) && document.activeElement.matches("input,select,button")
+  const isTyping = (root) => root.contains(document.activeElement) && document.activeElement.matches("input,select,button")
     || [...root.querySelectorAll("form")].some((form) => [...form.elements].some(isFilled));
+  const replace = (root, news) => {
+    const before = new Map(keys(root).map(([d, key]) => [key, d.open]));
+    root.replaceChildren(...news.childNodes);
+    for (const [d, key] of keys(root)) if (before.has(key)) d.open = before.get(key);
+  };
   const load = async () => {
-    if (isTyping() || document.hidden) return;
+    if (parts.some(isTyping) || document.hidden) return;
     const answer = await fetch(location.pathname, { cache: "no-store" });
     if (!answer.ok) throw new Error(answer.status);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const open = new Set(keys().filter(([d]) => d.open).map(([, key]) => key));
     const scrolled = window.scrollY;
-    root.replaceChildren(...page.getElementById("live").childNodes);
-    for (const [d, key] of keys()) d.open = open.has(key);
-    const search = document.getElementById("search");
-    if (search.value) search.dispatchEvent(new Event("input"));
+    for (const root of parts) replace(root, page.getElementById(root.id));
+    // A screen reader announces the verdict only if it changes.
+    const [verdict, news] = [document, page].map((one) => one.getElementById("verdict"));
+    if (verdict.innerHTML !== news.innerHTML) {
+      verdict.className = news.className;
+      verdict.replaceChildren(...news.childNodes);
+    }
+    document.title = page.title;
+    document.dispatchEvent(new Event("fleet-replaced"));
     window.scrollTo(0, scrolled);
   };
   const failed = () => { link.textContent = "not connected"; link.className = "del"; };

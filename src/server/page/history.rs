@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::{commit, moment};
+use super::moment;
 use crate::apply::{ChangeOutcome, Outcome, Receipt};
 use crate::controller::{ApprovedBy, CompletedApply, Status, UncordonedNode};
 use crate::model::units::MicroUsd;
-use crate::render::html_fragments::{hourly, monthly_delta, span, step_chart, text};
+use crate::render::html_fragments::{
+    ChartMark, commit_link, hourly, monthly_delta, span, step_chart, text,
+};
 
 const NAME: usize = 120;
 const LINE: usize = 400;
@@ -29,8 +31,8 @@ pub(super) fn history(status: &Status) -> String {
     }
     let rows: String = status.history.iter().map(|apply| apply_row(apply)).collect();
     format!(
-        "<h2 id=\"history\">History</h2>\n{unread}<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th>ended</th>\
-         <th>took</th><th>commit</th><th>approved</th><th>outcome</th><th class=\"n\">cost difference</th></tr></thead>\
+        "<h2 id=\"history\">History</h2>\n{unread}<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"table\"><table><thead><tr><th scope=\"col\">ended</th>\
+         <th scope=\"col\">took</th><th scope=\"col\">commit</th><th scope=\"col\">approved</th><th scope=\"col\">outcome</th><th scope=\"col\" class=\"n\">cost</th></tr></thead>\
          <tbody>\n{rows}</tbody></table></div>\n"
     )
 }
@@ -51,8 +53,8 @@ pub(super) fn uncordoned(status: &Status) -> String {
     let rows: String = status.uncordoned.iter().map(row).collect();
     format!(
         "<h2 id=\"uncordoned\">Nodes that take pods again</h2>\n<p class=\"dim\">A drain that ended early had left \
-         them cordoned, and the plan keeps them.</p>\n<div class=\"scroll\" tabindex=\"0\"><table><thead><tr>\
-         <th>when</th><th>node</th><th>instance</th></tr></thead><tbody>\n{rows}</tbody></table></div>\n"
+         them cordoned, and the plan keeps them.</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"table\"><table><thead><tr>\
+         <th scope=\"col\">when</th><th scope=\"col\">node</th><th scope=\"col\">instance</th></tr></thead><tbody>\n{rows}</tbody></table></div>\n"
     )
 }
 
@@ -78,12 +80,15 @@ fn apply_row(apply: &CompletedApply) -> String {
         None => says,
     };
     format!(
-        "<tr data-text=\"{0}\"><td>{1}</td><td>{2}</td><td><code>{3}</code></td><td>{4}</td><td>{outcome}</td>\
+        "<tr data-text=\"{0}\"><td>{1}</td><td>{2}</td><td>{3}</td><td>{4}</td><td>{outcome}</td>\
          <td class=\"n\">{5}</td></tr>\n",
         text(apply.digest.as_str(), NAME),
         moment(apply.ended_at),
         span(apply.ended_at.duration_since(apply.started_at)),
-        commit(&apply.commit),
+        commit_link(
+            apply.decided.as_ref().and_then(|plan| plan.repository.as_deref()),
+            &apply.commit
+        ),
         text(&approval_text(&apply.approved), LINE),
         monthly_delta(apply.hourly_after - apply.hourly_before),
     )
@@ -145,10 +150,26 @@ pub(super) fn cost_over_time(status: &Status) -> String {
     let current = status.plan.as_ref().filter(|_| status.hourly_costs.is_empty());
     points.extend(current.map(|now| (now.since, now.plan.capacity.cost.hourly_before)));
     points.sort_by_key(|(at, _)| *at);
-    let picture = step_chart("price per hour", &points, status.now);
+    let marks: Vec<ChartMark> = status
+        .history
+        .iter()
+        .filter(|apply| apply.receipt.is_some())
+        .map(|apply| commit_mark(apply))
+        .collect();
+    let picture = step_chart("price per hour", &points, &marks, status.now);
     if picture.is_empty() {
         return picture;
     }
     let last = points.last().map_or(MicroUsd::ZERO, |(_, price)| *price);
-    format!("<h2 id=\"over-time\">Cost over time</h2>\n<p>Now {}.</p>\n{picture}", hourly(last))
+    format!(
+        "<h2 id=\"over-time\">Cost over time</h2>\n<p>Now {}. Dashed lines mark the end of an apply, with its \
+         commit.</p>\n{picture}",
+        hourly(last)
+    )
+}
+
+fn commit_mark(apply: &CompletedApply) -> ChartMark {
+    let commit: String = apply.commit.chars().take(7).collect();
+    let delta = monthly_delta(apply.hourly_after - apply.hourly_before);
+    ChartMark { at: apply.ended_at, label: format!("{commit} {}, {delta}", moment(apply.ended_at)) }
 }

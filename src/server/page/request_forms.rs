@@ -7,7 +7,7 @@ use crate::controller::gates::MASS_REMOVAL_BREAKER;
 use crate::controller::{BlockedReason, Breaker, PublishedPlan, Status};
 use crate::model::ids::InstanceId;
 use crate::plan::wire::ResourceChange;
-use crate::render::html_fragments::text;
+use crate::render::html_fragments::{has_changes, text};
 
 const NAME: usize = 120;
 const LINE: usize = 600;
@@ -16,21 +16,40 @@ const CONFIRM_MAX: usize = 200;
 
 const TOKEN: &str = "<label>Token <input name=\"token\" type=\"password\" autocomplete=\"off\" required \
                      placeholder=\"kubectl create token NAME\"></label>";
+const TOKEN_NOTE: &str = "<p class=\"dim\">The cluster authenticates the token and authorizes the request. The token \
+                          is sent to this server alone, and not stored.</p>\n";
 const REASON: &str = "<label>Reason <input name=\"reason\" required maxlength=\"400\"></label>";
 
-/// Renders all requests that are possible now.
+/// Renders all requests that are possible now. Those that nothing waits for are folded.
 pub(super) fn request_forms(status: &Status) -> String {
-    let mut html = "<h2 id=\"requests\">Requests</h2>\n<p class=\"dim\">The cluster authenticates the token and \
-                    authorizes the request. The token is sent to this server alone, and not stored.</p>\n"
-        .to_owned();
-    if let Some(current) = &status.plan {
-        html.push_str(&approval_form(current));
-        html.push_str(&confirmation_form(current));
+    let plan = status.plan.as_ref();
+    let approval = plan.filter(|current| has_changes(&current.plan)).map(approval_form);
+    let is_awaited = plan.is_some_and(needs_approval);
+    let mut awaited = approval.clone().filter(|_| is_awaited).unwrap_or_default();
+    awaited.push_str(&plan.map(confirmation_form).unwrap_or_default());
+    awaited.extend(status.breakers.iter().map(|breaker| breaker_form(breaker, plan)));
+    let mut other = approval.filter(|_| !is_awaited).unwrap_or_default();
+    other.push_str(&suspension_form(status));
+    other.push_str(&break_glass_form(status));
+    let fold = |summary: &str, note: &str| {
+        format!(
+            "<details id=\"other-requests\"><summary>{summary}</summary>\n{note}{other}</details>\n"
+        )
+    };
+    if awaited.is_empty() {
+        let other = fold("Approve, suspend or break-glass", TOKEN_NOTE);
+        return format!("<h2 id=\"requests\">Requests</h2>\n{other}");
     }
-    html.extend(status.breakers.iter().map(|breaker| breaker_form(breaker, status.plan.as_ref())));
-    html.push_str(&suspension_form(status));
-    html.push_str(&break_glass_form(status));
-    html
+    let other = fold("Other requests", "");
+    format!("<h2 id=\"requests\">Decisions</h2>\n{TOKEN_NOTE}{awaited}{other}")
+}
+
+/// Returns true if a change waits for the approval of the plan.
+fn needs_approval(current: &PublishedPlan) -> bool {
+    current
+        .blocked
+        .values()
+        .any(|blocked| matches!(blocked.reason, BlockedReason::NotApproved { .. }))
 }
 
 fn request_form(request: &str, fields: &str, button: &str) -> String {

@@ -27,34 +27,100 @@ fn page_shows_problems_first() {
     let position = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}\n{html}"));
     let mut last = 0;
     for text in [
+        "<strong>Blocked: breaker launches-not-ready latched</strong>",
+        "121 of 180",
+        "pending pods, oldest 31m",
         "standby of fleetwright-7d9-zzzzz",
         "Breaker launches-not-ready latched",
-        "12 of 12 instances launched",
         "<strong>Suspended</strong> by bob@example.com",
         "are bypassed</strong> by carol@example.com",
         "The repository cannot be read since 2026-11-21 11:16:00 UTC (44 times in a row",
-        "Commit <code>1111111111</code> is not served yet: CI has not applied it yet",
+        "is not served yet: CI has not applied it yet",
         "ec2 could not be read: RequestLimitExceeded",
         "Persisting the state fails since 2026-11-21 11:16:00 UTC (19 times, last at",
         "Terminating i-0a1b2c3d4e5f60718 fails since",
         "Pool general launches nothing until",
         "The inputs have errors",
-        "121 of 180",
-        "214 for 31m",
-        "Draining instances",
         "Unschedulable pods",
-        "<strong>not-applyable</strong> blocks 4",
+        "<strong>4 changes blocked by: an error of the plan</strong>",
+        "Draining instances",
+        "id=\"requests\"",
         "id=\"changes\"",
-        "Nodes before and after",
-        "History",
+        "id=\"filters\"",
+        "id=\"nodes\"",
+        "Cost over time",
+        "id=\"history\"",
         "refused: the world has moved",
         "Nodes that take pods again",
-        "Cost over time",
     ] {
         let at = position(text);
         assert!(at > last, "{text} is too early");
         last = at;
     }
+}
+
+/// Returns the sentence of the verdict.
+fn verdict(status: &Status, kind: PageKind) -> String {
+    let html = render_page(status, kind);
+    let (_, rest) = html.split_once("id=\"verdict\"").expect("a verdict");
+    let (_, rest) = rest.split_once("<strong>").expect("a sentence");
+    rest.split("</strong>").next().expect("an end").to_owned()
+}
+
+#[test]
+fn verdict_says_what_the_controller_does_or_waits_for() {
+    let with = |status: Status, change: fn(&mut Status)| {
+        let mut status = status;
+        change(&mut status);
+        verdict(&status, CONTROLLER)
+    };
+    let block = |status: &mut Status, reason: &BlockedReason| {
+        let plan = status.plan.as_mut().expect("a plan");
+        for row in &plan.plan.resource_changes {
+            if row.change.actions == [Action::Delete] {
+                let blocked = Blocked { reason: reason.clone(), message: String::new() };
+                plan.blocked.insert(row.address.clone(), blocked);
+            }
+        }
+        status.in_progress.clear();
+    };
+    assert_eq!(verdict(&starting(), CONTROLLER), "Planning: the repository was not read yet");
+    assert_eq!(verdict(&empty(), CONTROLLER), "In sync");
+    assert_eq!(verdict(&busy(), CONTROLLER), "Applying 4 of 13 changes");
+    let mut waiting = busy();
+    block(&mut waiting, &BlockedReason::NotApproved { digest: "sha256:ab".into() });
+    assert_eq!(verdict(&waiting, CONTROLLER), "Waiting for approval");
+    block(&mut waiting, &BlockedReason::NotConfirmed { pool: "general".into() });
+    assert_eq!(verdict(&waiting, CONTROLLER), "Waiting for confirmation of 12 removals");
+    let mut budget = empty();
+    let address = fleetwright::model::ids::Address::from("a");
+    let blocked = Blocked { reason: BlockedReason::NotLeader, message: String::new() };
+    budget.plan.as_mut().expect("a plan").blocked.insert(address, blocked);
+    assert!(verdict(&budget, CONTROLLER).starts_with("Blocked: 1 change by standby"));
+    assert_eq!(
+        with(busy(), |status| status.repository.reads.error =
+            Some(("denied".to_owned(), status.now - jiff::SignedDuration::from_mins(5)))),
+        "Degraded: repository not readable for 5m"
+    );
+    assert_eq!(
+        with(busy(), |status| status.competing_autoscaler = Some("karpenter".to_owned())),
+        "Blocked: a competing autoscaler runs"
+    );
+    assert_eq!(verdict(&empty(), PageKind::Preview), "In sync: no changes");
+}
+
+#[test]
+fn nodes_show_drains_and_changes_in_progress() {
+    let mut status = busy();
+    let plan = status.plan.as_ref().expect("a plan").plan.clone();
+    let kept = plan.resource_changes.iter().find(|row| row.change.actions == [Action::NoOp]);
+    let id = kept.and_then(|row| row.change.before.as_ref()?.instance_id.clone());
+    status.terminating[0].instance = id.expect("an instance");
+    let html = render_page(&status, CONTROLLER);
+    assert!(html.contains("<b class=\"mark\">draining</b>"), "{html}");
+    assert!(html.contains("draining for 1m: spot-interruption, terminates in 1m"), "{html}");
+    assert_eq!(html.matches("<b class=\"mark\">removing</b>").count(), 4);
+    assert_eq!(html.matches("<b class=\"mark\">remove, blocked</b>").count(), 8);
 }
 
 #[test]
@@ -348,12 +414,14 @@ fn browser_shows_each_cluster_state_without_errors() -> anyhow::Result<()> {
                 return Ok(());
             };
             // The scripts ran, so the elements that need them are visible.
+            let hidden = if name == "empty" { "1" } else { "0" };
             assert_eq!(
                 browser_page.ask("document.querySelectorAll('[data-script][hidden]').length")?,
-                "0"
+                hidden,
+                "a cluster without nodes has no filters"
             );
             assert!(browser_page.document()?.contains("prod-eu1"), "{name}");
-            let cut = "[...document.querySelectorAll('.tile, .tile b, .panel')]\
+            let cut = "[...document.querySelectorAll('.verdict, .totals, .facts, .pool')]\
                        .filter(one => one.scrollWidth > one.clientWidth).map(one => one.outerHTML).join()";
             assert_eq!(browser_page.ask(cut)?, "", "{name}");
             assert!(
@@ -393,6 +461,7 @@ fn break_glass_form_works_and_keeps_typed_text() -> anyhow::Result<()> {
     };
     let field = |name: &str| format!("document.querySelector('#break-glass [name={name}]')");
     assert_eq!(browser_page.ask(&format!("{}.checkVisibility()", field("reason")))?, "false");
+    browser_page.ask("document.querySelector('#other-requests summary').click()")?;
     browser_page.ask("document.querySelector('#break-glass summary').click()")?;
     // A request without a reason is not sent.
     browser_page.ask("document.querySelector('#break-glass button').click()")?;

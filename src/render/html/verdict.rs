@@ -1,0 +1,361 @@
+//! The verdict of a page: one sentence with an icon, and the facts below it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+
+use super::super::amount::{count, dollars, gib, signed_dollars, span};
+use super::super::header::capacity_totals;
+use super::escape::text;
+use super::links;
+use crate::model::units::MicroUsd;
+use crate::plan::Plan;
+use crate::plan::wire::{CheckStatus, Completeness, UnresolvedRow};
+
+const NAME: usize = 120;
+const SENTENCE: usize = 240;
+/// Displayed characters of a digest.
+const DIGEST_SHOWN: usize = "sha256:".len() + 12;
+
+/// The tone of a verdict: its icon and color.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerdictTone {
+    /// Nothing to do.
+    InSync,
+    /// Changes are planned or in progress.
+    Working,
+    /// An operator has to decide.
+    Waiting,
+    /// Part of the input is missing.
+    Incomplete,
+    /// Part of the fleet or of the controller fails.
+    Degraded,
+    /// Nothing happens until an operator acts.
+    Blocked,
+    /// Nothing can be applied.
+    Preview,
+}
+
+impl VerdictTone {
+    fn class(self) -> &'static str {
+        match self {
+            Self::InSync => "ok",
+            Self::Working => "work",
+            Self::Waiting => "wait",
+            Self::Incomplete | Self::Degraded => "poor",
+            Self::Blocked => "bad",
+            Self::Preview => "view",
+        }
+    }
+
+    fn icon(self) -> &'static str {
+        match self {
+            Self::InSync => "✓",
+            Self::Working => "→",
+            Self::Waiting => "?",
+            Self::Incomplete | Self::Degraded => "!",
+            Self::Blocked => "×",
+            Self::Preview => "○",
+        }
+    }
+}
+
+/// The state of a plan or a controller in one sentence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageVerdict {
+    /// Icon and color.
+    pub tone: VerdictTone,
+    /// The sentence, such as `In sync`; outside text is not escaped yet.
+    pub title: String,
+    /// A second sentence; empty if there is nothing to add.
+    pub detail: String,
+}
+
+impl PageVerdict {
+    /// Returns a verdict.
+    #[must_use]
+    pub fn new(tone: VerdictTone, title: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { tone, title: title.into(), detail: detail.into() }
+    }
+
+    /// Renders the verdict. A screen reader announces its changes.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let detail = match self.detail.as_str() {
+            "" => String::new(),
+            detail => format!("<span>{}</span>", text(detail, SENTENCE)),
+        };
+        format!(
+            "<div id=\"verdict\" class=\"verdict {}\" role=\"status\" aria-live=\"polite\">\
+             <b class=\"icon\" aria-hidden=\"true\">{}</b><p><strong>{}</strong>{detail}</p></div>\n",
+            self.tone.class(),
+            self.tone.icon(),
+            text(&self.title, SENTENCE)
+        )
+    }
+}
+
+/// Returns the verdict of a plan that no controller applies.
+#[must_use]
+pub fn plan_verdict(plan: &Plan) -> PageVerdict {
+    let changes = changes_text(plan);
+    problem_verdict(plan, &changes).unwrap_or_else(|| {
+        if is_preview(plan) {
+            let detail = "Nothing can be applied. Use --world live to plan against your cluster.";
+            let changes = if has_changes(plan) { &changes } else { "no node is needed" };
+            let title = format!("Preview (empty cluster): {changes}");
+            return PageVerdict::new(VerdictTone::Preview, title, detail);
+        }
+        if !has_changes(plan) {
+            return PageVerdict::new(VerdictTone::InSync, "In sync: no changes", "");
+        }
+        let detail = if plan.applyable {
+            "This plan can be applied."
+        } else {
+            "This plan cannot be applied."
+        };
+        PageVerdict::new(VerdictTone::Working, format!("Planned: {changes}"), detail)
+    })
+}
+
+/// Returns the verdict of a plan that is blocked, incomplete or leaves pods without a node.
+#[must_use]
+pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
+    let detail = match (is_preview(plan), has_changes(plan)) {
+        (true, _) => format!("Preview from an empty cluster; the plan {changes}."),
+        (false, true) => format!("The plan {changes}."),
+        (false, false) => "No node changes.".to_owned(),
+    };
+    if plan.errored {
+        let detail = "The plan removes nothing and cannot be applied. Correct the errors below.";
+        return Some(PageVerdict::new(
+            VerdictTone::Blocked,
+            "Blocked: the inputs have errors",
+            detail,
+        ));
+    }
+    let mut denied = plan.checks.iter().filter(|check| check.status.is_denial());
+    if let Some(first) = denied.next() {
+        let more = denied.count();
+        let others = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let title = match first.status {
+            CheckStatus::Fail => format!("Blocked: denied by policy {}{others}", first.name),
+            _ => format!("Blocked: policy {} has no result{others}", first.name),
+        };
+        return Some(PageVerdict::new(VerdictTone::Blocked, title, format!("The plan {changes}.")));
+    }
+    let capacity = &plan.capacity;
+    if let Some(unread) = unread_title(&capacity.unresolved) {
+        let title = format!("Incomplete: {unread} not read");
+        return Some(PageVerdict::new(VerdictTone::Incomplete, title, detail));
+    }
+    let sources = &capacity.base.world.sources;
+    let partial = sources.iter().find(|(_, state)| **state != Completeness::Complete);
+    if let Some((source, _)) = partial {
+        let title = format!("Incomplete: {source} not fully read");
+        return Some(PageVerdict::new(VerdictTone::Incomplete, title, detail));
+    }
+    match capacity.pods.unschedulable {
+        0 => None,
+        n => {
+            let title = format!("Degraded: {} unschedulable", count(n, "pod"));
+            Some(PageVerdict::new(VerdictTone::Degraded, title, detail))
+        }
+    }
+}
+
+/// Returns true for a plan from an empty cluster.
+fn is_preview(plan: &Plan) -> bool {
+    plan.capacity.base.world.name == "empty"
+}
+
+/// Returns true if the plan changes anything.
+#[must_use]
+pub fn has_changes(plan: &Plan) -> bool {
+    let summary = &plan.summary;
+    summary.add + summary.change + summary.destroy > 0
+}
+
+/// Returns the changes of a plan as a predicate, such as `launches 2 nodes and removes 1`.
+#[must_use]
+pub fn changes_text(plan: &Plan) -> String {
+    let nodes = plan.summary.nodes;
+    let mut parts = Vec::new();
+    if nodes.launch > 0 {
+        parts.push(format!("launches {}", count(nodes.launch, "node")));
+    }
+    if nodes.terminate > 0 {
+        parts.push(format!("removes {}", count(nodes.terminate, "node")));
+    }
+    if plan.summary.change > 0 && parts.is_empty() {
+        parts.push(format!("updates {}", count(plan.summary.change, "row")));
+    }
+    match parts.len() {
+        0 => "has no changes".to_owned(),
+        _ => parts.join(" and "),
+    }
+}
+
+/// Returns the kind of a source that was not read, as a countable noun.
+pub(super) fn source_kind(row: &UnresolvedRow) -> &str {
+    let object = row.object.as_str();
+    match object.split(' ').next().unwrap_or_default() {
+        "Helm" | "HelmRelease" | "HelmChart" => "Helm chart",
+        "" => "source",
+        "submodule" => "Git submodule",
+        kind => kind,
+    }
+}
+
+/// Returns the number of sources by kind.
+pub(super) fn unread_kinds(rows: &[UnresolvedRow]) -> BTreeMap<&str, u32> {
+    let mut kinds: BTreeMap<&str, u32> = BTreeMap::new();
+    for row in rows {
+        *kinds.entry(source_kind(row)).or_default() += 1;
+    }
+    kinds
+}
+
+fn unread_title(rows: &[UnresolvedRow]) -> Option<String> {
+    let kinds = unread_kinds(rows);
+    let total = kinds.values().sum();
+    match (kinds.len(), kinds.first_key_value()) {
+        (1, Some((kind, n))) => Some(count(*n, kind)),
+        (0, _) => None,
+        (_, _) => Some(count(total, "source")),
+    }
+}
+
+/// Renders the totals of a plan: nodes, capacity, pods and cost.
+#[must_use]
+pub fn totals(plan: &Plan) -> String {
+    let capacity = &plan.capacity;
+    let (nodes, pods, cost) = (&plan.summary.nodes, &capacity.pods, &capacity.cost);
+    let [before, after] = capacity_totals(plan);
+    let monthly = |price: MicroUsd| dollars(price.per_month(), 0);
+    let mut items = vec![
+        ("nodes", arrow(&nodes.before.to_string(), &nodes.after.to_string())),
+        ("vCPU", arrow(&before.0, &after.0)),
+        ("GiB of memory", arrow(&whole_gib(before.1), &whole_gib(after.1))),
+        ("pods placed", format!("{} of {}", pods.placed, pods.total)),
+        ("a month", arrow(&monthly(cost.hourly_before), &monthly(cost.hourly_after))),
+    ];
+    if cost.monthly_delta != MicroUsd::ZERO {
+        items.push(("difference a month", signed_dollars(cost.monthly_delta, 2)));
+    }
+    total_list(&items)
+}
+
+/// Returns gibibytes, without decimals if they are many.
+fn whole_gib(bytes: i64) -> String {
+    let exact = gib(bytes);
+    match exact.split_once('.') {
+        Some((whole, _)) if whole.len() > 2 => whole.to_owned(),
+        _ => exact,
+    }
+}
+
+/// Renders totals: each a value with its name.
+#[must_use]
+pub fn total_list(items: &[(&str, String)]) -> String {
+    let mut html = "<ul class=\"totals\">\n".to_owned();
+    for (name, value) in items {
+        let _ = writeln!(html, "<li><b>{}</b> {name}</li>", text(value, 80));
+    }
+    html.push_str("</ul>\n");
+    html
+}
+
+/// Returns both values, or one if they are equal.
+fn arrow(before: &str, after: &str) -> String {
+    if before == after { after.to_owned() } else { format!("{before} → {after}") }
+}
+
+/// Returns where the plan comes from: names and escaped HTML. Ages refer to `now`, if it is known.
+#[must_use]
+pub fn plan_facts(plan: &Plan, now: Option<Timestamp>) -> Vec<(&'static str, String)> {
+    let capacity = &plan.capacity;
+    let base = &capacity.base;
+    let ago = |at: Timestamp| {
+        now.map_or_else(String::new, |now| format!(" ({} ago)", span(now.duration_since(at))))
+    };
+    let mut facts = Vec::new();
+    if let Some(commit) = &base.commit {
+        let changed = if base.dirty { " with local changes" } else { "" };
+        facts.push((
+            "Commit",
+            format!("{}{changed}", links::commit(base.repository.as_deref(), commit)),
+        ));
+    }
+    if let Some(repository) = &base.repository {
+        facts.push(("Repository", text(repository, NAME)));
+    }
+    facts.push(("Planned", format!("{}{}", minute(plan.timestamp), ago(plan.timestamp))));
+    let world = &base.world;
+    let observed = if is_preview(plan) {
+        "empty cluster".to_owned()
+    } else {
+        format!("{}, {}{}", text(&world.name, NAME), minute(world.taken_at), ago(world.taken_at))
+    };
+    facts.push(("Observed", observed));
+    let left = now.map_or_else(String::new, |now| match capacity.expires_at.duration_since(now) {
+        left if left.is_positive() => format!(" (in {})", span(left)),
+        _ => " (expired)".to_owned(),
+    });
+    facts.push(("Expires", format!("{}{left}", minute(capacity.expires_at))));
+    let digest: String = capacity.digest.as_str().chars().take(DIGEST_SHOWN).collect();
+    facts.push(("Digest", format!("<code>{}</code>", text(&digest, NAME))));
+    facts
+}
+
+/// Renders facts: names and escaped HTML.
+#[must_use]
+pub fn fact_list(facts: &[(&str, String)]) -> String {
+    let mut html = "<dl class=\"facts\">\n".to_owned();
+    for (name, value) in facts {
+        let _ = writeln!(html, "<div><dt>{name}</dt><dd>{value}</dd></div>");
+    }
+    html.push_str("</dl>\n");
+    html
+}
+
+/// Formats a time to the minute.
+pub(super) fn minute(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::wire::Check;
+    use crate::testing::sample_plan::{nothing, plan};
+
+    #[test]
+    fn verdict_names_the_state_of_each_plan() {
+        let with = |change: fn(&mut Plan)| {
+            let mut plan = plan();
+            plan.capacity.unresolved.clear();
+            plan.capacity.pods.unschedulable = 0;
+            change(&mut plan);
+            plan_verdict(&plan).title
+        };
+        assert_eq!(plan_verdict(&nothing()).title, "In sync: no changes");
+        assert_eq!(plan_verdict(&plan()).title, "Incomplete: 1 Helm chart not read");
+        assert_eq!(with(|_| ()), "Planned: launches 4 nodes and removes 4 nodes");
+        assert_eq!(with(|plan| plan.errored = true), "Blocked: the inputs have errors");
+        assert_eq!(
+            with(|plan| plan.capacity.pods.unschedulable = 2),
+            "Degraded: 2 pods unschedulable"
+        );
+        assert_eq!(
+            with(|plan| plan.capacity.base.world.name = "empty".to_owned()),
+            "Preview (empty cluster): launches 4 nodes and removes 4 nodes"
+        );
+        let denied = |plan: &mut Plan| {
+            let name = "budget.deny".to_owned();
+            plan.checks.push(Check { name, status: CheckStatus::Fail, ..Check::default() });
+        };
+        assert_eq!(with(denied), "Blocked: denied by policy budget.deny");
+    }
+}
