@@ -4,15 +4,16 @@ use std::process::ExitCode;
 
 /// The result of a command. Scripts rely on the codes, so their meaning never changes.
 ///
-/// If several apply to a plan, the order is 1, then 6, then 2, then 0.
+/// If several apply to a plan, the order is 1, then 6, then 2, then 0. Unschedulable pods do not by
+/// themselves change the exit code. The table of `docs/src/reference/exit-codes.md` is written from
+/// the comments below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Done, or nothing to do (0).
     Done,
     /// An error, including usage errors (1).
     Failed,
-    /// `plan --detailed-exitcode`: there are changes (2). Unschedulable pods do not by themselves
-    /// change the exit code.
+    /// `plan`, `drift` and `diff` with `--detailed-exitcode`: there are changes (2).
     Changes,
     /// A precondition fails, a change is missing, or the digest differs from the approved one (3).
     Stale,
@@ -22,13 +23,13 @@ pub enum Exit {
     NotApproved,
     /// A policy denies the plan (6).
     Denied,
-    /// Partly applied; run the same plan again (7).
+    /// Partly applied; apply the same plan once more (7).
     Partly,
     /// Outside the windows for changes (8).
     OutsideWindow,
     /// The plan cannot be read, or was altered (9).
     UnreadablePlan,
-    /// The plan is of another cluster (10).
+    /// The plan, or the world, is of another cluster (10).
     OtherCluster,
     /// The plan has expired (11).
     Expired,

@@ -6,7 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value as Json;
+mod commands;
+mod exit_codes;
+mod options;
+mod page;
+mod prose;
+mod session;
+mod settings;
+mod shown_output;
 
 /// Beginning of web addresses of this repository. Pages of the book link files outside of the book
 /// by address, because relative links to them do not work in the built book.
@@ -48,7 +55,15 @@ const TERMS: &[(&str, &[&str])] = &[
 ];
 
 /// Phrases with listed words in another meaning.
-const HONEST_USES: &[&str] = &["as follows", "look up", "looked up"];
+const HONEST_USES: &[&str] = &[
+    "as follows",
+    "delivers the workloads again",
+    "follows the files",
+    "follows the repository",
+    "its public half goes to",
+    "look up",
+    "looked up",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -203,7 +218,7 @@ fn summary_lists_every_page_once() {
 
 /// Returns the words of a page without code and link targets, in lower case, each between spaces.
 fn spaced_words(page: &str) -> String {
-    let text = without_code(page);
+    let text = without_code(&prose::without_comments(page));
     let mut parts = text.split("](");
     let mut prose = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -221,17 +236,24 @@ fn spaced_words(page: &str) -> String {
     spaced
 }
 
+/// Returns a message for each term in a text that the glossary avoids.
+fn avoided_terms(place: &str, text: &str) -> Vec<String> {
+    let words = spaced_words(text);
+    let mut found = Vec::new();
+    for (instead, avoided) in TERMS {
+        let used = avoided.iter().filter(|term| words.contains(&format!(" {term} ")));
+        found.extend(used.map(|term| format!("{place}: `{term}`; say {instead}")));
+    }
+    found
+}
+
 #[test]
 fn documentation_uses_the_terms_of_the_glossary() {
     let mut pages = pages_below("docs/src");
     pages.extend(["README.md", "CHANGELOG.md"].map(String::from));
     let mut found = Vec::new();
     for page in &pages {
-        let words = spaced_words(&read(page));
-        for (instead, avoided) in TERMS {
-            let used = avoided.iter().filter(|term| words.contains(&format!(" {term} ")));
-            found.extend(used.map(|term| format!("{page}: `{term}`; say {instead}")));
-        }
+        found.extend(avoided_terms(page, &read(page)));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -253,34 +275,6 @@ fn code_spans_of_checked_pages_are_closed() {
 fn readme_is_short() {
     let lines = read("README.md").lines().count();
     assert!(lines <= README_LINES_MAX, "{lines} lines");
-}
-
-/// Adds all property names in a JSON Schema.
-fn add_schema_keys(schema: &Json, keys: &mut BTreeSet<String>) {
-    if let Some(properties) = schema.get("properties").and_then(Json::as_object) {
-        keys.extend(properties.keys().cloned());
-    }
-    for member in schema.as_object().into_iter().flat_map(|members| members.values()) {
-        add_schema_keys(member, keys);
-    }
-    for item in schema.as_array().into_iter().flatten() {
-        add_schema_keys(item, keys);
-    }
-}
-
-#[test]
-fn settings_reference_lists_every_key() {
-    let schema: Json = serde_json::from_str(&read("plans/fleet.schema.json")).expect("JSON");
-    let mut keys = BTreeSet::new();
-    add_schema_keys(&schema, &mut keys);
-    assert!(keys.len() > 50, "{keys:?}");
-    let page = read("docs/src/reference/fleetwright-yaml.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    let documented: BTreeSet<&str> =
-        rows.flat_map(|path| path.split(['.', '[', ']'])).filter(|key| !key.is_empty()).collect();
-    let missing: Vec<&String> =
-        keys.iter().filter(|key| !documented.contains(key.as_str())).collect();
-    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]

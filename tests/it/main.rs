@@ -23,6 +23,7 @@ mod live;
 mod optimality;
 mod overlays;
 mod permissions;
+mod pipelines;
 mod plan_page;
 mod plan_properties;
 mod review;
