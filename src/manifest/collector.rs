@@ -91,12 +91,13 @@ impl Collector {
             return;
         };
         if !select(self).get(&key).is_some_and(|existing| same(existing, &value)) {
-            let hint = "keep one of the two, or name the paths to read under `spec.sources`";
+            let hint = "two clusters? list the directories of this cluster under `spec.sources`; \
+                        otherwise remove one of the two";
             scope.report_problem(
                 Severity::Error,
                 origin.line,
                 format!(
-                    "{}is defined differently at {first}",
+                    "{}conflicts with the different definition at {first}",
                     scope
                         .delivered_by
                         .map(|by| format!("as delivered by {by}, "))

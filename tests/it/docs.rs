@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use fleetwright::model::code::Code;
 use serde_json::Value as Json;
 
 /// Beginning of web addresses of this repository. Pages of the book link files outside of the book
@@ -292,6 +293,16 @@ fn runbook_has_an_entry_for_each_alert() {
     let runbook = read("docs/src/operations/runbook.md");
     let entries: Vec<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(entries, alerts);
+}
+
+#[test]
+fn code_reference_lists_exactly_the_codes() {
+    let page = read("docs/src/reference/errors.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let expected = Code::ALL.iter();
+    let expected =
+        expected.map(|code| format!("| `{code}` | {} | {} |", code.cause(), code.remedy()));
+    assert_eq!(rows.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
 /// Returns the help of a command, whose words are separated by spaces.
