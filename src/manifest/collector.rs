@@ -97,7 +97,7 @@ impl Collector {
                 Severity::Error,
                 origin.line,
                 format!(
-                    "{}conflicts with the different definition at {first}",
+                    "{}is defined differently at {first}",
                     scope
                         .delivered_by
                         .map(|by| format!("as delivered by {by}, "))

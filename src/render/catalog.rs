@@ -485,7 +485,7 @@ mod tests {
                               ephemeral-storage    17Gi  capacity 20Gi − kube-reserved 1Gi − eviction threshold 2Gi (the above)
                               pods                   58  capacity 58 (the above)
 
-          zone     zone id        bought     $/h
+          zone     zone id        capacity   $/h
           test-1a  id-of-test-1a  on-demand  $0.0960/h
           test-1a  id-of-test-1a  spot       $0.0310/h
           test-1b  id-of-test-1b  on-demand  $0.0960/h

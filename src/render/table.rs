@@ -49,7 +49,9 @@ pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], verbosity: Verbos
         page.gap();
     }
     for symbol in folded {
-        let nodes = amount_of(count(rows, symbol), "node");
+        let mut of_symbol = rows.iter().filter(|row| row.symbol == symbol);
+        let noun = if of_symbol.any(is_group) { "row" } else { "node" };
+        let nodes = amount_of(count(rows, symbol), noun);
         let text = format!("  {}  {nodes} {} (listed with -v)", symbol.as_str(), symbol.verb());
         page.line([StyledText::new(&text, Tone::Faint)]);
     }
