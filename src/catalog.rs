@@ -30,12 +30,14 @@ mod snapshot;
 mod suggestions;
 mod synthetic;
 mod types;
+mod unmet_requirement;
 mod volume_limits;
 
 pub use allocatable::{allocation, explain};
 pub use allocatable_step::{AllocationStep, Formula, PodCount};
 pub use instance_type::{InstanceType, Offering};
 pub use live_market::types_missing_from_snapshot;
+pub use loader::{TYPES_UNPRICED, ZONES_ASSUMED};
 pub use lookup::MissingType;
 pub use measured_nodes::MeasuredNodes;
 pub use node_overlay::{OverlaidOffering, Overlays};

@@ -147,6 +147,9 @@ fn dispatch(
     if global.no_color {
         console.disable_color();
     }
+    if matches!(global.loudness, LogLevel::Verbose | LogLevel::Debug) {
+        console.show_everything();
+    }
     let _telemetry = init_telemetry(global.loudness, &command, console)?;
     match command {
         CommandSettings::Plan(settings) => plan::run(&settings, console),

@@ -34,6 +34,7 @@ mod table;
 mod tests;
 mod text_page;
 mod top;
+mod unread;
 mod workflow_annotations;
 
 pub use catalog::{
@@ -50,7 +51,7 @@ pub use stream::{
     STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
     StreamLine, StreamMessage, StreamOperation, StreamResource, stream, stream_schema,
 };
-pub use text_page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
+pub use text_page::{DEFAULT_WIDTH, LineBreaks, TextStyle, Verbosity, escape};
 pub use top::{TopFrame, TopNode, TopSort, TopState, TopView, top};
 pub use workflow_annotations::github;
 
@@ -68,9 +69,9 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
         comparison::write(&mut page, found, style.verbosity);
     }
     if style.verbosity != Verbosity::Summary {
-        table::write(&mut page, &rows);
+        table::write(&mut page, &rows, style.verbosity);
     }
-    if style.verbosity == Verbosity::Full {
+    if style.verbosity.has_details() {
         detail::write(&mut page, plan, &rows);
     }
     findings::write(&mut page, plan, style.verbosity);
@@ -98,13 +99,20 @@ fn unfinished(plan: &Plan, verbosity: Verbosity) -> Option<String> {
             verb(pods, "is", "are")
         ));
     }
-    let sources = u32::try_from(plan.capacity.unresolved.len()).unwrap_or(u32::MAX);
-    if sources > 0 {
-        let count = amount::count(sources, "source");
-        open.push(format!("{count} {} unresolved", verb(sources, "is", "are")));
+    let seen = if verbosity.has_details() { "; see above" } else { "" };
+    let unread = unread::by_code(plan);
+    if !unread.is_empty() {
+        let sources = unread.iter().map(|(code, rows)| unread::counted(*code, rows.len()));
+        let sources: Vec<String> = sources.collect();
+        open.push(format!("the plan is incomplete ({} not counted)", sources.join(", ")));
     }
-    let seen = if verbosity == Verbosity::Full { "; see above" } else { "" };
-    (!open.is_empty()).then(|| format!("{}{seen}.", open.join(" and ")))
+    if open.is_empty() {
+        return None;
+    }
+    let rest = if unread.is_empty() { "" } else { " The rest needs no node changes." };
+    let text = format!("{}{seen}.{rest}", open.join(", and "));
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Returns whether all errors of a plan are broken plan rules. Its inputs are then fine.
@@ -123,10 +131,12 @@ pub fn is_errored_by_rules(plan: &Plan) -> bool {
 
 /// Returns the last line in the words of Terraform.
 ///
-/// A plan with errors never claims that everything matches, because errors may hide changes.
+/// A plan with errors or unread sources never claims that everything matches, because they may
+/// hide changes.
 fn last_line(plan: &Plan) -> String {
     let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
-    if (add, change, destroy) == (0, 0, 0) && !plan.errored {
+    let is_complete = !plan.errored && plan.capacity.unresolved.is_empty();
+    if (add, change, destroy) == (0, 0, 0) && is_complete {
         return "No changes. Your infrastructure matches the configuration.".to_owned();
     }
     format!("Plan: {add} to add, {change} to change, {destroy} to destroy.")

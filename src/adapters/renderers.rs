@@ -223,12 +223,24 @@ fn run_renderer(
     let output = sandbox.run(&program.path, &arguments, folder.path(), limits);
     let output = output.map_err(|why| {
         let why = strip_log_headers(&strip_folder(&why, folder.path()));
+        if let Some(why) = outside_root(&why) {
+            return why;
+        }
         format!("{name} {}", sandboxed_process::shorten(&why))
     })?;
     if output.is_empty() && matches!(order.recipe, Recipe::Kustomize(_)) {
         tracing::debug!(path = order.path, "kustomize output is empty");
     }
     Ok(output)
+}
+
+/// Returns the explanation of a file outside the root of a kustomization, which kustomize reports
+/// as `security; file 'FILE' is not in or below 'ROOT'`.
+fn outside_root(stderr: &str) -> Option<String> {
+    let (before, after) = stderr.split_once("' is not in or below '")?;
+    let (_, file) = before.rsplit_once('\'')?;
+    let (root, _) = after.split_once('\'')?;
+    Some(format!("kustomize does not read `{file}`, because it is outside of its root `{root}`"))
 }
 
 fn helm_arguments(order: &RenderRequest, release: &Release, staged: &StagedFiles) -> Vec<OsString> {

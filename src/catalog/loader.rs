@@ -222,6 +222,12 @@ pub(super) fn offerings_in_zone(
         .collect()
 }
 
+/// Beginning of the warning about assumed zone ids, which plans without zones in the settings have.
+pub const ZONES_ASSUMED: &str = "zone ids are assumed";
+
+/// Part of the warning about instance types without a price.
+pub const TYPES_UNPRICED: &str = "have no known price and are never launched";
+
 /// Returns warnings about the catalog for the reader of a plan.
 pub(super) fn warnings(
     region: &Region,
@@ -240,7 +246,7 @@ pub(super) fn warnings(
         zones.iter().filter(|z| z.assumed).map(|z| format!("{} = {}", z.name, z.id)).collect();
     if !assumed.is_empty() {
         warnings.push(format!(
-            "zone ids are assumed, and may differ in your account: {}; state them in spec.cluster.zones",
+            "{ZONES_ASSUMED}, and may differ in your account: {}; state them in spec.cluster.zones",
             assumed.join(", ")
         ));
     }
@@ -256,7 +262,7 @@ pub(super) fn warnings(
             more => format!(" and {more} more"),
         };
         warnings.push(format!(
-            "{} instance types of {region} have no known price and are never launched: {listed}{more}",
+            "{} instance types of {region} {TYPES_UNPRICED}: {listed}{more}",
             unpriced.len()
         ));
     }

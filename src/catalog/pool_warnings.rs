@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::snapshot;
 use super::suggestions::nearest;
 use super::types::Catalog;
-use crate::model::desired::{AmiFamily, Desired, Generation, NodeGroup, Pool, Problem, Severity};
+use crate::model::desired::{AmiFamily, Desired, NodeGroup, Pool, Problem, Severity};
 use crate::model::ids::InstanceTypeName;
 use crate::model::requirement::{Operator, key};
 
@@ -96,15 +96,10 @@ impl Catalog {
     fn unknown(&self, pool: &Pool, name: &InstanceTypeName) -> Problem {
         let near = nearest(name.as_str(), self.types.keys().map(InstanceTypeName::as_str));
         let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
-        let kind = match pool.generation {
-            Generation::V1alpha5 => "Provisioner",
-            Generation::V1beta1 | Generation::V1 => "NodePool",
-            Generation::Eksctl => "node group",
-        };
         Problem {
             origin: pool.origin.clone(),
             severity: Severity::Warning,
-            object: format!("{kind} {}", pool.name),
+            object: format!("{} {}", pool.generation.pool_kind(), pool.name),
             message: format!(
                 "requirement `{}`: no instance type `{name}` is known",
                 key::INSTANCE_TYPE

@@ -7,7 +7,7 @@ use clap::builder::StyledStr;
 use jiff::Timestamp;
 
 use super::error::CliError;
-use crate::render::{DEFAULT_WIDTH, TextStyle, Verbosity};
+use crate::render::{DEFAULT_WIDTH, LineBreaks, TextStyle, Verbosity};
 
 /// Minimum width of tables; narrower terminals wrap lines.
 const WIDTH_MIN: usize = 60;
@@ -22,6 +22,9 @@ pub struct Console {
     input: Box<dyn BufRead>,
     colors: Colors,
     width: usize,
+    breaks: StreamBreaks,
+    /// True if `-v` is given.
+    verbose: bool,
     /// True if a person can answer questions.
     interactive: bool,
     real: bool,
@@ -34,6 +37,13 @@ pub struct Console {
 struct Colors {
     out: bool,
     err: bool,
+}
+
+/// Whether lines wrap, by stream.
+#[derive(Debug, Clone, Copy, Default)]
+struct StreamBreaks {
+    out: LineBreaks,
+    err: LineBreaks,
 }
 
 impl std::fmt::Debug for Console {
@@ -51,6 +61,7 @@ impl Console {
     pub fn from_process() -> Self {
         let (out, err) = (io::stdout(), io::stderr());
         let colors = |choice| choice != anstream::ColorChoice::Never;
+        let breaks = |is_terminal| if is_terminal { LineBreaks::Wrap } else { LineBreaks::Keep };
         let width = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
         Self {
             colors: Colors {
@@ -58,6 +69,8 @@ impl Console {
                 err: colors(anstream::AutoStream::choice(&err)),
             },
             width: width.unwrap_or(DEFAULT_WIDTH).max(WIDTH_MIN),
+            breaks: StreamBreaks { out: breaks(out.is_terminal()), err: breaks(err.is_terminal()) },
+            verbose: false,
             interactive: io::stdin().is_terminal() && err.is_terminal(),
             out: Box::new(out),
             err: Box::new(err),
@@ -83,6 +96,8 @@ impl Console {
             err,
             colors: Colors::default(),
             width: DEFAULT_WIDTH,
+            breaks: StreamBreaks::default(),
+            verbose: false,
             real: false,
             now: Some(now),
             closed: false,
@@ -91,6 +106,11 @@ impl Console {
 
     pub(super) fn disable_color(&mut self) {
         self.colors = Colors::default();
+    }
+
+    /// Shows everything in results, as `-v` does.
+    pub(super) fn show_everything(&mut self) {
+        self.verbose = true;
     }
 
     pub(super) fn is_real(&self) -> bool {
@@ -114,12 +134,18 @@ impl Console {
 
     /// Returns the text style of stdout.
     pub(super) fn style(&self, verbosity: Verbosity) -> TextStyle {
-        TextStyle { color: self.colors.out, width: self.width, verbosity }
+        let verbosity = match verbosity {
+            Verbosity::Full if self.verbose => Verbosity::Everything,
+            other => other,
+        };
+        let (color, breaks) = (self.colors.out, self.breaks.out);
+        TextStyle { color, width: self.width, breaks, verbosity }
     }
 
     /// Returns the text style of stderr.
     pub(super) fn message_style(&self) -> TextStyle {
-        TextStyle { color: self.colors.err, width: self.width, verbosity: Verbosity::Full }
+        let (color, breaks) = (self.colors.err, self.breaks.err);
+        TextStyle { color, width: self.width, breaks, verbosity: Verbosity::Full }
     }
 
     /// Writes a result to stdout.

@@ -41,7 +41,9 @@ pub(super) fn finish(
 /// Writes a plan to stdout.
 pub(super) fn show(plan: &Plan, view: PlanView, console: &mut Console) -> Result<(), CliError> {
     match view {
-        PlanView::Document(format) => console.print(&output::from_json(plan.to_output_json(), format)?),
+        PlanView::Document(format) => {
+            console.print(&output::from_json(plan.to_output_json(), format)?)
+        }
         PlanView::Stream => console.print(&render::stream(plan)),
         PlanView::Markdown => console.print(&render::markdown(plan, MarkdownStyle::default())),
         PlanView::Html => console.print(&render::html(plan)),

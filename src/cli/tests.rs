@@ -367,7 +367,7 @@ fn show_repeats_text_and_json_of_a_saved_plan() {
     let text = run_command(&["show", &path]);
     assert_eq!(text.exit, Exit::Done);
     assert!(text.out.ends_with("\nPlan: 4 to add, 1 to change, 4 to destroy.\n"));
-    assert!(run_command(&["show", &path, "--summary"]).out.lines().count() < 12);
+    assert!(run_command(&["show", &path, "--summary"]).out.lines().count() < 16);
     let piped = with_console(Some(&plan.to_json()), |console| run(words(&["show", "-"]), console));
     assert_eq!(piped.out, text.out);
 }

@@ -59,7 +59,10 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     // The error of an unreadable object already reports it.
     let is_reported = |unresolved: &&Unresolved| {
         let mut errors = desired.problems.iter().filter(|p| p.severity == Severity::Error);
-        errors.any(|p| p.object == unresolved.object && p.origin.file == unresolved.origin.file)
+        errors.any(|p| {
+            p.origin == unresolved.origin
+                || p.object == unresolved.object && p.origin.file == unresolved.origin.file
+        })
     };
     let unreported = desired.unresolved.iter().filter(|unresolved| !is_reported(unresolved));
     problems.extend(unreported.map(unresolved_warning));
@@ -132,7 +135,7 @@ fn unresolved_warning(unresolved: &Unresolved) -> Problem {
         origin: origin.clone(),
         severity: Severity::Warning,
         object: object.clone(),
-        message: format!("its size is not known: {reason}"),
+        message: format!("is not counted: {reason}"),
         hint: None,
     }
 }

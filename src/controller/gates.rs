@@ -496,7 +496,10 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
             )
         }
         BlockedReason::Settling { until } => {
-            format!("planned too recently; starts at {} if it is still planned then", at(until))
+            format!(
+                "planned only recently; the change waits until {} and starts if it is still planned",
+                at(until)
+            )
         }
         BlockedReason::ConsolidateAfter { until } => {
             format!(

@@ -115,7 +115,10 @@ impl PodVolume {
                  regard to pods (volumeBindingMode Immediate)"
             ),
             VolumeProblem::ByHand => {
-                format!("claim {name} waits for a volume that an administrator creates")
+                format!(
+                    "claim {name} has storageClassName \"\" (static provisioning), and no \
+                     PersistentVolume in the repository or the cluster fits it"
+                )
             }
             VolumeProblem::InUse => {
                 format!("claim {name} is for one pod (ReadWriteOncePod), and another has it")

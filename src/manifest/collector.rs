@@ -91,7 +91,8 @@ impl Collector {
             return;
         };
         if !select(self).get(&key).is_some_and(|existing| same(existing, &value)) {
-            let hint = "keep one of the two, or name the paths to read under `spec.sources`";
+            let hint = "two clusters? list the directories of this cluster under `spec.sources`; \
+                        otherwise remove one of the two";
             scope.report_problem(
                 Severity::Error,
                 origin.line,

@@ -245,6 +245,21 @@ impl<'a> Field<'a> {
         Some(if plain { RawScalar::Plain(replaced.text) } else { RawScalar::Quoted(replaced.text) })
     }
 
+    /// Reads a shell script. Its variables look like placeholders, so those without a value stay as
+    /// they are.
+    pub(super) fn script(&self) -> Option<Cow<'a, str>> {
+        match &self.node.value {
+            YamlValue::Plain(text) | YamlValue::Quoted(text) if !self.scope.verbatim => {
+                Some(placeholder::substitute(text, self.scope.vars).text)
+            }
+            YamlValue::Plain(_)
+            | YamlValue::Quoted(_)
+            | YamlValue::Seq(_)
+            | YamlValue::Map(_)
+            | YamlValue::Tagged(..) => self.text(),
+        }
+    }
+
     /// Reads a string. Numbers and booleans are errors, as for the API server.
     pub(super) fn text(&self) -> Option<Cow<'a, str>> {
         match self.read_scalar("a text")? {

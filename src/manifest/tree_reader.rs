@@ -193,7 +193,10 @@ impl TreeReader<'_> {
             // Also for kinds that are not inputs: two objects without `---` between them parse as
             // one with duplicate keys, and the first one would be lost.
             for fault in faults {
-                self.report_fault(manifest.file, fault.clone());
+                match manifest.origins {
+                    Some(_) => self.report_rendered_fault(manifest.origin(root), fault),
+                    None => self.report_fault(manifest.file, fault.clone()),
+                }
             }
         }
         self.read_classified(manifest, root, class);
@@ -269,6 +272,17 @@ impl TreeReader<'_> {
         {
             read_object(object_kind, meta, &map, &mut self.into);
         }
+    }
+
+    /// Reports a fault of rendered text at the template that it comes from.
+    fn report_rendered_fault(&self, origin: Origin, fault: &YamlFault) {
+        self.report.add(Problem {
+            origin,
+            severity: Severity::Error,
+            object: String::new(),
+            message: format!("the rendered object is malformed: {}", fault.message),
+            hint: fault.hint.clone(),
+        });
     }
 
     fn report_fault(&self, file: &TreeFile, fault: YamlFault) {

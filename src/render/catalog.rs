@@ -164,7 +164,7 @@ const ALLOCATABLE_COLUMNS: [TableColumn; 13] = [
     TableColumn::right("alloc. memory"),
     TableColumn::right("alloc. storage"),
     TableColumn::right("pods"),
-    TableColumn::whole("devices"),
+    TableColumn::last("devices"),
 ];
 
 /// Returns a table of capacity, reserved capacity and allocatable capacity of each type.
@@ -262,14 +262,14 @@ const STEP_COLUMNS: [TableColumn; 4] = [
     TableColumn::left("", 20),
     TableColumn::left("resource", 28),
     TableColumn::right("amount"),
-    TableColumn::whole("source"),
+    TableColumn::last("source"),
 ];
 
 const OFFERING_COLUMNS: [TableColumn; 4] = [
     TableColumn::left("zone", 24),
     TableColumn::left("zone id", 24),
-    TableColumn::left("bought", 12),
-    TableColumn::whole("$/h"),
+    TableColumn::left("capacity", 12),
+    TableColumn::last("$/h"),
 ];
 
 /// Returns the source of each number of a type, its offerings, and its labels.
@@ -485,7 +485,7 @@ mod tests {
                               ephemeral-storage    17Gi  capacity 20Gi − kube-reserved 1Gi − eviction threshold 2Gi (the above)
                               pods                   58  capacity 58 (the above)
 
-          zone     zone id        bought     $/h
+          zone     zone id        capacity   $/h
           test-1a  id-of-test-1a  on-demand  $0.0960/h
           test-1a  id-of-test-1a  spot       $0.0310/h
           test-1b  id-of-test-1b  on-demand  $0.0960/h

@@ -68,7 +68,7 @@ pub(super) fn write(page: &mut TextPage, found: &Comparison, verbosity: Verbosit
     page.gap();
     let title = format!("Caused by this change (against {}): ", compared_with(found));
     page.line([StyledText::new(&title, Tone::Strong), plain(caused_text(found))]);
-    if verbosity == Verbosity::Full {
+    if verbosity.has_details() {
         write_addresses(page, &found.caused);
     }
     if verbosity != Verbosity::Summary {
@@ -82,7 +82,7 @@ pub(super) fn write(page: &mut TextPage, found: &Comparison, verbosity: Verbosit
         write_rest(page, found.workloads.len(), "workload");
     }
     page.text(format!("Pending without it: {}", pending_text(found)));
-    if verbosity == Verbosity::Full {
+    if verbosity.has_details() {
         write_addresses(page, &found.pending);
     }
     if verbosity != Verbosity::Summary {

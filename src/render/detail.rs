@@ -264,7 +264,9 @@ fn notes(page: &mut TextPage, plan: &Plan, explain: &ExplainRow) {
     } = explain;
     let mut note = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            page.line([StyledText::new(&format!("        {name:<9} "), Tone::Faint), plain(value)]);
+            let name = format!("        {name:<9} ");
+            let hang = name.len();
+            page.hanging(hang, vec![StyledText::new(&name, Tone::Faint), plain(value)]);
         }
     };
     let mut prices: Vec<String> =

@@ -284,7 +284,7 @@ impl<'a> PodExplanation<'a> {
         }
         if let Some(row) = self.unschedulable {
             page.gap();
-            write_unschedulable(page, self.plan, row);
+            write_unschedulable(page, self.plan, &[row]);
         }
     }
 

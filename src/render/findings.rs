@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 
 use super::amount::{amount, count, dollars, hourly};
 use super::problems::{ProblemLine, write_line};
-use super::reason::rejection;
+use super::reason::cause;
 use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
+use super::unread;
+use crate::catalog::{TYPES_UNPRICED, ZONES_ASSUMED};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Amount, CheckStatus, CostBreakdown, CostRow, DemandRow, DiagnosticSeverity, EvictionRow,
-    FARGATE_REASON, Sizing, UnschedulableRow, workload_key,
+    Amount, CheckStatus, CostBreakdown, CostRow, DemandRow, Diagnostic, DiagnosticSeverity,
+    EvictionRow, FARGATE_REASON, Sizing, UnschedulableRow, workload_key,
 };
 
 const PART_COLUMNS: [TableColumn; 4] = [
-    TableColumn::left("by", 6),
+    TableColumn::left("by", 13),
     TableColumn::left("", 44),
     TableColumn::left("nodes", 12),
     TableColumn::left("$/h", 30),
@@ -22,11 +24,11 @@ const PART_COLUMNS: [TableColumn; 4] = [
 /// Writes unschedulable pods, unresolved sources, findings of policies, diagnostics and prices.
 pub(super) fn write(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
     match verbosity {
-        Verbosity::Full => {
+        Verbosity::Everything | Verbosity::Full => {
             unschedulable(page, plan);
-            unresolved(page, plan);
+            unresolved(page, plan, verbosity);
             checks(page, plan);
-            diagnostics(page, plan);
+            diagnostics(page, plan, verbosity);
             sizes(page, plan);
             parts(page, plan);
             prices(page, plan);
@@ -41,46 +43,59 @@ fn unschedulable(page: &mut TextPage, plan: &Plan) {
         return;
     }
     page.title(format!("Unschedulable: {}", count(plan.capacity.pods.unschedulable, "pod")));
+    let mut groups: Vec<Vec<&UnschedulableRow>> = Vec::new();
     for row in rows {
-        write_unschedulable(page, plan, row);
+        match groups.iter_mut().find(|group| has_same_cause(group[0], row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    for group in groups {
+        write_unschedulable(page, plan, &group);
     }
 }
 
-/// Writes the unschedulable pods of a workload, and how many offerings each reason rejected.
-pub(super) fn write_unschedulable(page: &mut TextPage, plan: &Plan, row: &UnschedulableRow) {
-    let UnschedulableRow {
-        workload,
-        origin,
-        pods,
-        offerings,
-        reasons,
-        nearest,
-        eviction,
-        displaces,
-    } = row;
-    let place = origin.as_ref().map_or_else(String::new, |origin| format!("  {origin}"));
-    let demand = plan.capacity.demand.iter().find(|demand| demand.workload == *workload);
-    let needs = demand.map_or_else(String::new, |demand| needs(&demand.requests));
-    page.line([
-        StyledText::new("  ! ", Tone::Warning),
-        plain(format!("{} x{pods}{needs}", workload_key(workload))),
-        StyledText::new(&place, Tone::Faint),
-    ]);
+/// Returns whether pods of two workloads are unschedulable for the same reasons.
+fn has_same_cause(a: &UnschedulableRow, b: &UnschedulableRow) -> bool {
+    let alone = |row: &UnschedulableRow| row.eviction.is_none() && row.displaces.is_empty();
+    let cause = |row: &UnschedulableRow| (row.offerings, row.reasons.clone(), row.nearest.clone());
+    alone(a) && alone(b) && cause(a) == cause(b)
+}
+
+/// Writes the unschedulable pods of workloads that have the same cause, and the cause once: how
+/// many offerings each reason rejected.
+pub(super) fn write_unschedulable(page: &mut TextPage, plan: &Plan, rows: &[&UnschedulableRow]) {
+    let Some(UnschedulableRow { offerings, reasons, nearest, eviction, displaces, .. }) =
+        rows.first()
+    else {
+        return;
+    };
+    for UnschedulableRow { workload, origin, pods, .. } in rows {
+        let place = origin.as_ref().map_or_else(String::new, |origin| format!("  {origin}"));
+        let demand = plan.capacity.demand.iter().find(|demand| demand.workload == *workload);
+        let needs = demand.map_or_else(String::new, |demand| needs(&demand.requests));
+        page.line([
+            StyledText::new("  ! ", Tone::Warning),
+            plain(format!("{} x{pods}{needs}", workload_key(workload))),
+            StyledText::new(&place, Tone::Faint),
+        ]);
+    }
     let (stuck, reasons): (Vec<_>, Vec<_>) =
         reasons.iter().partition(|reason| reason.reason == FARGATE_REASON);
     for reason in &stuck {
         page.text(format!("      no node is planned for them: Fargate {}", reason.detail));
     }
     match (*offerings, stuck.is_empty()) {
-        (0, true) => page.text("      no pool has an offering that fits"),
+        (0, true) if reasons.is_empty() => page.text("      no pool has an offering that fits"),
+        (0, true) => page.text("      no pool has an offering that fits:"),
         (0, false) => {}
         (offerings, _) => page.text(format!("      of {}:", count(offerings, "offering"))),
     }
     for reason in reasons {
-        page.text(format!("        {}", rejection(reason)));
+        page.text(format!("        {}", cause(reason)));
     }
     if let Some(nearest) = nearest {
-        page.text(format!("      nearest: {nearest}"));
+        page.text(format!("      fix: {nearest}"));
     }
     if let Some(EvictionRow { lets_in, evicts }) = eviction {
         let (lets_in, evicts) = (format!("{lets_in} of them"), list(evicts));
@@ -102,16 +117,27 @@ fn needs(requests: &Amount) -> String {
     format!(": needs {}", amount(requests))
 }
 
-fn unresolved(page: &mut TextPage, plan: &Plan) {
-    let rows = &plan.capacity.unresolved;
-    if rows.is_empty() {
-        return;
-    }
-    page.title("Unresolved: the size is not known, and the totals do not include it");
-    for row in rows {
-        page.text(format!("  ? {}  {}: {}", row.object, row.origin, row.reason));
+fn unresolved(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
+    for (code, rows) in unread::by_code(plan) {
+        page.title(format!("Not counted: {} [{code}]", unread::counted(code, rows.len())));
+        page.text(format!("  No node is removed meanwhile. {}", code.remedy()));
+        let all = verbosity == Verbosity::Everything || rows.len() <= UNREAD_SHOWN_MAX + 1;
+        let shown = if all { rows.len() } else { UNREAD_SHOWN_MAX };
+        for row in rows.iter().take(shown) {
+            page.line([
+                StyledText::new("  ? ", Tone::Warning),
+                plain(format!("{}: {}", row.object, unread::reason(plan, row))),
+                StyledText::new(&format!("  {}", row.origin), Tone::Faint),
+            ]);
+        }
+        if rows.len() > shown {
+            page.text(format!("  ? and {} more (listed with -v)", rows.len() - shown));
+        }
     }
 }
+
+/// Most listed sources of one kind.
+const UNREAD_SHOWN_MAX: usize = 10;
 
 fn checks(page: &mut TextPage, plan: &Plan) {
     let rows: Vec<_> =
@@ -128,9 +154,28 @@ fn checks(page: &mut TextPage, plan: &Plan) {
     }
 }
 
-fn diagnostics(page: &mut TextPage, plan: &Plan) {
-    let mut rows: Vec<ProblemLine> =
-        plan.capacity.diagnostics.iter().map(ProblemLine::from).collect();
+/// Returns whether a note comes in nearly every plan, and does not concern this one.
+fn is_standing(diagnostic: &Diagnostic, plan: &Plan) -> bool {
+    let cost = &plan.capacity.cost;
+    diagnostic.severity == DiagnosticSeverity::Note
+        && (diagnostic.message.starts_with(ZONES_ASSUMED)
+            || diagnostic.message.contains(TYPES_UNPRICED) && cost.unpriced == 0)
+}
+
+/// Returns whether unschedulable pods already name the message as their cause.
+fn is_cause(diagnostic: &Diagnostic, plan: &Plan) -> bool {
+    let mut causes = plan.capacity.unschedulable.iter().flat_map(|row| &row.reasons);
+    diagnostic.severity == DiagnosticSeverity::Warning
+        && causes.any(|cause| cause.detail == diagnostic.message)
+}
+
+fn diagnostics(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
+    let all = verbosity == Verbosity::Everything;
+    let shown = plan.capacity.diagnostics.iter();
+    let shown = shown.filter(|diagnostic| {
+        !is_cause(diagnostic, plan) && (all || !is_standing(diagnostic, plan))
+    });
+    let mut rows: Vec<ProblemLine> = shown.map(ProblemLine::from).collect();
     if rows.is_empty() {
         return;
     }
@@ -164,7 +209,7 @@ fn sizes(page: &mut TextPage, plan: &Plan) {
 fn parts(page: &mut TextPage, plan: &Plan) {
     let CostBreakdown { by_pool, by_zone, by_capacity_type, range, committed, .. } =
         &plan.capacity.cost.breakdown;
-    let kinds = [("pool", by_pool), ("zone", by_zone), ("bought", by_capacity_type)];
+    let kinds = [("pool", by_pool), ("zone", by_zone), ("capacity type", by_capacity_type)];
     let several = kinds.into_iter().filter(|(_, rows)| rows.len() > 1);
     let row = |what: &str, row: &CostRow| {
         let CostRow { name, nodes_before, nodes_after, hourly_before, hourly_after } = row;

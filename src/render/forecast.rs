@@ -14,6 +14,10 @@ const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 const UNKNOWN: char = '?';
 /// Most phases in the table; the JSON has all of them.
 const PHASES_SHOWN: usize = 40;
+/// Longest repeated run of phases that is folded.
+const PERIOD_MAX: usize = 6;
+/// Fewest occurrences of a run that are folded.
+const REPEATS_MIN: usize = 3;
 /// Most events below the table.
 const EVENTS_SHOWN: usize = 10;
 /// Most reasons and types in one cell.
@@ -26,7 +30,7 @@ const COLUMNS: [TableColumn; 7] = [
     TableColumn::right("nodes"),
     TableColumn::left("types", 28),
     TableColumn::right("price"),
-    TableColumn::left("because", 60),
+    TableColumn::last("because"),
 ];
 
 /// Returns the forecast as text.
@@ -48,10 +52,10 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
     let least = phases.iter().map(|phase| phase.nodes).min().unwrap_or(0);
     page.text(format!("  nodes {}  {least} to {most}", line(forecast, most)));
     page.gap();
-    let rows: Vec<Vec<StyledText>> = phases.iter().take(PHASES_SHOWN).map(cells).collect();
+    let (rows, covered) = folded_rows(phases);
     page.table(&COLUMNS, &rows);
-    if phases.len() > PHASES_SHOWN {
-        let more = phases.len() - PHASES_SHOWN;
+    if phases.len() > covered {
+        let more = phases.len() - covered;
         page.text(format!("  and {more} more phases: --format json has all of them"));
     }
     write_limitations(&mut page, forecast);
@@ -66,6 +70,58 @@ pub fn forecast_text(forecast: &Forecast, style: &TextStyle) -> String {
         dollars(*total, 2)
     ));
     page.finish()
+}
+
+/// Returns the rows of the table, with repeated runs of phases folded, and the number of phases
+/// that they cover.
+fn folded_rows(phases: &[Phase]) -> (Vec<Vec<StyledText>>, usize) {
+    let mut rows = Vec::new();
+    let mut at = 0;
+    while at < phases.len() && rows.len() < PHASES_SHOWN {
+        let rest = &phases[at..];
+        let run = (1..=PERIOD_MAX).find_map(|period| {
+            let times = repetitions(rest, period);
+            (times >= REPEATS_MIN).then_some((period, times))
+        });
+        let Some((period, times)) = run else {
+            rows.push(cells(&rest[0]));
+            at += 1;
+            continue;
+        };
+        rows.extend(rest[..period].iter().map(cells));
+        let end = rest[period * times - 1].to;
+        let which = if period == 1 { "row".to_owned() } else { format!("{period} rows") };
+        let mut fold = vec![plain("…")];
+        fold.extend((2..COLUMNS.len()).map(|_| plain("")));
+        let again = count(u32::try_from(times - 1).unwrap_or(u32::MAX), "time");
+        let verb = if period == 1 { "repeats" } else { "repeat" };
+        fold.push(plain(format!("the {which} above {verb} {again}, until {end}")));
+        rows.push(fold);
+        at += period * times;
+    }
+    (rows, at)
+}
+
+/// Returns how often the first `period` phases occur in a row.
+fn repetitions(phases: &[Phase], period: usize) -> usize {
+    let Some(first) = phases.get(..period) else { return 0 };
+    let is_same = |run: &&[Phase]| {
+        run.len() == period && run.iter().zip(first).all(|(a, b)| is_repetition(a, b))
+    };
+    phases.chunks(period).take_while(is_same).count()
+}
+
+/// Returns whether two phases differ only in their time.
+fn is_repetition(a: &Phase, b: &Phase) -> bool {
+    let length = |phase: &Phase| phase.to.duration_since(phase.from);
+    let because = |phase: &Phase| -> Vec<String> {
+        phase.because.iter().map(|event| format!("{}: {}", event.object, event.what)).collect()
+    };
+    length(a) == length(b)
+        && (a.pods, a.unschedulable, a.nodes, a.hourly)
+            == (b.pods, b.unschedulable, b.nodes, b.hourly)
+        && a.types == b.types
+        && because(a) == because(b)
 }
 
 fn cells(phase: &Phase) -> Vec<StyledText> {
@@ -158,6 +214,31 @@ mod tests {
         let drawn: String = [0, 1, 4, 5, 8].iter().map(|nodes| height(*nodes, 8)).collect();
         assert_eq!(drawn, " ▁▄▅█");
         assert_eq!(height(3, 0), ' ');
+    }
+
+    #[test]
+    fn repeated_phases_are_folded() {
+        let start: Timestamp = "2026-11-01T00:00:00Z".parse().expect("a time");
+        let hour =
+            |n: i64| start.checked_add(SignedDuration::from_hours(n)).expect("a time in range");
+        let phase = |n: i64| Phase {
+            from: hour(n),
+            to: hour(n + 1),
+            pods: if n % 2 == 0 { 4 } else { 9 },
+            unschedulable: 0,
+            nodes: 2,
+            types: [].into(),
+            cpu_milli: 4_000,
+            memory_bytes: 0,
+            hourly: MicroUsd(1_000_000),
+            cost: MicroUsd(1_000_000),
+            because: Vec::new(),
+        };
+        let mut phases: Vec<Phase> = (0..50).map(phase).collect();
+        let (rows, covered) = folded_rows(&phases);
+        assert_eq!((rows.len(), covered), (3, 50), "two rows and the number of repetitions");
+        phases[2].pods = 1;
+        assert_eq!(folded_rows(&phases[..5]).0.len(), 5, "nothing repeats three times");
     }
 
     #[test]

@@ -122,7 +122,8 @@ fn pods(plan: &Plan) -> Vec<StyledText> {
     add(moved, "moved", Tone::Plain);
     add(fargate, "on Fargate", Tone::Plain);
     add(unschedulable, "unschedulable", Tone::Warning);
-    add(unresolved, "unresolved", Tone::Warning);
+    let sources = if unresolved == 1 { "source not counted" } else { "sources not counted" };
+    add(unresolved, sources, Tone::Warning);
     items
 }
 
@@ -226,6 +227,7 @@ pub(super) fn limitations(plan: &Plan) -> Vec<String> {
             }
         }
     }
+    lines.extend(super::unread::sentences(plan));
     if !plan.complete {
         lines.push(
             "This plan covers a part only (--target, --exclude, or the scope of the controller)."
@@ -237,7 +239,10 @@ pub(super) fn limitations(plan: &Plan) -> Vec<String> {
     if !denied.is_empty() {
         lines.push(format!("Denied by policy: {}", denied.join(", ")));
     } else if !plan.applyable && !plan.errored && has_changes(plan) {
-        lines.push("This plan cannot be applied: its world cannot change.".to_owned());
+        lines.push(format!(
+            "Preview: world {} cannot change, so this plan cannot be applied. Use --world live to plan against your cluster.",
+            plan.capacity.base.world.name
+        ));
     }
     lines
 }

@@ -14,8 +14,8 @@ use crate::plan::Plan;
 use crate::render::text_page::Verbosity;
 pub use escape::{code, prose};
 use sections::{
-    caution, changes, comparison, cost, details, effect, footer, policies, problems, removals,
-    title, unschedulable,
+    caution, changes, comparison, cost, details, effect, footer, not_counted, policies, problems,
+    removals, title, unschedulable,
 };
 
 /// Most characters of a comment. GitHub allows 65,536, and the wrapping comment needs some.
@@ -55,6 +55,7 @@ pub fn markdown(plan: &Plan, style: MarkdownStyle) -> String {
     text.add(&removals(&rows, budget / 2));
     text.add(&unschedulable(plan, (budget / 10).min(text.left / 3)));
     text.add(&changes(&rows, text.left / 2));
+    text.add(&not_counted(plan, text.left / 4));
     text.add(&cost(plan, text.left / 3));
     text.add(&problems(plan, text.left / 3));
     text.add(&details(plan, &rows, text.left));

@@ -166,6 +166,13 @@ pub(super) fn rejection(rejection: &Rejection) -> String {
     }
 }
 
+/// Returns a cause of unschedulable pods: its count, code and detail.
+pub(super) fn cause(rejection: &Rejection) -> String {
+    let Rejection { reason, detail, count } = rejection;
+    let count = if *count == 0 { String::new() } else { format!("{count} ") };
+    format!("{count}[{reason}] {detail}").trim_end().to_owned()
+}
+
 /// Returns the source of a replica count.
 pub(super) fn decider(decider: &Decider) -> String {
     match decider {

@@ -1,61 +1,59 @@
 //! The table of rows: one line for each changed node, and for a few blocked and unchanged ones.
 
-use super::amount::dollars;
+use super::amount::{count as amount_of, dollars};
 use super::reason::reason;
 use super::row::{PlanRow, Symbol, count};
-use super::text_page::{StyledText, TableColumn, TextPage, Tone, plain};
+use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
 use crate::plan::wire::{GroupSize, NodeState, ResourceKind};
 
-/// Most listed unchanged rows; more of them are only counted.
-const UNCHANGED_SHOWN_MAX: u32 = 5;
 /// Most listed blocked rows; more of them are only counted.
 const BLOCKED_SHOWN_MAX: u32 = 20;
 
 const COLUMNS: [TableColumn; 8] = [
     TableColumn::left("", 3),
-    TableColumn::left("node", 44),
+    TableColumn::left("node", 64),
     TableColumn::left("type", 28),
     TableColumn::left("zone", 26),
-    TableColumn::left("bought", 20),
+    TableColumn::left("capacity", 24),
     TableColumn::right("pods"),
     TableColumn::right("$/h"),
-    TableColumn::left("why", 0),
+    TableColumn::last("why"),
 ];
 
-/// Writes the legend and the table.
-pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>]) {
-    let used: Vec<Symbol> = Symbol::ALL.into_iter().filter(|s| count(rows, *s) > 0).collect();
-    let shown: Vec<Vec<StyledText>> =
-        rows.iter().filter(|row| is_shown(rows, row)).map(cells).collect();
-    if shown.is_empty() {
-        return;
-    }
-    page.gap();
-    let legend =
-        used.iter().map(|s| StyledText::new(&format!("{} {}", s.as_str(), s.meaning()), s.tone()));
-    page.items(0, std::iter::once(plain("Symbols:")).chain(legend).collect());
-    page.gap();
-    page.table(&COLUMNS, &shown);
-    for (symbol, most) in
-        [(Symbol::Blocked, BLOCKED_SHOWN_MAX), (Symbol::Keep, UNCHANGED_SHOWN_MAX)]
-    {
-        let n = count(rows, symbol);
-        if n > most {
-            let text = format!("  {} {n} {} nodes are not listed", symbol.as_str(), symbol.verb());
-            page.line([StyledText::new(&text, Tone::Faint)]);
-        }
-    }
-}
-
-fn is_shown(rows: &[PlanRow<'_>], row: &PlanRow<'_>) -> bool {
-    match row.symbol {
-        Symbol::Keep => count(rows, Symbol::Keep) <= UNCHANGED_SHOWN_MAX,
-        Symbol::Blocked => count(rows, Symbol::Blocked) <= BLOCKED_SHOWN_MAX,
+/// Writes the legend and the table. Unchanged nodes are only counted, except at
+/// [`Verbosity::Everything`].
+pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], verbosity: Verbosity) {
+    let all = verbosity == Verbosity::Everything;
+    let is_folded = |symbol: Symbol| match symbol {
+        Symbol::Keep => !all,
+        Symbol::Blocked => !all && count(rows, Symbol::Blocked) > BLOCKED_SHOWN_MAX,
         Symbol::Terminate
         | Symbol::TerminateFirst
         | Symbol::LaunchFirst
         | Symbol::Update
-        | Symbol::Launch => true,
+        | Symbol::Launch => false,
+    };
+    let used = Symbol::ALL.into_iter().filter(|symbol| count(rows, *symbol) > 0);
+    let (folded, listed): (Vec<Symbol>, Vec<Symbol>) = used.partition(|symbol| is_folded(*symbol));
+    let shown: Vec<Vec<StyledText>> =
+        rows.iter().filter(|row| !is_folded(row.symbol)).map(cells).collect();
+    if !shown.is_empty() {
+        page.gap();
+        let legend = listed.iter();
+        let legend =
+            legend.map(|s| StyledText::new(&format!("{} {}", s.as_str(), s.meaning()), s.tone()));
+        page.items(0, std::iter::once(plain("Symbols:")).chain(legend).collect());
+        page.gap();
+        page.table(&COLUMNS, &shown);
+    } else if !folded.is_empty() {
+        page.gap();
+    }
+    for symbol in folded {
+        let mut of_symbol = rows.iter().filter(|row| row.symbol == symbol);
+        let noun = if of_symbol.any(is_group) { "row" } else { "node" };
+        let nodes = amount_of(count(rows, symbol), noun);
+        let text = format!("  {}  {nodes} {} (listed with -v)", symbol.as_str(), symbol.verb());
+        page.line([StyledText::new(&text, Tone::Faint)]);
     }
 }
 

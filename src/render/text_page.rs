@@ -17,28 +17,54 @@ use crate::plan::canonical::is_terminal_control;
 pub struct TextStyle {
     /// True to write ANSI colors.
     pub color: bool,
-    /// Columns of the terminal. Tables shorten their last column to fit; sentences are not cut.
+    /// Columns of a line.
     pub width: usize,
+    /// Treatment of lines that are longer than `width`.
+    pub breaks: LineBreaks,
     /// The amount of detail.
     pub verbosity: Verbosity,
 }
 
 impl Default for TextStyle {
     fn default() -> Self {
-        Self { color: false, width: DEFAULT_WIDTH, verbosity: Verbosity::Full }
+        Self {
+            color: false,
+            width: DEFAULT_WIDTH,
+            breaks: LineBreaks::default(),
+            verbosity: Verbosity::Full,
+        }
     }
+}
+
+/// The treatment of long lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LineBreaks {
+    /// A sentence and a table row stay on one line each, for files, pipes and `grep`.
+    #[default]
+    Keep,
+    /// Lines wrap at the width, for terminals.
+    Wrap,
 }
 
 /// The amount of detail of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verbosity {
-    /// Everything.
+    /// Everything, with each unchanged node and the notes that nearly every plan has.
+    Everything,
+    /// Changes with their details, and findings.
     #[default]
     Full,
     /// Header and table.
     Concise,
     /// Header only.
     Summary,
+}
+
+impl Verbosity {
+    /// Returns whether changes have their details.
+    pub(super) fn has_details(self) -> bool {
+        matches!(self, Self::Everything | Self::Full)
+    }
 }
 
 /// Default width in columns.
@@ -150,6 +176,50 @@ impl StyledText {
     fn shortened(&self, width: usize) -> Self {
         Self { text: shorten(&self.text, width).into_owned(), tone: self.tone }
     }
+
+    /// Splits the text at spaces into lines of at most `width` columns. Only a longer word is
+    /// split itself.
+    fn wrapped(&self, width: usize) -> Vec<Self> {
+        let line = |text: String| Self { text, tone: self.tone };
+        let mut lines = vec![String::new()];
+        for word in words(&self.text) {
+            for part in pieces(word, width) {
+                let used = lines.last().map_or(0, |line| line.width());
+                if used > 0 && used + part.trim_end().width() > width {
+                    lines.push(String::new());
+                }
+                if let Some(last) = lines.last_mut() {
+                    last.push_str(part);
+                }
+            }
+        }
+        lines.into_iter().map(|text| line(text.trim_end().to_owned())).collect()
+    }
+}
+
+/// Returns the words of a text, each with the spaces behind it.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive(' ')
+}
+
+/// Splits a word that is wider than `width` into parts of that width.
+fn pieces(word: &str, width: usize) -> Vec<&str> {
+    let (mut parts, mut rest) = (Vec::new(), word);
+    while rest.trim_end().width() > width.max(1) {
+        let mut used = 0;
+        let fits = |c: char| {
+            used += c.width().unwrap_or(0);
+            used <= width.max(2)
+        };
+        let chars = rest.chars().map(|c| (c, c.len_utf8()));
+        let mut fits = fits;
+        let end: usize = chars.take_while(|(c, _)| fits(*c)).map(|(_, length)| length).sum();
+        let (part, after) = rest.split_at(end.max(1).min(rest.len()));
+        parts.push(part);
+        rest = after;
+    }
+    parts.push(rest);
+    parts
 }
 
 /// Returns a span in the plain tone.
@@ -162,17 +232,51 @@ pub(super) fn plain(text: impl AsRef<str>) -> StyledText {
 pub(super) struct TextPage {
     color: bool,
     width: usize,
+    breaks: LineBreaks,
     out: String,
 }
 
 impl TextPage {
     pub(super) fn new(style: &TextStyle) -> Self {
-        Self { color: style.color, width: style.width, out: String::new() }
+        let TextStyle { color, width, breaks, verbosity: _ } = *style;
+        Self { color, width, breaks, out: String::new() }
     }
 
-    /// Writes one line.
+    /// Writes one line. On a terminal, a longer one continues below, further to the right.
     pub(super) fn line(&mut self, spans: impl IntoIterator<Item = StyledText>) {
+        let spans: Vec<StyledText> = spans.into_iter().collect();
+        let indent = spans.iter().flat_map(|span| span.text.chars());
+        let indent = indent.take_while(|c| *c == ' ').count();
+        self.hanging(indent + HANGING_INDENT, spans);
+    }
+
+    /// Writes one line whose continuation on a terminal starts at column `hang`.
+    pub(super) fn hanging(&mut self, hang: usize, spans: Vec<StyledText>) {
+        let total: usize = spans.iter().map(StyledText::width).sum();
+        if self.breaks == LineBreaks::Keep || total <= self.width {
+            return self.write(spans);
+        }
+        let hang = hang.min(self.width / 2);
+        let (mut line, mut used, mut is_first) = (Vec::new(), 0, true);
         for StyledText { text, tone } in spans {
+            for word in words(&text) {
+                for part in pieces(word, self.width.saturating_sub(hang)) {
+                    let start = if is_first { 0 } else { hang };
+                    if used > start && used + part.trim_end().width() > self.width {
+                        self.write(std::mem::take(&mut line));
+                        line.push(plain(" ".repeat(hang)));
+                        (used, is_first) = (hang, false);
+                    }
+                    used += part.width();
+                    line.push(StyledText { text: part.to_owned(), tone });
+                }
+            }
+        }
+        self.write(line);
+    }
+
+    fn write(&mut self, spans: Vec<StyledText>) {
+        for StyledText { text, tone } in joined(spans) {
             let style = if self.color { tone.style() } else { Style::new() };
             // Writing to a string cannot fail.
             let _ = write!(self.out, "{style}{text}{style:#}");
@@ -219,43 +323,85 @@ impl TextPage {
         self.line(line);
     }
 
-    /// Writes a table. The last column takes the remaining width, at least `LAST_MIN`.
+    /// Writes a table. On a terminal, cells wrap within their columns, so that every row fits the
+    /// width. If the other columns leave too little, the last one goes below its row.
     pub(super) fn table(&mut self, columns: &[TableColumn], rows: &[Vec<StyledText>]) {
-        let widths = widths(columns, rows);
-        let before: usize = widths.iter().rev().skip(1).map(|width| width + GUTTER).sum();
-        let last = self.width.saturating_sub(INDENT + before).max(LAST_MIN);
+        let layout = self.layout(columns, rows);
         if columns.iter().any(|column| !column.title.is_empty()) {
             let titles = columns.iter().map(|column| StyledText::new(column.title, Tone::Faint));
-            self.row(columns, &widths, last, &titles.collect::<Vec<_>>());
+            self.row(columns, &layout, &titles.collect::<Vec<_>>());
         }
         for row in rows {
-            self.row(columns, &widths, last, row);
+            self.row(columns, &layout, row);
         }
     }
 
-    fn row(
-        &mut self,
-        columns: &[TableColumn],
-        widths: &[usize],
-        last: usize,
-        cells: &[StyledText],
-    ) {
-        let mut spans = vec![plain(" ".repeat(INDENT))];
-        for (index, cell) in cells.iter().enumerate() {
-            if index + 1 == columns.len() {
-                let whole = columns[index].max_width == UNBOUNDED;
-                spans.push(if whole { cell.clone() } else { cell.shortened(last) });
-                break;
+    fn layout(&self, columns: &[TableColumn], rows: &[Vec<StyledText>]) -> TableLayout {
+        let mut widths = natural_widths(columns, rows);
+        if self.breaks == LineBreaks::Keep {
+            for (width, column) in widths.iter_mut().zip(columns) {
+                *width = (*width).min(column.max_width);
             }
-            let cell = cell.shortened(widths[index]);
-            let pad = plain(" ".repeat(widths[index] - cell.width().min(widths[index])));
-            let gutter = plain(" ".repeat(GUTTER));
-            match columns[index].alignment {
-                Alignment::Left => spans.extend([cell, pad, gutter]),
-                Alignment::Right => spans.extend([pad, cell, gutter]),
+            return TableLayout { widths, last: LastColumn::OneLine };
+        }
+        let last_natural = widths.pop().unwrap_or(0);
+        let before = |widths: &[usize]| INDENT + widths.iter().map(|w| w + GUTTER).sum::<usize>();
+        let left = self.width.saturating_sub(before(&widths));
+        let last = if last_natural <= left || left >= LAST_MIN {
+            LastColumn::Beside
+        } else {
+            LastColumn::Below
+        };
+        while before(&widths).saturating_sub(GUTTER) > self.width {
+            let widest = widths.iter().enumerate().max_by_key(|(_, width)| **width);
+            match widest {
+                Some((at, width)) if *width > CELL_MIN => widths[at] -= 1,
+                _ => break,
             }
         }
-        self.line(spans);
+        widths.push(match last {
+            LastColumn::Beside => left,
+            _ => self.width.saturating_sub(BELOW_INDENT).max(CELL_MIN),
+        });
+        TableLayout { widths, last }
+    }
+
+    fn row(&mut self, columns: &[TableColumn], layout: &TableLayout, cells: &[StyledText]) {
+        let TableLayout { widths, last } = layout;
+        let end = columns.len().saturating_sub(1);
+        let lines_of = |(index, cell): (usize, &StyledText)| match last {
+            LastColumn::OneLine if index == end => vec![cell.clone()],
+            LastColumn::OneLine => vec![cell.shortened(widths[index])],
+            _ => {
+                cell.shortened(widths[index].saturating_mul(CELL_LINES_MAX)).wrapped(widths[index])
+            }
+        };
+        let mut cells: Vec<Vec<StyledText>> = cells.iter().enumerate().map(lines_of).collect();
+        let below = match last {
+            LastColumn::Below => cells.pop().unwrap_or_default(),
+            LastColumn::Beside | LastColumn::OneLine => Vec::new(),
+        };
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+        for line in 0..height {
+            let mut spans = vec![plain(" ".repeat(INDENT))];
+            for (index, cell) in cells.iter().enumerate() {
+                let cell = cell.get(line).cloned().unwrap_or_else(|| plain(""));
+                if index == end {
+                    spans.push(cell);
+                    break;
+                }
+                let pad = plain(" ".repeat(widths[index].saturating_sub(cell.width())));
+                let gutter = plain(" ".repeat(GUTTER));
+                match columns[index].alignment {
+                    Alignment::Left => spans.extend([cell, pad, gutter]),
+                    Alignment::Right => spans.extend([pad, cell, gutter]),
+                }
+            }
+            self.write(spans);
+        }
+        for text in below.into_iter().filter(|text| !text.text.is_empty()) {
+            self.write(vec![plain(" ".repeat(BELOW_INDENT)), text]);
+        }
     }
 
     /// Returns the text.
@@ -264,23 +410,56 @@ impl TextPage {
     }
 }
 
+/// Joins neighbors of the same tone, so that a line has few color codes.
+fn joined(spans: Vec<StyledText>) -> Vec<StyledText> {
+    let mut line: Vec<StyledText> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match line.last_mut() {
+            Some(last) if last.tone == span.tone => last.text.push_str(&span.text),
+            _ => line.push(span),
+        }
+    }
+    line
+}
+
+/// Additional spaces before the continuation of a line.
+const HANGING_INDENT: usize = 4;
 /// Spaces before each row of a table.
 const INDENT: usize = 2;
 /// Spaces between columns.
 const GUTTER: usize = 2;
-/// Minimum width of the last column.
-const LAST_MIN: usize = 24;
+/// Width that the last column needs to stand beside the others.
+const LAST_MIN: usize = 32;
+/// Spaces before the last column if it stands below its row.
+const BELOW_INDENT: usize = 7;
+/// Least width of a column that shrinks.
+const CELL_MIN: usize = 8;
+/// Most lines of a cell; names from outside may be longer.
+const CELL_LINES_MAX: usize = 8;
 
-fn widths(columns: &[TableColumn], rows: &[Vec<StyledText>]) -> Vec<usize> {
+/// The width of each column, and the place of the last one.
+struct TableLayout {
+    widths: Vec<usize>,
+    last: LastColumn,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum LastColumn {
+    /// Whole, however long it is.
+    OneLine,
+    /// In its column, wrapped.
+    Beside,
+    /// On lines of its own below the row.
+    Below,
+}
+
+fn natural_widths(columns: &[TableColumn], rows: &[Vec<StyledText>]) -> Vec<usize> {
     let width_of = |(index, column): (usize, &TableColumn)| {
         let cells = rows.iter().filter_map(|row| row.get(index)).map(StyledText::width);
-        cells.chain([column.title.width()]).max().unwrap_or(0).min(column.max_width)
+        cells.chain([column.title.width()]).max().unwrap_or(0)
     };
     columns.iter().enumerate().map(width_of).collect()
 }
-
-/// The width of a last column that is never shortened.
-const UNBOUNDED: usize = usize::MAX;
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
@@ -297,14 +476,15 @@ enum Alignment {
 }
 
 impl TableColumn {
-    /// Returns a left-aligned column of at most `max_width` columns.
+    /// Returns a left-aligned column. Its cells are shortened to `max_width` where lines do not
+    /// wrap.
     pub(super) const fn left(title: &'static str, max_width: usize) -> Self {
         Self { title, alignment: Alignment::Left, max_width }
     }
 
-    /// Returns a last column that is never shortened, even if its lines wrap.
-    pub(super) const fn whole(title: &'static str) -> Self {
-        Self { title, alignment: Alignment::Left, max_width: UNBOUNDED }
+    /// Returns a last column, whose cells are never shortened.
+    pub(super) const fn last(title: &'static str) -> Self {
+        Self::left(title, usize::MAX)
     }
 
     /// Returns a right-aligned column of numbers.
@@ -358,23 +538,67 @@ mod tests {
         assert!(render(true).contains("\u{1b}[32m"));
     }
 
-    #[test]
-    fn table_shortens_its_last_column() {
-        let mut page = TextPage::new(&TextStyle { width: 40, ..TextStyle::default() });
-        let columns =
-            [TableColumn::left("name", 8), TableColumn::right("n"), TableColumn::left("why", 0)];
+    const COLUMNS: [TableColumn; 3] =
+        [TableColumn::left("name", 12), TableColumn::right("n"), TableColumn::last("why")];
+
+    fn table(style: TextStyle) -> String {
+        let mut page = TextPage::new(&style);
         let row = |name: &str, n: &str, why: &str| vec![plain(name), plain(n), plain(why)];
-        page.table(
-            &columns,
-            &[
-                row("a-very-long-name", "7", "because of the reason"),
-                row("b", "12", &"x".repeat(99)),
-            ],
-        );
+        let why = "because three pods of the workload have no room";
+        page.table(&COLUMNS, &[row("a-very-long-name", "7", why), row("b", "12", "short")]);
+        page.finish()
+    }
+
+    fn terminal(width: usize) -> TextStyle {
+        TextStyle { width, breaks: LineBreaks::Wrap, ..TextStyle::default() }
+    }
+
+    #[test]
+    fn rows_of_files_stay_on_one_line() {
         assert_eq!(
-            page.finish(),
-            "  name       n  why\n  a-very-…   7  because of the reason\n  b         12  xxxxxxxxxxxxxxxxxxxxxxx…\n"
+            table(TextStyle { width: 20, ..TextStyle::default() }),
+            "  name           n  why\n  a-very-long…   7  because three pods of the workload have no room\n  b             12  short\n"
         );
+    }
+
+    #[test]
+    fn terminal_rows_wrap_their_last_cell() {
+        assert_eq!(
+            table(terminal(60)),
+            "  name               n  why\n  a-very-long-name   7  because three pods of the workload\n                        have no room\n  b                 12  short\n"
+        );
+    }
+
+    #[test]
+    fn last_cell_goes_below_if_there_is_no_room() {
+        assert_eq!(
+            table(terminal(40)),
+            "  name               n\n       why\n  a-very-long-name   7\n       because three pods of the\n       workload have no room\n  b                 12\n       short\n"
+        );
+    }
+
+    #[test]
+    fn no_terminal_line_exceeds_the_width() {
+        for width in [20, 40, 80, 120, 200] {
+            let mut page = TextPage::new(&terminal(width));
+            let long = "x".repeat(500);
+            page.table(&COLUMNS, &[vec![plain(&long), plain("1"), plain(&long)]]);
+            page.text(format!("  note: {}{long}", "some words ".repeat(30)));
+            let text = page.finish();
+            assert!(text.lines().all(|line| line.width() <= width), "{width}: {text}");
+        }
+    }
+
+    #[test]
+    fn sentences_wrap_on_terminals_only() {
+        let write = |style: TextStyle| {
+            let mut page = TextPage::new(&style);
+            page.text("  note: seven words that need two lines");
+            page.finish()
+        };
+        let whole = "  note: seven words that need two lines\n";
+        assert_eq!(write(TextStyle { width: 24, ..TextStyle::default() }), whole);
+        assert_eq!(write(terminal(24)), "  note: seven words that\n      need two lines\n");
     }
 
     #[test]

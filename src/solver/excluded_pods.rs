@@ -3,6 +3,7 @@
 
 use super::Input;
 use crate::demand::{PodGroup, PodVolume, Unsupported};
+use crate::model::code::Code;
 use crate::model::pod::PodSpec;
 use crate::model::reason::Rejection;
 
@@ -20,10 +21,10 @@ pub(super) fn exclusion_reason(
         Unsupported::Volumes => {
             let waits = group.shape.volumes.iter().find_map(PodVolume::problem_text);
             let why = || "the location of its volumes is unknown".to_owned();
-            ("volume-not-ready", waits.unwrap_or_else(why), None)
+            (Code::VolumeNotReady, waits.unwrap_or_else(why), None)
         }
         Unsupported::OtherScheduler => (
-            "other-scheduler",
+            Code::OtherScheduler,
             format!(
                 "{} schedules the pod, and only default-scheduler is simulated",
                 spec.scheduler_name.as_deref().unwrap_or("another scheduler")
@@ -31,12 +32,12 @@ pub(super) fn exclusion_reason(
             Some("remove schedulerName, or declare its nodes in a separate pool"),
         ),
         Unsupported::SchedulingGates => (
-            "gated",
+            Code::Gated,
             format!("the pod waits for its scheduling gates: {}", list(&spec.scheduling_gates)),
             Some("remove the gates: until they are gone the pod needs no node"),
         ),
         Unsupported::ResourceClaims => (
-            "resource-claims",
+            Code::ResourceClaims,
             format!(
                 "the pod claims devices ({}), and the nodes that have them are not predicted",
                 list(&spec.resource_claims)
@@ -51,13 +52,13 @@ pub(super) fn exclusion_reason(
                 "which does not exist, and new nodes get other names"
             };
             (
-                "names-its-node",
+                Code::NamesItsNode,
                 format!("the pod names node {name}, {why}"),
                 Some("remove nodeName, and select nodes by labels"),
             )
         }
     };
-    let rejection = Rejection { reason: reason.to_owned(), detail, count: offerings };
+    let rejection = Rejection { reason: reason.to_string(), detail, count: offerings };
     (rejection, nearest.map(str::to_owned))
 }
 

@@ -67,7 +67,7 @@ impl<'a> NodeTemplate<'a> {
     /// Returns the template of `pool`, or the reason why the pool cannot launch nodes.
     pub(super) fn new(pool: &'a Pool, supply: &'a OfferInput<'a>) -> Result<Self, PoolRefusal> {
         let class = pool.node_class.as_ref().and_then(|n| supply.desired.node_classes.get(n));
-        let class = class.ok_or(PoolRefusal::NoNodeClass)?;
+        let class = class.ok_or_else(|| PoolRefusal::without_node_class(pool))?;
         let unreadable = |what: String, field: &Option<String>| {
             field.as_ref().map(|field| PoolRefusal::Unreadable { what, field: field.clone() })
         };

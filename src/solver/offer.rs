@@ -27,7 +27,7 @@ use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
 use crate::demand::{Daemon, PodShape};
 use crate::model::desired::{Desired, Pool};
-use crate::model::ids::{LabelValue, Labels, PoolName, ReservationId};
+use crate::model::ids::{LabelValue, Labels, Origin, PoolName, ReservationId};
 use crate::model::observed::Observed;
 use crate::model::pod::{Taint, Toleration, untolerated};
 use crate::model::reason::Relaxed;
@@ -70,7 +70,12 @@ impl Offer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolRefusal {
     /// It names a node class that is not declared.
-    NoNodeClass,
+    NoNodeClass {
+        /// Pool and node class with their kinds, and the place of the pool.
+        what: String,
+        /// Correction.
+        remedy: String,
+    },
     /// A part of the pool or of its node class could not be read.
     Unreadable {
         /// Object, such as `NodePool` or `EC2NodeClass default`.
@@ -84,11 +89,47 @@ pub enum PoolRefusal {
         why: String,
     },
     /// No offering satisfies its requirements.
-    NoOffering,
+    NoOffering {
+        /// Pool with its kind.
+        pool: String,
+        /// Requirement that no offering satisfies; `None` if only all of them together exclude
+        /// each offering.
+        cause: Option<String>,
+        /// File and line of the pool.
+        origin: Origin,
+    },
     /// No offering that satisfies its requirements is available now.
     Withheld(WithheldReason),
     /// Pods request more combinations of open labels than offers are made for.
     TooManyLabels,
+}
+
+impl PoolRefusal {
+    pub(super) fn without_node_class(pool: &Pool) -> Self {
+        let Pool { name, origin, generation, node_class, .. } = pool;
+        let class = match node_class {
+            Some(class) => format!("uses {} `{class}`", generation.class_kind()),
+            None => format!("names no {}", generation.class_kind()),
+        };
+        let rest = if node_class.is_some() { ", which is not in this repository" } else { "" };
+        let pool = format!("{} {name}", generation.pool_kind());
+        let remedy = match node_class {
+            Some(class) => format!(
+                "add {} `{class}`, or correct the reference of {pool} ({origin})",
+                generation.class_kind()
+            ),
+            None => format!("name a node class in {pool} ({origin})"),
+        };
+        Self::NoNodeClass { what: format!("{pool} {class}{rest} ({origin})"), remedy }
+    }
+
+    fn without_offering(pool: &Pool, catalog: &Catalog) -> Self {
+        Self::NoOffering {
+            pool: format!("{} {}", pool.generation.pool_kind(), pool.name),
+            cause: catalog.unmet_requirement(pool),
+            origin: pool.origin.clone(),
+        }
+    }
 }
 
 /// Reason why an offer is not available.
@@ -182,7 +223,7 @@ impl Offers {
                 &shapes,
                 &mut stock,
             );
-            offers.add(pool, stock);
+            offers.add(pool, stock, supply.catalog);
         }
         offers.list.sort_by(|a, b| preference_key(a).cmp(&preference_key(b)));
         offers
@@ -195,13 +236,16 @@ impl Offers {
         self.list.iter_mut().chain(fixed).chain(withheld).chain(&mut self.unpriced)
     }
 
-    fn add(&mut self, pool: &Pool, mut stock: PoolOffers) {
+    fn add(&mut self, pool: &Pool, mut stock: PoolOffers, catalog: &Catalog) {
         if stock.is_truncated {
             self.refusals.insert(pool.name.clone(), PoolRefusal::TooManyLabels);
         }
         if stock.offers.is_empty() {
             let why = stock.withheld.iter().map(|(_, why)| why).min();
-            let refusal = why.map_or(PoolRefusal::NoOffering, |w| PoolRefusal::Withheld(w.clone()));
+            let refusal = why.map_or_else(
+                || PoolRefusal::without_offering(pool, catalog),
+                |why| PoolRefusal::Withheld(why.clone()),
+            );
             self.refusals.insert(pool.name.clone(), refusal);
         }
         self.withheld.append(&mut stock.withheld);

@@ -17,6 +17,7 @@ use super::rescue::RescueContext;
 use super::target_fleet::{Contention, UnschedulablePods};
 use super::{Input, auto_scaling_groups};
 use crate::demand::{PodGroup, PodShape, PodVolume};
+use crate::model::code::Code;
 use crate::model::desired::PoolLimits;
 use crate::model::ids::{Labels, PoolName, ReservationId};
 use crate::model::pod::{Taint, untolerated};
@@ -220,18 +221,18 @@ impl UnschedulableReport<'_> {
         let pool = &offer.node.pool;
         match obstacle {
             OfferObstacle::Taint(taint) => (
-                "taint".to_owned(),
+                Code::Taint.to_string(),
                 format!("pool {pool} has taint {taint}, which the pod does not tolerate"),
             ),
             OfferObstacle::Label { key, asked } if key == key::ZONE => {
-                ("wrong-zone".to_owned(), format!("the pod asks for zone {asked}"))
+                (Code::WrongZone.to_string(), format!("the pod asks for zone {asked}"))
             }
             OfferObstacle::Label { key, asked } => (
-                "wrong-label".to_owned(),
+                Code::WrongLabel.to_string(),
                 format!("the pod asks for {key} {asked}; pool {pool} does not make such nodes"),
             ),
-            OfferObstacle::Volume { place } => ("volume-elsewhere".to_owned(), place.clone()),
-            OfferObstacle::NoTerm => ("wrong-label".to_owned(), no_term_message(shape)),
+            OfferObstacle::Volume { place } => (Code::VolumeElsewhere.to_string(), place.clone()),
+            OfferObstacle::NoTerm => (Code::WrongLabel.to_string(), no_term_message(shape)),
             OfferObstacle::TooSmall { resource } => {
                 let largest = largest.get(pool).map_or(0, |room| amount(room, resource));
                 let asked = format_amount(resource, amount(&shape.requests, resource));
@@ -239,29 +240,30 @@ impl UnschedulableReport<'_> {
                     "{resource}: needs {asked}, the largest of pool {pool} leaves {}",
                     format_amount(resource, largest)
                 );
-                ("too-small".to_owned(), detail)
+                (Code::TooSmall.to_string(), detail)
             }
-            OfferObstacle::Limit => ("limit-reached".to_owned(), self.limit_detail(pool)),
+            OfferObstacle::Limit => (Code::LimitReached.to_string(), self.limit_detail(pool)),
             OfferObstacle::LimitUntilApplied => (
-                "limit-until-applied".to_owned(),
+                Code::LimitUntilApplied.to_string(),
                 format!("{} until nodes that this plan removes are gone", self.limit_detail(pool)),
             ),
-            OfferObstacle::Reservation(id) => {
-                ("reservation-full".to_owned(), format!("reservation {id} has no instance left"))
-            }
+            OfferObstacle::Reservation(id) => (
+                Code::ReservationFull.to_string(),
+                format!("reservation {id} has no instance left"),
+            ),
             OfferObstacle::StaticPool => (
-                "fixed-size".to_owned(),
+                Code::FixedSize.to_string(),
                 format!("pool {pool} has a fixed number of nodes, and pods cannot add any"),
             ),
             OfferObstacle::Withheld(why) => {
-                (withheld_code(why).to_owned(), withheld_message(pool, why))
+                (withheld_code(why).to_string(), withheld_message(pool, why))
             }
             OfferObstacle::Rule(reason) => {
                 let rule = pod_rules::explain_rule(shape, &offer.node.labels, reason);
                 (rule.code.to_owned(), rule.detail)
             }
             OfferObstacle::LeftOver => (
-                "left-over".to_owned(),
+                Code::LeftOver.to_string(),
                 "the node would fit, but kube-scheduler leaves a pod unscheduled in some \
                  arrival order"
                     .to_owned(),
@@ -285,7 +287,7 @@ impl UnschedulableReport<'_> {
         let rule =
             |(_, refusal): &(&PoolName, &PoolRefusal)| !matches!(refusal, PoolRefusal::Withheld(_));
         self.offers.refusals.iter().filter(rule).map(|(pool, refusal)| Rejection {
-            reason: pool_refusals::refusal_code(refusal).to_owned(),
+            reason: pool_refusals::refusal_code(refusal).to_string(),
             detail: refusal_message(pool, refusal),
             count: 0,
         })
@@ -361,24 +363,29 @@ pub(super) fn explain_unfit(
             let taint = untolerated(&node.taints, &shape.tolerations);
             let text = |taint: &Taint| format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
             let taint = taint.map(text).unwrap_or_default();
-            ("taint", format!("its taint {taint} is not tolerated"))
+            (Code::Taint.as_str(), format!("its taint {taint} is not tolerated"))
         }
         UnfitReason::NodeAffinity => match unmatched_label(shape, &node.labels) {
             Some(OfferObstacle::Label { key, asked }) => {
-                ("wrong-label", format!("the pod asks for {key} {asked}"))
+                (Code::WrongLabel.as_str(), format!("the pod asks for {key} {asked}"))
             }
-            _ => ("wrong-label", no_term_message(shape)),
+            _ => (Code::WrongLabel.as_str(), no_term_message(shape)),
         },
         UnfitReason::VolumeElsewhere => {
             let is_off = |mount: &&PodVolume| {
                 !mount.nodes.iter().any(|place| place.matches_labels(&node.labels))
             };
             let mount = shape.volumes.iter().find(is_off);
-            ("volume-elsewhere", mount.map_or_else(|| reason.to_string(), PodVolume::topology_text))
+            (
+                Code::VolumeElsewhere.as_str(),
+                mount.map_or_else(|| reason.to_string(), PodVolume::topology_text),
+            )
         }
-        UnfitReason::HostPorts => ("host-port", "another pod binds its host port there".to_owned()),
+        UnfitReason::HostPorts => {
+            (Code::HostPort.as_str(), "another pod binds its host port there".to_owned())
+        }
         UnfitReason::Insufficient(resource) => {
-            ("too-small", format!("it is too small for the pod's {resource}"))
+            (Code::TooSmall.as_str(), format!("it is too small for the pod's {resource}"))
         }
         UnfitReason::Unschedulable
         | UnfitReason::NodeName

@@ -15,6 +15,8 @@ mod session;
 mod settings;
 mod shown_output;
 
+use fleetwright::model::code::Code;
+
 /// Beginning of web addresses of this repository. Pages of the book link files outside of the book
 /// by address, because relative links to them do not work in the built book.
 const REPOSITORY: &str = "https://github.com/fleetwright/fleetwright/";
@@ -286,6 +288,16 @@ fn runbook_has_an_entry_for_each_alert() {
     let runbook = read("docs/src/operations/runbook.md");
     let entries: Vec<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(entries, alerts);
+}
+
+#[test]
+fn code_reference_lists_exactly_the_codes() {
+    let page = read("docs/src/reference/errors.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let expected = Code::ALL.iter();
+    let expected =
+        expected.map(|code| format!("| `{code}` | {} | {} |", code.cause(), code.remedy()));
+    assert_eq!(rows.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
 /// Returns the help of a command, whose words are separated by spaces.

@@ -70,7 +70,7 @@ fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
     let validated = absent.run(&["validate"]);
     assert_eq!(validated.code, Some(0), "{}", validated.out);
     assert!(validated.out.contains(
-        "warning: fleetwright.yaml:10: source apps/overlays/prod: its size is not known: neither \
+        "warning: fleetwright.yaml:10: source apps/overlays/prod: is not counted: neither \
          `kustomize` nor `kubectl` is on the PATH; install one of them"
     ));
     assert!(validated.out.contains("2 unresolved"), "{}", validated.out);

@@ -109,7 +109,8 @@ impl FileStager<'_> {
             }
             let Some(file) = self.kustomization(&directory) else {
                 if directory == path {
-                    return Err(format!("`{path}` has no kustomization"));
+                    let shown = if path.is_empty() { "." } else { path };
+                    return Err(format!("`{shown}` has no kustomization"));
                 }
                 // A directory without a kustomization may be loaded as a whole.
                 for file in self.files_below(&directory) {

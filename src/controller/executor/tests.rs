@@ -1,14 +1,14 @@
 //! Replanning before an apply.
 
 use super::*;
+use crate::apply::Replan as _;
 use crate::catalog::Catalog;
 use crate::controller::{PersistedState, Signal};
 use crate::model::observed::{Instance, InstanceState, Node};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
-use crate::plan::wire::WaveStep;
-use crate::apply::Replan as _;
 use crate::plan::PinnedPlan;
+use crate::plan::wire::WaveStep;
 use crate::testing::sample_plan;
 use crate::testing::simulator::poll_once;
 use crate::testing::world;

@@ -137,7 +137,7 @@ impl DeliveryContext<'_> {
     ) -> Result<ManifestSet, String> {
         let url = text_at(source, &["repoURL"]).ok_or("its source has no repoURL")?;
         if let Some(chart) = text_at(source, &["chart"]) {
-            return Err(format!("chart {chart} of {url} is not in this repository"));
+            return Err(format!("chart {chart} comes from {url}, and charts are not downloaded"));
         }
         self.check_repository(url)?;
         self.check_revision(text_at(source, &["targetRevision"]).unwrap_or_default())?;

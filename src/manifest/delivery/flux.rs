@@ -108,7 +108,11 @@ impl DeliveryContext<'_> {
         let inner = self.kustomizations_below(&path);
         let plain = Layer { namespace: overlay.namespace.clone(), ..Layer::default() };
         if plain != overlay {
-            return Err("it changes plain manifests, which have no kustomization".to_owned());
+            return Err(format!(
+                "Flux generates a kustomization for `{path}`, and changes of a generated one \
+                 (patches, images, names) are not supported; add a kustomization.yaml to the \
+                 directory"
+            ));
         }
         let files = FileSelection {
             path,
@@ -246,7 +250,7 @@ impl DeliveryContext<'_> {
         if source_kind != "GitRepository" {
             let name = text_at(chart, &["sourceRef", "name"]).unwrap_or_default();
             return Err(format!(
-                "chart {chart_name} of {source_kind} {name} is not in this repository"
+                "chart {chart_name} comes from {source_kind} {name}, and charts are not downloaded"
             ));
         }
         self.check_flux_source(chart, &["sourceRef"], namespace)?;

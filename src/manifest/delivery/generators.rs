@@ -65,7 +65,7 @@ impl DeliveryContext<'_> {
                 | YamlValue::Seq(_)
                 | YamlValue::Tagged(..) => "",
             };
-            return Err(format!("its generator `{kind}` is not supported"));
+            return Err(format!("its `{kind}` generator is not supported"));
         };
         check_application_count(generated.len())?;
         for params in &generated {

@@ -33,7 +33,7 @@ pub(super) fn instance_settings(spec: &FieldMap<'_>, alias: Option<&str>) -> Ins
         security_groups: one_of("securityGroupSelectorTerms", "securityGroupSelector"),
         images: images(spec, alias),
         identity,
-        user_data: spec.get("userData").and_then(|f| Some(UserData::new(&f.text()?))),
+        user_data: spec.get("userData").and_then(|f| Some(UserData::new(&f.script()?))),
         metadata: spec.get("metadataOptions").map(|f| metadata(&f)).unwrap_or_default(),
         devices: spec.get("blockDeviceMappings").map(|f| devices(&f)).unwrap_or_default(),
         public_address: spec.get("associatePublicIPAddress").and_then(|f| f.boolean()),

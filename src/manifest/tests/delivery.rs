@@ -202,7 +202,7 @@ fn foreign_applications_are_unresolved_or_skipped() {
     let here = "repoURL: 'https://github.com/acme/infra', path: apps";
     for (source, destination, expected) in [
         ("source: {repoURL: 'https://x.y/z', path: apps}", OURS, "is another repository"),
-        ("source: {repoURL: 'https://x.y', chart: redis}", OURS, "is not in this repository"),
+        ("source: {repoURL: 'https://x.y', chart: redis}", OURS, "charts are not downloaded"),
         (&format!("source: {{{here}, targetRevision: v1.2.3}}"), OURS, "follows revision `v1.2.3`"),
         (&format!("source: {{{here}, plugin: {{}}}}"), OURS, "config management plugin"),
         (&format!("source: {{{here}/nowhere}}"), OURS, "no manifests at its path"),
@@ -290,7 +290,7 @@ fn an_application_set_generates_from_directories_and_elements() {
     }
     for (generators, template, expected) in [
         (list, "{{ what }}", "needs `what`"),
-        ("[{pullRequest: {}}]", "x", "generator `pullRequest` is not supported"),
+        ("[{pullRequest: {}}]", "x", "`pullRequest` generator is not supported"),
         ("[{clusters: {selector: {matchLabels: {a: b}}}}]", "x", "selects by labels"),
     ] {
         let found =
@@ -440,10 +440,8 @@ fn a_helm_release_of_this_repository_is_followed() {
     let found = unresolved(&DeliveryScenario::new(&[("flux.yaml", &release(elsewhere))]).read());
     assert_eq!(
         found,
-        [
-            "flux.yaml:1: HelmRelease flux-system/shop: chart redis of HelmRepository bitnami is not in \
-          this repository"
-        ]
+        ["flux.yaml:1: HelmRelease flux-system/shop: chart redis comes from HelmRepository \
+             bitnami, and charts are not downloaded"]
     );
 }
 

@@ -226,8 +226,8 @@ fn duplicate_definitions_must_be_equal() {
     assert_eq!(
         lines(&desired),
         [
-            "error b.yaml:1: Deployment default/x: is defined differently at a.yaml:1; keep one of the \
-          two, or name the paths to read under `spec.sources`"
+            "error b.yaml:1: Deployment default/x: is defined differently at a.yaml:1; two clusters? \
+             list the directories of this cluster under `spec.sources`; otherwise remove one of the two"
         ]
     );
     let first = desired.workloads.values().next().expect("one");

@@ -24,6 +24,28 @@ pub enum Generation {
     Eksctl,
 }
 
+impl Generation {
+    /// Returns the kind of pools.
+    #[must_use]
+    pub const fn pool_kind(self) -> &'static str {
+        match self {
+            Self::V1alpha5 => "Provisioner",
+            Self::V1beta1 | Self::V1 => "NodePool",
+            Self::Eksctl => "node group",
+        }
+    }
+
+    /// Returns the kind of node classes.
+    #[must_use]
+    pub const fn class_kind(self) -> &'static str {
+        match self {
+            Self::V1alpha5 => "AWSNodeTemplate",
+            Self::V1beta1 | Self::V1 => "EC2NodeClass",
+            Self::Eksctl => "node class",
+        }
+    }
+}
+
 /// A node pool: constraints on its nodes, their number, and their disruption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::{PoolKeys, RowIdentity};
 use super::{DiffInputs, alternatives_row};
+use crate::model::code::Code;
 use crate::model::ids::{Address, NodeName, WorkloadId, WorkloadKey, workload_key};
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::reason::{KeepReason, LaunchReason, Rejection, RetireReason};
@@ -263,7 +264,7 @@ impl PlanRows {
                 origin: group.origin.clone(),
                 pods: *pods,
                 offerings: 0,
-                reasons: vec![Rejection { reason: "left-out".to_owned(), detail, count: 0 }],
+                reasons: vec![Rejection { reason: Code::LeftOut.to_string(), detail, count: 0 }],
                 nearest: Some("plan without --target and --exclude".to_owned()),
                 eviction: None,
                 displaces: BTreeMap::new(),

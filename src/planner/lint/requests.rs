@@ -1,5 +1,7 @@
 //! Lint for containers without resource requests.
 
+use std::collections::BTreeMap;
+
 use super::warning;
 use crate::model::desired::{Desired, LimitRangeItem, LimitScope, Problem, Workload};
 use crate::model::pod::Container;
@@ -28,7 +30,8 @@ fn check_workload(workload: &Workload, desired: &Desired) -> Vec<Problem> {
     };
     let object = format!("{} {}", workload.id.kind, workload.id);
     let mut found = Vec::new();
-    let (mut nothing, mut limited) = (Vec::new(), Vec::new());
+    let mut nothing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut limited = Vec::new();
     for name in ["cpu", "memory"] {
         let key = ResourceName::from(name);
         let open = |container: &&Container| !container.resources.requests.contains_key(&key);
@@ -36,18 +39,23 @@ fn check_workload(workload: &Workload, desired: &Desired) -> Vec<Problem> {
             if container.resources.limits.contains_key(&key) {
                 limited.push(format!("{name} of {}", container.name));
             } else if !defaulted(name) {
-                nothing.push(format!("{name} for {}", container.name));
+                nothing.entry(container.name.as_str()).or_default().push(name);
             }
         }
     }
     if !nothing.is_empty() {
-        let message = format!("requests no {}", nothing.join(", no "));
-        let hint = "state its requests: the scheduler counts a missing request as zero";
+        let of_container =
+            |(name, missing): (&&str, &Vec<&str>)| format!("{name} ({})", missing.join(", "));
+        let containers: Vec<String> = nothing.iter().map(of_container).collect();
+        let noun = if containers.len() == 1 { "container" } else { "containers" };
+        let message = format!("{noun} without requests: {}", containers.join(", "));
+        let hint = "set requests: the pod is scheduled as if it needed none";
         found.push(warning(&workload.origin, &object, message, hint));
     }
     if !limited.is_empty() {
-        let message = format!("limits {} without a request: the limit counts", limited.join(", "));
-        let hint = "state the request as well, if it needs less than its limit";
+        let message =
+            format!("the limit is also the request, as none is set: {}", limited.join(", "));
+        let hint = "set the request, if the container needs less than its limit";
         found.push(warning(&workload.origin, &object, message, hint));
     }
     found

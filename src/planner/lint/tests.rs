@@ -53,14 +53,14 @@ fn container_without_requests_is_reported() {
                  {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}\n";
     for (rule, resources, more, expected) in [
         ("all stated", "requests: {cpu: 1, memory: 1Gi}", "", vec![]),
-        ("none stated", "", "", vec!["requests no cpu for app, no memory for app"]),
-        ("one of two", "requests: {cpu: 1}", "", vec!["requests no memory for app"]),
+        ("none stated", "", "", vec!["container without requests: app (cpu, memory)"]),
+        ("one of two", "requests: {cpu: 1}", "", vec!["container without requests: app (memory)"]),
         ("given by a limit range", "requests: {memory: 1Gi}", range, vec![]),
         (
             "limits alone",
             "limits: {cpu: 1, memory: 1Gi}",
             "",
-            vec!["limits cpu of app, memory of app without a request: the limit counts"],
+            vec!["the limit is also the request, as none is set: cpu of app, memory of app"],
         ),
     ] {
         let text = format!("{}{more}", deployment(&container("app", resources), ""));

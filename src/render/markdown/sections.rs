@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use super::super::amount::{count, dollars, gib, hourly, signed_dollars};
+use super::super::reason::cause;
 use super::super::row::{PlanRow, Symbol, count as counted};
 use super::super::text_page::{TextPage, TextStyle};
-use super::super::{comparison as words, detail, header, is_errored_by_rules, reason::rejection};
+use super::super::{comparison as words, detail, header, is_errored_by_rules, unread};
 use super::escape::{code, fence, prose};
 use super::length;
 use super::row_groups::{sign, table};
@@ -47,11 +48,15 @@ pub(super) fn caution(plan: &Plan, rows: &[PlanRow<'_>], room: usize) -> String 
             removed.iter().take(3).map(|row| code(row.resource.address.as_str(), 60)).collect();
         let more = if removed.len() > first.len() { ", …" } else { "" };
         let (are, moved) = (if n == 1 { "is" } else { "are" }, plan.capacity.pods.moved);
+        let moved = match moved {
+            0 => "no running pod moves".to_owned(),
+            1 => "1 running pod moves".to_owned(),
+            n => format!("{n} running pods move"),
+        };
         lines.push(format!(
-            "{} {are} removed: {}{more}; {} move.",
+            "{} {are} removed: {}{more}; {moved}.",
             count(n, "node"),
-            first.join(", "),
-            count(moved, "running pod")
+            first.join(", ")
         ));
     }
     let standing = header::limitations(plan);
@@ -121,7 +126,7 @@ pub(super) fn effect(plan: &Plan) -> String {
     for (n, what) in [
         (pods.unschedulable, "unschedulable"),
         (pods.fargate, "on Fargate"),
-        (pods.unresolved, "of unknown size"),
+        (pods.unresolved, "not counted (sources)"),
     ] {
         if n > 0 {
             let _ = write!(pods_text, ", **{n} {what}**");
@@ -218,14 +223,15 @@ fn section_of(title: &str, rows: &[&PlanRow<'_>], room: usize) -> String {
 /// Returns the unschedulable pods, each with the nearest remedy.
 pub(super) fn unschedulable(plan: &Plan, room: usize) -> String {
     let capacity = &plan.capacity;
-    if capacity.unschedulable.is_empty() && capacity.unresolved.is_empty() {
+    if capacity.unschedulable.is_empty() {
         return String::new();
     }
-    let mut lines = vec!["#### Unschedulable pods\n".to_owned()];
+    let heading = format!("#### Unschedulable pods: {}\n", capacity.pods.unschedulable);
+    let mut lines = vec![heading];
     for row in &capacity.unschedulable {
         let place = row.origin.as_ref().map(|o| format!(" {}", code(&o.to_string(), NAME_WIDTH)));
-        let reasons: Vec<String> = row.reasons.iter().take(3).map(rejection).collect();
-        let nearest = row.nearest.as_ref().map(|text| format!(" Nearest: {}", prose(text, 160)));
+        let reasons: Vec<String> = row.reasons.iter().take(3).map(cause).collect();
+        let nearest = row.nearest.as_ref().map(|text| format!(" Fix: {}.", prose(text, 300)));
         lines.push(format!(
             "* {} × {}{}: {}.{}",
             row.pods,
@@ -235,14 +241,28 @@ pub(super) fn unschedulable(plan: &Plan, room: usize) -> String {
             nearest.unwrap_or_default()
         ));
     }
-    for row in &capacity.unresolved {
-        let place = code(&row.origin.to_string(), NAME_WIDTH);
-        let (object, why) = (code(&row.object, NAME_WIDTH), prose(&row.reason, LINE_WIDTH));
-        lines.push(format!(
-            "* size of {object} {place} not known, and the totals do not include it: {why}"
-        ));
-    }
     fit(&lines, room, "* …")
+}
+
+/// Returns the sources that were not read, folded. The caution counts them.
+pub(super) fn not_counted(plan: &Plan, room: usize) -> String {
+    let mut text = String::new();
+    let groups = unread::by_code(plan);
+    let room = room / groups.len().max(1);
+    for (kind, rows) in groups {
+        let mut lines = vec![format!("{}\n", prose(kind.remedy(), LINE_WIDTH))];
+        lines.extend(rows.iter().map(|row| {
+            format!(
+                "* {} {}: {}",
+                code(&row.object, NAME_WIDTH),
+                code(&row.origin.to_string(), NAME_WIDTH),
+                prose(unread::reason(plan, row), LINE_WIDTH)
+            )
+        }));
+        let title = format!("Not counted: {} [{kind}]", unread::counted(kind, rows.len()));
+        text.push_str(&fold(&title, &fit(&lines, room.saturating_sub(160), "* …")));
+    }
+    text
 }
 
 /// Returns the cost by pool, zone and capacity type, folded.
@@ -252,9 +272,11 @@ pub(super) fn cost(plan: &Plan, room: usize) -> String {
         return String::new();
     }
     let mut lines = vec!["| | | nodes | per hour |".to_owned(), "|---|---|--:|--:|".to_owned()];
-    for (what, rows) in
-        [("pool", &parts.by_pool), ("zone", &parts.by_zone), ("bought", &parts.by_capacity_type)]
-    {
+    for (what, rows) in [
+        ("pool", &parts.by_pool),
+        ("zone", &parts.by_zone),
+        ("capacity type", &parts.by_capacity_type),
+    ] {
         lines.extend(rows.iter().map(|row| cost_row(what, row)));
     }
     lines.push(String::new());

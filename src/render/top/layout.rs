@@ -2,7 +2,7 @@
 
 use super::{TopNode, TopView, Usage};
 use crate::render::amount::{dollars, span};
-use crate::render::text_page::{StyledText, TableColumn, TextPage, TextStyle, plain};
+use crate::render::text_page::{LineBreaks, StyledText, TableColumn, TextPage, TextStyle, plain};
 
 /// Cells of the bars of a node.
 const BAR_MIN: usize = 4;
@@ -34,7 +34,8 @@ pub(super) fn nodes(view: &TopView, style: &TextStyle) -> NodeTable {
     if view.nodes.is_empty() {
         return NodeTable { titles: Vec::new(), nodes: Vec::new(), node_height: 1 };
     }
-    let mut page = TextPage::new(style);
+    // The layout fits the width: each node has the same number of lines.
+    let mut page = TextPage::new(&TextStyle { breaks: LineBreaks::Keep, ..*style });
     let node_height = match WideLayout::fit(view, style.width) {
         Some(layout) => {
             let columns = layout.columns();
@@ -95,7 +96,7 @@ impl WideLayout {
             TableColumn::right("pods"),
             TableColumn::right("$/h"),
             TableColumn::right("age"),
-            TableColumn::whole("state"),
+            TableColumn::last("state"),
         ];
         if self.has_names {
             columns.insert(1, TableColumn::left("name", usize::MAX));
@@ -134,7 +135,7 @@ fn narrow(page: &mut TextPage, view: &TopView, width: usize) {
         TableColumn::left("requested", usize::MAX),
         TableColumn::right("pods/age"),
         TableColumn::right("$/h"),
-        TableColumn::whole("state"),
+        TableColumn::last("state"),
     ];
     let mut rows = Vec::new();
     for node in &view.nodes {

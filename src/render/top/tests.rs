@@ -1,11 +1,11 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::render::Verbosity;
+use crate::render::LineBreaks;
 use crate::testing::top::{node, view};
 
 fn style(width: usize) -> TextStyle {
-    TextStyle { color: false, width, verbosity: Verbosity::Full }
+    TextStyle { width, breaks: LineBreaks::Wrap, ..TextStyle::default() }
 }
 
 /// Returns a view with a node in every state.

@@ -1,6 +1,7 @@
 //! Explains inter-pod rules: which rule rejects a new node, and what would help.
 
 use crate::demand::{PodShape, is_claim_affinity};
+use crate::model::code::Code;
 use crate::model::ids::{LabelKey, Labels};
 use crate::model::pod::{PodAffinityTerm, WhenUnsatisfiable};
 use crate::model::requirement::key;
@@ -32,7 +33,7 @@ pub(super) fn explain_rule(
         UnfitReason::PodAntiAffinity => {
             let keys = term_keys(&shape.anti_affinity.required);
             RuleExplanation {
-                code: "pod-anti-affinity",
+                code: Code::PodAntiAffinity.as_str(),
                 detail: format!(
                     "a pod that its anti-affinity excludes is in {}",
                     domain_text(&keys, labels)
@@ -44,12 +45,12 @@ pub(super) fn explain_rule(
             }
         }
         UnfitReason::ExistingAntiAffinity => RuleExplanation {
-            code: "pod-anti-affinity",
+            code: Code::PodAntiAffinity.as_str(),
             detail: "the anti-affinity of a running pod excludes it".to_owned(),
             remedy: None,
         },
         UnfitReason::HostPorts => RuleExplanation {
-            code: "host-port",
+            code: Code::HostPort.as_str(),
             detail: "a DaemonSet binds the same host port on every such node".to_owned(),
             remedy: Some("use another host port".to_owned()),
         },
@@ -63,7 +64,7 @@ pub(super) fn explain_rule(
         | UnfitReason::VolumeNotReady
         | UnfitReason::TooManyPods
         | UnfitReason::Insufficient(_) => {
-            RuleExplanation { code: "unfit", detail: reason.to_string(), remedy: None }
+            RuleExplanation { code: Code::Unfit.as_str(), detail: reason.to_string(), remedy: None }
         }
     }
 }
@@ -71,7 +72,7 @@ pub(super) fn explain_rule(
 fn missing_key(keys: &[&LabelKey]) -> RuleExplanation {
     let keys = join_keys(keys);
     RuleExplanation {
-        code: "topology-spread",
+        code: Code::TopologySpread.as_str(),
         detail: format!("its nodes have no label {keys} to spread over"),
         remedy: Some(format!(
             "let a pool label its nodes with {keys}, or let the constraint be ScheduleAnyway"
@@ -81,7 +82,7 @@ fn missing_key(keys: &[&LabelKey]) -> RuleExplanation {
 
 fn skew_exceeded(keys: &[&LabelKey], labels: &Labels) -> RuleExplanation {
     RuleExplanation {
-        code: "topology-spread",
+        code: Code::TopologySpread.as_str(),
         detail: format!("one more pod in {} would exceed maxSkew", domain_text(keys, labels)),
         remedy: Some(format!(
             "let a pool make nodes in more domains of {}, raise maxSkew, or let the constraint be \
@@ -96,7 +97,7 @@ fn shared_volume_elsewhere() -> RuleExplanation {
                   there only";
     let remedy = "let the pods that share it run in one zone, or give each a volume of its own";
     RuleExplanation {
-        code: "volume-elsewhere",
+        code: Code::VolumeElsewhere.as_str(),
         detail: detail.to_owned(),
         remedy: Some(remedy.to_owned()),
     }
@@ -104,7 +105,7 @@ fn shared_volume_elsewhere() -> RuleExplanation {
 
 fn affinity_unmet(keys: &[&LabelKey], labels: &Labels) -> RuleExplanation {
     RuleExplanation {
-        code: "pod-affinity",
+        code: Code::PodAffinity.as_str(),
         detail: format!("no pod that its affinity selects is in {}", domain_text(keys, labels)),
         remedy: Some(format!(
             "its affinity lets it run only in the same {} as pods that it selects: deploy them \

@@ -1,19 +1,26 @@
 //! Messages for pools that cannot launch nodes, or not some of them.
 
 use super::super::offer::{PoolRefusal, WithheldReason};
+use crate::model::code::Code;
 use crate::model::ids::PoolName;
 use crate::model::reason::Relaxed;
 
 /// Returns a message that explains why a pool cannot launch nodes.
 pub(in super::super) fn refusal_message(pool: &PoolName, refusal: &PoolRefusal) -> String {
     match refusal {
-        PoolRefusal::NoNodeClass => format!("pool {pool} has no node class"),
+        PoolRefusal::NoNodeClass { what, .. } => what.clone(),
         PoolRefusal::Unreadable { what, field } => {
             let part = if field.is_empty() { "a part".to_owned() } else { format!("`{field}`") };
             format!("pool {pool} makes no nodes: {part} of {what} could not be read")
         }
         PoolRefusal::Group { why } => format!("group {pool} is observe-only: {why}"),
-        PoolRefusal::NoOffering => format!("no offering satisfies the requirements of pool {pool}"),
+        PoolRefusal::NoOffering { pool, cause: Some(cause), origin } => {
+            format!("{pool} cannot launch any node: {cause} ({origin})")
+        }
+        PoolRefusal::NoOffering { pool, cause: None, origin } => format!(
+            "{pool} cannot launch any node: no instance type, zone and capacity type satisfies all \
+             of its requirements ({origin})"
+        ),
         PoolRefusal::TooManyLabels => format!(
             "pods request more combinations of labels left open by pool {pool} than are tried, so \
              some of them may be unschedulable"
@@ -25,24 +32,24 @@ pub(in super::super) fn refusal_message(pool: &PoolName, refusal: &PoolRefusal) 
 }
 
 /// Returns the stable code of a pool refusal.
-pub(super) fn refusal_code(refusal: &PoolRefusal) -> &'static str {
+pub(super) fn refusal_code(refusal: &PoolRefusal) -> Code {
     match refusal {
-        PoolRefusal::TooManyLabels => "too-many-labels",
-        PoolRefusal::NoNodeClass
-        | PoolRefusal::Unreadable { .. }
-        | PoolRefusal::Group { .. }
-        | PoolRefusal::NoOffering
-        | PoolRefusal::Withheld(_) => "pool-unusable",
+        PoolRefusal::TooManyLabels => Code::TooManyLabels,
+        PoolRefusal::NoNodeClass { .. } => Code::NodeClassMissing,
+        PoolRefusal::NoOffering { .. } => Code::NoOffering,
+        PoolRefusal::Unreadable { .. } | PoolRefusal::Group { .. } | PoolRefusal::Withheld(_) => {
+            Code::PoolUnusable
+        }
     }
 }
 
 /// Returns the stable code of the reason why an offer is unavailable.
-pub(super) fn withheld_code(why: &WithheldReason) -> &'static str {
+pub(super) fn withheld_code(why: &WithheldReason) -> Code {
     match why {
-        WithheldReason::Excluded { .. } => "excluded",
-        WithheldReason::ReservationExhausted { .. } => "reservation-full",
-        WithheldReason::MinValuesUnmet(_) => "min-values",
-        WithheldReason::AboveMaxPrice { .. } => "max-price",
+        WithheldReason::Excluded { .. } => Code::Excluded,
+        WithheldReason::ReservationExhausted { .. } => Code::ReservationFull,
+        WithheldReason::MinValuesUnmet(_) => Code::MinValues,
+        WithheldReason::AboveMaxPrice { .. } => Code::MaxPrice,
     }
 }
 

@@ -3,7 +3,7 @@
 //! The text names every obstacle of an offering, not only the first. A user who follows the advice
 //! should find the pod placed.
 
-use super::super::offer::{Offer, WithheldReason, pool_requirements};
+use super::super::offer::{Offer, PoolRefusal, WithheldReason, pool_requirements};
 use super::{OfferObstacle, UnschedulableReport, obstacles, pod_rules};
 use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
 use crate::demand::PodShape;
@@ -64,7 +64,7 @@ impl UnschedulableReport<'_> {
         let mut best: Option<(usize, MicroUsd, String)> = None;
         for pool in desired.pools.values() {
             let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
-            let Some(class) = class else { continue };
+            let Some(class) = class.filter(|_| self.pool_remedy(pool).is_none()) else { continue };
             let in_pool = PoolCandidate::new(self, pool, class, shape);
             let kinds = self.input.catalog.types.values().filter(|kind| !kind.bare_metal);
             for (price, kind) in kinds.filter_map(|kind| Some((in_pool.price(kind)?, kind))) {
@@ -76,11 +76,60 @@ impl UnschedulableReport<'_> {
             }
         }
         best.map_or_else(
-            || "lower the requests: no instance type of the region holds such a pod".to_owned(),
+            || {
+                let volume = self.root_volume_remedy(shape);
+                let pool = || desired.pools.values().find_map(|pool| self.pool_remedy(pool));
+                volume.or_else(pool).unwrap_or_else(|| LOWER_REQUESTS.to_owned())
+            },
             |(_, _, text)| text,
         )
     }
 }
+
+const LOWER_REQUESTS: &str = "lower the requests: no instance type of the region is large enough";
+
+impl UnschedulableReport<'_> {
+    /// Returns the correction of a pool that can launch no node at all. Other instance types would
+    /// not help there.
+    fn pool_remedy(&self, pool: &Pool) -> Option<String> {
+        match self.offers.refusals.get(&pool.name)? {
+            PoolRefusal::NoNodeClass { remedy, .. } => Some(remedy.clone()),
+            PoolRefusal::NoOffering { pool, cause: Some(_), origin } => {
+                Some(format!("correct the requirements of {pool} ({origin})"))
+            }
+            PoolRefusal::NoOffering { cause: None, .. }
+            | PoolRefusal::Unreadable { .. }
+            | PoolRefusal::Group { .. }
+            | PoolRefusal::TooManyLabels
+            | PoolRefusal::Withheld(_) => None,
+        }
+    }
+
+    /// Returns the advice to enlarge the root volume, if ephemeral storage is all that the nodes
+    /// lack.
+    fn root_volume_remedy(&self, shape: &PodShape) -> Option<String> {
+        let requested = shape.requests.ephemeral_storage;
+        let is_only_storage = |offer: &&Offer| {
+            let short = shape.requests.exceeding(&offer.room);
+            short.len() == 1 && short.iter().all(|name| name == EPHEMERAL_STORAGE)
+        };
+        let nodes = self.offers.list.iter().filter(is_only_storage);
+        let offer = nodes.max_by_key(|offer| offer.room.ephemeral_storage)?;
+        let pool = self.input.desired.pools.get(&offer.node.pool)?;
+        let class = pool.node_class.as_ref()?;
+        Some(format!(
+            "enlarge the root volume in {} `{class}` (blockDeviceMappings), or lower the request: \
+             the pod requests {requested} of ephemeral storage, and nodes of {} {} have {}",
+            pool.generation.class_kind(),
+            pool.generation.pool_kind(),
+            pool.name,
+            offer.room.ephemeral_storage
+        ))
+    }
+}
+
+/// Name of the resource that the root volume provides.
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
 fn is_rule(obstacle: &OfferObstacle) -> bool {
     matches!(obstacle, OfferObstacle::Rule(_) | OfferObstacle::LeftOver)

@@ -1,0 +1,166 @@
+//! Stable codes of causes: why pods are unschedulable, and why pods are not counted.
+//!
+//! Codes are part of plans and of the reference page `errors.md`. Their words may change, the codes
+//! do not.
+
+use std::fmt;
+
+/// Declares the codes with their cause and remedy.
+macro_rules! codes {
+    ($($variant:ident $code:literal $cause:literal $remedy:literal;)+) => {
+        /// A stable code of a cause.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Code {
+            $(#[doc = $cause] $variant,)+
+        }
+
+        impl Code {
+            /// All codes, in the order of the reference page.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the code as plans and messages write it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $code,)+ }
+            }
+
+            /// Returns the cause as one sentence.
+            #[must_use]
+            pub const fn cause(self) -> &'static str {
+                match self { $(Self::$variant => $cause,)+ }
+            }
+
+            /// Returns the remedy as one sentence.
+            #[must_use]
+            pub const fn remedy(self) -> &'static str {
+                match self { $(Self::$variant => $remedy,)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    ChartNotRendered "chart-not-rendered"
+        "A Helm chart was not rendered, so its pods are not counted."
+        "Vendor the chart into this repository, or leave its file out of spec.sources.";
+    KustomizationNotRendered "kustomization-not-rendered"
+        "A kustomization was not rendered, so its pods are not counted."
+        "Correct the cause below, or leave the kustomization out of spec.sources.";
+    ApplicationNotRendered "application-not-rendered"
+        "An Argo CD application was not rendered, so its pods are not counted."
+        "Correct the cause below, or add the paths of its manifests to spec.sources.";
+    SourceNotRendered "source-not-rendered"
+        "A source of fleetwright.yaml was not rendered, so its pods are not counted."
+        "Correct the cause below, or remove the source from spec.sources.";
+    SizeUnknown "size-unknown"
+        "An object declares pods whose number or size cannot be read."
+        "Correct the cause below, or leave the file out of spec.sources.";
+    TooSmall "too-small"
+        "No permitted node has enough of a resource for one pod."
+        "Permit larger instance types in the NodePool, or lower the request.";
+    Taint "taint"
+        "The nodes have a taint that the pod does not tolerate."
+        "Add a toleration to the pod, or use another NodePool.";
+    WrongZone "wrong-zone"
+        "The pod requires a zone in which the NodePool launches no nodes."
+        "Permit the zone in the NodePool, or remove the requirement from the pod.";
+    WrongLabel "wrong-label"
+        "The pod requires a label that nodes of the NodePool do not have."
+        "Add the label to the NodePool, or remove the requirement from the pod.";
+    TopologySpread "topology-spread"
+        "One more pod would exceed maxSkew of a topology spread constraint."
+        "Permit more topology domains, raise maxSkew, or use ScheduleAnyway.";
+    PodAffinity "pod-affinity"
+        "No pod that the required pod affinity selects runs in the topology domain."
+        "Deploy the selected pods there, or use preferred affinity.";
+    PodAntiAffinity "pod-anti-affinity"
+        "A required pod anti-affinity excludes the topology domain."
+        "Permit more topology domains, or use preferred anti-affinity.";
+    HostPort "host-port"
+        "Another pod binds the same host port on each such node."
+        "Use another host port.";
+    VolumeElsewhere "volume-elsewhere"
+        "A volume is reachable only from nodes that the NodePool does not launch."
+        "Permit the zone of the volume in the NodePool.";
+    VolumeNotReady "volume-not-ready"
+        "The location of a volume is unknown, because its claim is not bound."
+        "Create the PersistentVolume, or give the claim a storage class that provisions one.";
+    LimitReached "limit-reached"
+        "The NodePool or group has reached its limits."
+        "Raise the limits.";
+    LimitUntilApplied "limit-until-applied"
+        "The limits are reached until nodes that this plan removes are terminated."
+        "Plan again after this plan is applied.";
+    ReservationFull "reservation-full"
+        "The capacity reservation has no unused instance."
+        "Enlarge the reservation, or permit other capacity types.";
+    FixedSize "fixed-size"
+        "The NodePool has a fixed number of nodes."
+        "Raise `replicas` of the NodePool.";
+    Excluded "excluded"
+        "EC2 recently had insufficient capacity for the offering."
+        "Wait for the next try, or permit more instance types and zones.";
+    MinValues "min-values"
+        "The NodePool requires more distinct values (minValues) than are available."
+        "Lower minValues, or permit more values.";
+    MaxPrice "max-price"
+        "The spot price exceeds the maximum price of the group."
+        "Raise the maximum price.";
+    LeftOver "left-over"
+        "In some arrival order, kube-scheduler leaves a pod without a node."
+        "Relax the constraints of the workload, or apply the plan and plan again.";
+    TooManyLabels "too-many-labels"
+        "Pods request more combinations of open labels than are tried."
+        "State the label values in the NodePool.";
+    NodeClassMissing "node-class-missing"
+        "A NodePool uses a node class that is not in the repository."
+        "Add the node class, or correct the reference of the NodePool.";
+    NoOffering "no-offering"
+        "No instance type, zone and capacity type satisfies all requirements of a NodePool."
+        "Correct the requirements that the message names.";
+    PoolUnusable "pool-unusable"
+        "A NodePool or group launches no nodes, for the reason that the message names."
+        "Correct that reason.";
+    OtherScheduler "other-scheduler"
+        "Another scheduler than default-scheduler schedules the pod."
+        "Remove schedulerName, or declare its nodes in a separate NodePool.";
+    Gated "gated"
+        "The pod has scheduling gates."
+        "Remove the gates; until then, the pod needs no node.";
+    ResourceClaims "resource-claims"
+        "The pod claims devices (DRA), and their nodes are not predicted."
+        "Request the devices as an extended resource.";
+    NamesItsNode "names-its-node"
+        "The pod names a node that does not exist or has no room."
+        "Remove nodeName, and select nodes by labels.";
+    Fargate "fargate"
+        "A Fargate profile selects the pod, and Fargate cannot run it."
+        "Change the pod, or the selectors of the profile.";
+    LeftOut "left-out"
+        "The planned node is excluded by --target or --exclude."
+        "Plan without --target and --exclude.";
+    Unfit "unfit"
+        "A filter of kube-scheduler rejects the node for another reason."
+        "Read the detail of the message.";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::Code;
+
+    #[test]
+    fn codes_are_unique_kebab_words() {
+        let names: BTreeSet<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        let is_kebab = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        assert!(names.iter().all(|name| is_kebab(name)), "{names:?}");
+    }
+}
