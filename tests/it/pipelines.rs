@@ -37,7 +37,8 @@ impl Repository {
         fs::set_permissions(&curl, fs::Permissions::from_mode(0o755)).expect("set");
         let mut repository = Self { checkout, programs, base: String::new() };
         repository.bash("git init --quiet --initial-branch main . && git add --all && git commit --quiet -m Base");
-        repository.base = repository.bash("git rev-parse HEAD").trim().to_owned();
+        let base = repository.bash("git rev-parse HEAD");
+        repository.base.push_str(base.trim());
         repository
             .bash("git update-ref refs/remotes/origin/main HEAD && git switch --quiet -c more");
         repository.bash(
@@ -112,7 +113,7 @@ fn gitlab_script(name: &str) -> String {
     let jobs = yaml("gitlab/capacity.gitlab-ci.yml");
     let parts = ["before_script", "script"].map(|key| job_value(&jobs, name, key).clone());
     let lines = parts.iter().filter_map(Json::as_array).flatten();
-    lines.map(|line| format!("{}\n", line.as_str().expect("text"))).collect()
+    lines.map(|line| line.as_str().expect("text")).collect::<Vec<_>>().join("\n")
 }
 
 fn has_jq() -> bool {

@@ -43,18 +43,15 @@ fn rows(source: &str) -> String {
         let code = code.split_once(',').expect("the end of a number").0;
         format!("| {code} | {} |\n", meaning(description, code))
     });
-    rows.collect()
+    rows.collect::<Vec<_>>().concat()
 }
 
 #[test]
 fn exit_code_page_has_the_codes_of_the_source() {
     let page = read(PAGE);
     let (before, table) = page.split_once(HEAD).expect("the table");
-    let after: String = table
-        .lines()
-        .skip_while(|line| line.starts_with('|'))
-        .map(|line| format!("{line}\n"))
-        .collect();
+    let after: String =
+        table.split_inclusive('\n').skip_while(|line| line.starts_with('|')).collect();
     let expected = format!("{before}{HEAD}{}{after}", rows(&read(SOURCE)));
     golden::hold(PAGE, &expected).unwrap_or_else(|why| panic!("{why}"));
 }

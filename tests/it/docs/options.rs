@@ -77,9 +77,10 @@ fn calls(script: &str) -> Vec<Call> {
             let is_cargo = words.len() > 2 && words[..2] == ["cargo", "run"];
             let is_certain = is_cargo || words.first().is_some_and(|word| word == "fleetwright");
             let name = if is_cargo { "--" } else { "fleetwright" };
-            let start = match is_certain {
-                true => words.iter().position(|word| word == name),
-                false => words.iter().rposition(|word| word == name),
+            let start = if is_certain {
+                words.iter().position(|word| word == name)
+            } else {
+                words.iter().rposition(|word| word == name)
             };
             if let Some(start) = start {
                 calls.push(Call { arguments: words[start + 1..].to_vec(), is_certain });

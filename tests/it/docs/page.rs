@@ -15,9 +15,9 @@ pub(super) struct Block {
 impl Block {
     /// Returns the reason why the commands of the block do not run.
     pub(super) fn not_run(&self) -> Option<&str> {
-        self.notes.iter().find_map(|note| match note {
-            Note::NotRun(why) => Some(why.as_str()),
-            _ => None,
+        self.notes.iter().find_map(|note| {
+            let Note::NotRun(why) = note else { return None };
+            Some(why.as_str())
         })
     }
 }

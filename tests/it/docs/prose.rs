@@ -155,7 +155,7 @@ fn help_uses_the_terms_of_the_glossary() {
     while let Some(command) = pending.pop() {
         let text = super::help(&command);
         // Indented lines of a page would be code.
-        let prose: String = text.lines().map(|line| format!("{}\n", line.trim())).collect();
+        let prose = text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
         let nested = subcommands(&text).into_iter();
         pending.extend(nested.map(|name| format!("{command} {name}").trim().to_owned()));
         checked += 1;

@@ -148,7 +148,7 @@ impl Session {
                 Note::NotRun(why) | Note::NotOutput(why) if why.is_empty() => {
                     self.problems.push(format!("{place}: the comment has no reason"));
                 }
-                _ => {}
+                Note::NotRun(_) | Note::NotOutput(_) | Note::RunAs(_) | Note::ExitsWith(_) => {}
             }
         }
         match (block.language.as_str(), block.not_run()) {
@@ -181,10 +181,10 @@ impl Session {
     fn run_commands(&mut self, place: &str, block: &Block) {
         let (mut commands, mut code) = (block.text.as_str(), 0);
         for note in &block.notes {
-            match note {
-                Note::RunAs(replacement) => commands = replacement,
-                Note::ExitsWith(expected) => code = *expected,
-                _ => {}
+            if let Note::RunAs(replacement) = note {
+                commands = replacement;
+            } else if let Note::ExitsWith(expected) = note {
+                code = *expected;
             }
         }
         self.output = Some(self.run(place, commands, code));

@@ -95,9 +95,9 @@ impl Reference {
         }
         self.check_example(path, schema, &example);
         let (meaning, stated) = without_default(description);
-        let default = match &resolved["default"] {
-            Json::Null => stated.unwrap_or_default(),
-            default => code(default),
+        let default = match resolved.get("default") {
+            None => stated.unwrap_or_default(),
+            Some(default) => code(default),
         };
         let mut meaning = vec![meaning];
         meaning.extend(is_required.then(|| "Required.".to_owned()));
@@ -143,9 +143,10 @@ impl Reference {
             });
             return names.collect::<Vec<_>>().join(" or ");
         }
-        let types: Vec<&str> = match &resolved["type"] {
-            Json::Array(types) => types.iter().filter_map(Json::as_str).collect(),
-            one => one.as_str().into_iter().collect(),
+        let types = &resolved["type"];
+        let types: Vec<&str> = match types.as_array() {
+            Some(types) => types.iter().filter_map(Json::as_str).collect(),
+            None => types.as_str().into_iter().collect(),
         };
         let mut names: Vec<String> = types
             .into_iter()
@@ -189,7 +190,7 @@ fn yaml(value: &Json) -> String {
             let members = members.iter().map(|(key, value)| format!("{key}: {}", yaml(value)));
             format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
         }
-        other => other.to_string(),
+        Json::Bool(_) | Json::Number(_) => value.to_string(),
     }
 }
 

@@ -84,13 +84,12 @@ pub(super) fn refit(shown: &str, output: &str, extent: Extent) -> String {
     while let Some(segment) = segments.next() {
         let is_first = fitted.is_empty() && extent == Extent::Whole;
         if let (Some(first), Some(last)) = (segment.first(), segment.last()) {
-            let start = match is_first {
-                true => 0,
-                false => most_similar(first, &output, position, position),
-            };
-            let end = match segments.peek().is_none() && extent == Extent::Whole {
-                true => output.len().saturating_sub(1),
-                false => most_similar(last, &output, start, start + segment.len() - 1),
+            let start = if is_first { 0 } else { most_similar(first, &output, position, position) };
+            let is_end = segments.peek().is_none() && extent == Extent::Whole;
+            let end = if is_end {
+                output.len().saturating_sub(1)
+            } else {
+                most_similar(last, &output, start, start + segment.len() - 1)
             };
             fitted.extend(output.get(start..=end).unwrap_or_default());
             position = end + 1;
