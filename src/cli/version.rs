@@ -27,7 +27,7 @@ impl BuildInfo {
             version: env!("CARGO_PKG_VERSION"),
             commit: option_env!("FLEETWRIGHT_COMMIT").filter(|commit| !commit.is_empty()),
             features: features(),
-            prices_of: catalog.prices.date.to_string(),
+            prices_of: catalog.prices.date.clone(),
         })
     }
 }
