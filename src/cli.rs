@@ -50,6 +50,7 @@ mod settings;
 mod show;
 mod signature_check;
 mod source_tree;
+mod top;
 mod validate;
 mod world;
 mod world_choice;
@@ -149,6 +150,7 @@ fn dispatch(
         CommandSettings::Preflight(source) => preflight::run(&source, console),
         #[cfg(feature = "sandbox")]
         CommandSettings::Sandbox(settings) => sandbox::run(&settings, console),
+        CommandSettings::Top(settings) => top::run(&settings, console),
         CommandSettings::Run(settings) => run::run(&settings, console),
         CommandSettings::Validate(settings) => validate::run(&settings, console),
         CommandSettings::CatalogList(settings) => catalog::list(&settings, console),

@@ -33,6 +33,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod text_page;
+mod top;
 mod workflow_annotations;
 
 pub use catalog::{
@@ -50,6 +51,7 @@ pub use stream::{
     StreamLine, StreamMessage, StreamOperation, StreamResource, stream, stream_schema,
 };
 pub use text_page::{DEFAULT_WIDTH, TextStyle, Verbosity, escape};
+pub use top::{TopFrame, TopNode, TopSort, TopState, TopView, top};
 pub use workflow_annotations::github;
 
 use crate::plan::Plan;

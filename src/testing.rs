@@ -5,6 +5,7 @@
 //! - [`Scenario`]: a repository and a world in which its plans are carried out.
 //! - [`PlacementSimulation`]: whether a scheduling order leads to the end state of a plan.
 //! - [`sample_plan`], [`valid_plan`]: plans with every kind of row, for views and for verification.
+//! - [`top`]: views of nodes.
 //! - [`simulator`], [`apply`], [`controller`]: simulated worlds, failing ports, the controller.
 
 pub(crate) mod apply;
@@ -17,6 +18,7 @@ pub(crate) mod pods;
 pub(crate) mod sample_plan;
 mod scenario;
 pub(crate) mod simulator;
+pub(crate) mod top;
 pub(crate) mod valid_plan;
 pub(crate) mod world;
 

@@ -3,12 +3,14 @@
 mod catalog;
 mod planning;
 mod run;
+mod top;
 
 pub(super) use catalog::{
     CatalogArgs, CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg,
 };
 pub(super) use planning::{DemandArg, GuardArgs, PlanningArgs, SourceArgs};
 pub(super) use run::{LogFormatArg, ModeArg, RunArgs};
+pub(super) use top::{TopArgs, TopSortArg};
 
 use std::path::PathBuf;
 
@@ -68,6 +70,8 @@ pub(super) enum CommandArgs {
     Adopt(AdoptArgs),
     /// Save the observed world as a file
     Observe(ObserveArgs),
+    /// Show the nodes live: requests, prices, ages and planned changes
+    Top(TopArgs),
     /// Check the requirements of planning and applying live, with a remedy for each missing one
     #[cfg(feature = "cluster")]
     Preflight(PreflightArgs),

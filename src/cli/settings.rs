@@ -4,10 +4,12 @@ mod catalog;
 mod parse;
 mod planning;
 mod run;
+mod top;
 
 pub(super) use catalog::{CatalogExplainSettings, CatalogListSettings, NodeSource, RegionSettings};
 pub(super) use planning::{GuardChoice, PlanningSettings, SourceSettings};
 pub(super) use run::RunSettings;
+pub(super) use top::TopSettings;
 
 use std::path::PathBuf;
 
@@ -29,6 +31,7 @@ use catalog::{catalog_explain, catalog_list};
 use parse::{digest, duration, moment};
 use planning::{demand_mode, guard_choice, no_effect, planning, refuse_planning, source_settings};
 use run::run;
+use top::top;
 
 /// The settings of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,7 @@ pub(super) enum CommandSettings {
     Preflight(SourceSettings),
     #[cfg(feature = "sandbox")]
     Sandbox(SandboxSettings),
+    Top(TopSettings),
     Run(RunSettings),
     Validate(ValidateSettings),
     CatalogList(CatalogListSettings),
@@ -292,6 +296,7 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
             page: args.page,
             speed: args.speed,
         }),
+        CommandArgs::Top(args) => CommandSettings::Top(top(args)?),
         CommandArgs::Run(args) => CommandSettings::Run(run(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = source_settings(path, source);

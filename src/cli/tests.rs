@@ -183,6 +183,7 @@ fn commands_not_built_in_are_not_listed() {
         "run",
         "sandbox",
         "show",
+        "top",
         "validate",
     ];
     let is_built = |name: &&str| match *name {
@@ -357,7 +358,7 @@ fn show_repeats_text_and_json_of_a_saved_plan() {
     let directory = tempfile::tempdir().expect("a directory");
     let plan = sample_plan::plan().sealed();
     let path = save(directory.path(), &plan);
-    assert_eq!(run_command(&["show", &path, "--format", "json"]).out, plan.to_json());
+    assert_eq!(run_command(&["show", &path, "--format", "json"]).out, plan.to_output_json());
     let text = run_command(&["show", &path]);
     assert_eq!(text.exit, Exit::Done);
     assert!(text.out.ends_with("\nPlan: 4 to add, 1 to change, 4 to destroy.\n"));
