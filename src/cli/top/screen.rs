@@ -1,6 +1,6 @@
 //! The terminal of `top`: raw input and the alternate screen, restored on drop.
 
-use std::io::{self, Write, stdin};
+use std::io::{self, Stdin, Stdout, Write, stdin, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,14 +35,13 @@ impl Key {
     /// Returns the key of the bytes that a terminal sends.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes {
-            // Ctrl-C and Ctrl-D: raw input sends no signals.
-            b"q" | b"Q" | b"\x03" | b"\x04" => Some(Self::Quit),
             b"k" | b"\x1b[A" | b"\x1bOA" => Some(Self::Up),
             b"j" | b"\x1b[B" | b"\x1bOB" => Some(Self::Down),
             b"b" | b"\x1b[5~" => Some(Self::PageUp),
             b" " | b"f" | b"\x1b[6~" => Some(Self::PageDown),
             b"s" => Some(Self::Sort),
-            // Quick typing and pasted text arrive together.
+            // Ctrl-C and Ctrl-D, because raw input sends no signals. Quick typing and pasted text
+            // arrive together.
             [b'q' | b'Q' | 3 | 4, ..] | [.., b'q' | b'Q' | 3 | 4] => Some(Self::Quit),
             _ => None,
         }
@@ -53,6 +52,8 @@ impl Key {
 pub(super) struct Screen {
     /// Attributes to restore.
     before: Termios,
+    input: Stdin,
+    out: Stdout,
     interrupted: Arc<AtomicBool>,
 }
 
@@ -62,15 +63,16 @@ impl Screen {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
-        let before = tcgetattr(stdin())?;
+        let (input, out) = (stdin(), stdout());
+        let before = tcgetattr(&input)?;
         let mut raw = before.clone();
         raw.local_modes -=
             LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG | LocalModes::IEXTEN;
         raw.special_codes[SpecialCodeIndex::VMIN] = 0;
         raw.special_codes[SpecialCodeIndex::VTIME] = KEY_WAIT;
-        tcsetattr(stdin(), OptionalActions::Now, &raw)?;
-        let screen = Self { before, interrupted };
-        write(ENTER)?;
+        tcsetattr(&input, OptionalActions::Now, &raw)?;
+        let mut screen = Self { before, input, out, interrupted };
+        screen.write(ENTER)?;
         Ok(screen)
     }
 
@@ -90,13 +92,18 @@ impl Screen {
             text.push_str(ERASE_LINE);
         }
         text.push_str(ERASE_BELOW);
-        write(&text)
+        self.write(&text)
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
     }
 
     /// Waits a moment for a key. A terminal that is gone counts as [`Key::Quit`].
     pub(super) fn key(&mut self) -> Option<Key> {
         let mut bytes = [0; 64];
-        match rustix::io::read(stdin(), &mut bytes) {
+        match rustix::io::read(&self.input, &mut bytes) {
             Ok(count) => Key::from_bytes(&bytes[..count]),
             Err(rustix::io::Errno::INTR) => None,
             Err(_) => Some(Key::Quit),
@@ -107,13 +114,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // A terminal that is gone needs no restoring.
-        let _ = write(LEAVE);
-        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
+        let _ = self.write(LEAVE);
+        let _ = tcsetattr(&self.input, OptionalActions::Now, &self.before);
     }
-}
-
-fn write(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
 }

@@ -36,17 +36,13 @@ pub(super) fn nodes(view: &TopView, style: &TextStyle) -> NodeTable {
     }
     // The layout fits the width: each node has the same number of lines.
     let mut page = TextPage::new(&TextStyle { breaks: LineBreaks::Keep, ..*style });
-    let node_height = match WideLayout::fit(view, style.width) {
-        Some(layout) => {
-            let columns = layout.columns();
-            let rows: Vec<_> = view.nodes.iter().map(|node| layout.cells(node)).collect();
-            page.table(&columns, &rows);
-            1
-        }
-        None => {
-            narrow(&mut page, view, style.width);
-            2
-        }
+    let node_height = if let Some(layout) = WideLayout::fit(view, style.width) {
+        let rows: Vec<_> = view.nodes.iter().map(|node| layout.cells(node)).collect();
+        page.table(&layout.columns(), &rows);
+        1
+    } else {
+        narrow(&mut page, view, style.width);
+        2
     };
     let text = page.finish();
     let mut lines = text.lines().map(str::to_owned);
