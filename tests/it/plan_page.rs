@@ -57,7 +57,8 @@ fn page_fits_phone_and_desk_in_light_and_dark() -> anyhow::Result<()> {
         if viewport.width == Viewport::DESK.width {
             // A zone or a capacity type never wraps.
             let wrapped = "[...document.querySelectorAll('.changes td:nth-child(4), .changes td:nth-child(5), .node .kind')]\
-                           .filter(one => one.clientHeight > 30).map(one => one.outerHTML).join()";
+                           .filter(one => { const range = document.createRange(); range.selectNodeContents(one); \
+                           return range.getClientRects().length > 1; }).map(one => one.outerHTML).join()";
             assert_eq!(page.ask(wrapped)?, "");
         }
         backgrounds.insert(page.ask("getComputedStyle(document.body).backgroundColor")?);

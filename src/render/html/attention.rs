@@ -111,12 +111,13 @@ fn unschedulable_item(row: &UnschedulableRow) -> String {
     let place = row.origin.as_ref().map(ToString::to_string).unwrap_or_default();
     let name = text(&workload_key(&row.workload), NAME);
     let cause = row.nearest.as_ref().map(|fix| format!("<p>{}</p>", text(fix, LINE)));
-    let reasons: String = row
+    let reasons: Vec<String> = row
         .reasons
         .iter()
         .take(REASONS_MAX)
         .map(|reason| format!("<li>{}</li>", text(&rejection(reason), LINE)))
         .collect();
+    let reasons = reasons.concat();
     let details = if reasons.is_empty() {
         reasons
     } else {
@@ -190,11 +191,12 @@ fn unread_item(kind: &str, rows: &[&UnresolvedRow]) -> String {
     }
     let reason = common_words(rows);
     let is_same = rows.iter().all(|row| row.reason == reason);
-    let objects: String = rows
+    let objects: Vec<String> = rows
         .iter()
         .take(OBJECTS_MAX)
         .map(|row| format!("<li>{}</li>\n", line(row, if is_same { "" } else { &row.reason })))
         .collect();
+    let objects = objects.concat();
     format!(
         "<li><details><summary><strong>{}</strong>: {}</summary><ul>\n{objects}{}</ul></details></li>\n",
         text(&heading(rows.len(), kind), NAME),
@@ -229,11 +231,12 @@ fn blocked(rows: &[PlanRow<'_>]) -> String {
     }
     let mut items = String::new();
     for (reason, addresses) in &reasons {
-        let listed: String = addresses
+        let listed: Vec<String> = addresses
             .iter()
             .take(OBJECTS_MAX)
             .map(|address| format!(" <code>{}</code>", text(address, NAME)))
             .collect();
+        let listed = listed.concat();
         let more = match addresses.len().saturating_sub(OBJECTS_MAX) {
             0 => String::new(),
             more => format!(" and {more} more"),

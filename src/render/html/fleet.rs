@@ -369,8 +369,9 @@ impl FleetPage {
         } else {
             self.folded += nodes.len();
             let names = nodes.iter().take(NAMES_MAX);
-            let names: String =
+            let names: Vec<String> =
                 names.map(|node| format!("<li>{}</li>", text(&node.name(), NAME))).collect();
+            let names = names.concat();
             format!("<ul class=\"pods mono\">{names}{}</ul>\n", more(nodes.len(), NAMES_MAX))
         };
         self.line(pool, zone, nodes, &inside)
@@ -457,11 +458,12 @@ fn details(node: &FleetNode<'_>) -> String {
         html.push_str("<p class=\"dim\">No pods except those of DaemonSets.</p>\n");
         return html;
     }
-    let listed: String = pods
+    let listed: Vec<String> = pods
         .iter()
         .take(WORKLOADS_MAX)
         .map(|(name, n)| format!("<li>{} <span class=\"dim\">×{n}</span></li>", text(name, NAME)))
         .collect();
+    let listed = listed.concat();
     let _ =
         writeln!(html, "<ul class=\"pods mono\">{listed}{}</ul>", more(pods.len(), WORKLOADS_MAX));
     html

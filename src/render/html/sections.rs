@@ -156,7 +156,9 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
     let why = if with_details {
         let mut page = TextPage::new(&TextStyle { width: 100, ..TextStyle::default() });
         detail::write_block(&mut page, plan, &[row]);
-        let lines: String = page.finish().lines().map(|l| format!("{}\n", text(l, 240))).collect();
+        let lines: Vec<String> =
+            page.finish().lines().map(|l| format!("{}\n", text(l, 240))).collect();
+        let lines = lines.concat();
         format!("<details><summary>{why}</summary><pre>{lines}</pre></details>")
     } else {
         why

@@ -139,9 +139,10 @@ pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
     if let Some(first) = denied.next() {
         let more = denied.count();
         let others = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let title = match first.status {
-            CheckStatus::Fail => format!("Blocked: denied by policy {}{others}", first.name),
-            _ => format!("Blocked: policy {} has no result{others}", first.name),
+        let title = if first.status == CheckStatus::Fail {
+            format!("Blocked: denied by policy {}{others}", first.name)
+        } else {
+            format!("Blocked: policy {} has no result{others}", first.name)
         };
         return Some(PageVerdict::new(VerdictTone::Blocked, title, format!("The plan {changes}.")));
     }

@@ -110,8 +110,9 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let alerts: String =
+    let alerts: Vec<String> =
         lines.iter().map(|line| format!("<p class=\"alert\">{line}</p>\n")).collect();
+    let alerts = alerts.concat();
     format!(
         "<h2 id=\"attention\">Needs attention <span class=\"dim\">{}</span></h2>\n{alerts}",
         lines.len()
