@@ -11,7 +11,7 @@ macro_rules! codes {
         /// A stable code of a cause.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Code {
-            $(#[doc = $cause] $variant,)+
+            $(#[doc = concat!("The code `", $code, "`.")] $variant,)+
         }
 
         impl Code {
