@@ -23,8 +23,8 @@ pub struct Console {
     colors: Colors,
     width: usize,
     breaks: StreamBreaks,
-    /// True if `-v` is given.
-    verbose: bool,
+    /// The amount of detail of a full view.
+    full: Verbosity,
     /// True if a person can answer questions.
     interactive: bool,
     real: bool,
@@ -70,7 +70,7 @@ impl Console {
             },
             width: width.unwrap_or(DEFAULT_WIDTH).max(WIDTH_MIN),
             breaks: StreamBreaks { out: breaks(out.is_terminal()), err: breaks(err.is_terminal()) },
-            verbose: false,
+            full: Verbosity::Full,
             interactive: io::stdin().is_terminal() && err.is_terminal(),
             out: Box::new(out),
             err: Box::new(err),
@@ -97,7 +97,7 @@ impl Console {
             colors: Colors::default(),
             width: DEFAULT_WIDTH,
             breaks: StreamBreaks::default(),
-            verbose: false,
+            full: Verbosity::Full,
             real: false,
             now: Some(now),
             closed: false,
@@ -110,7 +110,7 @@ impl Console {
 
     /// Shows everything in results, as `-v` does.
     pub(super) fn show_everything(&mut self) {
-        self.verbose = true;
+        self.full = Verbosity::Everything;
     }
 
     pub(super) fn is_real(&self) -> bool {
@@ -135,8 +135,8 @@ impl Console {
     /// Returns the text style of stdout.
     pub(super) fn style(&self, verbosity: Verbosity) -> TextStyle {
         let verbosity = match verbosity {
-            Verbosity::Full if self.verbose => Verbosity::Everything,
-            other => other,
+            Verbosity::Full => self.full,
+            Verbosity::Everything | Verbosity::Concise | Verbosity::Summary => verbosity,
         };
         let (color, breaks) = (self.colors.out, self.breaks.out);
         TextStyle { color, width: self.width, breaks, verbosity }

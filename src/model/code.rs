@@ -11,7 +11,7 @@ macro_rules! codes {
         /// A stable code of a cause.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Code {
-            $(#[doc = $cause] $variant,)+
+            $(#[doc = concat!("The code `", $code, "`.")] $variant,)+
         }
 
         impl Code {
@@ -45,16 +45,16 @@ codes! {
         "Vendor the chart into this repository, or leave its file out of spec.sources.";
     KustomizationNotRendered "kustomization-not-rendered"
         "A kustomization was not rendered, so its pods are not counted."
-        "Correct the cause below, or leave the kustomization out of spec.sources.";
+        "Correct the cause that the plan names, or leave the kustomization out of spec.sources.";
     ApplicationNotRendered "application-not-rendered"
         "An Argo CD application was not rendered, so its pods are not counted."
-        "Correct the cause below, or add the paths of its manifests to spec.sources.";
+        "Correct the cause that the plan names, or add the paths of its manifests to spec.sources.";
     SourceNotRendered "source-not-rendered"
         "A source of fleetwright.yaml was not rendered, so its pods are not counted."
-        "Correct the cause below, or remove the source from spec.sources.";
+        "Correct the cause that the plan names, or remove the source from spec.sources.";
     SizeUnknown "size-unknown"
         "An object declares pods whose number or size cannot be read."
-        "Correct the cause below, or leave the file out of spec.sources.";
+        "Correct the cause that the plan names, or leave the file out of spec.sources.";
     TooSmall "too-small"
         "No permitted node has enough of a resource for one pod."
         "Permit larger instance types in the NodePool, or lower the request.";
@@ -90,7 +90,7 @@ codes! {
         "Raise the limits.";
     LimitUntilApplied "limit-until-applied"
         "The limits are reached until nodes that this plan removes are terminated."
-        "Plan again after this plan is applied.";
+        "Apply this plan, then make a new one.";
     ReservationFull "reservation-full"
         "The capacity reservation has no unused instance."
         "Enlarge the reservation, or permit other capacity types.";
@@ -107,8 +107,8 @@ codes! {
         "The spot price exceeds the maximum price of the group."
         "Raise the maximum price.";
     LeftOver "left-over"
-        "In some arrival order, kube-scheduler leaves a pod without a node."
-        "Relax the constraints of the workload, or apply the plan and plan again.";
+        "In some arrival order, kube-scheduler finds no node for a pod."
+        "Relax the constraints of the workload, or apply the plan and make a new one.";
     TooManyLabels "too-many-labels"
         "Pods request more combinations of open labels than are tried."
         "State the label values in the NodePool.";

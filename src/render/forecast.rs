@@ -111,11 +111,18 @@ fn repetitions(phases: &[Phase], period: usize) -> usize {
     phases.chunks(period).take_while(is_same).count()
 }
 
+/// Returns the words of a text that are no times, because times differ between repetitions.
+fn without_times(text: &str) -> String {
+    let words = text.split(' ').filter(|word| word.parse::<Timestamp>().is_err());
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Returns whether two phases differ only in their time.
 fn is_repetition(a: &Phase, b: &Phase) -> bool {
     let length = |phase: &Phase| phase.to.duration_since(phase.from);
     let because = |phase: &Phase| -> Vec<String> {
-        phase.because.iter().map(|event| format!("{}: {}", event.object, event.what)).collect()
+        let text = |event: &ForecastEvent| format!("{}: {}", event.object, event.what);
+        phase.because.iter().map(|event| without_times(&text(event))).collect()
     };
     length(a) == length(b)
         && (a.pods, a.unschedulable, a.nodes, a.hourly)
@@ -232,7 +239,12 @@ mod tests {
             memory_bytes: 0,
             hourly: MicroUsd(1_000_000),
             cost: MicroUsd(1_000_000),
-            because: Vec::new(),
+            because: vec![ForecastEvent {
+                at: hour(n),
+                object: "ScaledObject a/b".to_owned(),
+                origin: crate::model::ids::Origin::new("a.yaml", 1),
+                what: format!("pods are wanted from {}", hour(n)),
+            }],
         };
         let mut phases: Vec<Phase> = (0..50).map(phase).collect();
         let (rows, covered) = folded_rows(&phases);

@@ -483,10 +483,10 @@ fn workload_explanation_has_counts_and_nodes() {
 
       ! ml/Deployment/train x3: needs cpu 4, memory 96Gi  clusters/prod/train.yaml:12
           of 255 offerings:
-            212 too small (memory: needs 96Gi, largest has 61Gi)
-            40 wrong zone (outside eu-west-1a)
-            3 limit reached (pool web: memory 512Gi of 512Gi)
-          nearest: raise spec.limits.memory of NodePool web to 608Gi
+            212 [too-small] memory: needs 96Gi, largest has 61Gi
+            40 [wrong-zone] outside eu-west-1a
+            3 [limit-reached] pool web: memory 512Gi of 512Gi
+          fix: raise spec.limits.memory of NodePool web to 608Gi
           kube-scheduler evicts shop/Deployment/web x2 to let 1 of them in
           if they are scheduled first, shop/Deployment/web x1 stay pending instead
     ");

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::amount::count;
 use crate::model::code::Code;
 use crate::plan::Plan;
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity, UnresolvedRow};
@@ -19,24 +18,20 @@ fn code_of(row: &UnresolvedRow) -> Code {
     }
 }
 
-fn noun(code: Code) -> &'static str {
-    match code {
-        Code::ChartNotRendered => "Helm chart",
-        Code::KustomizationNotRendered => "kustomization",
-        Code::ApplicationNotRendered => "Argo CD application",
-        Code::SourceNotRendered => "source of fleetwright.yaml",
-        _ => "object of unknown size",
-    }
-}
+/// A kind of source with its singular and its plural.
+const NOUNS: [(Code, &str, &str); 5] = [
+    (Code::ChartNotRendered, "Helm chart", "Helm charts"),
+    (Code::KustomizationNotRendered, "kustomization", "kustomizations"),
+    (Code::ApplicationNotRendered, "Argo CD application", "Argo CD applications"),
+    (Code::SourceNotRendered, "source of fleetwright.yaml", "sources of fleetwright.yaml"),
+    (Code::SizeUnknown, "object of unknown size", "objects of unknown size"),
+];
 
 /// Returns how many sources of a kind there are, such as `2 Helm charts`.
 pub(super) fn counted(code: Code, n: usize) -> String {
-    let n = u32::try_from(n).unwrap_or(u32::MAX);
-    match code {
-        Code::SourceNotRendered if n != 1 => format!("{n} sources of fleetwright.yaml"),
-        Code::SizeUnknown if n != 1 => format!("{n} objects of unknown size"),
-        _ => count(n, noun(code)),
-    }
+    let found = NOUNS.into_iter().find(|(known, ..)| *known == code);
+    let (_, one, many) = found.unwrap_or((code, "source", "sources"));
+    format!("{n} {}", if n == 1 { one } else { many })
 }
 
 /// Returns the sources of each kind.
@@ -51,14 +46,13 @@ pub(super) fn by_code(plan: &Plan) -> BTreeMap<Code, Vec<&UnresolvedRow>> {
 /// Returns one sentence for each kind of source that was not read.
 pub(super) fn sentences(plan: &Plan) -> Vec<String> {
     let sentence = |(code, rows): (Code, Vec<&UnresolvedRow>)| {
-        let (verb, whose) = if rows.len() == 1 { ("was", "its") } else { ("were", "their") };
-        let done = if code == Code::SizeUnknown { "counted" } else { "rendered" };
         let sources = counted(code, rows.len());
+        let (verb, whose) = if rows.len() == 1 { ("was", "its") } else { ("were", "their") };
         if code == Code::SizeUnknown {
-            return format!("Incomplete: {sources} {verb} not {done}. [{code}]");
+            return format!("Incomplete: {sources} {verb} not counted. [{code}]");
         }
         format!(
-            "Incomplete: {sources} {verb} not {done}, so {whose} pods are not counted. [{code}]"
+            "Incomplete: {sources} {verb} not rendered, so {whose} pods are not counted. [{code}]"
         )
     };
     by_code(plan).into_iter().map(sentence).collect()
