@@ -37,7 +37,7 @@ Examples:
   fleetwright apply p.json                          apply exactly that plan
   fleetwright explain web/api --plan p.json         why these pods are where they are
 
-Exit codes: 0 done, 1 error, others by command: see `fleetwright apply --help`.";
+Exit codes: 0 done, 1 error. `fleetwright apply --help` lists every code.";
 
 /// Exit codes of `plan`.
 const PLAN_EXITS: [Exit; 5] =

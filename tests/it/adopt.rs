@@ -46,8 +46,11 @@ fn instance_tags(workspace: &Workspace) -> Vec<Json> {
 fn karpenter_nodes_are_adopted_and_first_plan_is_empty() {
     let workspace = applied_by_karpenter();
     let before: Json = serde_json::from_str(&workspace.read(WORLD)).expect("a world");
-    let plan = workspace.run(&["plan", "--concise"]);
-    assert_eq!(plan.out.matches("ec2_instance.foreign[").count(), 3, "{}", plan.out);
+    let plan = workspace.run(&["plan", "--format", "json"]);
+    let plan: Json = serde_json::from_str(&plan.out).expect("a plan");
+    let rows = plan["resource_changes"].as_array().expect("rows").iter();
+    let is_foreign = |row: &&Json| row["address"].to_string().contains("ec2_instance.foreign[");
+    assert_eq!(rows.filter(is_foreign).count(), 3, "{plan}");
     let preview = workspace.run(&["adopt"]);
     assert_eq!(preview.code, Some(5), "{}{}", preview.out, preview.err);
     assert!(preview.out.contains("~ ec2_instance.general[\"0\"]"), "{}", preview.out);

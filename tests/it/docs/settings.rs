@@ -79,8 +79,11 @@ impl Reference {
     fn add_row(&mut self, path: &str, schema: &Json, is_required: bool) {
         let resolved = self.resolved(schema);
         let kind = self.type_name(schema);
-        let has_rows = resolved["properties"].is_object()
-            || resolved["additionalProperties"]["properties"].is_object()
+        // The section of a map describes it.
+        if resolved["properties"].is_object() {
+            return;
+        }
+        let has_rows = resolved["additionalProperties"]["properties"].is_object()
             || self.resolved(&resolved["items"])["properties"].is_object();
         let description = resolved["description"].as_str();
         let Some(description) = description.or(resolved["const"].as_str().map(|_| "")) else {
