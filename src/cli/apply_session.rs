@@ -31,7 +31,7 @@ pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
         let world = &plan.capacity.base.world.name;
         return Err(CliError::text(format!("a plan over world `{world}` cannot be applied"))
             .kind(Exit::NotApproved)
-            .hint("plan against a world that can change: --world sim:DIRECTORY"));
+            .hint("plan against a world that can change: --world live, or --world sim:DIRECTORY"));
     }
     Ok(())
 }

@@ -26,7 +26,12 @@ pub(super) fn finish(
     show(plan, settings.view, console)?;
     if let Some(out) = &settings.out {
         let out = out.display();
-        console.report(&format!("Saved as {out}. To apply it: fleetwright apply {out}"));
+        let is_preview = plan.errored || (!plan.applyable && planning::has_changes(plan));
+        console.report(&if is_preview {
+            format!("Saved as {out}. It cannot be applied; fleetwright show {out} shows it.")
+        } else {
+            format!("Saved as {out}. To apply it: fleetwright apply {out}")
+        });
     }
     if render::is_errored_by_rules(plan) {
         console.report(
