@@ -53,6 +53,7 @@ pub use stream::{
 };
 pub use text_page::{DEFAULT_WIDTH, LineBreaks, TextStyle, Verbosity, escape};
 pub use top::{TopFrame, TopNode, TopSort, TopState, TopView, top};
+pub(crate) use unread::sentences as unread_sentences;
 pub use workflow_annotations::github;
 
 use crate::plan::Plan;
@@ -129,6 +130,10 @@ pub fn is_errored_by_rules(plan: &Plan) -> bool {
         && errors.all(|error| error.message.starts_with("the plan breaks rule"))
 }
 
+/// Last line of a plan that covers only some rows and changes none of them.
+const NO_CHANGES_IN_PART: &str =
+    "No changes in this part: targets, exclusions or the controller's scope leave rows out.";
+
 /// Returns the last line in the words of Terraform.
 ///
 /// A plan with errors or unread sources never claims that everything matches, because they may
@@ -137,6 +142,9 @@ fn last_line(plan: &Plan) -> String {
     let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
     let is_complete = !plan.errored && plan.capacity.unresolved.is_empty();
     if (add, change, destroy) == (0, 0, 0) && is_complete {
+        if !plan.complete {
+            return NO_CHANGES_IN_PART.to_owned();
+        }
         return "No changes. Your infrastructure matches the configuration.".to_owned();
     }
     format!("Plan: {add} to add, {change} to change, {destroy} to destroy.")

@@ -57,6 +57,13 @@ impl Catalog {
     }
 }
 
+/// Returns all zones of `region` that the snapshot knows.
+pub(super) fn zones_of_region(region: &Region) -> BTreeSet<ZoneName> {
+    let Ok(Some(text)) = snapshot::region_text(region.as_str()) else { return BTreeSet::new() };
+    let Ok(offered) = snapshot::parse_region(&text) else { return BTreeSet::new() };
+    KnownZones::new(region, &offered).ids.into_keys().collect()
+}
+
 fn unknown_region(region: &Region) -> CatalogError {
     let similar = nearest(region.as_str(), snapshot::regions());
     CatalogError::UnknownRegion {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::loader::zones_of_region;
 use super::suggestions::nearest;
 use super::types::Catalog;
 use crate::model::desired::{Pool, PoolRequirement};
-use crate::model::ids::{LabelKey, LabelValue};
+use crate::model::ids::{LabelKey, LabelValue, ZoneName};
 use crate::model::requirement::{LabelSet, Operator, key};
 
 /// Most listed values of a requirement.
@@ -37,9 +38,20 @@ impl Catalog {
             .map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
         let listed = list(values);
         Some(match key.as_str() {
+            key::ZONE if self.has_zone_of(values) => {
+                format!("zone {listed} is not in spec.cluster.zones")
+            }
             key::ZONE => format!("zone {listed} is not in {}{suggestion}", self.region),
             _ => format!("`{listed}` is not a value of {key}{suggestion}"),
         })
+    }
+
+    /// Returns whether the region has one of the zones `names`, declared or not.
+    fn has_zone_of(&self, names: &[LabelValue]) -> bool {
+        let known = zones_of_region(&self.region);
+        let mut offered = self.offered.iter().flat_map(|offered| offered.values().flatten());
+        let is_name = |zone: &ZoneName| names.iter().any(|name| name.as_str() == zone.as_str());
+        known.iter().any(is_name) || offered.any(is_name)
     }
 
     /// Returns the values of a label that nodes of the region can have; empty if any value is
@@ -63,25 +75,31 @@ fn suggestion(key: &LabelKey, value: &str, known: &BTreeSet<&str>) -> Option<Str
     alias.or_else(near).map(str::to_owned)
 }
 
-/// Returns the requirements on one label that exclude each other.
+/// Returns the requirements on one label that exclude each other, or exclude a label of the pool.
 fn contradiction(pool: &Pool) -> Option<String> {
-    for requirement in &pool.requirements {
-        let same: Vec<&PoolRequirement> =
-            pool.requirements.iter().filter(|other| other.key == requirement.key).collect();
-        let mut set = pool.labels.get(&requirement.key).map_or_else(LabelSet::all, LabelSet::one);
-        for other in &same {
-            let values: Vec<&str> = other.values.iter().map(LabelValue::as_str).collect();
-            set = set.intersect(&LabelSet::from_operator(other.operator, &values).ok()?);
-        }
-        if set.is_empty() && same.len() > 1 {
-            let terms = same.iter().map(|other| {
-                format!("`{} {:?} [{}]`", other.key, other.operator, list(&other.values))
-            });
-            let terms: Vec<String> = terms.collect();
-            return Some(format!("its requirements {} contradict each other", terms.join(" and ")));
-        }
+    pool.requirements.iter().find_map(|requirement| contradiction_of(&requirement.key, pool))
+}
+
+fn contradiction_of(key: &LabelKey, pool: &Pool) -> Option<String> {
+    let same: Vec<&PoolRequirement> =
+        pool.requirements.iter().filter(|requirement| requirement.key == *key).collect();
+    let mut set = LabelSet::all();
+    for requirement in &same {
+        let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+        set = set.intersect(&LabelSet::from_operator(requirement.operator, &values).ok()?);
     }
-    None
+    let terms = same.iter().map(|requirement| {
+        format!("`{key} {:?} [{}]`", requirement.operator, list(&requirement.values))
+    });
+    let terms = terms.collect::<Vec<_>>().join(" and ");
+    if set.is_empty() {
+        let text = format!("its requirements {terms} contradict each other");
+        return (same.len() > 1).then_some(text);
+    }
+    let label = pool.labels.get(key)?;
+    let noun = if same.len() == 1 { "requirement" } else { "requirements" };
+    let is_excluded = set.intersect(&LabelSet::one(label)).is_empty();
+    is_excluded.then(|| format!("its label `{key}: {label}` contradicts its {noun} {terms}"))
 }
 
 fn list(values: &[LabelValue]) -> String {
@@ -95,17 +113,50 @@ mod tests {
     use super::*;
     use crate::manifest::read;
     use crate::model::desired::{Fleet, Tree, TreeFile};
+    use crate::model::market::ZoneSetting;
 
     fn cause(requirements: &str) -> Option<String> {
+        cause_in(requirements, "", &[])
+    }
+
+    /// Returns the cause for a pool with `labels`, where `zones` are declared.
+    fn cause_in(requirements: &str, labels: &str, zones: &[&str]) -> Option<String> {
         let pool = format!(
             "{{apiVersion: karpenter.sh/v1, kind: NodePool, metadata: {{name: web}}, \
-             spec: {{template: {{spec: {{nodeClassRef: {{group: karpenter.k8s.aws, \
+             spec: {{template: {{metadata: {{labels: {{{labels}}}}}, \
+             spec: {{nodeClassRef: {{group: karpenter.k8s.aws, \
              kind: EC2NodeClass, name: default}}, requirements: [{requirements}]}}}}}}}}"
         );
         let file = TreeFile { path: "pool.yaml".into(), content: Ok(pool.as_bytes().into()) };
         let desired = read(&Tree { files: vec![file] }, &Fleet::default());
-        let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("known region");
+        let zones = zones.iter().map(|name| ZoneSetting { name: (*name).into(), id: None });
+        let zones: Vec<ZoneSetting> = zones.collect();
+        let catalog = Catalog::load(&"us-east-1".into(), &zones).expect("known region");
         catalog.unmet_requirement(desired.pools.values().next().expect("one pool"))
+    }
+
+    #[test]
+    fn undeclared_zone_of_the_region_is_named_as_such() {
+        let zone = |name: &str| {
+            format!("{{key: topology.kubernetes.io/zone, operator: In, values: [{name}]}}")
+        };
+        let declared = ["us-east-1a", "us-east-1b"];
+        assert_eq!(
+            cause_in(&zone("us-east-1c"), "", &declared).as_deref(),
+            Some("zone us-east-1c is not in spec.cluster.zones")
+        );
+        let other = cause_in(&zone("us-west-2a"), "", &declared).unwrap_or_default();
+        assert!(other.starts_with("zone us-west-2a is not in us-east-1"), "{other}");
+        assert_eq!(cause_in(&zone("us-east-1a"), "", &declared), None);
+    }
+
+    #[test]
+    fn contradicting_label_is_named() {
+        let team = "{key: team, operator: In, values: [a]}";
+        let found = cause_in(team, "team: b", &[]);
+        let text = "its label `team: b` contradicts its requirement `team In [a]`";
+        assert_eq!(found.as_deref(), Some(text));
+        assert_eq!(cause_in(team, "team: a", &[]), None);
     }
 
     #[test]

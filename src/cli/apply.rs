@@ -10,7 +10,7 @@ use super::repository::FleetSettings;
 use super::settings::{ApplySettings, ApplySubject, PlanView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
-use crate::model::desired::{AppliedBy, ApprovalRule, GuardSettings};
+use crate::model::desired::{AppliedBy, GuardSettings};
 use crate::plan::{Plan, verify_approvals};
 use crate::render::Verbosity;
 
@@ -57,7 +57,7 @@ pub(super) fn carry_out(
     refuse_unapplyable(plan)?;
     if planning::has_changes(plan) {
         check_window(&fleet.guard, &world, plan, console)?;
-        approve(plan, fleet, settings, console)?;
+        approve(plan, &fleet.guard, settings, console)?;
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the delivery tools, which may have work even without node
         // changes.
@@ -123,10 +123,18 @@ fn check_window(
     if guard.is_open(now) {
         return Ok(());
     }
-    let next = guard.next_opening(now).map_or_else(|| "never".to_owned(), |at| at.to_string());
+    let hint = match guard.next_opening(now) {
+        None => "no window opens again; correct spec.apply.windows".to_owned(),
+        Some(next) if next < plan.capacity.expires_at => {
+            format!("the next one opens {next}; apply the plan then")
+        }
+        Some(next) => {
+            format!("the next one opens {next}, after this plan expires; make a new plan then")
+        }
+    };
     Err(CliError::text(format!("it is {now}, outside the windows of spec.apply.windows"))
         .kind(Exit::OutsideWindow)
-        .hint(format!("the next one opens {next}; apply the plan then, while it holds")))
+        .hint(hint))
 }
 
 /// Returns the world of the plan, which must match the world that the user names.
@@ -168,24 +176,21 @@ fn not_built(world: &WorldChoice) -> CliError {
 
 /// Requires approval: by signature, by option, or by an operator at the terminal.
 ///
-/// As in Terraform, a saved plan counts as reviewed: it is applied without a question, unless the
-/// settings require an approval.
+/// A saved plan needs it too: the plan file names the settings that guard it, so the file alone is
+/// no approval.
 fn approve(
     plan: &Plan,
-    fleet: &FleetSettings,
+    guard: &GuardSettings,
     settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<(), CliError> {
-    let (guard, rule) = (&fleet.guard, fleet.controller.approval);
     // If keys are listed, only their signatures approve.
     if !guard.keys.is_empty() || !settings.approvals.is_empty() {
         let approvals = approval::gather(&settings.approvals)?;
         return verify_approvals(plan, &approvals, &guard.keys, guard.approvals)
             .map_err(approval::refused);
     }
-    let is_reviewed =
-        matches!(settings.subject, ApplySubject::Saved { .. }) && rule == ApprovalRule::Merge;
-    if settings.auto_approve || settings.approved_digest.is_some() || is_reviewed {
+    if settings.auto_approve || settings.approved_digest.is_some() {
         return Ok(());
     }
     match console.ask(QUESTION) {
@@ -221,44 +226,14 @@ mod tests {
     }
 
     fn run_approve(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> CommandOutput {
-        run_approve_by(ApprovalRule::Merge, plan, settings, input)
-    }
-
-    fn run_approve_by(
-        rule: ApprovalRule,
-        plan: &Plan,
-        settings: &ApplySettings,
-        input: Option<&str>,
-    ) -> CommandOutput {
-        let tree = tempfile::tempdir().expect("a directory");
-        std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
-        let source = SourceSettings { path: tree.path().to_owned(), revision: None };
-        let mut fleet = FleetSettings::read(&crate::cli::source_tree::read(&source).expect("read"));
-        fleet.controller.approval = rule;
-        with_console(input, |console| match approve(plan, &fleet, settings, console) {
+        let guard = GuardSettings::default();
+        with_console(input, |console| match approve(plan, &guard, settings, console) {
             Ok(()) => Exit::Done,
             Err(error) => {
                 error.write(console);
                 error.kind
             }
         })
-    }
-
-    /// Settings of an apply that plans first.
-    fn fresh_settings() -> ApplySettings {
-        let planning = crate::cli::tests::planning(".");
-        ApplySettings { subject: ApplySubject::Fresh(Box::new(planning)), ..settings() }
-    }
-
-    #[test]
-    fn saved_plan_needs_no_question_unless_settings_require_approval() {
-        let plan = sample_plan::plan().sealed();
-        let ran = run_approve(&plan, &settings(), None);
-        assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "as in Terraform");
-        for rule in [ApprovalRule::Digest, ApprovalRule::Policy] {
-            let ran = run_approve_by(rule, &plan, &settings(), None);
-            assert_eq!(ran.exit, Exit::NotApproved, "{rule:?}: {}", ran.err);
-        }
     }
 
     fn run_carry_out(plan: &Plan, settings: &ApplySettings) -> CommandOutput {
@@ -282,7 +257,7 @@ mod tests {
             ("\n", Exit::NotApproved),
             ("", Exit::NotApproved),
         ] {
-            let ran = run_approve(&plan, &fresh_settings(), Some(typed));
+            let ran = run_approve(&plan, &settings(), Some(typed));
             assert_eq!(ran.exit, exit, "{typed:?}");
             assert!(ran.err.starts_with(QUESTION) && ran.out.is_empty());
         }
@@ -291,12 +266,12 @@ mod tests {
     #[test]
     fn approval_without_terminal_needs_an_option() {
         let plan = sample_plan::plan().sealed();
-        let refused = run_approve(&plan, &fresh_settings(), None);
+        let refused = run_approve(&plan, &settings(), None);
         assert_eq!((refused.exit, refused.exit.code()), (Exit::NotApproved, 5));
         assert!(refused.err.contains(&format!("--approved-digest {}", plan.capacity.digest)));
-        let by_option = ApplySettings { auto_approve: true, ..fresh_settings() };
+        let by_option = ApplySettings { auto_approve: true, ..settings() };
         let digest = Some(plan.capacity.digest.clone());
-        let by_digest = ApplySettings { approved_digest: digest, ..fresh_settings() };
+        let by_digest = ApplySettings { approved_digest: digest, ..settings() };
         for settings in [by_option, by_digest] {
             let ran = run_approve(&plan, &settings, None);
             assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""), "no question is asked");

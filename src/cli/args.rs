@@ -46,7 +46,7 @@ const GLOBAL: &str = "Global options";
 #[derive(Debug, Args)]
 #[command(next_help_heading = GLOBAL)]
 pub(super) struct GlobalArgs {
-    /// Log each step to stderr; -vv for debugging
+    /// Log each step to stderr, and list unchanged nodes; -vv for debugging
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(super) verbose: u8,
     /// Only log errors

@@ -25,7 +25,7 @@ pub struct Console {
     breaks: StreamBreaks,
     /// The amount of detail of a full view.
     full: Verbosity,
-    /// True if a person can answer questions.
+    /// True if an operator can answer questions.
     interactive: bool,
     real: bool,
     now: Option<Timestamp>,

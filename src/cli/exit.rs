@@ -124,16 +124,3 @@ impl From<Exit> for ExitCode {
         exit.code().into()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn page_of_exit_codes_has_the_meanings_of_help() {
-        let page = include_str!("../../docs/src/reference/exit-codes.md");
-        let rows: String =
-            Exit::ALL.map(|exit| format!("| {} | {} |\n", exit.code(), exit.meaning())).concat();
-        assert!(page.contains(&rows), "the table should be:\n{rows}");
-    }
-}

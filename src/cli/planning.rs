@@ -344,7 +344,7 @@ spec:
         let saved = tree.path().join("plan.json");
         let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
         assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
-        let unapproved = run_command(&["apply", text(tree.path()), "--world", &world]);
+        let unapproved = run_command(&["apply", text(&saved)]);
         assert_eq!(unapproved.exit, Exit::NotApproved, "{}", unapproved.err);
         let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
         assert_eq!(applied.exit, Exit::Done, "{}", applied.err);

@@ -11,7 +11,8 @@ use super::error::CliError;
 use super::settings::PlanSettings;
 use super::{Console, Exit, apply_session, files, forecast, planning, source_tree};
 use crate::controller::{
-    Counters, PublishedPlan, RepositoryStatus, SourceState, Status, StatusPublisher, WorldStatus,
+    Counters, PublishedPlan, RepositoryStatus, SourceState, Status, StatusPublisher,
+    StatusReceiver, WorldStatus,
 };
 use crate::model::desired::Mode;
 use crate::model::observed::{Observed, PodPhase};
@@ -30,6 +31,7 @@ const PLAN_EVERY: Duration = Duration::from_mins(1);
 /// A local page.
 pub(super) struct Preview {
     board: StatusPublisher,
+    latest: StatusReceiver,
     forecast: tokio::sync::watch::Sender<Option<Arc<Forecast>>>,
     listening: HttpServer,
     since: Timestamp,
@@ -44,6 +46,7 @@ impl Preview {
         now: Timestamp,
     ) -> Result<Self, CliError> {
         let (board, reader) = StatusPublisher::new(preview_status(plan, observed, now, now));
+        let latest = reader.clone();
         let (forecast, forecasts) = tokio::sync::watch::channel(None);
         let site =
             ServerConfig { forecast: forecasts, ..ServerConfig::new(reader, PageSource::Preview) };
@@ -52,7 +55,7 @@ impl Preview {
                 .context(format!("cannot serve a page on {address}"))
                 .hint("name a port that is free, or port 0")
         })?;
-        Ok(Self { board, forecast, listening, since: now })
+        Ok(Self { board, latest, forecast, listening, since: now })
     }
 
     pub(super) fn url(&self) -> String {
@@ -62,6 +65,17 @@ impl Preview {
     /// Publishes a newer plan.
     pub(super) fn show(&self, plan: Plan, observed: Option<&Observed>, now: Timestamp) {
         self.board.publish(preview_status(plan, observed, self.since, now));
+    }
+
+    /// Publishes why no newer plan could be made. The page keeps the previous plan.
+    fn show_error(&self, error: &str, now: Timestamp) {
+        let mut status = Status::clone(&self.latest.borrow());
+        status.now = now;
+        let reads = &mut status.repository.reads;
+        let since = reads.error.take().map_or(now, |(_, since)| since);
+        reads.error = Some((error.to_owned(), since));
+        reads.failures = reads.failures.saturating_add(1);
+        self.board.publish(status);
     }
 
     /// Publishes a forecast.
@@ -89,22 +103,37 @@ pub(super) fn serve(
     }
     let interrupted = apply_session::interrupt_flag()?;
     let (mut read_at, mut planned_at) = (Instant::now(), Instant::now());
+    let mut unreadable = false;
     while !interrupted.load(Ordering::Relaxed) {
         std::thread::sleep(CTRL_C_POLL);
         if read_at.elapsed() < READ_EVERY {
             continue;
         }
         read_at = Instant::now();
-        // Files that cannot be read are probably being written.
-        let Ok(tree) = source_tree::read(&planning.source) else { continue };
-        if tree.base.tree == shown && planned_at.elapsed() < PLAN_EVERY {
+        let tree = match source_tree::read(&planning.source) {
+            Ok(read) => read.base.tree,
+            Err(error) => {
+                // At the first failure, the files are probably being written.
+                if unreadable {
+                    preview.show_error(&error.to_string(), console.now());
+                }
+                unreadable = true;
+                continue;
+            }
+        };
+        let was_unreadable = std::mem::take(&mut unreadable);
+        if tree == shown && !was_unreadable && planned_at.elapsed() < PLAN_EVERY {
             continue;
         }
         planned_at = Instant::now();
-        shown = tree.base.tree;
+        shown = tree;
         match planning::plan(planning, console) {
             Ok(plan) => preview.show(plan, None, console.now()),
-            Err(error) => console.report(&format!("the page shows the previous plan: {error}")),
+            Err(error) => {
+                let error = error.to_string();
+                preview.show_error(&error, console.now());
+                console.report(&format!("the page shows the previous plan: {error}"));
+            }
         }
     }
     Ok(Exit::Done)
@@ -173,5 +202,27 @@ fn world_status(observed: &Observed, now: Timestamp) -> WorldStatus {
         pending: count(pending.count()),
         pending_for: first.map(|since| observed.taken_at.duration_since(since)),
         reads: SourceState { read_at: Some(observed.taken_at), error: None, failures: 0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sample_plan::nothing;
+
+    #[test]
+    fn page_shows_errors_until_the_next_plan() {
+        let now = nothing().timestamp;
+        let later = now + jiff::SignedDuration::from_mins(5);
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let preview = Preview::open(any_port, nothing(), None, now).expect("a port");
+        preview.show_error("no such directory", now);
+        preview.show_error("the directory is empty", later);
+        let status = preview.latest.borrow().clone();
+        let reads = &status.repository.reads;
+        assert_eq!(reads.error, Some(("the directory is empty".to_owned(), now)));
+        assert_eq!((reads.failures, status.now), (2, later));
+        preview.show(nothing(), None, later);
+        assert_eq!(preview.latest.borrow().repository.reads.error, None);
     }
 }

@@ -102,7 +102,7 @@ fn save(directory: &Path, plan: &Plan) -> String {
     path.display().to_string()
 }
 
-pub(super) fn planning(path: &str) -> PlanningSettings {
+fn planning(path: &str) -> PlanningSettings {
     PlanningSettings {
         source: SourceSettings { path: path.into(), revision: None },
         world: None,

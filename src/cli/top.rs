@@ -19,12 +19,15 @@ use crate::render::{TextStyle, TopFrame, TopSort, TopView, Verbosity, escape, to
 use screen::{Key, Screen};
 use view::TopSource;
 
+/// Failure of the thread that observes.
+const OBSERVER_ENDED: &str = "the observing thread ended unexpectedly; start `top` again";
+
 /// Columns and lines of a terminal that does not report its size.
 const SIZE_DEFAULT: Size = Size { columns: 80, lines: 24 };
 
 pub(super) fn run(settings: &TopSettings, console: &mut Console) -> Result<Exit, CliError> {
     // The first frame is made here, so that its error is an ordinary one.
-    let mut view = TopSource::new(settings.clone()).observe(console)?;
+    let mut view = TopSource::new(settings.clone()).observe_first(console)?;
     view.sort(settings.sort);
     let is_live = !settings.once
         && console.is_real()
@@ -49,8 +52,7 @@ pub(super) fn run(settings: &TopSettings, console: &mut Console) -> Result<Exit,
     });
     let style = console.style(Verbosity::Full);
     let mut live = LiveView { view, order, top: 0, failure: None, style };
-    live.show(&receiver)?;
-    Ok(Exit::Done)
+    live.show(&receiver)
 }
 
 /// Observes once. Returns false if the view has ended.
@@ -90,20 +92,28 @@ struct LiveView {
 }
 
 impl LiveView {
-    /// Shows views until the user ends it.
-    fn show(&mut self, views: &Receiver<Result<TopView, String>>) -> Result<(), CliError> {
+    /// Shows views until the user or a signal ends it.
+    fn show(&mut self, views: &Receiver<Result<TopView, String>>) -> Result<Exit, CliError> {
         let failed = |error: std::io::Error| {
             CliError::new(error).context("cannot use the terminal".to_owned())
         };
         let mut screen = Screen::open().map_err(failed)?;
         let (mut drawn, mut since) = (None, Instant::now());
-        while !screen.is_interrupted() {
+        let mut is_observed = true;
+        let exit = loop {
+            if screen.is_interrupted() {
+                break Exit::Interrupted;
+            }
             match views.try_recv() {
                 Ok(Ok(mut view)) => {
                     view.sort(self.order);
                     (self.view, self.failure, since, drawn) = (view, None, Instant::now(), None);
                 }
                 Ok(Err(why)) => (self.failure, drawn) = (Some(why), None),
+                Err(TryRecvError::Disconnected) if is_observed => {
+                    is_observed = false;
+                    (self.failure, drawn) = (Some(OBSERVER_ENDED.to_owned()), None);
+                }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
             }
             let size = Size::of_terminal();
@@ -115,12 +125,13 @@ impl LiveView {
             }
             match screen.key() {
                 None => continue,
-                Some(Key::Quit) => break,
+                Some(Key::Quit) => break Exit::Done,
+                Some(Key::Interrupt) => break Exit::Interrupted,
                 Some(key) => self.press(key, size),
             }
             drawn = None;
-        }
-        Ok(())
+        };
+        if is_observed { Ok(exit) } else { Err(CliError::text(OBSERVER_ENDED)) }
     }
 
     fn press(&mut self, key: Key, size: Size) {
@@ -135,7 +146,7 @@ impl LiveView {
                 self.view.sort(self.order);
                 self.top = 0;
             }
-            Key::Quit => {}
+            Key::Quit | Key::Interrupt => {}
         }
     }
 

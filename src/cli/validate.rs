@@ -9,7 +9,7 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, output, planning, source_tree};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
-use crate::model::desired::{Problem, Severity, Unresolved};
+use crate::model::desired::{Desired, Problem, Severity, Unresolved};
 use crate::model::ids::{Origin, PoolName};
 use crate::model::observed::Observed;
 use crate::plan::wire::Diagnostic;
@@ -56,15 +56,7 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let desired = &repository.desired;
     let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
-    // The error of an unreadable object already reports it.
-    let is_reported = |unresolved: &&Unresolved| {
-        let mut errors = desired.problems.iter().filter(|p| p.severity == Severity::Error);
-        errors.any(|p| {
-            p.origin == unresolved.origin
-                || p.object == unresolved.object && p.origin.file == unresolved.origin.file
-        })
-    };
-    let unreported = desired.unresolved.iter().filter(|unresolved| !is_reported(unresolved));
+    let unreported = desired.unresolved.iter().filter(|one| !is_reported(one, desired));
     problems.extend(unreported.map(unresolved_warning));
     // Some problems appear only in the combined desired state, as in a plan.
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
@@ -86,6 +78,22 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     problems.sort();
     problems.dedup();
     problems
+}
+
+/// Returns whether an error already reports the unresolved object.
+fn is_reported(unresolved: &Unresolved, desired: &Desired) -> bool {
+    let Unresolved { origin, object, .. } = unresolved;
+    // Rendered objects share the origin of their chart or Application, so an error without an
+    // object is of this one only if no other has the same line.
+    let is_alone = || {
+        let mut all = desired.unresolved.iter();
+        origin.line > 0 && all.all(|other| other.origin != *origin || other.object == *object)
+    };
+    let mut errors = desired.problems.iter().filter(|p| p.severity == Severity::Error);
+    errors.any(|p| {
+        p.object == *object && p.origin.file == origin.file
+            || p.object.is_empty() && p.origin == *origin && is_alone()
+    })
 }
 
 /// Returns a warning for each autoscaler whose maximum exceeds the capacity of the pools.
@@ -152,4 +160,35 @@ fn catalog_problem(error: &CatalogError) -> Problem {
 
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_one_rendered_object_does_not_hide_others() {
+        let origin = Origin::new("charts/web/Chart.yaml", 0);
+        let unresolved = |object: &str| Unresolved {
+            origin: origin.clone(),
+            object: object.to_owned(),
+            reason: "its size is unknown".to_owned(),
+        };
+        let (bad, other) = (unresolved("Rollout web/a"), unresolved("Rollout web/b"));
+        let problem = |object: &str| Problem {
+            origin: origin.clone(),
+            severity: Severity::Error,
+            object: object.to_owned(),
+            message: "is malformed".to_owned(),
+            hint: None,
+        };
+        let mut desired = Desired {
+            unresolved: vec![bad.clone(), other.clone()],
+            problems: vec![problem("Rollout web/a")],
+            ..Desired::default()
+        };
+        assert!(is_reported(&bad, &desired) && !is_reported(&other, &desired));
+        desired.problems = vec![problem("")];
+        assert!(!is_reported(&bad, &desired) && !is_reported(&other, &desired));
+    }
 }

@@ -116,8 +116,9 @@ impl PodVolume {
             ),
             VolumeProblem::ByHand => {
                 format!(
-                    "claim {name} has storageClassName \"\" (static provisioning), and no \
-                     PersistentVolume in the repository or the cluster fits it"
+                    "claim {name} needs a manually created PersistentVolume (its \
+                     storageClassName is \"\", or its class has no provisioner), and it is not \
+                     known which one it gets"
                 )
             }
             VolumeProblem::InUse => {

@@ -120,8 +120,16 @@ pub fn verify_approvals(
     }
     let mut counted: Vec<&VerifyingKey> = Vec::new();
     for TrustedKey { name, key } in keys {
-        let signed = approvals.iter().filter(current).any(|approval| approval.is_signed_by(key));
-        if !signed {
+        // The name is a part of the signed message: a key approves only for its own name.
+        let (own, foreign): (Vec<&Approval>, Vec<&Approval>) = approvals
+            .iter()
+            .filter(current)
+            .filter(|approval| approval.is_signed_by(key))
+            .partition(|approval| approval.by == *name);
+        if own.is_empty() {
+            why.extend(foreign.iter().map(|approval| {
+                format!("the approval of {} is signed with the key of {name}", approval.by)
+            }));
             why.push(format!("no approval signed by {name}"));
         } else if !counted.contains(&key) {
             counted.push(key);
@@ -231,6 +239,16 @@ mod tests {
         let error = verify_approvals(&plan, &[other], &[], 0).expect_err("another");
         assert!(matches!(error, ApprovalError::OtherPlan { .. }));
         assert!(approve(&plan, "a", now(), Some("no key")).is_err());
+    }
+
+    #[test]
+    fn key_approves_only_for_its_own_name() {
+        let plan = plan();
+        let foreign = approve(&plan, "bob", now(), Some(KEY)).expect("a key");
+        let error = verify_approvals(&plan, &[foreign], &keys(&[("alice", PUBLIC)]), 1)
+            .expect_err("the key is that of alice")
+            .to_string();
+        assert!(error.contains("the approval of bob is signed with the key of alice"), "{error}");
     }
 
     #[test]

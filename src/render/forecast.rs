@@ -136,8 +136,10 @@ fn cells(phase: &Phase) -> Vec<StyledText> {
     let types: Vec<String> = types.iter().map(|(name, n)| format!("{n} {name}")).collect();
     let mut because: Vec<String> =
         because.iter().map(|event| format!("{}: {}", event.object, event.what)).collect();
-    if *unschedulable > 0 {
-        because.push(format!("{unschedulable} pods are unschedulable"));
+    match unschedulable {
+        0 => {}
+        1 => because.push("1 pod is unschedulable".to_owned()),
+        n => because.push(format!("{n} pods are unschedulable")),
     }
     vec![
         plain(from.to_string()),

@@ -165,7 +165,7 @@ fn mode_items(row: &ModeRow, plan: &Plan) -> Vec<StyledText> {
 }
 
 /// Returns the failure domain limit that a node or zone exceeds.
-fn failure_domain_excess(beyond: &ExceededLimit) -> String {
+pub(super) fn failure_domain_excess(beyond: &ExceededLimit) -> String {
     let ExceededLimit { pool, workload, domain, holds, of, most } = beyond;
     let whose = workload.as_ref().map_or_else(|| "all pods".to_owned(), WorkloadId::to_string);
     let domain = match domain {
@@ -184,7 +184,7 @@ fn failure_domain_cost(plan: &Plan) -> Option<StyledText> {
 }
 
 /// Returns the capacity that a steered plan lacks without nominations.
-fn steering_text(without: &Unsteered) -> String {
+pub(super) fn steering_text(without: &Unsteered) -> String {
     let Unsteered { pending, nodes, hourly: price } = without;
     if *pending == 0 {
         return "Steered, but every simulated order schedules each pod without nominations too."

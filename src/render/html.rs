@@ -27,8 +27,8 @@ pub use fleet::{NodeAnnotation, NodeAnnotations, NodeMark};
 pub use links::commit as commit_link;
 use sections::{changes, checks, comparison, cost, demand, footer, problems};
 pub use verdict::{
-    PageVerdict, VerdictTone, changes_text, fact_list, has_changes, plan_facts, plan_verdict,
-    problem_verdict, total_list, totals,
+    PageVerdict, VerdictTone, changes_text, errored_text, fact_list, has_changes, no_changes,
+    plan_facts, plan_verdict, problem_verdict, total_list, totals,
 };
 
 /// The style of the page.

@@ -16,8 +16,8 @@ use crate::plan::wire::{ExplainRow, Summary};
 
 pub use super::html::{
     ChartMark, FILTERS, NodeAnnotation, NodeAnnotations, NodeMark, PageVerdict, SCRIPT, STYLE,
-    VerdictTone, changes_text, commit_link, fact_list, has_changes, hash_source, plan_facts,
-    plan_verdict, problem_verdict, step_chart, text, total_list, totals,
+    VerdictTone, changes_text, commit_link, errored_text, fact_list, has_changes, hash_source,
+    no_changes, plan_facts, plan_verdict, problem_verdict, step_chart, text, total_list, totals,
 };
 
 /// Most listed phases of a forecast; the chart has all of them.

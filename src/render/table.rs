@@ -48,11 +48,13 @@ pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], verbosity: Verbos
     } else if !folded.is_empty() {
         page.gap();
     }
+    // No flag lists them in a concise view.
+    let hint = if verbosity == Verbosity::Concise { "" } else { " (listed with -v)" };
     for symbol in folded {
         let mut of_symbol = rows.iter().filter(|row| row.symbol == symbol);
         let noun = if of_symbol.any(is_group) { "row" } else { "node" };
         let nodes = amount_of(count(rows, symbol), noun);
-        let text = format!("  {}  {nodes} {} (listed with -v)", symbol.as_str(), symbol.verb());
+        let text = format!("  {}  {nodes} {}{hint}", symbol.as_str(), symbol.verb());
         page.line([StyledText::new(&text, Tone::Faint)]);
     }
 }
@@ -63,7 +65,7 @@ fn cells(row: &PlanRow<'_>) -> Vec<StyledText> {
         plain(row.resource.address.as_str()),
         plain(kind(row)),
         plain(zone(row)),
-        plain(bought(row)),
+        plain(capacity_type(row)),
         plain(pods(row).to_string()),
         plain(price(row)),
         plain(why(row)),
@@ -85,7 +87,8 @@ fn size(row: &PlanRow<'_>) -> Option<String> {
     Some(format!("{text} of {} to {} nodes", after.min, after.max))
 }
 
-/// Returns the instance type, before and after where they differ. `zone` and `bought` work alike.
+/// Returns the instance type, before and after where they differ. `zone` and `capacity_type` work
+/// alike.
 pub(super) fn kind(row: &PlanRow<'_>) -> String {
     if let Some(size) = size(row) {
         return size;
@@ -100,7 +103,7 @@ pub(super) fn zone(row: &PlanRow<'_>) -> String {
     before_and_after(row, |state| state.zone.as_ref().map(ToString::to_string))
 }
 
-pub(super) fn bought(row: &PlanRow<'_>) -> String {
+pub(super) fn capacity_type(row: &PlanRow<'_>) -> String {
     if is_group(row) {
         return String::new();
     }

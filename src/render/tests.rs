@@ -215,7 +215,7 @@ fn concise_view_is_header_and_table() {
       +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand     1            0.1070  the node is annotated karpenter.sh/do-not-disrupt
-      =  2 nodes unchanged (listed with -v)
+      =  2 nodes unchanged
 
     Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
 
@@ -284,6 +284,8 @@ fn every_view_ends_with_the_terraform_line() {
         assert_eq!(last(&nothing()), "No changes. Your infrastructure matches the configuration.");
         let errored = Plan { errored: true, ..nothing() };
         assert_eq!(last(&errored), "Plan: 0 to add, 0 to change, 0 to destroy.");
+        let partial = Plan { complete: false, ..nothing() };
+        assert_eq!(last(&partial), super::NO_CHANGES_IN_PART);
     }
 }
 
@@ -439,8 +441,8 @@ fn many_unchanged_and_blocked_rows_are_counted() {
         }
     }
     let text = view(&many, Verbosity::Concise);
-    assert!(text.contains("  =  12 nodes unchanged (listed with -v)\n"), "{text}");
-    assert!(text.contains("  !  31 nodes blocked (listed with -v)\n"), "{text}");
+    assert!(text.contains("  =  12 nodes unchanged\n"), "{text}");
+    assert!(text.contains("  !  31 nodes blocked\n"), "{text}");
     assert!(!text.contains("web[\"3001\"]"));
 }
 

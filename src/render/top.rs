@@ -373,19 +373,41 @@ fn write_totals(page: &mut TextPage, view: &TopView, width: usize) {
 
 /// Returns the price of the nodes, and the price after the plan where it differs.
 fn price(view: &TopView) -> Vec<StyledText> {
-    let total = |counts: fn(&TopNode) -> bool| {
-        let nodes = view.nodes.iter().filter(|node| counts(node));
-        nodes.filter_map(|node| node.hourly).fold(MicroUsd::ZERO, |all, one| all + one)
-    };
-    let text = |price: MicroUsd| format!("{}, {}/mo", hourly(price), dollars(price.per_month(), 2));
-    let (before, after) = (total(TopNode::exists), total(TopNode::remains));
-    let mut items = vec![plain("price"), plain(text(before))];
+    let (before, after) =
+        (TotalPrice::new(view, TopNode::exists), TotalPrice::new(view, TopNode::remains));
+    let mut items = vec![plain("price"), before.span("")];
     if before != after {
-        items.push(plain(format!("after the plan {}", text(after))));
-    }
-    let unpriced = view.nodes.iter().filter(|node| node.hourly.is_none()).count();
-    if unpriced > 0 {
-        items.push(StyledText::new(&format!("{unpriced} without a price"), Tone::Warning));
+        items.push(after.span("after the plan "));
     }
     items
+}
+
+/// The known prices of several nodes, and the number of nodes without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TotalPrice {
+    hourly: MicroUsd,
+    unpriced: usize,
+}
+
+impl TotalPrice {
+    fn new(view: &TopView, counts: fn(&TopNode) -> bool) -> Self {
+        let mut total = Self { hourly: MicroUsd::ZERO, unpriced: 0 };
+        for node in view.nodes.iter().filter(|node| counts(node)) {
+            match node.hourly {
+                Some(price) => total.hourly += price,
+                None => total.unpriced += 1,
+            }
+        }
+        total
+    }
+
+    /// Returns the total after `prefix`. Nodes without a price are a part of it.
+    fn span(self, prefix: &str) -> StyledText {
+        let Self { hourly: price, unpriced } = self;
+        let text = format!("{prefix}{}, {}/mo", hourly(price), dollars(price.per_month(), 2));
+        match unpriced {
+            0 => plain(text),
+            n => StyledText::new(&format!("{text} + {n} without a price"), Tone::Warning),
+        }
+    }
 }

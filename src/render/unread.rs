@@ -44,7 +44,7 @@ pub(super) fn by_code(plan: &Plan) -> BTreeMap<Code, Vec<&UnresolvedRow>> {
 }
 
 /// Returns one sentence for each kind of source that was not read.
-pub(super) fn sentences(plan: &Plan) -> Vec<String> {
+pub(crate) fn sentences(plan: &Plan) -> Vec<String> {
     let sentence = |(code, rows): (Code, Vec<&UnresolvedRow>)| {
         let sources = counted(code, rows.len());
         let (verb, whose) = if rows.len() == 1 { ("was", "its") } else { ("were", "their") };
@@ -58,12 +58,58 @@ pub(super) fn sentences(plan: &Plan) -> Vec<String> {
     by_code(plan).into_iter().map(sentence).collect()
 }
 
-/// Returns why a source was not read. An error at the same place is the cause of all others.
+/// Returns why a source was not read. An error of the source is the cause of all other reasons.
 pub(super) fn reason<'p>(plan: &'p Plan, row: &'p UnresolvedRow) -> &'p str {
-    let is_same = |diagnostic: &&Diagnostic| {
+    // Rendered objects share the origin of their chart or Application, so an error without an
+    // object is of this source only if no other source has the same line.
+    let is_alone = || {
+        let mut rows = plan.capacity.unresolved.iter();
+        row.origin.line > 0
+            && rows.all(|other| other.origin != row.origin || other.object == row.object)
+    };
+    let is_cause = |diagnostic: &&Diagnostic| {
         diagnostic.severity == DiagnosticSeverity::Error
             && diagnostic.origin.as_ref() == Some(&row.origin)
+            && (diagnostic.object == row.object || diagnostic.object.is_empty() && is_alone())
     };
-    let error = plan.capacity.diagnostics.iter().find(is_same);
+    let error = plan.capacity.diagnostics.iter().find(is_cause);
     error.map_or(row.reason.as_str(), |error| error.message.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ids::Origin;
+    use crate::testing::sample_plan::plan;
+
+    /// Returns the reasons of two sources at `line`, with an error of `object` there.
+    fn reasons(line: u32, object: &str) -> Vec<String> {
+        let mut plan = plan();
+        let origin = Origin::new("apps/web.yaml", line);
+        plan.capacity.unresolved = ["Rollout web/a", "Rollout web/b"]
+            .map(|name| UnresolvedRow {
+                object: name.into(),
+                origin: origin.clone(),
+                reason: "its size is unknown".into(),
+            })
+            .into();
+        plan.capacity.diagnostics = vec![Diagnostic {
+            severity: DiagnosticSeverity::Error,
+            origin: Some(origin),
+            object: object.into(),
+            message: "is malformed".into(),
+            hint: None,
+        }];
+        let rows = plan.capacity.unresolved.iter();
+        rows.map(|row| reason(&plan, row).to_owned()).collect()
+    }
+
+    #[test]
+    fn error_of_one_object_is_not_the_reason_of_others() {
+        let other = "its size is unknown";
+        for line in [0, 5] {
+            assert_eq!(reasons(line, "Rollout web/a"), ["is malformed", other]);
+            assert_eq!(reasons(line, ""), [other, other], "two objects have the same line");
+        }
+    }
 }

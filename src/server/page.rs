@@ -88,13 +88,13 @@ fn live_parts(page: &StatusPage<'_>) -> (String, String) {
     let mut state = verdict::status_totals(status);
     state.push_str(&verdict::status_facts(status, page.kind));
     state.push_str(&current_state::alerts(status, page.kind));
-    let asks = match page.kind {
+    let forms = match page.kind {
         PageKind::Controller { takes_requests: true } => request_forms::request_forms(status),
         PageKind::Controller { takes_requests: false } | PageKind::Preview => String::new(),
     };
     let Some(current) = &status.plan else {
         state.push_str(&current_state::terminating(status));
-        state.push_str(&asks);
+        state.push_str(&forms);
         let fleet = "<h2 id=\"nodes\">Nodes</h2>\n<p>No plan was made yet.</p>\n".to_owned();
         return (state, fleet + &history::history(status) + &footer(status));
     };
@@ -103,7 +103,7 @@ fn live_parts(page: &StatusPage<'_>) -> (String, String) {
     state.push_str(&sections.attention);
     state.push_str(&current_state::in_progress_and_blocked(status, current));
     state.push_str(&current_state::terminating(status));
-    for section in [&asks, &sections.checks, &sections.changes] {
+    for section in [&forms, &sections.checks, &sections.changes] {
         state.push_str(section);
     }
     let nodes = match sections.fleet.as_str() {

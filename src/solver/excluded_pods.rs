@@ -34,7 +34,7 @@ pub(super) fn exclusion_reason(
         Unsupported::SchedulingGates => (
             Code::Gated,
             format!("the pod waits for its scheduling gates: {}", list(&spec.scheduling_gates)),
-            Some("remove the gates: until they are gone the pod needs no node"),
+            Some("remove the gates: until they are removed, the pod needs no node"),
         ),
         Unsupported::ResourceClaims => (
             Code::ResourceClaims,

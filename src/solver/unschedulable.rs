@@ -55,7 +55,7 @@ enum OfferObstacle {
     },
     /// Limits of the pool are reached.
     Limit,
-    /// Limits of the pool are reached until nodes that this plan removes are gone.
+    /// Limits of the pool are reached until nodes that this plan removes are terminated.
     LimitUntilApplied,
     /// The plan uses up its capacity reservation.
     Reservation(ReservationId),
@@ -245,7 +245,10 @@ impl UnschedulableReport<'_> {
             OfferObstacle::Limit => (Code::LimitReached.to_string(), self.limit_detail(pool)),
             OfferObstacle::LimitUntilApplied => (
                 Code::LimitUntilApplied.to_string(),
-                format!("{} until nodes that this plan removes are gone", self.limit_detail(pool)),
+                format!(
+                    "{} until nodes that this plan removes are terminated",
+                    self.limit_detail(pool)
+                ),
             ),
             OfferObstacle::Reservation(id) => (
                 Code::ReservationFull.to_string(),

@@ -14,11 +14,16 @@ use crate::binary::Workspace;
 
 const MARKER: &str = "<!-- fleetwright 5 -->";
 
-/// Stands for curl: records arguments and input, and answers with the file `answer`.
+/// Stands for curl: records arguments and input. Answers with the user 3 and the files `page-N`.
 const CURL: &str = "#!/bin/sh
 here=$(dirname \"$0\")
 echo \"$*\" >\"$here/arguments\"
-case \" $* \" in *' --data '*) cat >\"$here/input\" ;; *) cat \"$here/answer\" ;; esac
+for last; do :; done
+case \" $* \" in
+  *' --data '*) cat >\"$here/input\" ;;
+  *'/user ') echo '{\"id\": 3}' ;;
+  *) cat \"$here/page-${last##*page=}\" 2>/dev/null || echo '[]' ;;
+esac
 ";
 
 /// A repository with a commit and a change, and a directory for programs.
@@ -79,10 +84,13 @@ impl Repository {
         text(&ended)
     }
 
-    /// Runs the job that writes the note, where the API answers `notes`. Returns method and address,
-    /// and the text of the note.
-    fn note(&self, variables: &BTreeMap<&str, String>, notes: &str) -> (String, String) {
-        fs::write(self.programs.path().join("answer"), notes).expect("written");
+    /// Runs the job that writes the note, where the API lists these pages of notes. Returns method
+    /// and address, and the text of the note.
+    fn note(&self, variables: &BTreeMap<&str, String>, pages: [&str; 2]) -> (String, String) {
+        for (number, notes) in (1..).zip(pages) {
+            let page = self.programs.path().join(format!("page-{number}"));
+            fs::write(page, notes).expect("written");
+        }
         self.expect(0, &gitlab_script("capacity-note"), variables);
         let read = |name: &str| fs::read_to_string(self.programs.path().join(name)).expect(name);
         let input: Json = serde_json::from_str(&read("input")).expect("JSON");
@@ -142,7 +150,7 @@ fn gitlab_jobs_plan_note_and_apply_the_approved_digest() {
     ]
     .map(|(name, value)| (name, value.to_owned()))
     .into();
-    let (arguments, body) = repository.note(&variables, "[]");
+    let (arguments, body) = repository.note(&variables, ["[]"; 2]);
     assert!(
         arguments.contains("--request POST") && body.contains("Planning failed"),
         "{arguments}"
@@ -150,14 +158,19 @@ fn gitlab_jobs_plan_note_and_apply_the_approved_digest() {
 
     let shown = repository.expect(0, &gitlab_script("capacity-plan"), &variables);
     assert!(shown.contains("Plan: 1 to add"), "{shown}");
-    let (arguments, body) = repository.note(&variables, "[]");
+    let (arguments, body) = repository.note(&variables, ["[]"; 2]);
     assert!(arguments.ends_with("/projects/5/merge_requests/7/notes\n"), "{arguments}");
     assert!(
         body.contains("Caused by this change") && body.ends_with(&format!("{MARKER}\n")),
         "{body}"
     );
-    let notes = format!("[{{\"id\": 1, \"body\": \"x\"}}, {{\"id\": 9, \"body\": \"{MARKER}\"}}]");
-    let (arguments, _) = repository.note(&variables, &notes);
+    let note = |id, author, body: &str| {
+        serde_json::json!([{ "id": id, "author": { "id": author }, "body": body }]).to_string()
+    };
+    let (foreign, own) = (note(8, 4, MARKER), note(9, 3, MARKER));
+    let (arguments, _) = repository.note(&variables, [&foreign, &note(1, 3, "x")]);
+    assert!(arguments.contains("--request POST"), "a note of another user: {arguments}");
+    let (arguments, _) = repository.note(&variables, [&foreign, &own]);
     assert!(
         arguments.contains("--request PUT") && arguments.ends_with("/notes/9\n"),
         "{arguments}"

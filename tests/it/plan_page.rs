@@ -124,6 +124,16 @@ fn filters_show_the_nodes_of_one_zone() -> anyhow::Result<()> {
     assert_eq!(page.ask(shown)?, "4");
     page.ask("(zone.value = 'us-east-1b', zone.dispatchEvent(new Event('change')))")?;
     assert_eq!(page.ask(shown)?, "1");
+    // A row of a replacement in another zone is in both zones.
+    page.ask(
+        "(document.querySelector('.changes tr[data-zone]').dataset.zone = 'us-east-1a us-east-1b')",
+    )?;
+    let rows = "[...document.querySelectorAll('.changes tr[data-zone]')].filter(row => !row.hidden && \
+                row.dataset.zone === 'us-east-1a us-east-1b').length";
+    for zone in ["us-east-1a", "us-east-1b"] {
+        page.ask(&format!("(zone.value = '{zone}', zone.dispatchEvent(new Event('change')))"))?;
+        assert_eq!(page.ask(rows)?, "1", "{zone}");
+    }
     page.ask("(zone.value = '', zone.dispatchEvent(new Event('change')))")?;
     assert_eq!(page.ask(shown)?, "4");
     Ok(())

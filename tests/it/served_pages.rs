@@ -98,6 +98,18 @@ fn plan_page_follows_files_and_shows_a_forecast() {
         assert!(started.elapsed() < TIMEOUT, "the page does not follow the files");
         std::thread::sleep(Duration::from_millis(200));
     }
+    // Without files there is no newer plan, and the verdict says so.
+    for entry in std::fs::read_dir(workspace.root()).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let removed = if path.is_dir() {
+            std::fs::remove_dir_all(&path)
+        } else {
+            std::fs::remove_file(&path)
+        };
+        removed.expect("removed");
+    }
+    let page = served.wait_for("this page shows the previous plan</strong>");
+    assert!(page.contains("the directory is empty"), "{page}");
     served.end();
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -124,37 +125,55 @@ fn version(path: &Path, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Returns the source of AWS credentials, in the order in which the AWS SDK asks them.
+/// Returns the sources of AWS credentials, in the order in which the AWS SDK asks them.
 pub(super) fn aws() -> Finding {
     const PART: &str = "aws";
-    let set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
-    if set("AWS_ACCESS_KEY_ID") {
-        return Finding::ok(PART, "credentials in the environment (AWS_ACCESS_KEY_ID)");
-    }
-    if let Ok(profile) = env::var("AWS_PROFILE") {
-        return Finding::ok(PART, format!("profile {profile} (AWS_PROFILE)"));
-    }
-    if set("AWS_WEB_IDENTITY_TOKEN_FILE") {
-        return Finding::ok(PART, "web identity token (AWS_WEB_IDENTITY_TOKEN_FILE)");
-    }
-    let container = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
-    if set(container) || set("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") {
-        return Finding::ok(PART, format!("container credentials ({container})"));
-    }
-    let files =
-        [("AWS_CONFIG_FILE", ".aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials")];
-    let mut found = files.iter().filter_map(|(variable, name)| {
-        let path = env::var_os(variable).map(PathBuf::from).or_else(|| in_home(name))?;
-        path.is_file().then_some(path)
-    });
-    match found.next() {
-        Some(path) => Finding::ok(PART, format!("profile default ({})", path.display())),
-        None => Finding::warn(
+    let sources = aws_sources(&|name| env::var_os(name).filter(|value| !value.is_empty()));
+    if sources.is_empty() {
+        return Finding::warn(
             PART,
             "no credentials in the environment or in ~/.aws; an instance role is not looked up",
             "for `--world live`: aws configure sso, or set AWS_PROFILE",
-        ),
+        );
     }
+    Finding::ok(PART, sources.join("; otherwise "))
+}
+
+/// Returns the sources that variables and files name: environment, profile, web identity, and
+/// container.
+///
+/// A file of profiles may hold no credentials, which only the SDK finds out.
+fn aws_sources(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
+    let is_set = |name: &str| variable(name).is_some();
+    // The SDK reads the second variable of a secret key if the first is missing.
+    let has_secret = is_set("AWS_SECRET_ACCESS_KEY") || is_set("SECRET_ACCESS_KEY");
+    if is_set("AWS_ACCESS_KEY_ID") && has_secret {
+        return vec!["credentials in the environment (AWS_ACCESS_KEY_ID)".to_owned()];
+    }
+    let mut sources = Vec::new();
+    let files =
+        [("AWS_CONFIG_FILE", ".aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials")];
+    let file = files.iter().find_map(|(name, default)| {
+        let at_home = || variable("HOME").map(|home| PathBuf::from(home).join(default));
+        let path = variable(name).map(PathBuf::from).or_else(at_home)?;
+        path.is_file().then_some(path)
+    });
+    match (variable("AWS_PROFILE"), file) {
+        (Some(profile), _) => {
+            sources.push(format!("profile {} (AWS_PROFILE)", profile.to_string_lossy()));
+        }
+        (None, Some(path)) => sources.push(format!("profile default ({})", path.display())),
+        (None, None) => {}
+    }
+    if is_set("AWS_WEB_IDENTITY_TOKEN_FILE") && is_set("AWS_ROLE_ARN") {
+        sources.push("web identity token (AWS_WEB_IDENTITY_TOKEN_FILE)".to_owned());
+    }
+    let container =
+        ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+    if let Some(name) = container.into_iter().find(|name| is_set(name)) {
+        sources.push(format!("container credentials ({name})"));
+    }
+    sources
 }
 
 /// Returns the context of the kubeconfig.
@@ -171,7 +190,7 @@ pub(super) fn kubeconfig() -> Finding {
     let context = files.iter().find_map(|path| {
         let bytes = crate::cli::files::read(path, KUBECONFIG_BYTES_MAX).ok()?;
         let context = current_context(&String::from_utf8_lossy(&bytes))?;
-        Some(format!("context {context} ({})", path.display()))
+        Some(format!("{context} ({})", path.display()))
     });
     match context {
         Some(detail) => Finding::ok(PART, detail),
@@ -182,16 +201,23 @@ pub(super) fn kubeconfig() -> Finding {
     }
 }
 
-/// Returns the value of `current-context`. The rest of a kubeconfig may hold secrets, and is not
-/// parsed.
+/// Returns a description of `current-context`. The rest of a kubeconfig may hold secrets: it is not
+/// parsed, and only a plain name is shown.
 fn current_context(text: &str) -> Option<String> {
+    let quotes = ['"', '\''];
     let mut values = text.lines().filter_map(|line| {
         let line = line.trim_start_matches(['{', ' ']);
-        line.trim_start_matches('"').strip_prefix("current-context")
+        line.trim_start_matches(quotes).strip_prefix("current-context")
     });
-    let value = values.next()?.trim_start_matches('"').trim().strip_prefix(':')?;
-    let value = value.trim().trim_end_matches(',').trim_matches(['"', '\'']);
-    (!value.is_empty()).then(|| value.to_owned())
+    let value = values.next()?.trim_start_matches(quotes).trim().strip_prefix(':')?.trim_start();
+    let value = value.strip_prefix(quotes).unwrap_or(value);
+    let is_end = |c: char| c.is_whitespace() || matches!(c, ',' | '}' | '"' | '\'' | '#');
+    let name = value.split(is_end).next().filter(|name| !name.is_empty())?;
+    if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":/@._-".contains(&byte)) {
+        Some(format!("context {name}"))
+    } else {
+        Some("a context is set; its name is not shown".to_owned())
+    }
 }
 
 /// Returns folder and size of the cache.
@@ -245,11 +271,55 @@ mod tests {
             "apiVersion: v1\ncurrent-context: prod\n",
             "current-context: \"prod\"\n",
             "{\n  \"current-context\": \"prod\",\n",
+            "current-context: prod # of the team\n",
         ] {
-            assert_eq!(current_context(text).as_deref(), Some("prod"), "{text}");
+            assert_eq!(current_context(text).as_deref(), Some("context prod"), "{text}");
         }
         for text in ["", "current-context: \"\"\n", "users:\n- name: a\n"] {
             assert_eq!(current_context(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn current_context_shows_nothing_of_the_rest_of_a_line() {
+        for text in [
+            r#"{"current-context":"prod","users":[{"user":{"token":"T"}}]}"#,
+            "{current-context: prod, users: [{user: {token: T}}]}",
+            "{'current-context':'prod','users':[{'user':{'token':'T'}}]}",
+        ] {
+            assert_eq!(current_context(text).as_deref(), Some("context prod"), "{text}");
+        }
+        for text in [
+            r#"{"current-context":["prod",{"token":"T"}]}"#,
+            "current-context: prod=T\n",
+            "current-context: a\u{202e}b\n",
+        ] {
+            let shown = current_context(text).expect("a context");
+            assert_eq!(shown, "a context is set; its name is not shown", "{text}");
+        }
+        assert_eq!(current_context(r#"{"current-context":"","token":"T"}"#), None);
+    }
+
+    #[test]
+    fn aws_sources_have_the_order_of_the_sdk() {
+        let sources = |set: &[&str]| {
+            aws_sources(&|name| set.contains(&name).then(|| OsString::from("value")))
+        };
+        let profile = "profile value (AWS_PROFILE)";
+        let identity = "web identity token (AWS_WEB_IDENTITY_TOKEN_FILE)";
+        let full = "container credentials (AWS_CONTAINER_CREDENTIALS_FULL_URI)";
+        assert_eq!(sources(&["AWS_ACCESS_KEY_ID", "AWS_PROFILE"]), [profile]);
+        assert_eq!(
+            sources(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"]),
+            ["credentials in the environment (AWS_ACCESS_KEY_ID)"]
+        );
+        let all = [
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_PROFILE",
+            "AWS_ROLE_ARN",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+        ];
+        assert_eq!(sources(&all), [profile, identity, full]);
+        assert!(sources(&["AWS_WEB_IDENTITY_TOKEN_FILE"]).is_empty(), "a role is missing");
     }
 }

@@ -24,6 +24,8 @@ const KEY_WAIT: u8 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
+    /// Ctrl-C. Raw input sends no signal.
+    Interrupt,
     Up,
     Down,
     PageUp,
@@ -40,9 +42,10 @@ impl Key {
             b"b" | b"\x1b[5~" => Some(Self::PageUp),
             b" " | b"f" | b"\x1b[6~" => Some(Self::PageDown),
             b"s" => Some(Self::Sort),
-            // Ctrl-C and Ctrl-D, because raw input sends no signals. Quick typing and pasted text
-            // arrive together.
-            [b'q' | b'Q' | 3 | 4, ..] | [.., b'q' | b'Q' | 3 | 4] => Some(Self::Quit),
+            // Quick typing and pasted text arrive together.
+            [3, ..] | [.., 3] => Some(Self::Interrupt),
+            // 4 is Ctrl-D.
+            [b'q' | b'Q' | 4, ..] | [.., b'q' | b'Q' | 4] => Some(Self::Quit),
             _ => None,
         }
     }

@@ -4,7 +4,9 @@ use super::*;
 fn keys_of_terminals_are_understood() {
     for (bytes, key) in [
         (&b"q"[..], Some(Key::Quit)),
-        (b"\x03", Some(Key::Quit)),
+        (b"\x03", Some(Key::Interrupt)),
+        (b"j\x03", Some(Key::Interrupt)),
+        (b"\x04", Some(Key::Quit)),
         (b"\x1b[A", Some(Key::Up)),
         (b"\x1bOB", Some(Key::Down)),
         (b"\x1b[5~", Some(Key::PageUp)),

@@ -1,6 +1,6 @@
 //! Builds the view of `top` from the repository, an observation and a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -19,7 +19,7 @@ use crate::plan::wire::{
     WorkloadKey, workload_key,
 };
 use crate::planner::{self, Inputs, Scope};
-use crate::render::{TopNode, TopState, TopView};
+use crate::render::{TopNode, TopState, TopView, unread_sentences};
 
 /// Longest start of a node. A node that is not ready for longer has failed.
 const START_MAX: SignedDuration = SignedDuration::from_mins(15);
@@ -35,9 +35,26 @@ impl TopSource {
         Self { settings, repository: None }
     }
 
+    /// Observes for the first time, and checks the names of pools. Later, a pool may be without
+    /// nodes or no longer declared.
+    pub(super) fn observe_first(&mut self, console: &Console) -> Result<TopView, CliError> {
+        let view = self.observe_all(console)?;
+        let declared = self.repository.iter().flat_map(|(_, read)| read.desired.pools.keys());
+        let mut known: BTreeSet<String> = declared.map(ToString::to_string).collect();
+        known.extend(view.nodes.iter().filter_map(|node| node.pool.clone()));
+        check_pools(&self.settings.pools, &known)?;
+        Ok(restrict(view, &self.settings.pools))
+    }
+
     /// Reads, observes and plans.
     pub(super) fn observe(&mut self, console: &Console) -> Result<TopView, CliError> {
-        let TopSettings { source, world: requested, pools, .. } = &self.settings;
+        let view = self.observe_all(console)?;
+        Ok(restrict(view, &self.settings.pools))
+    }
+
+    /// Returns the view of all pools.
+    fn observe_all(&mut self, console: &Console) -> Result<TopView, CliError> {
+        let TopSettings { source, world: requested, .. } = &self.settings;
         let tree = source_tree::read(source)?;
         let repository = match self.repository.take() {
             Some((hash, repository)) if hash == tree.base.tree => repository,
@@ -62,28 +79,29 @@ impl TopSource {
             scope: Scope::default(),
             settings: fleet.solve,
         });
-        let view = view(&plan, &observed, &repository.desired, at);
-        restrict(view, pools)
+        Ok(view(&plan, &observed, &repository.desired, at))
     }
 }
 
+/// Checks that each of `pools` is declared or the pool of a node.
+fn check_pools(pools: &[String], known: &BTreeSet<String>) -> Result<(), CliError> {
+    let Some(unknown) = pools.iter().find(|pool| !known.contains(*pool)) else { return Ok(()) };
+    let hint = if known.is_empty() {
+        "no pool is declared".to_owned()
+    } else {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        format!("known pools: {}", known.join(", "))
+    };
+    Err(CliError::text(format!("pool `{unknown}` is not declared and has no nodes")).hint(hint))
+}
+
 /// Keeps the nodes of `pools`, or all nodes if there are none.
-fn restrict(mut view: TopView, pools: &[String]) -> Result<TopView, CliError> {
-    let known: std::collections::BTreeSet<&str> =
-        view.nodes.iter().filter_map(|node| node.pool.as_deref()).collect();
-    if let Some(unknown) = pools.iter().find(|pool| !known.contains(pool.as_str())) {
-        let known: Vec<&str> = known.into_iter().collect();
-        let hint = match known.len() {
-            0 => "no pool has nodes".to_owned(),
-            _ => format!("pools with nodes: {}", known.join(", ")),
-        };
-        return Err(CliError::text(format!("pool `{unknown}` has no nodes")).hint(hint));
-    }
+fn restrict(mut view: TopView, pools: &[String]) -> TopView {
     if !pools.is_empty() {
         view.nodes.retain(|node| node.pool.as_ref().is_some_and(|pool| pools.contains(pool)));
     }
     view.pools = pools.to_vec();
-    Ok(view)
+    view
 }
 
 fn view(plan: &Plan, observed: &Observed, desired: &Desired, at: Timestamp) -> TopView {
@@ -260,5 +278,40 @@ fn notes(plan: &Plan, observed: &Observed) -> Vec<String> {
             }
         }
     }
+    notes.extend(unread_sentences(plan));
+    match plan.capacity.pods.unschedulable {
+        0 => {}
+        1 => notes.push("1 pod is unschedulable; `fleetwright plan` shows why.".to_owned()),
+        n => notes.push(format!("{n} pods are unschedulable; `fleetwright plan` shows why.")),
+    }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::top::view;
+
+    #[test]
+    fn unknown_pool_is_an_error_and_an_empty_one_is_not() {
+        let known = BTreeSet::from(["db".to_owned(), "web".to_owned()]);
+        let pools = |name: &str| vec![name.to_owned()];
+        assert!(check_pools(&pools("db"), &known).is_ok());
+        let error = check_pools(&pools("wbe"), &known).expect_err("unknown");
+        assert_eq!(error.hint_text().as_deref(), Some("known pools: db, web"));
+        let restricted = restrict(view(3), &pools("db"));
+        assert!(restricted.nodes.is_empty());
+        assert_eq!(restricted.pools, ["db"]);
+        assert_eq!(restrict(view(3), &pools("web")).nodes.len(), 3);
+    }
+
+    #[test]
+    fn notes_name_unread_sources_and_unschedulable_pods() {
+        let plan = crate::testing::sample_plan::plan();
+        let cluster = plan.capacity.base.world.cluster.clone();
+        let notes = notes(&plan, &Observed::empty(cluster, Timestamp::UNIX_EPOCH));
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].starts_with("Incomplete: 1 Helm chart was not rendered"), "{notes:?}");
+        assert_eq!(notes[1], "3 pods are unschedulable; `fleetwright plan` shows why.");
+    }
 }

@@ -1,5 +1,5 @@
-//! The part of a page that needs a person: errors, unschedulable pods, unread sources, policies and
-//! blocked removals. Nothing is rendered for what is in order.
+//! The part of a page that needs an operator: errors, limitations, unschedulable pods, unread
+//! sources and blocked removals. Nothing is rendered for what is in order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use super::super::amount::count;
 use super::super::reason::rejection;
 use super::super::row::{PlanRow, Symbol};
-use super::super::table;
-use super::escape::text;
-use super::verdict::{source_kind, unread_kinds};
+use super::super::{header, table, unread};
+use super::escape::{search_text, text};
+use crate::model::code::Code;
 use crate::plan::Plan;
 use crate::plan::wire::{
     Completeness, Diagnostic, DiagnosticSeverity, UnresolvedRow, UnschedulableRow, workload_key,
@@ -24,9 +24,9 @@ const OBJECTS_MAX: usize = 20;
 /// Most reasons of an unschedulable workload.
 const REASONS_MAX: usize = 8;
 
-/// Returns everything of the plan that needs a person.
+/// Returns everything of the plan that needs an operator.
 pub(in crate::render) fn attention(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
-    [errors(plan), gaps(plan), unschedulable(plan), unread(plan), blocked(rows)].concat()
+    [errors(plan), gaps(plan), unschedulable(plan), not_counted(plan), blocked(rows)].concat()
 }
 
 /// Returns a heading with a count, and a list.
@@ -70,9 +70,16 @@ fn heading(n: usize, noun: &str) -> String {
     count(u32::try_from(n).unwrap_or(u32::MAX), noun)
 }
 
-/// Returns the limits of the plan: sources that were not read in full, and a partial scope.
+/// Returns the limitations of the plan that neither the verdict nor another section has: nominated
+/// nodes, failure domains, sources that were not read in full, and a partial scope.
 fn gaps(plan: &Plan) -> String {
     let mut lines = Vec::new();
+    let placement = &plan.capacity.placement;
+    // Without pending pods, the plan does not depend on nominations.
+    let unsteered = placement.unsteered.filter(|without| without.pending > 0);
+    lines.extend(unsteered.map(|without| header::steering_text(&without)));
+    let exceeded = placement.failure_domains.iter().flat_map(|domains| &domains.beyond);
+    lines.extend(exceeded.map(header::failure_domain_excess));
     for (source, completeness) in &plan.capacity.base.world.sources {
         match completeness {
             Completeness::Complete => {}
@@ -109,7 +116,8 @@ fn unschedulable(plan: &Plan) -> String {
 
 fn unschedulable_item(row: &UnschedulableRow) -> String {
     let place = row.origin.as_ref().map(ToString::to_string).unwrap_or_default();
-    let name = text(&workload_key(&row.workload), NAME);
+    let workload = workload_key(&row.workload);
+    let (name, found) = (text(&workload, NAME), search_text([workload.as_str()]));
     let cause = row.nearest.as_ref().map(|fix| format!("<p>{}</p>", text(fix, LINE)));
     let reasons: Vec<String> = row
         .reasons
@@ -127,31 +135,38 @@ fn unschedulable_item(row: &UnschedulableRow) -> String {
         )
     };
     format!(
-        "<li data-text=\"{name}\"><strong>{name}</strong> {} <code>{}</code>{}{details}</li>\n",
+        "<li data-text=\"{found}\"><strong>{name}</strong> {} <code>{}</code>{}{details}</li>\n",
         count(row.pods, "pod"),
         text(&place, NAME),
         cause.unwrap_or_default(),
     )
 }
 
-/// Returns the sources that were not read. Sources of one kind with alike reasons share an item.
-fn unread(plan: &Plan) -> String {
-    let rows = &plan.capacity.unresolved;
-    if rows.is_empty() {
+/// Returns the sources that were not counted. Sources of one kind with alike reasons share an item.
+fn not_counted(plan: &Plan) -> String {
+    let kinds = unread::by_code(plan);
+    if kinds.is_empty() {
         return String::new();
     }
     let mut groups: BTreeMap<ReasonShape<'_>, Vec<&UnresolvedRow>> = BTreeMap::new();
-    for row in rows {
-        groups.entry(ReasonShape::of(row)).or_default().push(row);
+    for (code, rows) in &kinds {
+        for row in rows {
+            groups.entry(ReasonShape::of(*code, row)).or_default().push(row);
+        }
     }
-    let mut items: String =
-        groups.iter().take(LISTED_MAX).map(|(shape, rows)| unread_item(shape.kind, rows)).collect();
+    let mut items: String = groups
+        .iter()
+        .take(LISTED_MAX)
+        .map(|(shape, rows)| not_counted_item(shape.code, rows))
+        .collect();
     items.push_str(&unlisted(groups.len(), LISTED_MAX));
-    let kinds: Vec<String> =
-        unread_kinds(rows).into_iter().map(|(kind, n)| text(&count(n, kind), NAME)).collect();
+    let kinds: Vec<String> = kinds
+        .iter()
+        .map(|(code, rows)| format!("{} [{code}]", unread::counted(*code, rows.len())))
+        .collect();
     format!(
-        "<h2 id=\"unread\">Sources not read <span class=\"dim\">{}</span></h2>\n<p>Their pods are not counted. The plan \
-         removes no node until they are read or excluded.</p>\n<ul class=\"todo\">\n{items}</ul>\n",
+        "<h2 id=\"unread\">Sources not counted <span class=\"dim\">{}</span></h2>\n<p>The plan removes no node until \
+         their pods are counted or the sources are excluded.</p>\n<ul class=\"todo\">\n{items}</ul>\n",
         kinds.join(", ")
     )
 }
@@ -159,17 +174,17 @@ fn unread(plan: &Plan) -> String {
 /// The kind of a source and the form of its reason. Alike reasons differ in names only.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ReasonShape<'a> {
-    kind: &'a str,
+    code: Code,
     words: usize,
     first: &'a str,
     last: &'a str,
 }
 
 impl<'a> ReasonShape<'a> {
-    fn of(row: &'a UnresolvedRow) -> Self {
+    fn of(code: Code, row: &'a UnresolvedRow) -> Self {
         let words = || row.reason.split(' ');
         Self {
-            kind: source_kind(row),
+            code,
             words: words().count(),
             first: words().next().unwrap_or_default(),
             last: words().next_back().unwrap_or_default(),
@@ -177,7 +192,7 @@ impl<'a> ReasonShape<'a> {
     }
 }
 
-fn unread_item(kind: &str, rows: &[&UnresolvedRow]) -> String {
+fn not_counted_item(code: Code, rows: &[&UnresolvedRow]) -> String {
     let line = |row: &UnresolvedRow, reason: &str| {
         format!(
             "<strong>{}</strong> {} <code>{}</code>",
@@ -199,7 +214,7 @@ fn unread_item(kind: &str, rows: &[&UnresolvedRow]) -> String {
     let objects = objects.concat();
     format!(
         "<li><details><summary><strong>{}</strong>: {}</summary><ul>\n{objects}{}</ul></details></li>\n",
-        text(&heading(rows.len(), kind), NAME),
+        unread::counted(code, rows.len()),
         text(&reason, LINE),
         unlisted(rows.len(), OBJECTS_MAX)
     )

@@ -22,6 +22,16 @@ pub fn text(text: &str, width: usize) -> String {
     safe
 }
 
+/// Longest word that the search has in full, in columns. Names of Kubernetes are shorter.
+const WORD: usize = 400;
+
+/// Returns the words that the search matches, escaped for a quoted attribute. Their number is not
+/// limited.
+pub(super) fn search_text<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let words = words.into_iter().filter(|word| !word.is_empty());
+    words.map(|word| text(word, WORD)).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns the source expression that allows exactly `content` in a content security policy.
 #[must_use]
 pub fn hash_source(content: &str) -> String {
@@ -51,6 +61,14 @@ mod tests {
     fn outside_text_is_escaped_for_html() {
         assert_eq!(text("<b a=\"x\">'&", 40), "&lt;b a=&quot;x&quot;&gt;&#39;&amp;");
         assert_eq!(text("a\u{202e}b\u{1b}", 40), "a\\u{202e}b\\u{1b}");
+    }
+
+    #[test]
+    fn search_text_has_all_words() {
+        let name = "a".repeat(253);
+        let all = search_text([name.as_str(), "", "<b>"].into_iter().cycle().take(300));
+        assert_eq!(all.matches(&name).count(), 100);
+        assert!(all.ends_with(" &lt;b&gt;") && !all.contains("  "));
     }
 
     #[test]

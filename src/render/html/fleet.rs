@@ -3,7 +3,7 @@
 //! The length of a bar is the allocatable amount, and its filled part is requested. All bars of a
 //! page share one scale. Large fleets fold equal nodes into one line, and say how many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::super::amount::{count, gib, hourly, span};
 use super::super::row::{PlanRow, Symbol};
 use super::super::table;
-use super::escape::text;
+use super::escape::{search_text, text};
 use super::fleet_bar::{Gauge, Scale};
 use crate::model::ids::Address;
 use crate::model::units::MicroUsd;
@@ -157,17 +157,14 @@ impl FleetNode<'_> {
         }
     }
 
-    /// Returns the text that the search matches, except pods.
-    fn words(&self) -> String {
-        let id = |name: Option<String>| name.unwrap_or_default();
-        format!(
-            "{} {} {} {} {}",
-            self.row.resource.address,
-            id(self.state.node.as_ref().map(ToString::to_string)),
-            id(self.state.instance_id.as_ref().map(ToString::to_string)),
-            self.kind(),
-            self.state_word()
-        )
+    /// Returns the address, the node name and the instance ID.
+    fn names(&self) -> Vec<String> {
+        let node = self.state.node.as_ref().map(ToString::to_string);
+        let instance = self.state.instance_id.as_ref().map(ToString::to_string);
+        [Some(self.row.resource.address.to_string()), node, instance]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -318,7 +315,7 @@ impl FleetPage {
         let stays = || all().filter(|node| !node.is_removed());
         let (cpu, memory) =
             (Gauge::sum(stays().map(|n| n.cpu)), Gauge::sum(stays().map(|n| n.memory)));
-        let price: MicroUsd = stays().filter_map(|node| node.price).sum();
+        let price = price_text(stays().map(|node| node.price));
         // A pool that the plan empties has no utilization.
         let use_after = if cpu.whole > 0 {
             format!(
@@ -327,7 +324,7 @@ impl FleetPage {
                 cores(cpu.whole),
                 memory.percent(),
                 gib(memory.whole),
-                hourly(price)
+                price
             )
         } else {
             String::new()
@@ -385,14 +382,10 @@ impl FleetPage {
         let (cpu, memory) =
             (Gauge::mean(nodes.iter().map(|n| n.cpu)), Gauge::mean(nodes.iter().map(|n| n.memory)));
         let pods = nodes.iter().fold(0_u32, |sum, node| sum.saturating_add(node.pods));
-        let price = node.price.map(|_| nodes.iter().filter_map(|node| node.price).sum());
-        let price = price.map_or_else(|| "price unknown".to_owned(), hourly);
+        let price = price_text(nodes.iter().map(|node| node.price));
         let launched = node.state.launched_at.filter(|_| n == 1 && !node.is_new());
         let age = launched
             .map_or_else(String::new, |at| format!("{} old", span(self.now.duration_since(at))));
-        let workloads = listed_pods(node);
-        let found =
-            format!("{} {}", node.words(), workloads.keys().copied().collect::<Vec<_>>().join(" "));
         let mean = if n > 1 { "mean " } else { "" };
         format!(
             "<details class=\"node {}\" data-text=\"{}\" data-pool=\"{}\" data-zone=\"{}\"><summary>\
@@ -401,7 +394,7 @@ impl FleetPage {
              <span class=\"meter\">{}<span>{mean}{} of {} GiB, {} %</span></span>\
              <span class=\"n\">{}</span><span class=\"n\">{price}</span><span class=\"n\">{age}</span></summary>\n{inside}</details>\n",
             node.mark.class(),
-            text(&found, LINE),
+            found(nodes),
             text(pool, NAME),
             text(zone, NAME),
             node.state_word(),
@@ -418,6 +411,30 @@ impl FleetPage {
             count(pods, "pod"),
         )
     }
+}
+
+/// Returns the price of nodes, and how many of them have none.
+fn price_text(prices: impl Iterator<Item = Option<MicroUsd>>) -> String {
+    let (known, unknown): (Vec<_>, Vec<_>) = prices.partition(Option::is_some);
+    if known.is_empty() && !unknown.is_empty() {
+        return "price unknown".to_owned();
+    }
+    let sum = hourly(known.into_iter().flatten().sum());
+    match unknown.len() {
+        0 => sum,
+        n => format!("{sum} + {n} without a price"),
+    }
+}
+
+/// Returns the text that the search matches: the names of all nodes, their common type, their
+/// states and their workloads.
+fn found(nodes: &[&FleetNode<'_>]) -> String {
+    let mut words: Vec<String> = nodes.iter().flat_map(|node| node.names()).collect();
+    words.extend(nodes.first().map(|node| node.kind()));
+    let states: BTreeSet<&str> = nodes.iter().map(|node| node.state_word()).collect();
+    let workloads: BTreeSet<&str> =
+        nodes.iter().flat_map(|node| listed_pods(node).into_keys()).collect();
+    search_text(words.iter().map(String::as_str).chain(states).chain(workloads))
 }
 
 /// Returns the pods of a node by workload.
@@ -491,5 +508,22 @@ fn cores(milli: i64) -> String {
     match (tenths / 10, tenths % 10) {
         (whole, 0) => whole.to_string(),
         (whole, tenth) => format!("{whole}.{tenth}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_prices_are_not_zero() {
+        let price = Some(MicroUsd(1_500_000));
+        for (prices, text) in [
+            (vec![price, price], "$3.0000/h"),
+            (vec![price, None, None], "$1.5000/h + 2 without a price"),
+            (vec![None], "price unknown"),
+        ] {
+            assert_eq!(price_text(prices.into_iter()), text);
+        }
     }
 }

@@ -3,8 +3,9 @@
   const field = (id) => document.getElementById(id);
   const [search, pool, zone, found] = ["search", "pool", "zone", "found"].map(field);
   if (!search) return;
+  // A replacement in another zone has both zones, with a space between them.
   const name = (select, key) => {
-    const values = new Set([...document.querySelectorAll(`[data-${key}]`)].map((item) => item.dataset[key]));
+    const values = new Set([...document.querySelectorAll(`[data-${key}]`)].flatMap((item) => item.dataset[key].split(" ")));
     const options = [...values].filter(Boolean).sort().map((value) => new Option(value, value));
     const chosen = select.value;
     select.replaceChildren(select.options[0], ...options);
@@ -15,7 +16,7 @@
     let count = 0;
     for (const item of document.querySelectorAll("[data-text]")) {
       const text = item.dataset.text.toLowerCase();
-      const fits = (select, value) => !select.value || value === undefined || value === select.value;
+      const fits = (select, value) => !select.value || value === undefined || value.split(" ").includes(select.value);
       const shown = words.every((word) => text.includes(word))
         && fits(pool, item.dataset.pool) && fits(zone, item.dataset.zone);
       item.hidden = !shown;

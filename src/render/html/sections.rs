@@ -7,7 +7,7 @@ use super::super::reason::decider;
 use super::super::row::{PlanRow, Symbol};
 use super::super::text_page::{TextPage, TextStyle};
 use super::super::{comparison as words, detail, table};
-use super::escape::text;
+use super::escape::{search_text, text};
 use super::fleet::nodes;
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -142,16 +142,13 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
         Symbol::Blocked => "warn",
         Symbol::Keep => "dim",
     };
-    let pods = row.explain.iter().flat_map(|e| e.pods.keys()).take(20);
-    let pods: Vec<&str> = pods.map(WorkloadKey::as_str).collect();
+    let pods = row.explain.iter().flat_map(|e| e.pods.keys()).map(WorkloadKey::as_str);
     let change = &row.resource.change;
     let node = change.before.as_ref().and_then(|s| s.node.as_ref());
     let node = node.map(ToString::to_string).unwrap_or_default();
-    let state = change.after.as_ref().or(change.before.as_ref());
-    let only_zone = state.and_then(|state| state.zone.as_ref()).map(ToString::to_string);
-    let (kind, zone, bought) = (table::kind(row), table::zone(row), table::bought(row));
-    let found =
-        format!("{} {node} {kind} {zone} {bought} {}", row.resource.address, pods.join(" "));
+    let (kind, zone, bought) = (table::kind(row), table::zone(row), table::capacity_type(row));
+    let words = [row.resource.address.as_str(), &node, &kind, &zone, &bought];
+    let found = search_text(words.into_iter().chain(pods));
     let why = text(&table::why(row), LINE);
     let why = if with_details {
         let mut page = TextPage::new(&TextStyle { width: 100, ..TextStyle::default() });
@@ -165,12 +162,11 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
     };
     let arrows = |cell: &str| text(&cell.replace(" -> ", " → "), NAME);
     format!(
-        "<tr data-text=\"{}\" data-pool=\"{}\" data-zone=\"{}\"><td class=\"{class}\"><b aria-hidden=\"true\">{}</b> {}</td>\
+        "<tr data-text=\"{found}\" data-pool=\"{}\" data-zone=\"{}\"><td class=\"{class}\"><b aria-hidden=\"true\">{}</b> {}</td>\
          <th scope=\"row\" class=\"mono\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td>\
          <td class=\"n\">{}</td><td>{why}</td></tr>\n",
-        text(&found, LINE),
         text(&row.resource.name, NAME),
-        text(&only_zone.unwrap_or_default(), NAME),
+        text(&zones(row).join(" "), NAME),
         row.symbol.as_str(),
         row.symbol.verb(),
         text(row.resource.address.as_str(), NAME),
@@ -180,6 +176,16 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
         table::pods(row),
         arrows(&table::price(row)),
     )
+}
+
+/// Returns the zones of a row: a replacement in another zone has two.
+fn zones(row: &PlanRow<'_>) -> Vec<String> {
+    let change = &row.resource.change;
+    let states = [&change.before, &change.after].into_iter().flatten();
+    let mut zones: Vec<String> =
+        states.filter_map(|state| state.zone.as_ref()).map(ToString::to_string).collect();
+    zones.dedup();
+    zones
 }
 
 /// Returns the cost by pool, zone and capacity type, and its scope.
@@ -262,14 +268,15 @@ pub(in crate::render) fn demand(plan: &Plan) -> String {
         let place = row.origin.as_ref().map(ToString::to_string).unwrap_or_default();
         let name = workload_key(&row.workload);
         format!(
-            "<tr data-text=\"{0}\"><td>{0}</td><td class=\"n\">{1}</td><td class=\"n\">{2}</td><td>{3}</td>\
+            "<tr data-text=\"{6}\"><td>{0}</td><td class=\"n\">{1}</td><td class=\"n\">{2}</td><td>{3}</td>\
              <td>{4}</td><td><code>{5}</code></td></tr>\n",
             text(&name, NAME),
             row.counts.live,
             row.counts.planned,
             text(&amount(&row.requests), NAME),
             text(&decider(&row.decided_by), NAME),
-            text(&place, NAME)
+            text(&place, NAME),
+            search_text([name.as_str()])
         )
     };
     let rows = &plan.capacity.demand;
@@ -309,7 +316,7 @@ pub(in crate::render) fn problems(plan: &Plan) -> String {
             hint.unwrap_or_default()
         )
     };
-    // Errors are listed above, with everything that needs a person.
+    // Errors are listed above, with everything that needs an operator.
     let is_other = |row: &&crate::plan::wire::Diagnostic| row.severity != DiagnosticSeverity::Error;
     let rows: Vec<_> = plan.capacity.diagnostics.iter().filter(is_other).collect();
     if rows.is_empty() {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::wire::{DomainKind, ExceededLimit, FailureDomainReport, Unsteered};
 use crate::testing::sample_plan::{hostile, large, nothing, plan};
 
 #[test]
@@ -33,6 +34,10 @@ fn html_page_of_5000_nodes_is_small() {
     );
     assert!(page.contains("nodes have no line of their own"));
     assert!(page.matches("<details class=\"node ").count() < 1_000);
+    // The search matches each node, also without a line of its own.
+    for n in [1_500, 3_333, 4_999] {
+        assert!(page.contains(&format!(" node-p-{n} i-p{n} ")), "{n}");
+    }
 }
 
 #[test]
@@ -101,10 +106,45 @@ fn unread_sources_are_grouped_by_kind_and_reason() {
 }
 
 #[test]
-fn page_without_news_has_no_section_for_a_person() {
+fn page_in_sync_has_no_section_for_an_operator() {
     let page = html(&nothing());
     assert!(page.contains("<strong>In sync: no changes</strong>"), "{page}");
     for absent in ["class=\"todo\"", "class=\"alert\"", "id=\"unread\"", "0 → 0"] {
         assert!(!page.contains(absent), "{absent}");
     }
+}
+
+#[test]
+fn page_has_the_limitations_of_the_plan() {
+    let mut plan = nothing();
+    let hourly = crate::model::units::MicroUsd(100_000);
+    plan.capacity.placement.unsteered = Some(Unsteered { pending: 2, nodes: 1, hourly });
+    let exceeded = ExceededLimit {
+        pool: "web".into(),
+        workload: None,
+        domain: DomainKind::Zone,
+        holds: 5,
+        of: 6,
+        most: 3,
+    };
+    plan.capacity.placement.failure_domains =
+        Some(FailureDomainReport { hourly, beyond: vec![exceeded] });
+    let page = html(&plan);
+    for line in ["up to 2 pods would stay pending", "Exceeds spec.failureDomains: one zone of"] {
+        assert_eq!(page.matches(line).count(), 1, "{line}\n{page}");
+    }
+}
+
+#[test]
+fn replacement_in_another_zone_has_both_zones() {
+    let mut plan = plan();
+    for row in &mut plan.resource_changes {
+        if let (Some(_), Some(after)) = (&row.change.before, &mut row.change.after)
+            && after.instance_id.is_none()
+        {
+            after.zone = Some("eu-west-1b".into());
+        }
+    }
+    let page = html(&plan);
+    assert!(page.contains("data-zone=\"eu-west-1a eu-west-1b\""), "{page}");
 }

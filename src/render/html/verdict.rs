@@ -1,17 +1,18 @@
 //! The verdict of a page: one sentence with an icon, and the facts below it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
 use super::super::amount::{count, dollars, gib, signed_dollars, span};
 use super::super::header::capacity_totals;
+use super::super::{is_errored_by_rules, unread};
 use super::escape::text;
 use super::links;
+use crate::model::code::Code;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
-use crate::plan::wire::{CheckStatus, Completeness, UnresolvedRow};
+use crate::plan::wire::{CheckStatus, Completeness};
 
 const NAME: usize = 120;
 const SENTENCE: usize = 240;
@@ -103,12 +104,16 @@ pub fn plan_verdict(plan: &Plan) -> PageVerdict {
     problem_verdict(plan, &changes).unwrap_or_else(|| {
         if is_preview(plan) {
             let detail = "Nothing can be applied. Use --world live to plan against your cluster.";
-            let changes = if has_changes(plan) { &changes } else { "no node is needed" };
+            let changes = match (has_changes(plan), plan.complete) {
+                (true, _) => changes.as_str(),
+                (false, true) => "no node is needed",
+                (false, false) => "no changes in this part of the plan",
+            };
             let title = format!("Preview (empty cluster): {changes}");
             return PageVerdict::new(VerdictTone::Preview, title, detail);
         }
         if !has_changes(plan) {
-            return PageVerdict::new(VerdictTone::InSync, "In sync: no changes", "");
+            return no_changes(plan, "In sync: no changes", "");
         }
         let detail = if plan.applyable {
             "This plan can be applied."
@@ -119,6 +124,82 @@ pub fn plan_verdict(plan: &Plan) -> PageVerdict {
     })
 }
 
+/// Returns the verdict of a plan without changes. `title` and `detail` are for a plan that covers
+/// the whole fleet.
+#[must_use]
+pub fn no_changes(plan: &Plan, title: &str, detail: &str) -> PageVerdict {
+    if plan.complete {
+        return PageVerdict::new(VerdictTone::InSync, title, detail);
+    }
+    let title = "No changes in this part of the plan";
+    let detail = "Targets, exclusions or the scope of the controller limit the plan.";
+    PageVerdict::new(VerdictTone::InSync, title, detail)
+}
+
+/// The cause of an errored plan.
+enum ErrorCause<'p> {
+    /// The plan breaks rules of its own check.
+    Rules,
+    /// A source of the observation was not fully read.
+    Source(&'p str),
+    /// The inputs have errors.
+    Inputs,
+}
+
+impl<'p> ErrorCause<'p> {
+    /// Returns the cause; `None` if the plan is not errored.
+    fn of(plan: &'p Plan) -> Option<Self> {
+        if !plan.errored {
+            return None;
+        }
+        if is_errored_by_rules(plan) {
+            return Some(Self::Rules);
+        }
+        Some(partial_source(plan).map_or(Self::Inputs, Self::Source))
+    }
+}
+
+/// Returns the first source of the observation that was not fully read.
+fn partial_source(plan: &Plan) -> Option<&str> {
+    let sources = &plan.capacity.base.world.sources;
+    let partial = sources.iter().find(|(_, state)| **state != Completeness::Complete);
+    partial.map(|(source, _)| source.as_str())
+}
+
+/// Returns why an errored plan is not applied, as one sentence; outside text is not escaped yet.
+#[must_use]
+pub fn errored_text(plan: &Plan) -> Option<String> {
+    Some(match ErrorCause::of(plan)? {
+        ErrorCause::Rules => {
+            "The plan breaks rules of its own check, so it is not applied.".to_owned()
+        }
+        ErrorCause::Source(source) => {
+            format!("{source} was not fully read: the plan removes nothing and is not applied.")
+        }
+        ErrorCause::Inputs => {
+            "The inputs have errors: the plan removes nothing and is not applied.".to_owned()
+        }
+    })
+}
+
+fn errored_verdict(plan: &Plan) -> Option<PageVerdict> {
+    let (title, detail) = match ErrorCause::of(plan)? {
+        ErrorCause::Rules => (
+            "Blocked: the plan breaks rules of its own check".to_owned(),
+            "The plan cannot be applied. Report the errors below.",
+        ),
+        ErrorCause::Source(source) => (
+            format!("Blocked: {source} not fully read"),
+            "The plan removes nothing and cannot be applied. The reason is below.",
+        ),
+        ErrorCause::Inputs => (
+            "Blocked: the inputs have errors".to_owned(),
+            "The plan removes nothing and cannot be applied. Correct the errors below.",
+        ),
+    };
+    Some(PageVerdict::new(VerdictTone::Blocked, title, detail))
+}
+
 /// Returns the verdict of a plan that is blocked, incomplete or leaves pods without a node.
 #[must_use]
 pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
@@ -127,13 +208,8 @@ pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
         (false, true) => format!("The plan {changes}."),
         (false, false) => "No node changes.".to_owned(),
     };
-    if plan.errored {
-        let detail = "The plan removes nothing and cannot be applied. Correct the errors below.";
-        return Some(PageVerdict::new(
-            VerdictTone::Blocked,
-            "Blocked: the inputs have errors",
-            detail,
-        ));
+    if let Some(verdict) = errored_verdict(plan) {
+        return Some(verdict);
     }
     let mut denied = plan.checks.iter().filter(|check| check.status.is_denial());
     if let Some(first) = denied.next() {
@@ -146,18 +222,15 @@ pub fn problem_verdict(plan: &Plan, changes: &str) -> Option<PageVerdict> {
         };
         return Some(PageVerdict::new(VerdictTone::Blocked, title, format!("The plan {changes}.")));
     }
-    let capacity = &plan.capacity;
-    if let Some(unread) = unread_title(&capacity.unresolved) {
-        let title = format!("Incomplete: {unread} not read");
+    if let Some(sources) = not_counted_text(plan) {
+        let title = format!("Incomplete: {sources}");
         return Some(PageVerdict::new(VerdictTone::Incomplete, title, detail));
     }
-    let sources = &capacity.base.world.sources;
-    let partial = sources.iter().find(|(_, state)| **state != Completeness::Complete);
-    if let Some((source, _)) = partial {
+    if let Some(source) = partial_source(plan) {
         let title = format!("Incomplete: {source} not fully read");
         return Some(PageVerdict::new(VerdictTone::Incomplete, title, detail));
     }
-    match capacity.pods.unschedulable {
+    match plan.capacity.pods.unschedulable {
         0 => None,
         n => {
             let title = format!("Degraded: {} unschedulable", count(n, "pod"));
@@ -190,7 +263,7 @@ pub fn changes_text(plan: &Plan) -> String {
         parts.push(format!("removes {}", count(nodes.terminate, "node")));
     }
     if plan.summary.change > 0 && parts.is_empty() {
-        parts.push(format!("updates {}", count(plan.summary.change, "row")));
+        parts.push(format!("makes {}", count(plan.summary.change, "change")));
     }
     match parts.len() {
         0 => "has no changes".to_owned(),
@@ -198,33 +271,17 @@ pub fn changes_text(plan: &Plan) -> String {
     }
 }
 
-/// Returns the kind of a source that was not read, as a countable noun.
-pub(super) fn source_kind(row: &UnresolvedRow) -> &str {
-    let object = row.object.as_str();
-    match object.split(' ').next().unwrap_or_default() {
-        "Helm" | "HelmRelease" | "HelmChart" => "Helm chart",
-        "" => "source",
-        "submodule" => "Git submodule",
-        kind => kind,
-    }
-}
-
-/// Returns the number of sources by kind.
-pub(super) fn unread_kinds(rows: &[UnresolvedRow]) -> BTreeMap<&str, u32> {
-    let mut kinds: BTreeMap<&str, u32> = BTreeMap::new();
-    for row in rows {
-        *kinds.entry(source_kind(row)).or_default() += 1;
-    }
-    kinds
-}
-
-fn unread_title(rows: &[UnresolvedRow]) -> Option<String> {
-    let kinds = unread_kinds(rows);
-    let total = kinds.values().sum();
+/// Returns the sources whose pods are not counted, such as `1 Helm chart not read`.
+fn not_counted_text(plan: &Plan) -> Option<String> {
+    let kinds = unread::by_code(plan);
+    let total: usize = kinds.values().map(Vec::len).sum();
     match (kinds.len(), kinds.first_key_value()) {
-        (1, Some((kind, n))) => Some(count(*n, kind)),
+        (1, Some((Code::SizeUnknown, _))) => {
+            Some(format!("{} not counted", unread::counted(Code::SizeUnknown, total)))
+        }
+        (1, Some((code, _))) => Some(format!("{} not read", unread::counted(*code, total))),
         (0, _) => None,
-        (_, _) => Some(count(total, "source")),
+        (_, _) => Some(format!("{total} sources not counted")),
     }
 }
 
@@ -329,8 +386,50 @@ pub(super) fn minute(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::wire::Check;
+    use crate::model::ids::Origin;
+    use crate::plan::wire::{Check, Diagnostic, DiagnosticSeverity, UnresolvedRow};
     use crate::testing::sample_plan::{nothing, plan};
+
+    #[test]
+    fn verdict_names_the_cause_of_an_errored_plan() {
+        let mut plan = Plan { errored: true, ..nothing() };
+        let title = |plan: &Plan| plan_verdict(plan).title;
+        assert_eq!(title(&plan), "Blocked: the inputs have errors");
+        let failed = Completeness::Failed { reason: "access denied".into() };
+        plan.capacity.base.world.sources.insert("ec2".into(), failed);
+        assert_eq!(title(&plan), "Blocked: ec2 not fully read");
+        let text = errored_text(&plan).expect("errored");
+        assert!(text.starts_with("ec2 was not fully read"), "{text}");
+        plan.capacity.diagnostics = vec![Diagnostic {
+            severity: DiagnosticSeverity::Error,
+            origin: None,
+            object: String::new(),
+            message: "the plan breaks rule money/sum: 1 is not 2".into(),
+            hint: None,
+        }];
+        assert_eq!(title(&plan), "Blocked: the plan breaks rules of its own check");
+        assert_eq!(errored_text(&nothing()), None);
+    }
+
+    #[test]
+    fn partial_plan_without_changes_is_not_in_sync() {
+        let partial = Plan { complete: false, ..nothing() };
+        assert_eq!(plan_verdict(&partial).title, "No changes in this part of the plan");
+    }
+
+    #[test]
+    fn object_of_unknown_size_is_not_unread() {
+        let mut plan = nothing();
+        let row = |object: &str| UnresolvedRow {
+            object: object.into(),
+            origin: Origin::new("apps.yaml", 1),
+            reason: "its size is unknown".into(),
+        };
+        plan.capacity.unresolved = vec![row("RayCluster ml/train")];
+        assert_eq!(plan_verdict(&plan).title, "Incomplete: 1 object of unknown size not counted");
+        plan.capacity.unresolved.push(row("HelmRelease web/shop"));
+        assert_eq!(plan_verdict(&plan).title, "Incomplete: 2 sources not counted");
+    }
 
     #[test]
     fn verdict_names_the_state_of_each_plan() {

@@ -58,7 +58,7 @@ fn one_by_one(rows: &[&PlanRow<'_>], room: usize) -> String {
             code(row.resource.address.as_str(), NAME_WIDTH),
             prose(&table::kind(row), NAME_WIDTH),
             prose(&table::zone(row), NAME_WIDTH),
-            prose(&table::bought(row), NAME_WIDTH),
+            prose(&table::capacity_type(row), NAME_WIDTH),
             table::pods(row),
             prose(&table::price(row), NAME_WIDTH),
             prose(&table::why(row), REASON_WIDTH),

@@ -29,7 +29,11 @@ pub(super) fn title(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
             if is_removal(symbol) { format!("**{text}**") } else { text }
         })
         .collect();
-    let counts = if counts.is_empty() { "no changes".to_owned() } else { counts.join(" · ") };
+    let counts = match (counts.is_empty(), plan.complete) {
+        (true, true) => "no changes".to_owned(),
+        (true, false) => "no changes in this part".to_owned(),
+        (false, _) => counts.join(" · "),
+    };
     format!("### Fleetwright plan for {cluster}: {counts}\n")
 }
 

@@ -8,7 +8,7 @@ use super::{PageKind, commit_of, moment};
 use crate::controller::{Blocked, PublishedPlan, SourceState, Status, Suspension, labels};
 use crate::model::ids::Address;
 use crate::model::observed::Completeness;
-use crate::render::html_fragments::{span, text};
+use crate::render::html_fragments::{errored_text, span, text};
 
 const NAME: usize = 120;
 const LINE: usize = 600;
@@ -58,7 +58,10 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
         ));
     }
     lines.extend(restrictions(status));
-    lines.extend(read_alert("The repository", &status.repository.reads));
+    lines.extend(match kind {
+        PageKind::Controller { .. } => read_alert("The repository", &status.repository.reads),
+        PageKind::Preview => preview_alert(&status.repository.reads),
+    });
     if let Some((commit, why)) = &status.repository.waiting {
         lines.push(format!(
             "Commit <code>{}</code> is not served yet: {}",
@@ -82,10 +85,10 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
             }
         }
     }
-    for (deed, failure) in &status.failing_actions {
+    for (action, failure) in &status.failing_actions {
         lines.push(format!(
             "{} fails since {} ({} times, last at {}): {}",
-            text(&labels::failing_action(*deed, failure), NAME),
+            text(&labels::failing_action(*action, failure), NAME),
             moment(failure.since),
             failure.count,
             moment(failure.last),
@@ -100,13 +103,8 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
             text(why, LINE)
         ));
     }
-    if let Some(current) = &status.plan
-        && current.plan.errored
-    {
-        lines.push(
-            "The inputs have errors: the plan removes nothing and is not applied.".to_owned(),
-        );
-    }
+    let errored = status.plan.as_ref().and_then(|current| errored_text(&current.plan));
+    lines.extend(errored.map(|why| text(&why, LINE)));
     if lines.is_empty() {
         return String::new();
     }
@@ -119,16 +117,16 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     )
 }
 
-fn suspension_alert(what: &str, asked: &Suspension) -> String {
-    let until = asked.until.map_or_else(
+fn suspension_alert(what: &str, suspension: &Suspension) -> String {
+    let until = suspension.until.map_or_else(
         || "until an operator ends it".to_owned(),
         |at| format!("until {}", moment(at)),
     );
     format!(
         "<strong>{what}</strong> by {} since {}, {until}: {}",
-        text(&asked.by, NAME),
-        moment(asked.since),
-        text(&asked.reason, LINE)
+        text(&suspension.by, NAME),
+        moment(suspension.since),
+        text(&suspension.reason, LINE)
     )
 }
 
@@ -137,6 +135,17 @@ fn read_alert(what: &str, reads: &SourceState) -> Option<String> {
     let last = reads.read_at.map_or_else(|| "never".to_owned(), |at| format!("at {}", moment(at)));
     Some(format!(
         "{what} cannot be read since {} ({} times in a row, last read {last}): {}",
+        moment(*since),
+        reads.failures,
+        text(error, LINE)
+    ))
+}
+
+/// Returns the alert of a preview whose files are not readable or do not make a plan.
+fn preview_alert(reads: &SourceState) -> Option<String> {
+    let (error, since) = reads.error.as_ref()?;
+    Some(format!(
+        "This page shows the previous plan: no plan could be made since {} ({} times in a row): {}",
         moment(*since),
         reads.failures,
         text(error, LINE)
@@ -165,7 +174,7 @@ pub(super) fn terminating(status: &Status) -> String {
             instance
                 .replacement_blocked
                 .as_ref()
-                .map(|held| text(&held.message, LINE))
+                .map(|blocked| text(&blocked.message, LINE))
                 .unwrap_or_default()
         );
     }
@@ -221,8 +230,22 @@ fn addresses(rows: &[Address]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::StatusPage;
+    use super::super::verdict::verdict;
     use super::*;
     use crate::testing::controller::initial_status;
+
+    #[test]
+    fn preview_shows_why_it_has_no_newer_plan() {
+        let mut status = initial_status();
+        status.repository.reads.error = Some(("denied <b>".to_owned(), status.now));
+        let html = alerts(&status, PageKind::Preview);
+        assert!(html.contains("This page shows the previous plan"), "{html}");
+        assert!(html.contains("denied &lt;b&gt;"), "{html}");
+        let page = StatusPage { status: &status, forecast: None, kind: PageKind::Preview };
+        let title = verdict(&page).title;
+        assert_eq!(title, "Degraded: no new plan for 0s, this page shows the previous plan");
+    }
 
     #[test]
     fn competing_autoscaler_alert_promises_no_drain() {

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::plan::wire::Action;
 use crate::render::html_fragments::{
     PageVerdict, VerdictTone, changes_text, fact_list, has_changes, monthly, monthly_delta,
-    plan_facts, plan_verdict, problem_verdict, span, text, total_list, totals,
+    no_changes, plan_facts, plan_verdict, problem_verdict, span, text, total_list, totals,
 };
 
 const NAME: usize = 120;
@@ -19,7 +19,10 @@ pub(super) fn verdict(page: &StatusPage<'_>) -> PageVerdict {
     let status = page.status;
     let plan = status.plan.as_ref();
     if page.kind == PageKind::Preview {
-        return plan.map_or_else(planning, |current| plan_verdict(&current.plan));
+        return preview_failing(status)
+            .or_else(|| failing(status))
+            .or_else(|| plan.map(|current| plan_verdict(&current.plan)))
+            .unwrap_or_else(planning);
     }
     stopped(status)
         .or_else(|| plan.and_then(|current| errored(&current.plan)))
@@ -64,6 +67,14 @@ fn errored(plan: &Plan) -> Option<PageVerdict> {
 
 fn problem(plan: &Plan) -> Option<PageVerdict> {
     problem_verdict(plan, &changes_text(plan))
+}
+
+/// Returns the verdict of a preview that still shows a previous plan.
+fn preview_failing(status: &Status) -> Option<PageVerdict> {
+    let (error, since) = status.repository.reads.error.as_ref()?;
+    let age = span(status.now.duration_since(*since));
+    let title = format!("Degraded: no new plan for {age}, this page shows the previous plan");
+    Some(PageVerdict::new(VerdictTone::Degraded, title, error))
 }
 
 /// Returns what fails now.
@@ -168,7 +179,7 @@ fn in_sync(plan: &Plan) -> PageVerdict {
         let title = format!("Planned: {}", changes_text(plan));
         return PageVerdict::new(VerdictTone::Working, title, "");
     }
-    PageVerdict::new(VerdictTone::InSync, "In sync", "The fleet matches the repository.")
+    no_changes(plan, "In sync", "The fleet matches the repository.")
 }
 
 /// Returns the gate that blocks a change, as a noun.

@@ -38,8 +38,9 @@ fn meaning(description: &str, code: &str) -> String {
 fn rows(source: &str) -> String {
     let variants = variants(source);
     assert!(variants.len() > 10, "{variants:?}");
+    let codes = source.split_once("fn code(self)").expect("the codes").1;
     let rows = variants.iter().map(|(name, description)| {
-        let code = source.split_once(&format!("Self::{name} => ")).expect("its code").1;
+        let code = codes.split_once(&format!("Self::{name} => ")).expect("its code").1;
         let code = code.split_once(',').expect("the end of a number").0;
         format!("| {code} | {} |\n", meaning(description, code))
     });

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleetwright::controller::authorization::{Decision, OperatorRequest, PendingRequest};
@@ -107,6 +108,9 @@ fn verdict_says_what_the_controller_does_or_waits_for() {
         "Blocked: a competing autoscaler runs"
     );
     assert_eq!(verdict(&empty(), PageKind::Preview), "In sync: no changes");
+    let mut partial = empty();
+    Arc::make_mut(&mut partial.plan.as_mut().expect("a plan").plan).complete = false;
+    assert_eq!(verdict(&partial, CONTROLLER), "No changes in this part of the plan");
 }
 
 #[test]
@@ -382,7 +386,7 @@ fn event_stream_sends_each_step_to_bounded_readers() {
     let mut read_until = |text: &str| {
         let mut buffer = [0; 1024];
         while !received.contains(text) {
-            let n = first.read(&mut buffer).expect("news");
+            let n = first.read(&mut buffer).expect("an event");
             assert!(n > 0, "it ended: {received}");
             received.push_str(&String::from_utf8_lossy(&buffer[..n]));
         }
