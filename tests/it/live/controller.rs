@@ -109,7 +109,7 @@ fn applied_changes_are_shown_by_standby_and_after_restart() {
         first.end();
         // A new process shows the applied changes of its predecessors and adds its own.
         let third = fixture.start("c");
-        wait_for_page(&third, &["<span class=\"badge\">leader</span>"]).await;
+        wait_for_page(&third, &["<dt>Replica</dt><dd>leader</dd>"]).await;
         wait_for_page(&third, &parts).await;
         fixture.commit(0);
         fixture.wait_for_nodes(0, &third).await;
