@@ -80,13 +80,18 @@ fn configured_keys_require_signed_approvals() {
             result.err
         );
     }
-    for (key, file, code) in [("bob.pem", "bob.json", 5), ("alice.pem", "alice.json", 0)] {
-        let approve = ["approve", "plan.json", "--by", "somebody", "--key", key, "--out", file];
+    // A key counts only for the name under which it is listed.
+    for (by, key, file, code) in [
+        ("alice", "bob.pem", "forged.json", 5),
+        ("bob", "alice.pem", "renamed.json", 5),
+        ("alice", "alice.pem", "alice.json", 0),
+    ] {
+        let approve = ["approve", "plan.json", "--by", by, "--key", key, "--out", file];
         let result = workspace.run(&approve);
         assert_eq!(result.code, Some(0), "{}", result.err);
         let result =
             workspace.run(&["apply", "plan.json", "--approval", file, "--receipt", "receipt.json"]);
-        assert_eq!(result.code, Some(code), "{key}: {}", result.err);
+        assert_eq!(result.code, Some(code), "{by} {key}: {}", result.err);
     }
     assert_eq!(parsed(&workspace.read("receipt.json"))["verdict"], "applied");
     let view = workspace.run(&[
