@@ -129,7 +129,8 @@ impl<'s> PlanContext<'s> {
 fn steers(settings: &PlanningSettings, repository: &Repository, world: &WorldChoice) -> bool {
     let controller = &repository.fleet.controller;
     let is_real = matches!(world, WorldChoice::Live | WorldChoice::File(_));
-    settings.steer || controller.steer.unwrap_or(is_real && controller.is_declared())
+    let is_default = is_real && controller.is_declared() && controller.steers_by_default();
+    settings.steer || controller.steer.unwrap_or(is_default)
 }
 
 /// Returns the catalog of the region, with the current EC2 offerings if known.

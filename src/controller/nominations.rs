@@ -77,8 +77,7 @@ pub(super) fn nominations(world: &Observed, planned: PlannedNodes) -> Vec<PodNom
         is_pending(pod) && !elsewhere && accepts_nomination(world, pod)
     };
     for pod in world.pods.iter().filter(|pod| is_ours(pod)) {
-        let Some(owner) = &pod.owner else { continue };
-        let Some(nodes) = free.get_mut(&workload_key(owner)) else { continue };
+        let Some(nodes) = free.get_mut(&workload_key(&pod.workload())) else { continue };
         let Some((node, left)) = nodes.last_mut() else { continue };
         nominations.push(PodNomination { pod: Arc::clone(pod), node: node.clone() });
         *left -= 1;

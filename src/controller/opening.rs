@@ -311,8 +311,7 @@ fn batch_pods(plan: &Plan, world: &Observed, planned: &PlannedNodes) -> BatchPod
     let mut active: BTreeMap<String, u32> = BTreeMap::new();
     let mut are_pending = false;
     for pod in world.pods.iter().filter(|pod| pod.is_active()) {
-        let Some(owner) = &pod.owner else { continue };
-        let key = workload_key(owner);
+        let key = workload_key(&pod.workload());
         if planned.by_workload.contains_key(&key) {
             are_pending |= pod.node.is_none();
             *active.entry(key).or_insert(0) += 1;

@@ -44,7 +44,7 @@ use crate::adapters::git::{RepositoryTree, TreeBase};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
 use crate::catalog::Catalog;
-use crate::model::desired::{Desired, Mode};
+use crate::model::desired::{ControllerSettings, Desired, Mode};
 use crate::model::market::{Market, MarketQuery};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::forecast::Forecast;
@@ -138,12 +138,12 @@ pub enum Steering {
 }
 
 impl Steering {
-    /// Returns whether pods are nominated if `spec.controller.steer` is `wanted`.
+    /// Returns whether pods are nominated with these settings.
     #[must_use]
-    pub fn resolve(self, wanted: Option<bool>) -> bool {
+    pub fn resolve(self, settings: &ControllerSettings) -> bool {
         match self {
-            Self::OnRequest => wanted == Some(true),
-            Self::Supported => wanted != Some(false),
+            Self::OnRequest => settings.steer == Some(true),
+            Self::Supported => settings.steer.unwrap_or(settings.steers_by_default()),
             Self::Forbidden => false,
         }
     }

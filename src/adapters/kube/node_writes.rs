@@ -46,17 +46,9 @@ impl Cluster for Kubernetes {
         const VERB: &str = "cordon node";
         match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
             Ok(Ok(Some(outcome))) => Ok(outcome),
-            Ok(Ok(None)) => Err(PortError {
-                verb: VERB.to_owned(),
-                reason: "too many concurrent writes".to_owned(),
-                effect: CallEffect::NotApplied,
-            }),
+            Ok(Ok(None)) => Err(conflicting(VERB)),
             Ok(Err(error)) => Err(port_error(VERB, &error)),
-            Err(_) => Err(PortError {
-                verb: VERB.to_owned(),
-                reason: format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
-                effect: CallEffect::Unknown,
-            }),
+            Err(_) => Err(unanswered(VERB)),
         }
     }
 
@@ -64,17 +56,9 @@ impl Cluster for Kubernetes {
         const VERB: &str = "open node";
         match tokio::time::timeout(WRITE_TIMEOUT, self.remove_opening_taint(node)).await {
             Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(PortError {
-                verb: VERB.to_owned(),
-                reason: "too many concurrent writes".to_owned(),
-                effect: CallEffect::NotApplied,
-            }),
+            Ok(Ok(false)) => Err(conflicting(VERB)),
             Ok(Err(error)) => Err(port_error(VERB, &error)),
-            Err(_) => Err(PortError {
-                verb: VERB.to_owned(),
-                reason: format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
-                effect: CallEffect::Unknown,
-            }),
+            Err(_) => Err(unanswered(VERB)),
         }
     }
 
@@ -196,6 +180,7 @@ impl Kubernetes {
     /// # Errors
     /// Returns an error if it cannot be written. The scheduler then chooses freely.
     pub async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        const VERB: &str = "nominate pod";
         let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
         // The UID in the patch is a precondition, as for nodes.
         let patch = json!({
@@ -203,9 +188,28 @@ impl Kubernetes {
         });
         let params =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        let patched: Result<ApiPod, Error> =
-            pods.patch_status(&pod.name, &params, &Patch::Merge(&patch)).await;
-        patched.map(|_| ()).map_err(|error| port_error("nominate pod", &error))
+        let patch = Patch::Merge(&patch);
+        let patched = pods.patch_status(&pod.name, &params, &patch);
+        match tokio::time::timeout(WRITE_TIMEOUT, patched).await {
+            Ok(patched) => patched.map(|_| ()).map_err(|error| port_error(VERB, &error)),
+            Err(_) => Err(unanswered(VERB)),
+        }
+    }
+}
+
+fn unanswered(verb: &str) -> PortError {
+    PortError {
+        verb: verb.to_owned(),
+        reason: format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
+        effect: CallEffect::Unknown,
+    }
+}
+
+fn conflicting(verb: &str) -> PortError {
+    PortError {
+        verb: verb.to_owned(),
+        reason: "too many concurrent writes".to_owned(),
+        effect: CallEffect::NotApplied,
     }
 }
 

@@ -37,8 +37,8 @@ impl SourceReader {
     ) -> Result<JudgedPlanner, CliError> {
         let judge = Judge::read(&self.source, tree, &GuardChoice::default())?;
         let mut repository = Repository::read_trusting(tree, &judge.trusted);
-        let steer = &mut repository.fleet.controller.steer;
-        *steer = Some(self.steering.resolve(*steer));
+        let controller = &mut repository.fleet.controller;
+        controller.steer = Some(self.steering.resolve(controller));
         let market = market.map(|read| read(&repository.market_query()));
         let fleet = &repository.fleet;
         let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;

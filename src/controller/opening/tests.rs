@@ -301,7 +301,9 @@ fn pools_that_share_a_workload_open_together() {
     // The plan places the workload on both pools.
     let mut plan = plan_for(3);
     let row = &mut plan.resource_changes[1];
-    row.change.before.as_mut().expect("it stands").pool = Some("other".into());
+    for side in [&mut row.change.before, &mut row.change.after].into_iter().flatten() {
+        side.pool = Some("other".into());
+    }
     let mut shared = leads(Mode::Full, Some(plan.clone()));
     let mut world = seen(1, &PENDING);
     retag(&mut world);

@@ -140,6 +140,12 @@ impl ControllerSettings {
         self.steer == Some(true)
     }
 
+    /// Returns true if a controller launches the nodes, and so can nominate pods before they open.
+    #[must_use]
+    pub fn steers_by_default(&self) -> bool {
+        self.applied_by == AppliedBy::Controller
+    }
+
     /// Returns true if the repository sets any of them, and so is planned for a controller.
     #[must_use]
     pub fn is_declared(&self) -> bool {
