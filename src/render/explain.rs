@@ -126,7 +126,11 @@ pub fn explain<'a>(
     let pool = || pool::explain_pool(plan, desired, what).map(Explanation::Pool);
     match found {
         Err(ExplainError::Unknown { what, mut similar }) => pool().ok_or_else(|| {
-            similar.extend(pool::similar_names(plan, desired, &what));
+            let pools = pool::similar_names(plan, desired, &what);
+            if what.contains('/') && !pools.is_empty() {
+                similar.clear();
+            }
+            similar.extend(pools);
             ExplainError::Unknown { what, similar }
         }),
         other => other,

@@ -40,7 +40,7 @@ fn limits_are_reached_but_never_exceeded() {
         target.unschedulable[0]
             .suggested_change
             .as_ref()
-            .is_some_and(|n| n.contains("limits of pool default"))
+            .is_some_and(|n| n.contains("limits of NodePool default"))
     );
 }
 
