@@ -29,7 +29,7 @@ pub(super) fn from_json(json: String, format: DocumentFormat) -> Result<String, 
             let mut escapes = Escapes::new(&json);
             let value = escapes.take_out(value);
             let yaml = serde_saphyr::to_string(&value).map_err(CliError::new)?;
-            Ok(escapes.put_back(yaml))
+            Ok(escapes.put_back(&yaml))
         }
     }
 }
@@ -85,7 +85,7 @@ impl Escapes {
         format!("{}{index:020}z", self.word)
     }
 
-    fn put_back(&self, yaml: String) -> String {
+    fn put_back(&self, yaml: &str) -> String {
         let mut parts = yaml.split(&self.word);
         let mut out = parts.next().unwrap_or_default().to_owned();
         for part in parts {

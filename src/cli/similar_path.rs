@@ -22,7 +22,11 @@ pub(super) fn find(path: &Path) -> Option<PathBuf> {
                 let similar = similar_name(here, name)?;
                 found.join(similar)
             }
-            _ => next,
+            Component::Prefix(_)
+            | Component::RootDir
+            | Component::CurDir
+            | Component::ParentDir
+            | Component::Normal(_) => next,
         };
     }
     (found != path).then_some(found)

@@ -133,7 +133,7 @@ pub fn verify_approvals(
             why.extend(missing_signature(plan, approvals, name));
         } else if !counted.contains(&key) {
             counted.push(key);
-            names.push(name.to_string());
+            names.push(name.clone());
         }
     }
     // Unsigned approvals have no verifiable author, so they never count as several.

@@ -31,20 +31,20 @@ pub(super) fn reason(reason: &Reason) -> String {
 /// Returns the reason of a row, with what it shares with the other rows of its batch.
 pub(super) fn row_reason(row: &PlanRow<'_>) -> String {
     let Some(explain) = row.explain else { return String::new() };
-    match &explain.reason {
-        Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } }
-            if row.pending > 0 =>
-        {
-            let pods = total(&explain.pods);
-            if row.pending == pods {
-                return no_room(&explain.pods);
-            }
-            let (pending, saves) = (count(row.pending, "pending pod"), saving(*saves_hourly));
-            let moves = count(*moves, "pod");
-            format!("takes {pending}, and pods of dearer nodes: {saves}, moves {moves}")
-        }
-        other => reason(other),
+    let Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } } =
+        &explain.reason
+    else {
+        return reason(&explain.reason);
+    };
+    if row.pending == 0 {
+        return reason(&explain.reason);
     }
+    if row.pending == total(&explain.pods) {
+        return no_room(&explain.pods);
+    }
+    let (pending, saves) = (count(row.pending, "pending pod"), saving(*saves_hourly));
+    let moves = count(*moves, "pod");
+    format!("takes {pending}, and pods of dearer nodes: {saves}, moves {moves}")
 }
 
 /// Returns the reason of a row. A saving that an earlier row states is not repeated.

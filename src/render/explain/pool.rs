@@ -15,6 +15,7 @@ use super::super::table::pods;
 use super::super::text_page::{StyledText, TableColumn, TextPage, Tone, plain};
 use super::{SIMILARITY_MIN, SUGGESTIONS_MAX, state_of};
 use crate::model::desired::{Desired, Pool, PoolLimits};
+use crate::model::ids::{LabelValue, PoolName};
 use crate::model::units::{MicroUsd, MilliCpu};
 use crate::plan::Plan;
 use crate::plan::wire::{Change, Diagnostic, NodeState, ResourceKind, UnschedulableRow};
@@ -69,7 +70,7 @@ fn pool_names<'a>(plan: &'a Plan, desired: Option<&'a Desired>) -> BTreeSet<&'a 
         let Change { before, after, .. } = &row.change;
         before.iter().chain(after).filter_map(|state| state.pool.as_ref())
     });
-    declared.chain(states).map(|name| name.as_str()).collect()
+    declared.chain(states).map(PoolName::as_str).collect()
 }
 
 /// Returns the pools whose name is similar to `what`, as `nodepool/NAME`.
@@ -85,7 +86,7 @@ pub(super) fn similar_names(plan: &Plan, desired: Option<&Desired>, what: &str) 
 
 fn pool_of<'a>(row: &PlanRow<'a>) -> Option<&'a str> {
     let Change { before, after, .. } = &row.resource.change;
-    after.as_ref().or(before.as_ref())?.pool.as_ref().map(|pool| pool.as_str())
+    after.as_ref().or(before.as_ref())?.pool.as_ref().map(PoolName::as_str)
 }
 
 /// Returns whether all reasons of the row name other pools.
@@ -147,7 +148,7 @@ impl<'a> PoolExplanation<'a> {
     fn requirements(&self) -> Vec<String> {
         let requirements = self.declared.into_iter().flat_map(|pool| &pool.requirements);
         let text = requirements.map(|requirement| {
-            let values: Vec<&str> = requirement.values.iter().map(|value| value.as_str()).collect();
+            let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
             format!("{} {:?} {}", requirement.key, requirement.operator, values.join(", "))
         });
         text.map(|text| text.trim_end().to_owned()).collect()
