@@ -55,6 +55,7 @@ mod sandbox;
 mod settings;
 mod show;
 mod signature_check;
+mod similar_path;
 mod source_tree;
 mod top;
 mod validate;

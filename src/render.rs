@@ -42,7 +42,9 @@ pub use catalog::{
     types_text,
 };
 pub use difference::{difference_text, drift_text};
-pub use explain::{ExplainError, Explanation, NodeExplanation, PodExplanation, explain};
+pub use explain::{
+    ExplainError, Explanation, NodeExplanation, PodExplanation, PoolExplanation, explain,
+};
 pub use forecast::forecast_text;
 pub use html::html;
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};

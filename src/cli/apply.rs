@@ -6,7 +6,6 @@ use super::error::CliError;
 use super::hints;
 use super::policy::Judge;
 use super::progress::ProgressFormat;
-use super::repository::FleetSettings;
 use super::settings::{ApplySettings, ApplySubject, PlanView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
@@ -48,29 +47,32 @@ pub(super) fn carry_out(
     };
     let world = planned_world(plan, settings)?;
     check_digest(plan, settings)?;
-    if let Err(refusal) = refuse_unapplyable(plan) {
-        plan::show(plan, view, console)?;
-        return Err(refusal);
+    refuse_unapplyable(plan).map_err(|refusal| with_show_hint(refusal, settings))?;
+    let (plan, judge) = &judge_again(plan, settings)?;
+    refuse_unapplyable(plan).map_err(|refusal| with_show_hint(refusal, settings))?;
+    let has_changes = planning::has_changes(plan);
+    // A refused plan is not shown: its reason must not scroll away.
+    let mut approvers = Vec::new();
+    if has_changes {
+        check_window(judge, &world, plan, console)?;
+        approvers = check_approval(plan, &judge.fleet.guard, settings, console)?;
     }
-    let (plan, fleet) = &judge_again(plan, settings)?;
     plan::show(plan, view, console)?;
-    refuse_unapplyable(plan)?;
-    if planning::has_changes(plan) {
-        check_window(&fleet.guard, &world, plan, console)?;
-        approve(plan, &fleet.guard, settings, console)?;
+    if has_changes {
+        ask_approval(&judge.fleet.guard, settings, console)?;
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the delivery tools, which may have work even without node
         // changes.
-        record_nothing_to_do(plan, fleet.controller.applied_by, console)?;
+        record_nothing_to_do(plan, judge.fleet.controller.applied_by, console)?;
         return Ok(Exit::Done);
     }
     match world {
         WorldChoice::Sim(directory) => {
-            apply_embedded::carry_out(plan, &directory, settings, console)
+            apply_embedded::carry_out(plan, &directory, settings, &approvers, console)
         }
         #[cfg(feature = "cluster")]
         WorldChoice::Live | WorldChoice::File(_) => {
-            super::apply_live::carry_out(plan, settings, console)
+            super::apply_live::carry_out(plan, settings, &approvers, console)
         }
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
@@ -78,13 +80,24 @@ pub(super) fn carry_out(
     }
 }
 
+/// Adds the command that shows the refused plan.
+fn with_show_hint(refusal: CliError, settings: &ApplySettings) -> CliError {
+    match &settings.subject {
+        ApplySubject::Saved { plan, .. } => {
+            refusal.hint(format!("`fleetwright show {}` shows the plan", plan.display()))
+        }
+        ApplySubject::Fresh(planning) => refusal
+            .hint(format!("`fleetwright plan {}` shows the plan", planning.source.path.display())),
+    }
+}
+
 /// Judges a saved plan again by the current policies: checks in the file are not part of the
-/// approval. Also returns the settings that guard it.
-fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, FleetSettings), CliError> {
+/// approval. Also returns the judge, with the settings that guard it.
+fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, Judge), CliError> {
     let judge = Judge::for_apply(plan, &settings.guard)?;
     let mut judged = plan.clone();
     judge.judge(&mut judged);
-    Ok((judged, judge.fleet))
+    Ok((judged, judge))
 }
 
 /// Reports to a controller that waits for CI that there was nothing to apply.
@@ -110,11 +123,12 @@ fn record_nothing_to_do(_: &Plan, _: AppliedBy, _: &mut Console) -> Result<(), C
 
 /// Refuses to start outside the windows of `spec.apply.windows`.
 fn check_window(
-    guard: &GuardSettings,
+    judge: &Judge,
     world: &WorldChoice,
     plan: &Plan,
     console: &Console,
 ) -> Result<(), CliError> {
+    let guard = &judge.fleet.guard;
     // An embedded world has a clock of its own.
     let now = match world {
         WorldChoice::Sim(directory) => embedded::now(directory, plan)?,
@@ -132,9 +146,12 @@ fn check_window(
             format!("the next one opens {next}, after this plan expires; make a new plan then")
         }
     };
-    Err(CliError::text(format!("it is {now}, outside the windows of spec.apply.windows"))
-        .kind(Exit::OutsideWindow)
-        .hint(hint))
+    let source = &judge.settings_source;
+    Err(CliError::text(format!(
+        "it is {now}, outside the windows of spec.apply.windows (fleetwright.yaml of {source})"
+    ))
+    .kind(Exit::OutsideWindow)
+    .hint(hint))
 }
 
 /// Returns the world of the plan, which must match the world that the user names.
@@ -174,33 +191,54 @@ fn not_built(world: &WorldChoice) -> CliError {
         .hint("without it: use an embedded cluster, --world sim:DIRECTORY")
 }
 
-/// Requires approval: by signature, by option, or by an operator at the terminal.
+/// Requires approval by signature or by option, and returns the approvers; or requires a terminal
+/// at which an operator can approve.
 ///
 /// A saved plan needs it too: the plan file names the settings that guard it, so the file alone is
 /// no approval.
-fn approve(
+fn check_approval(
     plan: &Plan,
     guard: &GuardSettings,
     settings: &ApplySettings,
-    console: &mut Console,
-) -> Result<(), CliError> {
-    // If keys are listed, only their signatures approve.
-    if !guard.keys.is_empty() || !settings.approvals.is_empty() {
+    console: &Console,
+) -> Result<Vec<String>, CliError> {
+    if needs_files(guard, settings) {
         let approvals = approval::gather(&settings.approvals)?;
         return verify_approvals(plan, &approvals, &guard.keys, guard.approvals)
             .map_err(approval::refused);
     }
-    if settings.auto_approve || settings.approved_digest.is_some() {
+    if is_approved_by_option(settings) || console.is_terminal() {
+        return Ok(Vec::new());
+    }
+    Err(CliError::text("the plan is not approved, and there is no terminal to ask at")
+        .kind(Exit::NotApproved)
+        .hint(format!("pass --approved-digest {}", plan.capacity.digest))
+        .hint("or --auto-approve, which approves any plan"))
+}
+
+/// Returns whether only approvals in files count. If keys are listed, only their signatures
+/// approve.
+fn needs_files(guard: &GuardSettings, settings: &ApplySettings) -> bool {
+    !guard.keys.is_empty() || !settings.approvals.is_empty()
+}
+
+fn is_approved_by_option(settings: &ApplySettings) -> bool {
+    settings.auto_approve || settings.approved_digest.is_some()
+}
+
+/// Asks the operator at the terminal, unless the plan is approved already.
+fn ask_approval(
+    guard: &GuardSettings,
+    settings: &ApplySettings,
+    console: &mut Console,
+) -> Result<(), CliError> {
+    if needs_files(guard, settings) || is_approved_by_option(settings) {
         return Ok(());
     }
-    match console.ask(QUESTION) {
-        Some(answer) if answer == YES => Ok(()),
-        Some(_) => Err(CliError::text("not approved; nothing was changed").kind(Exit::NotApproved)),
-        None => Err(CliError::text("the plan is not approved, and there is no terminal to ask at")
-            .kind(Exit::NotApproved)
-            .hint(format!("pass --approved-digest {}", plan.capacity.digest))
-            .hint("or --auto-approve, which approves any plan")),
+    if console.ask(QUESTION).is_some_and(|answer| answer == YES) {
+        return Ok(());
     }
+    Err(CliError::text("not approved; nothing was changed").kind(Exit::NotApproved))
 }
 
 #[cfg(test)]
@@ -227,11 +265,14 @@ mod tests {
 
     fn run_approve(plan: &Plan, settings: &ApplySettings, input: Option<&str>) -> CommandOutput {
         let guard = GuardSettings::default();
-        with_console(input, |console| match approve(plan, &guard, settings, console) {
-            Ok(()) => Exit::Done,
-            Err(error) => {
-                error.write(console);
-                error.kind
+        with_console(input, |console| {
+            let checked = check_approval(plan, &guard, settings, console);
+            match checked.and_then(|_| ask_approval(&guard, settings, console)) {
+                Ok(()) => Exit::Done,
+                Err(error) => {
+                    error.write(console);
+                    error.kind
+                }
             }
         })
     }
@@ -317,7 +358,7 @@ mod tests {
             ),
         ] {
             let ran = run_carry_out(&plan, &settings);
-            assert_eq!(ran.exit, exit, "{}", ran.err);
+            assert_eq!((ran.exit, ran.out.as_str()), (exit, ""), "{}", ran.err);
             assert!(ran.err.contains(says), "{}", ran.err);
         }
     }

@@ -25,6 +25,7 @@ pub(super) fn carry_out(
     plan: &Plan,
     directory: &Path,
     apply_settings: &settings::ApplySettings,
+    approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let repository = source_tree::read_planned(plan)?;
@@ -61,7 +62,7 @@ pub(super) fn carry_out(
         }
     })?;
     // The receipt comes first, because settling may fail.
-    let end = write_receipt(&receipt, apply_settings.receipt.as_deref(), &mut reporter)?;
+    let end = write_receipt(&receipt, approvers, apply_settings.receipt.as_deref(), &mut reporter)?;
     world.settle(SETTLE_MAX).map_err(CliError::new)?;
     // Autoscalers react once more: some follow the number of nodes.
     world.deliver(&Delivery::from_desired(&desired, &world.observed())).map_err(CliError::new)?;

@@ -27,6 +27,7 @@ use crate::plan::Plan;
 pub(super) fn carry_out(
     plan: &Plan,
     apply_settings: &settings::ApplySettings,
+    approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let repository = source_tree::read_planned(plan)?;
@@ -58,7 +59,7 @@ pub(super) fn carry_out(
         })
     });
     let receipt = receipt.inspect_err(|_| reporter.clear())?;
-    write_receipt(&receipt, apply_settings.receipt.as_deref(), &mut reporter)
+    write_receipt(&receipt, approvers, apply_settings.receipt.as_deref(), &mut reporter)
 }
 
 /// Verifies the plan, takes the lock, and applies under it.

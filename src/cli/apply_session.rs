@@ -4,10 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use serde::Serialize;
+
 use super::error::CliError;
 use super::progress::ProgressReporter;
 use super::{Exit, files, planning};
 use crate::apply::{ApplyError, ApplyStatus, Receipt};
+use crate::plan::wire::Check;
 use crate::plan::{Plan, has_complete_digest};
 use crate::render::is_errored_by_rules;
 
@@ -25,7 +28,7 @@ pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
         return Err(plan_with_errors(plan));
     }
     if planning::is_denied(plan) {
-        return Err(CliError::text("the plan is denied by policy").kind(Exit::Denied));
+        return Err(denied(plan));
     }
     if !plan.applyable && planning::has_changes(plan) {
         let world = &plan.capacity.base.world.name;
@@ -34,6 +37,26 @@ pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
             .hint("plan against a world that can change: --world live, or --world sim:DIRECTORY"));
     }
     Ok(())
+}
+
+/// Most policies in one refusal.
+const POLICIES_MAX: usize = 5;
+
+/// Returns the refusal of a denied plan, with the policies and their first messages.
+fn denied(plan: &Plan) -> CliError {
+    let cause = |check: &Check| match check.problems.first() {
+        Some(problem) => format!("{}: {problem}", check.name),
+        None => check.name.clone(),
+    };
+    let denials = plan.checks.iter().filter(|check| check.status.is_denial());
+    let mut causes: Vec<String> = denials.map(cause).collect();
+    let rest = causes.len().saturating_sub(POLICIES_MAX);
+    causes.truncate(POLICIES_MAX);
+    if rest > 0 {
+        causes.push(format!("and {rest} more"));
+    }
+    CliError::text(format!("the plan is denied by policy: {}", causes.join("; ")))
+        .kind(Exit::Denied)
 }
 
 fn plan_with_errors(plan: &Plan) -> CliError {
@@ -47,21 +70,32 @@ fn plan_with_errors(plan: &Plan) -> CliError {
         .hint("`fleetwright validate` lists them")
 }
 
-/// Prints the receipt, and writes it to `file` if given.
+/// A receipt with the names of those who approved.
+#[derive(Serialize)]
+struct ApprovedReceipt<'a> {
+    #[serde(flatten)]
+    receipt: &'a Receipt,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    approved_by: &'a [String],
+}
+
+/// Prints the receipt with its approvers, and writes it to `file` if given.
 pub(super) fn write_receipt(
     receipt: &Receipt,
+    approvers: &[String],
     file: Option<&Path>,
     reporter: &mut ProgressReporter,
 ) -> Result<Exit, CliError> {
     if let Some(path) = file {
-        let json = crate::plan::canonical::pretty(receipt).map_err(CliError::new)?;
+        let approved = ApprovedReceipt { receipt, approved_by: approvers };
+        let json = crate::plan::canonical::pretty(&approved).map_err(CliError::new)?;
         // If the file cannot be written, the receipt is still printed.
         files::write(path, &json).or_else(|error| {
-            reporter.receipt(receipt)?;
+            reporter.receipt(receipt, approvers)?;
             Err(error)
         })?;
     }
-    reporter.receipt(receipt)?;
+    reporter.receipt(receipt, approvers)?;
     Ok(receipt_exit(receipt))
 }
 

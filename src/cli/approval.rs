@@ -9,6 +9,9 @@ use super::{Console, Exit, files};
 use crate::plan::{Approval, ApprovalError, Approvals, approve, canonical};
 use crate::render::text;
 
+/// Displayed characters of a digest.
+const DIGEST_SHOWN: usize = "sha256:".len() + 12;
+
 /// Most bytes of a key file or an approvals file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -29,7 +32,9 @@ pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<E
     all.approvals.push(approval);
     files::write(&settings.out, &canonical::pretty(&all).map_err(CliError::new)?)?;
     let signed = if key.is_some() { ", signed" } else { "" };
-    let (digest, out) = (&plan.capacity.digest, settings.out.display());
+    // The whole digest is in the file.
+    let digest: String = plan.capacity.digest.as_str().chars().take(DIGEST_SHOWN).collect();
+    let out = settings.out.display();
     console.report(&format!("Approved {digest}{signed}, in {out}."));
     Ok(Exit::Done)
 }

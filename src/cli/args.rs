@@ -17,7 +17,7 @@ pub(super) use setup::PreflightArgs;
 #[cfg(feature = "sandbox")]
 pub(super) use setup::SandboxArgs;
 pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionArgs};
-pub(super) use top::{TopArgs, TopSortArg};
+pub(super) use top::TopArgs;
 pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
 
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub(super) enum CommandArgs {
     /// Post a plan on its pull request
     #[cfg(feature = "live")]
     Comment(CommentArgs),
-    /// Explain a placement or a node
+    /// Explain a placement, a node or a pool
     Explain(ExplainArgs),
     /// Show changes made outside Git
     Drift(DriftArgs),
@@ -321,9 +321,10 @@ Examples:
   fleetwright explain -n web api                        of this directory
   fleetwright explain web/api --plan p.json             of a saved plan
   fleetwright explain 'ec2_instance.web[\"0\"]' --plan p.json
-  fleetwright explain i-0abc clusters/prod --world prod.json")]
+  fleetwright explain i-0abc clusters/prod --world prod.json
+  fleetwright explain nodepool/general                  launches, limits, refused pods")]
 pub(super) struct ExplainArgs {
-    /// A workload as [NAMESPACE/][KIND/]NAME, or a node
+    /// A workload as [NAMESPACE/][KIND/]NAME, a node, or nodepool/NAME
     ///
     /// A node is named by its address, such as `ec2_instance.web["0"]`, its name or its instance
     /// ID.

@@ -1,5 +1,7 @@
 //! Errors for users: cause, context, and hint.
 
+use std::path::Path;
+
 use crate::adapters::git::{GitError, GitErrorKind};
 use crate::catalog::CatalogError;
 use crate::model::requirement::ParseRequirementsError;
@@ -7,7 +9,7 @@ use crate::plan::ReadPlanError;
 use crate::render::{ExplainError, escape};
 use crate::telemetry::TelemetryError;
 
-use super::{Console, Exit};
+use super::{Console, Exit, similar_path};
 
 /// The error of a command.
 #[derive(Debug)]
@@ -82,7 +84,11 @@ impl std::fmt::Display for CliError {
 
 impl From<GitError> for CliError {
     fn from(error: GitError) -> Self {
-        let hint = error.hint();
+        let similar = (error.kind == GitErrorKind::Missing)
+            .then(|| similar_path::find(Path::new(&error.path)))
+            .flatten()
+            .map(|path| format!("did you mean `{}`?", path.display()));
+        let hint = similar.or_else(|| error.hint());
         let cli = Self::new(error);
         hint.into_iter().fold(cli, Self::hint)
     }

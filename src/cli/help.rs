@@ -51,7 +51,7 @@ pub(super) fn command() -> Command {
         .help_template(template)
         .after_help(EXAMPLES)
         .mut_subcommand("plan", |plan| with_exits(plan, &PLAN_EXITS))
-        .mut_subcommand("apply", |apply| with_exits(apply, &Exit::ALL))
+        .mut_subcommand("apply", |apply| with_exits(apply, Exit::ALL))
 }
 
 /// Returns the template of the help of the program, with the commands in groups. Clap itself can

@@ -23,6 +23,9 @@ use crate::policy::{
 /// Most bytes of a policy data file.
 const DATA_BYTES_MAX: u64 = 8 << 20;
 
+/// Displayed hex digits of a commit.
+const COMMIT_SHOWN: usize = 7;
+
 /// The policies that judge a plan, and the settings that guard its apply.
 pub(super) struct Judge {
     bundle: Bundle,
@@ -32,6 +35,8 @@ pub(super) struct Judge {
     /// The commits of the guarding revision and its ancestors, from which the chain of signatures
     /// starts. Empty if the tree guards itself.
     pub(super) trusted: BTreeSet<String>,
+    /// The source of the settings, for messages.
+    pub(super) settings_source: String,
 }
 
 impl Judge {
@@ -48,7 +53,9 @@ impl Judge {
         let own = FleetSettings::read(tree);
         let Some(revision) = &choice.revision else {
             let bundle = bundle(source, &own, choice)?;
-            return Ok(Self { bundle, fleet: own, guard: None, trusted: BTreeSet::new() });
+            let settings_source = format!("`{}`", source.path.display());
+            let trusted = BTreeSet::new();
+            return Ok(Self { bundle, fleet: own, guard: None, trusted, settings_source });
         };
         let guarding = SourceSettings { revision: Some(revision.clone()), ..source.clone() };
         let read = source_tree::read(&guarding)?;
@@ -59,7 +66,8 @@ impl Judge {
             || read_policies(&guarding, &fleet.policies)? != read_policies(source, &own.policies)?;
         let guard = Guard { revision: revision.clone(), commit: read.base.commit, changed };
         let bundle = bundle(&guarding, &fleet, choice)?;
-        Ok(Self { bundle, fleet, guard: Some(guard), trusted })
+        let settings_source = format!("revision {revision}");
+        Ok(Self { bundle, fleet, guard: Some(guard), trusted, settings_source })
     }
 
     /// Reads the policies and settings that guard the apply of `plan`. The order is: the revision
@@ -71,7 +79,8 @@ impl Judge {
         let (source, fleet) = guarding(plan, choice)?;
         let bundle = bundle(&source, &fleet, choice)?;
         refuse_missing(&plan.capacity.base, &bundle)?;
-        Ok(Self { bundle, fleet, guard: None, trusted: BTreeSet::new() })
+        let settings_source = settings_source(plan, choice, &source);
+        Ok(Self { bundle, fleet, guard: None, trusted: BTreeSet::new(), settings_source })
     }
 
     /// Adds the results of the policies to the plan, and the identity of the policies.
@@ -118,6 +127,20 @@ fn guarding(
     }
     let fleet = FleetSettings::read_guarding(&read)?;
     Ok((source, fleet))
+}
+
+/// Returns the source of the settings that guard the apply of `plan`, in words.
+fn settings_source(plan: &Plan, choice: &GuardChoice, source: &SourceSettings) -> String {
+    let Some(revision) = &source.revision else {
+        return format!("`{}`, not committed", source.path.display());
+    };
+    let short: String = revision.chars().take(COMMIT_SHOWN).collect();
+    let recorded = plan.capacity.base.guard.as_ref().and_then(|guard| guard.commit.as_ref());
+    match (&choice.revision, recorded) {
+        (Some(named), _) => format!("revision {named}, named by --guard-ref"),
+        (None, Some(_)) => format!("commit {short}, which guards the plan"),
+        (None, None) => format!("the planned commit {short}"),
+    }
 }
 
 /// Reads the policies of the guarding settings, and those of the command line.

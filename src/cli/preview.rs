@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::error::CliError;
-use super::settings::PlanSettings;
+use super::settings::{PlanSettings, PlanningSettings};
 use super::{Console, Exit, apply_session, files, forecast, planning, source_tree};
 use crate::controller::{
     Counters, PublishedPlan, RepositoryStatus, SourceState, Status, StatusPublisher,
@@ -91,7 +91,7 @@ pub(super) fn serve(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     let planning = &settings.planning;
-    let mut shown = source_tree::read(&planning.source)?.base.tree;
+    let shown = source_tree::read(&planning.source)?.base.tree;
     let plan = planning::plan(planning, console)?;
     files::save_plan(&plan, settings.out.as_deref())?;
     let preview = Preview::open(address, plan, None, console.now())?;
@@ -102,41 +102,56 @@ pub(super) fn serve(
         Err(error) => console.report(&format!("there is no forecast: {error}")),
     }
     let interrupted = apply_session::interrupt_flag()?;
-    let (mut read_at, mut planned_at) = (Instant::now(), Instant::now());
-    let mut unreadable = false;
+    let mut read_at = Instant::now();
+    let mut follower =
+        Follower { planning, preview: &preview, shown, planned_at: Instant::now(), failed: false };
     while !interrupted.load(Ordering::Relaxed) {
         std::thread::sleep(CTRL_C_POLL);
-        if read_at.elapsed() < READ_EVERY {
-            continue;
+        if read_at.elapsed() >= READ_EVERY {
+            read_at = Instant::now();
+            follower.follow(console);
         }
-        read_at = Instant::now();
-        let tree = match source_tree::read(&planning.source) {
+    }
+    Ok(Exit::Done)
+}
+
+/// Keeps a page up to date with the files.
+struct Follower<'a> {
+    planning: &'a PlanningSettings,
+    preview: &'a Preview,
+    /// Digest of the files of the last plan.
+    shown: String,
+    planned_at: Instant,
+    /// True if the last read failed.
+    failed: bool,
+}
+
+impl Follower<'_> {
+    /// Reads the files, and plans if they changed or the plan is old. Errors go to the page.
+    fn follow(&mut self, console: &mut Console) {
+        let tree = match source_tree::read(&self.planning.source) {
             Ok(read) => read.base.tree,
             Err(error) => {
-                // At the first failure, the files are probably being written.
-                if unreadable {
-                    preview.show_error(&error.to_string(), console.now());
-                }
-                unreadable = true;
-                continue;
+                self.failed = true;
+                self.preview.show_error(&error.to_string(), console.now());
+                return;
             }
         };
-        let was_unreadable = std::mem::take(&mut unreadable);
-        if tree == shown && !was_unreadable && planned_at.elapsed() < PLAN_EVERY {
-            continue;
+        let has_recovered = std::mem::take(&mut self.failed);
+        if tree == self.shown && !has_recovered && self.planned_at.elapsed() < PLAN_EVERY {
+            return;
         }
-        planned_at = Instant::now();
-        shown = tree;
-        match planning::plan(planning, console) {
-            Ok(plan) => preview.show(plan, None, console.now()),
+        self.planned_at = Instant::now();
+        self.shown = tree;
+        match planning::plan(self.planning, console) {
+            Ok(plan) => self.preview.show(plan, None, console.now()),
             Err(error) => {
                 let error = error.to_string();
-                preview.show_error(&error, console.now());
+                self.preview.show_error(&error, console.now());
                 console.report(&format!("the page shows the previous plan: {error}"));
             }
         }
     }
-    Ok(Exit::Done)
 }
 
 /// Returns the status of an observe-only controller with this plan.
@@ -208,7 +223,44 @@ fn world_status(observed: &Observed, now: Timestamp) -> WorldStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::settings::{GuardChoice, SourceSettings};
+    use crate::cli::tests::with_console;
+    use crate::planner::Scope;
     use crate::testing::sample_plan::nothing;
+
+    #[test]
+    fn first_failed_read_is_on_the_page() {
+        let now = nothing().timestamp;
+        let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+        let preview = Preview::open(any_port, nothing(), None, now).expect("a port");
+        let source = SourceSettings { path: "/no/such/directory".into(), revision: None };
+        let planning = PlanningSettings {
+            source,
+            world: None,
+            at: None,
+            demand: None,
+            steer: false,
+            scope: Scope::default(),
+            compare: None,
+            guard: GuardChoice::default(),
+        };
+        with_console(None, |console| {
+            let shown = String::new();
+            let planned_at = Instant::now();
+            let mut follower = Follower {
+                planning: &planning,
+                preview: &preview,
+                shown,
+                planned_at,
+                failed: false,
+            };
+            follower.follow(console);
+            Exit::Done
+        });
+        let status = preview.latest.borrow().clone();
+        let (error, _) = status.repository.reads.error.clone().expect("an error");
+        assert!(error.contains("/no/such/directory"), "{error}");
+    }
 
     #[test]
     fn page_shows_errors_until_the_next_plan() {

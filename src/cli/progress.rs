@@ -64,14 +64,14 @@ impl<'a> ProgressReporter<'a> {
         }
     }
 
-    /// Reports the receipt.
+    /// Reports the receipt, with the names of those who approved.
     ///
     /// # Errors
     /// Fails if stdout cannot be written.
-    pub(super) fn receipt(&mut self, done: &Receipt) -> Result<(), CliError> {
+    pub(super) fn receipt(&mut self, done: &Receipt, approvers: &[String]) -> Result<(), CliError> {
         self.clear();
         match self.form {
-            ProgressFormat::Lines => self.console.print(&receipt_text(done)),
+            ProgressFormat::Lines => self.console.print(&receipt_text(done, approvers)),
             ProgressFormat::Stream => self.console.print(&stream::summary(done).to_json_line()),
         }
     }
@@ -180,7 +180,7 @@ impl ReceiptCounts {
     }
 }
 
-fn receipt_text(receipt: &Receipt) -> String {
+fn receipt_text(receipt: &Receipt, approvers: &[String]) -> String {
     let ReceiptCounts { launched, retired, left, dropped } = ReceiptCounts::from_receipt(receipt);
     let counted = |count: usize, what: &str| match count {
         0 => String::new(),
@@ -199,6 +199,10 @@ fn receipt_text(receipt: &Receipt) -> String {
         took / 60,
         took % 60
     );
+    if !approvers.is_empty() {
+        text.push_str(&escape(&format!("  approved by {}", approvers.join(", "))));
+        text.push('\n');
+    }
     for change in receipt.outcomes.iter().filter(|change| !change.outcome.is_settled()) {
         let line = format!("  {}: {}", change.address, outcome_text(&change.outcome));
         text.push_str(&escape(&line));
@@ -240,10 +244,11 @@ mod tests {
         let dropped = ChangeOutcome { outcome: Outcome::Dropped { why }, ..left(3) };
         let outcomes = vec![left(0), left(1), before, dropped];
         let (started_at, finished_at) = (at, at);
-        let text =
-            receipt_text(&Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict });
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
+        let receipt = Receipt { plan_id, digest, outcomes, started_at, finished_at, verdict };
+        let text = receipt_text(&receipt, &["alice".to_owned(), "b\nob".to_owned()]);
+        let mut lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        assert_eq!(lines.remove(2), "  approved by alice, b\\nob");
         assert!(
             lines[1].ends_with(
                 "0 terminated, 2 left, 1 with nothing to do, 1 no longer needed, in 0m00s."

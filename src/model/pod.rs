@@ -447,8 +447,16 @@ pub enum VolumeSource {
 /// `NoExecute`).
 #[must_use]
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
+    all_untolerated(taints, tolerations).next()
+}
+
+/// Returns all untolerated taints with such an effect.
+pub fn all_untolerated<'a>(
+    taints: &'a [Taint],
+    tolerations: &[Toleration],
+) -> impl Iterator<Item = &'a Taint> {
     let hard = |taint: &&Taint| taint.effect != TaintEffect::PreferNoSchedule;
-    taints.iter().filter(hard).find(|taint| !tolerations.iter().any(|t| t.tolerates(taint)))
+    taints.iter().filter(hard).filter(|taint| !tolerations.iter().any(|t| t.tolerates(taint)))
 }
 
 #[cfg(test)]

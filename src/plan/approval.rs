@@ -102,7 +102,7 @@ pub fn approve(
 /// Checks that enough of `keys` have approved `plan`. A key with several names counts once.
 ///
 /// Without keys, one approval of this plan suffices. A requirement of two or more approvals then
-/// fails.
+/// fails. Returns the names of the approvers that count.
 ///
 /// # Errors
 /// If there are too few approvals, or if no key is required and the approval is for another plan.
@@ -111,9 +111,9 @@ pub fn verify_approvals(
     approvals: &[Approval],
     keys: &[TrustedKey],
     needed: u32,
-) -> Result<(), ApprovalError> {
+) -> Result<Vec<String>, ApprovalError> {
     let mut why = Vec::new();
-    let mut found = 0;
+    let mut names = Vec::new();
     let current = |approval: &&Approval| approval.covers(plan);
     for stale in approvals.iter().filter(|approval| !approval.covers(plan)) {
         why.push(format!("the approval of {} is for plan {}", stale.by, stale.plan_id));
@@ -130,17 +130,17 @@ pub fn verify_approvals(
             why.extend(foreign.iter().map(|approval| {
                 format!("the approval of {} is signed with the key of {name}", approval.by)
             }));
-            why.push(format!("no approval signed by {name}"));
+            why.extend(missing_signature(plan, approvals, name));
         } else if !counted.contains(&key) {
             counted.push(key);
-            found += 1;
+            names.push(name.clone());
         }
     }
     // Unsigned approvals have no verifiable author, so they never count as several.
     if keys.is_empty() && needed <= 1 {
         let other = approvals.iter().find(|approval| !approval.covers(plan));
         return match (approvals.iter().find(current), other) {
-            (Some(_), _) => Ok(()),
+            (Some(approval), _) => Ok(vec![approval.by.clone()]),
             (None, Some(approval)) => Err(ApprovalError::OtherPlan {
                 by: approval.by.clone(),
                 approved: approval.digest.clone(),
@@ -149,7 +149,24 @@ pub fn verify_approvals(
             (None, None) => Err(ApprovalError::Missing { found: 0, needed: 1, why }),
         };
     }
-    if found >= needed { Ok(()) } else { Err(ApprovalError::Missing { found, needed, why }) }
+    let found = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    if found >= needed { Ok(names) } else { Err(ApprovalError::Missing { found, needed, why }) }
+}
+
+/// Returns why no approval of `name` counts. Approvals of another plan are reported elsewhere.
+fn missing_signature(plan: &Plan, approvals: &[Approval], name: &str) -> Option<String> {
+    let mut own = approvals.iter().filter(|approval| approval.by == name).peekable();
+    if own.peek().is_none() {
+        return Some(format!("{name} has not approved"));
+    }
+    let current = own.find(|approval| approval.covers(plan))?;
+    Some(match current.signature {
+        None => format!("the approval of {name} is not signed (approve with --key)"),
+        Some(_) => format!(
+            "the approval of {name} was changed, or is signed with another key than the one in \
+             spec.apply.keys"
+        ),
+    })
 }
 
 impl Approval {
@@ -202,7 +219,10 @@ mod tests {
         let plan = plan();
         let approval = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
         let alice = keys(&[("alice", PUBLIC)]);
-        assert_eq!(verify_approvals(&plan, std::slice::from_ref(&approval), &alice, 1), Ok(()));
+        assert_eq!(
+            verify_approvals(&plan, std::slice::from_ref(&approval), &alice, 1),
+            Ok(vec!["alice".to_owned()])
+        );
         // Equal decisions over a later observation have another plan id.
         let mut later = plan.clone();
         later.capacity.base.world.taken_at = now();
@@ -227,14 +247,42 @@ mod tests {
         }
         let both = keys(&[("alice", PUBLIC), ("bob", OTHER)]);
         let error = verify_approvals(&plan, &[good.clone(), good], &both, 2).expect_err("one key");
-        assert_eq!(error.to_string(), "1 of 2 approvals: no approval signed by bob");
+        assert_eq!(error.to_string(), "1 of 2 approvals: bob has not approved");
+    }
+
+    #[test]
+    fn causes_of_a_missing_signature_differ() {
+        let plan = plan();
+        let alice = keys(&[("alice", PUBLIC)]);
+        let good = approve(&plan, "alice", now(), Some(KEY)).expect("a key");
+        let because = |approvals: &[Approval], keys: &[TrustedKey]| {
+            verify_approvals(&plan, approvals, keys, 1).expect_err("missing").to_string()
+        };
+        let unsigned = Approval { signature: None, ..good.clone() };
+        let changed = Approval { at: Timestamp::UNIX_EPOCH, ..good.clone() };
+        let stale = Approval { plan_id: "other".into(), ..good.clone() };
+        for (approvals, cause) in [
+            (&[][..], "alice has not approved"),
+            (&[unsigned], "the approval of alice is not signed (approve with --key)"),
+            (&[changed], "the approval of alice was changed, or is signed with another key"),
+            (&[stale], "the approval of alice is for plan other"),
+        ] {
+            let error = because(approvals, &alice);
+            assert!(error.starts_with(&format!("0 of 1 approvals: {cause}")), "{error}");
+            assert!(!error.contains(';'), "one cause: {error}");
+        }
+        let other_key = because(&[good], &keys(&[("alice", OTHER)]));
+        assert!(other_key.contains("is signed with another key than the one in"), "{other_key}");
     }
 
     #[test]
     fn without_keys_one_approval_of_this_plan_suffices() {
         let plan = plan();
         let approval = approve(&plan, "alice", now(), None).expect("no key");
-        assert_eq!(verify_approvals(&plan, std::slice::from_ref(&approval), &[], 0), Ok(()));
+        assert_eq!(
+            verify_approvals(&plan, std::slice::from_ref(&approval), &[], 0),
+            Ok(vec!["alice".to_owned()])
+        );
         let other = Approval { digest: "sha256:0".into(), ..approval };
         let error = verify_approvals(&plan, &[other], &[], 0).expect_err("another");
         assert!(matches!(error, ApprovalError::OtherPlan { .. }));

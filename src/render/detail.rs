@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::amount::{amount, hourly, list};
-use super::reason::{condition, reason, rejection, retire, workloads};
+use super::reason::{condition, rejection, retire, row_reason, workloads};
 use super::row::{PlanRow, Symbol};
 use super::text_page::{StyledText, TextPage, Tone, plain};
 use crate::model::ids::Address;
@@ -86,7 +86,7 @@ fn reasons(row: &PlanRow<'_>) -> Vec<String> {
     let is_in_launch_reason =
         matches!(first, Reason::Launch { because: LaunchReason::Replacement { .. } });
     let second = retire_reason.as_ref().filter(|_| !is_in_launch_reason).map(retire);
-    std::iter::once(reason(first)).chain(second).collect()
+    std::iter::once(row_reason(row)).chain(second).collect()
 }
 
 /// Writes the attributes before and after in Terraform style: `+`, `-`, and `~` with an arrow.

@@ -1,4 +1,8 @@
-//! Explanations of pods and nodes of a plan.
+//! Explanations of pods, nodes and pools of a plan.
+
+mod pool;
+
+pub use pool::PoolExplanation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +12,10 @@ use thiserror::Error;
 use super::amount::{amount, count};
 use super::detail::{WORKLOADS_MAX, write_block};
 use super::findings::write_unschedulable;
-use super::reason::{decider, reason, rejection, wave, workloads};
+use super::reason::{decider, rejection, row_reason, wave, workloads};
 use super::row::{PlanRow, rows};
 use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
+use crate::model::desired::Desired;
 use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -28,7 +33,7 @@ const SIMILARITY_MIN: f32 = 0.5;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ExplainError {
     /// The plan has no such pod or node.
-    #[error("the plan has no workload, node, instance or address `{what}`")]
+    #[error("the plan has no workload, node, instance, address or pool `{what}`")]
     Unknown {
         /// The requested name.
         what: String,
@@ -61,7 +66,8 @@ impl ExplainError {
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown { similar, .. } if similar.is_empty() => {
-                "name a workload as NAMESPACE/NAME, or a node by its address, name or instance id"
+                "name a workload as NAMESPACE/NAME, a node by its address, name or instance id, or a \
+                 pool as nodepool/NAME"
                     .to_owned()
             }
             Self::Unresolved { .. } => {
@@ -81,6 +87,8 @@ pub enum Explanation<'a> {
     Pod(PodExplanation<'a>),
     /// A node.
     Node(NodeExplanation<'a>),
+    /// A pool.
+    Pool(PoolExplanation<'a>),
 }
 
 /// The rows of a plan about the pods of one workload.
@@ -100,15 +108,32 @@ pub struct NodeExplanation<'a> {
     row: PlanRow<'a>,
 }
 
-/// Finds `what`: the address, node name or instance id of a row, or a workload as `name`,
-/// `namespace/name` or `namespace/Kind/name`.
+/// Finds `what`: the address, node name or instance id of a row; a workload as `name`,
+/// `namespace/name` or `namespace/Kind/name`; or a pool as `nodepool/name` or `name`. The planned
+/// repository `desired` adds the declaration of a pool.
 ///
 /// # Errors
 /// Fails if the plan has no such name, or several workloads with it.
-pub fn explain<'a>(plan: &'a Plan, what: &str) -> Result<Explanation<'a>, ExplainError> {
-    match explain_node(plan, what) {
-        Some(node) => Ok(Explanation::Node(node)),
-        None => explain_pod(plan, what).map(Explanation::Pod),
+pub fn explain<'a>(
+    plan: &'a Plan,
+    desired: Option<&'a Desired>,
+    what: &str,
+) -> Result<Explanation<'a>, ExplainError> {
+    if let Some(node) = explain_node(plan, what) {
+        return Ok(Explanation::Node(node));
+    }
+    let found = explain_pod(plan, what).map(Explanation::Pod);
+    let pool = || pool::explain_pool(plan, desired, what).map(Explanation::Pool);
+    match found {
+        Err(ExplainError::Unknown { what, mut similar }) => pool().ok_or_else(|| {
+            let pools = pool::similar_names(plan, desired, &what);
+            if what.contains('/') && !pools.is_empty() {
+                similar.clear();
+            }
+            similar.extend(pools);
+            ExplainError::Unknown { what, similar }
+        }),
+        other => other,
     }
 }
 
@@ -209,6 +234,7 @@ impl Explanation<'_> {
         match self {
             Self::Pod(pod) => pod.write(&mut page),
             Self::Node(node) => node.write(&mut page),
+            Self::Pool(pool) => pool.write(&mut page),
         }
         page.finish()
     }
@@ -219,6 +245,7 @@ impl Explanation<'_> {
         match self {
             Self::Pod(pod) => pod.json(),
             Self::Node(node) => node.json(),
+            Self::Pool(pool) => pool.json(),
         }
     }
 }
@@ -314,7 +341,7 @@ impl<'a> PodExplanation<'a> {
                 "actions": row.resource.change.actions,
                 "instance_type": state_of(row.resource).map(|state| &state.instance_type),
                 "zone": state_of(row.resource).map(|state| &state.zone),
-                "because": row.explain.map(|explain| reason(&explain.reason)),
+                "because": row.explain.map(|_| row_reason(row)),
             })
         };
         json!({
@@ -362,7 +389,7 @@ fn node_cells(row: &PlanRow<'_>, pods: u32, key: &str) -> Vec<StyledText> {
         plain(staying(row, key, pods).to_string()),
         of(state.and_then(|state| state.instance_type.as_ref().map(ToString::to_string))),
         of(state.and_then(|state| state.zone.as_ref().map(ToString::to_string))),
-        plain(row.explain.map_or_else(String::new, |explain| reason(&explain.reason))),
+        plain(row_reason(row)),
     ]
 }
 
@@ -399,7 +426,7 @@ impl NodeExplanation<'_> {
         json!({
             "row": self.row.resource,
             "explain": self.row.explain,
-            "because": self.row.explain.map(|explain| reason(&explain.reason)),
+            "because": self.row.explain.map(|_| row_reason(&self.row)),
             "waves": self.waves().into_iter().map(wave).collect::<Vec<_>>(),
             "alternatives": capacity.alternatives.iter().find(|row| &row.address == address).map(|row| &row.offerings),
             "preconditions": conditions.collect::<Vec<_>>(),

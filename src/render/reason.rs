@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::amount::{count, hourly, list};
+use super::row::PlanRow;
 use crate::model::ids::InstanceId;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
@@ -27,13 +28,47 @@ pub(super) fn reason(reason: &Reason) -> String {
     }
 }
 
+/// Returns the reason of a row, with what it shares with the other rows of its batch.
+pub(super) fn row_reason(row: &PlanRow<'_>) -> String {
+    let Some(explain) = row.explain else { return String::new() };
+    let Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } } =
+        &explain.reason
+    else {
+        return reason(&explain.reason);
+    };
+    if row.pending == 0 {
+        return reason(&explain.reason);
+    }
+    if row.pending == total(&explain.pods) {
+        return no_room(&explain.pods);
+    }
+    let (pending, saves) = (count(row.pending, "pending pod"), saving(*saves_hourly));
+    let moves = count(*moves, "pod");
+    format!("takes {pending}, and pods of dearer nodes: {saves}, moves {moves}")
+}
+
+/// Returns the reason of a row. A saving that an earlier row states is not repeated.
+pub(super) fn row_reason_once(row: &PlanRow<'_>) -> String {
+    let full = row_reason(row);
+    match (row.saving_in, full.split_once(": saves ")) {
+        (Some(first), Some((what, _))) => format!("{what}; its saving is part of {first}"),
+        _ => full,
+    }
+}
+
+fn total<K>(pods: &BTreeMap<K, u32>) -> u32 {
+    pods.values().fold(0_u32, |sum, n| sum.saturating_add(*n))
+}
+
+fn no_room<K: Ord + Display>(pods: &BTreeMap<K, u32>) -> String {
+    let total = total(pods);
+    let verb = if total == 1 { "has" } else { "have" };
+    format!("{} {verb} no room: {}", count(total, "pod"), workloads(pods, WORKLOADS_MAX))
+}
+
 fn launch(reason: &LaunchReason) -> String {
     match reason {
-        LaunchReason::Demand { pods } => {
-            let total = pods.values().fold(0_u32, |sum, n| sum.saturating_add(*n));
-            let verb = if total == 1 { "has" } else { "have" };
-            format!("{} {verb} no room: {}", count(total, "pod"), workloads(pods, WORKLOADS_MAX))
-        }
+        LaunchReason::Demand { pods } => no_room(pods),
         LaunchReason::Consolidation { saves_hourly, moves } => {
             let dearer = if saves_hourly.0 > 0 { "dearer nodes" } else { "removed nodes" };
             let saves = saving(*saves_hourly);

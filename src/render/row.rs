@@ -1,11 +1,15 @@
 //! The rows of a plan in review order: destructive changes first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::text_page::{StyledText, Tone};
 use crate::model::ids::Address;
+use crate::model::units::MicroUsd;
 use crate::plan::Plan;
-use crate::plan::wire::{Action, ExplainRow, KeepReason, Reason, ResourceChange, ResourceKind};
+use crate::plan::wire::{
+    Action, BlockReason, ExplainRow, KeepReason, LaunchReason, Reason, ResourceChange,
+    ResourceKind, RetireReason, WorkloadKey,
+};
 
 /// The change of a row, in listing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,8 +111,19 @@ impl Symbol {
     }
 }
 
+/// Returns whether a rule blocks a change that is due. A group's minimum size blocks nothing if the
+/// node has pods and agrees with its group.
 fn is_blocked(explain: &ExplainRow) -> bool {
-    matches!(&explain.reason, Reason::Keep { because: KeepReason::Blocked { .. } })
+    match &explain.reason {
+        Reason::Keep { because: KeepReason::Blocked { by: BlockReason::GroupMinimum { .. } } } => {
+            explain.pods.is_empty() || explain.drift.is_some()
+        }
+        Reason::Keep { because: KeepReason::Blocked { .. } } => true,
+        Reason::Keep { .. }
+        | Reason::Launch { .. }
+        | Reason::Retire { .. }
+        | Reason::Resize { .. } => false,
+    }
 }
 
 /// A row with its reason.
@@ -117,6 +132,10 @@ pub(super) struct PlanRow<'a> {
     pub(super) symbol: Symbol,
     pub(super) resource: &'a ResourceChange,
     pub(super) explain: Option<&'a ExplainRow>,
+    /// Number of its planned pods that run on no removed node of its batch.
+    pub(super) pending: u32,
+    /// The earlier row of its batch that states the saving of the whole batch.
+    pub(super) saving_in: Option<&'a Address>,
 }
 
 /// Returns every row of the plan: destructive ones first, then by name and key.
@@ -126,10 +145,58 @@ pub(super) fn rows(plan: &Plan) -> Vec<PlanRow<'_>> {
     let mut rows: Vec<PlanRow<'_>> = Vec::new();
     for resource in &plan.resource_changes {
         let explain = explains.get(&resource.address).copied();
-        rows.push(PlanRow { symbol: Symbol::from_change(resource, explain), resource, explain });
+        let symbol = Symbol::from_change(resource, explain);
+        rows.push(PlanRow { symbol, resource, explain, pending: 0, saving_in: None });
     }
     rows.sort_by(|a, b| order(a).cmp(&order(b)));
+    join_batches(&mut rows);
     rows
+}
+
+/// Fills in what the rows of one batch say about each other.
+fn join_batches(rows: &mut [PlanRow<'_>]) {
+    let mut moved: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in rows.iter() {
+        let Some((explain, group)) = batch(row) else { continue };
+        if row.resource.change.actions.contains(&Action::Delete) {
+            moved
+                .entry(group)
+                .or_default()
+                .extend(explain.pods_before.keys().map(WorkloadKey::as_str));
+        }
+    }
+    let mut savings: BTreeMap<(&str, MicroUsd, u32), &Address> = BTreeMap::new();
+    for row in rows.iter_mut() {
+        let Some((explain, group)) = batch(row) else { continue };
+        // A plan of an older format has no pods before.
+        if let Some(moved) = moved.get(group).filter(|moved| !moved.is_empty()) {
+            let pending = explain.pods.iter().filter(|(pod, _)| !moved.contains(pod.as_str()));
+            row.pending = pending.fold(0, |sum, (_, n)| n.saturating_add(sum));
+        }
+        if let Some((saves, moves)) = joint_saving(&explain.reason) {
+            let first = *savings.entry((group, saves, moves)).or_insert(&row.resource.address);
+            row.saving_in = Some(first).filter(|first| **first != row.resource.address);
+        }
+    }
+}
+
+fn batch<'a>(row: &PlanRow<'a>) -> Option<(&'a ExplainRow, &'a str)> {
+    let explain = row.explain?;
+    Some((explain, explain.group.as_deref()?))
+}
+
+/// Returns the saving and the moves of the batch that a reason states.
+fn joint_saving(reason: &Reason) -> Option<(MicroUsd, u32)> {
+    match reason {
+        Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } }
+        | Reason::Retire { because: RetireReason::Underutilized { saves_hourly, moves, .. } } => {
+            Some((*saves_hourly, *moves))
+        }
+        Reason::Launch { .. }
+        | Reason::Retire { .. }
+        | Reason::Keep { .. }
+        | Reason::Resize { .. } => None,
+    }
 }
 
 /// Numeric keys sort as numbers, so that `10` comes after `9`.

@@ -1,7 +1,7 @@
 //! The table of rows: one line for each changed node, and for a few blocked and unchanged ones.
 
 use super::amount::{count as amount_of, dollars};
-use super::reason::reason;
+use super::reason::{row_reason, row_reason_once};
 use super::row::{PlanRow, Symbol, count};
 use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
 use crate::plan::wire::{GroupSize, NodeState, ResourceKind};
@@ -68,7 +68,7 @@ fn cells(row: &PlanRow<'_>) -> Vec<StyledText> {
         plain(capacity_type(row)),
         plain(pods(row).to_string()),
         plain(price(row)),
-        plain(why(row)),
+        plain(row_reason_once(row)),
     ]
 }
 
@@ -117,7 +117,7 @@ pub(super) fn pods(row: &PlanRow<'_>) -> u32 {
 
 /// Returns the reason of the row, on one line.
 pub(super) fn why(row: &PlanRow<'_>) -> String {
-    row.explain.map_or_else(String::new, |explain| reason(&explain.reason))
+    row_reason(row)
 }
 
 /// Returns one value if both sides agree or one is missing, otherwise both values.

@@ -1,3 +1,5 @@
+mod row_reasons;
+
 use super::*;
 use crate::plan::wire::{
     Check, CheckStatus, Completeness, Diagnostic, DiagnosticSeverity, Sizing, UnresolvedRow,
@@ -10,7 +12,7 @@ fn view(plan: &Plan, verbosity: Verbosity) -> String {
 
 fn explained(what: &str) -> String {
     let plan = plan();
-    explain(&plan, what).expect("it is in the plan").text(&TextStyle::default())
+    explain(&plan, None, what).expect("it is in the plan").text(&TextStyle::default())
 }
 
 #[test]
@@ -29,11 +31,11 @@ fn full_view_matches_the_snapshot() {
 
            node                     type                   zone        capacity   pods               $/h  why
       -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h
-      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h
+      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere; its saving is part of ec2_instance.batch["0"]
       -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
       +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods
       ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and nothing cheaper holds them
-      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes: saves $0.0070/h, moves 5 pods
+      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes; its saving is part of ec2_instance.batch["0"]
       +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand     1            0.1070  the node is annotated karpenter.sh/do-not-disrupt
@@ -207,11 +209,11 @@ fn concise_view_is_header_and_table() {
 
            node                     type                   zone        capacity   pods               $/h  why
       -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h
-      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h
+      -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere; its saving is part of ec2_instance.batch["0"]
       -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
       +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods
       ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and nothing cheaper holds them
-      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes: saves $0.0070/h, moves 5 pods
+      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes; its saving is part of ec2_instance.batch["0"]
       +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand     1            0.1070  the node is annotated karpenter.sh/do-not-disrupt
@@ -325,14 +327,14 @@ fn explaining_an_unresolved_object_gives_the_reason() {
         reason: "kind Rollout is not read yet".into(),
     }];
     for what in ["web/roll", "roll", "Rollout web/roll", "web/Rollout/roll"] {
-        let error = explain(&open, what).expect_err("no workload");
+        let error = explain(&open, None, what).expect_err("no workload");
         assert_eq!(
             error.to_string(),
             "`Rollout web/roll` (roll.yaml:3) is unresolved, so none of its pods are planned: kind \
              Rollout is not read yet"
         );
     }
-    assert!(matches!(explain(&open, "web/rol"), Err(ExplainError::Unknown { .. })));
+    assert!(matches!(explain(&open, None, "web/rol"), Err(ExplainError::Unknown { .. })));
 }
 
 #[test]
@@ -392,11 +394,11 @@ fn repository_text_is_escaped_for_the_terminal() {
         let style = TextStyle { color, ..TextStyle::default() };
         let mut views = vec![text(&plan, &style)];
         for row in &plan.resource_changes {
-            let found = explain(&plan, row.address.as_str()).expect("an address");
+            let found = explain(&plan, None, row.address.as_str()).expect("an address");
             views.push(found.text(&style));
         }
         for demand in &plan.capacity.demand {
-            let found = explain(&plan, &demand.workload.to_string()).expect("a workload");
+            let found = explain(&plan, None, &demand.workload.to_string()).expect("a workload");
             views.push(found.text(&style));
         }
         for view in views {
@@ -528,10 +530,10 @@ fn node_explanation_accepts_address_name_and_instance() {
           wave 2 of 2: cordon, drain, terminate
     "#);
     let plan = plan();
-    let json = explain(&plan, "i-web1").expect("a node").json();
+    let json = explain(&plan, None, "i-web1").expect("a node").json();
     assert_eq!(json["row"]["address"], "ec2_instance.web[\"1\"]");
     assert_eq!(json["waves"].as_array().map(Vec::len), Some(2));
-    let pod = explain(&plan, "web/api").expect("a workload").json();
+    let pod = explain(&plan, None, "web/api").expect("a workload").json();
     assert_eq!(pod["demand"]["planned"], 36);
     assert_eq!(pod["nodes"].as_array().map(Vec::len), Some(6));
 }
@@ -539,7 +541,7 @@ fn node_explanation_accepts_address_name_and_instance() {
 #[test]
 fn unknown_name_suggests_similar_names() {
     let plan = plan();
-    let error = |what: &str| explain(&plan, what).expect_err("not in the plan");
+    let error = |what: &str| explain(&plan, None, what).expect_err("not in the plan");
     assert_eq!(error("web/apu").hint(), "did you mean web/api?");
     assert!(error("zzzzzzzz").hint().starts_with("name a workload"));
     let mut twice = plan.clone();
@@ -547,7 +549,7 @@ fn unknown_name_suggests_similar_names() {
     other.workload.namespace = "shop".into();
     twice.capacity.demand.push(other);
     assert_eq!(
-        explain(&twice, "api").expect_err("two of them").hint(),
+        explain(&twice, None, "api").expect_err("two of them").hint(),
         "did you mean shop/Deployment/api or web/Deployment/api?"
     );
 }

@@ -155,6 +155,24 @@ pub enum TopSort {
 }
 
 impl TopSort {
+    /// All orders.
+    pub const ALL: [Self; 7] =
+        [Self::Name, Self::Cpu, Self::Memory, Self::Pods, Self::Price, Self::Age, Self::State];
+
+    /// Returns the description of the order, for help.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Name => "By pool and key",
+            Self::Cpu => "Highest share of requested CPU first",
+            Self::Memory => "Highest share of requested memory first",
+            Self::Pods => "Most pods first",
+            Self::Price => "Highest price first",
+            Self::Age => "Oldest first",
+            Self::State => "Changes first",
+        }
+    }
+
     /// Returns the word of the order.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -172,15 +190,8 @@ impl TopSort {
     /// Returns the next order, the first after the last.
     #[must_use]
     pub fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Cpu,
-            Self::Cpu => Self::Memory,
-            Self::Memory => Self::Pods,
-            Self::Pods => Self::Price,
-            Self::Price => Self::Age,
-            Self::Age => Self::State,
-            Self::State => Self::Name,
-        }
+        let mut after = Self::ALL.into_iter().skip_while(|order| *order != self).skip(1);
+        after.next().unwrap_or(Self::ALL[0])
     }
 }
 

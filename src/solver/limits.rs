@@ -92,6 +92,19 @@ impl RemainingLimits {
             && self.supply_of(offer_class).is_none_or(|left| left >= 1)
     }
 
+    /// Returns the amounts that the limits of its pool lack for `nodes` further nodes of the offer
+    /// class, by resource; `nodes` for the number of nodes.
+    pub(super) fn shortfall(&self, offer_class: usize, nodes: i64) -> Vec<(String, i64)> {
+        let Some(left) = self.left.get(&self.pools[offer_class]) else { return Vec::new() };
+        let size = self.sizes[offer_class].times(nodes);
+        let amounts = left
+            .amounts
+            .iter()
+            .map(|(name, left)| (name.clone(), amount(&size, name).saturating_sub(*left)));
+        let count = left.nodes.map(|left| ("nodes".to_owned(), nodes.saturating_sub(left)));
+        amounts.chain(count).filter(|(_, lacking)| *lacking > 0).collect()
+    }
+
     /// Returns the remaining instances of the class's reservation, or `None` if it has no
     /// reservation.
     fn supply_of(&self, offer_class: usize) -> Option<i64> {

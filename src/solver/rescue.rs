@@ -101,6 +101,11 @@ impl<'a> RescueContext<'a> {
         limits.allows(simulation.problem.model.class_of_offer[offer])
     }
 
+    /// Returns the amounts that the limits of its pool lack for `nodes` further nodes of the offer.
+    pub(super) fn limit_shortfall(&self, offer: usize, nodes: i64) -> Vec<(String, i64)> {
+        self.limits.shortfall(self.rescue.simulation.problem.model.class_of_offer[offer], nodes)
+    }
+
     /// Returns the reasons against a pod of the group on a node of the offer that has room.
     pub(super) fn refusal(&mut self, group: usize, offer: usize) -> Vec<UnfitReason> {
         let place = self.rescue.location_of(offer);

@@ -3,6 +3,7 @@
 mod nominations;
 mod pod_rules;
 mod stability;
+mod suggested_change;
 
 use crate::model::units::MicroUsd;
 use crate::testing::Scenario;
@@ -39,7 +40,7 @@ fn limits_are_reached_but_never_exceeded() {
         target.unschedulable[0]
             .suggested_change
             .as_ref()
-            .is_some_and(|n| n.contains("limits of pool default"))
+            .is_some_and(|n| n.contains("limits of NodePool default"))
     );
 }
 
@@ -51,7 +52,7 @@ fn oversized_pod_names_the_resource_and_a_larger_type() {
     assert_eq!(unplaced.rejections[0].reason, "too-small");
     assert!(unplaced.rejections[0].detail.contains("memory: needs 40Gi"), "{unplaced:?}");
     let nearest = unplaced.suggested_change.as_deref().unwrap_or_default();
-    assert!(nearest.starts_with("let pool default use "), "{nearest}");
+    assert!(nearest.starts_with("add "), "{nearest}");
 }
 
 #[test]

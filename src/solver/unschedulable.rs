@@ -15,15 +15,17 @@ use super::limits::amount;
 use super::offer::{Offer, Offers, PoolRefusal, WithheldReason};
 use super::rescue::RescueContext;
 use super::target_fleet::{Contention, UnschedulablePods};
+use suggested_change::UnplacedPods;
+
 use super::{Input, auto_scaling_groups};
 use crate::demand::{PodGroup, PodShape, PodVolume};
 use crate::model::code::Code;
 use crate::model::desired::PoolLimits;
-use crate::model::ids::{Labels, PoolName, ReservationId};
-use crate::model::pod::{Taint, untolerated};
+use crate::model::ids::{LabelKey, Labels, PoolName, ReservationId};
+use crate::model::pod::{Taint, all_untolerated, untolerated};
 use crate::model::reason::Rejection;
-use crate::model::requirement::{Requirements, key};
-use crate::model::units::Resources;
+use crate::model::requirement::{LabelSet, Requirements, key};
+use crate::model::units::{Bytes, Resources};
 use crate::scheduler::{ScheduleNode, UnfitReason};
 
 /// Maximum number of reasons listed for one group.
@@ -37,6 +39,17 @@ pub(super) struct UnschedulableReport<'a> {
 
 /// Largest amount of each resource that too small nodes offer to pods, by pool.
 type LargestRoom<'a> = BTreeMap<&'a PoolName, Resources>;
+
+/// An offer that does not fit a pod.
+struct RejectedOffer<'a> {
+    /// Index among the available offers; `None` for an unavailable offer.
+    at: Option<usize>,
+    offer: &'a Offer,
+    /// Most important obstacle.
+    obstacle: OfferObstacle,
+    /// Obstacle that remains once the static ones are removed.
+    hidden: Option<OfferObstacle>,
+}
 
 /// Reason why an offer does not fit a pod.
 enum OfferObstacle {
@@ -80,14 +93,19 @@ fn scheduler_obstacle(
         if context.is_within_limits_once_applied(at) {
             return OfferObstacle::LimitUntilApplied;
         }
-        let reservation = offer.node.reservation.clone();
-        return reservation.map_or(OfferObstacle::Limit, OfferObstacle::Reservation);
+        return limit_obstacle(offer);
     }
     context
         .refusal(group, at)
         .into_iter()
         .next()
         .map_or(OfferObstacle::LeftOver, OfferObstacle::Rule)
+}
+
+/// Returns the obstacle for an offer that its pool or its reservation has no further node of.
+fn limit_obstacle(offer: &Offer) -> OfferObstacle {
+    let reservation = offer.node.reservation.clone();
+    reservation.map_or(OfferObstacle::Limit, OfferObstacle::Reservation)
 }
 
 impl UnschedulableReport<'_> {
@@ -135,19 +153,9 @@ impl UnschedulableReport<'_> {
             };
         }
         let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
-        let mut obstacles = Vec::with_capacity(self.offers.list.len());
-        for (at, offer) in self.offers.list.iter().enumerate() {
-            let obstacle = obstacle(shape, offer);
-            obstacles.push((
-                offer,
-                obstacle.unwrap_or_else(|| scheduler_obstacle(context, index, at, offer)),
-            ));
-        }
-        for (offer, last) in self.unavailable_offers() {
-            obstacles.push((offer, obstacle(shape, offer).unwrap_or(last)));
-        }
-        let largest = largest(&obstacles);
-        for (offer, obstacle) in &obstacles {
+        let rejected = self.rejected_offers(shape, index, context);
+        let largest = largest(&rejected);
+        for RejectedOffer { offer, obstacle, .. } in &rejected {
             let reason = self.describe(shape, &largest, offer, obstacle);
             *counts.entry(reason).or_insert(0) += 1;
         }
@@ -163,10 +171,42 @@ impl UnschedulableReport<'_> {
             pods,
             rejections,
             offerings,
-            suggested_change: self.suggested_change(shape, &obstacles),
+            suggested_change: self.suggested_change(
+                &UnplacedPods { shape, index, pods },
+                &rejected,
+                context,
+            ),
             contention: Contention::default(),
-            oversize: self.oversize(shape, &largest, &obstacles),
+            oversize: self.oversize(shape, &largest, &rejected),
         }
+    }
+
+    /// Returns every offer with its obstacle for the pods.
+    fn rejected_offers(
+        &self,
+        shape: &PodShape,
+        index: usize,
+        context: &mut RescueContext,
+    ) -> Vec<RejectedOffer<'_>> {
+        let mut rejected = Vec::with_capacity(self.offers.list.len());
+        for (at, offer) in self.offers.list.iter().enumerate() {
+            let (obstacle, hidden) = match obstacle(shape, offer) {
+                Some(first) => {
+                    let hidden = (!context.is_within_limits(at)).then(|| limit_obstacle(offer));
+                    (first, hidden)
+                }
+                None => (scheduler_obstacle(context, index, at, offer), None),
+            };
+            rejected.push(RejectedOffer { at: Some(at), offer, obstacle, hidden });
+        }
+        for (offer, last) in self.unavailable_offers() {
+            let (obstacle, hidden) = match obstacle(shape, offer) {
+                Some(first) => (first, Some(last)),
+                None => (last, None),
+            };
+            rejected.push(RejectedOffer { at: None, offer, obstacle, hidden });
+        }
+        rejected
     }
 
     /// Returns the resource in which the pods exceed every node that admits them. `None` if one of
@@ -175,10 +215,10 @@ impl UnschedulableReport<'_> {
         &self,
         shape: &PodShape,
         largest: &LargestRoom,
-        obstacles: &[(&Offer, OfferObstacle)],
+        rejected: &[RejectedOffer],
     ) -> Option<String> {
         let mut first = None;
-        for (offer, obstacle) in obstacles {
+        for RejectedOffer { offer, obstacle, .. } in rejected {
             match obstacle {
                 OfferObstacle::Taint(_)
                 | OfferObstacle::Label { .. }
@@ -235,10 +275,10 @@ impl UnschedulableReport<'_> {
             OfferObstacle::NoTerm => (Code::WrongLabel.to_string(), no_term_message(shape)),
             OfferObstacle::TooSmall { resource } => {
                 let largest = largest.get(pool).map_or(0, |room| amount(room, resource));
-                let asked = format_amount(resource, amount(&shape.requests, resource));
+                let asked = amount(&shape.requests, resource);
+                let [asked, largest] = format_in_one_unit(resource, [asked, largest]);
                 let detail = format!(
-                    "{resource}: needs {asked}, the largest of pool {pool} leaves {}",
-                    format_amount(resource, largest)
+                    "{resource}: needs {asked}, the largest of pool {pool} leaves {largest}"
                 );
                 (Code::TooSmall.to_string(), detail)
             }
@@ -275,14 +315,18 @@ impl UnschedulableReport<'_> {
     }
 
     fn limit_detail(&self, pool: &PoolName) -> String {
-        let mut limits = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
-        let PoolLimits { resources, nodes } = limits.remove(pool).unwrap_or_default();
+        let PoolLimits { resources, nodes } = self.pool_limits(pool);
         let amounts = resources
             .iter()
             .map(|(name, n)| format!("{name} {}", format_amount(name.as_str(), *n)));
         let nodes = nodes.map(|n| format!("nodes {n}"));
         let list: Vec<String> = amounts.chain(nodes).collect();
         format!("pool {pool} has reached its limits ({})", list.join(", "))
+    }
+
+    fn pool_limits(&self, pool: &PoolName) -> PoolLimits {
+        let mut limits = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
+        limits.remove(pool).unwrap_or_default()
     }
 
     fn pool_rejections(&self) -> impl Iterator<Item = Rejection> {
@@ -298,10 +342,10 @@ impl UnschedulableReport<'_> {
 }
 
 /// Returns, by pool, the largest amount of each resource that too small nodes offer to pods.
-fn largest<'o>(obstacles: &[(&'o Offer, OfferObstacle)]) -> LargestRoom<'o> {
-    let small = obstacles.iter().filter(|(_, why)| matches!(why, OfferObstacle::TooSmall { .. }));
+fn largest<'o>(rejected: &[RejectedOffer<'o>]) -> LargestRoom<'o> {
+    let small = rejected.iter().filter(|r| matches!(r.obstacle, OfferObstacle::TooSmall { .. }));
     let mut largest = LargestRoom::new();
-    for (offer, _) in small {
+    for RejectedOffer { offer, .. } in small {
         let most = largest.entry(&offer.node.pool).or_default();
         *most = most.at_least(&offer.room);
     }
@@ -314,11 +358,11 @@ fn obstacle(shape: &PodShape, offer: &Offer) -> Option<OfferObstacle> {
 }
 
 /// Returns all static obstacles for a pod on a node of the offer, most important first. Of labels
-/// it returns only the first that the pod's first term misses.
+/// it returns those of the term that misses the fewest.
 fn obstacles(shape: &PodShape, offer: &Offer) -> Vec<OfferObstacle> {
     let node = &offer.node;
     let mut found = Vec::new();
-    if let Some(taint) = untolerated(&node.taints, &shape.tolerations) {
+    for taint in all_untolerated(&node.taints, &shape.tolerations) {
         let taint = format!("{}={}:{:?}", taint.key, taint.value, taint.effect);
         found.push(OfferObstacle::Taint(taint));
     }
@@ -328,7 +372,7 @@ fn obstacles(shape: &PodShape, offer: &Offer) -> Vec<OfferObstacle> {
     let is_asked_for = shape.nodes.stated().iter().any(|stated| stated.matches_labels(labels));
     match shape.volumes.iter().find(reached).filter(|_| is_asked_for) {
         Some(mount) => found.push(OfferObstacle::Volume { place: mount.topology_text() }),
-        None => found.extend(unmatched_label(shape, labels)),
+        None => found.extend(unmatched_labels(shape, labels)),
     }
     // Of several short resources, the one with the largest shortage is the most useful.
     let shortage = |resource: &String| {
@@ -340,18 +384,18 @@ fn obstacles(shape: &PodShape, offer: &Offer) -> Vec<OfferObstacle> {
     found
 }
 
-/// Returns a label mismatch of the first term, if every term of the pod has one.
-fn unmatched_label(shape: &PodShape, labels: &Labels) -> Option<OfferObstacle> {
-    if shape.nodes.any_of.is_empty() {
-        return Some(OfferObstacle::NoTerm);
-    }
-    let of_term = |alternative: &Requirements| {
-        let key = alternative.unmatched(labels)?;
-        let asked = alternative.get(key.as_str()).map(ToString::to_string).unwrap_or_default();
-        Some(OfferObstacle::Label { key: key.to_string(), asked })
+/// Returns the label mismatches of the term with the fewest; none if a term has none.
+fn unmatched_labels(shape: &PodShape, labels: &Labels) -> Vec<OfferObstacle> {
+    let of_term = |alternative: &Requirements| -> Vec<OfferObstacle> {
+        let missed = alternative.iter().filter(|(key, set)| !set.contains(labels.get(*key)));
+        let obstacle = |(key, set): (&LabelKey, &LabelSet)| OfferObstacle::Label {
+            key: key.to_string(),
+            asked: set.to_string(),
+        };
+        missed.map(obstacle).collect()
     };
-    let verdicts: Option<Vec<OfferObstacle>> = shape.nodes.any_of.iter().map(of_term).collect();
-    verdicts?.into_iter().next()
+    let terms = shape.nodes.any_of.iter().map(of_term);
+    terms.min_by_key(Vec::len).unwrap_or_else(|| vec![OfferObstacle::NoTerm])
 }
 
 /// Returns the code and the description of the reason why one more pod of `shape` does not fit a
@@ -368,7 +412,8 @@ pub(super) fn explain_unfit(
             let taint = taint.map(text).unwrap_or_default();
             (Code::Taint.as_str(), format!("its taint {taint} is not tolerated"))
         }
-        UnfitReason::NodeAffinity => match unmatched_label(shape, &node.labels) {
+        UnfitReason::NodeAffinity => match unmatched_labels(shape, &node.labels).into_iter().next()
+        {
             Some(OfferObstacle::Label { key, asked }) => {
                 (Code::WrongLabel.as_str(), format!("the pod asks for {key} {asked}"))
             }
@@ -415,12 +460,40 @@ fn no_term_message(shape: &PodShape) -> String {
     }
 }
 
+/// Formats two amounts in one unit, so that a reader can compare them.
+fn format_in_one_unit(resource: &str, amounts: [i64; 2]) -> [String; 2] {
+    let exact = amounts.map(|amount| format_amount(resource, amount));
+    match resource {
+        "cpu" if exact.iter().any(|text| text.ends_with('m')) => amounts.map(|n| format!("{n}m")),
+        "memory" | "ephemeral-storage" => format_bytes_in_one_unit(amounts),
+        _ if resource.starts_with("hugepages-") => format_bytes_in_one_unit(amounts),
+        _ => exact,
+    }
+}
+
+/// Formats amounts in the largest binary unit that tells them apart, with at most one decimal.
+fn format_bytes_in_one_unit(amounts: [i64; 2]) -> [String; 2] {
+    for (unit, suffix) in [(Bytes::GIB, "Gi"), (Bytes::MIB, "Mi")] {
+        let texts = amounts.map(|bytes| {
+            let tenths = i128::from(bytes) * 10 / i128::from(unit);
+            match (tenths / 10, tenths % 10) {
+                (whole, 0) => format!("{whole}{suffix}"),
+                (whole, tenth) => format!("{whole}.{tenth}{suffix}"),
+            }
+        });
+        if amounts.iter().any(|bytes| *bytes >= unit) && texts[0] != texts[1] {
+            return texts;
+        }
+    }
+    amounts.map(|bytes| bytes.to_string())
+}
+
 /// Formats an amount as Kubernetes does.
 fn format_amount(resource: &str, amount: i64) -> String {
     match resource {
         "cpu" => crate::model::units::MilliCpu(amount).to_string(),
-        "memory" | "ephemeral-storage" => crate::model::units::Bytes(amount).to_string(),
-        _ if resource.starts_with("hugepages-") => crate::model::units::Bytes(amount).to_string(),
+        "memory" | "ephemeral-storage" => Bytes(amount).to_string(),
+        _ if resource.starts_with("hugepages-") => Bytes(amount).to_string(),
         _ => amount.to_string(),
     }
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 
 mod commands;
 mod exit_codes;
+mod fleet_blocks;
 mod options;
 mod page;
 mod prose;

@@ -26,6 +26,9 @@ fn read_plan(name: &str) -> anyhow::Result<Plan> {
     Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
 }
 
+/// Longest time to load the large page. It is generous, because CI runs other tests beside it.
+const LOADED_MS_MAX: u64 = 5_000;
+
 #[test]
 fn browser_opens_page_of_5000_nodes_without_errors() -> anyhow::Result<()> {
     let Some((page, _folder)) = open_page(&large()?, Viewport::DESK)? else { return Ok(()) };
@@ -33,8 +36,10 @@ fn browser_opens_page_of_5000_nodes_without_errors() -> anyhow::Result<()> {
     assert_eq!(rows, (1_000 + 4).to_string(), "one row for each removal and workload");
     // The script ran, so the elements that need it are visible.
     assert_eq!(page.ask("document.querySelectorAll('[data-script][hidden]').length")?, "0");
-    let loaded = page.ask("performance.getEntriesByType('navigation')[0].domComplete < 5000")?;
-    assert_eq!(loaded, "true", "the browser shows it within a second, or five if busy");
+    let loaded =
+        page.ask("Math.round(performance.getEntriesByType('navigation')[0].domComplete)")?;
+    let loaded: u64 = loaded.parse()?;
+    assert!(loaded < LOADED_MS_MAX, "{loaded} ms; about 500 ms on a quiet computer");
     assert!(page.complaints().is_empty(), "{:#?}", page.complaints());
     Ok(())
 }

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::SourceArgs;
+use crate::render::TopSort;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -27,8 +29,8 @@ pub(in crate::cli) struct TopArgs {
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) pool: Vec<String>,
     /// Order of the nodes
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t = TopSortArg::Name)]
-    pub(in crate::cli) sort: TopSortArg,
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = TopSort::Name)]
+    pub(in crate::cli) sort: TopSort,
     /// Time between two observations, at least 1s
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub(in crate::cli) interval: String,
@@ -37,20 +39,12 @@ pub(in crate::cli) struct TopArgs {
     pub(in crate::cli) once: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum TopSortArg {
-    /// By pool and key
-    Name,
-    /// Highest share of requested CPU first
-    Cpu,
-    /// Highest share of requested memory first
-    Memory,
-    /// Most pods first
-    Pods,
-    /// Highest price first
-    Price,
-    /// Oldest first
-    Age,
-    /// Changes first
-    State,
+impl ValueEnum for TopSort {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.as_str()).help(self.meaning()))
+    }
 }

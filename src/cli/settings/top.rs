@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::parse::duration;
 use super::planning::{SourceSettings, source_settings};
-use crate::cli::args::{TopArgs, TopSortArg};
+use crate::cli::args::TopArgs;
 use crate::cli::error::CliError;
 use crate::cli::world_choice::WorldChoice;
 use crate::render::TopSort;
@@ -38,15 +38,7 @@ pub(super) fn top(args: TopArgs) -> Result<TopSettings, CliError> {
         source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         pools,
-        sort: match sort {
-            TopSortArg::Name => TopSort::Name,
-            TopSortArg::Cpu => TopSort::Cpu,
-            TopSortArg::Memory => TopSort::Memory,
-            TopSortArg::Pods => TopSort::Pods,
-            TopSortArg::Price => TopSort::Price,
-            TopSortArg::Age => TopSort::Age,
-            TopSortArg::State => TopSort::State,
-        },
+        sort,
         interval,
         once,
     })

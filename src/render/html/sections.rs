@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::amount::{amount, count, hourly};
-use super::super::reason::decider;
+use super::super::reason::{decider, row_reason_once};
 use super::super::row::{PlanRow, Symbol};
 use super::super::text_page::{TextPage, TextStyle};
 use super::super::{comparison as words, detail, table};
@@ -149,7 +149,7 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
     let (kind, zone, bought) = (table::kind(row), table::zone(row), table::capacity_type(row));
     let words = [row.resource.address.as_str(), &node, &kind, &zone, &bought];
     let found = search_text(words.into_iter().chain(pods));
-    let why = text(&table::why(row), LINE);
+    let why = text(&row_reason_once(row), LINE);
     let why = if with_details {
         let mut page = TextPage::new(&TextStyle { width: 100, ..TextStyle::default() });
         detail::write_block(&mut page, plan, &[row]);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::amount::dollars;
+use super::super::reason::row_reason_once;
 use super::super::row::{PlanRow, Symbol};
 use super::super::table;
 use super::escape::{code, prose};
@@ -61,7 +62,7 @@ fn one_by_one(rows: &[&PlanRow<'_>], room: usize) -> String {
             prose(&table::capacity_type(row), NAME_WIDTH),
             table::pods(row),
             prose(&table::price(row), NAME_WIDTH),
-            prose(&table::why(row), REASON_WIDTH),
+            prose(&row_reason_once(row), REASON_WIDTH),
         );
         if text.len() > room.saturating_mul(4) {
             return String::new();

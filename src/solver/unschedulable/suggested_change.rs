@@ -3,73 +3,183 @@
 //! The text names every obstacle of an offering, not only the first. A user who follows the advice
 //! should find the pod placed.
 
+use super::super::limits::amount;
 use super::super::offer::{Offer, PoolRefusal, WithheldReason, pool_requirements};
-use super::{OfferObstacle, UnschedulableReport, obstacles, pod_rules};
+use super::super::rescue::RescueContext;
+use super::{
+    OfferObstacle, RejectedOffer, UnschedulableReport, format_amount, format_in_one_unit,
+    obstacles, pod_rules,
+};
 use crate::catalog::{InstanceType, NodeSettings, ebs_volumes};
 use crate::demand::PodShape;
-use crate::model::desired::{NodeClass, Pool};
-use crate::model::ids::Labels;
+use crate::model::desired::{Generation, NodeClass, Pool, PoolRequirement};
+use crate::model::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName};
 use crate::model::market::CapacityType;
-use crate::model::pod::untolerated;
+use crate::model::pod::all_untolerated;
 use crate::model::reason::Relaxed;
-use crate::model::requirement::{LabelSet, Requirements, key, label};
+use crate::model::requirement::{LabelSet, Operator, Requirements, key, label};
 use crate::model::storage::{EBS_DRIVER, attach_resource, is_attach_resource};
-use crate::model::units::{MicroUsd, Resources};
+use crate::model::units::{Bytes, MicroUsd, Resources};
+
+/// Unschedulable pods of one group.
+pub(super) struct UnplacedPods<'a> {
+    pub shape: &'a PodShape,
+    /// Index of the group.
+    pub index: usize,
+    pub pods: u32,
+}
+
+impl UnplacedPods<'_> {
+    /// Returns the least number of empty nodes with `room` that hold the pods.
+    fn nodes_needed(&self, room: &Resources) -> i64 {
+        let pods = i64::from(self.pods);
+        let mut requests = self.shape.requests.clone();
+        // The room of a type outside of its pool states no volume attachments.
+        requests.extended.retain(|name, _| room.extended(name) > 0 || !is_attach_resource(name));
+        let on_one = requests.copies_in(room, pods).max(1);
+        pods.div_euclid(on_one) + i64::from(pods.rem_euclid(on_one) > 0)
+    }
+
+    /// Returns the price per hour of these nodes.
+    fn nodes_price(&self, room: &Resources, price: MicroUsd) -> MicroUsd {
+        MicroUsd(price.0.saturating_mul(self.nodes_needed(room)))
+    }
+
+    /// Returns the nodes that the pods need at least, and their price.
+    fn nodes_text(&self, room: &Resources, kind: &InstanceTypeName, price: MicroUsd) -> String {
+        let least = if self.pods == 1 { "" } else { "at least " };
+        let (nodes, price) = (self.nodes_needed(room), self.nodes_price(room, price).rounded(4));
+        format!("{least}{nodes} {kind}, ${price}/h more")
+    }
+}
 
 impl UnschedulableReport<'_> {
-    /// Returns a description of the smallest change that would make the pod schedulable.
+    /// Returns a description of the smallest change that would make the pods schedulable.
     pub(super) fn suggested_change(
         &self,
-        shape: &PodShape,
-        found: &[(&Offer, OfferObstacle)],
+        unplaced: &UnplacedPods,
+        rejected: &[RejectedOffer],
+        context: &mut RescueContext,
     ) -> Option<String> {
+        let shape = unplaced.shape;
         if self.input.desired.pools.is_empty() {
             return Some("declare a NodePool: the repository has none".to_owned());
         }
-        if let Some(remedy) = limit_remedy(found) {
+        if let Some(remedy) = self.limit_remedy(unplaced, rejected, context) {
             return Some(remedy);
         }
         if shape.nodes.any_of.is_empty() {
             return Some(no_node_remedy(shape));
         }
-        let roomy = found.iter().filter(|(offer, _)| shape.requests.fits(&offer.room));
-        let by_cost = roomy.min_by_key(|(offer, last)| {
-            (obstacles(shape, offer).len(), is_rule(last), offer.node.price)
+        let roomy = rejected.iter().filter(|r| shape.requests.fits(&r.offer.room));
+        let by_cost = roomy.min_by_key(|r| {
+            let changes = obstacles(shape, r.offer).len() + usize::from(r.hidden.is_some());
+            let price = unplaced.nodes_price(&r.offer.room, r.offer.node.price);
+            (changes, is_rule(&r.obstacle), price)
         });
-        let Some((offer, last)) = by_cost else {
-            return Some(self.suggested_type(shape));
+        let Some(best) = by_cost else {
+            return Some(self.suggested_type(unplaced));
         };
+        let RejectedOffer { at, offer, obstacle: last, hidden } = best;
         let all = obstacles(shape, offer);
         if let (OfferObstacle::Rule(reason), true) = (last, all.is_empty()) {
             return pod_rules::explain_rule(shape, &offer.node.labels, reason).remedy;
         }
-        let last = all.is_empty().then_some(last).into_iter();
-        let changes: Option<Vec<String>> = all
-            .iter()
-            .chain(last)
-            .map(|obstacle| obstacle_remedy(shape, offer, obstacle))
-            .collect();
-        Some(format!(
-            "{}: {} at ${}/h would hold it",
-            changes?.join(", and "),
-            offer.node.instance_type,
-            offer.node.price.rounded(4)
-        ))
+        let last = if all.is_empty() { Some(last) } else { hidden.as_ref() };
+        let remedy = |obstacle: &OfferObstacle| match (obstacle, at) {
+            (OfferObstacle::Limit, Some(at)) => {
+                Some(self.raised_limit(unplaced, offer, *at, context))
+            }
+            _ => obstacle_remedy(shape, offer, obstacle),
+        };
+        let changes: Option<Vec<String>> = all.iter().chain(last).map(remedy).collect();
+        let node = &offer.node;
+        let nodes = unplaced.nodes_text(&offer.room, &node.instance_type, node.price);
+        Some(format!("{}: {nodes}", changes?.join(", and ")))
+    }
+
+    /// Returns the remedy if only the limits of its pool block an offer.
+    fn limit_remedy(
+        &self,
+        unplaced: &UnplacedPods,
+        rejected: &[RejectedOffer],
+        context: &mut RescueContext,
+    ) -> Option<String> {
+        let for_now =
+            rejected.iter().find(|r| matches!(r.obstacle, OfferObstacle::LimitUntilApplied));
+        if let Some(RejectedOffer { offer, .. }) = for_now {
+            let node = &offer.node;
+            return Some(format!(
+                "plan again once this plan is applied: the retired nodes leave room for one {} \
+                 within the limits of pool {}",
+                node.instance_type, node.pool
+            ));
+        }
+        let limited = rejected.iter().filter(|r| matches!(r.obstacle, OfferObstacle::Limit));
+        let price = |r: &&RejectedOffer| unplaced.nodes_price(&r.offer.room, r.offer.node.price);
+        let limited = limited.min_by_key(price)?;
+        let (offer, at) = (limited.offer, limited.at?);
+        let node = &offer.node;
+        let mut changes = vec![self.raised_limit(unplaced, offer, at, context)];
+        // The limits are checked before the rules between pods, so they may hide one.
+        let rule = context.refusal(unplaced.index, at).into_iter().next();
+        let remedy = |reason| pod_rules::explain_rule(unplaced.shape, &node.labels, &reason).remedy;
+        changes.extend(rule.and_then(remedy));
+        let nodes = unplaced.nodes_text(&offer.room, &node.instance_type, node.price);
+        Some(format!("{}: {nodes}", changes.join(", and ")))
+    }
+
+    /// Returns the advice to raise the limits of the offer's pool, with the missing amounts.
+    fn raised_limit(
+        &self,
+        unplaced: &UnplacedPods,
+        offer: &Offer,
+        at: usize,
+        context: &RescueContext,
+    ) -> String {
+        let name = &offer.node.pool;
+        let lacking = context.limit_shortfall(at, unplaced.nodes_needed(&offer.room));
+        let nodes = lacking.iter().find(|(resource, _)| resource == "nodes").map(|(_, n)| *n);
+        let pool = self.pool_text(name);
+        if let (Some(group), Some(by)) = (self.input.desired.node_groups.get(name), nodes) {
+            let now = self.pool_limits(name).nodes.map(i64::from).unwrap_or_default();
+            let least = now.saturating_add(by);
+            return if i64::from(group.max) >= least {
+                format!(
+                    "raise the maximum of the Auto Scaling group of {pool} from {now} to {least}"
+                )
+            } else {
+                format!("raise maxSize of {pool} from {now} to {least}")
+            };
+        }
+        let amounts = lacking.iter().map(|(name, n)| limit_text(name, *n));
+        let amounts: Vec<String> = amounts.collect();
+        format!("raise the limits of {pool} by {}", amounts.join(", "))
+    }
+
+    /// Returns a pool with its kind and its place in the repository.
+    fn pool_text(&self, name: &PoolName) -> String {
+        match self.input.desired.pools.get(name) {
+            Some(Pool { generation, origin, .. }) => {
+                format!("{} {name} ({origin})", generation.pool_kind())
+            }
+            None => format!("pool {name}"),
+        }
     }
 
     /// Suggests an instance type of the region for the pod, and the pool with the fewest broken
     /// requirements; the cheapest of several.
-    fn suggested_type(&self, shape: &PodShape) -> String {
-        let desired = self.input.desired;
+    fn suggested_type(&self, unplaced: &UnplacedPods) -> String {
+        let (desired, shape) = (self.input.desired, unplaced.shape);
         let mut best: Option<(usize, MicroUsd, String)> = None;
         for pool in desired.pools.values() {
             let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
             let Some(class) = class.filter(|_| self.pool_remedy(pool).is_none()) else { continue };
-            let in_pool = PoolCandidate::new(self, pool, class, shape);
+            let in_pool = PoolCandidate::new(self, pool, class, unplaced);
             let kinds = self.input.catalog.types.values().filter(|kind| !kind.bare_metal);
             for (price, kind) in kinds.filter_map(|kind| Some((in_pool.price(kind)?, kind))) {
                 let broken = in_pool.unmet_requirements(kind);
-                let cost = in_pool.changes.len() + broken.len();
+                let cost = in_pool.changes.len() + broken.len() + in_pool.limits(kind).len();
                 if best.as_ref().is_none_or(|(least, at, _)| (cost, price) < (*least, *at)) {
                     best = Some((cost, price, in_pool.describe(kind, price, &broken)));
                 }
@@ -79,13 +189,14 @@ impl UnschedulableReport<'_> {
             || {
                 let volume = self.root_volume_remedy(shape);
                 let pool = || desired.pools.values().find_map(|pool| self.pool_remedy(pool));
-                volume.or_else(pool).unwrap_or_else(|| LOWER_REQUESTS.to_owned())
+                volume.or_else(pool).unwrap_or_else(|| self.lowered_requests(unplaced))
             },
             |(_, _, text)| text,
         )
     }
 }
 
+/// Advice of last resort.
 const LOWER_REQUESTS: &str = "lower the requests: no instance type of the region is large enough";
 
 impl UnschedulableReport<'_> {
@@ -105,6 +216,21 @@ impl UnschedulableReport<'_> {
         }
     }
 
+    /// Returns the advice to lower the requests, with the changes that the pod needs besides.
+    fn lowered_requests(&self, unplaced: &UnplacedPods) -> String {
+        let desired = self.input.desired;
+        let besides = desired.pools.values().filter_map(|pool| {
+            let class = desired.node_classes.get(pool.node_class.as_ref()?)?;
+            Some(PoolCandidate::new(self, pool, class, unplaced).changes)
+        });
+        match besides.min_by_key(Vec::len) {
+            Some(changes) if !changes.is_empty() => {
+                format!("{LOWER_REQUESTS}; then also {}", changes.join(", and "))
+            }
+            _ => LOWER_REQUESTS.to_owned(),
+        }
+    }
+
     /// Returns the advice to enlarge the root volume, if ephemeral storage is all that the nodes
     /// lack.
     fn root_volume_remedy(&self, shape: &PodShape) -> Option<String> {
@@ -117,42 +243,41 @@ impl UnschedulableReport<'_> {
         let offer = nodes.max_by_key(|offer| offer.room.ephemeral_storage)?;
         let pool = self.input.desired.pools.get(&offer.node.pool)?;
         let class = pool.node_class.as_ref()?;
-        Some(format!(
+        let amounts = [requested.0, offer.room.ephemeral_storage.0];
+        let [requested, has] = format_in_one_unit(EPHEMERAL_STORAGE, amounts);
+        let mut text = format!(
             "enlarge the root volume in {} `{class}` (blockDeviceMappings), or lower the request: \
-             the pod requests {requested} of ephemeral storage, and nodes of {} {} have {}",
+             the pod requests {requested} of ephemeral storage, and nodes of {} {} have {has}",
             pool.generation.class_kind(),
             pool.generation.pool_kind(),
             pool.name,
-            offer.room.ephemeral_storage
-        ))
+        );
+        let besides = obstacles(shape, offer);
+        let besides = besides.iter().filter_map(|found| obstacle_remedy(shape, offer, found));
+        let besides: Vec<String> = besides.collect();
+        if !besides.is_empty() {
+            text = format!("{text}; then also {}", besides.join(", and "));
+        }
+        Some(text)
     }
 }
 
 /// Name of the resource that the root volume provides.
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 
-fn is_rule(obstacle: &OfferObstacle) -> bool {
-    matches!(obstacle, OfferObstacle::Rule(_) | OfferObstacle::LeftOver)
+/// Returns an amount of a limit, rounded up to whole cores and gibibytes.
+fn limit_text(name: &str, amount: i64) -> String {
+    let unit = match name {
+        "cpu" => 1_000,
+        "memory" | EPHEMERAL_STORAGE => Bytes::GIB,
+        _ => 1,
+    };
+    let units = amount.div_euclid(unit) + i64::from(amount.rem_euclid(unit) > 0);
+    format!("{name} {}", format_amount(name, units.saturating_mul(unit)))
 }
 
-/// Returns the remedy if only the limits of its pool block an offer.
-fn limit_remedy(found: &[(&Offer, OfferObstacle)]) -> Option<String> {
-    let for_now =
-        found.iter().find(|(_, obstacle)| matches!(obstacle, OfferObstacle::LimitUntilApplied));
-    if let Some((offer, _)) = for_now {
-        let node = &offer.node;
-        return Some(format!(
-            "plan again once this plan is applied: the retired nodes leave room for one {} within \
-             the limits of pool {}",
-            node.instance_type, node.pool
-        ));
-    }
-    let (offer, _) = found.iter().find(|(_, obstacle)| matches!(obstacle, OfferObstacle::Limit))?;
-    let node = &offer.node;
-    Some(format!(
-        "raise the limits of pool {} by at least one {} (cpu {}, memory {})",
-        node.pool, node.instance_type, node.capacity.cpu, node.capacity.memory
-    ))
+fn is_rule(obstacle: &OfferObstacle) -> bool {
+    matches!(obstacle, OfferObstacle::Rule(_) | OfferObstacle::LeftOver)
 }
 
 /// Returns the remedy for a pod that no node could ever fit.
@@ -208,6 +333,7 @@ fn obstacle_remedy(shape: &PodShape, offer: &Offer, obstacle: &OfferObstacle) ->
 struct PoolCandidate<'a> {
     pool: &'a Pool,
     class: &'a NodeClass,
+    unplaced: &'a UnplacedPods<'a>,
     shape: &'a PodShape,
     requirements: Requirements,
     /// Requests of its DaemonSets, as far as its offers show.
@@ -223,12 +349,13 @@ impl<'a> PoolCandidate<'a> {
         report: &'a UnschedulableReport<'_>,
         pool: &'a Pool,
         class: &'a NodeClass,
-        shape: &'a PodShape,
+        unplaced: &'a UnplacedPods<'_>,
     ) -> Self {
+        let shape = unplaced.shape;
         let offer = report.offers.list.iter().find(|offer| offer.node.pool == pool.name);
         let daemons = offer.map(|offer| offer.daemons.clone()).unwrap_or_default();
         let mut changes = Vec::new();
-        if let Some(taint) = untolerated(&pool.taints, &shape.tolerations) {
+        for taint in all_untolerated(&pool.taints, &shape.tolerations) {
             changes
                 .push(format!("tolerate taint {}={}:{:?}", taint.key, taint.value, taint.effect));
         }
@@ -240,19 +367,23 @@ impl<'a> PoolCandidate<'a> {
                 Some(value) => set.contains(Some(value)),
                 None => requirements.get(key).is_none_or(|held| !held.intersect(set).is_empty()),
             };
-            (!met).then(|| format!("remove its requirement {key} {set}"))
+            (!met).then(|| format!("remove the pod's requirement {key} {set}"))
         };
         let wishes = shape.nodes.any_of.first().into_iter().flat_map(Requirements::iter);
         changes.extend(wishes.filter_map(|(key, set)| of_pool(key.as_str(), set)));
         let settings = NodeSettings::new(pool, class);
-        Self { pool, class, shape, requirements, daemons, report, settings, changes }
+        Self { pool, class, unplaced, shape, requirements, daemons, report, settings, changes }
+    }
+
+    /// Returns the resources of a node for pods other than those of DaemonSets.
+    fn room(&self, kind: &InstanceType) -> Resources {
+        let allocation = self.report.input.catalog.allocation(kind, &self.settings);
+        allocation.allocatable.minus(&self.daemons)
     }
 
     /// Returns the on-demand price of a type that holds the pod; `None` if the type does not.
     fn price(&self, kind: &InstanceType) -> Option<MicroUsd> {
-        let Self { shape, settings, .. } = self;
-        let room = self.report.input.catalog.allocation(kind, settings).allocatable;
-        let room = room.minus(&self.daemons);
+        let (shape, room) = (self.shape, self.room(kind));
         let mut requests = shape.requests.clone();
         let volumes = requests.extended(&attach_resource(EBS_DRIVER));
         requests.extended.retain(|name, _| !is_attach_resource(name));
@@ -273,21 +404,76 @@ impl<'a> PoolCandidate<'a> {
         self.shape.nodes.any_of.iter().any(meets)
     }
 
-    /// Returns the requirements of the pool that a type does not meet.
-    fn unmet_requirements(&self, kind: &InstanceType) -> Vec<String> {
+    /// Returns the keys of the pool's requirements that a type does not meet, with its values.
+    fn unmet_requirements(&self, kind: &InstanceType) -> Vec<(LabelKey, LabelValue)> {
         let of_type = self.requirements.iter().filter_map(|(key, set)| {
             let value = kind.labels.get(key)?;
-            (!set.contains(Some(value))).then(|| format!("{key} {value}, not {set}"))
+            (!set.contains(Some(value))).then(|| (key.clone(), value.clone()))
         });
         of_type.collect()
     }
 
-    fn describe(&self, kind: &InstanceType, price: MicroUsd, broken: &[String]) -> String {
-        let why =
-            if broken.is_empty() { String::new() } else { format!(" ({})", broken.join("; ")) };
-        let (pool, name, price) = (&self.pool.name, &kind.name, price.rounded(4));
-        let mut changes = vec![format!("let pool {pool} use {name}{why}")];
+    /// Returns the limits of the pool that one node of a type exceeds, with the least that each
+    /// must be.
+    fn limits(&self, kind: &InstanceType) -> Vec<String> {
+        let capacity = self.report.input.catalog.allocation(kind, &self.settings).capacity;
+        let limits = self.pool.limits.resources.iter().filter_map(|(name, limit)| {
+            let least = amount(&capacity, name.as_str());
+            (least > *limit).then(|| limit_text(name.as_str(), least))
+        });
+        limits.collect()
+    }
+
+    fn describe(
+        &self,
+        kind: &InstanceType,
+        price: MicroUsd,
+        broken: &[(LabelKey, LabelValue)],
+    ) -> String {
+        let name = &kind.name;
+        let pool = self.report.pool_text(&self.pool.name);
+        let mut changes = Vec::new();
+        if self.pool.generation == Generation::Eksctl {
+            changes.push(format!("let {pool} launch {name}"));
+        } else if !broken.is_empty() {
+            let edits = broken.iter().flat_map(|(key, value)| self.edits(key, value));
+            let edits: Vec<String> = edits.collect();
+            changes.push(format!("{} in {pool}", edits.join(" and ")));
+        }
+        let limits = self.limits(kind);
+        if !limits.is_empty() {
+            changes.push(format!("raise the limits of {pool} to at least {}", limits.join(", ")));
+        }
         changes.extend(self.changes.iter().cloned());
-        format!("{}: ${price}/h on demand", changes.join(", and "))
+        if changes.is_empty() {
+            changes.push(format!("let {pool} launch {name}"));
+        }
+        let nodes = self.unplaced.nodes_text(&self.room(kind), name, price);
+        format!("{}: {nodes} on demand", changes.join(", and "))
+    }
+
+    /// Returns the edits of the pool that let its nodes have a value of a label.
+    fn edits(&self, key: &LabelKey, value: &LabelValue) -> Vec<String> {
+        let excludes = |requirement: &&PoolRequirement| {
+            let values: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+            let set = LabelSet::from_operator(requirement.operator, &values);
+            requirement.key == *key && set.is_ok_and(|set| !set.contains(Some(value)))
+        };
+        let edit = |requirement: &PoolRequirement| match requirement.operator {
+            Operator::In => format!("add {value} to {key}"),
+            Operator::NotIn => format!("remove {value} from the excluded values of {key}"),
+            Operator::Exists
+            | Operator::DoesNotExist
+            | Operator::Gt
+            | Operator::Lt
+            | Operator::Gte
+            | Operator::Lte => {
+                let bound: Vec<&str> = requirement.values.iter().map(LabelValue::as_str).collect();
+                format!("allow {value} in {key} {:?} {}", requirement.operator, bound.join(", "))
+            }
+        };
+        let label = self.pool.labels.get(key).filter(|label| *label != value);
+        let label = label.map(|label| format!("change label {key} from {label} to {value}"));
+        self.pool.requirements.iter().filter(excludes).map(edit).chain(label).collect()
     }
 }

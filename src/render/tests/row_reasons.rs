@@ -1,0 +1,81 @@
+//! Reasons of rows that share a batch, and explanations of pools.
+
+use super::*;
+
+/// Gives every row the pods that its workloads ran there before.
+fn with_batch(pods_before: &[(&str, &str)], launched: &[(&str, u32)]) -> Plan {
+    let mut plan = plan();
+    for row in &mut plan.capacity.explain {
+        if row.address.as_str() == "ec2_instance.batch[\"2\"]" {
+            row.pods = launched.iter().map(|(pod, n)| ((*pod).into(), *n)).collect();
+        }
+        let ran = pods_before.iter().filter(|(address, _)| row.address.as_str() == *address);
+        row.pods_before = ran.map(|(_, pod)| ((*pod).into(), 2)).collect();
+    }
+    plan
+}
+
+#[test]
+fn launch_for_pending_pods_takes_no_pods_of_dearer_nodes() {
+    let before = [("ec2_instance.batch[\"0\"]", "batch/Deployment/queue")];
+    let row = |launched: &[(&str, u32)]| {
+        let text = view(&with_batch(&before, launched), Verbosity::Concise);
+        let line = text.lines().find(|line| line.contains("+    ec2_instance.batch[\"2\"]"));
+        line.expect("the row").to_owned()
+    };
+    let pending = row(&[("web/Deployment/api", 3)]);
+    assert!(pending.ends_with("3 pods have no room: web/Deployment/api x3"), "{pending}");
+    let both = row(&[("web/Deployment/api", 3), ("batch/Deployment/queue", 2)]);
+    assert!(both.contains("takes 3 pending pods, and pods of dearer nodes"), "{both}");
+    let moved = row(&[("batch/Deployment/queue", 2)]);
+    assert!(moved.contains("takes the pods of dearer nodes"), "{moved}");
+}
+
+#[test]
+fn joint_saving_is_stated_once() {
+    let text = view(&plan(), Verbosity::Concise);
+    assert_eq!(text.matches("saves $0.0070/h").count(), 1, "{text}");
+    assert_eq!(
+        text.matches("its saving is part of ec2_instance.batch[\"0\"]").count(),
+        2,
+        "{text}"
+    );
+}
+
+#[test]
+fn minimum_of_a_group_blocks_only_a_due_change() {
+    use crate::plan::wire::{BlockReason, KeepReason, Reason, RetireReason};
+    let row = |pods: &[(&str, u32)], drift: Option<RetireReason>| {
+        let mut plan = plan();
+        let mut rows = plan.capacity.explain.iter_mut();
+        let blocked = rows.find(|row| row.address.as_str() == "ec2_instance.web[\"3\"]");
+        let blocked = blocked.expect("the blocked row");
+        let by = BlockReason::GroupMinimum { minimum: 1 };
+        blocked.reason = Reason::Keep { because: KeepReason::Blocked { by } };
+        blocked.pods = pods.iter().map(|(pod, n)| ((*pod).into(), *n)).collect();
+        blocked.drift = drift;
+        view(&plan, Verbosity::Concise).contains("! 1 blocked")
+    };
+    assert!(!row(&[("web/Deployment/api", 1)], None), "nothing is due");
+    assert!(row(&[], None), "an empty node would go");
+    assert!(row(&[("web/Deployment/api", 1)], Some(RetireReason::Requested)), "it differs");
+}
+
+#[test]
+fn pool_explanation_has_nodes_limits_and_refused_pods() {
+    let plan = plan();
+    let mut desired = crate::model::desired::Desired::default();
+    let mut pool = crate::testing::pool();
+    pool.name = "web".into();
+    pool.limits.resources = [("cpu".into(), 64_000), ("memory".into(), 512 << 30)].into();
+    desired.pools.insert(pool.name.clone(), pool);
+    let shown = |desired| {
+        let found = explain(&plan, desired, "nodepool/web").expect("a pool");
+        found.text(&TextStyle::default())
+    };
+    insta::assert_snapshot!(shown(Some(&desired)));
+    let unread = shown(None);
+    assert!(unread.contains("limits: not known, because the planned files"), "{unread}");
+    let similar = explain(&plan, Some(&desired), "nodepool/wep").expect_err("misspelled").hint();
+    assert_eq!(similar, "did you mean nodepool/web?");
+}
