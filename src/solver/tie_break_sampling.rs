@@ -115,7 +115,9 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
         return Vec::new();
     }
     let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();
-    tie_break_samples(planned_pods(problem.groups), retained + fleet.offers.len(), least)
+    let nodes = retained + fleet.offers.len();
+    let worst_case = problem.settings.effective_worst_case();
+    tie_break_samples(planned_pods(problem.groups), nodes, least, worst_case)
 }
 
 /// Returns the first failed sample that is not in `skipped`.

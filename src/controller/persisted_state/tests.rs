@@ -279,6 +279,8 @@ fn full() -> PersistedState {
                 })
                     .map(|row| format!("{row:020x}"))
                     .collect(),
+                contingency: (n + APPROVALS_WITH_ROWS_MAX >= APPROVALS_MAX)
+                    .then(crate::controller::contingency::largest),
             })
             .collect(),
         confirmed_removals: (0..CONFIRMED_MAX).map(id).collect(),
