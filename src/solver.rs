@@ -377,16 +377,7 @@ pub fn solve(input: &Input) -> Solution {
         placements: apart.merge_placements(places.placements),
         unschedulable: apart.merge_unschedulable(unplaced),
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
-        simulated_runs: simulated_runs(
-            groups,
-            &offers.list,
-            &existing,
-            &outcome,
-            OrderSelection {
-                has_events: eventful,
-                worst_case: input.settings.effective_worst_case(),
-            },
-        ),
+        simulated_runs: simulated_runs(&passes, &outcome),
         without_nominations: input
             .settings
             .steer
@@ -405,22 +396,9 @@ const EVENTS_NOT_COVERED: &str = "no fleet places every pod while nodes start or
 const CUT_SHORT: &str =
     "the search for savings ended early in a fleet of this size: a later plan may find more";
 
-/// Which orders of arrival a fleet was simulated in.
-#[derive(Clone, Copy)]
-struct OrderSelection {
-    /// True if runs included staggered node readiness and drains.
-    has_events: bool,
-    worst_case: WorstCase,
-}
-
 /// Returns the names of the runs that the fleet passed, and of the samples that were added as runs.
-fn simulated_runs(
-    groups: &[PodGroup],
-    offers: &[Offer],
-    existing: &[ExistingNode],
-    outcome: &strategy::SolvedFleet,
-    orders: OrderSelection,
-) -> Vec<String> {
+fn simulated_runs(passes: &Passes, outcome: &strategy::SolvedFleet) -> Vec<String> {
+    let (groups, offers, existing) = (&passes.demand.groups, passes.offers, passes.existing);
     if !repair::is_simulated(groups) {
         return Vec::new();
     }
@@ -435,8 +413,9 @@ fn simulated_runs(
         let early = staggered_readiness::is_staggered(stands, &outcome.fleet.offers, offers);
         scheduling_runs::Events { has_drains: drained, has_staggered_readiness: early }
     };
-    let events = if orders.has_events { events() } else { scheduling_runs::Events::NONE };
-    let mut orders = scheduling_runs::required_run_names(groups, nodes, events, orders.worst_case);
+    let events = if passes.with_events { events() } else { scheduling_runs::Events::NONE };
+    let worst_case = passes.input.settings.effective_worst_case();
+    let mut orders = scheduling_runs::required_run_names(groups, nodes, events, worst_case);
     // Two fleets may have added the same sample.
     for name in scheduling_runs::names(&outcome.added_runs, groups, nodes) {
         if !orders.contains(&name) {

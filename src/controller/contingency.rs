@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::gates::GateContext;
+use super::gates::{GateContext, approval_by_digest};
 use super::persisted_state::{
     ApprovalRecord, CLOCK_DIFFERENCE_MAX, LaunchRecord, PersistedState, READY_WITHIN, later,
 };
@@ -143,6 +143,12 @@ impl ApprovedContingency {
 }
 
 impl ApprovalRecord {
+    /// Returns the approval of a plan that was not seen yet.
+    #[must_use]
+    pub fn new(digest: Digest, by: String, at: Timestamp) -> Self {
+        Self { digest, by, at, rows: BTreeSet::new(), contingency: None }
+    }
+
     /// Makes the contingency unusable for good; returns whether it was usable.
     pub(super) fn drop_contingency(&mut self) -> bool {
         let contingency = self.contingency.as_mut();
@@ -160,29 +166,20 @@ impl PersistedState {
         }
     }
 
-    /// Makes the contingency of an approval usable: a plan that it approves is applied. Repeated
+    /// Makes the contingency of the approval of `plan` usable: the plan is applied. Repeated
     /// approvals of the same plan add nothing.
-    pub(super) fn start_contingency(
-        &mut self,
-        approved: Option<usize>,
-        plan: &Plan,
-        commit: &str,
-        now: Timestamp,
-    ) {
+    pub(super) fn start_contingency(&mut self, plan: &Plan, commit: &str, now: Timestamp) {
         self.record_approved_contingency(plan);
-        let Some(digest) =
-            approved.and_then(|index| Some(self.approvals.get(index)?.digest.clone()))
-        else {
-            return;
-        };
+        let Some(approved) = approval_by_digest(plan, self) else { return };
+        let digest = self.approvals[approved].digest.clone();
         for (index, approval) in self.approvals.iter_mut().enumerate() {
-            if Some(index) == approved {
-                if let Some(contingency) = &mut approval.contingency {
-                    contingency.applied =
-                        Some(ContingencyStart { commit: commit.to_owned(), at: now });
+            if index != approved {
+                if approval.digest == digest {
+                    approval.drop_contingency();
                 }
-            } else if approval.digest == digest {
-                approval.drop_contingency();
+            } else if let Some(contingency) = &mut approval.contingency {
+                let commit = commit.to_owned();
+                contingency.applied = Some(ContingencyStart { commit, at: now });
             }
         }
     }
@@ -388,6 +385,7 @@ fn short_digest(workload: &str) -> String {
 #[cfg(test)]
 pub(super) fn largest() -> ApprovedContingency {
     ApprovedContingency {
+        pools: [("web".into(), ApprovedNodes { nodes: 1, node_hourly: MicroUsd(1) })].into(),
         workloads: (0..WORKLOADS_MAX).map(|n| short_digest(&n.to_string())).collect(),
         ..ApprovedContingency::default()
     }

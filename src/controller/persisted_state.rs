@@ -212,14 +212,6 @@ pub struct ApprovalRecord {
     pub contingency: Option<ApprovedContingency>,
 }
 
-impl ApprovalRecord {
-    /// Returns the approval of a plan that was not seen yet.
-    #[must_use]
-    pub fn new(digest: Digest, by: String, at: Timestamp) -> Self {
-        Self { digest, by, at, rows: BTreeSet::new(), contingency: None }
-    }
-}
-
 /// A sold-out offering.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoldOutOffering {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::applies::ApplyRun;
+use super::contingency::Cover;
 use super::counters::Counter;
 use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
@@ -372,22 +373,15 @@ impl ControllerState {
 
     /// Starts an approved apply once its changes are persisted and no earlier launch is in doubt.
     fn start_apply(&mut self, plan: Arc<Plan>, interrupted: BTreeSet<InstanceId>) {
-        let now = self.now;
-        let approved = self.gate_inputs().and_then(|inputs| {
-            let context = inputs.as_context();
-            let approved = gates::approval(&plan, &context, now)?;
-            let is_covered = matches!(approved, ApprovedBy::Contingency { .. });
-            let cover = is_covered.then(|| contingency::cover(&plan, &context, now)).flatten();
-            Some((approved, cover))
-        });
         let (Some(revision), Some((approved, cover)), false) =
-            (&self.revisions.served, approved, self.leadership.is_stopping())
+            (&self.revisions.served, self.approval_of(&plan), self.leadership.is_stopping())
         else {
             return;
         };
-        let plan = cover
-            .as_ref()
-            .map_or(plan.clone(), |cover| Arc::new(cover.without_dearer_offerings(&plan)));
+        let plan = match &cover {
+            Some(cover) => Arc::new(cover.without_dearer_offerings(&plan)),
+            None => plan,
+        };
         let past = CompletedApply::started(&plan, &revision.commit, approved, self.now);
         let Some(persisted) = &mut self.persistence.loaded else { return };
         let begun = match inflight_launches::register_launches(
@@ -406,8 +400,7 @@ impl ControllerState {
         let contingency = match &cover {
             Some(cover) => persisted.use_contingency(cover),
             None => {
-                let approved = gates::approval_by_digest(&plan, persisted);
-                persisted.start_contingency(approved, &plan, &past.commit, self.now);
+                persisted.start_contingency(&plan, &past.commit, self.now);
                 None
             }
         };
@@ -439,6 +432,17 @@ impl ControllerState {
             deferred_start: Some(Box::new(begins)),
         };
         self.applies.runs.insert(ticket, run);
+    }
+
+    /// Returns how a plan is approved, with the launches that the contingency of another plan
+    /// covers.
+    fn approval_of(&self, plan: &Plan) -> Option<(ApprovedBy, Option<Cover>)> {
+        let inputs = self.gate_inputs()?;
+        let context = inputs.as_context();
+        let approved = gates::approval(plan, &context, self.now)?;
+        let is_covered = matches!(approved, ApprovedBy::Contingency { .. });
+        let cover = is_covered.then(|| contingency::cover(plan, &context, self.now)).flatten();
+        Some((approved, cover))
     }
 
     /// Blocks the launches of a plan until earlier launches are visible. Instances that the plan

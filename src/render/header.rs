@@ -212,7 +212,7 @@ pub(super) fn contingency_text(contingency: &Contingency) -> String {
     let noun = if *nodes == 1 { "node" } else { "nodes" };
     let of_pool = |of: &PoolContingency| {
         let types: Vec<String> = of.instance_types.iter().map(ToString::to_string).collect();
-        let types = list(&types, TYPES_SHOWN);
+        let types = format!("{} or cheaper", list(&types, TYPES_SHOWN));
         if pools.len() == 1 { types } else { format!("{} in pool {}: {types}", of.nodes, of.pool) }
     };
     let pools: Vec<String> = pools.iter().map(of_pool).collect();

@@ -94,8 +94,7 @@ impl Situation {
     /// Applies the approved plan.
     fn apply(&mut self, seconds: i64) {
         let plan = approved_plan();
-        let approved = gates::approval_by_digest(&plan, &self.persisted);
-        self.persisted.start_contingency(approved, &plan, &self.revision.commit, at(seconds));
+        self.persisted.start_contingency(&plan, &self.revision.commit, at(seconds));
     }
 
     fn check<T>(&self, check: impl FnOnce(&GateContext<'_>) -> T) -> T {
@@ -167,7 +166,7 @@ fn plan_without_an_approved_and_applied_contingency_needs_its_own_approval() {
     let mut without = Situation::before_apply();
     let bare = plan_launching(&[("0", &[("api", 20)], PRICE.0)]);
     without.persisted.approvals[0].digest = bare.capacity.digest.clone();
-    without.persisted.start_contingency(Some(0), &bare, "c", at(MINUTE));
+    without.persisted.start_contingency(&bare, "c", at(MINUTE));
     assert_eq!(without.allowed(&plan), 0);
 }
 

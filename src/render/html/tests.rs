@@ -141,7 +141,7 @@ fn page_has_the_limitations_of_the_plan() {
     plan.capacity.placement.failure_domains =
         Some(FailureDomainReport { hourly, beyond: vec![exceeded] });
     let page = html(&plan);
-    let further = "Contingency: at most 2 further nodes (c6a.large, m6a.large), at most \
+    let further = "Contingency: at most 2 further nodes (c6a.large, m6a.large or cheaper), at most \
                    $0.1000/h, for pods that stay pending. Approving the plan approves it.";
     let steered = "Steered, at $0.0000/h: the plan relies on nominated nodes. Without nominations \
                    it costs $0.1000/h: up to 2 pods would stay pending";
