@@ -108,7 +108,7 @@ use std::num::NonZero;
 use jiff::Timestamp;
 
 use crate::catalog::Catalog;
-use crate::demand::{Demand, PodGroup};
+use crate::demand::Demand;
 use crate::model::desired::{Desired, WorstCase};
 use crate::model::ids::NodeName;
 use crate::model::observed::Observed;

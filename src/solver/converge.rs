@@ -23,7 +23,7 @@ use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::simulation::{Simulation, SimulationOutcome};
 use super::strategy::{SolvedFleet, Stage, improve};
 use super::target_fleet::NodeRef;
-use super::tie_break_sampling::passes_same_samples;
+use super::tie_break_sampling::{passes_same_samples, require_failed_samples};
 use super::topology::{TopologyAssignment, TopologyInput};
 use super::work_budget::WorkBudget;
 use super::{Input, Purpose, auto_scaling_groups, contingency, failure_domains};
@@ -329,7 +329,9 @@ impl Passes<'_> {
             return contingency::for_steered(&problem, &outcome.fleet);
         }
         let problem = problem.without_nominations();
-        let missing = missing_nodes(&mut Simulation::new(&problem), &outcome.fleet);
+        let mut simulation = Simulation::new(&problem);
+        require_failed_samples(&mut simulation, &outcome.fleet);
+        let missing = missing_nodes(&mut simulation, &outcome.fleet);
         contingency::for_missing(&missing, self.offers)
     }
 

@@ -56,10 +56,10 @@ pub(super) const DEFECTS: &[Defect] = &[
         steer(p).pools[0].instance_types.push("z9.large".into());
     }),
     ("contingency/type", "a type that the steered plan does not launch", |p, i| {
-        let rows = p.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
-        let planned: Vec<_> = rows.filter_map(|state| state.instance_type.clone()).collect();
-        let other = i.catalog.types.keys().find(|name| !planned.contains(name)).cloned();
-        steer(p).pools[0].instance_types.push(other.unwrap());
+        let launched = after(p, "3").instance_type.clone().unwrap();
+        let other = i.catalog.types[&launched].clone();
+        i.catalog.types.insert("m6a.xlarge".into(), other);
+        steer(p).pools[0].instance_types.push("m6a.xlarge".into());
     }),
     ("contingency/pool", "an undeclared pool", |p, _| steer(p).pools[0].pool = "x".into()),
     ("contingency/pool", "a pool twice", |p, _| {
