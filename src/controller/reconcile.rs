@@ -397,12 +397,11 @@ impl ControllerState {
         };
         let removed: BTreeSet<InstanceId> = retired_rows(&plan).filter_map(instance_of).collect();
         persisted.reserve_removals(&removed, self.now);
-        let contingency = match &cover {
-            Some(cover) => persisted.use_contingency(cover),
-            None => {
-                persisted.start_contingency(&plan, &past.commit, self.now);
-                None
-            }
+        let contingency = if let Some(cover) = &cover {
+            persisted.use_contingency(cover)
+        } else {
+            persisted.start_contingency(&plan, &past.commit, self.now);
+            None
         };
         self.count_launches(&plan);
         let ticket = self.next_ticket();
