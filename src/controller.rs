@@ -13,6 +13,7 @@ pub mod apply_record;
 pub mod authorization;
 mod competing_autoscaler;
 mod consolidate_after;
+mod contingency;
 mod cost_history;
 mod counters;
 mod event;

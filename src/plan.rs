@@ -30,6 +30,10 @@ pub mod adr_0004 {}
 #[doc = include_str!("adr/0014-derived-sections.md")]
 pub mod adr_0014 {}
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0017-contingency.md")]
+pub mod adr_0017 {}
+
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;
 pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};

@@ -12,6 +12,7 @@ mod auto_scaling_groups;
 mod cloud_drift;
 mod consolidate;
 mod contention;
+mod contingency;
 mod converge;
 mod disruption_blockers;
 mod disruption_budget;
@@ -107,8 +108,8 @@ use std::num::NonZero;
 use jiff::Timestamp;
 
 use crate::catalog::Catalog;
-use crate::demand::{Demand, PodGroup};
-use crate::model::desired::Desired;
+use crate::demand::Demand;
+use crate::model::desired::{Desired, WorstCase};
 use crate::model::ids::NodeName;
 use crate::model::observed::Observed;
 use crate::model::units::MicroUsd;
@@ -130,6 +131,11 @@ pub struct Settings {
     pub minimum_saving_milli_percent: i64,
     /// True if pods are nominated to their planned nodes, which kube-scheduler then tries first.
     pub steer: bool,
+    /// What a fleet without nominations buys for unlikely orders of arrival.
+    pub worst_case: WorstCase,
+    /// Further nodes for pods that stay pending after nominations, in thousandths of a percent of
+    /// the launched nodes of a pool.
+    pub contingency_milli_percent: u32,
     /// Number of worker threads; `None` uses one per core. It affects the planning time only.
     pub workers: Option<NonZero<usize>>,
 }
@@ -151,12 +157,20 @@ impl Default for Settings {
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
             steer: false,
+            worst_case: WorstCase::Capacity,
+            contingency_milli_percent: contingency::STEERED_MILLI_PERCENT,
             workers: None,
         }
     }
 }
 
 impl Settings {
+    /// Returns what the fleet buys for unlikely orders. With nominations the order matters little,
+    /// and every order is simulated.
+    fn effective_worst_case(&self) -> WorstCase {
+        if self.steer { WorstCase::Capacity } else { self.worst_case }
+    }
+
     /// Returns the gain of a change over the horizon, less the cost of its moves.
     fn gain(&self, saves_hourly: MicroUsd, moves: u32) -> MicroUsd {
         saves_hourly.times(self.horizon_hours) - self.restart_cost.times(i64::from(moves))
@@ -363,11 +377,12 @@ pub fn solve(input: &Input) -> Solution {
         placements: apart.merge_placements(places.placements),
         unschedulable: apart.merge_unschedulable(unplaced),
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
-        simulated_runs: simulated_runs(groups, &offers.list, &existing, &outcome, eventful),
+        simulated_runs: simulated_runs(&passes, &outcome),
         without_nominations: input
             .settings
             .steer
             .then(|| passes.shortage_without_nominations(&model, &outcome)),
+        contingency: passes.contingency(&model, &outcome),
         lower_bound: passes.price_bound(&outcome, Proof::Quick),
         failure_domains: kept_apart,
     };
@@ -382,13 +397,8 @@ const CUT_SHORT: &str =
     "the search for savings ended early in a fleet of this size: a later plan may find more";
 
 /// Returns the names of the runs that the fleet passed, and of the samples that were added as runs.
-fn simulated_runs(
-    groups: &[PodGroup],
-    offers: &[Offer],
-    existing: &[ExistingNode],
-    outcome: &strategy::SolvedFleet,
-    eventful: bool,
-) -> Vec<String> {
+fn simulated_runs(passes: &Passes, outcome: &strategy::SolvedFleet) -> Vec<String> {
+    let (groups, offers, existing) = (&passes.demand.groups, passes.offers, passes.existing);
     if !repair::is_simulated(groups) {
         return Vec::new();
     }
@@ -403,8 +413,9 @@ fn simulated_runs(
         let early = staggered_readiness::is_staggered(stands, &outcome.fleet.offers, offers);
         scheduling_runs::Events { has_drains: drained, has_staggered_readiness: early }
     };
-    let events = if eventful { events() } else { scheduling_runs::Events::NONE };
-    let mut orders = scheduling_runs::required_run_names(groups, nodes, events);
+    let events = if passes.with_events { events() } else { scheduling_runs::Events::NONE };
+    let worst_case = passes.input.settings.effective_worst_case();
+    let mut orders = scheduling_runs::required_run_names(groups, nodes, events, worst_case);
     // Two fleets may have added the same sample.
     for name in scheduling_runs::names(&outcome.added_runs, groups, nodes) {
         if !orders.contains(&name) {

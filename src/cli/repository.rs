@@ -185,11 +185,11 @@ impl FleetSettings {
             guard: fleet.guard,
             controller: fleet.controller,
             solve: Settings {
-                steer: false,
-                workers: None,
                 horizon_hours: hours,
                 restart_cost: consolidation.restart_cost,
                 minimum_saving_milli_percent: i64::from(consolidation.minimum_saving_milli_percent),
+                worst_case: fleet.worst_case,
+                ..Settings::default()
             },
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::contingency::ContingencyUse;
 use super::counters::Counter;
 use super::event::{Effect, Ticket, capacity_exclusion};
 use super::persisted_state::{LaunchRecord, PersistedState, later};
@@ -36,6 +37,8 @@ pub(super) struct ApplyRun {
     pub(super) unanswered_launches: BTreeSet<Address>,
     /// Launches that wait until their next offering attempt is persisted.
     pub(super) pending_attempts: BTreeMap<Address, u32>,
+    /// What the apply uses of a contingency.
+    pub(super) contingency: Option<ContingencyUse>,
     /// Effect that starts the apply once its launches and removals are persisted.
     pub(super) deferred_start: Option<Box<Effect>>,
 }
@@ -165,6 +168,7 @@ impl Applies {
             // Digests identify the requested changes, and an apply that has started needs no check.
             let persisted = || {
                 saved.has_reserved_removals(&run.removed_instances)
+                    && run.contingency.as_ref().is_none_or(|of| saved.has_counted_use(of))
                     && inflight_launches::has_registered(&saved.in_doubt_launches, &run.plan)
             };
             if run.deferred_start.is_some() && persisted() {
@@ -429,7 +433,8 @@ impl ControllerState {
             let begins = run.deferred_start.as_deref();
             let stood_in = matches!(begins, Some(Effect::Apply { running_pods_only: true, .. }));
             let allows = |inputs: &super::reconcile::GateInputs<'_>| {
-                gates::may_still_start(&run.plan, &inputs.as_context(), now)
+                let contingency = run.contingency.as_ref();
+                gates::may_still_start(&run.plan, contingency, &inputs.as_context(), now)
             };
             stood_in == stands_in && inputs.as_ref().is_some_and(allows)
         };

@@ -13,11 +13,13 @@ pub(super) use change_group::pool;
 use change_group::{ChangeGroup, change_groups};
 use jiff::Timestamp;
 
+use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
-use super::persisted_state::{self, ApprovalRecord, LAUNCHES_MAX, PersistedState, later};
+use super::persisted_state::{self, LAUNCHES_MAX, PersistedState, later};
 use super::status::{ApprovedBy, Blocked, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode, RateLimit};
 use crate::model::ids::{Address, InstanceId, PoolName};
+use crate::model::observed::Observed;
 use crate::plan::Plan;
 use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireReason};
 
@@ -57,6 +59,8 @@ pub struct GateContext<'a> {
     pub revision: &'a Revision,
     /// Recent changes and operator requests.
     pub persisted: &'a PersistedState,
+    /// The newest complete observation.
+    pub observed: &'a Observed,
     /// Number of nodes.
     pub nodes: u32,
     /// Number of unready nodes.
@@ -82,23 +86,64 @@ pub fn evaluate_gates(
     context: &GateContext<'_>,
     now: Timestamp,
 ) -> Vec<(Address, GateDecision)> {
-    evaluate(plan, context, BudgetRoom::new(context, now), now)
+    let approved = ApprovedChanges::of_plan(plan, context, now);
+    evaluate(plan, context, &approved, BudgetRoom::new(context, now), now)
 }
 
 /// Returns true if an allowed plan may still start after its changes were persisted. Operators,
-/// settings or the cluster may block it by then. Budgets already count its changes, and changes in
-/// progress are its own or were there before.
-pub(super) fn may_still_start(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> bool {
+/// settings or the cluster may block it by then. Budgets and `contingency` already count its
+/// changes, and changes in progress are its own or were there before.
+pub(super) fn may_still_start(
+    plan: &Plan,
+    contingency: Option<&ContingencyUse>,
+    context: &GateContext<'_>,
+    now: Timestamp,
+) -> bool {
     let nothing = BTreeSet::new();
     let context = GateContext { in_progress: &nothing, is_removing: false, ..context.clone() };
-    evaluate(plan, &context, BudgetRoom::unlimited(now), now)
+    let is_covered = contingency.is_some_and(|of| contingency::is_still_valid(of, &context, now));
+    let approved = if is_covered || own_approval(plan, &context).is_some() {
+        ApprovedChanges::All
+    } else {
+        ApprovedChanges::None
+    };
+    evaluate(plan, &context, &approved, BudgetRoom::unlimited(now), now)
         .iter()
         .all(|(_, of)| *of == GateDecision::Allow)
+}
+
+/// Changes of a plan that need no further approval.
+enum ApprovedChanges {
+    All,
+    /// The launches that a contingency covers.
+    Covered(Cover),
+    None,
+}
+
+impl ApprovedChanges {
+    fn of_plan(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> Self {
+        if own_approval(plan, context).is_some() {
+            return Self::All;
+        }
+        contingency::cover(plan, context, now).map_or(Self::None, Self::Covered)
+    }
+
+    /// Returns the reason that blocks a group without approval.
+    fn block(&self, group: &ChangeGroup<'_>, plan: &Plan) -> GroupBlock {
+        let is_approved = match self {
+            Self::All => true,
+            Self::Covered(cover) => group.rows.iter().all(|row| cover.has(&row.address)),
+            Self::None => false,
+        };
+        let digest = &plan.capacity.digest;
+        (!is_approved).then(|| (None, BlockedReason::NotApproved { digest: digest.clone() }))
+    }
 }
 
 fn evaluate(
     plan: &Plan,
     context: &GateContext<'_>,
+    approved: &ApprovedChanges,
     mut room: BudgetRoom,
     now: Timestamp,
 ) -> Vec<(Address, GateDecision)> {
@@ -109,7 +154,9 @@ fn evaluate(
     let (free, others): (Vec<&ChangeGroup<'_>>, Vec<&ChangeGroup<'_>>) =
         groups.iter().partition(|u| u.is_standalone_removal);
     for group in others.into_iter().chain(free) {
-        let block = plan_block(plan, context, now)
+        let block = plan_block(plan, context)
+            .or_else(|| approved.block(group, plan))
+            .or_else(|| window_block(context, now))
             .or_else(|| empty_commit_block(plan, context).filter(|_| group.removes > 0))
             .or_else(|| group_block(group, context, &room, now));
         if block.is_none() {
@@ -132,18 +179,31 @@ fn evaluate(
 
 /// Returns how `plan` is approved, or `None` if it is not.
 #[must_use]
-pub fn approval(plan: &Plan, context: &GateContext<'_>) -> Option<ApprovedBy> {
+pub fn approval(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> Option<ApprovedBy> {
+    own_approval(plan, context).or_else(|| {
+        let cover = contingency::cover(plan, context, now).filter(|cover| cover.has_all(plan))?;
+        Some(ApprovedBy::Contingency { digest: cover.digest, who: cover.who })
+    })
+}
+
+/// Returns the index of the newest approval that approves `plan` or a plan with all its changes.
+pub(super) fn approval_by_digest(plan: &Plan, persisted: &PersistedState) -> Option<usize> {
     let digest = &plan.capacity.digest;
     // A subset of an approved plan is approved: blocked changes do not revoke the rest.
-    let in_parts = context.persisted.approvals.iter().any(|approval| !approval.rows.is_empty());
+    let in_parts = persisted.approvals.iter().any(|approval| !approval.rows.is_empty());
     let changes: BTreeSet<String> =
         if in_parts { persisted_state::change_digests(plan).collect() } else { BTreeSet::new() };
-    let approved = |approval: &&ApprovalRecord| {
+    persisted.approvals.iter().rposition(|approval| {
         let part = !changes.is_empty() && changes.is_subset(&approval.rows);
         approval.digest == *digest || part
-    };
-    if let Some(found) = context.persisted.approvals.iter().rev().find(approved) {
-        return Some(ApprovedBy::Digest { who: found.by.clone() });
+    })
+}
+
+/// Returns how `plan` itself is approved, without the contingency of another plan.
+fn own_approval(plan: &Plan, context: &GateContext<'_>) -> Option<ApprovedBy> {
+    if let Some(found) = approval_by_digest(plan, context.persisted) {
+        let who = context.persisted.approvals[found].by.clone();
+        return Some(ApprovedBy::Digest { who });
     }
     if let Some(break_glass) = &context.persisted.break_glass {
         let (who, reason) = (break_glass.by.clone(), break_glass.reason.clone());
@@ -179,7 +239,7 @@ pub fn mass_removal_reason(plan: &Plan, context: &GateContext<'_>) -> Option<Str
 }
 
 fn is_approved_by_digest(plan: &Plan, context: &GateContext<'_>) -> bool {
-    matches!(approval(plan, context), Some(ApprovedBy::Digest { .. }))
+    approval_by_digest(plan, context.persisted).is_some()
 }
 
 /// Returns how many non-empty instances a plan removes without replacement. Empty nodes are
@@ -282,7 +342,7 @@ impl BudgetRoom {
 type GroupBlock = Option<(Option<Address>, BlockedReason)>;
 
 /// Returns the reason that blocks every change of the plan.
-fn plan_block(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
+fn plan_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
     let all = |reason| Some((None, reason));
     if !context.is_leader {
         return all(BlockedReason::NotLeader);
@@ -297,14 +357,13 @@ fn plan_block(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> GroupBl
     if context.mode == Mode::Observe {
         return all(BlockedReason::Mode { mode: context.mode });
     }
-    if approval(plan, context).is_none() {
-        return all(BlockedReason::NotApproved { digest: plan.capacity.digest.clone() });
-    }
-    let guard = &context.revision.guard;
-    if context.persisted.break_glass.is_none() && !guard.is_open(now) {
-        return all(BlockedReason::OutsideWindow { opens: guard.next_opening(now) });
-    }
     None
+}
+
+fn window_block(context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
+    let guard = &context.revision.guard;
+    let is_open = context.persisted.break_glass.is_some() || guard.is_open(now);
+    (!is_open).then(|| (None, BlockedReason::OutsideWindow { opens: guard.next_opening(now) }))
 }
 
 /// Returns the reason that blocks every removal of a commit that declares nothing.

@@ -1,6 +1,5 @@
 //! Requests of operators to a running controller.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -97,12 +96,7 @@ impl ControllerState {
         let since = now;
         match request {
             AuthorizedRequest::Approve { digest, by } => {
-                persisted.approvals.push(ApprovalRecord {
-                    digest,
-                    by,
-                    at: now,
-                    rows: BTreeSet::new(),
-                });
+                persisted.approvals.push(ApprovalRecord::new(digest, by, now));
                 if let Some(current) = &self.planning.current {
                     persisted.record_approved_rows(&current.plan);
                 }
@@ -140,12 +134,7 @@ impl ControllerState {
                 };
                 if let Some(plan) = plan.filter(seen) {
                     let digest = plan.capacity.digest.clone();
-                    persisted.approvals.push(ApprovalRecord {
-                        digest,
-                        by,
-                        at: now,
-                        rows: BTreeSet::new(),
-                    });
+                    persisted.approvals.push(ApprovalRecord::new(digest, by, now));
                     persisted.record_approved_rows(plan);
                 }
             }

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::contingency::ApprovedContingency;
 use super::inflight_launches::InDoubtLaunches;
 use super::interruption_message::MessageKind;
 use super::move_history::MoveHistory;
@@ -65,7 +66,7 @@ const SOLD_OUT_FOR_MAX: SignedDuration = SignedDuration::from_hours(1);
 /// times by its own clock.
 pub(super) const CLOCK_SKEW_MAX: SignedDuration = SignedDuration::from_mins(5);
 /// Largest difference between the clocks of two processes.
-const CLOCK_DIFFERENCE_MAX: SignedDuration =
+pub(super) const CLOCK_DIFFERENCE_MAX: SignedDuration =
     SignedDuration::from_secs(CLOCK_SKEW_MAX.as_secs() * 2);
 
 /// Time until the node of an instance must be Ready, as in an apply.
@@ -206,6 +207,9 @@ pub struct ApprovalRecord {
     /// approved as well.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub rows: BTreeSet<String>,
+    /// What is left of the contingency of the plan; absent until the plan was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contingency: Option<ApprovedContingency>,
 }
 
 /// A sold-out offering.
@@ -317,7 +321,10 @@ impl PersistedState {
         self.repairs.retain(|repaired| now < later(repaired.at, REPAIR_COUNTS_FOR));
         keep_newest(&mut self.approvals, APPROVALS_MAX);
         let bare = self.approvals.len().saturating_sub(APPROVALS_WITH_ROWS_MAX);
-        self.approvals.iter_mut().take(bare).for_each(|approval| approval.rows.clear());
+        for approval in self.approvals.iter_mut().take(bare) {
+            approval.rows.clear();
+            approval.drop_contingency();
+        }
         keep_newest(&mut self.confirmed_removals, CONFIRMED_MAX);
         let is_over = |request: &Option<Suspension>| {
             request.as_ref().is_some_and(|request| request.until.is_some_and(|until| until <= now))
@@ -377,8 +384,8 @@ impl PersistedState {
     /// Returns the state to write, in at most `most` bytes where that is possible. Entries are
     /// dropped in this order, the cheapest loss first:
     ///
-    /// Rows of approvals, the oldest approval first: its plan is then approved as a whole or not at
-    /// all. Details of single launches, the oldest useful ones first: budgets still count them, and
+    /// Rows and contingencies of approvals, the oldest approval first: its plan is then approved as a
+    /// whole or not at all, and further launches need an approval. Details of single launches, the oldest useful ones first: budgets still count them, and
     /// existing instances restore them. Sold-out offerings: they are tried once more. Digests of
     /// requested launches, the oldest first: their results are awaited, and the launches are not
     /// requested again.
@@ -395,6 +402,7 @@ impl PersistedState {
                 return state;
             }
             state.dropped_entries += std::mem::take(&mut state.approvals[n].rows).len();
+            state.dropped_entries += usize::from(state.approvals[n].drop_contingency());
             size = state.size();
         }
         while size > most && !state.launches.is_empty() {
@@ -426,6 +434,7 @@ impl PersistedState {
     /// Stores the change digests of a plan whose digest is approved, so that a part of it is
     /// approved as well.
     pub(super) fn record_approved_rows(&mut self, plan: &Plan) {
+        self.record_approved_contingency(plan);
         let digest = &plan.capacity.digest;
         let newest = self.approvals.iter_mut().rev().take(APPROVALS_WITH_ROWS_MAX);
         for approval in newest.filter(|a| a.digest == *digest && a.rows.is_empty()) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::applies::ApplyRun;
+use super::contingency::Cover;
 use super::counters::Counter;
 use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
@@ -17,8 +18,8 @@ use super::persisted_state::{LaunchDemand, later};
 use super::persistence::PERSISTED_BYTES_MAX;
 use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
 use super::state::ControllerState;
-use super::status::{Blocked, BlockedReason, CompletedApply, ControllerAction};
-use super::{inflight_launches, planning_snapshot};
+use super::status::{ApprovedBy, Blocked, BlockedReason, CompletedApply, ControllerAction};
+use super::{contingency, inflight_launches, planning_snapshot};
 use crate::model::desired::Mode;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Node, Observed};
@@ -359,6 +360,7 @@ impl ControllerState {
         let unready = nodes.clone().filter(|node| !node.ready).count();
         Some(GateInputs {
             state: self,
+            observed: world,
             persisted: self.persistence.loaded.as_ref()?,
             revision: self.revisions.served.as_ref()?,
             nodes: u32::try_from(nodes.count()).unwrap_or(u32::MAX),
@@ -371,12 +373,14 @@ impl ControllerState {
 
     /// Starts an approved apply once its changes are persisted and no earlier launch is in doubt.
     fn start_apply(&mut self, plan: Arc<Plan>, interrupted: BTreeSet<InstanceId>) {
-        let approved =
-            self.gate_inputs().and_then(|context| gates::approval(&plan, &context.as_context()));
-        let (Some(revision), Some(approved), false) =
-            (&self.revisions.served, approved, self.leadership.is_stopping())
+        let (Some(revision), Some((approved, cover)), false) =
+            (&self.revisions.served, self.approval_of(&plan), self.leadership.is_stopping())
         else {
             return;
+        };
+        let plan = match &cover {
+            Some(cover) => Arc::new(cover.without_dearer_offerings(&plan)),
+            None => plan,
         };
         let past = CompletedApply::started(&plan, &revision.commit, approved, self.now);
         let Some(persisted) = &mut self.persistence.loaded else { return };
@@ -393,6 +397,12 @@ impl ControllerState {
         };
         let removed: BTreeSet<InstanceId> = retired_rows(&plan).filter_map(instance_of).collect();
         persisted.reserve_removals(&removed, self.now);
+        let contingency = if let Some(cover) = &cover {
+            persisted.use_contingency(cover)
+        } else {
+            persisted.start_contingency(&plan, &past.commit, self.now);
+            None
+        };
         self.count_launches(&plan);
         let ticket = self.next_ticket();
         let removes = retired_rows(&plan).next().is_some();
@@ -417,9 +427,21 @@ impl ControllerState {
             terminated_instances: BTreeSet::new(),
             unanswered_launches: unheard,
             pending_attempts: BTreeMap::new(),
+            contingency,
             deferred_start: Some(Box::new(begins)),
         };
         self.applies.runs.insert(ticket, run);
+    }
+
+    /// Returns how a plan is approved, with the launches that the contingency of another plan
+    /// covers.
+    fn approval_of(&self, plan: &Plan) -> Option<(ApprovedBy, Option<Cover>)> {
+        let inputs = self.gate_inputs()?;
+        let context = inputs.as_context();
+        let approved = gates::approval(plan, &context, self.now)?;
+        let is_covered = matches!(approved, ApprovedBy::Contingency { .. });
+        let cover = is_covered.then(|| contingency::cover(plan, &context, self.now)).flatten();
+        Some((approved, cover))
     }
 
     /// Blocks the launches of a plan until earlier launches are visible. Instances that the plan
@@ -489,6 +511,7 @@ fn blocked_by_address(verdicts: &[(Address, GateDecision)]) -> BTreeMap<Address,
 /// Owns the data that a [`GateContext`] borrows.
 pub(super) struct GateInputs<'a> {
     state: &'a ControllerState,
+    observed: &'a Observed,
     persisted: &'a super::persisted_state::PersistedState,
     revision: &'a super::event::Revision,
     nodes: u32,
@@ -506,6 +529,7 @@ impl GateInputs<'_> {
             mode: state.mode(),
             revision: self.revision,
             persisted: self.persisted,
+            observed: self.observed,
             nodes: self.nodes,
             unready: self.unready,
             in_progress: &self.in_progress,

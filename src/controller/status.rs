@@ -520,6 +520,13 @@ pub enum ApprovedBy {
     },
     /// The policies: none denies or warns.
     Policy,
+    /// The contingency of an approved plan that was applied.
+    Contingency {
+        /// Digest of that plan.
+        digest: Digest,
+        /// The operator who approved it.
+        who: String,
+    },
     /// A break-glass: the plan has no approval.
     BreakGlass {
         /// The operator.

@@ -36,7 +36,7 @@ pub use settings::{
     AppliedBy, ApprovalRule, Autoscaled, ClusterSettings, CommitmentKind, ConsolidationSettings,
     ControllerSettings, CountOrShare, DeliverySettings, DemandSettings, DomainShares,
     FailureDomains, Fleet, GuardSettings, Mode, PricingCommitment, RateLimit, Renderer, Signer,
-    SignerKey, Source, TrustedKey, Window,
+    SignerKey, Source, TrustedKey, Window, WorstCase,
 };
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -64,6 +64,36 @@ pub struct Unsteered {
     pub hourly: MicroUsd,
 }
 
+/// Further nodes for pods that stay pending once the planned nodes are open. An approval of the plan
+/// approves them too. They are launched only for such pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Contingency {
+    /// Maximum number of further nodes.
+    pub nodes: u32,
+    /// Maximum price per hour of all further nodes.
+    pub hourly: MicroUsd,
+    /// Number of pods that may stay pending.
+    pub pods: u32,
+    /// Further nodes by pool, in the order of names.
+    pub pools: Vec<PoolContingency>,
+}
+
+/// Further nodes of one pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolContingency {
+    /// Pool.
+    pub pool: PoolName,
+    /// Maximum number of further nodes.
+    pub nodes: u32,
+    /// Maximum price per hour of these nodes.
+    pub hourly: MicroUsd,
+    /// Maximum price per hour of one of these nodes.
+    pub node_hourly: MicroUsd,
+    /// Instance types of these nodes, in the order of names. Any other type of the pool may take
+    /// their place if it costs no more than `node_hourly`.
+    pub instance_types: Vec<InstanceTypeName>,
+}
+
 /// An unmet `minValues` requirement of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Relaxed {

@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use super::canonical::hash;
 use super::wire::{
-    Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, ExplainRow,
-    GroupSize, NodeState, Plan, Precondition, ResourceChange, ResourceKind, Wave, WaveStep,
+    Action, AlternativesRow, Amount, Base, BaseWorld, Capacity, Change, Condition, Contingency,
+    ExplainRow, GroupSize, NodeState, Placement, Plan, PoolContingency, Precondition,
+    ResourceChange, ResourceKind, Wave, WaveStep,
 };
 use crate::model::ids::{
     Address, Digest, InstanceId, InstanceTypeName, LabelKey, Labels, PoolName, ReservationId, Uid,
@@ -61,6 +62,8 @@ struct PlanDecisions<'a> {
     waves: Vec<DecidedWave<'a>>,
     alternatives: Vec<DecidedAlternatives<'a>>,
     preconditions: Vec<DecidedPrecondition<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contingency: Option<Vec<DecidedContingency<'a>>>,
 }
 
 /// A row that changes something.
@@ -141,6 +144,15 @@ struct DecidedAlternatives<'a> {
     offerings: Vec<(&'a InstanceTypeName, &'a ZoneName, CapacityType)>,
 }
 
+/// Further nodes of one pool. As with launches, prices are not covered: a new price list voids no
+/// approval. The controller keeps the prices that were approved.
+#[derive(Serialize)]
+struct DecidedContingency<'a> {
+    pool: &'a PoolName,
+    nodes: u32,
+    instance_types: Vec<&'a InstanceTypeName>,
+}
+
 /// A precondition of one row.
 #[derive(Serialize)]
 struct DecidedPrecondition<'a> {
@@ -175,7 +187,7 @@ impl<'a> PlanDecisions<'a> {
             expires_at: _,
             waves,
             pods: _,
-            placement: _,
+            placement,
             placements: _,
             unschedulable: _,
             unresolved: _,
@@ -190,6 +202,14 @@ impl<'a> PlanDecisions<'a> {
             comparison: _,
             disruption_budgets: _,
         } = capacity;
+        let Placement {
+            mode: _,
+            orders: _,
+            packed_hourly: _,
+            unsteered: _,
+            contingency,
+            failure_domains: _,
+        } = placement;
         let Base {
             path: _,
             directory: _,
@@ -222,6 +242,7 @@ impl<'a> PlanDecisions<'a> {
                 .into_iter()
                 .map(DecidedPrecondition::new)
                 .collect(),
+            contingency: contingency.as_ref().map(decided_contingency),
         }
     }
 }
@@ -383,6 +404,16 @@ impl<'a> DecidedAlternatives<'a> {
         offerings.sort();
         Self { address, offerings }
     }
+}
+
+fn decided_contingency<'a>(contingency: &'a Contingency) -> Vec<DecidedContingency<'a>> {
+    // Numbers of nodes are sums over the pools. The pods only explain them.
+    let Contingency { nodes: _, hourly: _, pods: _, pools } = contingency;
+    let pool = |pool: &'a PoolContingency| {
+        let PoolContingency { pool, nodes, hourly: _, node_hourly: _, instance_types } = pool;
+        DecidedContingency { pool, nodes: *nodes, instance_types: in_order(instance_types) }
+    };
+    sorted(pools.iter().map(pool).collect(), |pool: &DecidedContingency<'_>| pool.pool)
 }
 
 impl<'a> DecidedPrecondition<'a> {

@@ -18,7 +18,8 @@ use serde::Serialize;
 use super::canonical::hash;
 use super::digest::{digest, has_complete_digest};
 use super::wire::{
-    Action, Base, Guard, JudgedBy, NodeTotals, Plan, Reason, ResourceChange, ResourceKind, Summary,
+    Action, Base, Contingency, Guard, JudgedBy, NodeTotals, Plan, Reason, ResourceChange,
+    ResourceKind, Summary,
 };
 use crate::model::ids::{Address, ChangeId, Digest, PlanId};
 use crate::model::reason::KeepReason;
@@ -97,6 +98,9 @@ fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
         guard: Option<&'a Guard>,
         judged_by: &'a [JudgedBy],
         checks: Vec<(&'a str, &'a str)>,
+        /// Prices and pods, which the digest leaves out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        contingency: Option<&'a Contingency>,
     }
     let base = &plan.capacity.base;
     hash(&HashInput {
@@ -112,6 +116,7 @@ fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
         guard: base.guard.as_ref(),
         judged_by: &base.judged_by,
         checks: plan.checks.iter().map(|c| (c.name.as_str(), c.status.as_str())).collect(),
+        contingency: plan.capacity.placement.contingency.as_ref(),
     })
     .into()
 }

@@ -15,6 +15,7 @@ mod alternatives;
 mod budgets;
 mod conditions;
 mod context;
+mod contingency;
 mod cost;
 mod end_state;
 mod failure_domains;
@@ -105,6 +106,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     static_pools::check(&context, &mut violations);
     groups::check(&context, &mut violations);
     limits::check(&context, &mut violations);
+    contingency::check(&context, &mut violations);
     failure_domains::check(&context, &mut violations);
     fit::check(&context, &state, &mut violations);
     volumes::check(&context, &state, &mut violations);

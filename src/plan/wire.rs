@@ -43,8 +43,8 @@ pub use crate::model::ids::{WorkloadKey, workload_key};
 pub use crate::model::observed::{ClusterIdentity, Completeness, KEY_LABEL};
 pub use crate::model::pod::Taint;
 pub use crate::model::reason::{
-    Alternative, BlockReason, DomainKind, ExceededLimit, FailureDomainReport, KeepReason,
-    LaunchReason, Rejection, Relaxed, RetireReason, Unsteered,
+    Alternative, BlockReason, Contingency, DomainKind, ExceededLimit, FailureDomainReport,
+    KeepReason, LaunchReason, PoolContingency, Rejection, Relaxed, RetireReason, Unsteered,
 };
 
 use values::drop_derived;
@@ -63,7 +63,9 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 /// location. Plans of older formats can be rendered, but not applied. Files carry a checksum.
 ///
 /// 1.3 added to outputs: `planned_values`, `prior_state`, and `mode` and `provider_name` of rows.
-pub const FORMAT_VERSION: &str = "1.3";
+///
+/// 1.4 added `capacity.placement.contingency`.
+pub const FORMAT_VERSION: &str = "1.4";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -24,8 +24,8 @@ use crate::model::observed::Observed;
 use crate::model::reason::Rejection;
 use crate::plan::breakdown;
 use crate::plan::wire::{
-    Action, AlternativesRow, Amount, Base, Capacity, DaemonRow, DemandRow, Diagnostic, EvictionRow,
-    FORMAT_VERSION, Placement, PlacementMode, Plan, ResourceChange, UnresolvedRow,
+    Action, AlternativesRow, Amount, Base, Capacity, Contingency, DaemonRow, DemandRow, Diagnostic,
+    EvictionRow, FORMAT_VERSION, Placement, PlacementMode, Plan, ResourceChange, UnresolvedRow,
     UnschedulableRow, Wave, WaveStep,
 };
 use crate::solver::{NewNode, Solution, UnschedulablePods};
@@ -83,6 +83,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
         rates,
     } = inputs;
     base.preconditions = rows.preconditions;
+    let contingency = contingency(solution, &rows.changes);
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
     let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
@@ -119,6 +120,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
                 orders: solution.target.simulated_runs.clone(),
                 packed_hourly: solution.target.packed_price,
                 unsteered: solution.target.without_nominations,
+                contingency,
                 failure_domains: solution.target.failure_domains.clone(),
             },
             placements: rows.placements,
@@ -139,6 +141,14 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     };
     plan.capacity.cost.breakdown = breakdown(&plan, &[]);
     plan
+}
+
+/// Returns the contingency of the fleet. A plan without some of its launches has none: its fleet is
+/// another one, and its pods are pending anyway.
+fn contingency(solution: &Solution, changes: &[ResourceChange]) -> Option<Contingency> {
+    let creates = |row: &&ResourceChange| row.change.actions.contains(&Action::Create);
+    let is_whole = changes.iter().filter(creates).count() == solution.target.launches.len();
+    solution.target.contingency.clone().filter(|_| is_whole)
 }
 
 /// Returns the waves: launches first, retirements last, without empty waves.

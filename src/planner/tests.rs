@@ -185,6 +185,23 @@ fn excluding_the_first_launch_keeps_other_keys() {
 }
 
 #[test]
+fn plan_without_some_launches_has_no_contingency() {
+    let mut scenario = Scenario::new(&["m5.large"], 1000, 100);
+    scenario.settings.steer = true;
+    scenario.scale(3);
+    let all = scenario.plan();
+    let contingency = all.capacity.placement.contingency.as_ref().expect("it is steered");
+    assert_eq!((contingency.nodes, contingency.pods), (1, 1));
+    let address = all.resource_changes[0].address.to_string();
+    let limited = scenario.plan_within(Scope { exclude: vec![address], ..Scope::default() });
+    assert_eq!((limited.summary.add, limited.capacity.placement.contingency), (2, None));
+    // Nothing to launch: nothing further either.
+    scenario.step(3);
+    let settled = scenario.plan();
+    assert_eq!((settled.summary.add, settled.capacity.placement.contingency), (0, None));
+}
+
+#[test]
 fn unschedulable_pods_of_a_workload_have_one_row() {
     let mut scenario = Scenario::new(&["m5.large"], 1000, 100);
     scenario.scale(3);

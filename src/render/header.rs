@@ -1,14 +1,14 @@
 //! The header of a plan: origin, totals, cost and limitations.
 
-use super::amount::{dollars, gib, hourly, signed_dollars, span};
+use super::amount::{dollars, gib, hourly, list, signed_dollars, span};
 use super::row::{PlanRow, Symbol, count};
 use super::text_page::{StyledText, TextPage, Tone, plain};
 use crate::model::ids::WorkloadId;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Base, BaseWorld, Change, Completeness, DemandMode, DomainKind, ExceededLimit, ModeRow,
-    NodeState, PodTotals, Summary, Unsteered,
+    Base, BaseWorld, Change, Completeness, Contingency, DemandMode, DomainKind, ExceededLimit,
+    ModeRow, NodeState, PodTotals, PoolContingency, Summary, Unsteered,
 };
 
 /// Displayed hex digits of a commit and of a digest.
@@ -183,17 +183,42 @@ fn failure_domain_cost(plan: &Plan) -> Option<StyledText> {
     Some(plain(format!("{} of it for failure domains", hourly(failure_domains.hourly))))
 }
 
-/// Returns the capacity that a steered plan lacks without nominations.
-pub(super) fn steering_text(without: &Unsteered) -> String {
+/// Returns the price of a steered plan with and without nominations.
+pub(super) fn steering_text(plan: &Plan, without: &Unsteered) -> String {
     let Unsteered { pending, nodes, hourly: price } = without;
+    let steered = plan.capacity.cost.hourly_after;
     if *pending == 0 {
-        return "Steered, but every simulated order schedules each pod without nominations too."
-            .to_owned();
+        return format!(
+            "Steered, at {}. Without nominations every simulated order schedules each pod too.",
+            hourly(steered)
+        );
     }
     let pods = if *pending == 1 { "1 pod".to_owned() } else { format!("{pending} pods") };
     let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
     format!(
-        "Steered: the plan relies on nominated nodes. Without nominations, up to {pods} would stay pending, and {nodes} ({}) would be missing.",
+        "Steered, at {}: the plan relies on nominated nodes. Without nominations it costs {}: up to {pods} would stay pending, and {nodes} ({}) would be missing.",
+        hourly(steered),
+        hourly(steered + *price),
+        hourly(*price)
+    )
+}
+
+/// Most instance types of a pool that the contingency names.
+const TYPES_SHOWN: usize = 3;
+
+/// Returns the further nodes that an approval of the plan covers.
+pub(super) fn contingency_text(contingency: &Contingency) -> String {
+    let Contingency { nodes, hourly: price, pods: _, pools } = contingency;
+    let noun = if *nodes == 1 { "node" } else { "nodes" };
+    let of_pool = |of: &PoolContingency| {
+        let types: Vec<String> = of.instance_types.iter().map(ToString::to_string).collect();
+        let types = format!("{} or cheaper", list(&types, TYPES_SHOWN));
+        if pools.len() == 1 { types } else { format!("{} in pool {}: {types}", of.nodes, of.pool) }
+    };
+    let pools: Vec<String> = pools.iter().map(of_pool).collect();
+    format!(
+        "Contingency: at most {nodes} further {noun} ({}), at most {}, for pods that stay pending. Approving the plan approves it.",
+        pools.join("; "),
         hourly(*price)
     )
 }
@@ -208,7 +233,9 @@ pub(super) fn limitations(plan: &Plan) -> Vec<String> {
             "The inputs have errors: this plan removes nothing and cannot be applied.".to_owned(),
         );
     }
-    lines.extend(plan.capacity.placement.unsteered.map(|without| steering_text(&without)));
+    let placement = &plan.capacity.placement;
+    lines.extend(placement.unsteered.map(|without| steering_text(plan, &without)));
+    lines.extend(placement.contingency.as_ref().map(contingency_text));
     let failure_domains = plan.capacity.placement.failure_domains.as_ref();
     lines.extend(
         failure_domains

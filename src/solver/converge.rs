@@ -19,17 +19,18 @@ use super::offer::Offer;
 use super::packing_model::{PackingModel, PackingSupply};
 use super::pricing_input::LimitedNode;
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
-use super::repair::shortage_without_nominations;
+use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::simulation::{Simulation, SimulationOutcome};
 use super::strategy::{SolvedFleet, Stage, improve};
 use super::target_fleet::NodeRef;
-use super::tie_break_sampling::passes_same_samples;
+use super::tie_break_sampling::{passes_same_samples, require_failed_samples};
 use super::topology::{TopologyAssignment, TopologyInput};
 use super::work_budget::WorkBudget;
-use super::{Input, auto_scaling_groups, failure_domains};
+use super::{Input, Purpose, auto_scaling_groups, contingency, failure_domains};
 use crate::demand::{Demand, PodGroup};
+use crate::model::desired::WorstCase;
 use crate::model::ids::NodeName;
-use crate::model::reason::{FailureDomainReport, Unsteered};
+use crate::model::reason::{Contingency, FailureDomainReport, Unsteered};
 use crate::model::units::MicroUsd;
 
 /// Maximum number of passes after the first.
@@ -307,6 +308,31 @@ impl Passes<'_> {
         let problem = self.problem(&self.demand.groups, self.existing, model);
         let problem = problem.without_nominations();
         shortage_without_nominations(&mut Simulation::new(&problem), &outcome.fleet)
+    }
+
+    /// Returns the further nodes for pods that stay pending once the fleet runs: a share of the
+    /// launched nodes where pods are nominated, and else the nodes that unlikely orders need. Every
+    /// other fleet holds every order, and needs none.
+    pub(super) fn contingency(
+        &self,
+        model: &PackingModel,
+        outcome: &SolvedFleet,
+    ) -> Option<Contingency> {
+        let settings = &self.input.settings;
+        let is_needed = settings.steer || settings.worst_case == WorstCase::Contingency;
+        let is_planned = self.input.purpose == Purpose::Plan && is_simulated(&self.demand.groups);
+        if !is_needed || !is_planned || outcome.fleet.offers.is_empty() {
+            return None;
+        }
+        let problem = self.problem(&self.demand.groups, self.existing, model);
+        if settings.steer {
+            return contingency::for_steered(&problem, &outcome.fleet);
+        }
+        let problem = problem.without_nominations();
+        let mut simulation = Simulation::new(&problem);
+        require_failed_samples(&mut simulation, &outcome.fleet);
+        let missing = missing_nodes(&mut simulation, &outcome.fleet);
+        contingency::for_missing(&missing, self.offers)
     }
 
     /// Returns true if another pass would take too long.

@@ -19,6 +19,7 @@ use super::scheduling_runs::DrainingPods;
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
+use crate::model::desired::WorstCase;
 use crate::model::ids::{Labels, Namespace, NodeName, ZoneName};
 use crate::model::units::MicroUsd;
 
@@ -122,9 +123,11 @@ impl<'a> Problem<'a> {
         Self { input, caps_ended_pods, fill_order, by_name, running_pods }
     }
 
-    /// Returns the problem in which no pod is nominated to its planned node.
+    /// Returns the problem in which no pod is nominated to its planned node, and pods arrive in any
+    /// order.
     pub(super) fn without_nominations(mut self) -> Self {
         self.input.settings.steer = false;
+        self.input.settings.worst_case = WorstCase::Capacity;
         self
     }
 

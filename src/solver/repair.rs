@@ -132,6 +132,31 @@ pub(super) fn shortage_without_nominations(
     Unsteered { pending, nodes: u32::try_from(nodes).unwrap_or(u32::MAX), hourly }
 }
 
+/// Nodes that a fleet lacks in some order of arrival.
+pub(super) struct MissingNodes {
+    /// Maximum number of pods that a run leaves unscheduled.
+    pub pending: u32,
+    /// Offer of each node to add.
+    pub offers: Vec<usize>,
+}
+
+/// Returns the nodes to add to a fleet until every run places all pods. All nodes of the fleet
+/// stay. If no nodes achieve that, returns room for the pods that one run leaves.
+pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) -> MissingNodes {
+    let layout = pin_offers(fleet);
+    let pending = simulation.most_left_over(&layout);
+    if pending == 0 {
+        return MissingNodes { pending, offers: Vec::new() };
+    }
+    let planned = layout.packing.opened.len();
+    let mut repair = Repair::new(simulation, SearchEffort::FULL);
+    let offers = match repair.add_missing_nodes(&layout, None) {
+        Some(enough) => repair.prune_from(enough, planned).offers,
+        None => repair.with_room_for_one_run(layout),
+    };
+    MissingNodes { pending, offers: offers.into_iter().skip(planned).collect() }
+}
+
 impl<'s, 'a> Repair<'s, 'a> {
     fn new(simulation: &'s mut Simulation<'a>, effort: SearchEffort) -> Self {
         Self { simulation, work: WorkBudget::for_search(effort.work_max), effort }
@@ -174,7 +199,14 @@ impl<'s, 'a> Repair<'s, 'a> {
     /// Removes new nodes while every run still places all pods: empty nodes first, then growing
     /// batches of each column, most expensive first.
     fn prune(&mut self, fleet: VerifiedFleet) -> VerifiedFleet {
-        let mut best = without_idle(self.simulation, fleet, &mut self.work);
+        let busy = without_idle(self.simulation, fleet, &mut self.work);
+        self.prune_from(busy, 0)
+    }
+
+    /// Removes new nodes with at least this index while every run still places all pods: growing
+    /// batches of each column, most expensive first.
+    fn prune_from(&mut self, fleet: VerifiedFleet, first: usize) -> VerifiedFleet {
+        let mut best = fleet;
         let columns = &self.simulation.problem.model.offer_classes;
         let mut used: Vec<usize> =
             best.layout.packing.opened.iter().map(|n| n.offer_class).collect();
@@ -184,7 +216,7 @@ impl<'s, 'a> Repair<'s, 'a> {
         for column in used {
             let mut step = 1;
             while step > 0 && !self.work.is_exhausted() {
-                let opened = best.layout.packing.opened.iter().enumerate().rev();
+                let opened = best.layout.packing.opened.iter().enumerate().skip(first).rev();
                 let of_column = opened.filter(|(_, node)| node.offer_class == column);
                 let last: Vec<usize> = of_column.map(|(index, _)| index).take(step).collect();
                 match self.without_nodes(&best, &last) {
@@ -215,6 +247,17 @@ impl<'s, 'a> Repair<'s, 'a> {
             SimulationOutcome::Passed(leaner) if leaner.unplaced == fleet.unplaced => Some(leaner),
             SimulationOutcome::Passed(_) | SimulationOutcome::LeftOver(_) => None,
         }
+    }
+
+    /// Returns the offers of the layout with room for the pods that a run leaves unscheduled.
+    fn with_room_for_one_run(&mut self, mut layout: Layout) -> Vec<usize> {
+        let problem = self.simulation.problem;
+        if let SimulationOutcome::LeftOver(left) = self.simulate(&layout) {
+            let limits = problem.limits_after(&layout.packing.opened);
+            let more = pack_greedily(problem.model, &left, &limits, self.effort.ahead);
+            layout.packing.opened.extend(more.opened);
+        }
+        problem.choose_offers(&layout)
     }
 
     /// Adds nodes for unscheduled pods until none are left. Returns `None` if the price reaches

@@ -8,6 +8,7 @@ use rand_pcg::Pcg64;
 
 use super::existing_node::ExistingNode;
 use crate::demand::PodGroup;
+use crate::model::desired::WorstCase;
 use crate::model::ids::NodeName;
 use crate::scheduler::{BalanceScoring, Scheduler, TieBreaking};
 
@@ -49,6 +50,21 @@ enum ArrivalOrder {
     Drained,
     /// By namespace and name, first on existing nodes, then on new nodes as they become ready.
     AsNodesBecomeReady,
+}
+
+impl ArrivalOrder {
+    /// Returns true for an order in which controllers and delivery tools create pods, and for an
+    /// order without a rule. Pods sorted by size arrive only where somebody arranges it.
+    fn is_likely(self) -> bool {
+        match self {
+            Self::LargestFirst(_) | Self::SmallestFirst(_) => false,
+            Self::Declared
+            | Self::Interleaved
+            | Self::Shuffled(_)
+            | Self::Drained
+            | Self::AsNodesBecomeReady => true,
+        }
+    }
 }
 
 /// Resource that ranks pods by size. A pod that is large in one resource may be small in another.
@@ -178,6 +194,11 @@ const RUNS: [SchedulingRun; 20] = [
     },
 ];
 
+/// Runs in a likely order, for fleets that hold unlikely orders by contingency only. The order is
+/// mixed: a large fleet passes the first few.
+const LIKELY_RUNS: [SchedulingRun; 8] =
+    [RUNS[0], RUNS[13], RUNS[10], RUNS[9], RUNS[14], RUNS[11], RUNS[12], RUNS[15]];
+
 /// Work limit of all tie-breaking samples in pods times nodes, and their maximum number.
 const SAMPLES_WORK: u64 = 20_000_000;
 const SAMPLES_MAX: u64 = 120;
@@ -238,19 +259,33 @@ impl Events {
 
 /// Returns the runs for this number of pods and nodes. The largest fleets skip the runs with
 /// events.
-pub(super) fn required_runs(pods: u64, nodes: usize, events: Events) -> Vec<SchedulingRun> {
+pub(super) fn required_runs(
+    pods: u64,
+    nodes: usize,
+    events: Events,
+    worst_case: WorstCase,
+) -> Vec<SchedulingRun> {
     let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX));
     let made = RUNS_BY_WORK.iter().find(|(most, _)| work <= *most).map(|(_, made)| *made);
     let drains = if events.has_drains && made.is_some() { &DRAIN_RUNS[..] } else { &[] };
     let early =
         if events.has_staggered_readiness && made.is_some() { &STAGGERED_RUNS[..] } else { &[] };
-    let runs = RUNS[..made.unwrap_or(RUNS_MIN)].iter();
+    let runs = match worst_case {
+        WorstCase::Capacity => &RUNS[..],
+        WorstCase::Contingency => &LIKELY_RUNS[..],
+    };
+    let runs = runs.iter().take(made.unwrap_or(RUNS_MIN));
     runs.chain(early).chain(drains).copied().collect()
 }
 
 /// Returns the tie-breaking samples for this number of pods and nodes: at least `least`, whatever
-/// the work.
-pub(super) fn tie_break_samples(pods: u64, nodes: usize, least: u64) -> Vec<SchedulingRun> {
+/// the work. With a contingency, those in unlikely orders are left out.
+pub(super) fn tie_break_samples(
+    pods: u64,
+    nodes: usize,
+    least: u64,
+    worst_case: WorstCase,
+) -> Vec<SchedulingRun> {
     let work = pods.saturating_mul(u64::try_from(nodes).unwrap_or(u64::MAX)).max(1);
     let rules = [SchedulerVersion::V136, SchedulerVersion::V135, SchedulerVersion::V136RandomTies];
     let rules = rules.into_iter().flat_map(|rules| [rules; SAMPLED_ORDERS.len()]).cycle();
@@ -264,7 +299,11 @@ pub(super) fn tie_break_samples(pods: u64, nodes: usize, least: u64) -> Vec<Sche
         };
         SchedulingRun { order, version: rules, sample }
     };
-    samples.zip(orders.zip(rules)).map(run).collect()
+    let is_required = |run: &SchedulingRun| match worst_case {
+        WorstCase::Capacity => true,
+        WorstCase::Contingency => run.order.is_likely(),
+    };
+    samples.zip(orders.zip(rules)).map(run).filter(is_required).collect()
 }
 
 pub(super) fn planned_pods(groups: &[PodGroup]) -> u64 {
@@ -423,8 +462,13 @@ pub(super) fn simulates_default_spread(groups: usize, nodes: usize) -> bool {
 }
 
 /// Returns the names of the runs required for a plan of this size.
-pub(super) fn required_run_names(groups: &[PodGroup], nodes: usize, events: Events) -> Vec<String> {
-    names(&required_runs(planned_pods(groups), nodes, events), groups, nodes)
+pub(super) fn required_run_names(
+    groups: &[PodGroup],
+    nodes: usize,
+    events: Events,
+    worst_case: WorstCase,
+) -> Vec<String> {
+    names(&required_runs(planned_pods(groups), nodes, events, worst_case), groups, nodes)
 }
 
 /// Returns the names of runs over this number of nodes.
@@ -452,16 +496,47 @@ mod tests {
         let seeds =
             |runs: &[SchedulingRun]| runs.iter().map(|run| run.seed()).collect::<BTreeSet<u64>>();
         let events = Events { has_drains: true, has_staggered_readiness: true };
-        let all = [required_runs(100, 10, events), tie_break_samples(100, 10, 0)].concat();
+        let all = [
+            required_runs(100, 10, events, WorstCase::Capacity),
+            tie_break_samples(100, 10, 0, WorstCase::Capacity),
+        ]
+        .concat();
         assert_eq!(all.len(), RUNS.len() + 3 + usize::try_from(SAMPLES_MAX).expect("small"));
         assert_eq!(seeds(&all).len(), all.len());
+        let samples_of =
+            |pods, nodes, least| tie_break_samples(pods, nodes, least, WorstCase::Capacity);
         let orders = |samples: &[SchedulingRun]| {
             samples.iter().map(|run| run.name()).collect::<BTreeSet<_>>()
         };
-        assert_eq!(tie_break_samples(2_000, 1_000, 0).len(), 10);
-        assert_eq!(orders(&tie_break_samples(2_000, 1_000, 0)).len(), 10);
-        assert!(tie_break_samples(100_000, 1_000, 0).is_empty());
-        assert_eq!(tie_break_samples(100_000, 1_000, 4).len(), 4);
+        assert_eq!(samples_of(2_000, 1_000, 0).len(), 10);
+        assert_eq!(orders(&samples_of(2_000, 1_000, 0)).len(), 10);
+        assert!(samples_of(100_000, 1_000, 0).is_empty());
+        assert_eq!(samples_of(100_000, 1_000, 4).len(), 4);
+    }
+
+    #[test]
+    fn contingency_leaves_out_orders_by_size_and_nothing_else() {
+        let names = |runs: Vec<SchedulingRun>| -> BTreeSet<String> {
+            runs.into_iter().map(SchedulingRun::name).collect()
+        };
+        let events = Events { has_drains: true, has_staggered_readiness: true };
+        let all = required_runs(100, 10, events, WorstCase::Capacity);
+        let likely: Vec<SchedulingRun> =
+            all.iter().copied().filter(|run| run.order.is_likely()).collect();
+        assert!(likely.len() < all.len() && likely.len() > 8);
+        let required = required_runs(100, 10, events, WorstCase::Contingency);
+        assert_eq!(required.len(), likely.len(), "no run comes twice");
+        assert_eq!(names(required), names(likely));
+        // The few runs of a large fleet are of different orders.
+        let few = required_runs(1_000_000, 1_000, Events::NONE, WorstCase::Contingency);
+        let orders: Vec<ArrivalOrder> = few.iter().map(|run| run.order).collect();
+        let expected =
+            [ArrivalOrder::Declared, ArrivalOrder::Interleaved, ArrivalOrder::Shuffled(1)];
+        assert_eq!(orders, expected);
+        let samples = |worst_case| names(tie_break_samples(100, 10, 0, worst_case));
+        let (likely, all) = (samples(WorstCase::Contingency), samples(WorstCase::Capacity));
+        assert!(likely.is_subset(&all) && !likely.is_empty());
+        assert!(likely.iter().all(|name| !name.contains("-first")));
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl<'a> Simulation<'a> {
             planned_pods(self.problem.groups),
             state.node_count(),
             self.events_in(state),
+            self.problem.settings.effective_worst_case(),
         );
         runs.extend(&self.added_runs);
         runs

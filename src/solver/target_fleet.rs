@@ -9,8 +9,8 @@ use crate::model::ids::{
 use crate::model::market::CapacityType;
 use crate::model::pod::Taint;
 use crate::model::reason::{
-    Alternative, FailureDomainReport, KeepReason, LaunchReason, Rejection, Relaxed, RetireReason,
-    Unsteered,
+    Alternative, Contingency, FailureDomainReport, KeepReason, LaunchReason, Rejection, Relaxed,
+    RetireReason, Unsteered,
 };
 use crate::model::units::{MicroUsd, Resources};
 
@@ -36,6 +36,8 @@ pub struct TargetFleet {
     pub simulated_runs: Vec<String>,
     /// Shortage without nominations. `None` unless pods are nominated to their nodes.
     pub without_nominations: Option<Unsteered>,
+    /// Further nodes for pods that stay pending, if the fleet has any.
+    pub contingency: Option<Contingency>,
     /// Lower bound on the hourly price of every fleet that holds all placed pods.
     pub lower_bound: MicroUsd,
     /// Effect of failure-domain limits, if any are declared.

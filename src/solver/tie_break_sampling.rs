@@ -61,6 +61,18 @@ pub(super) fn repair_failed_samples(
     VerifiedFleet { packed_price, ..best }
 }
 
+/// Adds failed samples of a fleet to the required runs, at most as many as are repaired.
+pub(super) fn require_failed_samples(simulation: &mut Simulation, fleet: &VerifiedFleet) {
+    let samples = samples(simulation.problem, fleet, 0);
+    let (mut failed, work) = (BTreeSet::new(), &mut WorkBudget::unlimited());
+    while failed.len() < REPAIRED_SAMPLES_MAX {
+        let next = first_failed_sample(simulation, fleet, &samples, &failed, work);
+        let Some(at) = next else { break };
+        failed.insert(at);
+    }
+    simulation.added_runs.extend(failed.into_iter().map(|at| samples[at]));
+}
+
 /// Returns true if `next` passes every sample that `current` passes, in at least `least`
 /// samples.
 pub(super) fn passes_same_samples(
@@ -115,7 +127,9 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
         return Vec::new();
     }
     let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();
-    tie_break_samples(planned_pods(problem.groups), retained + fleet.offers.len(), least)
+    let nodes = retained + fleet.offers.len();
+    let worst_case = problem.settings.effective_worst_case();
+    tie_break_samples(planned_pods(problem.groups), nodes, least, worst_case)
 }
 
 /// Returns the first failed sample that is not in `skipped`.

@@ -140,6 +140,7 @@ fn capacity(observed: &Observed) -> Capacity {
             orders: Vec::new(),
             packed_hourly: MicroUsd::ZERO,
             unsteered: None,
+            contingency: None,
             failure_domains: None,
         },
         placements: Vec::new(),

@@ -31,15 +31,20 @@ const EXAMPLES: [(&str, &[&str]); 11] = [
 ];
 
 /// Plans of every format version. They are written once and never updated.
-const FORMATS: [&str; 4] =
-    ["format-1.0.json", "format-1.1.json", "format-1.2.json", "format-1.3.json"];
+const FORMATS: [&str; 5] =
+    ["format-1.0.json", "format-1.1.json", "format-1.2.json", "format-1.3.json", "format-1.4.json"];
 
 /// Formats whose digest covers a part of the decisions.
 const PARTIAL_FORMATS: [&str; 2] = ["format-1.0.json", "format-1.1.json"];
 
 /// Schema of each format version. Schemas of older versions are never updated.
-const SCHEMAS: [&str; 4] =
-    ["plan-1.0.schema.json", "plan-1.1.schema.json", "plan-1.2.schema.json", "plan.schema.json"];
+const SCHEMAS: [&str; 5] = [
+    "plan-1.0.schema.json",
+    "plan-1.1.schema.json",
+    "plan-1.2.schema.json",
+    "plan-1.3.schema.json",
+    "plan.schema.json",
+];
 
 fn plans(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans").join(name);
@@ -75,7 +80,7 @@ fn plan_with_every_row_kind() -> String {
     let more = inflate.replace("name: inflate\n", "name: giant\n").replace("\"1\"", "\"64\"");
     workspace.write("giant.yaml", &more.replace("replicas: 12", "replicas: 1"));
     workspace.write("inflate.yaml", &inflate.replace("replicas: 12", "replicas: 5"));
-    let planned = workspace.run(&["plan", "--world", "sim:world", "--out", "plan.json"]);
+    let planned = workspace.run(&["plan", "--world", "sim:world", "--steer", "--out", "plan.json"]);
     assert_eq!(planned.code, Some(0), "{}", planned.err);
     workspace.read("plan.json")
 }

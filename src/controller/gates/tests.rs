@@ -1,9 +1,10 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::controller::persisted_state::{LaunchRecord, Quarantine, RemovalRecord};
+use crate::controller::persisted_state::{ApprovalRecord, LaunchRecord, Quarantine, RemovalRecord};
 use crate::controller::status::{Breaker, Suspension};
 use crate::model::desired::{ControllerSettings, CountOrShare, RateLimit, Window};
+use crate::model::observed::Observed;
 use crate::plan::wire::{Check, Wave, WaveStep};
 use crate::testing::controller::revision;
 use crate::testing::plan::address;
@@ -30,6 +31,7 @@ struct GateScenario {
     launch_retry_at: BTreeMap<PoolName, Timestamp>,
     removal_planned_since: BTreeMap<InstanceId, Timestamp>,
     pods_unchanged_since: BTreeMap<InstanceId, Timestamp>,
+    observed: Observed,
     plan: Plan,
 }
 
@@ -57,6 +59,7 @@ impl GateScenario {
             launch_retry_at: BTreeMap::new(),
             removal_planned_since: known.clone().map(|id| (id, ago(3600))).collect(),
             pods_unchanged_since: known.map(|id| (id, ago(3600))).collect(),
+            observed: Observed::of_cluster("c", now()),
             plan,
         }
     }
@@ -73,6 +76,7 @@ impl GateScenario {
             mode: self.mode,
             revision: &self.revision,
             persisted: &self.persisted,
+            observed: &self.observed,
             nodes: 8,
             unready: self.unready,
             in_progress: &self.in_progress,
@@ -379,11 +383,11 @@ fn approval_follows_the_rule_of_the_repository() {
             g.revision.controller.approval = rule;
             change(g);
         });
-        approval(&given.plan, &given.circumstances())
+        approval(&given.plan, &given.circumstances(), now())
     };
     let approve = |g: &mut GateScenario| {
         let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-        g.persisted.approvals.push(ApprovalRecord { digest, by, at: now(), rows: BTreeSet::new() });
+        g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
     };
     let warns = |g: &mut GateScenario| {
         g.plan.checks =
@@ -397,12 +401,7 @@ fn approval_follows_the_rule_of_the_repository() {
     assert_eq!(rule(ApprovalRule::Policy, warns), None);
     let other = |g: &mut GateScenario| {
         let (digest, by) = (format!("sha256:{}", "0".repeat(64)), "bob".to_owned());
-        g.persisted.approvals.push(ApprovalRecord {
-            digest: digest.into(),
-            by,
-            at: now(),
-            rows: BTreeSet::new(),
-        });
+        g.persisted.approvals.push(ApprovalRecord::new(digest.into(), by, now()));
     };
     assert_eq!(rule(ApprovalRule::Digest, other), None, "another plan was approved");
 }
@@ -413,18 +412,13 @@ fn subset_of_an_approved_plan_is_approved() {
         let given = GateScenario::with(|g| {
             g.revision.controller.approval = ApprovalRule::Digest;
             let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-            g.persisted.approvals.push(ApprovalRecord {
-                digest,
-                by,
-                at: now(),
-                rows: BTreeSet::new(),
-            });
+            g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
             g.persisted.record_approved_rows(&g.plan);
             // Without the blocked changes the plan has another digest.
             g.plan.capacity.digest = format!("sha256:{}", "1".repeat(64)).into();
             change(&mut g.plan);
         });
-        approval(&given.plan, &given.circumstances())
+        approval(&given.plan, &given.circumstances(), now())
     };
     let bob = Some(ApprovedBy::Digest { who: "bob".to_owned() });
     let only_web2 = |plan: &mut Plan| {
@@ -486,7 +480,7 @@ fn mass_removal_counts_unreplaced_nodes() {
     let approved = |g: &mut GateScenario| {
         g.plan = plan_removing_all();
         let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-        g.persisted.approvals.push(ApprovalRecord { digest, by, at: now(), rows: BTreeSet::new() });
+        g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
     };
     assert!(!most(CountOrShare::Share(50_000), approved), "it is approved by digest");
 }

@@ -279,6 +279,8 @@ fn full() -> PersistedState {
                 })
                     .map(|row| format!("{row:020x}"))
                     .collect(),
+                contingency: (n + APPROVALS_WITH_ROWS_MAX >= APPROVALS_MAX)
+                    .then(crate::controller::contingency::largest),
             })
             .collect(),
         confirmed_removals: (0..CONFIRMED_MAX).map(id).collect(),
@@ -311,7 +313,8 @@ fn full() -> PersistedState {
 #[test]
 fn oversized_state_drops_entries_in_documented_order() {
     let state = full();
-    let rows = APPROVALS_WITH_ROWS_MAX * APPROVED_ROWS_MAX;
+    // Approvals with rows have a contingency as well.
+    let (rows, kept) = (APPROVALS_WITH_ROWS_MAX * APPROVED_ROWS_MAX, APPROVALS_WITH_ROWS_MAX);
     let sizes = |state: &PersistedState| {
         let rows: usize = state.approvals.iter().map(|approval| approval.rows.len()).sum();
         let entries: Vec<_> =
@@ -322,9 +325,9 @@ fn oversized_state_drops_entries_in_documented_order() {
     let count = (0, u32::try_from(ROWS_MAX).expect("few"));
     assert_eq!(state.fit_within(usize::MAX), state, "what fits stays whole");
     for (less, left, shed) in [
-        (1, (rows - APPROVED_ROWS_MAX, vec![whole, whole], MOVES_MAX), APPROVED_ROWS_MAX),
-        (40_000, (0, vec![whole, whole], MOVES_MAX - 50), rows + 50),
-        (150_000, (0, vec![count, whole], 0), rows + MOVES_MAX + SOLD_OUT_MAX + ROWS_MAX),
+        (1, (rows - APPROVED_ROWS_MAX, vec![whole, whole], MOVES_MAX), APPROVED_ROWS_MAX + 1),
+        (85_000, (0, vec![whole, whole], MOVES_MAX - 50), rows + kept + 50),
+        (195_000, (0, vec![count, whole], 0), rows + kept + MOVES_MAX + SOLD_OUT_MAX + ROWS_MAX),
     ] {
         let fitted = state.fit_within(state.size() - less);
         assert_eq!((sizes(&fitted), fitted.dropped_entries), (left, shed), "{less} bytes less");

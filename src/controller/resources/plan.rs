@@ -504,6 +504,7 @@ pub(super) const BY_DIGEST: &str = "digest, by ";
 pub(super) const BY_BREAK_GLASS: &str = "break-glass, by ";
 /// Prefix of earlier versions, which objects in the cluster may still have.
 pub(super) const BY_BREAK_GLASS_BEFORE: &str = "nobody: the glass was broken by ";
+pub(super) const BY_CONTINGENCY: &str = "contingency of ";
 const UNKNOWN: &str = "unknown";
 /// Verdict of an apply that was refused before its first change.
 const REFUSED: &str = "refused";
@@ -515,6 +516,9 @@ fn approval_text(by: &ApprovedBy) -> String {
         ApprovedBy::Merge => "merge".to_owned(),
         ApprovedBy::Digest { who } => format!("{BY_DIGEST}{}", truncate_text(who)),
         ApprovedBy::Policy => "policy".to_owned(),
+        ApprovedBy::Contingency { digest, who } => {
+            format!("{BY_CONTINGENCY}{digest}: {}", truncate_text(who))
+        }
         ApprovedBy::BreakGlass { who, reason } => {
             format!("{BY_BREAK_GLASS}{}: {}", truncate_text(who), truncate_text(reason))
         }

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
-use super::plan::{BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE, BY_DIGEST, OMITTED, SUPERSEDED};
+use super::plan::{
+    BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE, BY_CONTINGENCY, BY_DIGEST, OMITTED, SUPERSEDED,
+};
 use crate::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use crate::controller::{ApprovedBy, CompletedApply, SupersededPlan};
 use crate::model::ids::PlanId;
@@ -204,6 +206,10 @@ fn parse_approval(text: Option<&str>) -> ApprovedBy {
     let text = text.unwrap_or_default();
     if let Some(who) = text.strip_prefix(BY_DIGEST) {
         return ApprovedBy::Digest { who: who.to_owned() };
+    }
+    let contingency = text.strip_prefix(BY_CONTINGENCY).and_then(|of| of.split_once(": "));
+    if let Some((digest, who)) = contingency {
+        return ApprovedBy::Contingency { digest: digest.into(), who: who.to_owned() };
     }
     let break_glass = [BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE]
         .into_iter()

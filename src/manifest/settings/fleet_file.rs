@@ -15,7 +15,7 @@ use super::{apply_settings, controller_settings, is_within, normal_path};
 use crate::model::desired::{
     Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandSettings,
     DomainShares, FailureDomains, Fleet, MinValuesPolicy, Problem, Renderer, Severity, Signer,
-    SignerKey, Source, Tree,
+    SignerKey, Source, Tree, WorstCase,
 };
 
 use crate::model::fargate::Rates;
@@ -166,6 +166,11 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     if let Some(map) = spec.get("failureDomains").as_ref().and_then(Field::map) {
         let limits = map.entries().filter_map(|(pool, field)| failure_domains(pool, &field));
         fleet.failure_domains = limits.collect();
+    }
+    if let Some(map) = spec.get("placement").as_ref().and_then(Field::map) {
+        let choices = [("capacity", WorstCase::Capacity), ("contingency", WorstCase::Contingency)];
+        set(&mut fleet.worst_case, map.get("worstCase").and_then(|f| f.choice(&choices)));
+        map.finish(Severity::Error);
     }
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();

@@ -181,6 +181,9 @@ const VALID: &[&str] = &[
     "  autoscalers: {namespaces: []}\n",
     "  autoscalers: {}\n",
     "  failureDomains: {a: {workload: {zone: 34%}}, b: {pods: {node: 100%}}}\n",
+    "  placement: {worstCase: contingency}\n",
+    "  placement: {worstCase: capacity}\n",
+    "  placement: {}\n",
 ];
 
 /// Invalid specifications.
@@ -249,6 +252,8 @@ const INVALID: &[&str] = &[
     "  failureDomains: {web: {workload: {node: 3}}}\n",
     "  failureDomains: {web: {workload: {rack: 10%}}}\n",
     "  failureDomains: {web: {node: 10%}}\n",
+    "  placement: {worstCase: nodes}\n",
+    "  placement: {more: 1}\n",
     "  karpenter: {more: 1}\n",
 ];
 

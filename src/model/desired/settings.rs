@@ -55,6 +55,8 @@ pub struct Fleet {
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Failure domain limits, by pool.
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
+    /// What plans without nominations buy for unlikely orders of arrival.
+    pub worst_case: WorstCase,
     /// Node groups, by name. The value is true if Fleetwright resizes the group.
     pub groups: BTreeMap<String, bool>,
     /// Namespaces of competing autoscalers; `None` means the system namespaces.
@@ -224,6 +226,17 @@ pub struct DomainShares {
     pub zone: Option<u32>,
 }
 
+/// What a plan without nominations buys for unlikely orders in which pods arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WorstCase {
+    /// Nodes: every simulated order places every pod.
+    #[default]
+    Capacity,
+    /// A contingency: likely orders place every pod, and the plan names the nodes that the others
+    /// need beyond it.
+    Contingency,
+}
+
 impl Default for Fleet {
     fn default() -> Self {
         Self {
@@ -247,6 +260,7 @@ impl Default for Fleet {
             min_values_policy: MinValuesPolicy::default(),
             default_spread: None,
             failure_domains: BTreeMap::new(),
+            worst_case: WorstCase::default(),
             groups: BTreeMap::new(),
             autoscaler_namespaces: None,
             fargate: None,

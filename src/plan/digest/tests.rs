@@ -104,6 +104,55 @@ const DECIDED: &[PlanEdit] = &[
     }),
 ];
 
+/// Returns a contingency of two pools.
+fn contingency() -> Contingency {
+    let pool = |name: &str| PoolContingency {
+        pool: name.into(),
+        nodes: 1,
+        hourly: MicroUsd(5),
+        node_hourly: MicroUsd(5),
+        instance_types: vec!["m5.large".into(), "c5.large".into()],
+    };
+    let pools = vec![pool("a"), pool("b")];
+    Contingency { nodes: 2, hourly: MicroUsd(10), pods: 3, pools }
+}
+
+#[test]
+fn digest_covers_the_nodes_of_a_contingency_and_identity_its_price() {
+    let with = |edit: fn(&mut Contingency)| {
+        let mut plan = plan();
+        let mut contingency = contingency();
+        edit(&mut contingency);
+        plan.capacity.placement.contingency = Some(contingency);
+        let digest = digest(&plan);
+        let identity = crate::plan::plan_id(&plan, &digest);
+        (digest, identity)
+    };
+    let (plain, identity) = with(|_| ());
+    assert_ne!(plain, digest(&plan()), "a contingency is a decision");
+    let decided: [fn(&mut Contingency); 4] = [
+        |c| c.pools[0].nodes += 1,
+        |c| c.pools[0].pool = "c".into(),
+        |c| c.pools[0].instance_types.truncate(1),
+        |c| c.pools.truncate(1),
+    ];
+    for edit in decided {
+        assert_ne!(with(edit).0, plain);
+    }
+    let priced: [fn(&mut Contingency); 4] = [
+        |c| c.hourly.0 += 1,
+        |c| c.pools[0].hourly.0 += 1,
+        |c| c.pools[0].node_hourly.0 += 1,
+        |c| c.pods += 1,
+    ];
+    for edit in priced {
+        let (digest, id) = with(edit);
+        assert_eq!(digest, plain, "a price list voids no approval");
+        assert_ne!(id, identity);
+    }
+    assert_eq!(with(|c| c.pools.reverse()).0, plain);
+}
+
 /// Every informational field.
 const INFORMATIONAL: &[PlanEdit] = &[
     ("format version", |p| p.format_version = "1.7".to_owned()),

@@ -97,7 +97,7 @@ fn exceeded<'a>(pool: &'a Pool, total: &Resources) -> Vec<(&'a ResourceName, i64
 }
 
 /// Returns the amount of a resource in `total`: thousandths of a core, or whole units.
-fn amount(total: &Resources, name: &ResourceName) -> i64 {
+pub(super) fn amount(total: &Resources, name: &ResourceName) -> i64 {
     match name.as_str() {
         "cpu" => total.cpu.0,
         "memory" => total.memory.0,

@@ -1,5 +1,6 @@
 //! Tests that each rule finds its planted defects, and reports no valid plan.
 
+mod contingency;
 mod fargate;
 mod fit;
 mod groups;
@@ -164,6 +165,7 @@ fn defects() -> impl Iterator<Item = &'static Defect> {
         totals::TOTALS,
         totals::COST,
         order::DEFECTS,
+        contingency::DEFECTS,
     ];
     all.into_iter().flatten()
 }

@@ -9,7 +9,7 @@ use super::{Amount, PlacementMode};
 use crate::demand::{Counts, Decider, DemandMode, Sizing};
 use crate::model::fargate::FargateSize;
 use crate::model::ids::{Address, Origin, WorkloadId};
-use crate::model::reason::{FailureDomainReport, Rejection, Unsteered};
+use crate::model::reason::{Contingency, FailureDomainReport, Rejection, Unsteered};
 use crate::model::units::MicroUsd;
 
 /// A disruption budget of the repository.
@@ -58,6 +58,10 @@ pub struct Placement {
     /// For a steered plan: the shortage without nominations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsteered: Option<Unsteered>,
+    /// Further nodes for pods that stay pending once the planned nodes are open. The digest covers
+    /// them, so an approval of the plan approves them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contingency: Option<Contingency>,
     /// Effect of the limits of `spec.failureDomains` on nodes and zones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_domains: Option<FailureDomainReport>,

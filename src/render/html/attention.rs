@@ -71,13 +71,14 @@ fn heading(n: usize, noun: &str) -> String {
 }
 
 /// Returns the limitations of the plan that neither the verdict nor another section has: nominated
-/// nodes, failure domains, sources that were not read in full, and a partial scope.
+/// nodes, contingency, failure domains, sources that were not read in full, and a partial scope.
 fn gaps(plan: &Plan) -> String {
     let mut lines = Vec::new();
     let placement = &plan.capacity.placement;
     // Without pending pods, the plan does not depend on nominations.
     let unsteered = placement.unsteered.filter(|without| without.pending > 0);
-    lines.extend(unsteered.map(|without| header::steering_text(&without)));
+    lines.extend(unsteered.map(|without| header::steering_text(plan, &without)));
+    lines.extend(placement.contingency.as_ref().map(header::contingency_text));
     let exceeded = placement.failure_domains.iter().flat_map(|domains| &domains.beyond);
     lines.extend(exceeded.map(header::failure_domain_excess));
     for (source, completeness) in &plan.capacity.base.world.sources {

@@ -1,5 +1,7 @@
 use super::*;
-use crate::plan::wire::{DomainKind, ExceededLimit, FailureDomainReport, Unsteered};
+use crate::plan::wire::{
+    Contingency, DomainKind, ExceededLimit, FailureDomainReport, PoolContingency, Unsteered,
+};
 use crate::testing::sample_plan::{hostile, large, nothing, plan};
 
 #[test]
@@ -119,6 +121,15 @@ fn page_has_the_limitations_of_the_plan() {
     let mut plan = nothing();
     let hourly = crate::model::units::MicroUsd(100_000);
     plan.capacity.placement.unsteered = Some(Unsteered { pending: 2, nodes: 1, hourly });
+    let pool = PoolContingency {
+        pool: "web".into(),
+        nodes: 2,
+        hourly,
+        node_hourly: hourly,
+        instance_types: vec!["c6a.large".into(), "m6a.large".into()],
+    };
+    let contingency = Contingency { nodes: 2, hourly, pods: 3, pools: vec![pool] };
+    plan.capacity.placement.contingency = Some(contingency);
     let exceeded = ExceededLimit {
         pool: "web".into(),
         workload: None,
@@ -130,8 +141,18 @@ fn page_has_the_limitations_of_the_plan() {
     plan.capacity.placement.failure_domains =
         Some(FailureDomainReport { hourly, beyond: vec![exceeded] });
     let page = html(&plan);
-    for line in ["up to 2 pods would stay pending", "Exceeds spec.failureDomains: one zone of"] {
-        assert_eq!(page.matches(line).count(), 1, "{line}\n{page}");
+    let further = "Contingency: at most 2 further nodes (c6a.large, m6a.large or cheaper), at most \
+                   $0.1000/h, for pods that stay pending. Approving the plan approves it.";
+    let steered = "Steered, at $0.0000/h: the plan relies on nominated nodes. Without nominations \
+                   it costs $0.1000/h: up to 2 pods would stay pending";
+    let exceeded = "Exceeds spec.failureDomains: one zone of";
+    let markdown = crate::render::markdown(&plan, crate::render::MarkdownStyle::default());
+    let views = [page, crate::render::text(&plan, &crate::render::TextStyle::default()), markdown];
+    for line in [further, steered, exceeded] {
+        for view in &views {
+            let words: Vec<&str> = view.split_whitespace().collect();
+            assert_eq!(words.join(" ").matches(line).count(), 1, "{line}\n{view}");
+        }
     }
 }
 

@@ -99,6 +99,9 @@ fn approval_text(by: &ApprovedBy) -> String {
         ApprovedBy::Merge => "by its merge".to_owned(),
         ApprovedBy::Digest { who } => format!("by {who}"),
         ApprovedBy::Policy => "by the policies".to_owned(),
+        ApprovedBy::Contingency { digest, who } => {
+            format!("by {who}, as contingency of {digest}")
+        }
         ApprovedBy::BreakGlass { who, reason } => {
             format!("break-glass by {who}: {reason}")
         }

@@ -1,12 +1,18 @@
 //! Fleets whose pods are nominated to their nodes.
 
 use super::pod_rules::{deployment, scenario};
+use crate::model::desired::WorstCase;
 use crate::model::units::MicroUsd;
 use crate::solver::TargetFleet;
+use crate::testing::Scenario;
 
 /// Returns a fleet of small pods that the scheduler spreads over all nodes, so that later large
 /// pods find no node with enough room.
 fn target(steer: bool) -> TargetFleet {
+    target_with(|scenario| scenario.settings.steer = steer)
+}
+
+fn target_with(change: impl FnOnce(&mut Scenario)) -> TargetFleet {
     let containers = |cpu: u32| {
         format!(
             "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
@@ -15,7 +21,7 @@ fn target(steer: bool) -> TargetFleet {
     let small = deployment("a", 8, &containers(450));
     let large = deployment("b", 6, &containers(3_400));
     let mut scenario = scenario(&[small, large]);
-    scenario.settings.steer = steer;
+    change(&mut scenario);
     scenario.solve().target
 }
 
@@ -40,4 +46,66 @@ fn every_pod_of_a_nominated_fleet_is_placed() {
     let steered = target(true);
     let placed: u32 = steered.placements.values().flat_map(|places| places.values()).sum();
     assert_eq!(placed, 14);
+}
+
+#[test]
+fn nominated_fleet_names_a_share_of_its_launches_as_contingency() {
+    let steered = target(true);
+    let contingency = steered.contingency.clone().expect("it is steered");
+    let dearest = steered.launches.iter().map(|launch| launch.node.price).max();
+    assert_eq!((contingency.nodes, Some(contingency.hourly)), (1, dearest));
+    let [pool] = &contingency.pools[..] else { panic!("{contingency:?}") };
+    assert_eq!((pool.nodes, Some(pool.node_hourly)), (1, dearest));
+    assert!(
+        steered.launches.iter().all(|l| pool.instance_types.contains(&l.node.instance_type)),
+        "{pool:?}"
+    );
+    assert_eq!(target(false).contingency, None, "every order finds a place");
+    // The share is a setting, and the limits of the pool hold.
+    let half = target_with(|scenario| {
+        (scenario.settings.steer, scenario.settings.contingency_milli_percent) = (true, 50_000);
+    });
+    let nodes = u32::try_from(half.launches.len()).expect("few");
+    assert_eq!(half.contingency.expect("it is steered").nodes, nodes.div_ceil(2));
+    let full = target_with(|scenario| {
+        scenario.settings.steer = true;
+        scenario.pool().limits.nodes = Some(nodes);
+    });
+    assert_eq!(full.contingency, None, "no further node is allowed");
+}
+
+#[test]
+fn unlikely_orders_cost_no_capacity_with_a_contingency() {
+    // Large pods are declared first, so that only an order by size begins with the small ones.
+    let solve = |[large, small]: [(u32, u32); 2], worst_case: WorstCase| {
+        let group = |name: &str, (pods, cpu): (u32, u32)| {
+            let requests = format!("{{cpu: {cpu}m, memory: 64Mi}}");
+            let container = format!("{{name: app, resources: {{requests: {requests}}}}}");
+            deployment(name, pods, &format!("containers: [{container}]"))
+        };
+        let mut scenario = scenario(&[group("a", large), group("b", small)]);
+        scenario.settings.worst_case = worst_case;
+        scenario.solve().target
+    };
+    let mut cheaper = 0;
+    for pods in [[(4, 3_400), (8, 450)], [(6, 3_700), (30, 150)]] {
+        let capacity = solve(pods, WorstCase::Capacity);
+        let likely = solve(pods, WorstCase::Contingency);
+        assert_eq!((likely.unschedulable.len(), &capacity.contingency), (0, &None));
+        assert!(likely.simulated_runs.iter().all(|run| !run.contains("-first")));
+        assert!(likely.simulated_runs.iter().any(|run| run.starts_with("interleaved")));
+        cheaper += u32::from(price(&likely) < price(&capacity));
+    }
+    assert!(cheaper > 0, "orders by size cost nothing anywhere");
+}
+
+#[test]
+fn nominated_fleet_is_simulated_in_every_order() {
+    let steered = target_with(|scenario| {
+        scenario.settings.worst_case = WorstCase::Contingency;
+        scenario.settings.steer = true;
+    });
+    let usual = target(true);
+    assert_eq!(steered.simulated_runs, usual.simulated_runs);
+    assert_eq!(steered.without_nominations, usual.without_nominations);
 }

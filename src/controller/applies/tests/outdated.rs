@@ -57,12 +57,7 @@ const CASES: &[StartCase] = &[
         |s| {
             change_revision(s, |revision| revision.controller.approval = ApprovalRule::Digest);
             let (digest, by) = (plan_removing_one().capacity.digest, "a".to_owned());
-            persisted(s).approvals.push(ApprovalRecord {
-                digest,
-                by,
-                at: at(3),
-                rows: BTreeSet::new(),
-            });
+            persisted(s).approvals.push(ApprovalRecord::new(digest, by, at(3)));
         },
         true,
     ),
