@@ -17,7 +17,7 @@ use super::persisted_state::{
 };
 use super::planning_snapshot::is_pending;
 use crate::model::ids::{Address, Digest, PoolName, workload_key};
-use crate::model::observed::Observed;
+use crate::model::observed::{Node, Observed};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
     Action, Contingency, ExplainRow, LaunchReason, PodCounts, PoolContingency, Reason,

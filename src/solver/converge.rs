@@ -433,6 +433,19 @@ impl Passes<'_> {
 fn node_name(place: &NodeRef) -> NodeName {
     match place {
         NodeRef::Existing(name) => name.clone(),
-        NodeRef::Launch(index) => format!("launch/{index}").as_str().into(),
+        // Further new nodes are named `launch/…`, and names must differ.
+        NodeRef::Launch(index) => format!("planned/{index}").as_str().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planned_nodes_and_further_new_nodes_have_different_names() {
+        let planned = node_name(&NodeRef::Launch(0));
+        assert!(!planned.as_str().starts_with("launch/"), "{planned:?}");
+        assert_eq!(node_name(&NodeRef::Existing("n1".into())).as_str(), "n1");
     }
 }

@@ -312,7 +312,7 @@ fn contingency_waits_until_the_planned_nodes_are_open() {
     });
     assert_eq!(failed.allowed(&further_node()), 1, "it never becomes Ready");
     let closed = Situation::with(|s| {
-        let taints = vec![no_schedule(OPENING_TAINT, "")];
+        let taints = vec![Taint::opening()];
         s.observed = s.observed.clone().with_node(Node { taints, ..node("n") });
     });
     assert_eq!(closed.allowed(&further_node()), 0);
