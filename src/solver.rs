@@ -23,6 +23,7 @@ mod exhaustive;
 mod existing_node;
 mod failure_domains;
 mod greedy_packing;
+mod idle_removal;
 mod initial_fleet;
 mod layout;
 mod limits;
@@ -59,6 +60,7 @@ mod target_fleet;
 mod tests;
 mod tie_break_sampling;
 mod topology;
+mod uncovered_orders;
 mod unschedulable;
 mod work_budget;
 mod zone_balance;
@@ -116,6 +118,7 @@ use attach_limits::VolumeLimits;
 use converge::{ConvergedFleet, Passes};
 use disruption_budget::DisruptionBudgets;
 use pod_variants::SplitDemand;
+use scheduling_runs::CoveredOrders;
 use static_pools::StaticPoolNodes;
 use target_builder::TargetBuilder;
 
@@ -235,8 +238,17 @@ pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
     let (demand, list) = (&apart.demand, &offers.list);
     let shares = failure_domains::FailureDomainLimits::new(&input.desired.failure_domains);
     let existing = &*existing;
-    let passes =
-        Passes { input, demand, offers: list, existing, pace: &pace, shares, with_events: true };
+    let passes = Passes {
+        input,
+        demand,
+        offers: list,
+        existing,
+        pace: &pace,
+        shares,
+        with_events: true,
+        orders: CoveredOrders::All,
+        refused_arrive: false,
+    };
     let model = passes.model(&apart.demand.groups, existing);
     let problem = passes.problem(&apart.demand.groups, existing, &model);
     let layout = initial_fleet::without_retiring_nodes(&problem);
@@ -312,9 +324,16 @@ pub fn solve(input: &Input) -> Solution {
         pace: &pace,
         shares,
         with_events: true,
+        orders: CoveredOrders::All,
+        refused_arrive: false,
     };
-    let ConvergedFleet { outcome, model, with_events: eventful, failure_domains: kept_apart } =
-        passes.converge();
+    let ConvergedFleet {
+        outcome,
+        model,
+        with_events: eventful,
+        orders,
+        failure_domains: kept_apart,
+    } = passes.converge();
     let passes = Passes { with_events: eventful, ..passes };
     let assembly = TargetBuilder {
         input,
@@ -340,6 +359,7 @@ pub fn solve(input: &Input) -> Solution {
     });
     let budgets = contention::eviction_budgets(input.desired, groups);
     let mut contests = contention::contention_by_group(&simulation, &outcome.fleet, budgets);
+    let competing = contention::competition_messages(groups, &contests);
     let contested = |unplaced: UnschedulablePods| UnschedulablePods {
         contention: contests.remove(&unplaced.group).unwrap_or_default(),
         ..unplaced
@@ -350,7 +370,16 @@ pub fn solve(input: &Input) -> Solution {
     let refusals =
         refusals.chain(contention::incomplete_contention_message(&problem, &outcome.fleet));
     let refusals = refusals.chain((!eventful).then(|| EVENTS_NOT_COVERED.to_owned()));
-    let failed_samples = (input.purpose == Purpose::Plan)
+    let reported = (orders != CoveredOrders::All || outcome.is_partly_covered)
+        .then(|| uncovered_orders::report(&simulation, &outcome.fleet, &outcome.added_runs));
+    let (covered, uncovered) = match reported {
+        Some(report) => (report.passed, report.message),
+        None => (simulated_runs(groups, &offers.list, &existing, &outcome, eventful), None),
+    };
+    let refusals = refusals.chain(uncovered).chain(competing);
+    let refusals =
+        refusals.chain(contention::preempted_daemons_message(&simulation, &outcome.fleet));
+    let failed_samples = (input.purpose == Purpose::Plan && orders == CoveredOrders::All)
         .then(|| tie_break_sampling::failed_samples_message(&simulation, &outcome.fleet));
     let refusals = refusals.chain(failed_samples.flatten());
     let refusals = refusals.chain(outcome.is_cut_short.then(|| CUT_SHORT.to_owned())).collect();
@@ -363,7 +392,7 @@ pub fn solve(input: &Input) -> Solution {
         placements: apart.merge_placements(places.placements),
         unschedulable: apart.merge_unschedulable(unplaced),
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
-        simulated_runs: simulated_runs(groups, &offers.list, &existing, &outcome, eventful),
+        simulated_runs: covered,
         without_nominations: input
             .settings
             .steer
@@ -401,9 +430,15 @@ fn simulated_runs(
         let stays = |(node, retained): (&ExistingNode, &bool)| *retained && !node.is_planned;
         let stands = existing.iter().zip(&layout.retained).any(stays);
         let early = staggered_readiness::is_staggered(stands, &outcome.fleet.offers, offers);
-        scheduling_runs::Events { has_drains: drained, has_staggered_readiness: early }
+        scheduling_runs::Events {
+            has_drains: drained,
+            has_staggered_readiness: early,
+            ..scheduling_runs::Events::NONE
+        }
     };
     let events = if eventful { events() } else { scheduling_runs::Events::NONE };
+    let has_patient_pods = scheduling_runs::has_patient_pods(groups);
+    let events = scheduling_runs::Events { has_patient_pods, ..events };
     let mut orders = scheduling_runs::required_run_names(groups, nodes, events);
     // Two fleets may have added the same sample.
     for name in scheduling_runs::names(&outcome.added_runs, groups, nodes) {

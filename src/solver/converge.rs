@@ -20,6 +20,7 @@ use super::packing_model::{PackingModel, PackingSupply};
 use super::pricing_input::LimitedNode;
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
 use super::repair::shortage_without_nominations;
+use super::scheduling_runs::CoveredOrders;
 use super::simulation::{Simulation, SimulationOutcome};
 use super::strategy::{SolvedFleet, Stage, improve};
 use super::target_fleet::NodeRef;
@@ -51,6 +52,10 @@ pub(super) struct Passes<'a> {
     pub shares: failure_domains::FailureDomainLimits<'a>,
     /// True if simulated runs include staggered node readiness and drains.
     pub with_events: bool,
+    /// Orders of arrival that place all pods.
+    pub orders: CoveredOrders,
+    /// True if unschedulable pods arrive as well and must not take the room of others.
+    pub refused_arrive: bool,
 }
 
 /// Result of all passes, with the packing model that it refers to.
@@ -59,6 +64,8 @@ pub(super) struct ConvergedFleet {
     pub model: PackingModel,
     /// True if simulated runs included staggered node readiness and drains.
     pub with_events: bool,
+    /// Orders of arrival that the fleet was searched for.
+    pub orders: CoveredOrders,
     /// Effect of failure-domain limits, if any are declared.
     pub failure_domains: Option<FailureDomainReport>,
 }
@@ -90,8 +97,56 @@ impl Passes<'_> {
 
     fn converge_within_shares(&self) -> ConvergedFleet {
         let model = self.model(&self.demand.groups, self.existing);
-        let (outcome, eventful) = self.run_with_best_events(&model);
-        ConvergedFleet { outcome, model, with_events: eventful, failure_domains: None }
+        let (outcome, with_events) = self.run_with_best_events(&model);
+        let mut answer = ConvergedFleet {
+            outcome,
+            model,
+            with_events,
+            orders: self.orders,
+            failure_domains: None,
+        };
+        for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
+            self.place_left_over(&mut answer, orders);
+        }
+        self.make_room_for_refused(&mut answer);
+        answer
+    }
+
+    /// Replaces a fleet that leaves pods over by one that places more of them in fewer orders of
+    /// arrival. Otherwise the next plan would add their nodes.
+    fn place_left_over(&self, answer: &mut ConvergedFleet, orders: CoveredOrders) {
+        let problem = self.problem(&self.demand.groups, self.existing, &answer.model);
+        if !problem.has_searchable_left_over(&answer.outcome.fleet) {
+            return;
+        }
+        let fewer = Passes { with_events: false, orders, ..*self };
+        let other = fewer.run_passes(&answer.model);
+        let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
+        if left(&other) < left(&answer.outcome) {
+            answer.outcome = other;
+            (answer.with_events, answer.orders) = (false, orders);
+        }
+    }
+
+    /// Replaces a fleet in which unschedulable pods could take the room of planned pods by one with
+    /// room for both, if there is one.
+    fn make_room_for_refused(&self, answer: &mut ConvergedFleet) {
+        let (orders, with_events) = (answer.orders, answer.with_events);
+        let passes = Passes { orders, with_events, refused_arrive: true, ..*self };
+        let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
+        let fleet = &answer.outcome.fleet;
+        if !problem.has_searchable_left_over(fleet)
+            || !Simulation::new(&problem).is_displacing(fleet)
+        {
+            return;
+        }
+        let other = passes.run_passes(&answer.model);
+        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let holds = left(&other.fleet) <= left(fleet)
+            && !Simulation::new(&problem).is_displacing(&other.fleet);
+        if holds {
+            answer.outcome = other;
+        }
     }
 
     /// Returns the fleet, and true if its runs included events (staggered readiness, drains). If no
@@ -283,6 +338,8 @@ impl Passes<'_> {
             settings: self.input.settings,
             purpose: self.input.purpose,
             with_events: self.with_events,
+            orders: self.orders,
+            refused_arrive: self.refused_arrive,
             pace: self.pace_for(existing),
             shares: self.shares,
         })
@@ -407,6 +464,7 @@ impl Passes<'_> {
 fn node_name(place: &NodeRef) -> NodeName {
     match place {
         NodeRef::Existing(name) => name.clone(),
-        NodeRef::Launch(index) => format!("launch/{index}").as_str().into(),
+        // Further new nodes are named `launch/…`, and names must differ.
+        NodeRef::Launch(index) => format!("planned/{index}").as_str().into(),
     }
 }

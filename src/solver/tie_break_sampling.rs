@@ -115,7 +115,10 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
         return Vec::new();
     }
     let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();
-    tie_break_samples(planned_pods(problem.groups), retained + fleet.offers.len(), least)
+    let mut samples =
+        tie_break_samples(planned_pods(problem.groups), retained + fleet.offers.len(), least);
+    samples.retain(|sample| problem.orders.covers(sample));
+    samples
 }
 
 /// Returns the first failed sample that is not in `skipped`.
