@@ -11,6 +11,7 @@ use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::{ExistingNode, NodeDisposition};
 use super::failure_domains::PlacementMap;
 use super::greedy_packing::{OpenedNode, Packing};
+use super::idle_removal::IdleRemoval;
 use super::initial_fleet::initial_fleet;
 use super::layout::{Layout, PodsByClass};
 use super::limits::RemainingLimits;
@@ -22,7 +23,7 @@ use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
 use super::repair::shortage_without_nominations;
 use super::scheduling_runs::CoveredOrders;
 use super::simulation::{Simulation, SimulationOutcome};
-use super::strategy::{SolvedFleet, Stage, improve};
+use super::strategy::{SolvedFleet, Stage, Strategy, improve};
 use super::target_fleet::NodeRef;
 use super::tie_break_sampling::passes_same_samples;
 use super::topology::{TopologyAssignment, TopologyInput};
@@ -108,8 +109,38 @@ impl Passes<'_> {
         for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
             self.place_left_over(&mut answer, orders);
         }
+        self.place_after_others(&mut answer);
         self.make_room_for_refused(&mut answer);
         answer
+    }
+
+    /// Adds nodes for pods that are left over once all other pods run, as the next plan would.
+    fn place_after_others(&self, answer: &mut ConvergedFleet) {
+        let passes = Passes { orders: answer.orders, with_events: answer.with_events, ..*self };
+        let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
+        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let outcome = &mut answer.outcome;
+        let mut is_changed = false;
+        for _ in 0..PASSES_MAX {
+            if !problem.has_searchable_left_over(&outcome.fleet) {
+                break;
+            }
+            let groups = self.groups_after(&outcome.fleet);
+            let existing = self.fleet_after(&outcome.fleet);
+            let next = self.model(&groups, &existing);
+            let later = passes.pass(&groups, &existing, &next);
+            if left(&later.fleet) >= left(&outcome.fleet) {
+                break;
+            }
+            outcome.fleet = passes.translate(&answer.model, &outcome.fleet, &later.fleet);
+            is_changed = true;
+        }
+        if is_changed {
+            outcome.is_partly_covered = true;
+            outcome.drop_removed_nodes(self.existing);
+            let current = SolvedFleet::new(outcome.fleet.clone());
+            outcome.fleet = IdleRemoval.improve(&mut Simulation::new(&problem), current).fleet;
+        }
     }
 
     /// Replaces a fleet that leaves pods over by one that places more of them in fewer orders of
@@ -119,12 +150,11 @@ impl Passes<'_> {
         if !problem.has_searchable_left_over(&answer.outcome.fleet) {
             return;
         }
-        let fewer = Passes { with_events: false, orders, ..*self };
+        let fewer = Passes { with_events: answer.with_events, orders, ..*self };
         let other = fewer.run_passes(&answer.model);
         let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
         if left(&other) < left(&answer.outcome) {
-            answer.outcome = other;
-            (answer.with_events, answer.orders) = (false, orders);
+            (answer.outcome, answer.orders) = (other, orders);
         }
     }
 
@@ -466,5 +496,17 @@ fn node_name(place: &NodeRef) -> NodeName {
         NodeRef::Existing(name) => name.clone(),
         // Further new nodes are named `launch/…`, and names must differ.
         NodeRef::Launch(index) => format!("planned/{index}").as_str().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planned_nodes_and_further_new_nodes_have_different_names() {
+        let planned = node_name(&NodeRef::Launch(0));
+        assert!(!planned.starts_with("launch/"), "{planned}");
+        assert_eq!(node_name(&NodeRef::Existing("n1".into())).as_str(), "n1");
     }
 }

@@ -281,18 +281,25 @@ impl Simulation<'_> {
         let mut result =
             RunResult { bound: Vec::with_capacity(queue.len()), left_over: BTreeMap::new() };
         let mut waiting = Vec::new();
-        for pods in queue.chunks(CANCEL_CHECK_PODS) {
-            if !is_wanted() {
-                return result;
-            }
-            for group in pods.iter().copied() {
+        let priority = |group: &usize| self.problem.groups[*group].shape.priority;
+        for alike in queue.chunk_by(|a, b| priority(a) == priority(b)) {
+            // Nominations reserve room against other pods of the same priority.
+            let mut others = Vec::new();
+            for (index, group) in alike.iter().copied().enumerate() {
+                if index % CANCEL_CHECK_PODS == 0 && !is_wanted() {
+                    return result;
+                }
                 let class = state.classes[group];
                 match nominations.get_mut(&group).and_then(next_nomination) {
                     Some(node) if scheduler.fits(class, node).is_err() => {
                         waiting.push((group, node));
                     }
+                    None if pods.nominations.is_some() => others.push(group),
                     nominated => result.record(group, scheduler.try_schedule(class, nominated)),
                 }
+            }
+            for group in others {
+                result.record(group, scheduler.try_schedule(state.classes[group], None));
             }
         }
         retry_nominated(state, &mut scheduler, waiting, &mut result);

@@ -68,7 +68,7 @@ fn message(simulation: &Simulation, left: &[BTreeMap<usize, u32>], runs: usize) 
     let most: u32 = left.iter().map(|left| left.values().sum()).max().unwrap_or(0);
     format!(
         "in {} of {runs} simulated orders, up to {most} pods of {}{more} are pending until the \
-         next plan: no fleet was found that places them in every order",
+         next plan",
         left.len(),
         named.join(", "),
     )
