@@ -248,6 +248,7 @@ pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
         with_events: true,
         orders: CoveredOrders::All,
         refused_arrive: false,
+        ignores_nominations: false,
     };
     let model = passes.model(&apart.demand.groups, existing);
     let problem = passes.problem(&apart.demand.groups, existing, &model);
@@ -326,6 +327,7 @@ pub fn solve(input: &Input) -> Solution {
         with_events: true,
         orders: CoveredOrders::All,
         refused_arrive: false,
+        ignores_nominations: false,
     };
     let ConvergedFleet {
         outcome,

@@ -57,6 +57,8 @@ pub(super) struct Passes<'a> {
     pub orders: CoveredOrders,
     /// True if unschedulable pods arrive as well and must not take the room of others.
     pub refused_arrive: bool,
+    /// True if the fleet is searched as if no pod were nominated.
+    pub ignores_nominations: bool,
 }
 
 /// Result of all passes, with the packing model that it refers to.
@@ -150,8 +152,14 @@ impl Passes<'_> {
         if !problem.has_searchable_left_over(&answer.outcome.fleet) {
             return;
         }
-        let fewer = Passes { with_events: answer.with_events, orders, ..*self };
-        let other = fewer.run_passes(&answer.model);
+        let with_events = answer.with_events;
+        let fewer = Passes { with_events, orders, ignores_nominations: true, ..*self };
+        let mut other = fewer.run_passes(&answer.model);
+        if self.input.settings.steer {
+            // With nominations, the same pods need fewer nodes.
+            let steered = Passes { with_events, ..*self };
+            other = steered.further_passes(&answer.model, other);
+        }
         let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
         if left(&other) < left(&answer.outcome) {
             (answer.outcome, answer.orders) = (other, orders);
@@ -202,7 +210,12 @@ impl Passes<'_> {
     /// Returns the fleet that no further pass improves, in terms of `model`, which covers the
     /// groups and the existing nodes.
     pub(super) fn run_passes(&self, model: &PackingModel) -> SolvedFleet {
-        let mut outcome = self.pass(&self.demand.groups, self.existing, model);
+        let outcome = self.pass(&self.demand.groups, self.existing, model);
+        self.further_passes(model, outcome)
+    }
+
+    /// Returns the fleet that no further pass improves, from the result of a pass.
+    fn further_passes(&self, model: &PackingModel, mut outcome: SolvedFleet) -> SolvedFleet {
         for _ in 0..PASSES_MAX {
             if outcome.fleet.offers.is_empty() || self.is_large(&outcome.fleet) {
                 break;
@@ -357,7 +370,7 @@ impl Passes<'_> {
         let reservations = self.input.observed.reservations.iter();
         let supply = reservations.map(|(id, reservation)| (id, reservation.available));
         let limits = RemainingLimits::new(&pools, supply, &counted, &columns);
-        Problem::new(ProblemInput {
+        let problem = Problem::new(ProblemInput {
             model,
             groups,
             daemons: &self.demand.daemons,
@@ -372,7 +385,8 @@ impl Passes<'_> {
             refused_arrive: self.refused_arrive,
             pace: self.pace_for(existing),
             shares: self.shares,
-        })
+        });
+        if self.ignores_nominations { problem.without_nominations() } else { problem }
     }
 
     /// Returns the budgets that remain once all nodes other than `existing` are removed.
@@ -506,7 +520,7 @@ mod tests {
     #[test]
     fn planned_nodes_and_further_new_nodes_have_different_names() {
         let planned = node_name(&NodeRef::Launch(0));
-        assert!(!planned.starts_with("launch/"), "{planned}");
+        assert!(!planned.as_str().starts_with("launch/"), "{planned:?}");
         assert_eq!(node_name(&NodeRef::Existing("n1".into())).as_str(), "n1");
     }
 }
