@@ -24,6 +24,12 @@ fn daemon_set(cpu: u32) -> String {
     )
 }
 
+fn only_large_nodes(scenario: &mut Scenario) {
+    for pool in scenario.desired.pools.values_mut() {
+        pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
+    }
+}
+
 fn unschedulable(solution: &Solution) -> u32 {
     solution.target.unschedulable.iter().map(|unplaced| unplaced.pods).sum()
 }
@@ -55,9 +61,9 @@ fn workloads_that_compete_for_a_limit_are_both_named() {
     let manifests =
         [deployment("a", 1, &containers(1_500)), deployment("b", 1, &containers(1_400))];
     let mut scenario = scenario(&manifests);
+    only_large_nodes(&mut scenario);
     for pool in scenario.desired.pools.values_mut() {
         pool.limits.nodes = Some(1);
-        pool.requirements[0] = requirement("node.kubernetes.io/instance-type", &["m5.large"]);
     }
     let solution = scenario.solve();
     assert_eq!((solution.target.launches.len(), unschedulable(&solution)), (1, 1));
@@ -72,7 +78,9 @@ fn preempted_daemon_set_is_named() {
         let low = format!("priority: {priority}, {}", containers(600));
         let high = format!("priority: 1000, {}", containers(1_300));
         let manifests = [daemon_set(300), deployment("a", 2, &low), deployment("z", 1, &high)];
-        let solution = scenario(&manifests).solve();
+        let mut scenario = scenario(&manifests);
+        only_large_nodes(&mut scenario);
+        let solution = scenario.solve();
         let found = messages(&solution, "may preempt");
         assert_eq!(found.len(), expected, "{priority}: {:?}", solution.refusals);
         assert!(found.iter().all(|message| message.contains("DaemonSet/logs")));
