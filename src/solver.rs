@@ -24,6 +24,7 @@ mod exhaustive;
 mod existing_node;
 mod failure_domains;
 mod greedy_packing;
+mod idle_removal;
 mod initial_fleet;
 mod layout;
 mod limits;
@@ -60,6 +61,7 @@ mod target_fleet;
 mod tests;
 mod tie_break_sampling;
 mod topology;
+mod uncovered_orders;
 mod unschedulable;
 mod work_budget;
 mod zone_balance;
@@ -117,6 +119,7 @@ use attach_limits::VolumeLimits;
 use converge::{ConvergedFleet, Passes};
 use disruption_budget::DisruptionBudgets;
 use pod_variants::SplitDemand;
+use scheduling_runs::CoveredOrders;
 use static_pools::StaticPoolNodes;
 use target_builder::TargetBuilder;
 
@@ -247,10 +250,8 @@ pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
     let Prepared { demand_by_shape: apart, offers, existing, static_nodes: _, pace } =
         Prepared::new(input);
     let (demand, list) = (&apart.demand, &offers.list);
-    let shares = failure_domains::FailureDomainLimits::new(&input.desired.failure_domains);
     let existing = &*existing;
-    let passes =
-        Passes { input, demand, offers: list, existing, pace: &pace, shares, with_events: true };
+    let passes = Passes::new(input, demand, list, existing, &pace);
     let model = passes.model(&apart.demand.groups, existing);
     let problem = passes.problem(&apart.demand.groups, existing, &model);
     let layout = initial_fleet::without_retiring_nodes(&problem);
@@ -317,18 +318,14 @@ pub fn solve(input: &Input) -> Solution {
         Prepared::new(input);
     let groups = &apart.demand.groups;
     let (demand, list) = (&apart.demand, &offers.list);
-    let shares = failure_domains::FailureDomainLimits::new(&input.desired.failure_domains);
-    let passes = Passes {
-        input,
-        demand,
-        offers: list,
-        existing: &existing,
-        pace: &pace,
-        shares,
-        with_events: true,
-    };
-    let ConvergedFleet { outcome, model, with_events: eventful, failure_domains: kept_apart } =
-        passes.converge();
+    let passes = Passes::new(input, demand, list, &existing, &pace);
+    let ConvergedFleet {
+        outcome,
+        model,
+        with_events: eventful,
+        orders,
+        failure_domains: kept_apart,
+    } = passes.converge();
     let passes = Passes { with_events: eventful, ..passes };
     let assembly = TargetBuilder {
         input,
@@ -354,6 +351,7 @@ pub fn solve(input: &Input) -> Solution {
     });
     let budgets = contention::eviction_budgets(input.desired, groups);
     let mut contests = contention::contention_by_group(&simulation, &outcome.fleet, budgets);
+    let competing = contention::competition_messages(groups, &contests);
     let contested = |unplaced: UnschedulablePods| UnschedulablePods {
         contention: contests.remove(&unplaced.group).unwrap_or_default(),
         ..unplaced
@@ -364,7 +362,11 @@ pub fn solve(input: &Input) -> Solution {
     let refusals =
         refusals.chain(contention::incomplete_contention_message(&problem, &outcome.fleet));
     let refusals = refusals.chain((!eventful).then(|| EVENTS_NOT_COVERED.to_owned()));
-    let failed_samples = (input.purpose == Purpose::Plan)
+    let (covered, uncovered) = covered_orders(&passes, orders, &simulation, &outcome);
+    let refusals = refusals.chain(uncovered).chain(competing);
+    let refusals =
+        refusals.chain(contention::preempted_daemons_message(&simulation, &outcome.fleet));
+    let failed_samples = (input.purpose == Purpose::Plan && orders == CoveredOrders::All)
         .then(|| tie_break_sampling::failed_samples_message(&simulation, &outcome.fleet));
     let refusals = refusals.chain(failed_samples.flatten());
     let refusals = refusals.chain(outcome.is_cut_short.then(|| CUT_SHORT.to_owned())).collect();
@@ -377,7 +379,7 @@ pub fn solve(input: &Input) -> Solution {
         placements: apart.merge_placements(places.placements),
         unschedulable: apart.merge_unschedulable(unplaced),
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
-        simulated_runs: simulated_runs(&passes, &outcome),
+        simulated_runs: covered,
         without_nominations: input
             .settings
             .steer
@@ -396,6 +398,20 @@ const EVENTS_NOT_COVERED: &str = "no fleet places every pod while nodes start or
 const CUT_SHORT: &str =
     "the search for savings ended early in a fleet of this size: a later plan may find more";
 
+/// Returns the names of the runs that the fleet passes, and a message about those that it does not.
+fn covered_orders(
+    passes: &Passes,
+    orders: CoveredOrders,
+    simulation: &simulation::Simulation,
+    outcome: &strategy::SolvedFleet,
+) -> (Vec<String>, Option<String>) {
+    if orders == CoveredOrders::All && !outcome.is_partly_covered {
+        return (simulated_runs(passes, outcome), None);
+    }
+    let report = uncovered_orders::report(simulation, &outcome.fleet, &outcome.added_runs);
+    (report.passed, report.message)
+}
+
 /// Returns the names of the runs that the fleet passed, and of the samples that were added as runs.
 fn simulated_runs(passes: &Passes, outcome: &strategy::SolvedFleet) -> Vec<String> {
     let (groups, offers, existing) = (&passes.demand.groups, passes.offers, passes.existing);
@@ -411,9 +427,15 @@ fn simulated_runs(passes: &Passes, outcome: &strategy::SolvedFleet) -> Vec<Strin
         let stays = |(node, retained): (&ExistingNode, &bool)| *retained && !node.is_planned;
         let stands = existing.iter().zip(&layout.retained).any(stays);
         let early = staggered_readiness::is_staggered(stands, &outcome.fleet.offers, offers);
-        scheduling_runs::Events { has_drains: drained, has_staggered_readiness: early }
+        scheduling_runs::Events {
+            has_drains: drained,
+            has_staggered_readiness: early,
+            ..scheduling_runs::Events::NONE
+        }
     };
     let events = if passes.with_events { events() } else { scheduling_runs::Events::NONE };
+    let has_patient_pods = scheduling_runs::has_patient_pods(groups);
+    let events = scheduling_runs::Events { has_patient_pods, ..events };
     let worst_case = passes.input.settings.effective_worst_case();
     let mut orders = scheduling_runs::required_run_names(groups, nodes, events, worst_case);
     // Two fleets may have added the same sample.

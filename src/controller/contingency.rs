@@ -341,7 +341,7 @@ fn covered(
         if !left.take(launch.pool, most) {
             continue;
         }
-        for (workload, count) in launch.pods.iter() {
+        for (workload, count) in launch.pods {
             if let Some(waits) = pending.get_mut(workload.as_str()) {
                 *waits = waits.saturating_sub(*count);
             }

@@ -19,6 +19,7 @@ use super::persisted_state::later;
 use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
 use super::state::ControllerState;
 use crate::apply::ports::PortError;
+use crate::model::desired::ControllerSettings;
 use crate::model::ids::{NodeName, PoolName, Uid, WorkloadKind};
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, tag};
 use crate::model::requirement::key;
@@ -154,7 +155,7 @@ impl ControllerState {
             if is_due && may_try && !batch.ready.is_empty() {
                 let nominations = self.nominations_for(&world, planned);
                 self.opening.in_progress.extend(batch.ready.iter().map(|node| node.uid.clone()));
-                let nodes = batch.ready.iter().map(|node| Node::clone(node)).collect();
+                let nodes = batch.ready.iter().copied().cloned().collect();
                 effects.push(Effect::OpenNodes { nominations, nodes });
             }
         }
@@ -166,7 +167,7 @@ impl ControllerState {
         world: &Observed,
         planned: Option<PlannedNodes>,
     ) -> Vec<PodNomination> {
-        let steers = self.revisions.settings().is_some_and(|settings| settings.nominates_pods());
+        let steers = self.revisions.settings().is_some_and(ControllerSettings::nominates_pods);
         if steers && self.may_act() {
             nominations(world, planned.unwrap_or_default())
         } else {

@@ -5,7 +5,7 @@
 //! moves nothing and decides nothing.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::problem::{Problem, VerifiedFleet};
 use super::rescue::RescueContext;
@@ -83,6 +83,56 @@ pub(super) fn incomplete_contention_message(
     fleet.unplaced.iter().any(many).then(|| {
         format!("evictions are counted for {PODS_MAX} pods of a workload; there may be more")
     })
+}
+
+/// Returns a message for each pair of workloads of which kube-scheduler places the pods that arrive
+/// first: one is planned, the other is unschedulable.
+pub(super) fn competition_messages(
+    groups: &[PodGroup],
+    contests: &BTreeMap<usize, Contention>,
+) -> Vec<String> {
+    let mut rivals: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (group, contention) in contests {
+        for name in contention.displaces.keys() {
+            let refused = workload_key(&groups[*group].workload);
+            rivals.entry(name.clone()).or_default().insert(refused);
+        }
+    }
+    let message = |(planned, refused): (String, BTreeSet<String>)| {
+        let refused: Vec<String> = refused.into_iter().collect();
+        format!(
+            "pods of {planned} are planned and pods of {} are unschedulable, but they compete for \
+             the same nodes: kube-scheduler places those that arrive first",
+            refused.join(", ")
+        )
+    };
+    rivals.into_iter().map(message).collect()
+}
+
+/// Returns a message about DaemonSet pods that kube-scheduler preempts where pods of higher
+/// priority arrive last.
+pub(super) fn preempted_daemons_message(
+    simulation: &Simulation,
+    fleet: &VerifiedFleet,
+) -> Option<String> {
+    let problem = simulation.problem;
+    let lowest = problem.daemons.iter().map(|daemon| daemon.shape.priority).min()?;
+    let could_preempt = |group: &PodGroup| group.shape.preempts && group.shape.priority > lowest;
+    if !problem.groups.iter().any(could_preempt) || is_too_large_for_contention(problem, fleet) {
+        return None;
+    }
+    let preempted = simulation.preempted_daemons(fleet);
+    let (by, daemons): (BTreeSet<_>, BTreeSet<_>) = preempted.into_iter().unzip();
+    if daemons.is_empty() {
+        return None;
+    }
+    let list = |names: BTreeSet<String>| names.into_iter().collect::<Vec<_>>().join(", ");
+    Some(format!(
+        "kube-scheduler may preempt pods of {} for pods of {} if those arrive last: give the \
+         DaemonSet a higher priority",
+        list(daemons),
+        list(by)
+    ))
 }
 
 /// Records the pods that become pending in a run where unschedulable pods arrive first.

@@ -11,6 +11,7 @@ use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::{ExistingNode, NodeDisposition};
 use super::failure_domains::PlacementMap;
 use super::greedy_packing::{OpenedNode, Packing};
+use super::idle_removal::IdleRemoval;
 use super::initial_fleet::initial_fleet;
 use super::layout::{Layout, PodsByClass};
 use super::limits::RemainingLimits;
@@ -20,8 +21,9 @@ use super::packing_model::{PackingModel, PackingSupply};
 use super::pricing_input::LimitedNode;
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
+use super::scheduling_runs::CoveredOrders;
 use super::simulation::{Simulation, SimulationOutcome};
-use super::strategy::{SolvedFleet, Stage, improve};
+use super::strategy::{SolvedFleet, Stage, Strategy, improve};
 use super::target_fleet::NodeRef;
 use super::tie_break_sampling::{passes_same_samples, require_failed_samples};
 use super::topology::{TopologyAssignment, TopologyInput};
@@ -52,6 +54,12 @@ pub(super) struct Passes<'a> {
     pub shares: failure_domains::FailureDomainLimits<'a>,
     /// True if simulated runs include staggered node readiness and drains.
     pub with_events: bool,
+    /// Orders of arrival that place all pods.
+    pub orders: CoveredOrders,
+    /// True if unschedulable pods arrive as well and must not take the room of others.
+    pub refused_arrive: bool,
+    /// True if the fleet is searched as if no pod were nominated.
+    pub ignores_nominations: bool,
 }
 
 /// Result of all passes, with the packing model that it refers to.
@@ -60,8 +68,34 @@ pub(super) struct ConvergedFleet {
     pub model: PackingModel,
     /// True if simulated runs included staggered node readiness and drains.
     pub with_events: bool,
+    /// Orders of arrival that the fleet was searched for.
+    pub orders: CoveredOrders,
     /// Effect of failure-domain limits, if any are declared.
     pub failure_domains: Option<FailureDomainReport>,
+}
+
+impl<'a> Passes<'a> {
+    /// Returns the passes over the whole problem, with every simulated order.
+    pub(super) fn new(
+        input: &'a Input<'a>,
+        demand: &'a Demand,
+        offers: &'a [Offer],
+        existing: &'a [ExistingNode],
+        pace: &'a DisruptionBudgets,
+    ) -> Self {
+        Self {
+            input,
+            demand,
+            offers,
+            existing,
+            pace,
+            shares: failure_domains::FailureDomainLimits::new(&input.desired.failure_domains),
+            with_events: true,
+            orders: CoveredOrders::All,
+            refused_arrive: false,
+            ignores_nominations: false,
+        }
+    }
 }
 
 impl Passes<'_> {
@@ -91,8 +125,91 @@ impl Passes<'_> {
 
     fn converge_within_shares(&self) -> ConvergedFleet {
         let model = self.model(&self.demand.groups, self.existing);
-        let (outcome, eventful) = self.run_with_best_events(&model);
-        ConvergedFleet { outcome, model, with_events: eventful, failure_domains: None }
+        let (outcome, with_events) = self.run_with_best_events(&model);
+        let mut answer = ConvergedFleet {
+            outcome,
+            model,
+            with_events,
+            orders: self.orders,
+            failure_domains: None,
+        };
+        for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
+            self.place_left_over(&mut answer, orders);
+        }
+        self.place_after_others(&mut answer);
+        self.make_room_for_refused(&mut answer);
+        answer
+    }
+
+    /// Adds nodes for pods that are left over once all other pods run, as the next plan would.
+    fn place_after_others(&self, answer: &mut ConvergedFleet) {
+        let passes = Passes { orders: answer.orders, with_events: answer.with_events, ..*self };
+        let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
+        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let outcome = &mut answer.outcome;
+        let mut is_changed = false;
+        for _ in 0..PASSES_MAX {
+            if !problem.has_searchable_left_over(&outcome.fleet) {
+                break;
+            }
+            let groups = self.groups_after(&outcome.fleet);
+            let existing = self.fleet_after(&outcome.fleet);
+            let next = self.model(&groups, &existing);
+            let later = passes.pass(&groups, &existing, &next);
+            if left(&later.fleet) >= left(&outcome.fleet) {
+                break;
+            }
+            outcome.fleet = passes.translate(&answer.model, &outcome.fleet, &later.fleet);
+            is_changed = true;
+        }
+        if is_changed {
+            outcome.is_partly_covered = true;
+            outcome.drop_removed_nodes(self.existing);
+            let current = SolvedFleet::new(outcome.fleet.clone());
+            outcome.fleet = IdleRemoval.improve(&mut Simulation::new(&problem), current).fleet;
+        }
+    }
+
+    /// Replaces a fleet that leaves pods over by one that places more of them in fewer orders of
+    /// arrival. Otherwise the next plan would add their nodes.
+    fn place_left_over(&self, answer: &mut ConvergedFleet, orders: CoveredOrders) {
+        let problem = self.problem(&self.demand.groups, self.existing, &answer.model);
+        if !problem.has_searchable_left_over(&answer.outcome.fleet) {
+            return;
+        }
+        let with_events = answer.with_events;
+        let fewer = Passes { with_events, orders, ignores_nominations: true, ..*self };
+        let mut other = fewer.run_passes(&answer.model);
+        if self.input.settings.steer {
+            // With nominations, the same pods need fewer nodes.
+            let steered = Passes { with_events, ..*self };
+            other = steered.further_passes(&answer.model, other);
+        }
+        let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
+        if left(&other) < left(&answer.outcome) {
+            (answer.outcome, answer.orders) = (other, orders);
+        }
+    }
+
+    /// Replaces a fleet in which unschedulable pods could take the room of planned pods by one with
+    /// room for both, if there is one.
+    fn make_room_for_refused(&self, answer: &mut ConvergedFleet) {
+        let (orders, with_events) = (answer.orders, answer.with_events);
+        let passes = Passes { orders, with_events, refused_arrive: true, ..*self };
+        let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
+        let fleet = &answer.outcome.fleet;
+        if !problem.has_searchable_left_over(fleet)
+            || !Simulation::new(&problem).is_displacing(fleet)
+        {
+            return;
+        }
+        let other = passes.run_passes(&answer.model);
+        let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
+        let holds = left(&other.fleet) <= left(fleet)
+            && !Simulation::new(&problem).is_displacing(&other.fleet);
+        if holds {
+            answer.outcome = other;
+        }
     }
 
     /// Returns the fleet, and true if its runs included events (staggered readiness, drains). If no
@@ -118,7 +235,12 @@ impl Passes<'_> {
     /// Returns the fleet that no further pass improves, in terms of `model`, which covers the
     /// groups and the existing nodes.
     pub(super) fn run_passes(&self, model: &PackingModel) -> SolvedFleet {
-        let mut outcome = self.pass(&self.demand.groups, self.existing, model);
+        let outcome = self.pass(&self.demand.groups, self.existing, model);
+        self.further_passes(model, outcome)
+    }
+
+    /// Returns the fleet that no further pass improves, from the result of a pass.
+    fn further_passes(&self, model: &PackingModel, mut outcome: SolvedFleet) -> SolvedFleet {
         for _ in 0..PASSES_MAX {
             if outcome.fleet.offers.is_empty() || self.is_large(&outcome.fleet) {
                 break;
@@ -273,7 +395,7 @@ impl Passes<'_> {
         let reservations = self.input.observed.reservations.iter();
         let supply = reservations.map(|(id, reservation)| (id, reservation.available));
         let limits = RemainingLimits::new(&pools, supply, &counted, &columns);
-        Problem::new(ProblemInput {
+        let problem = Problem::new(ProblemInput {
             model,
             groups,
             daemons: &self.demand.daemons,
@@ -284,9 +406,12 @@ impl Passes<'_> {
             settings: self.input.settings,
             purpose: self.input.purpose,
             with_events: self.with_events,
+            orders: self.orders,
+            refused_arrive: self.refused_arrive,
             pace: self.pace_for(existing),
             shares: self.shares,
-        })
+        });
+        if self.ignores_nominations { problem.without_nominations() } else { problem }
     }
 
     /// Returns the budgets that remain once all nodes other than `existing` are removed.

@@ -17,7 +17,7 @@ use super::greedy_packing::{OpenedNode, Packing};
 use super::layout::{Layout, PodsByClass};
 use super::offer::admits;
 use super::problem::{Problem, VerifiedFleet};
-use super::repair::pin_offers;
+use super::repair::{is_simulated, pin_offers};
 use super::rescue::{offer_location, rule_topology_keys, without_idle};
 use super::scheduling_runs::planned_pods;
 use super::simulation::Simulation;
@@ -139,6 +139,14 @@ fn readmit_pods(
 }
 
 impl Problem<'_> {
+    /// Returns true if some node could hold an unschedulable pod, and the fleet is small enough for
+    /// another search.
+    pub(super) fn has_searchable_left_over(&self, settled: &VerifiedFleet) -> bool {
+        is_simulated(self.groups)
+            && !self.leftover_groups(settled).is_empty()
+            && !self.is_too_large(settled)
+    }
+
     /// Returns the groups with unschedulable pods that some node could hold.
     fn leftover_groups(&self, settled: &VerifiedFleet) -> Vec<usize> {
         let left = settled.unplaced.iter().filter(|(_, pods)| **pods > 0);

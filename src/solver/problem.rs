@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::limits::RemainingLimits;
 use super::offer::Offer;
 use super::packing_model::PackingModel;
-use super::scheduling_runs::DrainingPods;
+use super::scheduling_runs::{CoveredOrders, DrainingPods};
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
@@ -37,6 +37,10 @@ pub(super) struct ProblemInput<'a> {
     pub purpose: Purpose,
     /// True if runs include staggered node readiness and drains.
     pub with_events: bool,
+    /// Orders of arrival that place all pods.
+    pub orders: CoveredOrders,
+    /// True if unschedulable pods arrive as well and must not take the room of others.
+    pub refused_arrive: bool,
     /// Disruption budgets of the pools.
     pub pace: DisruptionBudgets,
     /// Failure-domain limits.

@@ -46,6 +46,8 @@ enum ArrivalOrder {
     Interleaved,
     /// Random order from this seed.
     Shuffled(u64),
+    /// By namespace and name, and last the pods of a higher priority that never preempt.
+    PatientLast,
     /// Pending pods first, then the pods of each drained node, one node after the other.
     Drained,
     /// By namespace and name, first on existing nodes, then on new nodes as they become ready.
@@ -61,6 +63,7 @@ impl ArrivalOrder {
             Self::Declared
             | Self::Interleaved
             | Self::Shuffled(_)
+            | Self::PatientLast
             | Self::Drained
             | Self::AsNodesBecomeReady => true,
         }
@@ -226,6 +229,56 @@ const STAGGERED_RUNS: [SchedulingRun; 1] = [SchedulingRun {
     sample: 0,
 }];
 
+/// Additional runs for pods of a higher priority that never preempt. Pods that are created earlier
+/// are bound before them, whatever their priority.
+const PATIENT_RUNS: [SchedulingRun; 2] = [
+    SchedulingRun {
+        order: ArrivalOrder::PatientLast,
+        version: SchedulerVersion::V136RandomTies,
+        sample: 0,
+    },
+    SchedulingRun { order: ArrivalOrder::PatientLast, version: SchedulerVersion::V135, sample: 0 },
+];
+
+/// Returns true if some pods have a higher priority than others, and never preempt them.
+pub(super) fn has_patient_pods(groups: &[PodGroup]) -> bool {
+    let planned = || groups.iter().filter(|group| group.counts.planned > 0);
+    let lowest = planned().map(|group| group.shape.priority).min();
+    planned().any(|group| is_patient(group) && Some(group.shape.priority) > lowest)
+}
+
+fn is_patient(group: &PodGroup) -> bool {
+    !group.shape.preempts && group.shape.priority > 0
+}
+
+/// Orders of arrival that a fleet has to place all pods in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CoveredOrders {
+    /// All of them.
+    All,
+    /// Those of a delivery tool and of controllers.
+    Likely,
+    /// Only as declared, with one version of the scheduler.
+    Declared,
+}
+
+impl CoveredOrders {
+    /// Returns true if a fleet has to pass the run.
+    pub(super) fn covers(self, run: &SchedulingRun) -> bool {
+        let is_declared = run.order == ArrivalOrder::Declared;
+        match self {
+            Self::All => true,
+            Self::Likely => {
+                is_declared
+                    || matches!(run.order, ArrivalOrder::Interleaved | ArrivalOrder::PatientLast)
+            }
+            Self::Declared => {
+                is_declared && run.version == SchedulerVersion::V136RandomTies && run.sample == 0
+            }
+        }
+    }
+}
+
 /// Additional runs for drains.
 const DRAIN_RUNS: [SchedulingRun; 2] = [
     SchedulingRun {
@@ -250,11 +303,14 @@ pub(super) struct Events {
     pub has_drains: bool,
     /// Some nodes become ready later than others.
     pub has_staggered_readiness: bool,
+    /// Some pods have a higher priority and never preempt.
+    pub has_patient_pods: bool,
 }
 
 impl Events {
-    /// All nodes are ready, and none is drained.
-    pub(super) const NONE: Self = Self { has_drains: false, has_staggered_readiness: false };
+    /// All nodes are ready, none is drained, and the priority decides.
+    pub(super) const NONE: Self =
+        Self { has_drains: false, has_staggered_readiness: false, has_patient_pods: false };
 }
 
 /// Returns the runs for this number of pods and nodes. The largest fleets skip the runs with
@@ -274,8 +330,9 @@ pub(super) fn required_runs(
         WorstCase::Capacity => &RUNS[..],
         WorstCase::Contingency => &LIKELY_RUNS[..],
     };
+    let patient = if events.has_patient_pods && made.is_some() { &PATIENT_RUNS[..] } else { &[] };
     let runs = runs.iter().take(made.unwrap_or(RUNS_MIN));
-    runs.chain(early).chain(drains).copied().collect()
+    runs.chain(patient).chain(early).chain(drains).copied().collect()
 }
 
 /// Returns the tie-breaking samples for this number of pods and nodes: at least `least`, whatever
@@ -336,6 +393,7 @@ impl SchedulingRun {
             ArrivalOrder::LargestFirst(SizeResource::Memory) => 7,
             ArrivalOrder::SmallestFirst(SizeResource::Memory) => 8,
             ArrivalOrder::Interleaved => 9,
+            ArrivalOrder::PatientLast => 10,
         };
         let run = match self.version {
             SchedulerVersion::V136RandomTies => 2 * order,
@@ -356,6 +414,7 @@ impl SchedulingRun {
             ArrivalOrder::Shuffled(seed) => format!("shuffled-{seed}"),
             ArrivalOrder::Drained => "drained".to_owned(),
             ArrivalOrder::AsNodesBecomeReady => "as-nodes-come-up".to_owned(),
+            ArrivalOrder::PatientLast => "never-preempting-last".to_owned(),
         };
         let version = match self.version {
             SchedulerVersion::V135 => "1.35",
@@ -377,6 +436,7 @@ impl SchedulingRun {
             ArrivalOrder::Declared
             | ArrivalOrder::Interleaved
             | ArrivalOrder::Shuffled(_)
+            | ArrivalOrder::PatientLast
             | ArrivalOrder::Drained
             | ArrivalOrder::AsNodesBecomeReady => {}
         }
@@ -388,6 +448,7 @@ impl SchedulingRun {
             ArrivalOrder::Declared
             | ArrivalOrder::LargestFirst(_)
             | ArrivalOrder::SmallestFirst(_)
+            | ArrivalOrder::PatientLast
             | ArrivalOrder::Drained
             | ArrivalOrder::AsNodesBecomeReady => {}
         }
@@ -403,6 +464,9 @@ impl SchedulingRun {
             queue.extend(evicted);
         } else {
             first(&mut queue);
+        }
+        if self.order == ArrivalOrder::PatientLast {
+            queue.sort_by_key(|group| is_patient(&groups[*group]));
         }
         queue
     }
@@ -495,13 +559,14 @@ mod tests {
     fn samples_have_distinct_seeds_and_are_bounded_by_work() {
         let seeds =
             |runs: &[SchedulingRun]| runs.iter().map(|run| run.seed()).collect::<BTreeSet<u64>>();
-        let events = Events { has_drains: true, has_staggered_readiness: true };
+        let events =
+            Events { has_drains: true, has_staggered_readiness: true, has_patient_pods: true };
         let all = [
             required_runs(100, 10, events, WorstCase::Capacity),
             tie_break_samples(100, 10, 0, WorstCase::Capacity),
         ]
         .concat();
-        assert_eq!(all.len(), RUNS.len() + 3 + usize::try_from(SAMPLES_MAX).expect("small"));
+        assert_eq!(all.len(), RUNS.len() + 5 + usize::try_from(SAMPLES_MAX).expect("small"));
         assert_eq!(seeds(&all).len(), all.len());
         let samples_of =
             |pods, nodes, least| tie_break_samples(pods, nodes, least, WorstCase::Capacity);
@@ -519,7 +584,8 @@ mod tests {
         let names = |runs: Vec<SchedulingRun>| -> BTreeSet<String> {
             runs.into_iter().map(SchedulingRun::name).collect()
         };
-        let events = Events { has_drains: true, has_staggered_readiness: true };
+        let events =
+            Events { has_drains: true, has_staggered_readiness: true, has_patient_pods: true };
         let all = required_runs(100, 10, events, WorstCase::Capacity);
         let likely: Vec<SchedulingRun> =
             all.iter().copied().filter(|run| run.order.is_likely()).collect();

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use super::failure_domains::PlacementMap;
 use super::layout::Layout;
 use super::problem::{Problem, VerifiedFleet, sum_by_priority};
-use super::scheduling_runs::{self, SchedulingRun, planned_pods};
+use super::scheduling_runs::{self, CoveredOrders, SchedulingRun, planned_pods};
 use super::simulation_run::{EmptyScheduler, RunResult, SimInput, SimState};
 use super::work_budget::WorkBudget;
 
@@ -40,13 +40,20 @@ impl<'a> Simulation<'a> {
 
     /// Returns the runs that a fleet must pass.
     fn required_runs(&self, state: &SimState) -> Vec<SchedulingRun> {
+        let mut runs = self.all_runs(state, &self.added_runs);
+        runs.retain(|run| self.problem.orders.covers(run));
+        runs
+    }
+
+    /// Returns all runs of a fleet, whatever orders the problem covers.
+    pub(super) fn all_runs(&self, state: &SimState, added: &[SchedulingRun]) -> Vec<SchedulingRun> {
         let mut runs = scheduling_runs::required_runs(
             planned_pods(self.problem.groups),
             state.node_count(),
             self.events_in(state),
             self.problem.settings.effective_worst_case(),
         );
-        runs.extend(&self.added_runs);
+        runs.extend(added);
         runs
     }
 
@@ -86,8 +93,35 @@ impl<'a> Simulation<'a> {
                 }
             }
         }
+        if let Some(missing) = self.displaced(&state, &runs, input, work) {
+            return SimulationOutcome::LeftOver(missing);
+        }
         let first = order.iter().position(|run| *run == 0).expect("every run was played");
         SimulationOutcome::Passed(self.verified(layout, &state, &results[first], unplaced))
+    }
+
+    /// Returns the planned pods that are pending in some run where unschedulable pods arrive as
+    /// well, by class. `None` if there are none, or the problem ignores them.
+    fn displaced(
+        &self,
+        state: &SimState,
+        runs: &[SchedulingRun],
+        input: SimInput,
+        work: &mut WorkBudget,
+    ) -> Option<Vec<u32>> {
+        if !self.problem.refused_arrive || input.excluded.is_empty() {
+            return None;
+        }
+        let nobody = BTreeMap::new();
+        let all = SimInput { excluded: &nobody, ..input };
+        for run in runs {
+            let result = self.run_one(state, *run, all, work);
+            let more = more_than(&result.left_over, input.excluded);
+            if !more.is_empty() {
+                return Some(self.missing_by_class(state, &result, &more));
+            }
+        }
+        None
     }
 
     /// Returns the number of pods above the failure-domain limits after a run, by group.
@@ -143,15 +177,34 @@ impl<'a> Simulation<'a> {
         unplaced: BTreeMap<usize, u32>,
         work: &mut WorkBudget,
     ) -> Option<VerifiedFleet> {
+        self.simulate_orders(layout, unplaced, CoveredOrders::All, work)
+    }
+
+    /// Returns the layout with exactly these pods left out, if every required run of these orders
+    /// places all others.
+    pub(super) fn simulate_orders(
+        &self,
+        layout: &Layout,
+        unplaced: BTreeMap<usize, u32>,
+        orders: CoveredOrders,
+        work: &mut WorkBudget,
+    ) -> Option<VerifiedFleet> {
         let state = self.start(layout, work);
         let nominations = self.nominations(layout, &state);
         let input = SimInput { excluded: &unplaced, nominations: nominations.as_ref() };
-        let runs = self.required_runs(&state);
+        let mut runs = self.required_runs(&state);
+        runs.retain(|run| orders.covers(run));
         let results = self.run_until_left_over(&state, &runs, input, work);
         if results.last().is_none_or(|last| !last.left_over.is_empty()) {
             return None;
         }
         Some(self.verified(layout, &state, &results[0], unplaced))
+    }
+
+    /// Returns true if unschedulable pods that arrive first leave planned pods pending.
+    pub(super) fn is_displacing(&self, fleet: &VerifiedFleet) -> bool {
+        let left = self.left_over_by_run(fleet);
+        left.iter().any(|left| !more_than(left, &fleet.unplaced).is_empty())
     }
 
     /// Returns the unscheduled pods of each run when all pods are in the queue, excluded ones as
@@ -235,6 +288,15 @@ impl<'a> Simulation<'a> {
             <= sum_by_priority(&packed, self.problem.groups);
         if is_no_more { left } else { packed }
     }
+}
+
+/// Returns the pods of `left` that are not in `excluded`, by group.
+fn more_than(left: &BTreeMap<usize, u32>, excluded: &BTreeMap<usize, u32>) -> BTreeMap<usize, u32> {
+    let more = |(group, pods): (&usize, &u32)| {
+        let more = pods.saturating_sub(excluded.get(group).copied().unwrap_or(0));
+        (more > 0).then_some((*group, more))
+    };
+    left.iter().filter_map(more).collect()
 }
 
 /// Outcome of the simulated runs of a layout.

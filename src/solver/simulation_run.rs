@@ -5,16 +5,17 @@ use std::collections::BTreeMap;
 use super::layout::Layout;
 use super::offer::{Offer, admits_daemon};
 use super::parallel::{CancelToken, run_until_failure};
-use super::problem::Placements;
+use super::problem::{Placements, VerifiedFleet};
 use super::scheduling_runs::{
-    Arrivals, DrainingPods, Events, SchedulingRun, simulates_default_spread,
+    Arrivals, DrainingPods, Events, SchedulingRun, has_patient_pods, simulates_default_spread,
 };
 use super::simulation::Simulation;
 use super::staggered_readiness::is_staggered;
 use super::target_fleet::NodeRef;
 use super::work_budget::WorkBudget;
+use crate::model::ids::workload_key;
 use crate::model::requirement::{key, label};
-use crate::scheduler::{ClassIndex, NodeIndex, ScheduleNode, Scheduler};
+use crate::scheduler::{ClassIndex, NodeIndex, Preemption, ScheduleNode, Scheduler};
 
 /// Pods between two checks for cancellation.
 const CANCEL_CHECK_PODS: usize = 64;
@@ -32,6 +33,16 @@ pub(super) struct RunResult {
     pub bound: Vec<(usize, NodeIndex)>,
     /// Unschedulable pods, by group.
     pub left_over: BTreeMap<usize, u32>,
+}
+
+impl RunResult {
+    /// Records the node of a pod, or that no node fits.
+    fn record(&mut self, group: usize, node: Option<NodeIndex>) {
+        match node {
+            Some(node) => self.bound.push((group, node)),
+            None => *self.left_over.entry(group).or_insert(0) += 1,
+        }
+    }
 }
 
 /// Nodes and running pods before pending pods arrive.
@@ -75,9 +86,9 @@ impl SimState {
             let stays = self.staying.get(group);
             let comes = |(place, count): (&NodeRef, &u32)| {
                 let stay = stays.and_then(|on| on.get(place)).copied().unwrap_or(0);
-                (number[place], count.saturating_sub(stay))
+                Some((*number.get(place)?, count.saturating_sub(stay)))
             };
-            (*group, places.iter().map(comes).filter(|(_, count)| *count > 0).collect())
+            (*group, places.iter().filter_map(comes).filter(|(_, count)| *count > 0).collect())
         };
         placements.iter().map(of_group).collect()
     }
@@ -121,6 +132,7 @@ impl SimState {
         Events {
             has_drains: !self.draining.is_empty(),
             has_staggered_readiness: is_staggered(stands, &self.offers, offers),
+            has_patient_pods: false,
         }
     }
 }
@@ -141,6 +153,36 @@ struct ArrivingPods<'a> {
     nominations: Option<&'a Nominations>,
 }
 
+/// Retries pods on their nominated nodes as long as that helps, then on any node.
+///
+/// A rule between pods may exclude a nominated node until another pod is bound. The nomination
+/// stays until then, and no other nominated pod takes the reserved room.
+fn retry_nominated(
+    state: &SimState,
+    scheduler: &mut Scheduler,
+    mut waiting: Vec<(usize, NodeIndex)>,
+    result: &mut RunResult,
+) {
+    loop {
+        let before = waiting.len();
+        waiting.retain(|(group, node)| {
+            let class = state.classes[*group];
+            let waits = scheduler.fits(class, *node).is_err();
+            if !waits {
+                scheduler.bind(class, *node);
+                result.bound.push((*group, *node));
+            }
+            waits
+        });
+        if waiting.len() == before {
+            break;
+        }
+    }
+    for (group, _) in waiting {
+        result.record(group, scheduler.try_schedule(state.classes[group], None));
+    }
+}
+
 /// Takes the next nominated node.
 fn next_nomination(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
     let (node, count) = nodes.last_mut()?;
@@ -155,7 +197,9 @@ fn next_nomination(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
 impl Simulation<'_> {
     /// Returns the events that happen while pods arrive.
     pub(super) fn events_in(&self, state: &SimState) -> Events {
-        if self.problem.with_events { state.events(self.problem.offers) } else { Events::NONE }
+        let events =
+            if self.problem.with_events { state.events(self.problem.offers) } else { Events::NONE };
+        Events { has_patient_pods: has_patient_pods(self.problem.groups), ..events }
     }
 
     /// Returns nominations of pods to their nodes in the packing of a layout, if the plan uses
@@ -234,22 +278,64 @@ impl Simulation<'_> {
         let arrivals = Arrivals { pending: pods.pending, draining: &state.draining };
         let queue = run.queue(self.problem.groups, &arrivals);
         let mut nominations = pods.nominations.cloned().unwrap_or_default();
-        let (mut bound, mut left) = (Vec::with_capacity(queue.len()), BTreeMap::new());
-        for pods in queue.chunks(CANCEL_CHECK_PODS) {
-            if !is_wanted() {
-                return RunResult { bound, left_over: left };
-            }
-            for group in pods.iter().copied() {
-                let nominated = nominations.get_mut(&group).and_then(next_nomination);
-                match scheduler.try_schedule(state.classes[group], nominated) {
-                    Some(node) => bound.push((group, node)),
-                    None => *left.entry(group).or_insert(0) += 1,
+        let mut result =
+            RunResult { bound: Vec::with_capacity(queue.len()), left_over: BTreeMap::new() };
+        let mut waiting = Vec::new();
+        let priority = |group: &usize| self.problem.groups[*group].shape.priority;
+        for alike in queue.chunk_by(|a, b| priority(a) == priority(b)) {
+            // Nominations reserve room against other pods of the same priority.
+            let mut others = Vec::new();
+            for (index, group) in alike.iter().copied().enumerate() {
+                if index % CANCEL_CHECK_PODS == 0 && !is_wanted() {
+                    return result;
+                }
+                let class = state.classes[group];
+                match nominations.get_mut(&group).and_then(next_nomination) {
+                    Some(node) if scheduler.fits(class, node).is_err() => {
+                        waiting.push((group, node));
+                    }
+                    None if pods.nominations.is_some() => others.push(group),
+                    nominated => result.record(group, scheduler.try_schedule(class, nominated)),
                 }
             }
+            for group in others {
+                result.record(group, scheduler.try_schedule(state.classes[group], None));
+            }
         }
-        let mut result = RunResult { bound, left_over: left };
+        retry_nominated(state, &mut scheduler, waiting, &mut result);
         self.retry_affected(state, &mut scheduler, &mut result);
         result
+    }
+
+    /// Returns workloads whose pods preempt DaemonSet pods if pods arrive by ascending priority,
+    /// each with the DaemonSet.
+    pub(super) fn preempted_daemons(&self, fleet: &VerifiedFleet) -> Vec<(String, String)> {
+        let state = self.initial_state(&fleet.layout, &fleet.offers);
+        let groups = self.problem.groups;
+        let pending = self.pending_pods(&state, &fleet.unplaced);
+        let mut order: Vec<usize> = (0..groups.len()).collect();
+        order.sort_by_key(|group| groups[*group].shape.priority);
+        let mut scheduler = state.scheduler.clone();
+        let mut preempted = Vec::new();
+        for group in order {
+            let class = state.classes[group];
+            for _ in 0..pending[group] {
+                if scheduler.try_schedule(class, None).is_some() || !groups[group].shape.preempts {
+                    continue;
+                }
+                let Some(Preemption { node, victims }) = scheduler.preempt(class) else { break };
+                for victim in &victims {
+                    scheduler.unbind(*victim, node);
+                    let daemon = state.daemons.iter().position(|daemon| daemon == victim);
+                    preempted.extend(daemon.map(|daemon| {
+                        let name = workload_key(&self.problem.daemons[daemon].workload);
+                        (workload_key(&groups[group].workload), name)
+                    }));
+                }
+                scheduler.bind(class, node);
+            }
+        }
+        preempted
     }
 
     /// Retries pods with affinity or spread rules as long as that helps. kube-scheduler also

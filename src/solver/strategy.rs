@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::consolidate::Consolidation;
 use super::equal_nodes::EqualNodeReuse;
 use super::existing_node::ExistingNode;
+use super::idle_removal::IdleRemoval;
 use super::initial_fleet::RetiringNodeRetention;
 use super::local_search::{Growth, Readmission, UnschedulableSearch};
 use super::problem::VerifiedFleet;
@@ -36,7 +37,7 @@ pub(super) enum Stage {
 }
 
 /// All strategies.
-const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
+const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     // Retains a node to retire while pods would be unschedulable without it.
     (Stage::Pass, &RetiringNodeRetention),
     // Simulates fleets that differ by one node, for fewer unschedulable pods.
@@ -53,6 +54,8 @@ const STRATEGIES: [(Stage, &dyn Strategy); 8] = [
     (Stage::Finish, &Growth),
     // Balances new nodes over zones at the same price.
     (Stage::Finish, &ZoneBalance),
+    // Removes new nodes that hold no pod. Only unlikely orders used them.
+    (Stage::Finish, &IdleRemoval),
 ];
 
 /// Applies the strategies of a stage in order.
@@ -78,6 +81,8 @@ pub(super) struct SolvedFleet {
     pub added_runs: Vec<SchedulingRun>,
     /// True if the search ended before all candidates were tried.
     pub is_cut_short: bool,
+    /// True if some runs leave pods pending since nodes without pods were removed.
+    pub is_partly_covered: bool,
 }
 
 impl SolvedFleet {
@@ -90,6 +95,7 @@ impl SolvedFleet {
             budget_blocked: BTreeSet::new(),
             added_runs: Vec::new(),
             is_cut_short: false,
+            is_partly_covered: false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Solver tests with the fleets of the source documents.
 
+mod arrivals;
 mod nominations;
 mod pod_rules;
 mod stability;

@@ -129,7 +129,9 @@ fn samples(problem: &Problem, fleet: &VerifiedFleet, least: u64) -> Vec<Scheduli
     let retained = fleet.layout.retained.iter().filter(|retained| **retained).count();
     let nodes = retained + fleet.offers.len();
     let worst_case = problem.settings.effective_worst_case();
-    tie_break_samples(planned_pods(problem.groups), nodes, least, worst_case)
+    let mut samples = tie_break_samples(planned_pods(problem.groups), nodes, least, worst_case);
+    samples.retain(|sample| problem.orders.covers(sample));
+    samples
 }
 
 /// Returns the first failed sample that is not in `skipped`.

@@ -4,11 +4,12 @@ use crate::controller::{ApprovedBy, BlockedReason, Event, PersistedState, Revisi
 use crate::model::desired::{ApprovalRule, Mode, Window};
 use crate::model::ids::InstanceId;
 use crate::model::observed::Node;
+use crate::model::pod::Taint;
 use crate::model::reason::Alternative;
 use crate::plan::wire::PlacementRow;
 use crate::testing::controller::{ControllerHarness, at, revision, world};
 use crate::testing::plan::{self, instance_address, node_state};
-use crate::testing::pods::{deployment, no_schedule};
+use crate::testing::pods::deployment;
 use crate::testing::world::{node, pod};
 
 const PRICE: MicroUsd = MicroUsd(100_000);

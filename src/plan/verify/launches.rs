@@ -13,7 +13,7 @@ use crate::model::pod::Taint;
 use crate::model::reason::Alternative;
 use crate::model::requirement::{is_well_known, key, label};
 use crate::model::units::MicroUsd;
-use crate::plan::wire::{NodeState, Relaxed};
+use crate::plan::wire::{LaunchReason, NodeState, Reason, Relaxed};
 
 /// A row that launches a node of a declared pool.
 struct PlannedLaunch<'a> {
@@ -43,6 +43,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             amounts(context, &launch, kind, violations);
             continue;
         }
+        check_occupied(&launch, violations);
         match context.offering(after) {
             Some(offering) => check_offering(context, &launch, &offering, violations),
             None => violations.report_row(
@@ -90,6 +91,22 @@ fn check_offering(
         &after.zone_id,
         &zone_id,
     );
+}
+
+/// Checks that a node that is launched for pods has some.
+fn check_occupied(launch: &PlannedLaunch<'_>, violations: &mut Violations) {
+    let PlannedLaunch { row, .. } = *launch;
+    let is_for_pods = row.explain.is_some_and(|explain| {
+        matches!(
+            explain.reason,
+            Reason::Launch {
+                because: LaunchReason::Demand { .. } | LaunchReason::Consolidation { .. }
+            }
+        )
+    });
+    if is_for_pods && row.pods().all(|(_, count)| count == 0) {
+        violations.report_row("launch/idle", row.address, "no pod is planned on the new node");
+    }
 }
 
 /// Returns whether the observation excludes an offering for insufficient capacity.

@@ -204,7 +204,6 @@ impl ViolationTrace {
         TerminatedInstance {
             id: LAUNCHED[n].into(),
             node: None,
-            nominated: None,
             ..self.removal(&self.scale_down, 0)
         }
     }

@@ -179,8 +179,9 @@ impl InvariantChecks {
             | Effect::Evict { .. }
             | Effect::Terminate { .. }
             | Effect::DeleteNode { .. }
-            | Effect::Acknowledge { .. }
-            | Effect::Nominate { .. } => true,
+            | Effect::Acknowledge { .. } => true,
+            // A node that was closed before must open.
+            Effect::OpenNodes { nominations, .. } => !nominations.is_empty(),
             Effect::LoadState
             | Effect::SaveState(_)
             | Effect::ReadBranch
@@ -282,9 +283,10 @@ impl InvariantChecks {
             | CallKind::Raise { .. }
             | CallKind::Evict(_)
             | CallKind::Acknowledge(..)
-            | CallKind::Nominate(_) => true,
+            | CallKind::Nominate(..) => true,
             CallKind::Cordon { on, .. } => *on,
-            CallKind::Launched(_)
+            CallKind::Open(_)
+            | CallKind::Launched(_)
             | CallKind::Ended(_)
             | CallKind::Pinned(..)
             | CallKind::Serves(_) => false,

@@ -8,6 +8,9 @@ pub(super) const LAUNCHES: &[Defect] = &[
     ("launch/type", "a type that does not exist", |p, _| {
         after(p, "3").instance_type = Some("m5.huge".into());
     }),
+    ("launch/idle", "a new node without pods", |p, _| {
+        explain(p, "3").pods.clear();
+    }),
     ("launch/offering", "a zone without the type", |p, _| {
         after(p, "3").zone = Some("us-east-1c".into());
     }),
