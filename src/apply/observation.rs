@@ -4,7 +4,7 @@
 //!
 //! Invariant: unknown is not empty. A failed or contradictory read is marked in `sources`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
 use crate::model::observed::{
@@ -50,6 +50,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         reservations: reservations.into_iter().map(|r| (r.id.clone(), r)).collect(),
         groups: groups.into_iter().map(|g| (g.name.clone(), g)).collect(),
         fargate_profiles: fargate_profiles.into_iter().map(|p| (p.name.clone(), p)).collect(),
+        planned_pods: BTreeMap::new(),
         // Prices are read elsewhere.
         market: None,
         resolved,

@@ -119,6 +119,7 @@ mod tests {
         read_node(first, &mut events)
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other event is an error or a node")]
     fn read_node<'e>(event: Event<'e>, rest: &mut impl Iterator<Item = Event<'e>>) -> Value {
         match event {
             Event::Scalar(text, ScalarStyle::Plain, ..) => {

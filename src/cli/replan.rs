@@ -8,7 +8,7 @@ use crate::apply::{Replan, Replanned};
 use crate::catalog::Catalog;
 use crate::model::observed::Observed;
 use crate::plan::wire::{Base, BaseWorld, Decider};
-use crate::plan::{PinnedPlan, Plan, difference};
+use crate::plan::{PinnedPlan, Plan, difference, planned_pods};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::difference_text;
 
@@ -47,6 +47,7 @@ impl Replanner<'_> {
     fn pinned(&self, plan: &Plan, observed: &Observed) -> PinnedPlan {
         let base = &plan.capacity.base;
         let mut observed_now = observed.clone();
+        observed_now.planned_pods = planned_pods(plan);
         // The approved plan counted these workloads as removed, because a compared revision
         // declared them.
         let removed = plan.capacity.demand.iter().filter(|row| row.decided_by == Decider::Removed);

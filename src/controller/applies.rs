@@ -15,8 +15,8 @@ use super::status::{CompletedApply, PartialApply, Status};
 use super::{gates, inflight_launches, reconcile};
 use crate::apply::{ApplyStatus, Event, Outcome, Receipt, Step};
 use crate::model::ids::{Address, Digest, InstanceId, PlanId, PoolName};
-use crate::plan::Plan;
 use crate::plan::wire::{Reason, WaveStep};
+use crate::plan::{Plan, planned_pods_at};
 
 /// A failure is forgotten this long after its retry was due.
 const FAILURE_MEMORY: SignedDuration = SignedDuration::from_hours(1);
@@ -309,6 +309,10 @@ impl ControllerState {
         let mut rows = run.plan.resource_changes.iter();
         let row = rows.find(|row| Some(&row.address) == address);
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
+        if let Some(row) = row {
+            let pods = planned_pods_at(&run.plan, &row.address);
+            self.planning.planned_pods.insert(instance.clone(), pods);
+        }
         let (Some(persisted), Some(pool)) = (&mut self.persistence.loaded, pool) else { return };
         let instance = instance.clone();
         persisted.launches.push(LaunchRecord {

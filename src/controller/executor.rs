@@ -47,7 +47,7 @@ const CONSECUTIVE_SIGNALS_MAX: u32 = 8;
 
 /// Rounds of nominations before nodes open, and the time after which no further one is sent.
 const NOMINATION_ROUNDS: u32 = 2;
-const NOMINATIONS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+const NOMINATIONS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 /// Maximum number of concurrent nominations. The API server queues more than about as many
 /// requests of one client.
 const CONCURRENT_NOMINATIONS_MAX: usize = 64;

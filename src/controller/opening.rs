@@ -98,6 +98,13 @@ struct Batch<'w> {
     is_booting: bool,
 }
 
+/// Nodes that open now, and the nominations before.
+#[derive(Default)]
+struct DueNodes {
+    nominations: Vec<PodNomination>,
+    nodes: Vec<Node>,
+}
+
 /// Planned nodes by workload, each with its number of pods.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PlannedNodes {
@@ -129,7 +136,9 @@ impl ControllerState {
         let is_settled = world.is_complete() && !self.applies.is_launching();
         let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
         let batches = self.batches(&world, plan.as_deref());
+        let may_try = self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
+        let mut due = DueNodes::default();
         for batch in batches {
             let planned = plan.as_deref().and_then(|plan| planned_nodes(plan, &world, &batch));
             let pods = match (&planned, plan.as_deref()) {
@@ -151,13 +160,15 @@ impl ControllerState {
                 is_due |= waiting.deadline() <= now;
                 still_waiting.insert(node.uid.clone(), waiting);
             }
-            let may_try = self.opening.retry_at.is_none_or(|at| at <= now);
-            if is_due && may_try && !batch.ready.is_empty() {
-                let nominations = self.nominations_for(&world, planned);
-                self.opening.in_progress.extend(batch.ready.iter().map(|node| node.uid.clone()));
-                let nodes = batch.ready.iter().copied().cloned().collect();
-                effects.push(Effect::OpenNodes { nominations, nodes });
+            if is_due && may_try {
+                due.nominations.extend(self.nominations_for(&world, planned));
+                due.nodes.extend(batch.ready.into_iter().cloned());
             }
+        }
+        if !due.nodes.is_empty() {
+            self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
+            // Batches that are due together may compete for pods.
+            effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
         }
         self.opening.waiting = still_waiting;
     }

@@ -15,9 +15,9 @@ use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
-use crate::model::observed::{NodeClassField, Observed};
+use crate::model::observed::{NodeClassField, Observed, PlannedPods};
 use crate::plan::wire::Action;
-use crate::plan::{Plan, unmanaged_instances};
+use crate::plan::{Plan, planned_pods, unmanaged_instances};
 
 /// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
 /// second, and each record costs two more writes.
@@ -107,6 +107,8 @@ pub(super) struct PlanningState {
     /// Plans that a newer plan replaced before they were applied, the newest first.
     pub(super) superseded: Vec<SupersededPlan>,
     pub(super) costs: CostHistory,
+    /// Pods that the last plan places on launched instances that take no pods yet.
+    pub(super) planned_pods: PlannedPods,
 }
 
 impl PlanningState {
@@ -125,6 +127,7 @@ impl PlanningState {
             covered_version: None,
             superseded: Vec::new(),
             costs: CostHistory::default(),
+            planned_pods: PlannedPods::new(),
         }
     }
 
@@ -236,6 +239,12 @@ impl ControllerState {
             self.planning.note_superseded(digest, is_untouched, now);
         }
         self.planning.additive_only_since = None;
+        let mut latest = planned_pods(plan);
+        for (instance, pods) in &mut self.planning.planned_pods {
+            if let Some(placed) = latest.remove(instance) {
+                *pods = placed;
+            }
+        }
         // A plan with errors withdraws no removal.
         if !plan.errored {
             self.planning.costs.record(now, plan.capacity.cost.hourly_before);

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::persisted_state::{CLOCK_SKEW_MAX, later};
 use crate::model::ids::{InstanceId, NodeName, WorkloadKind};
-use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, Pod};
+use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, PlannedPods, Pod};
 
 /// Maximum delay until EC2 shows a change. Describe calls lag by seconds, and by minutes during EC2
 /// incidents. A launch that stays invisible longer counts as gone.
@@ -99,13 +99,16 @@ pub(super) fn planning_snapshot(
     changes: &UnobservedChanges,
     interrupted: &BTreeSet<InstanceId>,
     sold_out: Vec<Exclusion>,
+    planned_pods: &PlannedPods,
 ) -> Arc<Observed> {
     let visible = |id: &&InstanceId| observed.instances.contains_key(*id);
     let mut terminated = changes.terminated_at.keys().filter(visible).peekable();
-    if terminated.peek().is_none() && interrupted.is_empty() && sold_out.is_empty() {
+    let is_unchanged = terminated.peek().is_none() && interrupted.is_empty() && sold_out.is_empty();
+    if is_unchanged && planned_pods.is_empty() {
         return Arc::clone(observed);
     }
     let mut world = Observed::clone(observed);
+    world.planned_pods.clone_from(planned_pods);
     for id in terminated {
         if let Some(instance) = world.instances.get_mut(id) {
             instance.state = InstanceState::ShuttingDown;
@@ -120,6 +123,21 @@ pub(super) fn planning_snapshot(
         world.instances.insert(instance.id.clone(), Instance { state, ..instance.clone() });
     }
     Arc::new(world)
+}
+
+/// Forgets the planned pods of instances that are gone, and of those that take pods while none is
+/// pending. Until then, a pod may be on its way to its planned node.
+pub(super) fn forget_planned_pods(planned_pods: &mut PlannedPods, observed: &Observed) {
+    if planned_pods.is_empty() {
+        return;
+    }
+    let is_waiting = observed.pods.iter().any(|pod| is_pending(pod));
+    let nodes = observed.nodes_by_instance();
+    planned_pods.retain(|id, _| {
+        let is_active = observed.instances.get(id).is_none_or(Instance::is_active);
+        let takes_pods = nodes.get(id).is_some_and(|node| node.ready && !node.is_closed());
+        is_active && (is_waiting || !takes_pods)
+    });
 }
 
 /// Returns the pods that must be evicted before the node is removed.

@@ -149,6 +149,7 @@ impl ControllerState {
             &self.observation.unobserved,
             &interrupted,
             sold_out.unwrap_or_default(),
+            &self.planning.planned_pods,
         );
         let pass = if self.needs_additive_plan_first(&seen) {
             PlanningPass::AdditiveFirst

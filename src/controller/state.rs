@@ -18,6 +18,7 @@ use super::opening::NodeOpening;
 use super::persisted_state::PersistedState;
 use super::persistence::Persistence;
 use super::planning::PlanningState;
+use super::planning_snapshot::forget_planned_pods;
 use super::revisions::Revisions;
 use super::timing::Timing;
 use super::{inflight_launches, status_snapshot};
@@ -289,6 +290,7 @@ impl ControllerState {
         self.observe_node_health(observed);
         self.planning.pod_event_times.observe(observed, now);
         self.nominations.record_bindings(observed, &mut self.counters);
+        forget_planned_pods(&mut self.planning.planned_pods, observed);
         self.observation.number = self.observation.last_number();
         self.observation.latest = Some(Arc::clone(observed));
         self.resolve_unknown_instances();

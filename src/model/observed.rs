@@ -126,7 +126,15 @@ pub struct Observed {
     /// Latest metrics and decisions of autoscalers; unknown if the key is absent.
     #[serde(default, skip_serializing_if = "Scaling::is_empty")]
     pub scaling: Scaling,
+    /// Pods that the last plan places on instances that take no pods yet, by workload. The next plan
+    /// places them there again: another packing of the same pods may need another node.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub planned_pods: PlannedPods,
 }
+
+/// Number of pods by instance and workload; workloads are named as in
+/// [`crate::plan::wire::workload_key`].
+pub type PlannedPods = BTreeMap<InstanceId, BTreeMap<String, u32>>;
 
 /// Identity of a cluster. A plan is applied only to the cluster for which it was made.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -462,6 +470,7 @@ impl Observed {
             market: None,
             resolved: Resolved::default(),
             scaling: Scaling::default(),
+            planned_pods: BTreeMap::new(),
         }
     }
 

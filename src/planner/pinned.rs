@@ -19,7 +19,7 @@ use crate::model::observed::{
 use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
-use crate::plan::{PinnedPlan, change_id, seal};
+use crate::plan::{PinnedPlan, change_id, planned_pods, planned_pods_at, seal};
 use crate::solver::{Input, Launch, Purpose, solve};
 
 /// Maximum number of trial worlds solved to find unneeded launches.
@@ -303,6 +303,7 @@ impl<'a> AppliedPlan<'a> {
     /// Returns the observation after the apply, without the launches of `dropped`.
     fn world_after(&self, dropped: &BTreeSet<&Address>, removed_nodes: RemovedNodes) -> Observed {
         let mut world = self.inputs.observed.clone();
+        world.planned_pods = planned_pods(self.approved);
         let rows = &self.approved.resource_changes;
         let removed = rows.iter().filter(|row| row.change.actions.contains(&Action::Delete));
         let removed = removed.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
@@ -320,9 +321,12 @@ impl<'a> AppliedPlan<'a> {
                 *count -= 1;
                 continue;
             }
-            if !self.has_instance(row) {
-                add_launched_node(&mut world, row, after, group);
-            }
+            let instance = match self.instance_of(row, &world) {
+                Some(instance) => instance,
+                None => add_launched_node(&mut world, row, after, group),
+            };
+            // Other nodes might hold the same pods only with another packing.
+            world.planned_pods.insert(instance, planned_pods_at(self.approved, &row.address));
         }
         set_group_sizes(&mut world);
         world
@@ -332,6 +336,15 @@ impl<'a> AppliedPlan<'a> {
     fn has_instance(&self, row: &ResourceChange) -> bool {
         let change = change_id(&self.approved.capacity.plan_id, &row.address);
         self.started_changes.contains(change.as_str())
+    }
+
+    /// Returns the running or pending instance of a row, if its change has one.
+    fn instance_of(&self, row: &ResourceChange, world: &Observed) -> Option<InstanceId> {
+        let change = change_id(&self.approved.capacity.plan_id, &row.address);
+        let mut instances = world.instances.values().filter(|instance| instance.is_active());
+        let found =
+            instances.find(|instance| instance.tags.get(tag::CHANGE) == Some(&change.to_string()));
+        found.map(|instance| instance.id.clone())
     }
 
     /// Returns the Auto Scaling group that launches a node.
@@ -348,7 +361,7 @@ fn launches(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
     plan.resource_changes.iter().filter(creates)
 }
 
-/// Adds the launched instance of a row, with a Ready node.
+/// Adds the launched instance of a row, with a Ready node, and returns its ID.
 ///
 /// A row without instance type, zone or capacity type adds no node. Its pods then count as missing,
 /// and the apply ends before its first write.
@@ -357,7 +370,7 @@ fn add_launched_node(
     row: &ResourceChange,
     after: &NodeState,
     group: Option<&GroupName>,
-) {
+) -> InstanceId {
     let name = format!("approved-{}", row.address);
     let id = InstanceId::from(name.as_str());
     let cluster = world.cluster.name.clone();
@@ -374,7 +387,7 @@ fn add_launched_node(
     let (Some(instance_type), Some(zone), Some(capacity_type)) =
         (after.instance_type.clone(), after.zone.clone(), after.capacity_type)
     else {
-        return;
+        return id;
     };
     let instance = Instance {
         id: id.clone(),
@@ -414,8 +427,9 @@ fn add_launched_node(
         unschedulable: false,
         created_at: world.taken_at,
     };
-    world.instances.insert(id, instance);
+    world.instances.insert(id.clone(), instance);
     world.nodes.insert(node.name.clone(), node);
+    id
 }
 
 /// Sets the desired size of each group to its number of members, as a complete apply does.

@@ -505,7 +505,9 @@ fn pending(world: &World) -> usize {
 }
 
 fn open_all(world: &World) {
-    nodes(world).iter().for_each(|node| run(world.open(node)).expect("known"));
+    for node in nodes(world) {
+        run(world.open(&node)).expect("known");
+    }
     settle(world);
 }
 

@@ -213,6 +213,8 @@ fn restore(
         groups,
         // The simulator uses the embedded market.
         market: _,
+        // Each plan computes it anew.
+        planned_pods: _,
         resolved,
     } = observed;
     let HiddenState {

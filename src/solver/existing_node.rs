@@ -62,6 +62,8 @@ pub struct ExistingNode {
     pub drift: Option<RetireReason>,
     /// Condition for its retirement.
     pub retire_condition: RetireCondition,
+    /// Pods that the last plan places on the node, by workload.
+    pub planned_pods: BTreeMap<String, u32>,
 }
 
 impl ExistingNode {
@@ -95,6 +97,7 @@ impl ExistingNode {
             disposition,
             drift: None,
             retire_condition: RetireCondition::OncePodsPlaced,
+            planned_pods: BTreeMap::new(),
         }
     }
 }
@@ -254,6 +257,7 @@ impl ExistingNodeBuilder<'_> {
             disposition,
             drift: ours.and_then(|instance| self.drift_reason(node, instance, pool.as_ref())),
             retire_condition: RetireCondition::OncePodsPlaced,
+            planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,
         })
     }

@@ -99,6 +99,7 @@ impl Problem<'_> {
                 }
             }
         }
+        self.fill_as_planned(stays(), &mut fillings, &mut left);
         for class in self.model.by_value.iter().copied() {
             for bin in stays() {
                 if left[class] == 0 {
@@ -119,6 +120,31 @@ impl Problem<'_> {
         let price = existing.map(|(node, _)| price_or_minimum(node)).sum::<MicroUsd>()
             + packing.price(self.model);
         Layout { retained, pods_on: on, staying, packing, price }
+    }
+
+    /// Places pods where the last plan places them. A second round serves pods that need others on
+    /// their node.
+    fn fill_as_planned(
+        &self,
+        bins: impl Iterator<Item = usize> + Clone,
+        fillings: &mut [NodePacking],
+        left: &mut [u32],
+    ) {
+        let open = bins.filter(|bin| self.model.bins[*bin].open);
+        for bin in open.clone().chain(open) {
+            let before = fillings[bin].pods.clone();
+            for (class, planned) in &self.model.bins[bin].planned {
+                let placed = before.get(class).copied().unwrap_or(0);
+                let running = self.model.bins[bin].running[*class];
+                let wanted =
+                    planned.saturating_sub(placed.saturating_sub(running)).min(left[*class]);
+                if wanted > 0 && self.model.bins[bin].admits[*class] {
+                    let count = fillings[bin].max_more(self.model, *class, wanted);
+                    fillings[bin].add(self.model, *class, count);
+                    left[*class] -= count;
+                }
+            }
+        }
     }
 
     /// Packs pods on new nodes: greedily, or by column generation where that is less work.

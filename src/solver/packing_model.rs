@@ -11,7 +11,7 @@ use super::existing_node::ExistingNode;
 use super::offer::{Offer, admits, admits_daemon};
 use super::topology::{DomainShare, NodeRule, TopologyAssignment, host_ports_conflict, is_within};
 use crate::demand::{Daemon, NodeChoice, PodGroup, PodShape};
-use crate::model::ids::{Labels, PoolName};
+use crate::model::ids::{Labels, PoolName, workload_key};
 use crate::model::pod::{HostPort, Taint, TaintEffect, Toleration};
 use crate::model::requirement::Requirements;
 use crate::model::units::{MicroUsd, ResourceName, Resources};
@@ -98,6 +98,8 @@ pub(super) struct Bin {
     pub open: bool,
     /// For each pod class, the number of planned pods that run on the node.
     pub running: Vec<u32>,
+    /// Further pods that the last plan places on the node, by pod class.
+    pub planned: BTreeMap<usize, u32>,
 }
 
 /// The packing problem.
@@ -523,7 +525,32 @@ impl BinBuilder<'_> {
             open: node.schedulable,
             admits: self.classes.iter().map(takes).collect(),
             running: self.classes.iter().map(running).collect(),
+            planned: self.planned_on(node),
         }
+    }
+
+    /// Returns the pods that the last plan places on the node and that do not run there yet.
+    fn planned_on(&self, node: &ExistingNode) -> BTreeMap<usize, u32> {
+        let mut planned = BTreeMap::new();
+        if node.planned_pods.is_empty() {
+            return planned;
+        }
+        let mut left = node.planned_pods.clone();
+        for (index, class) in self.classes.iter().enumerate() {
+            if !is_within(&class.within, &node.labels) {
+                continue;
+            }
+            for group in class.groups().map(|group| &self.groups[group]) {
+                let Some(wanted) = left.get_mut(&workload_key(&group.workload)) else { continue };
+                let running = group.running.get(&node.name).copied().unwrap_or(0);
+                let count = (*wanted).min(group.counts.planned);
+                *wanted -= count;
+                if count > running {
+                    *planned.entry(index).or_insert(0) += count - running;
+                }
+            }
+        }
+        planned
     }
 }
 

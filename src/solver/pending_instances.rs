@@ -1,5 +1,7 @@
 //! Pending instances as the nodes that they become, and prices of instances.
 
+use std::collections::BTreeMap;
+
 use super::existing_node::{ExistingNode, ExistingNodeBuilder, NodeDisposition, RetireCondition};
 use crate::catalog::{Allocation, NodeSettings, Offering};
 use crate::model::ids::{Labels, PoolName};
@@ -50,8 +52,14 @@ impl ExistingNodeBuilder<'_> {
             disposition: NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::NotReady }),
             drift: None,
             retire_condition: RetireCondition::OncePodsPlaced,
+            planned_pods: self.planned_pods(instance),
             pool: Some(pool),
         })
+    }
+
+    /// Returns the pods that the last plan places on an instance.
+    pub(super) fn planned_pods(&self, instance: &Instance) -> BTreeMap<String, u32> {
+        self.observed.planned_pods.get(&instance.id).cloned().unwrap_or_default()
     }
 
     /// Returns the expected labels and taints of an instance's node: those of an offer of its pool,

@@ -15,9 +15,12 @@ use crate::testing::world::{node, pod};
 const PRICE: MicroUsd = MicroUsd(100_000);
 const MINUTE: i64 = 60;
 
+/// Key of a node, its pods by workload, and its price in millionths of a dollar.
+type PlannedNode<'a> = (&'a str, &'a [(&'a str, u32)], i64);
+
 /// Returns a plan that launches nodes of pool `web`, each for some pods of workloads in namespace
 /// `web`, at this price.
-fn plan_launching(nodes: &[(&str, &[(&str, u32)], i64)]) -> Plan {
+fn plan_launching(nodes: &[PlannedNode<'_>]) -> Plan {
     let rows = nodes.iter().map(|(key, pods, price)| {
         let reason = Reason::Launch { because: LaunchReason::Demand { pods: BTreeMap::new() } };
         let name = |name: &str| workload_key(&deployment("web", name)).as_str().into();

@@ -11,7 +11,7 @@ use super::super::reconcile::retired_rows;
 use crate::apply::{Replan, Replanned};
 use crate::model::ids::InstanceId;
 use crate::model::observed::Observed;
-use crate::plan::{PinnedPlan, Plan};
+use crate::plan::{PinnedPlan, Plan, planned_pods};
 
 /// Maximum age of a plan that needs no replanning for an equal observation. Time-dependent changes
 /// may become due later.
@@ -60,7 +60,9 @@ impl<P: RevisionPlanner> Replan for PinnedReplan<'_, P> {
             if self.is_still_valid(&world) {
                 return PinnedPlan::as_approved(Plan::clone(&self.plan));
             }
-            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world.into_owned()));
+            let mut world = world.into_owned();
+            world.planned_pods = planned_pods(&self.plan);
+            let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
             self.planner.replan_pinned(plan, world, self.running_pods_only).await
         })
     }
