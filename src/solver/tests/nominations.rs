@@ -1,9 +1,11 @@
 //! Fleets whose pods are nominated to their nodes.
 
+use std::collections::BTreeMap;
+
 use super::pod_rules::{deployment, scenario};
 use crate::model::desired::WorstCase;
 use crate::model::units::MicroUsd;
-use crate::solver::TargetFleet;
+use crate::solver::{NodeRef, TargetFleet};
 use crate::testing::Scenario;
 
 /// Returns a fleet of small pods that the scheduler spreads over all nodes, so that later large
@@ -108,4 +110,48 @@ fn nominated_fleet_is_simulated_in_every_order() {
     let usual = target(true);
     assert_eq!(steered.simulated_runs, usual.simulated_runs);
     assert_eq!(steered.without_nominations, usual.without_nominations);
+}
+
+#[test]
+fn launched_nodes_without_pods_receive_the_pods_that_the_last_plan_places_there() {
+    let containers = |cpu: u32| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
+        )
+    };
+    let mut scenario =
+        scenario(&[deployment("a", 4, &containers(400)), deployment("b", 4, &containers(1_000))]);
+    scenario.settings.steer = true;
+    let first = scenario.solve();
+    let nodes: Vec<_> =
+        first.target.launches.iter().map(|launch| scenario.launch(&launch.node)).collect();
+    let groups = scenario.demand().groups;
+    for (group, places) in &first.target.placements {
+        let workload = crate::model::ids::workload_key(&groups[*group].workload);
+        for (place, count) in places {
+            let NodeRef::Launch(index) = place else { panic!("{place:?}") };
+            let node = &scenario.observed.nodes[&nodes[*index]];
+            let instance = node.instance.clone().expect("it runs on one");
+            let pods = scenario.observed.planned_pods.entry(instance).or_default();
+            pods.insert(workload.clone(), *count);
+        }
+    }
+    let second = scenario.solve().target;
+    assert!(second.launches.is_empty(), "{:?}", second.launches);
+    let by_node = |placements: &BTreeMap<usize, BTreeMap<NodeRef, u32>>| -> BTreeMap<_, _> {
+        let all = placements.iter().flat_map(|(group, places)| {
+            places.iter().map(|(place, count)| {
+                let node = match place {
+                    NodeRef::Launch(index) => nodes[*index].clone(),
+                    NodeRef::Existing(name) => name.clone(),
+                };
+                ((*group, node), *count)
+            })
+        });
+        all.collect()
+    };
+    assert_eq!(by_node(&second.placements), by_node(&first.target.placements));
+    // A pod that the plan did not know takes free room elsewhere, and moves none of them.
+    scenario.observed.planned_pods.values_mut().next().expect("planned pods").clear();
+    assert!(scenario.solve().target.launches.is_empty());
 }
