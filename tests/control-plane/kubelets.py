@@ -157,15 +157,20 @@ class Kubelets:
         self.instances[identifier] = None
 
     def register(self, node, kind, identifier):
+        """Creates the node, not Ready yet. A kubelet sends the status in the same call."""
         if self.instances.get(identifier) is None:
             return
+        amounts, stamp = self.catalog[kind], now()
+        condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
+        condition.update(lastHeartbeatTime=stamp, lastTransitionTime=stamp)
+        node["status"] = {
+            "capacity": amounts["capacity"],
+            "allocatable": amounts["allocatable"],
+            "conditions": [condition],
+        }
         code, answer = self.api.call("POST", "/api/v1/nodes", node)
         if code not in (201, 409):
             self.log.write("error", call="register", error=answer)
-        amounts = self.catalog[kind]
-        status = {"capacity": amounts["capacity"], "allocatable": amounts["allocatable"]}
-        path = f"/api/v1/nodes/{node['metadata']['name']}/status"
-        self.api.merge(path, {"status": status})
 
     def set_ready(self, name):
         """Removes the taint that the API server gives to new nodes, and reports Ready."""

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -62,6 +63,8 @@ def unavailable(why):
 def main():
     options = arguments()
     check_environment()
+    # The finally block of a run stops its processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     out = options.out or Path(tempfile.mkdtemp(prefix="control-plane-"))
     out = out.resolve()
     print(f"logs and reports: {out}", file=sys.stderr)

@@ -42,7 +42,9 @@ fn not_run(why: &str) {
 
 /// Checks that every planned pod is bound, and that no node is left closed.
 fn check(report: &Json) {
-    for key in ["planned_pending", "daemons_pending", "closed", "launched_beyond_plan", "rig_errors"] {
+    for key in
+        ["planned_pending", "daemons_pending", "closed", "launched_beyond_plan", "rig_errors"]
+    {
         assert_eq!(report[key], 0, "{key}: {report:#}");
     }
     assert!(report["nodes"].as_u64() > Some(0), "{report:#}");
