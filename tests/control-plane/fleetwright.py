@@ -7,10 +7,11 @@ from pathlib import Path
 
 from processes import free_ports
 
-# The default budget launches a large fleet in several steps.
+# The default budget launches a large fleet in several steps. Removals start within `QUIET`.
 CONTROLLER = {
     "mode": "full",
     "poll": "5s",
+    "settle": "20s",
     "launches": {"most": 10000, "within": "5m"},
 }
 LOG_FORMAT = ("--log-format", "json")

@@ -39,7 +39,8 @@ def arguments():
     parser.add_argument("--seed", default="1", help="seed of the drawn delays")
     parser.add_argument("--out", type=Path, help="directory for logs and reports")
     options = parser.parse_args()
-    options.is_steered = not (options.unsteered or options.apply)
+    options.mode = "apply" if options.apply else "unsteered" if options.unsteered else "steered"
+    options.is_steered = options.mode == "steered"
     return options
 
 

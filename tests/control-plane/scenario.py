@@ -15,7 +15,7 @@ from trees import Tree
 HERE = Path(__file__).parent
 POLL = 2
 # Seconds without a change after which a run ends.
-QUIET = 30
+QUIET = 45
 # The same while planned pods are pending or nodes are closed: the controller may still act.
 QUIET_UNFINISHED = 90
 DELIVERY_TIMEOUT = 180
@@ -136,7 +136,7 @@ class Scenario:
         row = report.summary(self.plan, report.History(self.log))
         row.update(
             tree=self.tree.name,
-            steered=self.options.is_steered,
+            mode=self.options.mode,
             order=self.options.order,
             seed=self.options.seed,
             exit_code=self.program.poll(),
