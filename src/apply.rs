@@ -19,7 +19,7 @@
 
 pub mod adoption;
 mod auto_scaling_group;
-mod concurrent;
+pub(crate) mod concurrent;
 mod drain;
 pub(crate) mod eviction_order;
 mod fallback;
@@ -27,6 +27,7 @@ mod launch;
 mod launch_timeout;
 mod lease_guard;
 pub mod observation;
+mod opening;
 pub mod ports;
 pub(crate) mod pre_terminate_check;
 mod preconditions;
@@ -87,6 +88,8 @@ pub struct ApplySettings<'a> {
     pub earlier_launches: BTreeMap<Address, EarlierLaunch>,
     /// Store for the next requested offering. Without it, nothing is persisted.
     pub offering_attempts: Option<&'a dyn OfferingAttempts>,
+    /// Component that opens the launched nodes.
+    pub opened_by: OpenedBy,
     /// True if no other apply is running. A node with a drain cordon then belongs to a drain that
     /// has ended.
     pub is_exclusive: bool,
@@ -123,6 +126,17 @@ pub enum LaunchWait {
     UntilLaunched,
 }
 
+/// Component that opens the launched nodes. Until then, a taint keeps pods away from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OpenedBy {
+    /// The apply: nodes that are Ready at the same time open together. It also opens nodes that an
+    /// earlier apply left closed.
+    #[default]
+    Apply,
+    /// The controller, which nominates the pods of the nodes first.
+    Controller,
+}
+
 impl<'a> ApplySettings<'a> {
     /// Returns settings of an exclusive apply that waits for Ready and is never interrupted.
     #[must_use]
@@ -137,6 +151,7 @@ impl<'a> ApplySettings<'a> {
             launch_wait: LaunchWait::UntilReady,
             earlier_launches: BTreeMap::new(),
             offering_attempts: None,
+            opened_by: OpenedBy::Apply,
             is_exclusive: true,
         }
     }
@@ -222,6 +237,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
     // Let the lease renewal run: the lease may have expired while the planner ran.
     run.ports.clock.yield_now().await;
     run.emit(None, Step::Checked { dropped: run.dropped.len() });
+    run.open_left_closed().await;
     run.uncordon_stale(&waves).await;
     for wave in &waves {
         let changes = wave.addresses().filter(|address| !run.dropped.contains_key(*address));

@@ -31,6 +31,7 @@ mod node_health;
 mod nominations;
 mod observation;
 mod observation_diff;
+mod opening;
 mod operator_requests;
 mod persisted_state;
 mod persistence;
@@ -63,6 +64,8 @@ pub use executor::{ExternalPorts, run};
 pub use inflight_launches::InDoubtLaunches;
 pub use interruption_message::{InterruptionMessage, MessageKind};
 pub use move_history::{MoveBuckets, MoveHistory};
+pub use nominations::PodNomination;
+pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,

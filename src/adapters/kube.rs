@@ -42,6 +42,7 @@ pub use events::{EventSubject, KubernetesEvent};
 pub use lease::{
     HeldLease, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, RENEW_EVERY,
 };
+pub use preflight::SteeringObstacle;
 pub use unavailable_offerings::UnavailableOfferings;
 pub use watch::{ClusterChange, WatchedCluster};
 

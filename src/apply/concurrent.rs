@@ -8,7 +8,7 @@ use std::task::Poll;
 type BoxedFuture<'f, T> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
 /// Runs `futures`, at most `most` at a time. Returns the results in the order of the futures.
-pub(super) async fn run_concurrently<'f, T>(
+pub(crate) async fn run_concurrently<'f, T>(
     futures: impl IntoIterator<Item = BoxedFuture<'f, T>>,
     most: usize,
 ) -> Vec<T> {

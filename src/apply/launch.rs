@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::concurrent::run_concurrently;
 use super::fallback::{Offering, fallback_node};
+use super::opening::{ClosedNodes, closed_node};
 use super::preconditions::{has_ended, is_launched_by};
 use super::receipt::{Outcome, Step};
 use super::wave_plan::LaunchWork;
@@ -16,6 +17,7 @@ use crate::apply::ports::{
 };
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::model::pod::Taint;
 use crate::plan::client_token;
 use crate::plan::wire::{NodeState, WaveStep};
 
@@ -202,7 +204,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             image: work.image.to_owned(),
             tags,
             labels,
-            taints: node.taints.clone(),
+            // The node is closed until the nodes of its batch open together.
+            taints: node.taints.iter().cloned().chain([Taint::opening()]).collect(),
             startup_taints: node.startup_taints.clone(),
             capacity: (&node.capacity).into(),
             allocatable: (&node.allocatable).into(),
@@ -235,7 +238,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     async fn await_ready(&mut self, mut booting: Vec<Booting<'_, '_>>) {
-        while !booting.is_empty() {
+        let mut closed = ClosedNodes::default();
+        while !booting.is_empty() || !closed.is_empty() {
             let observed = self.observe_complete().await;
             let (mut waiting, mut overdue, mut interrupted) = (Vec::new(), Vec::new(), Vec::new());
             let mut late = Vec::new();
@@ -244,7 +248,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     observed.as_ref().map_or(BootState::Booting, |world| boot_state(&item, world));
                 match state {
                     BootState::Ready if item.cordoned => late.push(item),
-                    BootState::Ready => self.ready(&item, observed.as_ref()),
+                    BootState::Ready => match closed_node(&item, observed.as_ref()) {
+                        // The next observation shows whether the controller has opened it.
+                        Some(_) if self.waits_for_controller(&item) => waiting.push(item),
+                        Some(node) => closed.add(item, node, self.now()),
+                        None => self.ready(&item, observed.as_ref()),
+                    },
                     BootState::Ended => {
                         let why = "the instance ended before its node was Ready".to_owned();
                         self.finish_launch(&item, Outcome::Failed { why });
@@ -263,8 +272,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 waiting.extend(self.handle_launch_timeouts(overdue, observed).await);
             }
             booting = waiting;
-            if !booting.is_empty() {
-                self.emit(None, Step::Going { left: booting.len() });
+            self.open_if_due(&mut closed, booting.is_empty()).await;
+            let left = booting.len() + closed.len();
+            if left > 0 {
+                self.emit(None, Step::Going { left });
                 self.pause().await;
             }
         }
@@ -285,7 +296,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    fn ready(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
+    pub(super) fn ready(&mut self, item: &Booting<'_, '_>, observed: Option<&Observed>) {
         if let Some(node) = observed.and_then(|world| world.node_for_instance(&item.instance)) {
             self.emit(Some(item.work.address), Step::Ready { node: node.name.clone() });
         }
@@ -303,7 +314,7 @@ pub(super) fn must_be_evicted(pod: &Pod, node: &Node) -> bool {
 }
 
 /// Returns the state of a booting instance. A node counts as Ready once its startup taints are
-/// removed, because pods cannot run on it before.
+/// removed, because pods cannot run on it before. It may still be closed.
 fn boot_state(item: &Booting<'_, '_>, observed: &Observed) -> BootState {
     // A missing instance may still exist, because EC2's responses may lag.
     if observed.instances.get(&item.instance).is_some_and(has_ended) {

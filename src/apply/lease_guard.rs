@@ -87,6 +87,11 @@ impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
         self.port.cordon(node, mark).await
     }
 
+    async fn open(&self, node: &Node) -> Result<(), PortError> {
+        self.check("open node")?;
+        self.port.open(node).await
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         self.check("evict pod")?;
         self.port.evict(pod).await

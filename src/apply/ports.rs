@@ -240,6 +240,9 @@ pub trait Cluster {
         node: &Node,
         mark: Option<CordonReason>,
     ) -> impl Future<Output = Result<CordonOutcome, PortError>>;
+    /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`]. It succeeds if
+    /// the node no longer has the taint, no longer exists, or was replaced by another of that name.
+    fn open(&self, node: &Node) -> impl Future<Output = Result<(), PortError>>;
     /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
     /// Deletes the node object of a terminated instance. It succeeds if the node no longer exists.

@@ -8,6 +8,7 @@ mod groups;
 mod karpenter_workshop;
 mod lease;
 mod node_startup;
+mod opening;
 mod preconditions;
 
 use jiff::SignedDuration;
@@ -42,6 +43,7 @@ fn writes(world: &World) -> Vec<PortCall> {
         PortCall::Launch { request, .. } => !request.tags.contains_key(tag::SPEC),
         PortCall::Terminate { .. }
         | PortCall::Cordon { .. }
+        | PortCall::Open { .. }
         | PortCall::Evict { .. }
         | PortCall::RaiseGroup { .. }
         | PortCall::EndMember { .. }
@@ -76,6 +78,12 @@ fn assert_only_approved_writes(world: &World, plan: &Plan) {
             }
             PortCall::Cordon { node, .. } | PortCall::DeleteNode { node, .. } => {
                 assert!(allowed.iter().any(|(_, name)| name.as_ref() == Some(&node)));
+            }
+            PortCall::Open { node, .. } => {
+                let instance = observed.nodes.get(&node).and_then(|node| node.instance.as_ref());
+                let launched = instance.and_then(|id| observed.instances.get(id));
+                let change = launched.and_then(|instance| instance.tags.get(tag::CHANGE));
+                assert!(launched.is_none() || change.is_some_and(|c| changes.contains(c)));
             }
             PortCall::Evict { name, .. } => assert!(name.starts_with("api-"), "{name}"),
             call @ (PortCall::RaiseGroup { .. } | PortCall::EndMember { .. }) => {

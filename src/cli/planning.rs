@@ -114,11 +114,22 @@ impl<'s> PlanContext<'s> {
             demand,
             is_forecast: false,
             scope: settings.scope.clone(),
-            settings: crate::solver::Settings { steer: settings.steer, ..fleet.solve },
+            settings: crate::solver::Settings {
+                steer: steers(settings, repository, world),
+                ..fleet.solve
+            },
         });
         plan.capacity.cost.breakdown = breakdown(&plan, &fleet.commitments);
         Ok(plan)
     }
+}
+
+/// Returns whether pods are planned as nominated: on request, or as the controller of the repository
+/// does it by default in a live cluster.
+fn steers(settings: &PlanningSettings, repository: &Repository, world: &WorldChoice) -> bool {
+    let controller = &repository.fleet.controller;
+    let is_real = matches!(world, WorldChoice::Live | WorldChoice::File(_));
+    settings.steer || controller.steer.unwrap_or(is_real && controller.is_declared())
 }
 
 /// Returns the catalog of the region, with the current EC2 offerings if known.

@@ -26,7 +26,7 @@ use crate::controller::runtime::live;
 #[cfg(feature = "cluster")]
 use crate::controller::runtime::live_cluster::LiveOptions;
 use crate::controller::runtime::{
-    self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage,
+    self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage, Steering,
 };
 use crate::controller::{BlockedReason, ControllerState, StartOptions, Status};
 use crate::plan::Plan;
@@ -71,6 +71,7 @@ fn run_embedded(
     let reader = SourceReader {
         source: settings.source.clone(),
         world: WorldChoice::Sim(directory.to_owned()),
+        steering: Steering::OnRequest,
     };
     let mut host = RunHost { settings, console };
     let state = runtime::embedded::run(&mut host, options, world, reader)?;
@@ -91,7 +92,11 @@ fn run_live(
         lock_timeout: settings.lock_timeout,
         shutdown: shutdown_flag()?,
     };
-    let reader = SourceReader { source: settings.source.clone(), world: WorldChoice::Live };
+    let reader = SourceReader {
+        source: settings.source.clone(),
+        world: WorldChoice::Live,
+        steering: Steering::OnRequest,
+    };
     let connect = async || match repository {
         Some(repository) => super::live::connect(repository).await,
         None => super::live::read_and_connect(&settings.source).await,

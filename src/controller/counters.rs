@@ -58,6 +58,8 @@ pub enum Counter {
     DrainsAbandoned,
     /// Nodes that an abandoned drain left cordoned, and that the plan keeps.
     NodesUncordoned,
+    /// Closed nodes that were opened.
+    NodesOpened,
     /// Nominations of pods.
     NominationsMade,
     /// Nominations that the API server rejected.
@@ -76,7 +78,7 @@ pub enum Counter {
 
 impl Counter {
     /// Counters without data of their own, in the order of the declaration.
-    pub const FIXED: [Self; 29] = [
+    pub const FIXED: [Self; 30] = [
         Self::RepositoryReadsDone,
         Self::RepositoryReadsFailed,
         Self::RepositoryReadsRefMissing,
@@ -102,6 +104,7 @@ impl Counter {
         Self::MessagesDeferred,
         Self::DrainsAbandoned,
         Self::NodesUncordoned,
+        Self::NodesOpened,
         Self::NominationsMade,
         Self::NominationsRefused,
         Self::NominationsHonored,
@@ -137,6 +140,7 @@ impl Counter {
             Self::MessagesDeferred => "messages.deferred",
             Self::DrainsAbandoned => "drains.abandoned",
             Self::NodesUncordoned => "nodes.uncordoned",
+            Self::NodesOpened => "nodes.opened",
             Self::NominationsMade => "nominations.made",
             Self::NominationsRefused => "nominations.refused",
             Self::NominationsHonored => "nominations.honored",

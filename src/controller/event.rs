@@ -6,13 +6,15 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::interruption_message::InterruptionMessage;
+use super::nominations::PodNomination;
+use super::opening::OpenedBatch;
 use super::operator_requests::AuthorizedRequest;
 use super::persisted_state::PersistedState;
 use crate::apply;
 use crate::apply::Receipt;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::desired::{ControllerSettings, GuardSettings};
-use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName, Uid};
+use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};
 use crate::model::observed::{CordonReason, Exclusion, Node, Observed, Pod};
 use crate::plan::Plan;
 
@@ -184,13 +186,8 @@ pub enum Event {
         /// Result of the call.
         result: Result<(), PortError>,
     },
-    /// An attempt to nominate a pod to a node ended.
-    Nominated {
-        /// The pod.
-        pod: Uid,
-        /// Result of the call.
-        result: Result<(), PortError>,
-    },
+    /// An attempt to open a batch of closed nodes ended.
+    NodesOpened(OpenedBatch),
     /// A signal arrived.
     Signal(Signal),
     /// The requested wake-up time has passed.
@@ -320,12 +317,12 @@ pub enum Effect {
         /// Receipt of the message.
         receipt: String,
     },
-    /// Nominate a pod to a node.
-    Nominate {
-        /// The pod.
-        pod: Box<Pod>,
-        /// The node.
-        node: NodeName,
+    /// Nominate pods to closed nodes, then open all of these nodes.
+    OpenNodes {
+        /// The pods, each with its node.
+        nominations: Vec<PodNomination>,
+        /// The nodes, as they were observed.
+        nodes: Vec<Node>,
     },
     /// Wake the controller at this time, and at no other.
     WakeAt(Timestamp),

@@ -55,8 +55,22 @@ pub(super) fn action_outcome(event: &Event) -> Option<ActionOutcome<'_>> {
         Event::Acknowledged { receipt: _, result: end } => {
             (ControllerAction::Acknowledge, "", end.as_ref().err())
         }
-        Event::Nominated { pod, result: end } => {
-            (ControllerAction::Nominate, pod.as_str(), end.as_ref().err())
+        Event::NodesOpened(batch) => {
+            let open =
+                batch.nodes.iter().find_map(|(_, node, end)| Some((node, end.as_ref().err()?)));
+            let nominate = || {
+                let mut pods = batch.nominations.iter();
+                pods.find_map(|(pod, _, end)| Some((pod, end.as_ref().err()?)))
+            };
+            match (open, nominate()) {
+                (Some((node, error)), _) => {
+                    (ControllerAction::OpenNodes, node.as_str(), Some(error))
+                }
+                (None, Some((pod, error))) => {
+                    (ControllerAction::Nominate, pod.as_str(), Some(error))
+                }
+                (None, None) => (ControllerAction::OpenNodes, "", None),
+            }
         }
         Event::BranchRead(_)
         | Event::CommitRead { .. }

@@ -54,7 +54,7 @@ impl StepScope {
             Event::Signal(Signal::Message(message)) => Self::Only(message.instances.clone()),
             Event::Acknowledged { .. }
             | Event::CordonedWithoutLease { .. }
-            | Event::Nominated { .. }
+            | Event::NodesOpened(_)
             | Event::ApplyProgressed { .. } => Self::Only(Vec::new()),
             Event::StateLoaded(_)
             | Event::StateSaved(_)

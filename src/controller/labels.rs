@@ -25,6 +25,7 @@ pub(crate) fn failing_action(action: ControllerAction, failure: &ActionFailure) 
         ControllerAction::Terminate => format!("Terminating {object}"),
         ControllerAction::DeleteNode => format!("Deleting the node of {object}"),
         ControllerAction::Acknowledge => "Deleting messages from the queue".to_owned(),
+        ControllerAction::OpenNodes => format!("Opening node {object}"),
         ControllerAction::Nominate => format!("Nominating pod {object}"),
         ControllerAction::Apply => format!("Applying {object}"),
     }

@@ -101,6 +101,9 @@ pub type ReadMarket<'m> = &'m dyn Fn(&MarketQuery<'_>) -> Result<Market, String>
 pub trait RepositoryReader: Clone + Send + 'static {
     /// Makes plans of one commit.
     type Planner: CommitPlanner;
+    /// Returns the reader for a cluster with this support of nominations.
+    #[must_use]
+    fn with_steering(self, steering: Steering) -> Self;
     /// Reads the head of the branch.
     ///
     /// # Errors
@@ -120,6 +123,30 @@ pub trait RepositoryReader: Clone + Send + 'static {
         tree: &RepositoryTree,
         market: Option<ReadMarket<'_>>,
     ) -> Result<Self::Planner, String>;
+}
+
+/// Support of nominations in a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Steering {
+    /// Nominations have no effect unless `spec.controller.steer` asks for them.
+    #[default]
+    OnRequest,
+    /// kube-scheduler honors nominations.
+    Supported,
+    /// The controller may not write nominations.
+    Forbidden,
+}
+
+impl Steering {
+    /// Returns whether pods are nominated if `spec.controller.steer` is `wanted`.
+    #[must_use]
+    pub fn resolve(self, wanted: Option<bool>) -> bool {
+        match self {
+            Self::OnRequest => wanted == Some(true),
+            Self::Supported => wanted != Some(false),
+            Self::Forbidden => false,
+        }
+    }
 }
 
 /// Makes plans of one commit.

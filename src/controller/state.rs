@@ -14,6 +14,7 @@ use super::leadership::Leadership;
 use super::node_health::NodeHealth;
 use super::nominations::Nominations;
 use super::observation::{BUSY_REFRESH, Observation};
+use super::opening::NodeOpening;
 use super::persisted_state::PersistedState;
 use super::persistence::Persistence;
 use super::planning::PlanningState;
@@ -54,6 +55,7 @@ pub struct ControllerState {
     pub(super) interruptions: Interruptions,
     pub(super) persistence: Persistence,
     pub(super) nominations: Nominations,
+    pub(super) opening: NodeOpening,
     /// Actions that currently fail.
     pub(super) action_failures: ActionFailures,
     pub(super) counters: Counters,
@@ -120,6 +122,7 @@ impl ControllerState {
             interruptions: Interruptions::new(now),
             persistence: Persistence::new(now),
             nominations: Nominations::default(),
+            opening: NodeOpening::default(),
             action_failures: ActionFailures::default(),
             counters: Counters::default(),
             timing: Timing::default(),
@@ -135,6 +138,7 @@ impl ControllerState {
         self.observation.on_clock_set_back(now);
         self.applies.on_clock_set_back(now);
         self.interruptions.on_clock_set_back(now);
+        self.opening.clear();
         (self.planning.replan_at, self.persistence.retry.at) = (now, now);
         self.competing_autoscalers.due = now;
     }
@@ -194,7 +198,7 @@ impl ControllerState {
             }
             Event::NodeDeleted { instance, result: end } => self.on_node_deleted(&instance, &end),
             Event::Acknowledged { receipt: _, result: end } => self.on_acknowledged(&end),
-            Event::Nominated { pod, result: end } => self.on_nominated(&pod, &end),
+            Event::NodesOpened(batch) => self.on_nodes_opened(batch),
             Event::Signal(signal) => self.on_signal(signal, &mut effects),
             Event::PlannerMissing { ticket } => self.on_planner_missing(ticket),
             Event::Timer => {}
@@ -311,6 +315,7 @@ impl ControllerState {
             Signal::LeaseLost { holder, to_apply } => {
                 self.leadership.lose(holder, to_apply);
                 self.interruptions.clear();
+                self.opening.clear();
                 self.drop_unpersisted(effects);
                 effects.push(Effect::InterruptApplies);
             }

@@ -187,6 +187,8 @@ pub enum ControllerAction {
     DeleteNode,
     /// Delete a message from its queue.
     Acknowledge,
+    /// Open closed nodes.
+    OpenNodes,
     /// Nominate a pod to a node.
     Nominate,
     /// Apply a row of a plan.
@@ -205,6 +207,7 @@ impl ControllerAction {
             Self::Terminate => "terminate",
             Self::DeleteNode => "delete-node",
             Self::Acknowledge => "acknowledge",
+            Self::OpenNodes => "open-nodes",
             Self::Nominate => "nominate",
             Self::Apply => "apply",
         }

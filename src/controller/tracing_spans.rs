@@ -45,7 +45,9 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Terminate { instance, .. } => span("terminate", instance.as_str()),
         Effect::DeleteNode { instance, .. } => span("delete-node", instance.as_str()),
         Effect::Acknowledge { .. } => span("acknowledge", ""),
-        Effect::Nominate { pod, .. } => span("nominate", pod.uid.as_str()),
+        Effect::OpenNodes { nodes, .. } => {
+            span("open-nodes", nodes.first().map_or("", |node| node.name.as_str()))
+        }
         Effect::AnswerOfferingAttempt { .. }
         | Effect::InterruptApplies
         | Effect::WakeAt(_)
@@ -71,7 +73,7 @@ fn event_name(event: &Event) -> &'static str {
         Event::TerminateFinished { .. } => "terminate-finished",
         Event::NodeDeleted { .. } => "node-deleted",
         Event::Acknowledged { .. } => "acknowledged",
-        Event::Nominated { .. } => "nominated",
+        Event::NodesOpened(_) => "nodes-opened",
         Event::Signal(signal) => match signal {
             Signal::Wake => "wake",
             Signal::PodPending => "pod-pending",

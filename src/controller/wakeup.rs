@@ -16,6 +16,7 @@ impl ControllerState {
             && !self.observation.reads.is_running
             && self.interruptions.all.is_empty()
             && self.node_health.problems.is_empty()
+            && !self.opening.has_closed_nodes()
             && !self.persistence.is_saving();
         // Changes that only wait for a time to pass keep the controller busy.
         let blocked = self.planning.current.iter().flat_map(|current| current.blocked.values());
@@ -60,6 +61,7 @@ impl ControllerState {
             self.persistence.next_try(now),
             self.revisions.next_due(),
             self.interruptions.next_due(),
+            self.opening.next_due(),
         ];
         next = others.into_iter().flatten().fold(next, Timestamp::min);
         // A time that has passed without effect would have none again at once.

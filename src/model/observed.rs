@@ -42,7 +42,7 @@ use crate::model::ids::{
     ReservationId, Tags, Uid, WorkloadId, WorkloadKind, ZoneName,
 };
 use crate::model::market::{CapacityType, Market};
-use crate::model::pod::{PodTemplate, ResourceList, Taint};
+use crate::model::pod::{OPENING_TAINT, PodTemplate, ResourceList, Taint};
 use crate::model::storage::Storage;
 use crate::model::units::Resources;
 
@@ -295,6 +295,12 @@ impl Node {
         is_fargate_name(&self.name) || label.is_some_and(|v| v.as_str() == fargate::FARGATE)
     }
 
+    /// Returns true if the node keeps pods away until it is opened with the nodes of its batch.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.taints.iter().any(|taint| taint.key.as_str() == OPENING_TAINT)
+    }
+
     /// Returns true for a node managed by EKS Auto Mode.
     #[must_use]
     pub fn is_auto_mode(&self) -> bool {
@@ -351,6 +357,9 @@ pub struct Pod {
     /// Node to which the pod is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
+    /// Node that kube-scheduler tries first for the pod (`status.nominatedNodeName`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nominated: Option<NodeName>,
     /// Phase.
     pub phase: PodPhase,
     /// Creation time.
@@ -423,6 +432,12 @@ impl Observed {
             let workload = LiveWorkload { id, replicas, first_ordinal, delivered, template };
             self.workloads.push(workload);
         }
+    }
+
+    /// Returns true if the Kubernetes objects were read completely.
+    #[must_use]
+    pub fn has_cluster(&self) -> bool {
+        self.sources.get("kubernetes") == Some(&Completeness::Complete)
     }
 
     /// Returns an empty state with complete sources.

@@ -303,13 +303,18 @@ pub enum TaintEffect {
 
 /// Keys and prefixes of taints that a node loses once it is initialized. Source: Karpenter,
 /// `pkg/scheduling/taints.go`.
-const EPHEMERAL_TAINTS: [&str; 5] = [
+const EPHEMERAL_TAINTS: [&str; 6] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
     "node.cloudprovider.kubernetes.io/uninitialized",
     "karpenter.sh/unregistered",
     "readiness.k8s.io/",
+    OPENING_TAINT,
 ];
+
+/// Key of the taint of a closed node: a launched node keeps pods away until it is opened together
+/// with the other nodes of its batch. The effect is `NoSchedule`.
+pub const OPENING_TAINT: &str = "fleetwright.dev/opening";
 
 /// A taint of a node.
 #[derive(
@@ -326,6 +331,12 @@ pub struct Taint {
 }
 
 impl Taint {
+    /// Returns the taint of a closed node.
+    #[must_use]
+    pub fn opening() -> Self {
+        Self { key: OPENING_TAINT.into(), value: empty_value(), effect: TaintEffect::NoSchedule }
+    }
+
     /// Returns true for a taint that every node has while it starts.
     #[must_use]
     pub fn is_ephemeral(&self) -> bool {

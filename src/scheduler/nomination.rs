@@ -29,7 +29,15 @@ impl Scheduler {
 
     /// Returns true if a pod may run on `node` without using reserved room.
     pub(super) fn admits(&mut self, class: usize, node: usize) -> bool {
-        self.pod_filter(class).passes(node) && !self.reserved(class).contains(&node)
+        self.pod_filter(class).passes(node) && !self.is_reserved(class, node)
+    }
+
+    /// Returns true if a pod would not fit on `node` once the nominated pods of the node are bound.
+    fn is_reserved(&mut self, class: usize, node: usize) -> bool {
+        let on_node = self.nominations.iter().filter(|(_, nominated)| *nominated == node);
+        let others = on_node.map(|(other, _)| *other);
+        let others = others.filter(|other| self.priority(*other) >= self.priority(class)).collect();
+        !self.fits_with(class, node, others)
     }
 
     /// Returns the nodes that would not fit once their nominated pods are bound.
@@ -40,19 +48,25 @@ impl Scheduler {
                 nominated_pods.entry(*node).or_default().push(*other);
             }
         }
-        let fits_not = |(node, pods): (usize, Vec<usize>)| {
-            let pods = pods.into_iter().zip(self.bind_count..);
-            let pods: Vec<BoundPod> =
-                pods.map(|(class, since)| BoundPod { class, sequence: since }).collect();
-            for bound in &pods {
-                self.add_pod(node, *bound);
-            }
-            let passes = self.pod_filter(class).passes(node);
-            for bound in &pods {
-                self.remove_pod(node, *bound);
-            }
-            (!passes).then_some(node)
-        };
-        nominated_pods.into_iter().filter_map(fits_not).collect()
+        nominated_pods.retain(|node, pods| !self.fits_with(class, *node, std::mem::take(pods)));
+        nominated_pods.into_keys().collect()
+    }
+
+    /// Returns true if a pod fits on `node` beside further pods of these classes.
+    fn fits_with(&mut self, class: usize, node: usize, others: Vec<usize>) -> bool {
+        if others.is_empty() {
+            return true;
+        }
+        let pods = others.into_iter().zip(self.bind_count..);
+        let pods: Vec<BoundPod> =
+            pods.map(|(class, since)| BoundPod { class, sequence: since }).collect();
+        for bound in &pods {
+            self.add_pod(node, *bound);
+        }
+        let passes = self.pod_filter(class).passes(node);
+        for bound in &pods {
+            self.remove_pod(node, *bound);
+        }
+        passes
     }
 }

@@ -49,6 +49,13 @@ pub enum PortCall {
         /// The new value.
         unschedulable: bool,
     },
+    /// Opening of a closed node.
+    Open {
+        /// Time of the call.
+        at: Timestamp,
+        /// The node.
+        node: NodeName,
+    },
     /// Eviction of a pod.
     Evict {
         /// Time of the call.

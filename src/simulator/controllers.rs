@@ -186,6 +186,7 @@ impl WorldState {
             owner: Some(id.clone()),
             template: template.to_owned(),
             node: None,
+            nominated: None,
             phase: PodPhase::Pending,
             created_at: self.now,
             terminating: false,
@@ -205,7 +206,7 @@ impl WorldState {
     /// Binds a pod to a node. It runs a little later.
     pub(super) fn bind_pod(&mut self, key: &PodKey, node: NodeName) {
         let Some(pod) = self.pods.get_mut(key) else { return };
-        pod.node = Some(node);
+        (pod.node, pod.nominated) = (Some(node), None);
         pod.started_at = Some(self.now);
         let pod = pod_ref(pod);
         self.after(delay::POD_RUNNING, ScheduledEvent::PodRuns { pod });

@@ -250,6 +250,7 @@ impl World {
             owner: Some(id.clone()),
             template: key.clone(),
             node: None,
+            nominated: None,
             phase: PodPhase::Pending,
             created_at: state.now,
             terminating: false,

@@ -15,6 +15,7 @@ use crate::apply::ports::{
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
 use crate::model::observed::{CORDONED_ANNOTATION, CordonReason, Instance, Node, Pod, tag};
+use crate::model::pod::OPENING_TAINT;
 
 /// Returns a permanent error.
 fn refused(verb: &str, reason: String) -> PortError {
@@ -154,6 +155,14 @@ impl Cluster for World {
         Ok(outcome)
     }
 
+    async fn open(&self, node: &Node) -> Result<(), PortError> {
+        const VERB: &str = "open node";
+        self.check_saved(VERB)?;
+        self.state.borrow_mut().open(node);
+        self.log_call(|at| PortCall::Open { at, node: node.name.clone() });
+        Ok(())
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         const VERB: &str = "evict pod";
         self.check_saved(VERB)?;
@@ -169,6 +178,19 @@ impl Cluster for World {
         self.check_saved(VERB)?;
         self.log_call(|at| PortCall::DeleteNode { at, node: node.clone() });
         let result = self.state.borrow_mut().delete_node(node, uid);
+        result.map_err(|reason| refused(VERB, reason))
+    }
+}
+
+impl World {
+    /// Sets the node that the scheduler tries first for a pending pod.
+    ///
+    /// # Errors
+    /// If the pod no longer exists.
+    pub fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        const VERB: &str = "nominate pod";
+        self.check_saved(VERB)?;
+        let result = self.state.borrow_mut().nominate(pod, node);
         result.map_err(|reason| refused(VERB, reason))
     }
 }
@@ -201,6 +223,26 @@ impl WorldState {
             self.wake_scheduler();
         }
         CordonOutcome::Written
+    }
+
+    fn open(&mut self, seen: &Node) {
+        let Some(node) = self.nodes.get_mut(&seen.name).filter(|node| node.uid == seen.uid) else {
+            return;
+        };
+        node.taints.retain(|taint| taint.key.as_str() != OPENING_TAINT);
+        self.wake_scheduler();
+    }
+
+    /// Sets the nominated node of a pending pod.
+    ///
+    /// # Errors
+    /// Returns an error if the pod no longer exists.
+    pub(super) fn nominate(&mut self, pod: &Pod, node: &NodeName) -> Result<(), String> {
+        let same = |found: &&mut Pod| found.uid == pod.uid;
+        let found = self.pods.get_mut(&pod_key(pod)).filter(same);
+        let found = found.ok_or_else(|| format!("pod `{}/{}` is gone", pod.namespace, pod.name))?;
+        found.nominated = Some(node.clone());
+        Ok(())
     }
 
     fn evict(&mut self, pod: &Pod) -> Result<EvictOutcome, String> {

@@ -93,14 +93,21 @@ impl WorldState {
             return false;
         }
         let class = scheduler.class(&shape, pod.owner.as_ref());
-        let Some(node) = scheduler.try_schedule(class, None) else { return false };
+        let nominated = pod.nominated.as_ref().and_then(|name| scheduler.node(name));
+        let Some(node) = scheduler.try_schedule(class, nominated) else {
+            // A pod keeps its nomination while it is pending, as from Kubernetes 1.35 on.
+            if let Some(node) = nominated {
+                scheduler.nominate(class, node);
+            }
+            return false;
+        };
         let node = scheduler.name(node).clone();
         self.provision_pod_volumes(key, &node);
         self.bind_pod(key, node);
         true
     }
 
-    /// Returns the scheduler with all bound pods. A stopping pod uses resources, but does not count
+    /// Returns the scheduler with all bound pods, and the nominations of pending pods. A stopping pod uses resources, but does not count
     /// for spreading. A finished pod uses none.
     fn build_scheduler(&mut self) -> Scheduler {
         // Fargate nodes run no daemons and no other pods.
@@ -110,8 +117,11 @@ impl WorldState {
         let seed = self.seed ^ self.counters.ticks;
         let mut scheduler = Scheduler::new(nodes, &self.namespaces, seed);
         for pod in self.pods.iter().filter(|pod| pod.node.is_none()).cloned().collect::<Vec<_>>() {
-            if let Some(shape) = self.pod_shape(&pod) {
-                scheduler.class(&shape, pod.owner.as_ref());
+            let Some(shape) = self.pod_shape(&pod) else { continue };
+            let class = scheduler.class(&shape, pod.owner.as_ref());
+            let nominated = pod.nominated.as_ref().and_then(|name| scheduler.node(name));
+            if let Some(node) = nominated.filter(|_| pod.is_active()) {
+                scheduler.nominate(class, node);
             }
         }
         let holds = |pod: &&Pod| pod.node.is_some() && (pod.terminating || pod.is_active());

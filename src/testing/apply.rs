@@ -15,6 +15,7 @@ use crate::apply::ports::{
 use crate::apply::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Replanned, apply};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
 use crate::model::observed::{CordonReason, Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::model::pod::Taint;
 use crate::model::requirement::{key, label};
 use crate::plan::wire::{Action, Amount, Condition, NodeState, ResourceChange, WaveStep};
 use crate::plan::{PinnedPlan, Plan, change_id};
@@ -40,6 +41,16 @@ pub(crate) fn fleet() -> World {
         LaunchRequest { tags: [("owner".into(), "other-team".into())].into(), ..request("f") };
     launch(&world, &foreign);
     world.deliver(&workloads(6)).expect("kept in memory");
+    world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
+    world
+}
+
+/// Returns a world with one node of ours that is Ready and still closed.
+pub(crate) fn closed_fleet() -> World {
+    let world = World::in_memory(&genesis(), shapes());
+    let labels = [label(KEY_LABEL, "0")].into();
+    let request = LaunchRequest { labels, taints: vec![Taint::opening()], ..request("closed") };
+    launch(&world, &request);
     world.settle(SignedDuration::from_mins(5)).expect("kept in memory");
     world
 }
@@ -341,6 +352,10 @@ impl Cluster for FaultyPorts<'_> {
             callback(node);
         }
         self.write(self.world.cordon(node, mark)).await
+    }
+
+    async fn open(&self, node: &Node) -> Result<(), PortError> {
+        self.write(self.world.open(node)).await
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {

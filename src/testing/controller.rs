@@ -160,7 +160,7 @@ impl ControllerHarness {
             | Effect::Apply { .. }
             | Effect::AnswerOfferingAttempt { .. }
             | Effect::InterruptApplies
-            | Effect::Nominate { .. }
+            | Effect::OpenNodes { .. }
             | Effect::WakeAt(_)
             | Effect::Exit => None,
         };

@@ -100,6 +100,7 @@ pub(crate) fn pod(name: &str) -> Pod {
         owner: None,
         template: "t".to_owned(),
         node: None,
+        nominated: None,
         phase: PodPhase::Pending,
         created_at: Timestamp::UNIX_EPOCH,
         terminating: false,

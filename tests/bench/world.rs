@@ -108,6 +108,7 @@ pub(crate) fn bind(
             owner: Some(owner.clone()),
             template: key.clone(),
             node: Some(node.clone()),
+            nominated: None,
             phase: PodPhase::Running,
             created_at: world.taken_at,
             terminating: false,

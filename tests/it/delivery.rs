@@ -116,10 +116,7 @@ fn plain_manifests_equal_chart_with_defaults() {
 
 #[test]
 fn controller_roles_grant_exactly_its_api_calls() {
-    let mut wanted = rules(&documents(&read(ROLES)), str::to_owned);
-    // Nominations are optional, so the plain manifests omit their role.
-    let nomination_role = wanted.remove(&(String::new(), "fleetwright-steer".to_owned()));
-    assert_eq!(nomination_role.expect("a role")[0]["resources"], json!(["pods/status"]));
+    let wanted = rules(&documents(&read(ROLES)), str::to_owned);
     let objects = documents(&read(MANIFESTS));
     let mut found = rules(&objects, |name| name.replacen("-controller-", "-", 1));
     // Roles of operators are not bound to the controller.
@@ -356,7 +353,7 @@ fn chart_alerts_and_dashboard_equal_their_sources() {
 
 #[test]
 fn pod_status_patch_needs_nomination_setting() {
-    for (settings, expected) in [(&[URL][..], false), (&[URL, "steer=true"], true)] {
+    for (settings, expected) in [(&[URL][..], true), (&[URL, "steer=false"], false)] {
         let Some(text) = rendered(settings) else { return };
         let objects = documents(&text);
         assert_eq!(text.contains("pods/status"), expected, "{settings:?}");

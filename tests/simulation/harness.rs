@@ -422,6 +422,9 @@ impl Simulation {
         }
         for instance in self.instances() {
             match observed.node_for_instance(&instance.id) {
+                Some(node) if node.is_closed() => {
+                    return Err(format!("node {} is closed", node.name));
+                }
                 Some(node) if node.ready && self.is_open(node) => {}
                 Some(node) => {
                     return Err(format!("node {} is not Ready or not schedulable", node.name));

@@ -440,7 +440,8 @@ impl InvariantChecks {
                 self.launched.entry(*replica).or_default().insert(id.clone(), *at);
             }
             CallKind::Serves(served) => self.check_merge_wait(*at, served),
-            CallKind::Nominate(pod) => self.check_nomination(call, pod),
+            CallKind::Nominate(pod, node) => self.check_nomination(call, pod, node),
+            CallKind::Open(node) => self.record_opening(node, *at),
             CallKind::Raise { .. } | CallKind::Launch(_, None) | CallKind::Evict(_) => {}
         }
     }

@@ -15,6 +15,7 @@ use crate::apply::ports::{
 };
 use crate::model::ids::{NodeName, Uid};
 use crate::model::observed::{CORDONED_ANNOTATION, CordonReason, CordonState, Node, Pod};
+use crate::model::pod::OPENING_TAINT;
 
 /// Field manager of all writes, also the source of events.
 pub(super) const FIELD_MANAGER: &str = "fleetwright";
@@ -46,6 +47,24 @@ impl Cluster for Kubernetes {
         match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
             Ok(Ok(Some(outcome))) => Ok(outcome),
             Ok(Ok(None)) => Err(PortError {
+                verb: VERB.to_owned(),
+                reason: "too many concurrent writes".to_owned(),
+                effect: CallEffect::NotApplied,
+            }),
+            Ok(Err(error)) => Err(port_error(VERB, &error)),
+            Err(_) => Err(PortError {
+                verb: VERB.to_owned(),
+                reason: format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
+                effect: CallEffect::Unknown,
+            }),
+        }
+    }
+
+    async fn open(&self, node: &Node) -> Result<(), PortError> {
+        const VERB: &str = "open node";
+        match tokio::time::timeout(WRITE_TIMEOUT, self.remove_opening_taint(node)).await {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) => Err(PortError {
                 verb: VERB.to_owned(),
                 reason: "too many concurrent writes".to_owned(),
                 effect: CallEffect::NotApplied,
@@ -137,6 +156,38 @@ impl Kubernetes {
             }
         }
         Ok(None)
+    }
+
+    /// Removes the opening taint of a node. The list of taints is replaced as a whole, so the
+    /// resource version that was just read is the precondition. Returns false if concurrent writes
+    /// exhausted the retries.
+    async fn remove_opening_taint(&self, seen: &Node) -> Result<bool, Error> {
+        let nodes: Api<ApiNode> = Api::all(self.writer.clone());
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        for tried in 0..CONFLICTS_MAX {
+            tokio::time::sleep(CONFLICT_PAUSE * tried).await;
+            let Some(found) = nodes.get_opt(seen.name.as_str()).await? else { return Ok(true) };
+            let taints = found.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            let count = taints.len();
+            let kept: Vec<_> = taints.into_iter().filter(|t| t.key != OPENING_TAINT).collect();
+            if kept.len() == count || found.metadata.uid.as_deref() != Some(seen.uid.as_str()) {
+                return Ok(true);
+            }
+            let patch = json!({
+                "metadata": { "resourceVersion": found.metadata.resource_version },
+                "spec": { "taints": kept },
+            });
+            let patched: Result<PartialObjectMeta<ApiNode>, Error> =
+                nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
+            match patched {
+                Ok(_) => return Ok(true),
+                // A concurrent write, or the node is gone.
+                Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// Sets the node that the scheduler tries first for a pending pod. This is part of the pod

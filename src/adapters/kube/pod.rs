@@ -34,11 +34,13 @@ pub(super) fn parse_pod(object: &Json, key: String, template: &PodTemplate) -> R
         Some(other) => return Err(wrong(&format!("the unknown phase `{other}`"))),
     };
     let node = object.pointer("/spec/nodeName").and_then(Json::as_str);
+    let nominated = object.pointer("/status/nominatedNodeName").and_then(Json::as_str);
     Ok(Pod {
         uid: meta.uid.clone().ok_or_else(|| wrong("no UID"))?.into(),
         owner: controller_owner(&meta),
         template: key,
         node: node.filter(|name| !name.is_empty()).map(Into::into),
+        nominated: nominated.filter(|name| !name.is_empty()).map(Into::into),
         phase,
         created_at: meta.creation_timestamp.as_ref().ok_or_else(|| wrong("no time of creation"))?.0,
         terminating: meta.deletion_timestamp.is_some(),

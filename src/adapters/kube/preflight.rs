@@ -17,6 +17,12 @@ use crate::apply::ports::{CallEffect, PortError, Requirement};
 /// Maximum clock skew in seconds. AWS signatures are valid for five minutes.
 const SKEW_SECONDS_MAX: i64 = 60;
 
+/// Permission to nominate pods to nodes. Only the controller needs it.
+const NOMINATE: Permission = Permission::new("", "", "pods/status", "", &["patch"]);
+
+const STEERING_REMEDY: &str = "grant the role fleetwright-steer to the controller, or set \
+     spec.controller.steer to false";
+
 const RBAC_REMEDY: &str =
     "apply deploy/kubernetes/rbac.yaml, and bind the user that plans or applies";
 
@@ -76,7 +82,41 @@ const REQUIRED_PERMISSIONS: [Permission; 22] = [
     Permission::new("default", "", "events", "", &["create"]),
 ];
 
+/// Reason why pods should not be nominated to nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SteeringObstacle {
+    /// The reason.
+    pub reason: String,
+    /// True if nominations cannot be written at all.
+    pub is_forbidden: bool,
+}
+
+/// First minor version of Kubernetes 1 in which kube-scheduler keeps the nomination of a pod that it
+/// cannot place yet (KEP-5278, `NominatedNodeNameForExpectation`).
+const KEEPS_NOMINATIONS_FROM: u32 = 35;
+
 impl Kubernetes {
+    /// Returns the reason why pods should not be nominated to their planned nodes; `None` if
+    /// kube-scheduler honors nominations and the user may write them.
+    ///
+    /// # Errors
+    /// If the cluster does not answer.
+    pub async fn steering_obstacle(&self) -> Result<Option<SteeringObstacle>, PortError> {
+        if !self.is_allowed(&NOMINATE, "patch").await? {
+            let reason = "not allowed: patch pods/status".to_owned();
+            return Ok(Some(SteeringObstacle { reason, is_forbidden: true }));
+        }
+        let version = self.client.apiserver_version().await;
+        let version = version.map_err(|error| port_error("read version", &error))?;
+        let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+        let is_old = digits.parse().is_ok_and(|minor: u32| minor < KEEPS_NOMINATIONS_FROM);
+        let reason = format!(
+            "kube-scheduler {}.{} clears nominations, and keeps them from 1.{} on",
+            version.major, version.minor, KEEPS_NOMINATIONS_FROM
+        );
+        Ok(is_old.then_some(SteeringObstacle { reason, is_forbidden: false }))
+    }
+
     /// Checks everything that plans and applies need in the cluster. `now` is the local clock.
     pub async fn preflight(&self, now: impl Fn() -> Timestamp) -> Vec<Requirement> {
         let api = self.cluster_uid().await.map(|uid| format!("kube-system has the UID {uid}"));
@@ -103,6 +143,12 @@ impl Kubernetes {
             some => Err(format!("not allowed: {}", some.join(", "))),
         });
         requirements.push(Requirement::from_result("Kubernetes permissions", missing, RBAC_REMEDY));
+        let steering = match self.steering_obstacle().await {
+            Ok(None) => Ok("pods can be nominated to their planned nodes".to_owned()),
+            Ok(Some(obstacle)) => Err(obstacle.reason),
+            Err(error) => Err(error.to_string()),
+        };
+        requirements.push(Requirement::from_result("steering", steering, STEERING_REMEDY));
         requirements
     }
 

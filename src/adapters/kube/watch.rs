@@ -186,6 +186,10 @@ impl Cluster for WatchedCluster {
         Ok(outcome)
     }
 
+    async fn open(&self, node: &Node) -> Result<(), PortError> {
+        self.kubernetes.open(node).await
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         self.kubernetes.evict(pod).await
     }

@@ -129,6 +129,7 @@ fn alternative_missing_in_the_catalog_is_never_launched() {
     assert!(matches!(outcome(&receipt, "2", WaveStep::Launch), Outcome::Failed { .. }));
     assert!(writes(&world).iter().all(|call| match call {
         PortCall::Launch { request, .. } => request.instance_type.as_str() == "m6i.large",
+        PortCall::Open { .. } => true,
         PortCall::Terminate { .. }
         | PortCall::Cordon { .. }
         | PortCall::Evict { .. }

@@ -5,7 +5,7 @@ use crate::plan::client_token;
 use crate::testing::simulator::poll_once;
 
 /// Applies with a fault at write `at`. Returns true if the run reached that write.
-fn apply_with_fault(plan: &Plan, world: &World, at: usize, fault: Fault) -> bool {
+pub(super) fn apply_with_fault(plan: &Plan, world: &World, at: usize, fault: Fault) -> bool {
     let faulty = FaultyPorts::new(world, at, fault);
     let ports = all(&faulty);
     let settings = settings();

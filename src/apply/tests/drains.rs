@@ -126,6 +126,7 @@ fn termination_waits_for_volumes_until_the_timeout() {
             | PortCall::RaiseGroup { .. }
             | PortCall::EndMember { .. }
             | PortCall::Cordon { .. }
+            | PortCall::Open { .. }
             | PortCall::Evict { .. }
             | PortCall::DeleteNode { .. } => None,
         });

@@ -12,7 +12,7 @@ use crate::cli::repository::Repository;
 use crate::cli::settings::{GuardChoice, SourceSettings};
 use crate::cli::source_tree;
 use crate::cli::world_choice::WorldChoice;
-use crate::controller::runtime::{CommitPlanner, ReadMarket, RepositoryReader};
+use crate::controller::runtime::{CommitPlanner, ReadMarket, RepositoryReader, Steering};
 use crate::controller::{PlanScope, Revision, RevisionError};
 use crate::model::desired::{Desired, Severity};
 use crate::model::observed::{ClusterIdentity, Observed};
@@ -25,6 +25,8 @@ use crate::planner::{self, Inputs, Scope};
 pub(super) struct SourceReader {
     pub(super) source: SourceSettings,
     pub(super) world: WorldChoice,
+    /// Whether kube-scheduler honors nominations.
+    pub(super) steering: Steering,
 }
 
 impl SourceReader {
@@ -34,7 +36,9 @@ impl SourceReader {
         market: Option<ReadMarket<'_>>,
     ) -> Result<JudgedPlanner, CliError> {
         let judge = Judge::read(&self.source, tree, &GuardChoice::default())?;
-        let repository = Repository::read_trusting(tree, &judge.trusted);
+        let mut repository = Repository::read_trusting(tree, &judge.trusted);
+        let steer = &mut repository.fleet.controller.steer;
+        *steer = Some(self.steering.resolve(*steer));
         let market = market.map(|read| read(&repository.market_query()));
         let fleet = &repository.fleet;
         let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
@@ -45,6 +49,10 @@ impl SourceReader {
 
 impl RepositoryReader for SourceReader {
     type Planner = JudgedPlanner;
+
+    fn with_steering(self, steering: Steering) -> Self {
+        Self { steering, ..self }
+    }
 
     fn read_branch(&self) -> Result<RepositoryTree, String> {
         source_tree::read(&self.source).map_err(|error| error.to_string())
@@ -155,8 +163,9 @@ impl CommitPlanner for JudgedPlanner {
 
 impl JudgedPlanner {
     fn inputs<'a>(&'a self, observed: &'a Observed, scope: Scope) -> Inputs<'a> {
-        let Self { reader: SourceReader { source, world }, repository, catalog, .. } = self;
-        let (demand, steer) = (repository.fleet.demand, repository.fleet.controller.nominate_pods);
+        let Self { reader: SourceReader { source, world, .. }, repository, catalog, .. } = self;
+        let (demand, steer) =
+            (repository.fleet.demand, repository.fleet.controller.nominates_pods());
         Inputs {
             desired: &repository.desired,
             observed,

@@ -4,6 +4,7 @@ use super::*;
 use crate::apply::Replan as _;
 use crate::catalog::Catalog;
 use crate::controller::{PersistedState, Signal};
+use crate::model::ids::NodeName;
 use crate::model::observed::{Instance, InstanceState, Node};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
@@ -207,8 +208,8 @@ fn replanning_excludes_interrupted_instances() {
     }
 }
 
-/// Records nominations; the lease is certain or not.
-struct FakeStore(bool, RefCell<Vec<NodeName>>);
+/// Records the calls of an opening; the lease is certain or not.
+struct FakeStore(bool, RefCell<Vec<String>>);
 
 impl SignalSource for FakeStore {
     async fn next(&self) -> Signal {
@@ -233,19 +234,37 @@ impl StateStore for FakeStore {
         Ok(())
     }
 
-    async fn nominate(&self, _: &Pod, node: &NodeName) -> Result<(), PortError> {
-        self.1.borrow_mut().push(node.clone());
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.1.borrow_mut().push(format!("nominate {} to {node}", pod.name));
         Ok(())
     }
 }
 
 #[test]
-fn uncertain_lease_prevents_nominations() {
+fn pods_are_nominated_twice_before_any_node_opens() {
     for certain in [true, false] {
         let outside = FakeStore(certain, RefCell::default());
-        let pod = Box::new(world::pod("a"));
-        let end = poll_once(nominate(&outside, &outside, pod, "n".into())).expect("at once");
-        let Event::Nominated { result: end, .. } = end else { panic!("{end:?}") };
-        assert_eq!((end.is_ok(), outside.1.borrow().len()), (certain, usize::from(certain)));
+        let fleet = crate::testing::apply::closed_fleet();
+        let nodes = fleet.observed().nodes;
+        let node = nodes.into_values().find(Node::is_closed).expect("a closed node");
+        let name = node.name.clone();
+        let ports = ExternalPorts {
+            cloud: &fleet,
+            cluster: &fleet,
+            clock: &fleet,
+            source: &(),
+            signals: &outside,
+            store: &outside,
+        };
+        let nominations = ["a", "b"]
+            .map(|name| PodNomination { pod: Arc::new(world::pod(name)), node: node.name.clone() });
+        let end = poll_once(open_nodes(ports, nominations.to_vec(), vec![node])).expect("at once");
+        let Event::NodesOpened(batch) = end else { panic!("{end:?}") };
+        assert!(batch.nominations.iter().all(|(.., answer)| answer.is_ok() == certain));
+        assert!(batch.nodes.iter().all(|(.., answer)| answer.is_ok() == certain));
+        let round = ["a", "b"].map(|pod| format!("nominate {pod} to {name}"));
+        let calls = outside.1.borrow();
+        assert_eq!(*calls, if certain { [round.clone(), round].concat() } else { Vec::new() });
+        assert_eq!(fleet.observed().nodes[&name].is_closed(), !certain);
     }
 }

@@ -270,9 +270,8 @@ impl<R> StateStore for EmbeddedPorts<R> {
         })
     }
 
-    async fn nominate(&self, _pod: &Pod, _node: &NodeName) -> Result<(), PortError> {
-        // The scheduler of the embedded world does not use nominations.
-        Ok(())
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
+        self.world.nominate(pod, node)
     }
 }
 

@@ -26,8 +26,8 @@ use super::status_log::StatusLogger;
 use super::status_output::StatusOutput;
 use super::status_throttle::StatusThrottle;
 use super::{
-    Host, PageChannels, RepositoryReader, RunOptions, RuntimeError, StatusPage, process_identity,
-    startup_retry, template_sweep,
+    Host, PageChannels, RepositoryReader, RunOptions, RuntimeError, StatusPage, Steering,
+    process_identity, startup_retry, template_sweep,
 };
 use crate::adapters::aws::Aws;
 use crate::adapters::kube::{Kubernetes, LOCK_POLL, LeaseError, WatchedCluster};
@@ -38,6 +38,7 @@ use crate::controller::{
     AuthorizedRequest, ControllerState, Effect, ExternalPorts, LEASE_HOLDER_PREFIX, Signal,
     StartOptions, authorization, run as run_controller,
 };
+use crate::render::escape;
 
 /// Signals and hints that are buffered for the controller.
 const SIGNALS_MAX: usize = 16;
@@ -91,6 +92,7 @@ async fn connect_and_run<H: Host>(
     let Some(LiveCluster { kubernetes, aws, identity: cluster }) = connected else {
         return Ok(None);
     };
+    let reader = reader.with_steering(steering(host, &kubernetes).await);
     let now = SystemClock.now();
     let start = options.run.start(now, replica_identity(now), cluster);
     let tasks = BackgroundTasks::start(kubernetes, aws, &start, Arc::clone(&options.shutdown));
@@ -99,6 +101,27 @@ async fn connect_and_run<H: Host>(
         acquired.map_err(RuntimeError::Lease)?;
     }
     Box::pin(tasks.run(host, options.run, start, reader)).await.map(Some)
+}
+
+/// Returns whether kube-scheduler honors nominations, and reports why it does not.
+async fn steering<H: Host>(host: &mut H, kubernetes: &Kubernetes) -> Steering {
+    let (steering, obstacle) = match kubernetes.steering_obstacle().await {
+        Ok(None) => return Steering::Supported,
+        Ok(Some(obstacle)) => {
+            let is_forbidden = obstacle.is_forbidden;
+            let steering = if is_forbidden { Steering::Forbidden } else { Steering::OnRequest };
+            (steering, obstacle.reason)
+        }
+        // Refused nominations do no harm, and are counted.
+        Err(error) => (Steering::Supported, error.to_string()),
+    };
+    if steering != Steering::Supported {
+        host.report(&format!(
+            "Pods are not nominated to their planned nodes: {}. Plans buy room for every order.",
+            escape(&obstacle)
+        ));
+    }
+    steering
 }
 
 /// Takes the lease, waiting up to `patience` while another replica or an apply holds it.

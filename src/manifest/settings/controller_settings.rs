@@ -18,7 +18,7 @@ pub(super) fn read_controller(map: &FieldMap<'_>, settings: &mut ControllerSetti
     ];
     set(&mut settings.mode, map.get("mode").and_then(|f| f.choice(&Mode::ALL)));
     set(&mut settings.approval, map.get("approval").and_then(|f| f.choice(&rules)));
-    set(&mut settings.nominate_pods, map.get("steer").and_then(|f| f.boolean()));
+    settings.steer = map.get("steer").and_then(|f| f.boolean());
     settings.queue = map.get("queue").and_then(|f| f.non_empty_text()).map(Into::into);
     let ci_timeout = map.get_renamed("ciTimeout", "ciPatience");
     set(&mut settings.ci_timeout, ci_timeout.and_then(|f| positive_duration(&f)));

@@ -72,6 +72,7 @@ fn counter_metric(counter: &Counter) -> CounterMetric<'_> {
         }
         Counter::DrainsAbandoned => CounterMetric::unlabeled("fleetwright_drains_abandoned_total"),
         Counter::NodesUncordoned => CounterMetric::unlabeled("fleetwright_nodes_uncordoned_total"),
+        Counter::NodesOpened => CounterMetric::unlabeled("fleetwright_nodes_opened_total"),
         Counter::NominationsMade => nominations("made"),
         Counter::NominationsRefused => nominations("refused"),
         Counter::NominationsHonored => nominations("honored"),

@@ -281,6 +281,7 @@ pub const FAMILIES: &[MetricFamily] = &[
         &[],
         "Nodes that an abandoned drain left cordoned and that were uncordoned.",
     ),
+    counter("fleetwright_nodes_opened_total", &[], "Launched nodes that were opened for pods."),
     counter(
         "fleetwright_nominations_total",
         &["result"],

@@ -233,6 +233,7 @@ fn bind(world: &mut Observed, owner: &WorkloadId, template: &Arc<PodTemplate>, n
         owner: Some(owner.clone()),
         template: key,
         node: Some(node.clone()),
+        nominated: None,
         phase: PodPhase::Running,
         created_at: world.taken_at,
         terminating: false,

@@ -147,6 +147,7 @@ fn world(nodes: usize, pods: usize) -> World {
                 owner: Some(owner.clone()),
                 template: key.clone(),
                 node: Some(name.clone()),
+                nominated: None,
                 phase: PodPhase::Running,
                 created_at: Timestamp::UNIX_EPOCH,
                 terminating: false,

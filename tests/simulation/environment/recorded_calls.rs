@@ -86,9 +86,11 @@ pub(crate) enum CallKind {
         /// True if the node is ours to cordon or uncordon.
         ours: bool,
     },
+    /// An opening of a closed node.
+    Open(NodeName),
     Evict(Uid),
     /// A nomination of a pod to a node.
-    Nominate(Uid),
+    Nominate(Uid, NodeName),
     Serves(ServedCommitChange),
     /// A plan that was made again before its first call, and its launches that are no longer
     /// needed.
@@ -115,7 +117,8 @@ impl std::fmt::Debug for CallKind {
             Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
             Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
             Self::Evict(uid) => write!(f, "evicts {uid}"),
-            Self::Nominate(uid) => write!(f, "nominates {uid}"),
+            Self::Nominate(uid, node) => write!(f, "nominates {uid} to {node}"),
+            Self::Open(node) => write!(f, "opens {node}"),
             Self::Serves(ServedCommitChange { from, to, .. }) => {
                 let short = |name: &str| name.trim_start_matches('0').to_owned();
                 write!(f, "serves {} in place of {}", short(to), short(from))

@@ -268,6 +268,17 @@ impl Cluster for Replica {
         Ok(outcome)
     }
 
+    async fn open(&self, node: &Node) -> Result<(), PortError> {
+        const VERB: &str = "open node";
+        let by = self.write_call(VERB).await?;
+        if self.shared.faults.get().kubernetes_down {
+            return Err(failed(VERB));
+        }
+        self.shared.note(&by, CallKind::Open(node.name.clone()));
+        self.shared.world.open(node).await?;
+        self.reply(VERB).await
+    }
+
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         let by = self.write_call("evict pod").await?;
         if self.shared.faults.get().kubernetes_down {
@@ -338,9 +349,10 @@ impl StateStore for Replica {
         self.reply("write record").await
     }
 
-    async fn nominate(&self, pod: &Pod, _node: &NodeName) -> Result<(), PortError> {
+    async fn nominate(&self, pod: &Pod, node: &NodeName) -> Result<(), PortError> {
         let by = self.write_call("nominate pod").await?;
-        self.shared.note(&by, CallKind::Nominate(pod.uid.clone()));
+        self.shared.note(&by, CallKind::Nominate(pod.uid.clone(), node.clone()));
+        self.shared.world.nominate(pod, node)?;
         self.reply("nominate pod").await
     }
 }

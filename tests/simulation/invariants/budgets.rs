@@ -40,6 +40,7 @@ impl InvariantChecks {
             CallKind::Launch(request, _) => format!("launch {}", request.token),
             CallKind::Terminate(ended) => format!("end {}", ended.id),
             CallKind::Cordon { node, on, .. } => format!("cordon {node} {on}"),
+            CallKind::Open(node) => format!("open {node}"),
             // Each drain tries its evictions anew.
             CallKind::Evict(_)
             | CallKind::Acknowledge(..)
@@ -47,7 +48,7 @@ impl InvariantChecks {
             | CallKind::Launched(_)
             | CallKind::Pinned(..)
             | CallKind::Serves(_)
-            | CallKind::Nominate(_)
+            | CallKind::Nominate(..)
             | CallKind::Raise { .. } => return,
         };
         let times = self.writes.entry(key.clone()).or_default();

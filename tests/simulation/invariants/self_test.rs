@@ -204,6 +204,7 @@ impl ViolationTrace {
         TerminatedInstance {
             id: LAUNCHED[n].into(),
             node: None,
+            nominated: None,
             ..self.removal(&self.scale_down, 0)
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fleetwright::controller::{AuthorizedRequest, Effect};
 use fleetwright::model::desired::{AppliedBy, ApprovalRule, Mode};
-use fleetwright::model::ids::{Digest, InstanceId, Uid};
+use fleetwright::model::ids::{Digest, InstanceId, NodeName, Uid};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{CheckStatus, ResourceChange, WaveStep};
 use jiff::{SignedDuration, Timestamp};
@@ -14,11 +14,9 @@ use super::{CallKind, InvariantChecks, PersistedState, RecordedCall, ReplicaStep
 use crate::simulation::environment::ServedCommitChange;
 use crate::simulation::repository::SimulatedCommit;
 
-/// Maximum number of nominations of a pod, minimum interval between them, and maximum number in one
-/// step.
-const NOMINATIONS_MAX: usize = 3;
-const NOMINATION_INTERVAL: SignedDuration = SignedDuration::from_secs(10);
-const NOMINATIONS_PER_STEP: usize = 100;
+/// Time after its opening for which a node may still be nominated: an observation may be old, and
+/// a second round of nominations follows the first.
+const NOMINATED_AFTER_OPENING_MAX: SignedDuration = SignedDuration::from_mins(1);
 
 /// Time for which a plan with unresolved terms does not end a confirmation. The controller retains
 /// confirmations for 15 minutes from the first such observation, which precedes the plan.
@@ -39,8 +37,8 @@ pub(super) struct OperatorDecisions {
     last_plan: BTreeMap<usize, Arc<Plan>>,
     /// Start of the observe-only mode without applies in progress, by replica.
     observe_only_since: BTreeMap<usize, Timestamp>,
-    /// Times at which each process nominated each pod.
-    nominated: BTreeMap<(usize, Uid), Vec<Timestamp>>,
+    /// Time at which each node was opened first.
+    opened: BTreeMap<NodeName, Timestamp>,
 }
 
 struct MergedCommit {
@@ -56,7 +54,6 @@ impl OperatorDecisions {
         self.observe_only_since.remove(&replica);
         self.lapsed.remove(&replica);
         self.last_plan.remove(&replica);
-        self.nominated.retain(|(of, _), _| *of != replica);
     }
 
     fn index(&self, name: &str) -> Option<usize> {
@@ -102,13 +99,18 @@ impl InvariantChecks {
         } else {
             self.decisions.observe_only_since.remove(&step.replica);
         }
-        let hints = |effect: &&Effect| matches!(effect, Effect::Nominate { .. });
-        let nominated = step.effects.iter().filter(hints).count();
-        if nominated > NOMINATIONS_PER_STEP {
-            self.fail(step.now, &format!("I25: {nominated} pods are nominated at once"));
-        }
-        if nominated > 0 && !step.settings.nominate_pods {
-            self.fail(step.now, "I25: pods are nominated without the setting");
+        for effect in step.effects {
+            let Effect::OpenNodes { nominations, nodes } = effect else { continue };
+            if !nominations.is_empty() && !step.settings.nominates_pods() {
+                self.fail(step.now, "I25: pods are nominated without the setting");
+            }
+            let opens = |node: &NodeName| nodes.iter().any(|opened| opened.name == *node);
+            if nominations.iter().any(|nomination| !opens(&nomination.node)) {
+                self.fail(step.now, "I25: a pod is nominated to a node that does not open");
+            }
+            if nodes.iter().any(|node| !(node.ready && node.is_closed())) {
+                self.fail(step.now, "I25: a node is opened that is not Ready or not closed");
+            }
         }
     }
 
@@ -314,22 +316,18 @@ impl InvariantChecks {
         }
     }
 
-    /// I25: nominations of a pod are bounded in number and rate.
-    pub(super) fn check_nomination(&mut self, call: &RecordedCall, pod: &Uid) {
-        let times = self.decisions.nominated.entry((call.replica, pod.clone())).or_default();
-        let last = times.last().copied();
-        times.push(call.began);
-        let count = times.len();
-        if count > NOMINATIONS_MAX {
-            self.fail(call.at, &format!("I25: pod {pod} is nominated for the {count}th time"));
+    /// I25: pods are nominated before their node opens, and not long after.
+    pub(super) fn check_nomination(&mut self, call: &RecordedCall, pod: &Uid, node: &NodeName) {
+        let opened = self.decisions.opened.get(node).copied();
+        let is_late = |at: Timestamp| call.began.duration_since(at) > NOMINATED_AFTER_OPENING_MAX;
+        if opened.is_some_and(is_late) {
+            let why = format!("I25: pod {pod} is nominated to {node}, which is open");
+            self.fail(call.at, &why);
         }
-        let soon = |last: Timestamp| {
-            call.began.duration_since(last) + self.clocks.max_difference_since(last)
-                < NOMINATION_INTERVAL
-        };
-        if last.is_some_and(soon) {
-            self.fail(call.at, &format!("I25: pod {pod} is nominated again at once"));
-        }
+    }
+
+    pub(super) fn record_opening(&mut self, node: &NodeName, at: Timestamp) {
+        self.decisions.opened.entry(node.clone()).or_insert(at);
     }
 }
 

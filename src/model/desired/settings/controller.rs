@@ -126,10 +126,25 @@ pub struct ControllerSettings {
     pub repair_after: Option<SignedDuration>,
     /// Pools whose removals require a confirmation.
     pub confirm_pools: BTreeSet<PoolName>,
-    /// True if pending pods are nominated to their planned nodes.
-    pub nominate_pods: bool,
+    /// True if pending pods are nominated to their planned nodes. `None`: in a live cluster whose
+    /// kube-scheduler honors nominations.
+    pub steer: Option<bool>,
     /// Name or URL of the SQS queue with interruption events from `EventBridge`.
     pub queue: Option<String>,
+}
+
+impl ControllerSettings {
+    /// Returns true if pending pods are nominated. A controller resolves the default at its start.
+    #[must_use]
+    pub fn nominates_pods(&self) -> bool {
+        self.steer == Some(true)
+    }
+
+    /// Returns true if the repository sets any of them, and so is planned for a controller.
+    #[must_use]
+    pub fn is_declared(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 impl Default for ControllerSettings {
@@ -157,7 +172,7 @@ impl Default for ControllerSettings {
             // Same as the default of Karpenter's node repair.
             repair_after: Some(SignedDuration::from_mins(30)),
             confirm_pools: BTreeSet::new(),
-            nominate_pods: false,
+            steer: None,
             queue: None,
         }
     }

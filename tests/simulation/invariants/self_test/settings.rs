@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use fleetwright::controller::{AuthorizedRequest, Suspension};
+use fleetwright::controller::{AuthorizedRequest, PodNomination, Suspension};
 use fleetwright::model::desired::{AppliedBy, ApprovalRule, Mode, Window};
-use fleetwright::model::ids::NodeName;
+use fleetwright::model::observed::Node;
+use fleetwright::model::pod::Taint;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{Check, CheckStatus, WaveStep};
 use jiff::tz::TimeZone;
@@ -17,16 +18,22 @@ use super::{
 use crate::simulation::environment::ServedCommitChange;
 
 impl ViolationTrace {
-    fn nominates(&self, pods: usize) {
-        let pod = self.world.pods.first().expect("one").as_ref().clone();
-        let (pod, node) = (Box::new(pod), NodeName::from("n"));
-        self.effects(&vec![Effect::Nominate { pod, node }; pods]);
+    /// Opens a closed node, and nominates a pod to `nominated`.
+    fn opens(&self, nominated: &str, edit: fn(&mut Node)) {
+        let pod = Arc::clone(self.world.pods.first().expect("one"));
+        let mut node = self.world.nodes.values().next().expect("one").clone();
+        (node.name, node.ready, node.taints) = ("n".into(), true, vec![Taint::opening()]);
+        edit(&mut node);
+        let nominations = vec![PodNomination { pod, node: nominated.into() }];
+        self.effects(&[Effect::OpenNodes { nominations, nodes: vec![node] }]);
     }
 
-    fn nominated(&mut self) {
+    /// Opens a node, and nominates a pod to it `seconds` later.
+    fn nominates_after_opening(&mut self, seconds: i64) {
         let uid = self.world.pods.first().expect("one").uid.clone();
-        self.calls(CallKind::Nominate(uid));
-        self.now = self.now.checked_add(SignedDuration::from_secs(10)).expect("a time");
+        self.calls(CallKind::Open("n".into()));
+        self.now = self.now.checked_add(SignedDuration::from_secs(seconds)).expect("a time");
+        self.calls(CallKind::Nominate(uid, "n".into()));
     }
 
     fn suspension(&self) -> Suspension {
@@ -201,23 +208,20 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
         let both = t.merges();
         t.calls(ViolationTrace::serves_other(both, false));
     }),
-    ("I25", "a pod nominated endlessly", |t| (0..4).for_each(|_| t.nominated())),
-    ("I25", "a pod nominated again at once", |t| {
-        t.nominated();
-        t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
-        t.nominated();
+    ("I25", "a pod nominated to an open node", |t| t.nominates_after_opening(61)),
+    ("I25", "a pod nominated to another node", |t| {
+        t.settings.steer = Some(true);
+        t.opens("other", |_| ());
     }),
-    ("I25", "a pod nominated again at once by a clock that is ahead", |t| {
-        t.nominated();
-        t.clock_is_ahead(SignedDuration::from_secs(2));
-        t.now = t.now.checked_sub(SignedDuration::from_secs(5)).expect("a time");
-        t.nominated();
+    ("I25", "an opening before Ready", |t| {
+        t.settings.steer = Some(true);
+        t.opens("n", |node| node.ready = false);
     }),
-    ("I25", "too many pods at once", |t| {
-        t.settings.nominate_pods = true;
-        t.nominates(101);
+    ("I25", "an opening of an open node", |t| {
+        t.settings.steer = Some(true);
+        t.opens("n", |node| node.taints.clear());
     }),
-    ("I25", "a nomination without the setting", |t| t.nominates(1)),
+    ("I25", "a nomination without the setting", |t| t.opens("n", |_| ())),
 ];
 
 /// Actions that the settings and the operators allow.
@@ -232,9 +236,9 @@ pub(super) fn valid_trace(trace: &ViolationTrace) {
     confirmed.plans();
     confirmed.applies(&confirmed.scale_down);
     t.settings.mode = Mode::Additive;
-    t.settings.nominate_pods = true;
-    t.nominates(100);
-    (0..3).for_each(|_| t.nominated());
+    t.settings.steer = Some(true);
+    t.opens("n", |_| ());
+    t.nominates_after_opening(5);
     t.settings.approval = ApprovalRule::Digest;
     t.approves();
     t.plans();

@@ -1,0 +1,133 @@
+//! Opening of launched nodes.
+
+use std::cell::Cell;
+
+use jiff::Timestamp;
+
+use super::crashes::apply_with_fault;
+use super::*;
+use crate::apply::ports::{ClusterObjects, PortError};
+use crate::model::observed::KEY_LABEL;
+use crate::model::pod::Taint;
+use crate::testing::apply::closed_fleet;
+
+/// Returns the time and the node of each opening.
+fn openings(world: &World) -> Vec<(Timestamp, String)> {
+    let calls = world.calls().into_iter();
+    let opened = calls.filter_map(|call| match call {
+        PortCall::Open { at, node } => Some((at, node.to_string())),
+        PortCall::Launch { .. }
+        | PortCall::Terminate { .. }
+        | PortCall::RaiseGroup { .. }
+        | PortCall::EndMember { .. }
+        | PortCall::Cordon { .. }
+        | PortCall::Evict { .. }
+        | PortCall::DeleteNode { .. } => None,
+    });
+    opened.collect()
+}
+
+fn are_open(world: &World) -> bool {
+    !world.observed().nodes.values().any(Node::is_closed)
+}
+
+#[test]
+fn nodes_of_a_wave_open_at_the_same_moment_after_the_last_is_ready() {
+    let world = fleet();
+    let plan = plan(&world);
+    let began = world.now();
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
+    let opened = openings(&world);
+    assert_eq!(opened.len(), 3);
+    assert!(opened.iter().all(|(at, _)| *at == began + crate::simulator::delay::READY));
+    assert!(are_open(&world));
+}
+
+thread_local! {
+    /// Number of further reads that show one node as not Ready.
+    static UNREADY_READS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Shows the node with the largest key as not Ready.
+fn delay_last(objects: &mut ClusterObjects) -> Result<(), PortError> {
+    let ours = |node: &&mut Node| node.labels.get(KEY_LABEL).is_some_and(|key| key.as_str() == "3");
+    if let Some(node) = objects.nodes.iter_mut().find(ours) {
+        let left = UNREADY_READS.get();
+        node.ready &= left == 0;
+        UNREADY_READS.set(left.saturating_sub(1));
+    }
+    Ok(())
+}
+
+#[test]
+fn late_node_delays_the_others_by_twenty_seconds_at_most() {
+    let world = fleet();
+    let plan = plan(&world);
+    let ports = FaultyPorts::without_fault(&world);
+    ports.edit_objects.set(delay_last);
+    // Every read is five seconds after the one before.
+    UNREADY_READS.set(40);
+    let began = world.now();
+    let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
+    assert_eq!(receipt.verdict, ApplyStatus::Applied);
+    let mut times: Vec<Timestamp> = openings(&world).into_iter().map(|(at, _)| at).collect();
+    let last = times.pop().expect("three openings");
+    let ready = began + crate::simulator::delay::READY;
+    assert_eq!(times, [ready + SignedDuration::from_secs(20); 2]);
+    assert!(last > times[1] + MINUTE);
+    assert!(are_open(&world));
+}
+
+#[test]
+fn refused_opening_is_repeated_and_a_lasting_refusal_fails_the_change() {
+    let opens = |fault, at| {
+        let world = fleet();
+        let plan = without_retirements(plan(&world));
+        let ports = FaultyPorts::new(&world, at, fault);
+        let receipt = apply_over(&plan, &ports, &settings()).0.expect("not refused");
+        let outcomes = receipt.outcomes.clone();
+        (receipt.verdict, outcomes, openings(&world).len())
+    };
+    // Two launches are the first writes.
+    let (verdict, _, _) = opens(Fault::RejectTransiently, 2);
+    assert_eq!(verdict, ApplyStatus::Applied);
+    let (verdict, outcomes, opened) = opens(Fault::FailBefore, 2);
+    assert_eq!((verdict, opened), (ApplyStatus::Partly, 1));
+    let says = |outcome: &Outcome| matches!(outcome, Outcome::Failed { why } if why.contains("still closed for pods"));
+    assert_eq!(outcomes.iter().filter(|change| says(&change.outcome)).count(), 1);
+}
+
+#[test]
+fn next_apply_opens_the_nodes_that_a_crashed_one_left_closed() {
+    let world = fleet();
+    let plan = without_retirements(plan(&world));
+    // The apply ends before its first opening.
+    apply_with_fault(&plan, &world, 2, Fault::CrashBefore);
+    world.settle(MINUTE * 5).expect("kept in memory");
+    assert!(!are_open(&world));
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
+    assert!(are_open(&world));
+}
+
+#[test]
+fn apply_opens_closed_nodes_of_ours_before_its_first_change_and_no_others() {
+    for (label, opens) in [(true, true), (false, false)] {
+        let world = fleet();
+        let plan = plan(&world);
+        let mut left = request("left");
+        left.taints = vec![Taint::opening()];
+        if label {
+            left.labels.insert(KEY_LABEL.into(), "left".into());
+        }
+        let instance = launch(&world, &left);
+        world.settle(MINUTE * 5).expect("kept in memory");
+        let is_closed = || {
+            let observed = world.observed();
+            observed.node_for_instance(&instance).is_some_and(Node::is_closed)
+        };
+        assert!(is_closed());
+        let _ = apply_over(&plan, &world, &settings());
+        assert_eq!(is_closed(), !opens);
+    }
+    assert!(!are_open(&closed_fleet()));
+}

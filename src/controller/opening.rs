@@ -1,0 +1,333 @@
+//! Opening of closed nodes: launched nodes register with a taint of ours, and all nodes of a batch
+//! are opened at the same moment (ADR 16).
+//!
+//! Before, each pending pod of the batch is nominated to its planned node. A node that opens alone
+//! would be filled with whatever pods wait.
+//!
+//! Invariants: the state of a batch is in the cluster, so any leader continues it. A closed node
+//! opens after a bounded time, whatever the mode, the plan or the other nodes do. Only nodes of
+//! ours are opened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::counters::Counter;
+use super::event::Effect;
+use super::nominations::{PodNomination, nominations};
+use super::persisted_state::later;
+use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
+use super::state::ControllerState;
+use crate::apply::ports::PortError;
+use crate::model::ids::{NodeName, PoolName, Uid, WorkloadKind};
+use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, tag};
+use crate::model::requirement::key;
+use crate::plan::Plan;
+use crate::plan::wire::{ResourceChange, workload_key};
+
+/// Longest time for which pending pods wait for further nodes of a batch, once one is Ready.
+const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
+/// Longest time for which a Ready node waits for its pods. Delivery tools poll every few minutes.
+const NODE_WAIT_MAX: SignedDuration = SignedDuration::from_mins(5);
+/// Interval between two attempts to open a node.
+const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+
+/// Result of an attempt to open a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenedBatch {
+    /// Each nominated pod with its node and the answer.
+    pub nominations: Vec<(Uid, NodeName, Result<(), PortError>)>,
+    /// Each node with the answer.
+    pub nodes: Vec<(Uid, NodeName, Result<(), PortError>)>,
+}
+
+/// Closed nodes, and the openings in progress.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeOpening {
+    /// Closed Ready nodes, by UID.
+    waiting: BTreeMap<Uid, WaitingNode>,
+    /// Nodes that are being opened.
+    in_progress: BTreeSet<Uid>,
+    /// Recently opened nodes, with the time. An observation may still show them closed.
+    opened_at: BTreeMap<Uid, Timestamp>,
+    /// Time of the next attempt after a failure.
+    retry_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WaitingNode {
+    /// First observation of the node as Ready.
+    ready_since: Timestamp,
+    /// First observation with pending pods for the batch of the node, without a gap since.
+    pods_since: Option<Timestamp>,
+}
+
+impl WaitingNode {
+    /// Returns the time at which the node opens, however many others are missing.
+    fn deadline(self) -> Timestamp {
+        let of_node = later(self.ready_since, NODE_WAIT_MAX);
+        self.pods_since.map_or(of_node, |since| of_node.min(later(since, PODS_WAIT_MAX)))
+    }
+}
+
+impl NodeOpening {
+    /// Forgets everything: another replica leads, or the clock was set back.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Returns true while closed Ready nodes wait or are being opened.
+    pub(super) fn has_closed_nodes(&self) -> bool {
+        !self.waiting.is_empty() || !self.in_progress.is_empty()
+    }
+
+    /// Returns the time of the next deadline.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let waiting = self.waiting.iter().filter(|(uid, _)| !self.in_progress.contains(*uid));
+        let due = waiting.map(|(_, node)| node.deadline()).min()?;
+        Some(self.retry_at.map_or(due, |retry| due.max(retry)))
+    }
+}
+
+/// Nodes of some pools that open together.
+struct Batch<'w> {
+    /// Closed Ready nodes.
+    ready: Vec<&'w Node>,
+    /// True if further instances of the pools are starting.
+    is_booting: bool,
+}
+
+/// Planned nodes by workload, each with its number of pods.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct PlannedNodes {
+    pub(super) by_workload: BTreeMap<String, Vec<(NodeName, u32)>>,
+}
+
+/// Pods of the workloads that a plan places on a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BatchPods {
+    /// True if some of them are pending.
+    are_pending: bool,
+    /// True if some of them do not exist yet.
+    are_missing: bool,
+}
+
+impl ControllerState {
+    /// Opens every batch that is complete or whose deadline has passed.
+    pub(super) fn open_nodes(&mut self, effects: &mut Vec<Effect>) {
+        // Nodes open even while EC2 cannot be read: pods wait for them.
+        let Some(world) = self.observation.latest.clone().filter(|seen| seen.has_cluster()) else {
+            return;
+        };
+        if !self.leadership.is_leader() || self.leadership.is_stopping() {
+            return;
+        }
+        let now = self.now;
+        self.opening.opened_at.retain(|_, at| now < later(*at, EC2_VISIBILITY_MAX));
+        // Without EC2, it is unknown whether further instances are starting.
+        let is_settled = world.is_complete() && !self.applies.is_launching();
+        let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
+        let batches = self.batches(&world, plan.as_deref());
+        let mut still_waiting = BTreeMap::new();
+        for batch in batches {
+            let planned = plan.as_deref().and_then(|plan| planned_nodes(plan, &world, &batch));
+            let pods = match (&planned, plan.as_deref()) {
+                (Some(planned), Some(plan)) => batch_pods(plan, &world, planned),
+                // A later plan counts the nodes. Until then any pod may be for them.
+                (_, _) => BatchPods {
+                    are_pending: world.pods.iter().any(|pod| is_pending(pod)),
+                    are_missing: true,
+                },
+            };
+            let mut is_due = is_settled && !batch.is_booting && !pods.are_missing;
+            for node in &batch.ready {
+                let before = self.opening.waiting.get(&node.uid);
+                let pods_since = before.and_then(|before| before.pods_since).unwrap_or(now);
+                let waiting = WaitingNode {
+                    ready_since: before.map_or(now, |before| before.ready_since),
+                    pods_since: pods.are_pending.then_some(pods_since),
+                };
+                is_due |= waiting.deadline() <= now;
+                still_waiting.insert(node.uid.clone(), waiting);
+            }
+            let may_try = self.opening.retry_at.is_none_or(|at| at <= now);
+            if is_due && may_try && !batch.ready.is_empty() {
+                let nominations = self.nominations_for(&world, planned);
+                self.opening.in_progress.extend(batch.ready.iter().map(|node| node.uid.clone()));
+                let nodes = batch.ready.iter().map(|node| Node::clone(node)).collect();
+                effects.push(Effect::OpenNodes { nominations, nodes });
+            }
+        }
+        self.opening.waiting = still_waiting;
+    }
+
+    fn nominations_for(
+        &self,
+        world: &Observed,
+        planned: Option<PlannedNodes>,
+    ) -> Vec<PodNomination> {
+        let steers = self.revisions.settings().is_some_and(|settings| settings.nominates_pods());
+        if steers && self.may_act() {
+            nominations(world, planned.unwrap_or_default())
+        } else {
+            vec![]
+        }
+    }
+
+    /// Returns the batches: pools that share a workload open together.
+    fn batches<'w>(&self, world: &'w Observed, plan: Option<&Plan>) -> Vec<Batch<'w>> {
+        let mut by_pool: BTreeMap<PoolName, Batch<'w>> = BTreeMap::new();
+        let mut batch_of = |pool: PoolName, ready: Option<&'w Node>| {
+            let batch = by_pool.entry(pool);
+            let batch = batch.or_insert_with(|| Batch { ready: Vec::new(), is_booting: false });
+            batch.is_booting |= ready.is_none();
+            batch.ready.extend(ready);
+        };
+        let is_handled = |node: &Node| {
+            self.opening.in_progress.contains(&node.uid)
+                || self.opening.opened_at.contains_key(&node.uid)
+        };
+        for node in world.nodes.values().filter(|node| is_closed_by_us(node) && !is_handled(node)) {
+            batch_of(pool_of(node, world), Some(node).filter(|node| node.ready));
+        }
+        let joined = world.nodes_by_instance();
+        let is_booting = |instance: &&Instance| {
+            instance.is_active()
+                && instance.is_managed_by(&world.cluster.name)
+                && !joined.contains_key(&instance.id)
+                && !self.interruptions.all.contains_key(&instance.id)
+        };
+        for instance in world.instances.values().filter(is_booting) {
+            batch_of(pool_tag(instance), None);
+        }
+        merge_pools(by_pool, plan.map(shared_pools).unwrap_or_default())
+    }
+
+    pub(super) fn on_nodes_opened(&mut self, batch: OpenedBatch) {
+        for (pod, node, answer) in batch.nominations {
+            self.nominations.record_answer(pod, node, &answer, &mut self.counters);
+        }
+        for (uid, _, answer) in batch.nodes {
+            self.opening.in_progress.remove(&uid);
+            if answer.is_ok() {
+                self.counters.count(Counter::NodesOpened);
+                self.opening.waiting.remove(&uid);
+                self.opening.opened_at.insert(uid, self.now);
+            } else {
+                self.counters.count_error("kubernetes");
+                self.opening.retry_at = Some(later(self.now, RETRY_INTERVAL));
+            }
+        }
+        // Earlier observations show the nodes closed.
+        self.observation.require_next();
+    }
+}
+
+/// Returns true if the node has our label and our taint, which our launches set.
+fn is_closed_by_us(node: &Node) -> bool {
+    node.is_closed() && node.labels.contains_key(KEY_LABEL)
+}
+
+fn pool_of(node: &Node, world: &Observed) -> PoolName {
+    let instance = node.instance.as_ref().and_then(|id| world.instances.get(id));
+    let label = || node.labels.get(key::NODEPOOL).map_or("", |pool| pool.as_str()).into();
+    instance.map_or_else(label, pool_tag)
+}
+
+fn pool_tag(instance: &Instance) -> PoolName {
+    instance.tags.get(tag::POOL).map_or("", String::as_str).into()
+}
+
+/// Returns the sets of pools that share a workload.
+fn shared_pools(plan: &Plan) -> Vec<BTreeSet<PoolName>> {
+    let rows = plan.resource_changes.iter();
+    let pools: BTreeMap<_, PoolName> =
+        rows.map(|row| (&row.address, super::gates::pool(row))).collect();
+    let mut by_workload: BTreeMap<String, BTreeSet<PoolName>> = BTreeMap::new();
+    for row in &plan.capacity.placements {
+        let pool = pools.get(&row.address).cloned();
+        by_workload.entry(workload_key(&row.workload)).or_default().extend(pool);
+    }
+    by_workload.into_values().filter(|pools| pools.len() > 1).collect()
+}
+
+/// Merges the batches of pools that share a workload, directly or through other pools.
+fn merge_pools<'w>(
+    by_pool: BTreeMap<PoolName, Batch<'w>>,
+    shared: Vec<BTreeSet<PoolName>>,
+) -> Vec<Batch<'w>> {
+    let mut sets: Vec<(BTreeSet<PoolName>, Batch<'w>)> =
+        by_pool.into_iter().map(|(pool, batch)| ([pool].into(), batch)).collect();
+    for pools in shared {
+        let (joined, apart): (Vec<_>, Vec<_>) =
+            sets.into_iter().partition(|(of, _)| !of.is_disjoint(&pools));
+        sets = apart;
+        let merged = joined.into_iter().reduce(|(mut of, mut batch), (other, more)| {
+            of.extend(other);
+            batch.ready.extend(more.ready);
+            batch.is_booting |= more.is_booting;
+            (of, batch)
+        });
+        sets.extend(merged);
+    }
+    sets.into_iter().map(|(_, batch)| batch).collect()
+}
+
+/// Returns the planned pods of the closed nodes of a batch. `None` if the plan does not know one of
+/// the nodes.
+fn planned_nodes(plan: &Plan, world: &Observed, batch: &Batch<'_>) -> Option<PlannedNodes> {
+    let rows = plan.resource_changes.iter();
+    let nodes: BTreeMap<_, &NodeName> =
+        rows.filter_map(|row| Some((&row.address, node_of(row, world)?))).collect();
+    let known: BTreeSet<&NodeName> = nodes.values().copied().collect();
+    let closed: BTreeSet<&NodeName> = batch.ready.iter().map(|node| &node.name).collect();
+    if !closed.is_subset(&known) {
+        return None;
+    }
+    let mut planned = PlannedNodes::default();
+    for row in &plan.capacity.placements {
+        let node = nodes.get(&row.address).filter(|node| row.pods > 0 && closed.contains(**node));
+        if let Some(node) = node {
+            let of = planned.by_workload.entry(workload_key(&row.workload)).or_default();
+            of.push(((*node).clone(), row.pods));
+        }
+    }
+    Some(planned)
+}
+
+/// Returns the node of a row.
+fn node_of<'w>(row: &ResourceChange, world: &'w Observed) -> Option<&'w NodeName> {
+    let before = row.change.before.as_ref()?;
+    let of_instance = || world.node_for_instance(before.instance_id.as_ref()?);
+    let node = match &before.node {
+        Some(name) => world.nodes.get(name),
+        None => of_instance(),
+    }?;
+    Some(&node.name)
+}
+
+/// Returns the state of the pods that a plan places on the nodes of a batch.
+fn batch_pods(plan: &Plan, world: &Observed, planned: &PlannedNodes) -> BatchPods {
+    let mut active: BTreeMap<String, u32> = BTreeMap::new();
+    let mut are_pending = false;
+    for pod in world.pods.iter().filter(|pod| pod.is_active()) {
+        let Some(owner) = &pod.owner else { continue };
+        let key = workload_key(owner);
+        if planned.by_workload.contains_key(&key) {
+            are_pending |= pod.node.is_none();
+            *active.entry(key).or_insert(0) += 1;
+        }
+    }
+    // A capacity buffer has no pods.
+    let demand = plan.capacity.demand.iter();
+    let demand = demand.filter(|row| row.workload.kind != WorkloadKind::CapacityBuffer);
+    let are_missing =
+        demand.map(|row| (workload_key(&row.workload), row.counts.planned)).any(|(key, wanted)| {
+            planned.by_workload.contains_key(&key)
+                && active.get(&key).copied().unwrap_or(0) < wanted
+        });
+    BatchPods { are_pending, are_missing }
+}
+
+#[cfg(test)]
+mod tests;
