@@ -1,5 +1,7 @@
 """An AWS account, which moto simulates."""
 
+import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -10,6 +12,8 @@ from processes import free_ports
 
 START_TIMEOUT = 60
 INSTANCE_PROFILE = "node"
+# moto has no image for arm64, and ignores the architecture of registered ones.
+IMAGES = {"x86_64": "ami-000000000000000a1", "arm64": "ami-000000000000000a2"}
 
 
 class Account:
@@ -18,7 +22,11 @@ class Account:
     def __init__(self, processes, python, region):
         [port] = free_ports(1)
         self.url, self.region = f"http://127.0.0.1:{port}", region
-        processes.start("moto", [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", port])
+        images = processes.directory / "images.json"
+        images.write_text(json.dumps([_image(arch) for arch in IMAGES]))
+        environment = {**os.environ, "MOTO_AMIS_PATH": str(images)}
+        command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+        processes.start("moto", command, env=environment)
         _wait_until_reachable(self.url)
 
     def client(self, service):
@@ -42,7 +50,7 @@ class Account:
         }
 
     def prepare(self, cluster, zones):
-        """Creates the cluster, a role, and images. Tags the subnets of `zones`.
+        """Creates the cluster and a role. Tags the subnets of `zones`.
 
         Returns the selector terms of images, subnets and security groups.
         """
@@ -60,18 +68,30 @@ class Account:
             resourcesVpcConfig={"subnetIds": used},
         )
         return {
-            "amiSelectorTerms": [{"id": image} for image in _images(ec2)],
+            "amiSelectorTerms": [{"id": image} for image in IMAGES.values()],
             "subnetSelectorTerms": [{"tags": {"fleet": cluster}}],
             "securityGroupSelectorTerms": [{"name": "default"}],
         }
 
 
-def _images(ec2):
-    """Returns an image for each architecture."""
-    found = ec2.describe_images(Owners=["amazon"])["Images"]
-    x86 = next(image["ImageId"] for image in found if image["Architecture"] == "x86_64")
-    arm = ec2.register_image(Name="arm64", Architecture="arm64")["ImageId"]
-    return [x86, arm]
+def _image(architecture):
+    """Returns an image in the format of `MOTO_AMIS_PATH`."""
+    return {
+        "ami_id": IMAGES[architecture],
+        "architecture": architecture,
+        "name": f"al2023-{architecture}",
+        "description": "Amazon Linux 2023",
+        "owner_id": "801119661308",
+        "public": True,
+        "virtualization_type": "hvm",
+        "state": "available",
+        "platform": None,
+        "image_type": "machine",
+        "hypervisor": "xen",
+        "root_device_name": "/dev/xvda",
+        "root_device_type": "ebs",
+        "sriov": "simple",
+    }
 
 
 def _wait_until_reachable(url):
