@@ -8,6 +8,8 @@ mod adopt;
 mod binary;
 mod browser;
 mod conformance;
+#[cfg(feature = "cluster")]
+mod control_plane;
 mod controller_simulation;
 mod delivery;
 mod deploy;
