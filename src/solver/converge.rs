@@ -133,11 +133,14 @@ impl Passes<'_> {
             orders: self.orders,
             failure_domains: None,
         };
-        for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
-            self.place_left_over(&mut answer, orders);
+        // An unsteered plan holds every simulated order, or names its pods as unschedulable.
+        if self.input.settings.steer {
+            for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
+                self.place_left_over(&mut answer, orders);
+            }
+            self.place_after_others(&mut answer);
+            self.make_room_for_refused(&mut answer);
         }
-        self.place_after_others(&mut answer);
-        self.make_room_for_refused(&mut answer);
         answer
     }
 
@@ -179,12 +182,10 @@ impl Passes<'_> {
         }
         let with_events = answer.with_events;
         let fewer = Passes { with_events, orders, ignores_nominations: true, ..*self };
-        let mut other = fewer.run_passes(&answer.model);
-        if self.input.settings.steer {
-            // With nominations, the same pods need fewer nodes.
-            let steered = Passes { with_events, ..*self };
-            other = steered.further_passes(&answer.model, other);
-        }
+        let other = fewer.run_passes(&answer.model);
+        // With nominations, the same pods need fewer nodes.
+        let steered = Passes { with_events, ..*self };
+        let other = steered.further_passes(&answer.model, other);
         let left = |outcome: &SolvedFleet| outcome.fleet.unplaced_by_priority(&self.demand.groups);
         if left(&other) < left(&answer.outcome) {
             (answer.outcome, answer.orders) = (other, orders);

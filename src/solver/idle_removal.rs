@@ -20,7 +20,8 @@ pub(super) struct IdleRemoval;
 impl Strategy for IdleRemoval {
     fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
         let problem = simulation.problem;
-        if !is_simulated(problem.groups) {
+        // In an unsteered plan, some order needs every node.
+        if !problem.settings.steer || !is_simulated(problem.groups) {
             return current;
         }
         let before = current.fleet.layout.price;

@@ -54,7 +54,7 @@ const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     (Stage::Finish, &Growth),
     // Balances new nodes over zones at the same price.
     (Stage::Finish, &ZoneBalance),
-    // Removes new nodes that hold no pod. Only unlikely orders used them.
+    // Removes new nodes of a steered plan that hold no pod.
     (Stage::Finish, &IdleRemoval),
 ];
 

@@ -75,7 +75,7 @@ fn configured_keys_require_signed_approvals() {
         let result = workspace.run(&[&["apply", "plan.json"], refused].concat());
         assert_eq!(result.code, Some(5), "{}", result.err);
         assert!(
-            result.err.contains("no approval signed by alice") && result.err.contains("hint:"),
+            result.err.contains("alice has not approved") && result.err.contains("hint:"),
             "{}",
             result.err
         );
@@ -174,7 +174,7 @@ fn commit_plan_uses_guard_of_that_commit() {
     ] {
         let result = workspace.run(command);
         assert_eq!(result.code, Some(5), "{command:?}: {}", result.err);
-        assert!(result.err.contains("no approval signed by alice"), "{}", result.err);
+        assert!(result.err.contains("alice has not approved"), "{}", result.err);
     }
 }
 

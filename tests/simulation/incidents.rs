@@ -5,6 +5,7 @@ use std::rc::Rc;
 use fleetwright::catalog::Catalog;
 use fleetwright::controller::{AuthorizedRequest, Counter};
 use fleetwright::model::ids::InstanceId;
+use fleetwright::model::observed::Node;
 use fleetwright::model::pod::{Taint, TaintEffect};
 use fleetwright::simulator::OfferingOutage;
 use jiff::SignedDuration;
@@ -149,7 +150,9 @@ fn taint_adder(catalog: &Rc<Catalog>) -> ScenarioResult {
     for _ in 0..300 {
         run.advance(SignedDuration::from_secs(1));
         let nodes: Vec<_> = run.shared.world.view().nodes().values().cloned().collect();
-        for mut node in nodes.into_iter().filter(|node| node.taints.is_empty()) {
+        let is_tainted =
+            |node: &Node| node.taints.iter().any(|taint| taint.key.as_str() == "chaos");
+        for mut node in nodes.into_iter().filter(|node| !is_tainted(node)) {
             let (key, effect) = ("chaos".into(), TaintEffect::NoExecute);
             node.taints.push(Taint { key, value: "true".into(), effect });
             run.shared.world.update_node(&node);

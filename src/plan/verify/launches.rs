@@ -13,7 +13,7 @@ use crate::model::pod::Taint;
 use crate::model::reason::Alternative;
 use crate::model::requirement::{is_well_known, key, label};
 use crate::model::units::MicroUsd;
-use crate::plan::wire::{LaunchReason, NodeState, Reason, Relaxed};
+use crate::plan::wire::{LaunchReason, NodeState, PlacementMode, Reason, Relaxed};
 
 /// A row that launches a node of a declared pool.
 struct PlannedLaunch<'a> {
@@ -43,7 +43,9 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             amounts(context, &launch, kind, violations);
             continue;
         }
-        check_occupied(&launch, violations);
+        if context.plan.capacity.placement.mode == PlacementMode::Steered {
+            check_occupied(&launch, violations);
+        }
         match context.offering(after) {
             Some(offering) => check_offering(context, &launch, &offering, violations),
             None => violations.report_row(
@@ -93,7 +95,7 @@ fn check_offering(
     );
 }
 
-/// Checks that a node that is launched for pods has some.
+/// Checks that a node of a steered plan that is launched for pods has some.
 fn check_occupied(launch: &PlannedLaunch<'_>, violations: &mut Violations) {
     let PlannedLaunch { row, .. } = *launch;
     let is_for_pods = row.explain.is_some_and(|explain| {

@@ -1,6 +1,7 @@
 //! Defects of launches, their alternatives and the limits of pools.
 
 use super::*;
+use crate::plan::wire::PlacementMode;
 
 pub(super) const LAUNCHES: &[Defect] = &[
     ("launch/pool", "a pool that is not declared", |_, i| i.desired.pools.clear()),
@@ -9,6 +10,7 @@ pub(super) const LAUNCHES: &[Defect] = &[
         after(p, "3").instance_type = Some("m5.huge".into());
     }),
     ("launch/idle", "a new node without pods", |p, _| {
+        p.capacity.placement.mode = PlacementMode::Steered;
         explain(p, "3").pods.clear();
     }),
     ("launch/offering", "a zone without the type", |p, _| {
