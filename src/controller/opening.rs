@@ -53,8 +53,6 @@ pub(super) struct NodeOpening {
     opened_at: BTreeMap<Uid, Timestamp>,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
-    /// True while instances of ours start, or their nodes are closed.
-    is_starting: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,11 +80,6 @@ impl NodeOpening {
     /// Returns true while closed Ready nodes wait or are being opened.
     pub(super) fn has_closed_nodes(&self) -> bool {
         !self.waiting.is_empty() || !self.in_progress.is_empty()
-    }
-
-    /// Returns true while nodes start or are closed: each observation may open a batch.
-    pub(super) fn needs_observations(&self) -> bool {
-        self.is_starting || self.has_closed_nodes()
     }
 
     /// Returns the time of the next deadline.
@@ -143,7 +136,6 @@ impl ControllerState {
         let is_settled = world.is_complete() && !self.applies.is_launching();
         let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
         let batches = self.batches(&world, plan.as_deref());
-        self.opening.is_starting = !batches.is_empty();
         let may_try = self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
         let mut due = DueNodes::default();

@@ -127,14 +127,19 @@ pub(super) fn planning_snapshot(
 
 /// Forgets the planned pods of instances that are gone, and of those that take pods while none is
 /// pending. Until then, a pod may be on its way to its planned node.
-pub(super) fn forget_planned_pods(planned_pods: &mut PlannedPods, observed: &Observed) {
+pub(super) fn forget_planned_pods(
+    planned_pods: &mut PlannedPods,
+    observed: &Observed,
+    changes: &UnobservedChanges,
+) {
     if planned_pods.is_empty() {
         return;
     }
     let is_waiting = observed.pods.iter().any(|pod| is_pending(pod));
     let nodes = observed.nodes_by_instance();
     planned_pods.retain(|id, _| {
-        let is_active = observed.instances.get(id).is_none_or(Instance::is_active);
+        let seen = observed.instances.get(id).map(Instance::is_active);
+        let is_active = seen.unwrap_or_else(|| changes.is_awaiting(id));
         let takes_pods = nodes.get(id).is_some_and(|node| node.ready && !node.is_closed());
         is_active && (is_waiting || !takes_pods)
     });

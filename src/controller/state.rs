@@ -269,7 +269,7 @@ impl ControllerState {
         }
         let refresh = self.revisions.settings().map_or(BUSY_REFRESH, |settings| settings.refresh);
         let is_busy = !self.interruptions.all.is_empty()
-            || self.opening.needs_observations()
+            || self.opening.has_closed_nodes()
             || self.observation.unobserved.missing_launch(&observed).is_some();
         self.observation.schedule(refresh, is_busy, now);
         self.observation.summary = Some(status_snapshot::summarize(&observed));
@@ -291,7 +291,8 @@ impl ControllerState {
         self.observe_node_health(observed);
         self.planning.pod_event_times.observe(observed, now);
         self.nominations.record_bindings(observed, &mut self.counters);
-        forget_planned_pods(&mut self.planning.planned_pods, observed);
+        let unobserved = &self.observation.unobserved;
+        forget_planned_pods(&mut self.planning.planned_pods, observed, unobserved);
         self.observation.number = self.observation.last_number();
         self.observation.latest = Some(Arc::clone(observed));
         self.resolve_unknown_instances();

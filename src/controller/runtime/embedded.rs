@@ -229,9 +229,14 @@ impl<R> EmbeddedPorts<R> {
         let view = self.world.view();
         let mut announced = self.announced.borrow_mut();
         let is_pending = |pod: &&Pod| pod.is_active() && pod.node.is_none();
-        let new = view.pods().filter(is_pending).find(|pod| !announced.contains(&pod.uid))?;
-        announced.insert(new.uid.clone());
-        Some(Signal::PodPending)
+        let pods = view.pods().filter(is_pending);
+        // A closed node may complete its batch. Nodes and pods share one numbering of UIDs.
+        let nodes = view.nodes().values().filter(|node| node.ready && node.is_closed());
+        let pods = pods.map(|pod| (&pod.uid, Signal::PodPending));
+        let nodes = nodes.map(|node| (&node.uid, Signal::WorldChanged));
+        let (uid, signal) = pods.chain(nodes).find(|(uid, _)| !announced.contains(*uid))?;
+        announced.insert(uid.clone());
+        Some(signal)
     }
 }
 
