@@ -21,10 +21,10 @@ use super::state::ControllerState;
 use crate::apply::ports::PortError;
 use crate::model::desired::ControllerSettings;
 use crate::model::ids::{NodeName, PoolName, Uid, WorkloadKind};
-use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, tag};
+use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, PlannedPods, tag};
 use crate::model::requirement::key;
-use crate::plan::Plan;
-use crate::plan::wire::{ResourceChange, workload_key};
+use crate::plan::wire::workload_key;
+use crate::plan::{Plan, planned_pods};
 
 /// Longest time for which pending pods wait for further nodes of a batch, once one is Ready.
 const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
@@ -135,12 +135,13 @@ impl ControllerState {
         // Without EC2, it is unknown whether further instances are starting.
         let is_settled = world.is_complete() && !self.applies.is_launching();
         let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
+        let latest = plan.as_deref().map(planned_pods).unwrap_or_default();
         let batches = self.batches(&world, plan.as_deref());
         let may_try = self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
         let mut due = DueNodes::default();
         for batch in batches {
-            let planned = plan.as_deref().and_then(|plan| planned_nodes(plan, &world, &batch));
+            let planned = self.planned_nodes(&latest, &batch);
             let pods = match (&planned, plan.as_deref()) {
                 (Some(planned), Some(plan)) => batch_pods(plan, &world, planned),
                 // A later plan counts the nodes. Until then any pod may be for them.
@@ -184,6 +185,23 @@ impl ControllerState {
         } else {
             vec![]
         }
+    }
+
+    /// Returns the planned pods of the closed nodes of a batch: those of the apply that launched the
+    /// nodes, or of a later plan. `None` if one of the nodes is unknown to both.
+    fn planned_nodes(&self, latest: &PlannedPods, batch: &Batch<'_>) -> Option<PlannedNodes> {
+        let mut planned = PlannedNodes::default();
+        for node in &batch.ready {
+            let instance = node.instance.as_ref()?;
+            let launched = self.planning.planned_pods.get(instance);
+            for (workload, pods) in launched.or_else(|| latest.get(instance))? {
+                if *pods > 0 {
+                    let nodes = planned.by_workload.entry(workload.clone()).or_default();
+                    nodes.push((node.name.clone(), *pods));
+                }
+            }
+        }
+        Some(planned)
     }
 
     /// Returns the batches: pools that share a workload open together.
@@ -283,39 +301,6 @@ fn merge_pools<'w>(
         sets.extend(merged);
     }
     sets.into_iter().map(|(_, batch)| batch).collect()
-}
-
-/// Returns the planned pods of the closed nodes of a batch. `None` if the plan does not know one of
-/// the nodes.
-fn planned_nodes(plan: &Plan, world: &Observed, batch: &Batch<'_>) -> Option<PlannedNodes> {
-    let rows = plan.resource_changes.iter();
-    let nodes: BTreeMap<_, &NodeName> =
-        rows.filter_map(|row| Some((&row.address, node_of(row, world)?))).collect();
-    let known: BTreeSet<&NodeName> = nodes.values().copied().collect();
-    let closed: BTreeSet<&NodeName> = batch.ready.iter().map(|node| &node.name).collect();
-    if !closed.is_subset(&known) {
-        return None;
-    }
-    let mut planned = PlannedNodes::default();
-    for row in &plan.capacity.placements {
-        let node = nodes.get(&row.address).filter(|node| row.pods > 0 && closed.contains(**node));
-        if let Some(node) = node {
-            let of = planned.by_workload.entry(workload_key(&row.workload)).or_default();
-            of.push(((*node).clone(), row.pods));
-        }
-    }
-    Some(planned)
-}
-
-/// Returns the node of a row.
-fn node_of<'w>(row: &ResourceChange, world: &'w Observed) -> Option<&'w NodeName> {
-    let before = row.change.before.as_ref()?;
-    let of_instance = || world.node_for_instance(before.instance_id.as_ref()?);
-    let node = match &before.node {
-        Some(name) => world.nodes.get(name),
-        None => of_instance(),
-    }?;
-    Some(&node.name)
 }
 
 /// Returns the state of the pods that a plan places on the nodes of a batch.

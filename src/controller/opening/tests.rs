@@ -9,7 +9,7 @@ use crate::controller::{Event, Mode, Signal};
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{Completeness, Pod};
 use crate::model::pod::{PodTemplate, Taint};
-use crate::plan::wire::PlacementRow;
+use crate::plan::wire::{ExplainRow, PlacementRow};
 use crate::testing::controller::{ControllerHarness, at, world};
 use crate::testing::sample_plan;
 use crate::testing::world::pod;
@@ -58,6 +58,12 @@ fn plan_for(pods: u32) -> Plan {
     plan.capacity.placements = placed
         .map(|(pods, row)| PlacementRow { workload: owner(), address: row.address.clone(), pods })
         .collect();
+    let explained = plan.capacity.explain[0].clone();
+    let explain = plan.capacity.placements.iter().map(|placed| {
+        let pods = [(workload_key(&placed.workload).as_str().into(), placed.pods)].into();
+        ExplainRow { address: placed.address.clone(), pods, ..explained.clone() }
+    });
+    plan.capacity.explain = explain.collect();
     let mut demand = plan.capacity.demand[0].clone();
     (demand.workload, demand.counts.planned) = (owner(), pods);
     plan.capacity.demand = vec![demand];
@@ -169,6 +175,7 @@ fn ready_nodes_wait_for_pods_that_do_not_exist_yet() {
 fn nodes_without_planned_pods_open_once_all_are_ready() {
     let mut plan = plan_for(3);
     plan.capacity.placements.clear();
+    plan.capacity.explain.iter_mut().for_each(|row| row.pods.clear());
     let mut harness = leads(Mode::Full, Some(plan));
     assert_eq!(observe(&mut harness, 1, seen(1, &[])), opened(&[], &[1, 2]));
 }
@@ -314,4 +321,17 @@ fn pools_that_share_a_workload_open_together() {
     let mut world = seen(1, &PENDING);
     retag(&mut world);
     assert_eq!(observe(&mut apart, 1, world), opened(&[("a", 1)], &[1]));
+}
+
+#[test]
+fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
+    let mut harness = leads(Mode::Full, Some(sample_plan::plan()));
+    harness.modify(|state| {
+        for (instance, pods) in [("i-1", 1), ("i-2", 2)] {
+            let pods = [(workload_key(&owner()), pods)].into();
+            state.planning.planned_pods.insert(instance.into(), pods);
+        }
+    });
+    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
+    assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
 }
