@@ -452,7 +452,8 @@ impl InvariantChecks {
         if self.nodes.last().is_none_or(|(_, last)| *last != nodes) {
             self.nodes.push((now, nodes));
         }
-        let serve = observed.nodes.values().filter(|node| node.ready);
+        // A closed node serves no pod yet, and its launch may still time out.
+        let serve = observed.nodes.values().filter(|node| node.ready && !node.is_closed());
         let serve = serve.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
         let changes = serve.filter_map(|instance| instance.tags.get(tag::CHANGE));
         self.ready_changes.extend(changes.map(|change| ChangeId::from(change.as_str())));

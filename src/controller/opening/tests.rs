@@ -325,7 +325,9 @@ fn pools_that_share_a_workload_open_together() {
 
 #[test]
 fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
-    let mut harness = leads(Mode::Full, Some(sample_plan::plan()));
+    let mut older = sample_plan::plan();
+    older.capacity.demand.clear();
+    let mut harness = leads(Mode::Full, Some(older));
     harness.modify(|state| {
         for (instance, pods) in [("i-1", 1), ("i-2", 2)] {
             let pods = [(workload_key(&owner()), pods)].into();
