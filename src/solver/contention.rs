@@ -85,17 +85,17 @@ pub(super) fn incomplete_contention_message(
     })
 }
 
-/// Returns a message for each pair of workloads of which kube-scheduler places the pods that arrive
-/// first: one is planned, the other is unschedulable.
+/// Returns a message for each planned workload that competes with unschedulable ones: kube-scheduler
+/// places the pods that arrive first.
 pub(super) fn competition_messages(
     groups: &[PodGroup],
     contests: &BTreeMap<usize, Contention>,
 ) -> Vec<String> {
-    let mut rivals: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut refused_by_planned: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (group, contention) in contests {
         for name in contention.displaces.keys() {
             let refused = workload_key(&groups[*group].workload);
-            rivals.entry(name.clone()).or_default().insert(refused);
+            refused_by_planned.entry(name.clone()).or_default().insert(refused);
         }
     }
     let message = |(planned, refused): (String, BTreeSet<String>)| {
@@ -106,7 +106,7 @@ pub(super) fn competition_messages(
             refused.join(", ")
         )
     };
-    rivals.into_iter().map(message).collect()
+    refused_by_planned.into_iter().map(message).collect()
 }
 
 /// Returns a message about DaemonSet pods that kube-scheduler preempts where pods of higher

@@ -56,7 +56,7 @@ enum ArrivalOrder {
 
 impl ArrivalOrder {
     /// Returns true for an order in which controllers and delivery tools create pods, and for an
-    /// order without a rule. Pods sorted by size arrive only where somebody arranges it.
+    /// order without a rule. Pods sorted by size arrive only by intent.
     fn is_likely(self) -> bool {
         match self {
             Self::LargestFirst(_) | Self::SmallestFirst(_) => false,

@@ -112,8 +112,8 @@ impl<'a> Simulation<'a> {
         if !self.problem.refused_arrive || input.excluded.is_empty() {
             return None;
         }
-        let nobody = BTreeMap::new();
-        let all = SimInput { excluded: &nobody, ..input };
+        let none_excluded = BTreeMap::new();
+        let all = SimInput { excluded: &none_excluded, ..input };
         for run in runs {
             let result = self.run_one(state, *run, all, work);
             let more = more_than(&result.left_over, input.excluded);

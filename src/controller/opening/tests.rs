@@ -157,7 +157,7 @@ fn deadline_passes_without_an_observation() {
 
 #[test]
 fn ready_nodes_wait_for_pods_that_do_not_exist_yet() {
-    // Without a pending pod, nobody waits: the delivery tool has five minutes.
+    // Without a pending pod, the delivery tool has five minutes.
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     for seconds in [0, 100, 299] {
         assert_eq!(observe(&mut harness, seconds, seen(seconds, &[])), [], "after {seconds} s");
