@@ -65,7 +65,7 @@ pub use executor::{ExternalPorts, run};
 pub use inflight_launches::InDoubtLaunches;
 pub use interruption_message::{InterruptionMessage, MessageKind};
 pub use move_history::{MoveBuckets, MoveHistory};
-pub use nominations::PodNomination;
+pub use nominations::{NominationAnswer, PodNomination};
 pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::interruption_message::InterruptionMessage;
-use super::nominations::PodNomination;
+use super::nominations::{NominationAnswer, PodNomination};
 use super::opening::OpenedBatch;
 use super::operator_requests::AuthorizedRequest;
 use super::persisted_state::PersistedState;
@@ -186,6 +186,8 @@ pub enum Event {
         /// Result of the call.
         result: Result<(), PortError>,
     },
+    /// An attempt to nominate pods to closed nodes ended.
+    PodsNominated(Vec<NominationAnswer>),
     /// An attempt to open a batch of closed nodes ended.
     NodesOpened(OpenedBatch),
     /// A signal arrived.
@@ -316,6 +318,11 @@ pub enum Effect {
     Acknowledge {
         /// Receipt of the message.
         receipt: String,
+    },
+    /// Nominate pods to closed nodes that do not open yet.
+    NominatePods {
+        /// The pods, each with its node.
+        nominations: Vec<PodNomination>,
     },
     /// Nominate pods to closed nodes, then open all of these nodes.
     OpenNodes {

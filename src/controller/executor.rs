@@ -5,6 +5,7 @@
 //! in one event; nothing is written without a certain lease, except cordons of interrupted nodes
 //! while an apply holds it.
 
+mod open_nodes;
 mod pinned_replan;
 
 use std::cell::{Cell, RefCell};
@@ -21,15 +22,11 @@ use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::event::{Effect, Event, PlanScope, Revision, RevisionError, TerminateOutcome, Ticket};
-use super::nominations::PodNomination;
-use super::opening::OpenedBatch;
-use super::persisted_state::later;
 use super::ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
 use super::state::{ControllerState, StartOptions, step};
 use super::{failures, tracing_spans};
-use crate::apply::concurrent::run_concurrently;
 use crate::apply::observation::observe;
-use crate::apply::ports::{CallEffect, Clock, Cloud, Cluster, EvictOutcome, PortError};
+use crate::apply::ports::{Clock, Cloud, Cluster, EvictOutcome, PortError};
 use crate::apply::pre_terminate_check::termination_blocker;
 use crate::apply::{
     self, ApplySettings, Bounds, LaunchWait, LeaseGuard, OfferingAttempts, OpenedBy, apply,
@@ -44,13 +41,6 @@ const PLANNERS_MAX: usize = 4;
 /// Maximum number of signals in a row before other events. An interruption waits for one event at
 /// most, and a flood of signals does not starve the events that it causes.
 const CONSECUTIVE_SIGNALS_MAX: u32 = 8;
-
-/// Rounds of nominations before nodes open, and the time after which no further one is sent.
-const NOMINATION_ROUNDS: u32 = 2;
-const NOMINATIONS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
-/// Maximum number of concurrent nominations. The API server queues more than about as many
-/// requests of one client.
-const CONCURRENT_NOMINATIONS_MAX: usize = 64;
 
 /// The outside world, as ports.
 #[derive(Debug)]
@@ -386,8 +376,11 @@ where
                 let result = signals.acknowledge(&receipt).await;
                 Event::Acknowledged { receipt, result }
             }),
+            Effect::NominatePods { nominations } => Box::pin(async move {
+                Event::PodsNominated(open_nodes::nominate(ports, nominations, 1).await)
+            }),
             Effect::OpenNodes { nominations, nodes } => {
-                Box::pin(open_nodes(ports, nominations, nodes))
+                Box::pin(open_nodes::open_nodes(ports, nominations, nodes))
             }
             Effect::AnswerOfferingAttempt { ticket, address, is_persisted } => {
                 let waiter = self.attempt_waiters.borrow_mut().remove(&(ticket, address));
@@ -574,59 +567,6 @@ async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: SignalSource, D>(
         Err(error) => Ok(TerminateOutcome::NodeUnreadable(error)),
     };
     Event::TerminateFinished { instance, result }
-}
-
-/// Nominates pods, and then opens the nodes.
-///
-/// kube-scheduler may clear a nomination to a node that is still closed (before Kubernetes 1.35),
-/// so each pod is nominated a second time. A repeated nomination changes nothing.
-async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D: StateStore>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
-    nominations: Vec<PodNomination>,
-    nodes: Vec<Node>,
-) -> Event {
-    let ExternalPorts { cluster, clock, signals, store, .. } = ports;
-    let may_write = || signals.may_write();
-    let until = later(clock.now(), NOMINATIONS_WITHIN);
-    let mut answers = Vec::new();
-    for _ in 0..NOMINATION_ROUNDS {
-        let rounds = nominations.iter().map(|nomination| -> Pin<Box<dyn Future<Output = _>>> {
-            Box::pin(async {
-                if clock.now() > until {
-                    return Err(too_late());
-                }
-                LeaseGuard::new(store, &may_write).check("nominate pod")?;
-                store.nominate(&nomination.pod, &nomination.node).await
-            })
-        });
-        let round = run_concurrently(rounds, CONCURRENT_NOMINATIONS_MAX).await;
-        answers = if answers.is_empty() { round } else { either(answers, round) };
-    }
-    let guard = LeaseGuard::new(cluster, &may_write);
-    let opened =
-        nodes.iter().map(|node| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(guard.open(node)) });
-    let opened = run_concurrently(opened, CONCURRENT_NOMINATIONS_MAX).await;
-    let nominated = nominations.into_iter().zip(answers);
-    Event::NodesOpened(OpenedBatch {
-        nominations: nominated.map(|(n, answer)| (n.pod.uid.clone(), n.node, answer)).collect(),
-        nodes: nodes.into_iter().zip(opened).map(|(n, answer)| (n.uid, n.name, answer)).collect(),
-    })
-}
-
-/// Returns for each pod the first answer that accepts it.
-fn either(
-    first: Vec<Result<(), PortError>>,
-    second: Vec<Result<(), PortError>>,
-) -> Vec<Result<(), PortError>> {
-    first.into_iter().zip(second).map(|(first, second)| first.or(second)).collect()
-}
-
-fn too_late() -> PortError {
-    PortError {
-        verb: "nominate pod".to_owned(),
-        reason: format!("not sent within {} s", NOMINATIONS_WITHIN.as_secs()),
-        effect: CallEffect::NotApplied,
-    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::event::{Event, TerminateOutcome};
+use super::nominations::NominationAnswer;
 use super::persisted_state::later;
 use super::status::{ActionFailure, ControllerAction};
 use crate::apply::ports::PortError;
 use crate::apply::{self, Step};
+use crate::model::ids::Uid;
 
 /// A failure that does not recur is shown this long: longer than any retry interval.
 const VISIBLE_FOR: SignedDuration = SignedDuration::from_mins(15);
@@ -55,14 +57,14 @@ pub(super) fn action_outcome(event: &Event) -> Option<ActionOutcome<'_>> {
         Event::Acknowledged { receipt: _, result: end } => {
             (ControllerAction::Acknowledge, "", end.as_ref().err())
         }
+        Event::PodsNominated(answers) => match refused_nomination(answers) {
+            Some((pod, error)) => (ControllerAction::Nominate, pod.as_str(), Some(error)),
+            None => (ControllerAction::Nominate, "", None),
+        },
         Event::NodesOpened(batch) => {
             let open =
                 batch.nodes.iter().find_map(|(_, node, end)| Some((node, end.as_ref().err()?)));
-            let nominate = || {
-                let mut pods = batch.nominations.iter();
-                pods.find_map(|(pod, _, end)| Some((pod, end.as_ref().err()?)))
-            };
-            match (open, nominate()) {
+            match (open, refused_nomination(&batch.nominations)) {
                 (Some((node, error)), _) => {
                     (ControllerAction::OpenNodes, node.as_str(), Some(error))
                 }
@@ -149,6 +151,11 @@ impl ActionFailures {
         let visible = self.0.iter().filter(|(_, failure)| is_visible(failure, now));
         visible.map(|(deed, failure)| (*deed, failure.clone())).collect()
     }
+}
+
+/// Returns the first pod whose nomination failed.
+fn refused_nomination(answers: &[NominationAnswer]) -> Option<(&Uid, &PortError)> {
+    answers.iter().find_map(|(pod, _, answer)| Some((pod, answer.as_ref().err()?)))
 }
 
 fn is_visible(failure: &ActionFailure, now: Timestamp) -> bool {

@@ -54,6 +54,7 @@ impl StepScope {
             Event::Signal(Signal::Message(message)) => Self::Only(message.instances.clone()),
             Event::Acknowledged { .. }
             | Event::CordonedWithoutLease { .. }
+            | Event::PodsNominated(_)
             | Event::NodesOpened(_)
             | Event::ApplyProgressed { .. } => Self::Only(Vec::new()),
             Event::StateLoaded(_)

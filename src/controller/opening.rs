@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
 use super::event::Effect;
-use super::nominations::{PodNomination, nominations};
+use super::nominations::{NominationAnswer, PodNomination};
 use super::persisted_state::later;
 use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
 use super::state::ControllerState;
@@ -30,14 +30,16 @@ use crate::plan::{Plan, planned_pods};
 const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
 /// Longest time for which a Ready node waits for its pods. Delivery tools poll every few minutes.
 const NODE_WAIT_MAX: SignedDuration = SignedDuration::from_mins(5);
-/// Interval between two attempts to open a node.
+/// Maximum number of pods that are nominated at once while a batch waits. The batch may become due.
+const NOMINATIONS_MAX: usize = 500;
+/// Interval between two attempts to open a node, or to nominate pods.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
 /// Result of an attempt to open a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenedBatch {
     /// Each nominated pod with its node and the answer.
-    pub nominations: Vec<(Uid, NodeName, Result<(), PortError>)>,
+    pub nominations: Vec<NominationAnswer>,
     /// Each node with the answer.
     pub nodes: Vec<(Uid, NodeName, Result<(), PortError>)>,
 }
@@ -51,6 +53,8 @@ pub(super) struct NodeOpening {
     in_progress: BTreeSet<Uid>,
     /// Recently opened nodes, with the time. An observation may still show them closed.
     opened_at: BTreeMap<Uid, Timestamp>,
+    /// True while pods of waiting batches are being nominated.
+    is_nominating: bool,
     /// Time of the next attempt after a failure.
     retry_at: Option<Timestamp>,
 }
@@ -84,16 +88,22 @@ impl NodeOpening {
 
     /// Returns the time of the next deadline.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        let waiting = self.waiting.iter().filter(|(uid, _)| !self.in_progress.contains(*uid));
-        let due = waiting.map(|(_, node)| node.deadline()).min()?;
+        if !self.in_progress.is_empty() {
+            // Its end is an event.
+            return None;
+        }
+        let due = self.waiting.values().map(|node| node.deadline()).min()?;
         Some(self.retry_at.map_or(due, |retry| due.max(retry)))
     }
 }
 
 /// Nodes of some pools that open together.
+#[derive(Default)]
 struct Batch<'w> {
     /// Closed Ready nodes.
     ready: Vec<&'w Node>,
+    /// Closed nodes that are not Ready yet.
+    joining: Vec<&'w Node>,
     /// True if further instances of the pools are starting.
     is_booting: bool,
 }
@@ -137,11 +147,14 @@ impl ControllerState {
         let plan = self.planning.current.as_ref().map(|current| current.plan.clone());
         let latest = plan.as_deref().map(planned_pods).unwrap_or_default();
         let batches = self.batches(&world, plan.as_deref());
-        let may_try = self.opening.retry_at.is_none_or(|at| at <= now);
+        // A later batch may need the pods of the batch that is being opened.
+        let may_try =
+            self.opening.in_progress.is_empty() && self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
         let mut due = DueNodes::default();
+        let mut early = Vec::new();
         for batch in batches {
-            let planned = self.planned_nodes(&latest, &batch);
+            let planned = self.planned_nodes(&latest, &batch.ready);
             let pods = match (&planned, plan.as_deref()) {
                 (Some(planned), Some(plan)) => batch_pods(plan, &world, planned),
                 // A later plan counts the nodes. Until then any pod may be for them.
@@ -161,12 +174,17 @@ impl ControllerState {
                 is_due |= waiting.deadline() <= now;
                 still_waiting.insert(node.uid.clone(), waiting);
             }
+            let nominations = self.nominations_for(&world, &latest, &batch);
             if is_due && may_try {
-                due.nominations.extend(self.nominations_for(&world, planned));
+                due.nominations.extend(nominations);
                 due.nodes.extend(batch.ready.into_iter().cloned());
+            } else {
+                early.extend(self.nominations.untried(nominations));
             }
         }
-        if !due.nodes.is_empty() {
+        if due.nodes.is_empty() {
+            self.nominate_early(early, effects);
+        } else {
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
             // Batches that are due together may compete for pods.
             effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
@@ -174,27 +192,49 @@ impl ControllerState {
         self.opening.waiting = still_waiting;
     }
 
-    fn nominations_for(
-        &self,
-        world: &Observed,
-        planned: Option<PlannedNodes>,
-    ) -> Vec<PodNomination> {
-        let steers = self.revisions.settings().is_some_and(ControllerSettings::nominates_pods);
-        if steers && self.may_act() {
-            nominations(world, planned.unwrap_or_default())
-        } else {
-            vec![]
+    /// Nominates pods while their nodes start, so that a batch that is due opens at once.
+    fn nominate_early(&mut self, mut nominations: Vec<PodNomination>, effects: &mut Vec<Effect>) {
+        let may_try = self.opening.retry_at.is_none_or(|at| at <= self.now);
+        if nominations.is_empty() || self.opening.is_nominating || !may_try {
+            return;
+        }
+        nominations.truncate(NOMINATIONS_MAX);
+        self.opening.is_nominating = true;
+        effects.push(Effect::NominatePods { nominations });
+    }
+
+    pub(super) fn on_pods_nominated(&mut self, answers: Vec<NominationAnswer>) {
+        self.opening.is_nominating = false;
+        if answers.iter().any(|(.., answer)| answer.is_err()) {
+            self.opening.retry_at = Some(later(self.now, RETRY_INTERVAL));
+        }
+        for (pod, node, answer) in answers {
+            self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
     }
 
-    /// Returns the planned pods of the closed nodes of a batch: those of the apply that launched the
-    /// nodes, or of a later plan. `None` if one of the nodes is unknown to both.
-    fn planned_nodes(&self, latest: &PlannedPods, batch: &Batch<'_>) -> Option<PlannedNodes> {
+    /// Returns the nominations that pods of the batch do not have.
+    fn nominations_for(
+        &self,
+        world: &Observed,
+        latest: &PlannedPods,
+        batch: &Batch<'_>,
+    ) -> Vec<PodNomination> {
+        let steers = self.revisions.settings().is_some_and(ControllerSettings::nominates_pods);
+        if !steers || !self.may_act() {
+            return vec![];
+        }
+        let nodes = batch.ready.iter().chain(&batch.joining);
+        let known = nodes.filter(|node| self.planned_pods_of(node, latest).is_some());
+        let planned = self.planned_nodes(latest, &known.copied().collect::<Vec<_>>());
+        self.nominations.missing(world, planned.unwrap_or_default())
+    }
+
+    /// Returns the planned pods of closed nodes. `None` if one of the nodes is unknown.
+    fn planned_nodes(&self, latest: &PlannedPods, nodes: &[&Node]) -> Option<PlannedNodes> {
         let mut planned = PlannedNodes::default();
-        for node in &batch.ready {
-            let instance = node.instance.as_ref()?;
-            let launched = self.planning.planned_pods.get(instance);
-            for (workload, pods) in launched.or_else(|| latest.get(instance))? {
+        for node in nodes {
+            for (workload, pods) in self.planned_pods_of(node, latest)? {
                 if *pods > 0 {
                     let nodes = planned.by_workload.entry(workload.clone()).or_default();
                     nodes.push((node.name.clone(), *pods));
@@ -204,21 +244,33 @@ impl ControllerState {
         Some(planned)
     }
 
+    /// Returns the planned pods of a node: those of the apply that launched it, or of a later plan.
+    fn planned_pods_of<'p>(
+        &'p self,
+        node: &Node,
+        latest: &'p PlannedPods,
+    ) -> Option<&'p BTreeMap<String, u32>> {
+        let instance = node.instance.as_ref()?;
+        self.planning.planned_pods.get(instance).or_else(|| latest.get(instance))
+    }
+
     /// Returns the batches: pools that share a workload open together.
     fn batches<'w>(&self, world: &'w Observed, plan: Option<&Plan>) -> Vec<Batch<'w>> {
         let mut by_pool: BTreeMap<PoolName, Batch<'w>> = BTreeMap::new();
-        let mut batch_of = |pool: PoolName, ready: Option<&'w Node>| {
-            let batch = by_pool.entry(pool);
-            let batch = batch.or_insert_with(|| Batch { ready: Vec::new(), is_booting: false });
-            batch.is_booting |= ready.is_none();
-            batch.ready.extend(ready);
+        let mut batch_of = |pool: PoolName, node: Option<&'w Node>| {
+            let batch = by_pool.entry(pool).or_default();
+            match node {
+                Some(node) if node.ready => batch.ready.push(node),
+                _ => batch.is_booting = true,
+            }
+            batch.joining.extend(node.filter(|node| !node.ready));
         };
         let is_handled = |node: &Node| {
             self.opening.in_progress.contains(&node.uid)
                 || self.opening.opened_at.contains_key(&node.uid)
         };
         for node in world.nodes.values().filter(|node| is_closed_by_us(node) && !is_handled(node)) {
-            batch_of(pool_of(node, world), Some(node).filter(|node| node.ready));
+            batch_of(pool_of(node, world), Some(node));
         }
         let joined = world.nodes_by_instance();
         let is_booting = |instance: &&Instance| {
@@ -295,6 +347,7 @@ fn merge_pools<'w>(
         let merged = joined.into_iter().reduce(|(mut of, mut batch), (other, more)| {
             of.extend(other);
             batch.ready.extend(more.ready);
+            batch.joining.extend(more.joining);
             batch.is_booting |= more.is_booting;
             (of, batch)
         });

@@ -199,6 +199,7 @@ impl ControllerState {
             }
             Event::NodeDeleted { instance, result: end } => self.on_node_deleted(&instance, &end),
             Event::Acknowledged { receipt: _, result: end } => self.on_acknowledged(&end),
+            Event::PodsNominated(answers) => self.on_pods_nominated(answers),
             Event::NodesOpened(batch) => self.on_nodes_opened(batch),
             Event::Signal(signal) => self.on_signal(signal, &mut effects),
             Event::PlannerMissing { ticket } => self.on_planner_missing(ticket),

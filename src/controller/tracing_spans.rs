@@ -45,6 +45,7 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Terminate { instance, .. } => span("terminate", instance.as_str()),
         Effect::DeleteNode { instance, .. } => span("delete-node", instance.as_str()),
         Effect::Acknowledge { .. } => span("acknowledge", ""),
+        Effect::NominatePods { .. } => span("nominate-pods", ""),
         Effect::OpenNodes { nodes, .. } => {
             span("open-nodes", nodes.first().map_or("", |node| node.name.as_str()))
         }
@@ -73,6 +74,7 @@ fn event_name(event: &Event) -> &'static str {
         Event::TerminateFinished { .. } => "terminate-finished",
         Event::NodeDeleted { .. } => "node-deleted",
         Event::Acknowledged { .. } => "acknowledged",
+        Event::PodsNominated(_) => "pods-nominated",
         Event::NodesOpened(_) => "nodes-opened",
         Event::Signal(signal) => match signal {
             Signal::Wake => "wake",

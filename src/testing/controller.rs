@@ -160,6 +160,7 @@ impl ControllerHarness {
             | Effect::Apply { .. }
             | Effect::AnswerOfferingAttempt { .. }
             | Effect::InterruptApplies
+            | Effect::NominatePods { .. }
             | Effect::OpenNodes { .. }
             | Effect::WakeAt(_)
             | Effect::Exit => None,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::apply::Replan as _;
 use crate::catalog::Catalog;
+use crate::controller::nominations::PodNomination;
 use crate::controller::{PersistedState, Signal};
 use crate::model::ids::NodeName;
 use crate::model::observed::{Instance, InstanceState, Node};
@@ -258,7 +259,8 @@ fn pods_are_nominated_twice_before_any_node_opens() {
         };
         let nominations = ["a", "b"]
             .map(|name| PodNomination { pod: Arc::new(world::pod(name)), node: node.name.clone() });
-        let end = poll_once(open_nodes(ports, nominations.to_vec(), vec![node])).expect("at once");
+        let end = poll_once(open_nodes::open_nodes(ports, nominations.to_vec(), vec![node]))
+            .expect("at once");
         let Event::NodesOpened(batch) = end else { panic!("{end:?}") };
         assert!(batch.nominations.iter().all(|(.., answer)| answer.is_ok() == certain));
         assert!(batch.nodes.iter().all(|(.., answer)| answer.is_ok() == certain));

@@ -84,18 +84,21 @@ fn leads(mode: Mode, plan: Option<Plan>) -> ControllerHarness {
 /// Nominated pods, and opened nodes.
 type Opened = (Vec<(String, String)>, Vec<String>);
 
-/// Returns what a step nominates and opens.
+/// Returns what a step nominates and opens. Early nominations open nothing.
 fn step(harness: &mut ControllerHarness, seconds: i64, event: Event) -> Vec<Opened> {
     let mut found = Vec::new();
     harness.modify(|state| {
         let (next, effects) = crate::controller::step(state.clone(), event, at(seconds));
         *state = next;
         for effect in effects {
-            if let Effect::OpenNodes { nominations, nodes } = effect {
-                let pods = nominations.into_iter();
-                let pods = pods.map(|n| (n.pod.name.to_string(), n.node.to_string())).collect();
-                found.push((pods, nodes.into_iter().map(|node| node.name.to_string()).collect()));
-            }
+            let (nominations, nodes) = match effect {
+                Effect::OpenNodes { nominations, nodes } => (nominations, nodes),
+                Effect::NominatePods { nominations } => (nominations, vec![]),
+                _ => continue,
+            };
+            let pods = nominations.into_iter();
+            let pods = pods.map(|n| (n.pod.name.to_string(), n.node.to_string())).collect();
+            found.push((pods, nodes.into_iter().map(|node| node.name.to_string()).collect()));
         }
     });
     found
@@ -127,21 +130,23 @@ fn ready_batch_opens_at_once_with_every_pod_nominated_within_its_planned_count()
 
 #[test]
 fn pods_wait_for_a_booting_node_at_most_twenty_seconds() {
-    let boots: [fn(&mut Observed); 2] = [
-        |world| node(world, "node-of-i-2").ready = false,
+    type Boot = (fn(&mut Observed), &'static [(&'static str, u32)]);
+    let boots: [Boot; 2] = [
+        (|world| node(world, "node-of-i-2").ready = false, &[("a", 2), ("b", 2), ("c", 1)]),
         // Its node has not registered.
-        |world| drop(world.nodes.remove("node-of-i-2")),
+        (|world| drop(world.nodes.remove("node-of-i-2")), &[("a", 1)]),
     ];
-    for boot in boots {
+    for (boot, nominated) in boots {
         let mut harness = leads(Mode::Full, Some(plan_for(3)));
-        for seconds in [10, 20, 29] {
+        let early = opened(nominated, &[]);
+        for (seconds, expected) in [(10, early), (20, vec![]), (29, vec![])] {
             let mut world = seen(seconds, &PENDING);
             boot(&mut world);
-            assert_eq!(observe(&mut harness, seconds, world), [], "after {seconds} s");
+            assert_eq!(observe(&mut harness, seconds, world), expected, "after {seconds} s");
         }
         let mut world = seen(30, &PENDING);
         boot(&mut world);
-        assert_eq!(observe(&mut harness, 30, world), opened(&[("a", 1)], &[1]));
+        assert_eq!(observe(&mut harness, 30, world), opened(nominated, &[1]));
     }
 }
 
@@ -152,7 +157,73 @@ fn deadline_passes_without_an_observation() {
     node(&mut world, "node-of-i-2").ready = false;
     observe(&mut harness, 10, world);
     assert!(harness.state().wakes_at.is_some_and(|at_time| at_time <= at(30)));
-    assert_eq!(step(&mut harness, 30, Event::Timer), opened(&[("a", 1)], &[1]));
+    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1]);
+    assert_eq!(step(&mut harness, 30, Event::Timer), all);
+}
+
+#[test]
+fn pods_are_nominated_once_while_a_node_starts_and_those_cleared_just_before_the_opening() {
+    let starting = |seconds, nominated: &[(usize, u32)]| {
+        let mut world = seen(seconds, &PENDING);
+        node(&mut world, "node-of-i-2").ready = false;
+        for (pod, node) in nominated {
+            let node = format!("node-of-i-{node}").as_str().into();
+            Arc::make_mut(&mut world.pods[*pod]).nominated = Some(node);
+        }
+        world
+    };
+    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[]);
+    assert_eq!(observe(&mut harness, 1, starting(1, &[])), all);
+    let answers = [("a", 2), ("b", 2), ("c", 1)].map(|(pod, node)| {
+        let node = format!("node-of-i-{node}").as_str().into();
+        (format!("uid-of-{pod}").as_str().into(), node, Ok(()))
+    });
+    assert_eq!(step(&mut harness, 2, Event::PodsNominated(answers.to_vec())), []);
+    // kube-scheduler cleared one: the controller waits with it.
+    assert_eq!(observe(&mut harness, 3, starting(3, &[(1, 2), (2, 1)])), []);
+    let mut world = starting(4, &[(1, 2), (2, 1)]);
+    node(&mut world, "node-of-i-2").ready = true;
+    assert_eq!(observe(&mut harness, 4, world), opened(&[("a", 2)], &[1, 2]));
+}
+
+#[test]
+fn refused_early_nomination_is_repeated_after_two_seconds() {
+    let starting = |seconds| {
+        let mut world = seen(seconds, &PENDING[..1]);
+        node(&mut world, "node-of-i-2").ready = false;
+        world
+    };
+    let mut harness = leads(Mode::Full, Some(plan_for(2)));
+    assert_eq!(observe(&mut harness, 1, starting(1)), opened(&[("a", 2)], &[]));
+    let error = PortError {
+        verb: "nominate pod".to_owned(),
+        reason: "forbidden".to_owned(),
+        effect: CallEffect::NotApplied,
+    };
+    let answer = vec![("uid-of-a".into(), "node-of-i-2".into(), Err(error))];
+    assert_eq!(step(&mut harness, 2, Event::PodsNominated(answer)), []);
+    assert_eq!(harness.state().status().failing_actions.len(), 1);
+    assert_eq!(observe(&mut harness, 3, starting(3)), []);
+    assert_eq!(observe(&mut harness, 4, starting(4)), opened(&[("a", 2)], &[]));
+}
+
+#[test]
+fn next_batch_waits_for_the_end_of_an_opening() {
+    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    let mut world = seen(1, &PENDING);
+    world.instances.remove("i-2");
+    let late = world.nodes.remove("node-of-i-2").expect("it is there");
+    assert_eq!(observe(&mut harness, 1, world), opened(&[("a", 1)], &[1]));
+    let mut world = seen(22, &PENDING);
+    world.nodes.insert(late.name.clone(), late);
+    assert_eq!(observe(&mut harness, 22, world), opened(&[("a", 2), ("b", 2)], &[]));
+    let nodes = vec![("uid-of-i-1".into(), "node-of-i-1".into(), Ok(()))];
+    let batch = OpenedBatch { nominations: vec![], nodes };
+    assert_eq!(
+        step(&mut harness, 23, Event::NodesOpened(batch)),
+        opened(&[("a", 2), ("b", 2)], &[2])
+    );
 }
 
 #[test]
@@ -166,7 +237,7 @@ fn ready_nodes_wait_for_pods_that_do_not_exist_yet() {
     // A pod that waits has twenty seconds.
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     assert_eq!(observe(&mut harness, 0, seen(0, &[])), []);
-    assert_eq!(observe(&mut harness, 100, seen(100, &PENDING[..1])), []);
+    assert_eq!(observe(&mut harness, 100, seen(100, &PENDING[..1])), opened(&[("a", 2)], &[]));
     assert_eq!(observe(&mut harness, 119, seen(119, &PENDING[..1])), []);
     assert_eq!(observe(&mut harness, 120, seen(120, &PENDING[..1])), opened(&[("a", 2)], &[1, 2]));
 }
@@ -208,7 +279,8 @@ fn nodes_open_while_ec2_cannot_be_read_and_wait_while_kubernetes_cannot() {
         let mut world = seen(seconds, &PENDING);
         world.sources.insert("ec2".to_owned(), failed());
         world.instances.clear();
-        assert_eq!(!observe(&mut harness, seconds, world).is_empty(), due, "after {seconds} s");
+        let nodes = observe(&mut harness, seconds, world).into_iter().flat_map(|(_, nodes)| nodes);
+        assert_eq!(nodes.count() > 0, due, "after {seconds} s");
     }
     let mut harness = leads(Mode::Full, Some(plan_for(3)));
     for seconds in [0, 400] {
@@ -245,7 +317,8 @@ fn next_leader_continues_a_batch() {
     for pod in &mut world.pods {
         Arc::make_mut(pod).nominated = Some("node-of-i-1".into());
     }
-    assert_eq!(observe(&mut next, 2, world), all);
+    // The first keeps its node, which has room for one.
+    assert_eq!(observe(&mut next, 2, world), opened(&[("b", 2), ("c", 2)], &[1, 2]));
 }
 
 #[test]
@@ -314,7 +387,8 @@ fn pools_that_share_a_workload_open_together() {
     let mut shared = leads(Mode::Full, Some(plan.clone()));
     let mut world = seen(1, &PENDING);
     retag(&mut world);
-    assert_eq!(observe(&mut shared, 1, world), []);
+    let early = opened(&[("a", 2), ("b", 2), ("c", 1)], &[]);
+    assert_eq!(observe(&mut shared, 1, world), early);
     // Nothing connects the pools: one does not wait for the other.
     plan.capacity.placements.truncate(1);
     let mut apart = leads(Mode::Full, Some(plan));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fleetwright::controller::{AuthorizedRequest, Effect};
 use fleetwright::model::desired::{AppliedBy, ApprovalRule, Mode};
 use fleetwright::model::ids::{Digest, InstanceId, NodeName, Uid};
+use fleetwright::model::observed::Node;
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{CheckStatus, ResourceChange, WaveStep};
 use jiff::{SignedDuration, Timestamp};
@@ -100,13 +101,23 @@ impl InvariantChecks {
             self.decisions.observe_only_since.remove(&step.replica);
         }
         for effect in step.effects {
-            let Effect::OpenNodes { nominations, nodes } = effect else { continue };
+            let (nominations, nodes): (_, &[Node]) =
+                if let Effect::NominatePods { nominations } = effect {
+                    (nominations, &[])
+                } else if let Effect::OpenNodes { nominations, nodes } = effect {
+                    (nominations, nodes)
+                } else {
+                    continue;
+                };
             if !nominations.is_empty() && !step.settings.nominates_pods() {
                 self.fail(step.now, "I25: pods are nominated without the setting");
             }
-            let opens = |node: &NodeName| nodes.iter().any(|opened| opened.name == *node);
-            if nominations.iter().any(|nomination| !opens(&nomination.node)) {
-                self.fail(step.now, "I25: a pod is nominated to a node that does not open");
+            let is_open = |node: &NodeName| {
+                let opened = self.decisions.opened.get(node);
+                opened.is_some_and(|at| step.now.duration_since(*at) > NOMINATED_AFTER_OPENING_MAX)
+            };
+            if nominations.iter().any(|nomination| is_open(&nomination.node)) {
+                self.fail(step.now, "I25: a pod is nominated to a node that is open");
             }
             if nodes.iter().any(|node| !(node.ready && node.is_closed())) {
                 self.fail(step.now, "I25: a node is opened that is not Ready or not closed");
@@ -184,6 +195,7 @@ impl InvariantChecks {
                 let since = self.decisions.observe_only_since.get(&step.replica);
                 since.is_some_and(|since| *since < step.now)
             }
+            Effect::NominatePods { .. } => true,
             // A node that was closed before must open.
             Effect::OpenNodes { nominations, .. } => !nominations.is_empty(),
             Effect::LoadState

@@ -209,9 +209,11 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
         t.calls(ViolationTrace::serves_other(both, false));
     }),
     ("I25", "a pod nominated to an open node", |t| t.nominates_after_opening(61)),
-    ("I25", "a pod nominated to another node", |t| {
+    ("I25", "a decision to nominate a pod to an open node", |t| {
         t.settings.steer = Some(true);
-        t.opens("other", |_| ());
+        t.calls(CallKind::Open("n".into()));
+        t.now = t.now.checked_add(SignedDuration::from_secs(61)).expect("a time");
+        t.opens("n", |_| ());
     }),
     ("I25", "an opening before Ready", |t| {
         t.settings.steer = Some(true);

@@ -1,0 +1,83 @@
+//! Nominates pods to closed nodes, and opens the nodes.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use jiff::SignedDuration;
+
+use super::ExternalPorts;
+use crate::apply::LeaseGuard;
+use crate::apply::concurrent::run_concurrently;
+use crate::apply::ports::{CallEffect, Clock, Cluster, PortError};
+use crate::controller::event::Event;
+use crate::controller::nominations::{NominationAnswer, PodNomination};
+use crate::controller::opening::OpenedBatch;
+use crate::controller::persisted_state::later;
+use crate::controller::ports::{SignalSource, StateStore};
+use crate::model::observed::Node;
+
+/// Rounds of nominations just before nodes open.
+const ROUNDS: u32 = 2;
+/// Time after which no further nomination is sent.
+const NOMINATIONS_WITHIN: SignedDuration = SignedDuration::from_secs(15);
+/// Maximum number of concurrent requests. The API server queues more than about as many requests of
+/// one client.
+const CONCURRENT_REQUESTS_MAX: usize = 64;
+
+/// Nominates pods, and then opens the nodes.
+///
+/// kube-scheduler may clear a nomination to a node that is still closed, so each pod is nominated a
+/// second time. A repeated nomination changes nothing.
+pub(super) async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D: StateStore>(
+    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+    nominations: Vec<PodNomination>,
+    nodes: Vec<Node>,
+) -> Event {
+    let nominations = nominate(ports, nominations, ROUNDS).await;
+    let may_write = || ports.signals.may_write();
+    let guard = LeaseGuard::new(ports.cluster, &may_write);
+    let opened =
+        nodes.iter().map(|node| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(guard.open(node)) });
+    let opened = run_concurrently(opened, CONCURRENT_REQUESTS_MAX).await;
+    let nodes = nodes.into_iter().zip(opened).map(|(node, answer)| (node.uid, node.name, answer));
+    Event::NodesOpened(OpenedBatch { nominations, nodes: nodes.collect() })
+}
+
+/// Sends each nomination in every round. Returns for each pod the first answer that accepts it.
+pub(super) async fn nominate<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
+    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+    nominations: Vec<PodNomination>,
+    rounds: u32,
+) -> Vec<NominationAnswer> {
+    let ExternalPorts { clock, signals, store, .. } = ports;
+    let may_write = || signals.may_write();
+    let until = later(clock.now(), NOMINATIONS_WITHIN);
+    let mut answers: Vec<Result<(), PortError>> =
+        nominations.iter().map(|_| Err(too_late())).collect();
+    for _ in 0..rounds {
+        let requests = nominations.iter().map(|nomination| -> Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(async {
+                if clock.now() > until {
+                    return Err(too_late());
+                }
+                LeaseGuard::new(store, &may_write).check("nominate pod")?;
+                store.nominate(&nomination.pod, &nomination.node).await
+            })
+        });
+        let round = run_concurrently(requests, CONCURRENT_REQUESTS_MAX).await;
+        answers = answers.into_iter().zip(round).map(|(before, now)| before.or(now)).collect();
+    }
+    nominations
+        .into_iter()
+        .zip(answers)
+        .map(|(n, answer)| (n.pod.uid.clone(), n.node, answer))
+        .collect()
+}
+
+fn too_late() -> PortError {
+    PortError {
+        verb: "nominate pod".to_owned(),
+        reason: format!("not sent within {} s", NOMINATIONS_WITHIN.as_secs()),
+        effect: CallEffect::NotApplied,
+    }
+}
