@@ -132,6 +132,9 @@ pub struct Settings {
     pub restart_cost: MicroUsd,
     /// Minimum saving, in thousandths of a percent of the price of the affected nodes.
     pub minimum_saving_milli_percent: i64,
+    /// Minimum saving of all replacements together, in thousandths of a percent of the price of the
+    /// fleet.
+    pub minimum_fleet_saving_milli_percent: i64,
     /// True if pods are nominated to their planned nodes, which kube-scheduler then tries first.
     pub steer: bool,
     /// What a fleet without nominations buys for unlikely orders of arrival.
@@ -159,6 +162,7 @@ impl Default for Settings {
             horizon_hours: 24,
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
+            minimum_fleet_saving_milli_percent: 5_000,
             steer: false,
             worst_case: WorstCase::Capacity,
             contingency_milli_percent: contingency::STEERED_MILLI_PERCENT,
@@ -185,6 +189,11 @@ impl Settings {
             MicroUsd(affected.0.saturating_mul(self.minimum_saving_milli_percent) / 100_000);
         let repaid = self.restart_cost.times(i64::from(moves)).0 / self.horizon_hours.max(1);
         MicroUsd(share.0.max(repaid + 1))
+    }
+
+    /// Returns the minimum hourly saving of all replacements in a fleet with this price.
+    fn needed_saving_of_fleet(&self, price: MicroUsd) -> MicroUsd {
+        MicroUsd(price.0.saturating_mul(self.minimum_fleet_saving_milli_percent) / 100_000)
     }
 
     /// Returns the hours after which a saving has paid for the moves.

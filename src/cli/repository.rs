@@ -188,6 +188,9 @@ impl FleetSettings {
                 horizon_hours: hours,
                 restart_cost: consolidation.restart_cost,
                 minimum_saving_milli_percent: i64::from(consolidation.minimum_saving_milli_percent),
+                minimum_fleet_saving_milli_percent: i64::from(
+                    consolidation.minimum_fleet_saving_milli_percent,
+                ),
                 worst_case: fleet.worst_case,
                 ..Settings::default()
             },

@@ -131,6 +131,17 @@ impl PlanningState {
         }
     }
 
+    /// Takes over the planned pods of launched instances from a new plan. If it only distributes the
+    /// same pods in another way, the nodes keep theirs: pods may be nominated already.
+    fn update_planned_pods(&mut self, mut latest: PlannedPods) {
+        latest.retain(|instance, _| self.planned_pods.contains_key(instance));
+        let is_same_instances = latest.len() == self.planned_pods.len();
+        if is_same_instances && pods_by_workload(&latest) == pods_by_workload(&self.planned_pods) {
+            return;
+        }
+        self.planned_pods.extend(latest);
+    }
+
     pub(super) fn current_digest(&self) -> Option<&Digest> {
         self.current.as_ref().map(|current| &current.plan.capacity.digest)
     }
@@ -221,6 +232,15 @@ impl PlanningState {
     }
 }
 
+/// Returns the number of planned pods of each workload.
+fn pods_by_workload(planned: &PlannedPods) -> BTreeMap<&str, u32> {
+    let mut pods = BTreeMap::new();
+    for (workload, count) in planned.values().flatten().filter(|(_, count)| **count > 0) {
+        *pods.entry(workload.as_str()).or_insert(0) += count;
+    }
+    pods
+}
+
 impl ControllerState {
     /// Makes a full plan current. `stands_in` is true if its revision stands in for another.
     pub(super) fn set_current_plan(&mut self, plan: &Arc<Plan>, stands_in: bool) {
@@ -239,12 +259,7 @@ impl ControllerState {
             self.planning.note_superseded(digest, is_untouched, now);
         }
         self.planning.additive_only_since = None;
-        let mut latest = planned_pods(plan);
-        for (instance, pods) in &mut self.planning.planned_pods {
-            if let Some(placed) = latest.remove(instance) {
-                *pods = placed;
-            }
-        }
+        self.planning.update_planned_pods(planned_pods(plan));
         // A plan with errors withdraws no removal.
         if !plan.errored {
             self.planning.costs.record(now, plan.capacity.cost.hourly_before);

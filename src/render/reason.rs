@@ -137,12 +137,19 @@ fn keep(reason: &KeepReason) -> String {
         KeepReason::Needed { pods } => {
             format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
         }
-        KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves } => format!(
-            "not worth moving {}: saves {}, would have to save {}",
-            count(*moves, "pod"),
-            hourly(*saves_hourly),
-            hourly(*needed_hourly)
-        ),
+        KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes } => {
+            let saves = match nodes {
+                None => "saves".to_owned(),
+                Some(nodes) => format!("replacing {} saves", count(*nodes, "node")),
+            };
+            let share = if nodes.is_some() { " of the fleet's price" } else { "" };
+            format!(
+                "not worth moving {}: {saves} {}, would have to save {}{share}",
+                count(*moves, "pod"),
+                hourly(*saves_hourly),
+                hourly(*needed_hourly)
+            )
+        }
         KeepReason::Blocked { by } => block(by),
         KeepReason::NotOurs => "not managed by Fleetwright".to_owned(),
     }
@@ -284,8 +291,19 @@ mod tests {
                     saves_hourly,
                     needed_hourly: MicroUsd(100_000),
                     moves: 9,
+                    nodes: None,
                 }),
                 "not worth moving 9 pods: saves $0.0960/h, would have to save $0.1000/h",
+            ),
+            (
+                keep(&KeepReason::NotWorthMoving {
+                    saves_hourly,
+                    needed_hourly: MicroUsd(100_000),
+                    moves: 9,
+                    nodes: Some(2),
+                }),
+                "not worth moving 9 pods: replacing 2 nodes saves $0.0960/h, would have to save \
+                 $0.1000/h of the fleet's price",
             ),
             (
                 rejection(&Rejection {

@@ -1,6 +1,9 @@
 //! Selects nodes to remove: empty nodes, and nodes whose removal or replacement
 //! saves more than the moves cost.
 //!
+//! Removals come first. Replacements launch nodes, so all of them together must also save a share of
+//! the fleet's price: a fleet that was just built is not rebuilt for a few percent.
+//!
 //! Candidates are first judged by their packing, which is cheap. Promising candidates are then
 //! decided by the placement simulation: a node that only an ideal scheduler could remove is
 //! retained.
@@ -62,17 +65,14 @@ impl Strategy for Consolidation {
             occupied: occupied_nodes(problem.groups),
             declined: BTreeMap::new(),
             budget_blocked: BTreeSet::new(),
+            may_launch: false,
         };
-        let (baseline_price, mut fleet) = (current.fleet.layout.price, current.fleet);
-        for _ in 0..ROUNDS_MAX {
-            if round.work.is_exhausted() {
-                break;
-            }
-            match round.improve(&fleet) {
-                Some(better) => fleet = better,
-                None => break,
-            }
-        }
+        let baseline_price = current.fleet.layout.price;
+        let reduced = round.improve_to_end(current.fleet);
+        round.may_launch = true;
+        let replaced = round.improve_to_end(reduced.clone());
+        let fleet =
+            if round.saves_share_of_fleet(&reduced, &replaced) { replaced } else { reduced };
         round.record_budget_blocked(&fleet);
         let mut solved = SolvedFleet {
             fleet,
@@ -105,9 +105,57 @@ struct ConsolidationRound<'s, 'a> {
     occupied: BTreeSet<&'a NodeName>,
     declined: BTreeMap<NodeName, DeclinedChange>,
     budget_blocked: BTreeSet<NodeName>,
+    /// True if a change may launch nodes.
+    may_launch: bool,
 }
 
 impl ConsolidationRound<'_, '_> {
+    /// Changes the fleet until no change is worth its cost.
+    fn improve_to_end(&mut self, mut fleet: VerifiedFleet) -> VerifiedFleet {
+        for _ in 0..ROUNDS_MAX {
+            if self.work.is_exhausted() {
+                break;
+            }
+            match self.improve(&fleet) {
+                Some(better) => fleet = better,
+                None => break,
+            }
+        }
+        fleet
+    }
+
+    /// Returns true if the replacements between two fleets save the minimum share of the fleet's
+    /// price. Otherwise the nodes that would be removed are recorded as declined.
+    fn saves_share_of_fleet(&mut self, before: &VerifiedFleet, after: &VerifiedFleet) -> bool {
+        let existing = self.problem.existing;
+        let (was, is) = (&before.layout.retained, &after.layout.retained);
+        let removed: Vec<usize> = (0..existing.len())
+            .filter(|i| was[*i] && !is[*i] && !existing[*i].is_planned)
+            .collect();
+        let saves = before.layout.price - after.layout.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(before.layout.price);
+        if removed.is_empty() || saves >= needed {
+            return true;
+        }
+        let moves = removed.iter().map(|i| before.layout.staying_pods_on(*i)).sum();
+        let nodes = Some(u32::try_from(removed.len()).unwrap_or(u32::MAX));
+        let declined = DeclinedChange { saves, needed, moves, nodes };
+        self.declined.extend(removed.iter().map(|i| (existing[*i].name.clone(), declined)));
+        false
+    }
+
+    /// Returns true if the change launches no more than before, or may launch.
+    fn may_launch(&self, before: &Layout, after: &Layout) -> bool {
+        self.may_launch || self.launch_price(after) <= self.launch_price(before)
+    }
+
+    /// Returns the price of new nodes.
+    fn launch_price(&self, layout: &Layout) -> MicroUsd {
+        let existing = self.problem.existing.iter().zip(&layout.retained);
+        let retained = existing.filter(|(_, retained)| **retained);
+        layout.price - retained.map(|(node, _)| price_or_minimum(node)).sum()
+    }
+
     /// Returns the best change that passes the placement simulation.
     fn improve(&mut self, current: &VerifiedFleet) -> Option<VerifiedFleet> {
         self.declined.clear();
@@ -150,10 +198,13 @@ impl ConsolidationRound<'_, '_> {
         let saves = current.layout.price - layout.price;
         let gain = self.problem.settings.gain(saves, moves);
         let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
+        if !self.may_launch(&current.layout, &layout) {
+            return None;
+        }
         if fits && gain > MicroUsd::ZERO && saves >= needed {
             return Some(ConsolidationTrial { nodes: set, layout, gain, needed, moves });
         }
-        self.decline(&set, DeclinedChange { saves, needed, moves });
+        self.decline(&set, DeclinedChange { saves, needed, moves, nodes: None });
         None
     }
 
@@ -179,11 +230,12 @@ impl ConsolidationRound<'_, '_> {
         let holds = fleet.unplaced.iter().all(has_place);
         let holds = holds && !self.relies_on_starting_nodes(current, &fleet);
         let pays = saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
+        let holds = holds && self.may_launch(&current.layout, &fleet.layout);
         if holds && pays && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work)
         {
             return Some(fleet);
         }
-        self.decline(&set, DeclinedChange { saves, needed, moves });
+        self.decline(&set, DeclinedChange { saves, needed, moves, nodes: None });
         None
     }
 

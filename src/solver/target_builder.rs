@@ -250,13 +250,14 @@ impl TargetBuilder<'_> {
             NodeDisposition::Retire(_) => blocked(BlockReason::NoOtherPlace),
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
-                    Some(DeclinedChange { saves, needed, moves })
+                    Some(DeclinedChange { saves, needed, moves, nodes })
                         if *saves > MicroUsd::ZERO && *saves < *needed =>
                     {
                         KeepReason::NotWorthMoving {
                             saves_hourly: *saves,
                             needed_hourly: *needed,
                             moves: *moves,
+                            nodes: *nodes,
                         }
                     }
                     None if self.outcome.budget_blocked.contains(&node.name) => {

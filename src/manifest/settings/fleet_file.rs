@@ -207,6 +207,8 @@ fn read_consolidation(map: &FieldMap<'_>, consolidation: &mut ConsolidationSetti
     set(&mut consolidation.restart_cost, map.get("restartCost").and_then(|f| money(&f)));
     let saving = map.get("minimumSaving").and_then(|f| share(&f));
     set(&mut consolidation.minimum_saving_milli_percent, saving);
+    let fleet_saving = map.get("minimumFleetSaving").and_then(|f| share(&f));
+    set(&mut consolidation.minimum_fleet_saving_milli_percent, fleet_saving);
     map.finish(Severity::Error);
 }
 

@@ -33,6 +33,7 @@ fn defaults_apply_without_a_file() {
     assert_eq!(settings.horizon, SignedDuration::from_hours(24));
     assert_eq!(settings.restart_cost, MicroUsd(1_000));
     assert_eq!(settings.minimum_saving_milli_percent, 5_000);
+    assert_eq!(settings.minimum_fleet_saving_milli_percent, 5_000);
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn every_setting_is_read() {
   demand: {autoscaled: ceiling, lead: 1h30m}
   world: sim:world
   policies: [apps]
-  consolidation: {horizon: 12h, restartCost: 0.5, minimumSaving: 7.5%}
+  consolidation: {horizon: 12h, restartCost: 0.5, minimumSaving: 7.5%, minimumFleetSaving: 2%}
   failureDomains: {web: {workload: {node: 25%, zone: 50%}, pods: {node: 12.5%}}}
 ",
     ));
@@ -80,6 +81,7 @@ fn every_setting_is_read() {
     );
     assert_eq!(fleet.consolidation.restart_cost, MicroUsd(500_000));
     assert_eq!(fleet.consolidation.minimum_saving_milli_percent, 7_500);
+    assert_eq!(fleet.consolidation.minimum_fleet_saving_milli_percent, 2_000);
     let limits = &fleet.failure_domains["web"];
     assert_eq!(limits.workload, DomainShares { node: Some(25_000), zone: Some(50_000) });
     assert_eq!(limits.pods, DomainShares { node: Some(12_500), zone: None });
@@ -169,7 +171,7 @@ const VALID: &[&str] = &[
     "  demand: {autoscaled: floor, lead: 90s}\n",
     "  world: live\n  policies: [policies, apps/x]\n",
     "  consolidation: {horizon: 1.5h, restartCost: '0.001', minimumSaving: 0%}\n",
-    "  consolidation: {restartCost: 1, minimumSaving: 12.5%}\n",
+    "  consolidation: {restartCost: 1, minimumSaving: 12.5%, minimumFleetSaving: 0%}\n",
     "  karpenter: {minValuesPolicy: BestEffort}\n",
     "  karpenter:\n",
     "  apply: {by: ci, windows: [{from: '08:00', to: '17:30', zone: Europe/Berlin}]}\n",

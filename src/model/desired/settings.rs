@@ -194,6 +194,9 @@ pub struct ConsolidationSettings {
     pub restart_cost: MicroUsd,
     /// Minimum saving, in thousandths of a percent of the price of the affected nodes.
     pub minimum_saving_milli_percent: u32,
+    /// Minimum saving of all replacements together, in thousandths of a percent of the price of the
+    /// fleet.
+    pub minimum_fleet_saving_milli_percent: u32,
 }
 
 impl Default for ConsolidationSettings {
@@ -202,6 +205,7 @@ impl Default for ConsolidationSettings {
             horizon: SignedDuration::from_hours(24),
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
+            minimum_fleet_saving_milli_percent: 5_000,
         }
     }
 }
