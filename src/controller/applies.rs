@@ -311,6 +311,7 @@ impl ControllerState {
         let pool = row.and_then(|row| row.change.after.as_ref()?.pool.clone());
         if let Some(row) = row {
             let pods = planned_pods_at(&run.plan, &row.address);
+            self.planning.note_launched_demand(&run.plan, &pods);
             self.planning.planned_pods.insert(instance.clone(), pods);
         }
         let (Some(persisted), Some(pool)) = (&mut self.persistence.loaded, pool) else { return };

@@ -15,7 +15,9 @@ use jiff::Timestamp;
 
 use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
+pub use super::opening::PodsArriving;
 use super::persisted_state::{self, LAUNCHES_MAX, PersistedState, later};
+use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, Blocked, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode, RateLimit};
 use crate::model::ids::{Address, InstanceId, PoolName};
@@ -77,6 +79,8 @@ pub struct GateContext<'a> {
     pub removal_planned_since: &'a BTreeMap<InstanceId, Timestamp>,
     /// Last known pod event on the node of each instance.
     pub pods_unchanged_since: &'a BTreeMap<InstanceId, Timestamp>,
+    /// Workloads whose pods may still be placed on launched nodes, and until when.
+    pub pods_arriving: Option<PodsArriving>,
 }
 
 /// Returns the decision for each change of `plan`, by address.
@@ -158,6 +162,7 @@ fn evaluate(
             .or_else(|| approved.block(group, plan))
             .or_else(|| window_block(context, now))
             .or_else(|| empty_commit_block(plan, context).filter(|_| group.removes > 0))
+            .or_else(|| pods_arriving_block(group, plan, context, now))
             .or_else(|| group_block(group, context, &room, now));
         if block.is_none() {
             room.consume(group);
@@ -391,6 +396,24 @@ fn group_block(
         .or_else(|| if group.removes > 0 { removal_block(group, context, room, now) } else { None })
 }
 
+/// Returns the reason that blocks launches whose pods may still be placed on launched nodes.
+fn pods_arriving_block(
+    group: &ChangeGroup<'_>,
+    plan: &Plan,
+    context: &GateContext<'_>,
+    now: Timestamp,
+) -> GroupBlock {
+    let arriving = context.pods_arriving.as_ref().filter(|arriving| now < arriving.until)?;
+    let launched: BTreeSet<&Address> = launched_rows(plan).map(|row| &row.address).collect();
+    let launched: BTreeSet<&Address> =
+        group.rows.iter().map(|row| &row.address).filter(|row| launched.contains(*row)).collect();
+    let explained = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
+    let mut pods = explained.flat_map(|row| row.pods.keys()).peekable();
+    let are_all_arriving = pods.peek().is_some()
+        && pods.all(|workload| arriving.workloads.contains(workload.as_str()));
+    are_all_arriving.then(|| (None, BlockedReason::PodsArriving { until: arriving.until }))
+}
+
 fn launch_block(
     group: &ChangeGroup<'_>,
     context: &GateContext<'_>,
@@ -565,6 +588,9 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
                 "pods came or left within consolidateAfter of the pool; waits until {}",
                 at(until)
             )
+        }
+        BlockedReason::PodsArriving { until } => {
+            format!("its pods may still be placed on launched nodes; waits until {}", at(until))
         }
         BlockedReason::MassUnready { unready, nodes } => {
             format!("{unready} of {nodes} nodes are not Ready; nothing is removed meanwhile")

@@ -80,6 +80,7 @@ fn is_lasting(held: &BlockedReason, now: Timestamp) -> bool {
         | BlockedReason::OutsideWindow { .. }
         | BlockedReason::NotApproved { .. }
         | BlockedReason::LaunchBudget { .. }
+        | BlockedReason::PodsArriving { .. }
         | BlockedReason::Quarantined { .. }
         | BlockedReason::GroupBlocked { .. }
         | BlockedReason::LaunchInDoubt { .. }

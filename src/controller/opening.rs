@@ -32,6 +32,11 @@ const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
 const NODE_WAIT_MAX: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of pods that are nominated at once while a batch waits. The batch may become due.
 const NOMINATIONS_MAX: usize = 500;
+/// Time after which kube-scheduler has placed no further pod and will place none: it retries within
+/// ten seconds, and later pods come after every node that is opened.
+const QUIET_AFTER: SignedDuration = SignedDuration::from_secs(10);
+/// Longest time for which kube-scheduler is expected to place pods on opened nodes.
+const PLACES_PODS_MAX: SignedDuration = SignedDuration::from_mins(1);
 /// Interval between two attempts to open a node, or to nominate pods.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
@@ -44,6 +49,15 @@ pub struct OpenedBatch {
     pub nodes: Vec<(Uid, NodeName, Result<(), PortError>)>,
 }
 
+/// Workloads whose pods kube-scheduler may still place on launched nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodsArriving {
+    /// The workloads.
+    pub workloads: BTreeSet<String>,
+    /// End of the time.
+    pub until: Timestamp,
+}
+
 /// Closed nodes, and the openings in progress.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeOpening {
@@ -53,6 +67,11 @@ pub(super) struct NodeOpening {
     in_progress: BTreeSet<Uid>,
     /// Recently opened nodes, with the time. An observation may still show them closed.
     opened_at: BTreeMap<Uid, Timestamp>,
+    /// Time of the last opening.
+    last_opening: Option<Timestamp>,
+    /// Number of pending pods, and when it fell last.
+    pending: usize,
+    placed_at: Option<Timestamp>,
     /// True while pods of waiting batches are being nominated.
     is_nominating: bool,
     /// Time of the next attempt after a failure.
@@ -84,6 +103,17 @@ impl NodeOpening {
     /// Returns true while closed Ready nodes wait or are being opened.
     pub(super) fn has_closed_nodes(&self) -> bool {
         !self.waiting.is_empty() || !self.in_progress.is_empty()
+    }
+
+    /// Returns until when kube-scheduler may place pods on nodes that wait for them or were opened.
+    fn places_pods_until(&self) -> Option<Timestamp> {
+        let waiting = self.waiting.values().filter(|node| node.pods_since.is_some());
+        let opens = waiting.map(|node| later(node.deadline(), QUIET_AFTER)).max();
+        let places = self.last_opening.map(|opened| {
+            let last = self.placed_at.map_or(opened, |placed| placed.max(opened));
+            later(last, QUIET_AFTER).min(later(opened, PLACES_PODS_MAX))
+        });
+        opens.max(places)
     }
 
     /// Returns the time of the next deadline.
@@ -141,6 +171,11 @@ impl ControllerState {
             return;
         }
         let now = self.now;
+        let pending = world.pods.iter().filter(|pod| is_pending(pod)).count();
+        if pending < self.opening.pending {
+            self.opening.placed_at = Some(now);
+        }
+        self.opening.pending = pending;
         self.opening.opened_at.retain(|_, at| now < later(*at, EC2_VISIBILITY_MAX));
         // Without EC2, it is unknown whether further instances are starting.
         let is_settled = world.is_complete() && !self.applies.is_launching();
@@ -185,11 +220,31 @@ impl ControllerState {
         if due.nodes.is_empty() {
             self.nominate_early(early, effects);
         } else {
+            self.opening.last_opening = Some(now);
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
             // Batches that are due together may compete for pods.
             effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
         }
         self.opening.waiting = still_waiting;
+    }
+
+    /// Returns the workloads of planned pods that may still be placed on launched nodes. Until then,
+    /// a launch for these pods could be superfluous.
+    pub(super) fn pods_arriving(&self) -> Option<PodsArriving> {
+        let until = self.opening.places_pods_until().filter(|until| self.now < *until)?;
+        let plan = &self.planning.current.as_ref()?.plan;
+        let launched = |workload: &String| self.planning.launched_demand.get(workload).copied();
+        let placed = self.planning.planned_pods.values().flatten();
+        let placed: BTreeSet<&String> =
+            placed.filter(|(_, pods)| **pods > 0).map(|(workload, _)| workload).collect();
+        let demand = plan.capacity.demand.iter();
+        let demand = demand.map(|row| (workload_key(&row.workload), row.counts.planned));
+        // Pods that were added since have no node yet.
+        let workloads = demand.filter(|(workload, pods)| {
+            placed.contains(workload)
+                && launched(workload).is_some_and(|launched| *pods <= launched)
+        });
+        Some(PodsArriving { workloads: workloads.map(|(workload, _)| workload).collect(), until })
     }
 
     /// Nominates pods while their nodes start, so that a batch that is due opens at once.

@@ -17,6 +17,7 @@ use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{NodeClassField, Observed, PlannedPods};
 use crate::plan::wire::Action;
+use crate::plan::wire::workload_key;
 use crate::plan::{Plan, planned_pods, unmanaged_instances};
 
 /// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
@@ -109,6 +110,8 @@ pub(super) struct PlanningState {
     pub(super) costs: CostHistory,
     /// Pods that the last plan places on launched instances that take no pods yet.
     pub(super) planned_pods: PlannedPods,
+    /// Planned pods of each workload when nodes were last launched for it.
+    pub(super) launched_demand: BTreeMap<String, u32>,
 }
 
 impl PlanningState {
@@ -128,6 +131,7 @@ impl PlanningState {
             superseded: Vec::new(),
             costs: CostHistory::default(),
             planned_pods: PlannedPods::new(),
+            launched_demand: BTreeMap::new(),
         }
     }
 
@@ -140,6 +144,13 @@ impl PlanningState {
             return;
         }
         self.planned_pods.extend(latest);
+    }
+
+    /// Notes how many pods of these workloads a plan expects that launches a node for them.
+    pub(super) fn note_launched_demand(&mut self, plan: &Plan, pods: &BTreeMap<String, u32>) {
+        let demand = plan.capacity.demand.iter();
+        let demand = demand.map(|row| (workload_key(&row.workload), row.counts.planned));
+        self.launched_demand.extend(demand.filter(|(workload, _)| pods.contains_key(workload)));
     }
 
     pub(super) fn current_digest(&self) -> Option<&Digest> {
@@ -168,6 +179,7 @@ impl PlanningState {
             | BlockedReason::RemovalBudget { next, .. } => Some(*next),
             BlockedReason::Settling { until }
             | BlockedReason::ConsolidateAfter { until }
+            | BlockedReason::PodsArriving { until }
             | BlockedReason::BackingOff { until }
             | BlockedReason::Quarantined { until, .. }
             | BlockedReason::LaunchInDoubt { until } => Some(*until),

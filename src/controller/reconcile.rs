@@ -539,6 +539,7 @@ impl GateInputs<'_> {
             launch_retry_at: &self.launch_retry_at,
             removal_planned_since: &state.planning.removal_planned_since,
             pods_unchanged_since: state.planning.pod_event_times.last_pod_event(),
+            pods_arriving: state.pods_arriving(),
         }
     }
 }

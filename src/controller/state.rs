@@ -294,6 +294,9 @@ impl ControllerState {
         self.nominations.record_bindings(observed, &mut self.counters);
         let unobserved = &self.observation.unobserved;
         forget_planned_pods(&mut self.planning.planned_pods, observed, unobserved);
+        if self.planning.planned_pods.is_empty() {
+            self.planning.launched_demand.clear();
+        }
         self.observation.number = self.observation.last_number();
         self.observation.latest = Some(Arc::clone(observed));
         self.resolve_unknown_instances();

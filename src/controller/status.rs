@@ -363,6 +363,11 @@ pub enum BlockedReason {
         /// End of that time.
         until: Timestamp,
     },
+    /// kube-scheduler may still place the pods on nodes that were launched for them.
+    PodsArriving {
+        /// End of that time.
+        until: Timestamp,
+    },
     /// Too many nodes are unready, and removing more cannot help.
     MassUnready {
         /// Number of unready nodes.

@@ -26,6 +26,7 @@ impl ControllerState {
                 blocked,
                 BlockedReason::Settling { .. }
                     | BlockedReason::ConsolidateAfter { .. }
+                    | BlockedReason::PodsArriving { .. }
                     | BlockedReason::RemovalBudget { most: 1.., .. }
                     | BlockedReason::LaunchBudget { most: 1.., .. }
                     | BlockedReason::BackingOff { .. }

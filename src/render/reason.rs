@@ -139,14 +139,23 @@ fn keep(reason: &KeepReason) -> String {
         }
         KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes } => {
             let saves = match nodes {
-                None => "saves".to_owned(),
-                Some(nodes) => format!("replacing {} saves", count(*nodes, "node")),
+                None => format!("saves {}", hourly(*saves_hourly)),
+                Some(nodes) if *saves_hourly < MicroUsd::ZERO => {
+                    let more = hourly(MicroUsd::ZERO - *saves_hourly);
+                    let nodes = count(*nodes, "node");
+                    return format!(
+                        "not worth moving {}: new nodes instead of {nodes} would cost {more} more",
+                        count(*moves, "pod")
+                    );
+                }
+                Some(nodes) => {
+                    format!("replacing {} saves {}", count(*nodes, "node"), hourly(*saves_hourly))
+                }
             };
             let share = if nodes.is_some() { " of the fleet's price" } else { "" };
             format!(
-                "not worth moving {}: {saves} {}, would have to save {}{share}",
+                "not worth moving {}: {saves}, would have to save {}{share}",
                 count(*moves, "pod"),
-                hourly(*saves_hourly),
                 hourly(*needed_hourly)
             )
         }
@@ -304,6 +313,15 @@ mod tests {
                 }),
                 "not worth moving 9 pods: replacing 2 nodes saves $0.0960/h, would have to save \
                  $0.1000/h of the fleet's price",
+            ),
+            (
+                keep(&KeepReason::NotWorthMoving {
+                    saves_hourly: MicroUsd::ZERO - saves_hourly,
+                    needed_hourly: MicroUsd(100_000),
+                    moves: 9,
+                    nodes: Some(2),
+                }),
+                "not worth moving 9 pods: new nodes instead of 2 nodes would cost $0.0960/h more",
             ),
             (
                 rejection(&Rejection {

@@ -1,8 +1,9 @@
 //! Selects nodes to remove: empty nodes, and nodes whose removal or replacement
 //! saves more than the moves cost.
 //!
-//! Removals come first. Replacements launch nodes, so all of them together must also save a share of
-//! the fleet's price: a fleet that was just built is not rebuilt for a few percent.
+//! Empty nodes come first, then nodes whose pods fit elsewhere, then replacements. Changes that move
+//! pods must together save a share of the fleet's price as well, and a fleet built anew must save as
+//! much: a fleet is not rebuilt for a few percent.
 //!
 //! Candidates are first judged by their packing, which is cheap. Promising candidates are then
 //! decided by the placement simulation: a node that only an ideal scheduler could remove is
@@ -65,14 +66,17 @@ impl Strategy for Consolidation {
             occupied: occupied_nodes(problem.groups),
             declined: BTreeMap::new(),
             budget_blocked: BTreeSet::new(),
-            may_launch: false,
+            allowed: AllowedChange::RemoveEmpty,
         };
         let baseline_price = current.fleet.layout.price;
-        let reduced = round.improve_to_end(current.fleet);
-        round.may_launch = true;
-        let replaced = round.improve_to_end(reduced.clone());
-        let fleet =
-            if round.saves_share_of_fleet(&reduced, &replaced) { replaced } else { reduced };
+        let unmoved = round.improve_to_end(AllowedChange::RemoveEmpty, current.fleet);
+        let fleet = if round.is_near_fresh_fleet(&unmoved) {
+            unmoved
+        } else {
+            let reduced = round.improve_to_end(AllowedChange::Remove, unmoved.clone());
+            let replaced = round.improve_to_end(AllowedChange::Replace, reduced.clone());
+            round.select(unmoved, reduced, replaced)
+        };
         round.record_budget_blocked(&fleet);
         let mut solved = SolvedFleet {
             fleet,
@@ -105,13 +109,28 @@ struct ConsolidationRound<'s, 'a> {
     occupied: BTreeSet<&'a NodeName>,
     declined: BTreeMap<NodeName, DeclinedChange>,
     budget_blocked: BTreeSet<NodeName>,
-    /// True if a change may launch nodes.
-    may_launch: bool,
+    allowed: AllowedChange,
+}
+
+/// How much a change may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AllowedChange {
+    /// Remove nodes without running pods.
+    RemoveEmpty,
+    /// Remove nodes whose pods fit on others.
+    Remove,
+    /// Remove nodes, and launch others for their pods.
+    Replace,
 }
 
 impl ConsolidationRound<'_, '_> {
-    /// Changes the fleet until no change is worth its cost.
-    fn improve_to_end(&mut self, mut fleet: VerifiedFleet) -> VerifiedFleet {
+    /// Changes the fleet until no allowed change is worth its cost.
+    fn improve_to_end(
+        &mut self,
+        allowed: AllowedChange,
+        mut fleet: VerifiedFleet,
+    ) -> VerifiedFleet {
+        self.allowed = allowed;
         for _ in 0..ROUNDS_MAX {
             if self.work.is_exhausted() {
                 break;
@@ -124,29 +143,96 @@ impl ConsolidationRound<'_, '_> {
         fleet
     }
 
-    /// Returns true if the replacements between two fleets save the minimum share of the fleet's
-    /// price. Otherwise the nodes that would be removed are recorded as declined.
-    fn saves_share_of_fleet(&mut self, before: &VerifiedFleet, after: &VerifiedFleet) -> bool {
+    /// Returns true if a fleet built anew, without the nodes that may be removed, would not save the
+    /// minimum share of the fleet's price. A plan from nothing buys room for every order in which its
+    /// pods may arrive. Once they run, this room looks superfluous, and the next arrivals need it.
+    fn is_near_fresh_fleet(&mut self, fleet: &VerifiedFleet) -> bool {
         let existing = self.problem.existing;
-        let (was, is) = (&before.layout.retained, &after.layout.retained);
-        let removed: Vec<usize> = (0..existing.len())
-            .filter(|i| was[*i] && !is[*i] && !existing[*i].is_planned)
-            .collect();
-        let saves = before.layout.price - after.layout.price;
-        let needed = self.problem.settings.needed_saving_of_fleet(before.layout.price);
-        if removed.is_empty() || saves >= needed {
-            return true;
+        let may_go = |i: &usize| {
+            fleet.layout.retained[*i]
+                && existing[*i].price.is_some()
+                && existing[*i].disposition == NodeDisposition::Consolidatable
+        };
+        let nodes: Vec<usize> = (0..existing.len()).filter(may_go).collect();
+        if nodes.iter().all(|index| existing[*index].is_planned) {
+            return false;
         }
-        let moves = removed.iter().map(|i| before.layout.staying_pods_on(*i)).sum();
-        let nodes = Some(u32::try_from(removed.len()).unwrap_or(u32::MAX));
-        let declined = DeclinedChange { saves, needed, moves, nodes };
-        self.declined.extend(removed.iter().map(|i| (existing[*i].name.clone(), declined)));
-        false
+        let mut retained = fleet.layout.retained.clone();
+        for index in &nodes {
+            retained[*index] = false;
+        }
+        let layout = self.problem.trial_layout(retained);
+        let price = fleet.layout.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(price);
+        // The packing has no room for other orders, so the fleet costs at least as much.
+        let mut saves = price - layout.price;
+        if saves >= needed {
+            let fresh = repair_trial(self.simulation, &layout, &mut self.work);
+            saves = price - fresh.layout.price;
+        }
+        let real = nodes.into_iter().filter(|index| !existing[*index].is_planned).collect();
+        saves < needed && {
+            self.decline_moves(real, fleet, saves);
+            true
+        }
     }
 
-    /// Returns true if the change launches no more than before, or may launch.
-    fn may_launch(&self, before: &Layout, after: &Layout) -> bool {
-        self.may_launch || self.launch_price(after) <= self.launch_price(before)
+    /// Returns the last of three fleets that saves the minimum share of the fleet's price, each with
+    /// more changes than the one before. Records the nodes that would be removed otherwise.
+    fn select(
+        &mut self,
+        unmoved: VerifiedFleet,
+        reduced: VerifiedFleet,
+        replaced: VerifiedFleet,
+    ) -> VerifiedFleet {
+        let is_reduced = self.saves_share_of_fleet(&unmoved, &reduced);
+        let kept = if is_reduced { reduced } else { unmoved };
+        if self.saves_share_of_fleet(&kept, &replaced) {
+            return replaced;
+        }
+        let saves = kept.layout.price - replaced.layout.price;
+        self.decline_moves(self.removed(&kept, &replaced), &kept, saves);
+        self.allowed = if is_reduced { AllowedChange::Remove } else { AllowedChange::RemoveEmpty };
+        kept
+    }
+
+    /// Returns true if the changes between two fleets move no pod, or save the minimum share of the
+    /// fleet's price.
+    fn saves_share_of_fleet(&self, before: &VerifiedFleet, after: &VerifiedFleet) -> bool {
+        let saves = before.layout.price - after.layout.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(before.layout.price);
+        saves >= needed || moved_pods(&self.removed(before, after), before) == 0
+    }
+
+    /// Records that the removal of all these nodes together is not worth its cost.
+    fn decline_moves(&mut self, nodes: Vec<usize>, fleet: &VerifiedFleet, saves: MicroUsd) {
+        let declined = DeclinedChange {
+            saves,
+            needed: self.problem.settings.needed_saving_of_fleet(fleet.layout.price),
+            moves: moved_pods(&nodes, fleet),
+            nodes: Some(u32::try_from(nodes.len()).unwrap_or(u32::MAX)),
+        };
+        let names = nodes.into_iter().map(|index| self.problem.existing[index].name.clone());
+        self.declined.extend(names.map(|name| (name, declined)));
+    }
+
+    /// Returns the nodes that one fleet retains and the other does not, except planned nodes.
+    fn removed(&self, before: &VerifiedFleet, after: &VerifiedFleet) -> Vec<usize> {
+        let (was, is) = (&before.layout.retained, &after.layout.retained);
+        let existing = self.problem.existing.iter().enumerate();
+        let removed = existing.filter(|(i, node)| was[*i] && !is[*i] && !node.is_planned);
+        removed.map(|(index, _)| index).collect()
+    }
+
+    /// Returns true if a change that moves this many running pods is allowed.
+    fn is_allowed(&self, before: &Layout, after: &Layout, moves: u32) -> bool {
+        match self.allowed {
+            AllowedChange::Replace => true,
+            AllowedChange::RemoveEmpty if moves > 0 => false,
+            AllowedChange::RemoveEmpty | AllowedChange::Remove => {
+                self.launch_price(after) <= self.launch_price(before)
+            }
+        }
     }
 
     /// Returns the price of new nodes.
@@ -198,7 +284,7 @@ impl ConsolidationRound<'_, '_> {
         let saves = current.layout.price - layout.price;
         let gain = self.problem.settings.gain(saves, moves);
         let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
-        if !self.may_launch(&current.layout, &layout) {
+        if !self.is_allowed(&current.layout, &layout, moves) {
             return None;
         }
         if fits && gain > MicroUsd::ZERO && saves >= needed {
@@ -230,7 +316,7 @@ impl ConsolidationRound<'_, '_> {
         let holds = fleet.unplaced.iter().all(has_place);
         let holds = holds && !self.relies_on_starting_nodes(current, &fleet);
         let pays = saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
-        let holds = holds && self.may_launch(&current.layout, &fleet.layout);
+        let holds = holds && self.is_allowed(&current.layout, &fleet.layout, moves);
         if holds && pays && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work)
         {
             return Some(fleet);
@@ -384,6 +470,11 @@ impl ConsolidationRound<'_, '_> {
         let used: i128 = layout.pods_on[node].iter().map(worth).sum();
         i128::from(price_or_minimum(&self.problem.existing[node]).0) * 1000 - used
     }
+}
+
+/// Returns the number of running pods on these nodes that stay in the fleet.
+fn moved_pods(nodes: &[usize], fleet: &VerifiedFleet) -> u32 {
+    nodes.iter().map(|index| fleet.layout.staying_pods_on(*index)).sum()
 }
 
 /// Returns the price of a node, or the minimum price if it is unknown. Such a node is removed when

@@ -251,7 +251,7 @@ impl TargetBuilder<'_> {
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
                     Some(DeclinedChange { saves, needed, moves, nodes })
-                        if *saves > MicroUsd::ZERO && *saves < *needed =>
+                        if (*saves > MicroUsd::ZERO || nodes.is_some()) && *saves < *needed =>
                     {
                         KeepReason::NotWorthMoving {
                             saves_hourly: *saves,

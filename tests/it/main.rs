@@ -28,6 +28,7 @@ mod permissions;
 mod pipelines;
 mod plan_page;
 mod plan_properties;
+mod resting_fleets;
 mod review;
 #[cfg(feature = "sandbox")]
 mod sandbox;

@@ -174,6 +174,7 @@ fn unblocking_requests(status: &Status) -> Vec<AuthorizedRequest> {
         | BlockedReason::RemovalBudget { .. }
         | BlockedReason::Settling { .. }
         | BlockedReason::ConsolidateAfter { .. }
+        | BlockedReason::PodsArriving { .. }
         | BlockedReason::MassUnready { .. }
         | BlockedReason::Breaker { .. }
         | BlockedReason::Quarantined { .. }

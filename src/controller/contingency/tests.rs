@@ -117,6 +117,7 @@ impl Situation {
             launch_retry_at: &nothing.1,
             removal_planned_since: &nothing.2,
             pods_unchanged_since: &nothing.3,
+            pods_arriving: None,
         })
     }
 

@@ -33,6 +33,7 @@ struct GateScenario {
     pods_unchanged_since: BTreeMap<InstanceId, Timestamp>,
     observed: Observed,
     plan: Plan,
+    pods_arriving: Option<PodsArriving>,
 }
 
 impl GateScenario {
@@ -61,6 +62,7 @@ impl GateScenario {
             pods_unchanged_since: known.map(|id| (id, ago(3600))).collect(),
             observed: Observed::of_cluster("c", now()),
             plan,
+            pods_arriving: None,
         }
     }
 
@@ -85,6 +87,7 @@ impl GateScenario {
             launch_retry_at: &self.launch_retry_at,
             removal_planned_since: &self.removal_planned_since,
             pods_unchanged_since: &self.pods_unchanged_since,
+            pods_arriving: self.pods_arriving.clone(),
         }
     }
 
@@ -112,6 +115,26 @@ fn short_name(address: &Address) -> String {
 
 const ALL: [&str; 7] = ["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web 2", "web 9"];
 const LAUNCHES: [&str; 2] = ["web 10", "web 9"];
+
+#[test]
+fn launch_waits_while_all_its_pods_may_still_be_placed_on_launched_nodes() {
+    let launched = "web 9";
+    let plan = GateScenario::new().plan;
+    let explained = plan.capacity.explain.iter();
+    let row = explained.filter(|row| short_name(&row.address) == launched);
+    let pods: BTreeSet<String> =
+        row.flat_map(|row| row.pods.keys()).map(|w| w.to_string()).collect();
+    assert!(!pods.is_empty(), "the launch is for pods");
+    let arriving = |workloads: BTreeSet<String>, seconds| {
+        let until = now() + SignedDuration::from_secs(seconds);
+        let held =
+            GateScenario::with(|g| g.pods_arriving = Some(PodsArriving { workloads, until }));
+        held.allowed().contains(&launched.to_owned())
+    };
+    assert!(!arriving(pods.clone(), 1));
+    assert!(arriving(pods, 0), "the time has passed");
+    assert!(arriving(BTreeSet::from(["Deployment/other/pods".to_owned()]), 1));
+}
 
 fn suspension(until: Option<Timestamp>) -> Suspension {
     let (reason, by) = ("a migration".to_owned(), "alice".to_owned());

@@ -105,6 +105,7 @@ fn is_lasting(blocked: &BlockedReason) -> bool {
         | BlockedReason::MassUnready { .. }
         | BlockedReason::Settling { .. }
         | BlockedReason::ConsolidateAfter { .. }
+        | BlockedReason::PodsArriving { .. }
         | BlockedReason::GroupBlocked { .. }
         | BlockedReason::BackingOff { .. }
         | BlockedReason::LaunchInDoubt { .. }

@@ -411,3 +411,34 @@ fn nodes_that_an_apply_launched_open_although_the_plan_is_older() {
     let all = opened(&[("a", 2), ("b", 2), ("c", 1)], &[1, 2]);
     assert_eq!(observe(&mut harness, 1, seen(1, &PENDING)), all);
 }
+
+#[test]
+fn pods_arrive_for_ten_seconds_after_the_last_was_placed_unless_their_number_grew() {
+    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    harness.modify(|state| {
+        let pods = BTreeMap::from([(workload_key(&owner()), 2)]);
+        state.planning.note_launched_demand(&plan_for(3), &pods);
+        state.planning.planned_pods.insert("i-2".into(), pods);
+    });
+    observe(&mut harness, 1, seen(1, &PENDING));
+    let until = |harness: &ControllerHarness| {
+        let arriving = harness.state().pods_arriving()?;
+        (!arriving.workloads.is_empty()).then_some(arriving.until)
+    };
+    assert_eq!(until(&harness), Some(at(11)));
+    let nodes = [1, 2].map(|id| {
+        let node = format!("node-of-i-{id}");
+        (format!("uid-of-i-{id}").as_str().into(), node.as_str().into(), Ok(()))
+    });
+    let batch = OpenedBatch { nominations: vec![], nodes: nodes.to_vec() };
+    step(&mut harness, 2, Event::NodesOpened(batch));
+    let bound = [("a", Some("node-of-i-2")), ("b", None), ("c", None)];
+    observe(&mut harness, 9, seen(9, &bound));
+    assert_eq!(until(&harness), Some(at(19)));
+    // kube-scheduler places some pod every few seconds, for at most a minute.
+    observe(&mut harness, 58, seen(58, &[bound[0], ("b", Some("node-of-i-2")), bound[2]]));
+    assert_eq!(until(&harness), Some(at(61)));
+    let grown = CurrentPlan::new(Arc::new(plan_for(4)), at(0));
+    harness.modify(|state| state.planning.current = Some(grown.clone()));
+    assert_eq!(until(&harness), None, "one of four pods has no node yet");
+}

@@ -196,6 +196,7 @@ pub(super) fn gate(reason: &BlockedReason) -> &'static str {
         BlockedReason::RemovalBudget { .. } => "removal budget",
         BlockedReason::Settling { .. } => "settle time",
         BlockedReason::ConsolidateAfter { .. } => "consolidateAfter",
+        BlockedReason::PodsArriving { .. } => "pods on their way to launched nodes",
         BlockedReason::MassUnready { .. } => "unready nodes",
         BlockedReason::Breaker { .. } => "breaker",
         BlockedReason::Quarantined { .. } => "quarantine",

@@ -1,0 +1,59 @@
+//! Law: the plan after an apply is empty while nothing changes, and a small edit moves few pods.
+
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::binary::Workspace;
+
+/// Benchmark repositories that are planned within seconds without optimization.
+const TREES: [&str; 4] = ["web", "bench", "nodesized", "openb_cpu"];
+
+fn applied(tree: &str) -> Workspace {
+    let workspace = Workspace::empty();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/trees").join(tree);
+    for name in ["fleetwright.yaml", "pool.yaml", "workloads.yaml"] {
+        let text = std::fs::read_to_string(from.join(name)).expect("the tree is readable");
+        workspace.write(name, &text);
+    }
+    let applied = workspace.run(&["apply", ".", "--world", "sim:world", "--auto-approve"]);
+    assert_eq!(applied.code, Some(0), "{tree}: {}{}", applied.out, applied.err);
+    workspace
+}
+
+fn plan(workspace: &Workspace) -> Json {
+    let planned = workspace.run(&["plan", ".", "--world", "sim:world", "--format", "json"]);
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
+    serde_json::from_str(&planned.out).expect("a plan")
+}
+
+/// Returns the rows that change something.
+fn changes(plan: &Json) -> Vec<&Json> {
+    let rows = plan["resource_changes"].as_array().expect("rows").iter();
+    rows.filter(|row| row["change"]["actions"][0] != "no-op").collect()
+}
+
+#[test]
+fn plan_after_an_apply_is_empty() {
+    for tree in TREES {
+        let second = plan(&applied(tree));
+        let changes = changes(&second);
+        assert!(changes.is_empty(), "{tree}: {} changes: {:#?}", changes.len(), changes.first());
+    }
+}
+
+#[test]
+fn small_edits_move_no_pod() {
+    let workspace = applied("web");
+    let text = workspace.read("workloads.yaml");
+    let documents: Vec<&str> = text.split("\n---\n").collect();
+    assert!(documents.len() > 20, "{} documents", documents.len());
+    for edited in [3, 11, 19] {
+        let without: Vec<&str> =
+            documents.iter().enumerate().filter(|(at, _)| *at != edited).map(|(_, d)| *d).collect();
+        workspace.write("workloads.yaml", &without.join("\n---\n"));
+        let second = plan(&workspace);
+        let removed = changes(&second).len();
+        assert_eq!(removed, 0, "without document {edited}: {removed} changes");
+    }
+}
