@@ -7,6 +7,7 @@ pub mod code;
 pub mod competing_autoscaler;
 pub mod desired;
 pub mod duration;
+pub mod event_reason;
 pub mod fargate;
 pub mod ids;
 pub mod market;

@@ -297,45 +297,46 @@ pub struct Blocked {
     pub message: String,
 }
 
-/// Reason why a change is blocked.
+/// Reason why a change is blocked. The comments are the meanings on the reference page
+/// `events.md`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "blocked", rename_all = "kebab-case")]
 pub enum BlockedReason {
-    /// This replica does not lead.
+    /// This replica is not the leader.
     NotLeader,
-    /// The mode forbids the change.
+    /// The mode does not allow the change.
     Mode {
         /// The mode.
         mode: Mode,
     },
-    /// An operator suspended the controller.
+    /// An operator suspended the controller, until a time or until an operator resumes it.
     Suspended {
         /// Reason of the operator.
         reason: String,
         /// End of the suspension.
         until: Option<Timestamp>,
     },
-    /// The plan cannot be applied, regardless of approval.
+    /// The inputs have errors, or a policy denies the plan.
     NotApplyable {
         /// Reason.
         why: String,
     },
-    /// No apply window is open.
+    /// No apply window is open, until the next one opens.
     OutsideWindow {
         /// Start of the next window.
         opens: Option<Timestamp>,
     },
-    /// The plan is not approved.
+    /// No operator has approved the digest.
     NotApproved {
         /// Digest to approve.
         digest: Digest,
     },
-    /// The pool requires confirmation of each removal.
+    /// The pool requires that an operator confirms each removal.
     NotConfirmed {
         /// The pool.
         pool: PoolName,
     },
-    /// The launch budget is used up.
+    /// The launch budget is used up, until a period of it ends.
     LaunchBudget {
         /// Maximum number of launches.
         most: u32,
@@ -344,7 +345,7 @@ pub enum BlockedReason {
         /// Time of the next launch.
         next: Timestamp,
     },
-    /// The removal budget is used up.
+    /// The removal budget is used up, until a period of it ends.
     RemovalBudget {
         /// Maximum number of removals.
         most: u32,
@@ -353,29 +354,29 @@ pub enum BlockedReason {
         /// Time of the next removal.
         next: Timestamp,
     },
-    /// The removal has not been planned long enough without interruption.
+    /// The removal has been planned for less than `spec.controller.settle`.
     Settling {
         /// Time when it has.
         until: Timestamp,
     },
-    /// Pods came to or left the node within `consolidateAfter` of the pool.
+    /// A pod came to or left the node within `consolidateAfter` of its pool.
     ConsolidateAfter {
         /// End of that time.
         until: Timestamp,
     },
-    /// Too many nodes are unready, and removing more cannot help.
+    /// More than 3 nodes, and more than 45 % of them, are not Ready.
     MassUnready {
         /// Number of unready nodes.
         unready: u32,
         /// Number of nodes.
         nodes: u32,
     },
-    /// A breaker is latched.
+    /// A breaker is latched, until an operator resets it.
     Breaker {
         /// Name of the breaker.
         name: String,
     },
-    /// Recent launches of the pool did not help.
+    /// Recent launches of the pool did not help, and its quarantine has not ended.
     Quarantined {
         /// The pool.
         pool: PoolName,
@@ -387,7 +388,7 @@ pub enum BlockedReason {
         /// Address of the other change.
         by: Address,
     },
-    /// The last try failed, and the retry is not due.
+    /// The last try failed, and its retry is not due.
     BackingOff {
         /// Time of the retry.
         until: Timestamp,
