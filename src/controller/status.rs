@@ -1,6 +1,6 @@
 //! Snapshot of the controller: plain values for metrics, page and Kubernetes objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::Counters;
 use crate::apply::Receipt;
-use crate::model::desired::Mode;
+use crate::model::commit::CommitOrigin;
+use crate::model::desired::{Mode, PoolLimits};
 use crate::model::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
 use crate::model::observed::{ClusterIdentity, Completeness, Exclusion};
 use crate::model::units::MicroUsd;
@@ -68,6 +69,8 @@ pub struct Status {
     pub plan: Option<PublishedPlan>,
     /// Changes in progress by plan, and their start time.
     pub in_progress: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
+    /// Rows of the applies in progress that are finished.
+    pub finished_changes: BTreeSet<Address>,
     /// Applies in progress that are not the current plan, such as an additive plan.
     pub partial_applies: Vec<PartialApply>,
     /// Completed applies, newest first; at most [`Status::HISTORY_MAX`]. The controller lists its
@@ -234,6 +237,11 @@ pub struct ActionFailure {
 pub struct RepositoryStatus {
     /// The served revision; outside Git, the hash of the tree.
     pub commit: Option<String>,
+    /// Author and pull request of that commit.
+    pub origin: Option<CommitOrigin>,
+    /// Limits of the pools that have any.
+    #[serde(skip)]
+    pub pool_limits: BTreeMap<PoolName, PoolLimits>,
     /// The revision that should be served, while another one stands in for it.
     pub stands_in_for: Option<String>,
     /// A newer revision that is not served yet, and the reason.

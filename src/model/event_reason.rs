@@ -52,7 +52,7 @@ reasons! {
         Evicting;
     }
     Node Warning {
-        /// A drain was abandoned or interrupted, so pods can be scheduled again.
+        /// A drain was abandoned or interrupted, so the node accepts new pods.
         Uncordoned;
         /// The instance is interrupted, so the controller cordoned the node.
         Terminating;

@@ -56,12 +56,9 @@ impl Input {
             let values = values.iter().filter_map(Json::as_str).map(|value| format!("`{value}`"));
             return values.collect::<Vec<_>>().join(", ");
         }
-        let kind = match &resolved["type"] {
-            Json::Array(kinds) => {
-                kinds.iter().filter_map(Json::as_str).find(|kind| *kind != "null")
-            }
-            kind => kind.as_str(),
-        };
+        let kinds = resolved["type"].as_array();
+        let kind = kinds.and_then(|kinds| kinds.iter().find(|kind| *kind != "null"));
+        let kind = kind.unwrap_or(&resolved["type"]).as_str();
         match kind {
             Some("array") => "list".to_owned(),
             Some("integer") => "number".to_owned(),
