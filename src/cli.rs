@@ -103,6 +103,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, console: &mut Console)
     })
 }
 
+/// Returns the definition of the command line, from which the command reference is written.
+#[must_use]
+pub fn definition() -> clap::Command {
+    help::command()
+}
+
 /// Prints help and version as results, and usage errors as errors. They exit with 1, because 2
 /// means changes.
 fn report_usage(error: &clap::Error, console: &mut Console) -> Exit {

@@ -4,9 +4,11 @@
 //! This module imports no other module of the crate, performs no I/O and makes no decisions.
 
 pub mod code;
+pub mod commit;
 pub mod competing_autoscaler;
 pub mod desired;
 pub mod duration;
+pub mod event_reason;
 pub mod fargate;
 pub mod ids;
 pub mod market;

@@ -53,7 +53,7 @@ pub use stream::{
     STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
     StreamLine, StreamMessage, StreamOperation, StreamResource, stream, stream_schema,
 };
-pub use text_page::{DEFAULT_WIDTH, LineBreaks, TextStyle, Verbosity, escape};
+pub use text_page::{DEFAULT_WIDTH, LineBreaks, NodeColumns, TextStyle, Verbosity, escape};
 pub use top::{TopFrame, TopNode, TopSort, TopState, TopView, top};
 pub(crate) use unread::sentences as unread_sentences;
 pub use workflow_annotations::github;
@@ -72,7 +72,7 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
         comparison::write(&mut page, found, style.verbosity);
     }
     if style.verbosity != Verbosity::Summary {
-        table::write(&mut page, &rows, style.verbosity);
+        table::write(&mut page, &rows, style, plan.timestamp);
     }
     if style.verbosity.has_details() {
         detail::write(&mut page, plan, &rows);

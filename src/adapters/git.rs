@@ -28,6 +28,7 @@ use std::sync::Arc;
 use git2::{ErrorCode, Repository};
 use thiserror::Error;
 
+use crate::model::commit::CommitOrigin;
 use crate::model::desired::{Skipped, Tree};
 
 pub use file_store::FileStore;
@@ -66,6 +67,17 @@ pub struct TreeBase {
     pub below: String,
     /// True if the manifest files below the path differ from those of the commit.
     pub dirty: bool,
+    /// Author and pull request of the commit.
+    pub origin: Option<CommitOrigin>,
+}
+
+/// Returns what a commit says about its origin.
+fn commit_origin(commit: &git2::Commit<'_>) -> CommitOrigin {
+    let author = commit.author();
+    CommitOrigin::new(
+        &String::from_utf8_lossy(author.name_bytes()),
+        &String::from_utf8_lossy(commit.message_bytes()),
+    )
 }
 
 /// The reason that no tree could be read.

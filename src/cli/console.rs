@@ -139,13 +139,13 @@ impl Console {
             Verbosity::Everything | Verbosity::Concise | Verbosity::Summary => verbosity,
         };
         let (color, breaks) = (self.colors.out, self.breaks.out);
-        TextStyle { color, width: self.width, breaks, verbosity }
+        TextStyle { color, width: self.width, breaks, verbosity, ..TextStyle::default() }
     }
 
     /// Returns the text style of stderr.
     pub(super) fn message_style(&self) -> TextStyle {
         let (color, breaks) = (self.colors.err, self.breaks.err);
-        TextStyle { color, width: self.width, breaks, verbosity: Verbosity::Full }
+        TextStyle { color, width: self.width, breaks, ..TextStyle::default() }
     }
 
     /// Writes a result to stdout.

@@ -4,7 +4,7 @@ use super::error::CliError;
 use super::settings::{PlanSettings, PlanView};
 use super::{Console, Exit, files, output, planning};
 use crate::plan::Plan;
-use crate::render::{self, MarkdownStyle};
+use crate::render::{self, LineBreaks, MarkdownStyle, NodeColumns, TextStyle};
 
 pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit, CliError> {
     #[cfg(feature = "page")]
@@ -55,6 +55,14 @@ pub(super) fn show(plan: &Plan, view: PlanView, console: &mut Console) -> Result
         PlanView::Github => console.print(&render::github(plan)),
         PlanView::Text(verbosity) => {
             let style = console.style(verbosity);
+            console.print(&render::text(plan, &style))
+        }
+        PlanView::Wide(verbosity) => {
+            let style = TextStyle {
+                columns: NodeColumns::Wide,
+                breaks: LineBreaks::Keep,
+                ..console.style(verbosity)
+            };
             console.print(&render::text(plan, &style))
         }
     }

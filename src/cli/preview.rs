@@ -183,6 +183,7 @@ fn preview_status(
             blocked: [].into(),
         }),
         in_progress: [].into(),
+        finished_changes: [].into(),
         history: Vec::new(),
         partial_applies: Vec::new(),
         hourly_costs: Vec::new(),

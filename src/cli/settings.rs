@@ -154,6 +154,8 @@ pub(super) enum Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PlanView {
     Text(Verbosity),
+    /// Text with more columns, in lines as long as they are.
+    Wide(Verbosity),
     Document(DocumentFormat),
     Stream,
     Markdown,
@@ -417,6 +419,7 @@ fn plan_view(args: &ViewArgs) -> Result<PlanView, CliError> {
     let view = match format {
         _ if *json => PlanView::Stream,
         PlanFormatArg::Text => return Ok(PlanView::Text(verbosity)),
+        PlanFormatArg::Wide => return Ok(PlanView::Wide(verbosity)),
         PlanFormatArg::Json => PlanView::Document(DocumentFormat::Json),
         PlanFormatArg::Yaml => PlanView::Document(DocumentFormat::Yaml),
         PlanFormatArg::Markdown => PlanView::Markdown,

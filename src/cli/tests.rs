@@ -269,6 +269,8 @@ fn plan_arguments_become_settings() {
         let address = address.map(|text| text.parse().expect("an address"));
         assert_eq!(of(&["plan", typed, "--no-color", "shop"]).serve, address, "{typed}");
     }
+    let wide = of(&["plan", "-o", "wide", "--concise"]).view;
+    assert_eq!(wide, PlanView::Wide(Verbosity::Concise));
     assert_eq!(of(&["plan", "--format", "json"]).view, PlanView::Document(DocumentFormat::Json));
     assert_eq!(of(&["plan", "--concise"]).view, text(Verbosity::Concise));
 }

@@ -37,6 +37,8 @@ pub(super) struct ApplyRun {
     pub(super) unanswered_launches: BTreeSet<Address>,
     /// Launches that wait until their next offering attempt is persisted.
     pub(super) pending_attempts: BTreeMap<Address, u32>,
+    /// Steps that are finished, whatever their outcome.
+    pub(super) finished_steps: BTreeSet<(Address, WaveStep)>,
     /// What the apply uses of a contingency.
     pub(super) contingency: Option<ContingencyUse>,
     /// Effect that starts the apply once its launches and removals are persisted.
@@ -46,6 +48,20 @@ pub(super) struct ApplyRun {
 impl ApplyRun {
     pub(super) fn removes_instance(&self, instance: &InstanceId) -> bool {
         self.removed_instances.contains(instance)
+    }
+
+    /// Returns the rows of which every step is finished.
+    fn finished_rows(&self) -> impl Iterator<Item = &Address> {
+        let is_finished = |address: &&Address| {
+            let mut waves = self.plan.capacity.waves.iter();
+            waves.all(|wave| {
+                !wave.addresses.contains(*address)
+                    || self.finished_steps.contains(&((*address).clone(), wave.step))
+            })
+        };
+        let started: BTreeSet<&Address> =
+            self.finished_steps.iter().map(|(address, _)| address).collect();
+        started.into_iter().filter(is_finished)
     }
 }
 
@@ -198,6 +214,11 @@ impl Applies {
         self.runs.values().map(one).collect()
     }
 
+    /// Returns the rows of applies in progress that are finished.
+    pub(super) fn finished_changes(&self) -> BTreeSet<Address> {
+        self.runs.values().flat_map(ApplyRun::finished_rows).cloned().collect()
+    }
+
     /// Returns the applies in progress that are not the current plan.
     pub(super) fn partial_applies(&self, current: Option<&Digest>) -> Vec<PartialApply> {
         let parts = self.runs.values().filter(|run| Some(&run.plan.capacity.digest) != current);
@@ -220,6 +241,9 @@ impl ControllerState {
         let now = self.now;
         let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
         let plan = Arc::clone(&run.plan);
+        if let (Step::Finished { step, .. }, Some(address)) = (&event.step, &event.address) {
+            run.finished_steps.insert((address.clone(), *step));
+        }
         match &event.step {
             Step::Launched { instance_id, .. } | Step::Joined { instance_id } => {
                 self.counters.count(Counter::LaunchesDone);

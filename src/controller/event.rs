@@ -13,7 +13,8 @@ use super::persisted_state::PersistedState;
 use crate::apply;
 use crate::apply::Receipt;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
-use crate::model::desired::{ControllerSettings, GuardSettings};
+use crate::model::commit::CommitOrigin;
+use crate::model::desired::{ControllerSettings, GuardSettings, PoolLimits};
 use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};
 use crate::model::observed::{CordonReason, Exclusion, Node, Observed, Pod};
 use crate::plan::Plan;
@@ -23,6 +24,10 @@ use crate::plan::Plan;
 pub struct Revision {
     /// The commit; outside Git, the hash of the tree.
     pub commit: String,
+    /// Author and pull request of the commit.
+    pub origin: Option<CommitOrigin>,
+    /// Limits of the pools that have any.
+    pub pool_limits: BTreeMap<PoolName, PoolLimits>,
     /// Settings of the controller.
     pub controller: ControllerSettings,
     /// Apply windows and guards.

@@ -428,6 +428,7 @@ impl ControllerState {
             terminated_instances: BTreeSet::new(),
             unanswered_launches: unheard,
             pending_attempts: BTreeMap::new(),
+            finished_steps: BTreeSet::new(),
             contingency,
             deferred_start: Some(Box::new(begins)),
         };

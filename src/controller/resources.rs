@@ -13,7 +13,7 @@ mod plan;
 mod pool;
 mod recorded_plan;
 
-pub use condition::Condition;
+pub use condition::{Condition, ConditionReason};
 pub use crd::definitions;
 pub use plan::{PlanSpec, PlanStatus, plan_name};
 pub use pool::{PoolSpec, PoolStatus};

@@ -201,6 +201,12 @@ impl Revisions {
         let fallback = self.fallback.as_ref().filter(|_| self.serves_stand_in());
         RepositoryStatus {
             commit: self.served.as_ref().map(|revision| revision.commit.clone()),
+            origin: self.served.as_ref().and_then(|revision| revision.origin.clone()),
+            pool_limits: self
+                .served
+                .as_ref()
+                .map(|revision| revision.pool_limits.clone())
+                .unwrap_or_default(),
             stands_in_for: fallback.map(|fallback| fallback.commit.clone()),
             waiting,
             reads: self.reads.result.clone(),

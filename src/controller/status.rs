@@ -1,6 +1,6 @@
 //! Snapshot of the controller: plain values for metrics, page and Kubernetes objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::Counters;
 use crate::apply::Receipt;
-use crate::model::desired::Mode;
+use crate::model::commit::CommitOrigin;
+use crate::model::desired::{Mode, PoolLimits};
 use crate::model::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
 use crate::model::observed::{ClusterIdentity, Completeness, Exclusion};
 use crate::model::units::MicroUsd;
@@ -68,6 +69,8 @@ pub struct Status {
     pub plan: Option<PublishedPlan>,
     /// Changes in progress by plan, and their start time.
     pub in_progress: BTreeMap<PlanId, (Vec<Address>, Timestamp)>,
+    /// Rows of the applies in progress that are finished.
+    pub finished_changes: BTreeSet<Address>,
     /// Applies in progress that are not the current plan, such as an additive plan.
     pub partial_applies: Vec<PartialApply>,
     /// Completed applies, newest first; at most [`Status::HISTORY_MAX`]. The controller lists its
@@ -234,6 +237,11 @@ pub struct ActionFailure {
 pub struct RepositoryStatus {
     /// The served revision; outside Git, the hash of the tree.
     pub commit: Option<String>,
+    /// Author and pull request of that commit.
+    pub origin: Option<CommitOrigin>,
+    /// Limits of the pools that have any.
+    #[serde(skip)]
+    pub pool_limits: BTreeMap<PoolName, PoolLimits>,
     /// The revision that should be served, while another one stands in for it.
     pub stands_in_for: Option<String>,
     /// A newer revision that is not served yet, and the reason.
@@ -297,45 +305,46 @@ pub struct Blocked {
     pub message: String,
 }
 
-/// Reason why a change is blocked.
+/// Reason why a change is blocked. The comments are the meanings on the reference page
+/// `events.md`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "blocked", rename_all = "kebab-case")]
 pub enum BlockedReason {
-    /// This replica does not lead.
+    /// This replica is not the leader.
     NotLeader,
-    /// The mode forbids the change.
+    /// The mode does not allow the change.
     Mode {
         /// The mode.
         mode: Mode,
     },
-    /// An operator suspended the controller.
+    /// An operator suspended the controller, until a time or until an operator resumes it.
     Suspended {
         /// Reason of the operator.
         reason: String,
         /// End of the suspension.
         until: Option<Timestamp>,
     },
-    /// The plan cannot be applied, regardless of approval.
+    /// The inputs have errors, or a policy denies the plan.
     NotApplyable {
         /// Reason.
         why: String,
     },
-    /// No apply window is open.
+    /// No apply window is open, until the next one opens.
     OutsideWindow {
         /// Start of the next window.
         opens: Option<Timestamp>,
     },
-    /// The plan is not approved.
+    /// No operator has approved the digest.
     NotApproved {
         /// Digest to approve.
         digest: Digest,
     },
-    /// The pool requires confirmation of each removal.
+    /// The pool requires that an operator confirms each removal.
     NotConfirmed {
         /// The pool.
         pool: PoolName,
     },
-    /// The launch budget is used up.
+    /// The launch budget is used up, until a period of it ends.
     LaunchBudget {
         /// Maximum number of launches.
         most: u32,
@@ -344,7 +353,7 @@ pub enum BlockedReason {
         /// Time of the next launch.
         next: Timestamp,
     },
-    /// The removal budget is used up.
+    /// The removal budget is used up, until a period of it ends.
     RemovalBudget {
         /// Maximum number of removals.
         most: u32,
@@ -353,34 +362,34 @@ pub enum BlockedReason {
         /// Time of the next removal.
         next: Timestamp,
     },
-    /// The removal has not been planned long enough without interruption.
+    /// The removal has been planned for less than `spec.controller.settle`.
     Settling {
         /// Time when it has.
         until: Timestamp,
     },
-    /// Pods came to or left the node within `consolidateAfter` of the pool.
+    /// A pod came to or left the node within `consolidateAfter` of its pool.
     ConsolidateAfter {
         /// End of that time.
         until: Timestamp,
     },
-    /// kube-scheduler may still place the pods on nodes that were launched for them.
+    /// kube-scheduler may still place the pods of the launch on nodes that were launched for them.
     PodsArriving {
         /// End of that time.
         until: Timestamp,
     },
-    /// Too many nodes are unready, and removing more cannot help.
+    /// More than 3 nodes, and more than 45 % of them, are not Ready.
     MassUnready {
         /// Number of unready nodes.
         unready: u32,
         /// Number of nodes.
         nodes: u32,
     },
-    /// A breaker is latched.
+    /// A breaker is latched, until an operator resets it.
     Breaker {
         /// Name of the breaker.
         name: String,
     },
-    /// Recent launches of the pool did not help.
+    /// Recent launches of the pool did not help, and its quarantine has not ended.
     Quarantined {
         /// The pool.
         pool: PoolName,
@@ -392,7 +401,7 @@ pub enum BlockedReason {
         /// Address of the other change.
         by: Address,
     },
-    /// The last try failed, and the retry is not due.
+    /// The last try failed, and its retry is not due.
     BackingOff {
         /// Time of the retry.
         until: Timestamp,

@@ -85,6 +85,7 @@ impl ControllerState {
                 blocked: current.blocked.clone(),
             }),
             in_progress: self.applies.changes_in_progress(),
+            finished_changes: self.applies.finished_changes(),
             partial_applies: self.applies.partial_applies(self.planning.current_digest()),
             history: self.applies.history.clone(),
             hourly_costs: self.planning.costs.entries().to_vec(),

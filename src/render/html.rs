@@ -14,6 +14,7 @@ mod links;
 pub(super) mod sections;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::amount;
@@ -24,7 +25,7 @@ pub use chart::{ChartMark, step_chart};
 pub use escape::{hash_source, text};
 pub(super) use fleet::fleet;
 pub use fleet::{NodeAnnotation, NodeAnnotations, NodeMark};
-pub use links::commit as commit_link;
+pub use links::{commit as commit_link, pull_request as pull_request_link};
 use sections::{changes, checks, comparison, cost, demand, footer, problems};
 pub use verdict::{
     PageVerdict, VerdictTone, changes_text, errored_text, fact_list, has_changes, no_changes,
@@ -40,6 +41,7 @@ pub const FILTERS: &str = "<div id=\"filters\" role=\"search\" data-script hidde
      <label>Pool <select id=\"pool\"><option value=\"\">all pools</option></select></label>\
      <label>Zone <select id=\"zone\"><option value=\"\">all zones</option></select></label>\
      <label>Workload, node or type <input id=\"search\" type=\"search\" placeholder=\"press / to search\"></label>\
+     <button id=\"csv\" type=\"button\">Download CSV</button>\
      <span id=\"found\" class=\"dim\" role=\"status\"></span></div>\n";
 
 /// Returns the plan as an HTML page, with a final line feed.
@@ -71,7 +73,7 @@ pub fn html(plan: &Plan) -> String {
         checks(plan),
         changes(plan, &rows),
         FILTERS.to_owned(),
-        fleet(plan, &rows, &annotations, plan.timestamp),
+        fleet(plan, &rows, &annotations, &BTreeMap::new(), plan.timestamp),
         cost(plan),
         demand(plan),
         problems(plan),

@@ -2,6 +2,7 @@
 //!
 //! Invariant: outside text in HTML is escaped.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,6 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::html::{attention, fleet, sections};
 use super::row::rows;
 use super::{amount, reason};
+use crate::model::desired::PoolLimits;
+use crate::model::ids::PoolName;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
@@ -17,7 +20,8 @@ use crate::plan::wire::{ExplainRow, Summary};
 pub use super::html::{
     ChartMark, FILTERS, NodeAnnotation, NodeAnnotations, NodeMark, PageVerdict, SCRIPT, STYLE,
     VerdictTone, changes_text, commit_link, errored_text, fact_list, has_changes, hash_source,
-    no_changes, plan_facts, plan_verdict, problem_verdict, step_chart, text, total_list, totals,
+    no_changes, plan_facts, plan_verdict, problem_verdict, pull_request_link, step_chart, text,
+    total_list, totals,
 };
 
 /// Most listed phases of a forecast; the chart has all of them.
@@ -42,15 +46,21 @@ pub struct PlanSections {
     pub problems: String,
 }
 
-/// Returns the sections of a plan. `annotations` are facts about nodes at the time `now`.
+/// Returns the sections of a plan. `annotations` are facts about nodes at the time `now`, and `limits` are
+/// those of the repository.
 #[must_use]
-pub fn plan_sections(plan: &Plan, annotations: &NodeAnnotations, now: Timestamp) -> PlanSections {
+pub fn plan_sections(
+    plan: &Plan,
+    annotations: &NodeAnnotations,
+    limits: &BTreeMap<PoolName, PoolLimits>,
+    now: Timestamp,
+) -> PlanSections {
     let rows = rows(plan);
     PlanSections {
         attention: attention(plan, &rows),
         checks: sections::checks(plan),
         changes: sections::changes(plan, &rows),
-        fleet: fleet(plan, &rows, annotations, now),
+        fleet: fleet(plan, &rows, annotations, limits, now),
         cost: sections::cost(plan),
         demand: sections::demand(plan),
         problems: sections::problems(plan),

@@ -138,24 +138,13 @@ fn keep(reason: &KeepReason) -> String {
             format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
         }
         KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes } => {
-            let saves = match nodes {
-                None => format!("saves {}", hourly(*saves_hourly)),
-                Some(nodes) if *saves_hourly < MicroUsd::ZERO => {
-                    let more = hourly(MicroUsd::ZERO - *saves_hourly);
-                    let nodes = count(*nodes, "node");
-                    return format!(
-                        "not worth moving {}: new nodes instead of {nodes} would cost {more} more",
-                        count(*moves, "pod")
-                    );
-                }
-                Some(nodes) => {
-                    format!("replacing {} saves {}", count(*nodes, "node"), hourly(*saves_hourly))
-                }
-            };
+            let replacing = nodes.map(|nodes| format!("replacing {} ", count(nodes, "node")));
             let share = if nodes.is_some() { " of the fleet's price" } else { "" };
             format!(
-                "not worth moving {}: {saves}, would have to save {}{share}",
+                "not worth moving {}: {}saves {}, would have to save {}{share}",
                 count(*moves, "pod"),
+                replacing.unwrap_or_default(),
+                hourly(*saves_hourly),
                 hourly(*needed_hourly)
             )
         }
@@ -313,15 +302,6 @@ mod tests {
                 }),
                 "not worth moving 9 pods: replacing 2 nodes saves $0.0960/h, would have to save \
                  $0.1000/h of the fleet's price",
-            ),
-            (
-                keep(&KeepReason::NotWorthMoving {
-                    saves_hourly: MicroUsd::ZERO - saves_hourly,
-                    needed_hourly: MicroUsd(100_000),
-                    moves: 9,
-                    nodes: Some(2),
-                }),
-                "not worth moving 9 pods: new nodes instead of 2 nodes would cost $0.0960/h more",
             ),
             (
                 rejection(&Rejection {

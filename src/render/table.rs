@@ -1,9 +1,14 @@
 //! The table of rows: one line for each changed node, and for a few blocked and unchanged ones.
 
-use super::amount::{count as amount_of, dollars};
+use jiff::Timestamp;
+
+use super::amount::{count as amount_of, dollars, gib, span};
 use super::reason::{row_reason, row_reason_once};
 use super::row::{PlanRow, Symbol, count};
-use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
+use super::text_page::{
+    NodeColumns, StyledText, TableColumn, TextPage, TextStyle, Tone, Verbosity, plain,
+};
+use crate::model::units::MilliCpu;
 use crate::plan::wire::{GroupSize, NodeState, ResourceKind};
 
 /// Most listed blocked rows; more of them are only counted.
@@ -20,9 +25,22 @@ const COLUMNS: [TableColumn; 8] = [
     TableColumn::last("why"),
 ];
 
+/// Columns between capacity and pods that only the wide table has.
+const MORE_COLUMNS: [TableColumn; 5] = [
+    TableColumn::left("name", 64),
+    TableColumn::left("instance", 24),
+    TableColumn::right("vCPU"),
+    TableColumn::right("GiB"),
+    TableColumn::right("age"),
+];
+
+/// Index of the column of pods.
+const PODS: usize = 5;
+
 /// Writes the legend and the table. Unchanged nodes are only counted, except at
-/// [`Verbosity::Everything`].
-pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], verbosity: Verbosity) {
+/// [`Verbosity::Everything`]. Ages refer to `now`.
+pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], style: &TextStyle, now: Timestamp) {
+    let (verbosity, is_wide) = (style.verbosity, style.columns == NodeColumns::Wide);
     let all = verbosity == Verbosity::Everything;
     let is_folded = |symbol: Symbol| match symbol {
         Symbol::Keep => !all,
@@ -35,8 +53,16 @@ pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], verbosity: Verbos
     };
     let used = Symbol::ALL.into_iter().filter(|symbol| count(rows, *symbol) > 0);
     let (folded, listed): (Vec<Symbol>, Vec<Symbol>) = used.partition(|symbol| is_folded(*symbol));
-    let shown: Vec<Vec<StyledText>> =
-        rows.iter().filter(|row| !is_folded(row.symbol)).map(cells).collect();
+    let shown = rows.iter().filter(|row| !is_folded(row.symbol));
+    let shown: Vec<Vec<StyledText>> = shown
+        .map(|row| {
+            let mut cells = cells(row);
+            if is_wide {
+                cells.splice(PODS..PODS, more_cells(row, now));
+            }
+            cells
+        })
+        .collect();
     if !shown.is_empty() {
         page.gap();
         let legend = listed.iter();
@@ -44,7 +70,11 @@ pub(super) fn write(page: &mut TextPage, rows: &[PlanRow<'_>], verbosity: Verbos
             legend.map(|s| StyledText::new(&format!("{} {}", s.as_str(), s.meaning()), s.tone()));
         page.items(0, std::iter::once(plain("Symbols:")).chain(legend).collect());
         page.gap();
-        page.table(&COLUMNS, &shown);
+        let mut columns = COLUMNS.to_vec();
+        if is_wide {
+            columns.splice(PODS..PODS, MORE_COLUMNS);
+        }
+        page.table(&columns, &shown);
     } else if !folded.is_empty() {
         page.gap();
     }
@@ -69,6 +99,26 @@ fn cells(row: &PlanRow<'_>) -> Vec<StyledText> {
         plain(pods(row).to_string()),
         plain(price(row)),
         plain(row_reason_once(row)),
+    ]
+}
+
+/// Returns the cells of [`MORE_COLUMNS`].
+fn more_cells(row: &PlanRow<'_>, now: Timestamp) -> [StyledText; 5] {
+    let change = &row.resource.change;
+    let before = change.before.as_ref().filter(|_| !is_group(row));
+    let name = before.and_then(|state| state.node.as_ref()).map(ToString::to_string);
+    let instance = before.and_then(|state| state.instance_id.as_ref()).map(ToString::to_string);
+    let age = before.and_then(|state| state.launched_at);
+    let age = age.map(|launched| span(now.duration_since(launched)));
+    let amount = |of: fn(&NodeState) -> String| {
+        if is_group(row) { String::new() } else { before_and_after(row, |state| Some(of(state))) }
+    };
+    [
+        plain(name.unwrap_or_default()),
+        plain(instance.unwrap_or_default()),
+        plain(amount(|state| MilliCpu(state.allocatable.cpu_milli).to_string())),
+        plain(amount(|state| gib(state.allocatable.memory_bytes))),
+        plain(age.unwrap_or_default()),
     ]
 }
 
@@ -121,7 +171,7 @@ pub(super) fn why(row: &PlanRow<'_>) -> String {
 }
 
 /// Returns one value if both sides agree or one is missing, otherwise both values.
-fn before_and_after(row: &PlanRow<'_>, of: fn(&NodeState) -> Option<String>) -> String {
+fn before_and_after(row: &PlanRow<'_>, of: impl Fn(&NodeState) -> Option<String>) -> String {
     let side = |state: &Option<NodeState>| state.as_ref().map(|s| of(s).unwrap_or("?".to_owned()));
     arrow(side(&row.resource.change.before), side(&row.resource.change.after))
 }

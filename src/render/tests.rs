@@ -226,6 +226,25 @@ fn concise_view_is_header_and_table() {
 }
 
 #[test]
+fn wide_table_has_names_sizes_and_ages() {
+    let mut plan = plan();
+    let web =
+        plan.resource_changes.iter_mut().find(|row| row.address.as_str().contains("web[\"3\"]"));
+    let before = web.and_then(|row| row.change.before.as_mut()).expect("a running node");
+    before.launched_at = Some(plan.timestamp - jiff::SignedDuration::from_hours(5));
+    let style = TextStyle { columns: NodeColumns::Wide, ..TextStyle::default() };
+    let wide = text(&plan, &TextStyle { verbosity: Verbosity::Concise, ..style });
+    let (head, rows) = wide.split_once("  why\n").expect("a table");
+    let titles = head.lines().last().expect("a head").split_whitespace().collect::<Vec<_>>();
+    let more = ["capacity", "name", "instance", "vCPU", "GiB", "age", "pods", "$/h"];
+    assert!(titles.ends_with(&more), "{titles:?}");
+    let row = rows.lines().find(|line| line.contains("web[\"3\"]")).expect("a row");
+    assert!(row.contains(" i-") && row.contains(" 5h "), "{row}");
+    let usual = text(&plan, &TextStyle { verbosity: Verbosity::Concise, ..TextStyle::default() });
+    assert!(!usual.contains(" age "), "{usual}");
+}
+
+#[test]
 fn full_view_has_cost_parts_and_autoscaled_requests() {
     let mut plan = plan();
     plan.capacity.cost.breakdown = crate::plan::breakdown(&plan, &[]);

@@ -23,6 +23,8 @@ pub struct TextStyle {
     pub breaks: LineBreaks,
     /// The amount of detail.
     pub verbosity: Verbosity,
+    /// The columns of the table of nodes.
+    pub columns: NodeColumns,
 }
 
 impl Default for TextStyle {
@@ -32,6 +34,7 @@ impl Default for TextStyle {
             width: DEFAULT_WIDTH,
             breaks: LineBreaks::default(),
             verbosity: Verbosity::Full,
+            columns: NodeColumns::Usual,
         }
     }
 }
@@ -44,6 +47,16 @@ pub enum LineBreaks {
     Keep,
     /// Lines wrap at the width, for terminals.
     Wrap,
+}
+
+/// The columns of the table of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NodeColumns {
+    /// Those that fit a terminal.
+    #[default]
+    Usual,
+    /// Also node name, instance, allocatable CPU and memory, and age.
+    Wide,
 }
 
 /// The amount of detail of a plan.
@@ -236,7 +249,7 @@ pub(super) struct TextPage {
 
 impl TextPage {
     pub(super) fn new(style: &TextStyle) -> Self {
-        let TextStyle { color, width, breaks, verbosity: _ } = *style;
+        let TextStyle { color, width, breaks, verbosity: _, columns: _ } = *style;
         Self { color, width, breaks, out: String::new() }
     }
 

@@ -99,7 +99,8 @@ fn live_parts(page: &StatusPage<'_>) -> (String, String) {
         return (state, fleet + &history::history(status) + &footer(status));
     };
     let annotations = node_annotations::node_annotations(status, current);
-    let sections = plan_sections(&current.plan, &annotations, status.now);
+    let sections =
+        plan_sections(&current.plan, &annotations, &status.repository.pool_limits, status.now);
     state.push_str(&sections.attention);
     state.push_str(&current_state::in_progress_and_blocked(status, current));
     state.push_str(&current_state::terminating(status));
@@ -128,7 +129,8 @@ fn live_parts(page: &StatusPage<'_>) -> (String, String) {
 
 fn footer(status: &Status) -> String {
     format!(
-        "<footer><p>Fleetwright {}, as {}, since {}. As of <time>{}</time>.</p></footer>\n",
+        "<footer><p>Fleetwright {}, as {}, since {}. As of <time>{}</time>. \
+         <a href=\"plan.json\" download>Download the plan as JSON</a>.</p></footer>\n",
         text(&status.version, 40),
         text(&status.identity, 120),
         moment(status.started_at),

@@ -248,10 +248,13 @@ impl TargetBuilder<'_> {
             }
             NodeDisposition::Keep(reason) => reason.clone(),
             NodeDisposition::Retire(_) => blocked(BlockReason::NoOtherPlace),
+            NodeDisposition::RemoveWhenEmpty(by @ BlockReason::PolicyWhenEmpty) if pods > 0 => {
+                blocked(by.clone())
+            }
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
                     Some(DeclinedChange { saves, needed, moves, nodes })
-                        if (*saves > MicroUsd::ZERO || nodes.is_some()) && *saves < *needed =>
+                        if *saves > MicroUsd::ZERO && *saves < *needed =>
                     {
                         KeepReason::NotWorthMoving {
                             saves_hourly: *saves,

@@ -57,6 +57,8 @@ pub(crate) fn initial_status() -> Status {
 pub(crate) fn revision(commit: &str) -> Revision {
     Revision {
         commit: commit.to_owned(),
+        origin: None,
+        pool_limits: BTreeMap::new(),
         controller: ControllerSettings::default(),
         guard: GuardSettings::default(),
         consolidate_after: BTreeMap::new(),

@@ -121,6 +121,24 @@ fn search_filters_rows_while_typing() -> anyhow::Result<()> {
 }
 
 #[test]
+fn shown_changes_are_downloaded_as_csv() -> anyhow::Result<()> {
+    let plan = read_plan("quickstart.json")?;
+    let Some((page, _folder)) = open_page(&plan, Viewport::DESK)? else { return Ok(()) };
+    page.ask(
+        "(window.made = null, URL.createObjectURL = blob => { window.made = blob; return '#'; })",
+    )?;
+    page.ask("(document.getElementById('csv').click(), window.made.text().then(text => window.csv = text))")?;
+    let lines = "window.csv.trimEnd().split('\\r\\n')";
+    let rows = "document.querySelectorAll('.changes tbody tr').length + 1";
+    assert_eq!(page.ask(&format!("{lines}.length"))?, page.ask(rows)?);
+    let head = page.ask(&format!("{lines}[0]"))?;
+    assert!(head.contains("change") && head.contains("reason"), "{head}");
+    let first = page.ask(&format!("{lines}[1]"))?;
+    assert!(first.contains("ec2_instance") && !first.contains('\n'), "{first}");
+    Ok(())
+}
+
+#[test]
 fn filters_show_the_nodes_of_one_zone() -> anyhow::Result<()> {
     let plan = read_plan("quickstart.json")?;
     let Some((page, _folder)) = open_page(&plan, Viewport::DESK)? else { return Ok(()) };

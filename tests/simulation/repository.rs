@@ -206,6 +206,8 @@ impl SimulatedCommit {
         let rests = rests.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
         Revision {
             commit: self.name.clone(),
+            origin: None,
+            pool_limits: [].into(),
             controller: self.fleet.controller.clone(),
             guard: self.fleet.guard.clone(),
             consolidate_after: rests.collect(),

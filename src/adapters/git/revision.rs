@@ -66,6 +66,7 @@ fn read_prefix(
         tree: String::new(),
         below: slash_path(prefix),
         dirty: false,
+        origin: Some(super::commit_origin(&commit)),
     })?;
     read.signed_history = signatures::signed_history(repository, commit.id(), prefix);
     Ok(read)

@@ -87,7 +87,8 @@ impl GitStatus {
         let base = TreeBase {
             repository: origin_url(repository),
             dirty: differs || commit.is_none(),
-            commit,
+            origin: commit.as_ref().map(super::commit_origin),
+            commit: commit.map(|commit| commit.id().to_string()),
             below: slash_path(&prefix),
             tree: String::new(),
         };
@@ -129,9 +130,9 @@ fn bytes(text: &OsStr) -> &[u8] {
 }
 
 /// Returns the checked-out commit, or `None` before the first one.
-fn head_commit(repository: &Repository) -> Result<Option<String>, git2::Error> {
+fn head_commit(repository: &Repository) -> Result<Option<git2::Commit<'_>>, git2::Error> {
     match repository.head() {
-        Ok(head) => Ok(Some(head.peel_to_commit()?.id().to_string())),
+        Ok(head) => Ok(Some(head.peel_to_commit()?)),
         Err(error) if error.code() == git2::ErrorCode::UnbornBranch => Ok(None),
         Err(error) => Err(error),
     }

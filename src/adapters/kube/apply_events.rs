@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::client::Kubernetes;
 use super::events::{EventSubject, KubernetesEvent};
 use crate::apply::{Event, Step};
+use crate::model::event_reason::EventReason;
 use crate::model::observed::Exclusion;
 
 /// Maximum wait for the remaining events after an apply.
@@ -61,8 +62,10 @@ impl<'p> ApplyEvents<'p> {
 
     fn to_event(&self, event: &Event) -> Option<KubernetesEvent> {
         let (node, reason, what) = match &event.step {
-            Step::Ready { node } => (node, "Ready", "the node is ready".to_owned()),
-            Step::Cordoned { node } => (node, "Cordoned", "no new pods are scheduled".to_owned()),
+            Step::Ready { node } => (node, EventReason::Ready, "the node is ready".to_owned()),
+            Step::Cordoned { node } => {
+                (node, EventReason::Cordoned, "no new pods are scheduled".to_owned())
+            }
             Step::Uncordoned { node } => {
                 let why = match event.address {
                     Some(_) => "the drain was abandoned, and pods can be scheduled again",
@@ -70,9 +73,11 @@ impl<'p> ApplyEvents<'p> {
                         "pods can be scheduled again: an interrupted drain had left the node cordoned"
                     }
                 };
-                (node, "Uncordoned", why.to_owned())
+                (node, EventReason::Uncordoned, why.to_owned())
             }
-            Step::Evicted { node, pods } => (node, "Evicting", format!("evicting {pods} pods")),
+            Step::Evicted { node, pods } => {
+                (node, EventReason::Evicting, format!("evicting {pods} pods"))
+            }
             Step::Checked { .. }
             | Step::Wave { .. }
             | Step::Launched { .. }
@@ -96,7 +101,6 @@ impl<'p> ApplyEvents<'p> {
             subject: EventSubject::Node(node.clone()),
             reason,
             message: format!("{what}: {address}plan {plan}"),
-            is_warning: reason == "Uncordoned",
             at: event.at,
         })
     }

@@ -10,6 +10,7 @@ use super::client::Kubernetes;
 use super::node_writes::FIELD_MANAGER;
 use super::port_error;
 use crate::apply::ports::PortError;
+use crate::model::event_reason::EventReason;
 use crate::model::ids::NodeName;
 
 /// Namespace for events of cluster-scoped objects. Source: `client-go`, `tools/record`.
@@ -41,12 +42,10 @@ impl std::fmt::Display for EventSubject {
 pub struct KubernetesEvent {
     /// The subject.
     pub subject: EventSubject,
-    /// The reason in one word, such as `Cordoned`.
-    pub reason: &'static str,
+    /// The reason, which decides the type of the event.
+    pub reason: EventReason,
     /// The message, with the cause.
     pub message: String,
-    /// True if the event needs attention.
-    pub is_warning: bool,
     /// The time of the event.
     pub at: Timestamp,
 }
@@ -65,7 +64,7 @@ impl Kubernetes {
 }
 
 fn api_event(event: &KubernetesEvent) -> Event {
-    let KubernetesEvent { subject, reason, message, is_warning, at } = event;
+    let KubernetesEvent { subject, reason, message, at } = event;
     let message: String = message.chars().take(MESSAGE_MAX).collect();
     Event {
         metadata: ObjectMeta {
@@ -74,9 +73,9 @@ fn api_event(event: &KubernetesEvent) -> Event {
             ..ObjectMeta::default()
         },
         involved_object: object_reference(subject),
-        reason: Some((*reason).to_owned()),
+        reason: Some(reason.to_string()),
         message: Some(message),
-        type_: Some(if *is_warning { "Warning" } else { "Normal" }.to_owned()),
+        type_: Some(reason.event_type().to_owned()),
         source: Some(EventSource { component: Some(FIELD_MANAGER.to_owned()), host: None }),
         first_timestamp: Some(Time(*at)),
         last_timestamp: Some(Time(*at)),
@@ -109,9 +108,8 @@ mod tests {
     fn event_names_its_node_and_is_truncated() {
         let note = KubernetesEvent {
             subject: EventSubject::Node("n1".into()),
-            reason: "Cordoned",
+            reason: EventReason::Cordoned,
             message: "x".repeat(2000),
-            is_warning: false,
             at: Timestamp::UNIX_EPOCH,
         };
         let event = api_event(&note);

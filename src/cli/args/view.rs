@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(in crate::cli) struct ViewArgs {
-    /// Format: text, json, yaml, markdown, html or github
+    /// Format: text, wide, json, yaml, markdown, html or github
     ///
-    /// `text`: for a terminal. `json`: the plan itself; stable. `yaml`: the same document as YAML.
+    /// `text`: for a terminal. `wide`: text with node names, instances, sizes and ages. `json`: the plan itself; stable. `yaml`: the same document as YAML.
     /// `markdown`: for a comment, at most 60,000 characters. `html`: a self-contained page.
     /// `github`: annotations of a GitHub workflow, at the lines that cause changes.
     #[arg(short = 'o', long, value_enum, value_name = "FORMAT", alias = "output")]
@@ -31,6 +31,8 @@ pub(in crate::cli) struct ViewArgs {
 pub(in crate::cli) enum PlanFormatArg {
     /// For a terminal
     Text,
+    /// Text with node names, instances, sizes and ages
+    Wide,
     /// The plan itself; stable
     Json,
     /// The JSON document as YAML

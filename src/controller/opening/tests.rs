@@ -425,7 +425,7 @@ fn pods_arrive_for_ten_seconds_after_the_last_was_placed_unless_their_number_gre
         let arriving = harness.state().pods_arriving()?;
         (!arriving.workloads.is_empty()).then_some(arriving.until)
     };
-    assert_eq!(until(&harness), Some(at(11)));
+    assert_eq!(until(&harness), Some(at(31)));
     let nodes = [1, 2].map(|id| {
         let node = format!("node-of-i-{id}");
         (format!("uid-of-i-{id}").as_str().into(), node.as_str().into(), Ok(()))

@@ -28,10 +28,92 @@ pub struct Condition {
     pub observed_generation: Option<i64>,
 }
 
+/// Declares the reasons of conditions that no blocked change causes. The comment of each is its
+/// meaning on the reference page `events.md`.
+macro_rules! reasons {
+    ($($object:literal $ready:literal { $(#[doc = $meaning:literal] $reason:ident;)+ })+) => {
+        /// The reason of a condition. Reasons are stable.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ConditionReason {
+            $($(#[doc = $meaning] $reason,)+)+
+        }
+
+        impl ConditionReason {
+            /// All reasons, in the order of the reference page.
+            pub const ALL: &'static [Self] = &[$($(Self::$reason,)+)+];
+
+            /// Returns the reason as conditions write it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $($(Self::$reason => stringify!($reason),)+)+ }
+            }
+
+            /// Returns the objects that have the reason.
+            #[must_use]
+            pub const fn objects(self) -> &'static str {
+                match self { $($(Self::$reason)|+ => $object,)+ }
+            }
+
+            /// Returns the status of `Ready`.
+            #[must_use]
+            pub const fn ready(self) -> &'static str {
+                match self { $($(Self::$reason)|+ => $ready,)+ }
+            }
+
+            /// Returns the meaning as a sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $($(Self::$reason => $meaning.trim_ascii(),)+)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    "both" "True" {
+        /// The nodes match the repository.
+        NothingToDo;
+    }
+    "CapacityPlan" "True" {
+        /// All changes of the plan are applied.
+        Applied;
+    }
+    "CapacityPlan" "False" {
+        /// Changes are in progress.
+        Applying;
+        /// Changes are next.
+        Pending;
+        /// The inputs have errors.
+        InputsHaveErrors;
+        /// The plan changes nothing, and pods are unschedulable.
+        Unschedulable;
+        /// Some changes of the plan failed or were abandoned.
+        PartlyApplied;
+        /// The apply was interrupted.
+        Interrupted;
+        /// The apply was refused before its first change.
+        Refused;
+        /// Another plan replaced this one before a change of it was applied.
+        Superseded;
+    }
+    "CapacityPool" "False" {
+        /// Changes of the pool are pending or in progress.
+        Progressing;
+        /// Recent launches of the pool did not help, and it launches nothing for a while.
+        Quarantined;
+    }
+}
+
+impl From<ConditionReason> for String {
+    fn from(reason: ConditionReason) -> Self {
+        reason.as_str().to_owned()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) state: ProgressState,
-    /// Reason in CamelCase.
+    /// A [`ConditionReason`], or the reason of a blocked change in CamelCase.
     pub(super) reason: String,
     pub(super) message: String,
     pub(super) since: Timestamp,

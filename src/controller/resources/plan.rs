@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::condition::{Condition, Progress, ProgressState, condition_reason, needs_operator};
+use super::condition::{
+    Condition, ConditionReason, Progress, ProgressState, condition_reason, needs_operator,
+};
 use super::{LISTED_ROWS_MAX, ObjectKind, StatusObject, truncate_text};
 use crate::apply::{ApplyStatus, ChangeOutcome, Outcome};
 use crate::controller::{
@@ -271,7 +273,7 @@ pub(super) fn superseded_objects(status: &Status) -> Vec<StatusObject> {
 
 fn superseded_status(superseded: &SupersededPlan) -> PlanStatus {
     let message = "superseded by another plan before any of its changes was applied".to_owned();
-    let (state, reason) = (ProgressState::Superseded, SUPERSEDED.to_owned());
+    let (state, reason) = (ProgressState::Superseded, ConditionReason::Superseded.into());
     let progress = Progress { state, reason, message, since: superseded.at };
     PlanStatus::from_progress(&progress)
 }
@@ -410,7 +412,7 @@ fn current_status(status: &Status, current: &PublishedPlan) -> PlanStatus {
 
 fn partial_status(partial: &PartialApply) -> PlanStatus {
     let rows = partial.plan.resource_changes.iter().filter(|row| is_change(row)).count();
-    let (state, reason) = (ProgressState::Progressing, APPLYING.to_owned());
+    let (state, reason) = (ProgressState::Progressing, ConditionReason::Applying.into());
     let message = format!("{rows} changes are in progress");
     let progress = Progress { state, reason, message, since: partial.since };
     PlanStatus {
@@ -423,15 +425,12 @@ fn partial_status(partial: &PartialApply) -> PlanStatus {
 fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
     let plan = &*current.plan;
     let since = current.since;
-    let of = |state, reason: &str, message: String| Progress {
-        state,
-        reason: reason.to_owned(),
-        message,
-        since,
-    };
+    let blocked_as =
+        |state, reason: String, message: String| Progress { state, reason, message, since };
+    let of = |state, reason: ConditionReason, message| blocked_as(state, reason.into(), message);
     if plan.errored {
         let message = "the inputs have errors; the plan covers only the readable inputs".to_owned();
-        return of(ProgressState::Degraded, "InputsHaveErrors", message);
+        return of(ProgressState::Degraded, ConditionReason::InputsHaveErrors, message);
     }
     let rows: Vec<&Address> =
         plan.resource_changes.iter().filter(|r| is_change(r)).map(|row| &row.address).collect();
@@ -439,12 +438,12 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
         return match plan.capacity.pods.unschedulable {
             0 => of(
                 ProgressState::Synced,
-                "NothingToDo",
+                ConditionReason::NothingToDo,
                 "the cluster matches the repository".to_owned(),
             ),
             pods => of(
                 ProgressState::Degraded,
-                "Unschedulable",
+                ConditionReason::Unschedulable,
                 format!("{pods} pods are unschedulable"),
             ),
         };
@@ -452,24 +451,29 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
     if let Some(since) = status.in_progress.values().map(|(_, since)| *since).min() {
         let busy: usize = status.in_progress.values().map(|(rows, _)| rows.len()).sum();
         let message = format!("{busy} of {} changes are in progress", rows.len());
-        return Progress { since, ..of(ProgressState::Progressing, APPLYING, message) };
+        return Progress {
+            since,
+            ..of(ProgressState::Progressing, ConditionReason::Applying, message)
+        };
     }
     let open = rows.iter().filter(|address| !current.blocked.contains_key(**address)).count();
     if open > 0 {
         let message = format!("{open} of {} changes are next", rows.len());
-        return of(ProgressState::Progressing, "Pending", message);
+        return of(ProgressState::Progressing, ConditionReason::Pending, message);
     }
     let first = rows.iter().find_map(|address| current.blocked.get(*address));
     let by_hand = rows.iter().filter_map(|address| current.blocked.get(*address));
     let by_hand = by_hand.clone().find(|by| needs_operator(&by.reason));
     match (by_hand, first) {
         (Some(by), _) => {
-            of(ProgressState::Suspended, &condition_reason(&by.reason), by.message.clone())
+            blocked_as(ProgressState::Suspended, condition_reason(&by.reason), by.message.clone())
         }
         (None, Some(by)) => {
-            of(ProgressState::Waiting, &condition_reason(&by.reason), by.message.clone())
+            blocked_as(ProgressState::Waiting, condition_reason(&by.reason), by.message.clone())
         }
-        (None, None) => of(ProgressState::Progressing, "Pending", "changes are next".to_owned()),
+        (None, None) => {
+            of(ProgressState::Progressing, ConditionReason::Pending, "changes are next".to_owned())
+        }
     }
 }
 
@@ -495,10 +499,6 @@ fn blocked_statuses(all: &BTreeMap<Address, Blocked>) -> Vec<BlockedStatus> {
     reasons.into_values().collect()
 }
 
-/// Reason of a plan that is being applied.
-const APPLYING: &str = "Applying";
-/// Reason of a superseded plan.
-pub(super) const SUPERSEDED: &str = "Superseded";
 /// Prefixes of the approval text, before the operator.
 pub(super) const BY_DIGEST: &str = "digest, by ";
 pub(super) const BY_BREAK_GLASS: &str = "break-glass, by ";
@@ -558,18 +558,22 @@ fn outcome_status(row: &ChangeOutcome) -> OutcomeStatus {
 fn completed_status(apply: &CompletedApply) -> PlanStatus {
     let verdict = apply.receipt.as_ref().map(|receipt| receipt.verdict);
     let (state, reason, message) = match (verdict, &apply.refused) {
-        (Some(ApplyStatus::Applied), _) => {
-            (ProgressState::Synced, "Applied", "all changes of the plan are applied".to_owned())
-        }
+        (Some(ApplyStatus::Applied), _) => (
+            ProgressState::Synced,
+            ConditionReason::Applied,
+            "all changes of the plan are applied".to_owned(),
+        ),
         (Some(ApplyStatus::Partly), _) => {
-            (ProgressState::Degraded, "PartlyApplied", outcome_summary(apply))
+            (ProgressState::Degraded, ConditionReason::PartlyApplied, outcome_summary(apply))
         }
         (Some(ApplyStatus::Interrupted), _) => {
-            (ProgressState::Degraded, "Interrupted", outcome_summary(apply))
+            (ProgressState::Degraded, ConditionReason::Interrupted, outcome_summary(apply))
         }
-        (None, why) => (ProgressState::Degraded, "Refused", why.clone().unwrap_or_default()),
+        (None, why) => {
+            (ProgressState::Degraded, ConditionReason::Refused, why.clone().unwrap_or_default())
+        }
     };
-    let progress = Progress { state, reason: reason.to_owned(), message, since: apply.ended_at };
+    let progress = Progress { state, reason: reason.into(), message, since: apply.ended_at };
     let (outcomes, outcomes_omitted) = outcome_statuses(apply);
     PlanStatus {
         outcomes,

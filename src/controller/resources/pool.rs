@@ -6,7 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::condition::{Condition, Progress, ProgressState, condition_reason, needs_operator};
+use super::condition::{
+    Condition, ConditionReason, Progress, ProgressState, condition_reason, needs_operator,
+};
 use super::{ObjectKind, StatusObject, truncate_text};
 use crate::controller::{Blocked, PublishedPlan, Status};
 use crate::plan::wire::{Action, CostRow};
@@ -108,16 +110,16 @@ fn pool_progress(
     };
     if let Some((why, until)) = status.quarantined.get(row.name.as_str()) {
         let message = format!("{why}; the pool launches nothing until {until}");
-        return of(ProgressState::Degraded, "Quarantined".to_owned(), message);
+        return of(ProgressState::Degraded, ConditionReason::Quarantined.into(), message);
     }
     if changes == 0 {
         let message = "the nodes match the repository".to_owned();
-        return of(ProgressState::Synced, "NothingToDo".to_owned(), message);
+        return of(ProgressState::Synced, ConditionReason::NothingToDo.into(), message);
     }
     let open = changes - blocked.len();
     if open > 0 {
         let message = format!("{open} of {changes} changes are pending or in progress");
-        return of(ProgressState::Progressing, "Progressing".to_owned(), message);
+        return of(ProgressState::Progressing, ConditionReason::Progressing.into(), message);
     }
     let by_hand = blocked.values().find(|by| needs_operator(&by.reason));
     let state = if by_hand.is_some() { ProgressState::Suspended } else { ProgressState::Waiting };

@@ -8,9 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
-use super::plan::{
-    BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE, BY_CONTINGENCY, BY_DIGEST, OMITTED, SUPERSEDED,
-};
+use super::condition::ConditionReason;
+use super::plan::{BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE, BY_CONTINGENCY, BY_DIGEST, OMITTED};
 use crate::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use crate::controller::{ApprovedBy, CompletedApply, SupersededPlan};
 use crate::model::ids::PlanId;
@@ -112,7 +111,10 @@ pub fn parse_recorded_plan(spec: Option<&Json>, status: &Json) -> Result<Recorde
     }
     let status: WireStatus = Deserialize::deserialize(status).map_err(read)?;
     let is_current = status.current;
-    let superseded = status.conditions.iter().find(|condition| condition.reason == SUPERSEDED);
+    let superseded = status
+        .conditions
+        .iter()
+        .find(|condition| condition.reason == ConditionReason::Superseded.as_str());
     let superseded = superseded.map(|condition| condition.last_transition_time);
     if (status.started_at, superseded) == (None, None) {
         return Ok(RecordedPlan { completed: None, superseded: None, is_current, is_open: false });

@@ -17,6 +17,7 @@ use crate::adapters::kube::{EventSubject, Kubernetes, KubernetesEvent};
 use crate::controller::resources::plan_name;
 use crate::controller::status_writer::{self, RecoveredHistory, WriterState};
 use crate::controller::{CompletedApply, Effect, Status, Suspension};
+use crate::model::event_reason::EventReason;
 
 /// Time between two writes: objects change in bursts.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,20 +62,20 @@ impl StatusOutput {
                 (Some(_), _) => {
                     let why = terminating.map_or("interrupted", |found| found.reason.as_str());
                     let message = format!("cordoned: {instance} is terminating ({why})");
-                    ("Terminating", message)
+                    (EventReason::Terminating, message)
                 }
                 (None, Some(_)) => {
                     let message = "uncordoned: the drain was abandoned".to_owned();
-                    ("Uncordoned", message)
+                    (EventReason::Uncordoned, message)
                 }
                 // Another actor has uncordoned the node: no event is needed.
                 (None, None) if !node.unschedulable => continue,
                 (None, None) => {
                     let why = "an interrupted drain had left it cordoned";
-                    ("Uncordoned", format!("uncordoned: {why}, and the plan keeps it"))
+                    (EventReason::Uncordoned, format!("uncordoned: {why}, and the plan keeps it"))
                 }
             };
-            self.add_event(EventSubject::Node(node.name.clone()), reason, message, true, status);
+            self.add_event(EventSubject::Node(node.name.clone()), reason, message, status);
         }
         self.note_break_glass(status);
         self.note_completed_applies(status);
@@ -99,12 +100,15 @@ impl StatusOutput {
             Some(Suspension { reason, until, by, since: _ }) => {
                 let until = until.map(|until| format!(" until {until:.0}")).unwrap_or_default();
                 let what = "approvals and windows are bypassed";
-                ("BreakGlassStarted", format!("{what}{until}, requested by {by}: {reason}"))
+                {
+                    let message = format!("{what}{until}, requested by {by}: {reason}");
+                    (EventReason::BreakGlassStarted, message)
+                }
             }
-            None => ("BreakGlassEnded", "plans need their approval again".to_owned()),
+            None => (EventReason::BreakGlassEnded, "plans need their approval again".to_owned()),
         };
         let subject = EventSubject::Plan(plan_name(plan.digest().as_str()));
-        self.add_event(subject, reason, message, break_glass.is_some(), status);
+        self.add_event(subject, reason, message, status);
         self.break_glass.replace(current);
     }
 
@@ -116,20 +120,19 @@ impl StatusOutput {
         for past in status.history.iter().take(new).rev() {
             let subject = EventSubject::Plan(plan_name(past.digest.as_str()));
             let (reason, message) = outcome_event(past);
-            self.add_event(subject, reason, message, reason != "Applied", status);
+            self.add_event(subject, reason, message, status);
         }
     }
 
     fn add_event(
         &self,
         subject: EventSubject,
-        reason: &'static str,
+        reason: EventReason,
         message: String,
-        is_warning: bool,
         status: &Status,
     ) {
         let mut events = self.events.borrow_mut();
-        events.push_back(KubernetesEvent { subject, reason, message, is_warning, at: status.now });
+        events.push_back(KubernetesEvent { subject, reason, message, at: status.now });
         if events.len() > EVENTS_MAX {
             events.pop_front();
         }
@@ -194,9 +197,9 @@ impl StatusOutput {
 }
 
 /// Returns the reason and the message of the event for a completed apply.
-fn outcome_event(past: &Arc<CompletedApply>) -> (&'static str, String) {
+fn outcome_event(past: &Arc<CompletedApply>) -> (EventReason, String) {
     if let Some(why) = &past.refused {
-        return ("Refused", format!("refused before the first change: {why}"));
+        return (EventReason::Refused, format!("refused before the first change: {why}"));
     }
     let outcomes: Vec<String> =
         past.outcomes.iter().map(|(name, n)| format!("{n} {name}")).collect();
@@ -204,6 +207,6 @@ fn outcome_event(past: &Arc<CompletedApply>) -> (&'static str, String) {
         .outcomes
         .keys()
         .all(|name| ["done", "already-done", "dropped", "skipped"].contains(&name.as_str()));
-    let reason = if whole { "Applied" } else { "PartlyApplied" };
+    let reason = if whole { EventReason::Applied } else { EventReason::PartlyApplied };
     (reason, format!("applied: {}", outcomes.join(", ")))
 }

@@ -39,7 +39,7 @@ pub struct Comparison {
     /// Workloads whose planned pods differ.
     #[serde(default)]
     pub workloads: Vec<ComparedWorkload>,
-    /// Workloads for which the other revision leaves at least as many pods unschedulable.
+    /// Workloads with at least as many unschedulable pods in the other revision.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced_pending: Vec<WorkloadId>,
     /// Problems of the inputs that the other revision has too, as object and message.
@@ -129,7 +129,7 @@ pub struct Base {
     /// Revision of the guarding settings and policies; absent if it is the planned tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<Guard>,
-    /// Policy files that checked the plan. The same files check it again before the apply.
+    /// Policy files that checked the plan. The same files check it once more before the apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged_by: Vec<JudgedBy>,
 }

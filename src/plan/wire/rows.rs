@@ -132,7 +132,7 @@ pub struct NodeState {
     /// Capacity reservation that the instance uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<ReservationId>,
-    /// Keys of labels whose values the pool leaves open. A launch stores these labels as tags, so
+    /// Keys of labels whose values the pool does not set. A launch stores these labels as tags, so
     /// that they are known before the node joins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open_labels: Vec<LabelKey>,

@@ -13,7 +13,8 @@ use super::super::row::{PlanRow, Symbol};
 use super::super::table;
 use super::escape::{search_text, text};
 use super::fleet_bar::{Gauge, Scale};
-use crate::model::ids::Address;
+use crate::model::desired::PoolLimits;
+use crate::model::ids::{Address, PoolName};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::{Amount, NodeState, PodCounts, ResourceKind, workload_key};
@@ -176,6 +177,7 @@ pub(in crate::render) fn fleet(
     plan: &Plan,
     rows: &[PlanRow<'_>],
     annotations: &NodeAnnotations,
+    limits: &BTreeMap<PoolName, PoolLimits>,
     now: Timestamp,
 ) -> String {
     let requests: BTreeMap<String, &Amount> = plan
@@ -198,7 +200,7 @@ pub(in crate::render) fn fleet(
     let all = || pools.values().flat_map(BTreeMap::values).flatten();
     let scale = Scale::of(all().map(|node| (node.cpu.whole, node.memory.whole)));
     let is_large = all().count() > LARGE;
-    let mut page = FleetPage { scale, now, is_large, inner_left: INNER_MAX, folded: 0 };
+    let mut page = FleetPage { scale, now, limits, is_large, inner_left: INNER_MAX, folded: 0 };
     let is_changed = |zones: &Zones<'_>| zones.values().flatten().any(|n| n.mark != NodeMark::Kept);
     let changed = pools.values().filter(|zones| is_changed(zones)).count();
     let is_open =
@@ -287,9 +289,10 @@ fn fleet_node<'a>(
     }
 }
 
-struct FleetPage {
+struct FleetPage<'a> {
     scale: Scale,
     now: Timestamp,
+    limits: &'a BTreeMap<PoolName, PoolLimits>,
     /// True if equal nodes share a line.
     is_large: bool,
     /// Nodes of shared lines that still get a line of their own inside.
@@ -298,7 +301,7 @@ struct FleetPage {
     folded: usize,
 }
 
-impl FleetPage {
+impl FleetPage<'_> {
     fn pool(&mut self, pool: &str, zones: &Zones<'_>, is_open: bool) -> String {
         let all = || zones.values().flatten();
         let mut body = String::new();
@@ -329,8 +332,12 @@ impl FleetPage {
         } else {
             String::new()
         };
+        let limits = self.limits.get(pool).map_or_else(String::new, |limits| {
+            let stays: Vec<&FleetNode<'_>> = stays().collect();
+            limits_text(limits, &stays)
+        });
         format!(
-            "<details class=\"pool\"{}><summary><h3>{}</h3> <span>{}</span>{use_after}</summary>\n{body}</details>\n",
+            "<details class=\"pool\"{}><summary><h3>{}</h3> <span>{}</span>{use_after}{limits}</summary>\n{body}</details>\n",
             if is_open { " open" } else { "" },
             text(pool, NAME),
             node_change(all()),
@@ -411,6 +418,34 @@ impl FleetPage {
             count(pods, "pod"),
         )
     }
+}
+
+/// Returns the use of the limits of a pool by its nodes after the plan.
+fn limits_text(limits: &PoolLimits, nodes: &[&FleetNode<'_>]) -> String {
+    let sum = |of: &dyn Fn(&Amount) -> i64| {
+        let amounts = nodes.iter().map(|node| of(&node.state.capacity));
+        amounts.fold(0_i64, i64::saturating_add)
+    };
+    let mut parts: Vec<String> = limits
+        .nodes
+        .map(|most| format!("{} of {}", nodes.len(), count(most, "node")))
+        .into_iter()
+        .collect();
+    for (resource, most) in &limits.resources {
+        let name = resource.as_str();
+        parts.push(match name {
+            "cpu" => format!("{} of {} vCPU", cores(sum(&|a| a.cpu_milli)), cores(*most)),
+            "memory" => format!("{} of {} GiB", gib(sum(&|a| a.memory_bytes)), gib(*most)),
+            _ => {
+                let used = sum(&|a| a.extended.get(name).copied().unwrap_or(0));
+                format!("{used} of {most} {}", text(name, NAME))
+            }
+        });
+    }
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!(" <span>limits: {}</span>", parts.join(", "))
 }
 
 /// Returns the price of nodes, and how many of them have none.

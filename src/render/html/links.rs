@@ -4,9 +4,18 @@ use super::escape::text;
 
 /// Displayed characters of a commit.
 const COMMIT_SHOWN: usize = 10;
-/// Git hosts whose commit pages are known, with the path between repository and commit.
-const HOSTS: [(&str, &str); 3] =
-    [("github", "commit"), ("gitlab", "-/commit"), ("bitbucket", "commits")];
+/// Git hosts whose pages are known, with the path between repository and commit or number.
+const HOSTS: [GitHost; 3] = [
+    GitHost { name: "github", commits: "commit", pull_requests: "pull" },
+    GitHost { name: "gitlab", commits: "-/commit", pull_requests: "-/merge_requests" },
+    GitHost { name: "bitbucket", commits: "commits", pull_requests: "pull-requests" },
+];
+
+struct GitHost {
+    name: &'static str,
+    commits: &'static str,
+    pull_requests: &'static str,
+}
 
 /// Returns the first characters of a commit, linked if the web address of the repository is known.
 #[must_use]
@@ -14,16 +23,29 @@ pub fn commit(repository: Option<&str>, commit: &str) -> String {
     let short = text(&commit.chars().take(COMMIT_SHOWN).collect::<String>(), COMMIT_SHOWN * 2);
     let code = format!("<code>{short}</code>");
     let is_hash = commit.len() >= 40 && commit.chars().all(|c| c.is_ascii_hexdigit());
-    match repository.and_then(commit_page).filter(|_| is_hash) {
-        Some(page) => {
-            format!("<a href=\"{page}/{commit}\" rel=\"noopener noreferrer\">{code}</a>")
+    match repository.and_then(web_page).filter(|_| is_hash) {
+        Some((page, host)) => {
+            let part = host.commits;
+            format!("<a href=\"{page}/{part}/{commit}\" rel=\"noopener noreferrer\">{code}</a>")
         }
         None => code,
     }
 }
 
-/// Returns the address of commit pages without the commit, for a repository on a known host.
-fn commit_page(repository: &str) -> Option<String> {
+/// Returns the number of a pull request, linked if the web address of the repository is known.
+#[must_use]
+pub fn pull_request(repository: Option<&str>, number: u64) -> String {
+    match repository.and_then(web_page) {
+        Some((page, host)) => {
+            let part = host.pull_requests;
+            format!("<a href=\"{page}/{part}/{number}\" rel=\"noopener noreferrer\">#{number}</a>")
+        }
+        None => format!("#{number}"),
+    }
+}
+
+/// Returns the web address of a repository on a known host.
+fn web_page(repository: &str) -> Option<(String, &'static GitHost)> {
     let address = repository.strip_suffix(".git").unwrap_or(repository).trim_end_matches('/');
     let address = match address.split_once("://") {
         Some(("https" | "http" | "ssh" | "git", rest)) => {
@@ -46,8 +68,8 @@ fn commit_page(repository: &str) -> Option<String> {
     if !is_plain(host, "-.") || !host.contains('.') || !is_path {
         return None;
     }
-    let (_, part) = HOSTS.iter().find(|(name, _)| host.contains(name))?;
-    Some(format!("https://{host}/{path}/{part}"))
+    let known = HOSTS.iter().find(|known| host.contains(known.name))?;
+    Some((format!("https://{host}/{path}"), known))
 }
 
 #[cfg(test)]
@@ -69,6 +91,20 @@ mod tests {
             assert!(link.contains(&format!("href=\"{page}/{COMMIT}\"")), "{repository}: {link}");
             assert!(link.contains("<code>4f2c9a1d5e</code>"), "{link}");
         }
+    }
+
+    #[test]
+    fn pull_request_links_to_its_page_on_a_known_host() {
+        for (repository, page) in [
+            ("https://github.com/acme/fleet.git", "https://github.com/acme/fleet/pull/12"),
+            ("git@gitlab.com:acme/fleet.git", "https://gitlab.com/acme/fleet/-/merge_requests/12"),
+            ("https://bitbucket.org/a/b", "https://bitbucket.org/a/b/pull-requests/12"),
+        ] {
+            let link = pull_request(Some(repository), 12);
+            assert!(link.contains(&format!("href=\"{page}\"")), "{repository}: {link}");
+        }
+        assert_eq!(pull_request(Some("/srv/fleet.git"), 12), "#12");
+        assert_eq!(pull_request(None, 12), "#12");
     }
 
     #[test]

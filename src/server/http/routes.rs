@@ -13,6 +13,7 @@ use crate::adapters::http::{ResponseBody, header_values, response};
 use crate::controller::{LEASE_HOLDER_PREFIX, Status};
 use crate::server::{ProbeResult, metrics, page};
 
+const JSON: &str = "application/json; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -79,9 +80,13 @@ async fn route(state: &ServerState, request: Request<Incoming>) -> Response<Resp
             None => text(503, "too many open event streams; retry later\n"),
         },
         "/" => status_page(state, &status),
+        "/plan.json" => match &status.plan {
+            Some(current) => response(200, JSON, ResponseBody::full(current.plan.to_output_json())),
+            None => text(404, "no plan was made yet\n"),
+        },
         // Browsers request it with every response that is not a page.
         "/favicon.ico" => response(204, TEXT, ResponseBody::full(String::new())),
-        _ => text(404, "not found; try /, /metrics, /healthz, /readyz or /events\n"),
+        _ => text(404, "not found; try /, /plan.json, /metrics, /healthz, /readyz or /events\n"),
     }
 }
 

@@ -190,12 +190,18 @@ pub(super) fn terminating(status: &Status) -> String {
 pub(super) fn in_progress_and_blocked(status: &Status, current: &PublishedPlan) -> String {
     let mut html = String::new();
     for (rows, since) in status.in_progress.values() {
+        let is_open = |row: &&Address| !status.finished_changes.contains(*row);
+        let open: Vec<Address> = rows.iter().filter(is_open).cloned().collect();
+        let finished = match rows.len() - open.len() {
+            0 => String::new(),
+            n => format!("{n} finished, "),
+        };
         let _ = writeln!(
             html,
-            "<li class=\"work\"><strong>{} in progress</strong> for {}: {}</li>",
-            rows.len(),
+            "<li class=\"work\"><strong>{finished}{} in progress</strong> for {}: {}</li>",
+            open.len(),
             span(status.now.duration_since(*since)),
-            addresses(rows)
+            addresses(&open)
         );
     }
     let mut reasons: BTreeMap<(&str, &str), Vec<Address>> = BTreeMap::new();

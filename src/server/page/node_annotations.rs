@@ -18,7 +18,7 @@ pub(super) fn node_annotations(status: &Status, current: &PublishedPlan) -> Node
     }
     for (rows, since) in status.in_progress.values() {
         let note = format!("in progress for {}", span(status.now.duration_since(*since)));
-        for address in rows {
+        for address in rows.iter().filter(|row| !status.finished_changes.contains(*row)) {
             let note = note.clone();
             annotations.insert(address.clone(), NodeAnnotation { mark: NodeMark::Applying, note });
         }

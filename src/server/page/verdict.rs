@@ -6,10 +6,10 @@ use super::{PageKind, StatusPage, commit_of, moment};
 use crate::controller::{BlockedReason, PublishedPlan, Status, labels};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
-use crate::plan::wire::Action;
 use crate::render::html_fragments::{
     PageVerdict, VerdictTone, changes_text, fact_list, has_changes, monthly, monthly_delta,
-    no_changes, plan_facts, plan_verdict, problem_verdict, span, text, total_list, totals,
+    no_changes, plan_facts, plan_verdict, problem_verdict, pull_request_link, span, text,
+    total_list, totals,
 };
 
 const NAME: usize = 120;
@@ -98,27 +98,25 @@ fn failing(status: &Status) -> Option<PageVerdict> {
     degraded(format!("pool {pool} launches nothing until {}", moment(*until)), why)
 }
 
-/// Returns the number of rows that change.
-fn changed_rows(plan: &Plan) -> usize {
-    let is_changed = |actions: &[Action]| actions.iter().any(|action| *action != Action::NoOp);
-    plan.resource_changes.iter().filter(|row| is_changed(&row.change.actions)).count()
-}
-
 fn applying(status: &Status) -> Option<PageVerdict> {
     let rows: usize = status.in_progress.values().map(|(rows, _)| rows.len()).sum();
     if rows == 0 {
         return None;
     }
     let plan = status.plan.as_ref();
-    let all = plan.map_or(0, |current| changed_rows(&current.plan)).max(rows);
-    let noun = if all == 1 { "change" } else { "changes" };
+    let finished = status.finished_changes.len();
+    let noun = if rows == 1 { "change" } else { "changes" };
     let blocked = plan.map_or(0, |current| gates(current).values().sum());
     let detail = match blocked {
         0 => String::new(),
         1 => "1 change is blocked.".to_owned(),
         n => format!("{n} changes are blocked."),
     };
-    Some(PageVerdict::new(VerdictTone::Working, format!("Applying {rows} of {all} {noun}"), detail))
+    Some(PageVerdict::new(
+        VerdictTone::Working,
+        format!("Applying: {finished} of {rows} {noun} finished"),
+        detail,
+    ))
 }
 
 fn unstarted(status: &Status) -> Option<PageVerdict> {
@@ -238,6 +236,18 @@ pub(super) fn status_totals(status: &Status) -> String {
     total_list(&items)
 }
 
+/// Returns author and pull request of the served commit.
+fn origin_facts(status: &Status) -> Vec<(&'static str, String)> {
+    let Some(origin) = &status.repository.origin else { return Vec::new() };
+    let mut facts = vec![("Author", text(&origin.author, NAME))];
+    if let Some(number) = origin.pull_request {
+        let plan = status.plan.as_ref();
+        let repository = plan.and_then(|now| now.plan.capacity.base.repository.as_deref());
+        facts.push(("Pull request", pull_request_link(repository, number)));
+    }
+    facts
+}
+
 /// Renders mode, role, commit, plan and observation.
 pub(super) fn status_facts(status: &Status, kind: PageKind) -> String {
     let mut facts: Vec<(&str, String)> = Vec::new();
@@ -256,6 +266,7 @@ pub(super) fn status_facts(status: &Status, kind: PageKind) -> String {
     if let Some(commit) = &status.repository.commit {
         facts.push(("Commit", commit_of(status, commit)));
     }
+    facts.extend(origin_facts(status));
     if let Some(current) = plan {
         let known = |name: &str| facts.iter().any(|(other, _)| *other == name);
         let more: Vec<_> = plan_facts(&current.plan, Some(status.now))

@@ -87,7 +87,7 @@ fn verdict_says_what_the_controller_does_or_waits_for() {
     };
     assert_eq!(verdict(&starting(), CONTROLLER), "Planning: the repository was not read yet");
     assert_eq!(verdict(&empty(), CONTROLLER), "In sync");
-    assert_eq!(verdict(&busy(), CONTROLLER), "Applying 4 of 13 changes");
+    assert_eq!(verdict(&busy(), CONTROLLER), "Applying: 1 of 4 changes finished");
     let mut waiting = busy();
     block(&mut waiting, &BlockedReason::NotApproved { digest: "sha256:ab".into() });
     assert_eq!(verdict(&waiting, CONTROLLER), "Waiting for approval");
@@ -123,8 +123,20 @@ fn nodes_show_drains_and_changes_in_progress() {
     let html = render_page(&status, CONTROLLER);
     assert!(html.contains("<b class=\"mark\">draining</b>"), "{html}");
     assert!(html.contains("draining for 1m: spot-interruption, terminates in 1m"), "{html}");
-    assert_eq!(html.matches("<b class=\"mark\">removing</b>").count(), 4);
+    assert_eq!(html.matches("<b class=\"mark\">removing</b>").count(), 3);
+    assert!(html.contains("<strong>1 finished, 3 in progress</strong> for 2m"), "{html}");
+
     assert_eq!(html.matches("<b class=\"mark\">remove, blocked</b>").count(), 8);
+}
+
+#[test]
+fn page_shows_origin_of_the_commit_and_limits_of_pools() {
+    let html = render_page(&busy(), CONTROLLER);
+    assert!(html.contains("<dt>Author</dt><dd>Ann &lt;b&gt;</dd>"), "{html}");
+    assert!(html.contains("<dt>Pull request</dt><dd>"), "{html}");
+    assert!(html.contains("#12"), "{html}");
+    let (_, limits) = html.split_once("<span>limits: ").expect("limits");
+    assert!(limits.contains(" of 250 nodes, ") && limits.contains(" of 2000 vCPU"), "{limits:.80}");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use fleetwright::controller::{
     Counter, Counters, InterruptionPhase, Mode, PlanTotals, PublishedPlan, RepositoryStatus,
     SourceState, Status, Suspension, TerminatingInstance, UncordonedNode, WorldStatus,
 };
+use fleetwright::model::commit::CommitOrigin;
+use fleetwright::model::desired::PoolLimits;
 use fleetwright::model::ids::Address;
 use fleetwright::model::market::CapacityType;
 use fleetwright::model::observed::{ClusterIdentity, Completeness, Exclusion};
@@ -91,6 +93,7 @@ pub(crate) fn starting() -> Status {
         world: None,
         plan: None,
         in_progress: BTreeMap::new(),
+        finished_changes: [].into(),
         history: Vec::new(),
         partial_applies: Vec::new(),
         hourly_costs: Vec::new(),
@@ -287,8 +290,20 @@ pub(crate) fn busy() -> Status {
     });
     let blocked: BTreeMap<Address, Blocked> = blocked.collect();
     let plan_id = plan.capacity.plan_id.clone();
+    let limits = plan.capacity.cost.breakdown.by_pool.first().map(|row| {
+        let resources = [("cpu".into(), 2_000_000)].into();
+        (row.name.as_str().into(), PoolLimits { resources, nodes: Some(250) })
+    });
     Status {
         mode: Mode::Full,
+        repository: RepositoryStatus {
+            commit: Some(COMMIT.to_owned()),
+            origin: Some(CommitOrigin { author: "Ann <b>".to_owned(), pull_request: Some(12) }),
+            pool_limits: limits.into_iter().collect(),
+            reads: read_successfully(),
+            ..RepositoryStatus::default()
+        },
+        finished_changes: removals.iter().take(1).cloned().collect(),
         world: Some(WorldStatus {
             nodes: 180,
             ready: 179,
