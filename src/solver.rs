@@ -132,7 +132,7 @@ pub struct Settings {
     pub restart_cost: MicroUsd,
     /// Minimum saving, in thousandths of a percent of the price of the affected nodes.
     pub minimum_saving_milli_percent: i64,
-    /// Minimum saving of all replacements together, in thousandths of a percent of the price of the
+    /// Minimum saving of all changes that move pods, in thousandths of a percent of the price of the
     /// fleet.
     pub minimum_fleet_saving_milli_percent: i64,
     /// True if pods are nominated to their planned nodes, which kube-scheduler then tries first.
@@ -191,7 +191,7 @@ impl Settings {
         MicroUsd(share.0.max(repaid + 1))
     }
 
-    /// Returns the minimum hourly saving of all replacements in a fleet with this price.
+    /// Returns the minimum hourly saving of all moves of pods in a fleet with this price.
     fn needed_saving_of_fleet(&self, price: MicroUsd) -> MicroUsd {
         MicroUsd(price.0.saturating_mul(self.minimum_fleet_saving_milli_percent) / 100_000)
     }

@@ -238,8 +238,8 @@ pub enum KeepReason {
         needed_hourly: MicroUsd,
         /// Number of running pods that the change would move.
         moves: u32,
-        /// Number of nodes that the change would remove. It is set if the change consists of all
-        /// replacements together, whose minimum is a share of the fleet's price.
+        /// Number of nodes that the change would remove. It is set if the change is all moves of pods
+        /// together, whose minimum is a share of the fleet's price.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nodes: Option<u32>,
     },

@@ -1,9 +1,8 @@
 //! Selects nodes to remove: empty nodes, and nodes whose removal or replacement
 //! saves more than the moves cost.
 //!
-//! Empty nodes come first, then nodes whose pods fit elsewhere, then replacements. Changes that move
-//! pods must together save a share of the fleet's price as well, and a fleet built anew must save as
-//! much: a fleet is not rebuilt for a few percent.
+//! Empty nodes come first. Changes that move pods must together save a share of the fleet's price as
+//! well, and a fleet built anew must save as much: a fleet is not rebuilt for a few percent.
 //!
 //! Candidates are first judged by their packing, which is cheap. Promising candidates are then
 //! decided by the placement simulation: a node that only an ideal scheduler could remove is
@@ -66,16 +65,16 @@ impl Strategy for Consolidation {
             occupied: occupied_nodes(problem.groups),
             declined: BTreeMap::new(),
             budget_blocked: BTreeSet::new(),
-            allowed: AllowedChange::RemoveEmpty,
+            may_move: false,
         };
         let baseline_price = current.fleet.layout.price;
-        let unmoved = round.improve_to_end(AllowedChange::RemoveEmpty, current.fleet);
+        let unmoved = round.improve_to_end(current.fleet);
         let fleet = if round.is_near_fresh_fleet(&unmoved) {
             unmoved
         } else {
-            let reduced = round.improve_to_end(AllowedChange::Remove, unmoved.clone());
-            let replaced = round.improve_to_end(AllowedChange::Replace, reduced.clone());
-            round.select(unmoved, reduced, replaced)
+            round.may_move = true;
+            let improved = round.improve_to_end(unmoved.clone());
+            round.select(unmoved, improved)
         };
         round.record_budget_blocked(&fleet);
         let mut solved = SolvedFleet {
@@ -109,28 +108,13 @@ struct ConsolidationRound<'s, 'a> {
     occupied: BTreeSet<&'a NodeName>,
     declined: BTreeMap<NodeName, DeclinedChange>,
     budget_blocked: BTreeSet<NodeName>,
-    allowed: AllowedChange,
-}
-
-/// How much a change may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AllowedChange {
-    /// Remove nodes without running pods.
-    RemoveEmpty,
-    /// Remove nodes whose pods fit on others.
-    Remove,
-    /// Remove nodes, and launch others for their pods.
-    Replace,
+    /// True if a change may move running pods.
+    may_move: bool,
 }
 
 impl ConsolidationRound<'_, '_> {
-    /// Changes the fleet until no allowed change is worth its cost.
-    fn improve_to_end(
-        &mut self,
-        allowed: AllowedChange,
-        mut fleet: VerifiedFleet,
-    ) -> VerifiedFleet {
-        self.allowed = allowed;
+    /// Changes the fleet until no change is worth its cost.
+    fn improve_to_end(&mut self, mut fleet: VerifiedFleet) -> VerifiedFleet {
         for _ in 0..ROUNDS_MAX {
             if self.work.is_exhausted() {
                 break;
@@ -167,7 +151,7 @@ impl ConsolidationRound<'_, '_> {
         // The packing has no room for other orders, so the fleet costs at least as much.
         let mut saves = price - layout.price;
         if saves >= needed {
-            let fresh = repair_trial(self.simulation, &layout, &mut self.work);
+            let fresh = repair_trial(self.simulation, &layout, &mut WorkBudget::unlimited());
             saves = price - fresh.layout.price;
         }
         let real = nodes.into_iter().filter(|index| !existing[*index].is_planned).collect();
@@ -177,31 +161,23 @@ impl ConsolidationRound<'_, '_> {
         }
     }
 
-    /// Returns the last of three fleets that saves the minimum share of the fleet's price, each with
-    /// more changes than the one before. Records the nodes that would be removed otherwise.
-    fn select(
-        &mut self,
-        unmoved: VerifiedFleet,
-        reduced: VerifiedFleet,
-        replaced: VerifiedFleet,
-    ) -> VerifiedFleet {
-        let is_reduced = self.saves_share_of_fleet(&unmoved, &reduced);
-        let kept = if is_reduced { reduced } else { unmoved };
-        if self.saves_share_of_fleet(&kept, &replaced) {
-            return replaced;
+    /// Returns the improved fleet if its changes move no pod, or save the minimum share of the fleet's
+    /// price. Otherwise records the nodes that would be removed.
+    fn select(&mut self, unmoved: VerifiedFleet, improved: VerifiedFleet) -> VerifiedFleet {
+        let (was, is) = (&unmoved.layout.retained, &improved.layout.retained);
+        let existing = self.problem.existing.iter().enumerate();
+        let removed = existing.filter(|(i, node)| was[*i] && !is[*i] && !node.is_planned);
+        let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
+        let saves = unmoved.layout.price - improved.layout.price;
+        let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
+        // A budget allows a part of what a new fleet saves.
+        let is_part = !self.problem.pace.is_unbounded();
+        if saves >= needed || is_part || moved_pods(&removed, &unmoved) == 0 {
+            return improved;
         }
-        let saves = kept.layout.price - replaced.layout.price;
-        self.decline_moves(self.removed(&kept, &replaced), &kept, saves);
-        self.allowed = if is_reduced { AllowedChange::Remove } else { AllowedChange::RemoveEmpty };
-        kept
-    }
-
-    /// Returns true if the changes between two fleets move no pod, or save the minimum share of the
-    /// fleet's price.
-    fn saves_share_of_fleet(&self, before: &VerifiedFleet, after: &VerifiedFleet) -> bool {
-        let saves = before.layout.price - after.layout.price;
-        let needed = self.problem.settings.needed_saving_of_fleet(before.layout.price);
-        saves >= needed || moved_pods(&self.removed(before, after), before) == 0
+        self.decline_moves(removed, &unmoved, saves);
+        self.may_move = false;
+        unmoved
     }
 
     /// Records that the removal of all these nodes together is not worth its cost.
@@ -214,32 +190,6 @@ impl ConsolidationRound<'_, '_> {
         };
         let names = nodes.into_iter().map(|index| self.problem.existing[index].name.clone());
         self.declined.extend(names.map(|name| (name, declined)));
-    }
-
-    /// Returns the nodes that one fleet retains and the other does not, except planned nodes.
-    fn removed(&self, before: &VerifiedFleet, after: &VerifiedFleet) -> Vec<usize> {
-        let (was, is) = (&before.layout.retained, &after.layout.retained);
-        let existing = self.problem.existing.iter().enumerate();
-        let removed = existing.filter(|(i, node)| was[*i] && !is[*i] && !node.is_planned);
-        removed.map(|(index, _)| index).collect()
-    }
-
-    /// Returns true if a change that moves this many running pods is allowed.
-    fn is_allowed(&self, before: &Layout, after: &Layout, moves: u32) -> bool {
-        match self.allowed {
-            AllowedChange::Replace => true,
-            AllowedChange::RemoveEmpty if moves > 0 => false,
-            AllowedChange::RemoveEmpty | AllowedChange::Remove => {
-                self.launch_price(after) <= self.launch_price(before)
-            }
-        }
-    }
-
-    /// Returns the price of new nodes.
-    fn launch_price(&self, layout: &Layout) -> MicroUsd {
-        let existing = self.problem.existing.iter().zip(&layout.retained);
-        let retained = existing.filter(|(_, retained)| **retained);
-        layout.price - retained.map(|(node, _)| price_or_minimum(node)).sum()
     }
 
     /// Returns the best change that passes the placement simulation.
@@ -271,22 +221,22 @@ impl ConsolidationRound<'_, '_> {
         set: Vec<usize>,
     ) -> Option<ConsolidationTrial> {
         let problem = self.problem;
+        // Planned nodes are removed at no cost.
+        let real = || set.iter().filter(|i| !problem.existing[**i].is_planned);
+        let affected: MicroUsd = real().map(|i| price_or_minimum(&problem.existing[*i])).sum();
+        let moves = real().map(|i| current.layout.staying_pods_on(*i)).sum();
+        if moves > 0 && !self.may_move {
+            return None;
+        }
         let mut retained = current.layout.retained.clone();
         for index in &set {
             retained[*index] = false;
         }
         let layout = problem.trial_layout(retained);
-        // Planned nodes are removed at no cost.
-        let real = || set.iter().filter(|i| !problem.existing[**i].is_planned);
-        let affected: MicroUsd = real().map(|i| price_or_minimum(&problem.existing[*i])).sum();
-        let moves = real().map(|i| current.layout.staying_pods_on(*i)).sum();
         let needed = self.problem.settings.needed_saving(affected, moves);
         let saves = current.layout.price - layout.price;
         let gain = self.problem.settings.gain(saves, moves);
         let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
-        if !self.is_allowed(&current.layout, &layout, moves) {
-            return None;
-        }
         if fits && gain > MicroUsd::ZERO && saves >= needed {
             return Some(ConsolidationTrial { nodes: set, layout, gain, needed, moves });
         }
@@ -316,7 +266,6 @@ impl ConsolidationRound<'_, '_> {
         let holds = fleet.unplaced.iter().all(has_place);
         let holds = holds && !self.relies_on_starting_nodes(current, &fleet);
         let pays = saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
-        let holds = holds && self.is_allowed(&current.layout, &fleet.layout, moves);
         if holds && pays && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work)
         {
             return Some(fleet);

@@ -118,7 +118,7 @@ pub(super) struct DeclinedChange {
     pub needed: MicroUsd,
     /// Number of running pods that it would move.
     pub moves: u32,
-    /// Number of nodes that all replacements together would remove, if the minimum is a share of the
+    /// Number of nodes that all moves of pods together would remove, if the minimum is a share of the
     /// fleet's price.
     pub nodes: Option<u32>,
 }

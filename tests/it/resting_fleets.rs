@@ -42,6 +42,17 @@ fn plan_after_an_apply_is_empty() {
     }
 }
 
+/// Without the share, the same fleet is rebuilt: the rule is what lets it rest.
+#[test]
+fn fleet_without_a_minimum_share_is_rebuilt() {
+    let workspace = applied("openb_cpu");
+    let settings = workspace.read("fleetwright.yaml");
+    let share = "  consolidation: {minimumFleetSaving: 0%}\n";
+    workspace.write("fleetwright.yaml", &format!("{}\n{share}", settings.trim_end()));
+    let second = plan(&workspace);
+    assert!(changes(&second).len() > 1, "{:?}", changes(&second));
+}
+
 #[test]
 fn small_edits_move_no_pod() {
     let workspace = applied("web");

@@ -194,7 +194,7 @@ pub struct ConsolidationSettings {
     pub restart_cost: MicroUsd,
     /// Minimum saving, in thousandths of a percent of the price of the affected nodes.
     pub minimum_saving_milli_percent: u32,
-    /// Minimum saving of all replacements together, in thousandths of a percent of the price of the
+    /// Minimum saving of all changes that move pods, in thousandths of a percent of the price of the
     /// fleet.
     pub minimum_fleet_saving_milli_percent: u32,
 }
