@@ -57,10 +57,12 @@ pub(super) fn action_outcome(event: &Event) -> Option<ActionOutcome<'_>> {
         Event::Acknowledged { receipt: _, result: end } => {
             (ControllerAction::Acknowledge, "", end.as_ref().err())
         }
-        Event::PodsNominated(answers) => match refused_nomination(answers) {
-            Some((pod, error)) => (ControllerAction::Nominate, pod.as_str(), Some(error)),
-            None => (ControllerAction::Nominate, "", None),
-        },
+        // A pod may be gone by now.
+        Event::PodsNominated(answers) => {
+            let are_all_refused = answers.iter().all(|(.., answer)| answer.is_err());
+            let refused = refused_nomination(answers).filter(|_| are_all_refused);
+            (ControllerAction::Nominate, "", refused.map(|(_, error)| error))
+        }
         Event::NodesOpened(batch) => {
             let open =
                 batch.nodes.iter().find_map(|(_, node, end)| Some((node, end.as_ref().err()?)));

@@ -37,7 +37,7 @@ const NOMINATIONS_MAX: usize = 500;
 const QUIET_AFTER: SignedDuration = SignedDuration::from_secs(10);
 /// Longest time for which kube-scheduler is expected to place pods on opened nodes.
 const PLACES_PODS_MAX: SignedDuration = SignedDuration::from_mins(1);
-/// Interval between two attempts to open a node, or to nominate pods.
+/// Interval between two attempts to open a node.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
 /// Result of an attempt to open a batch.
@@ -72,6 +72,8 @@ pub(super) struct NodeOpening {
     /// Number of pending pods, and when it fell last.
     pending: usize,
     placed_at: Option<Timestamp>,
+    /// Pods whose early nomination was refused.
+    refused: BTreeSet<Uid>,
     /// True while pods of waiting batches are being nominated.
     is_nominating: bool,
     /// Time of the next attempt after a failure.
@@ -114,6 +116,14 @@ impl NodeOpening {
             later(last, QUIET_AFTER).min(later(opened, PLACES_PODS_MAX))
         });
         opens.max(places)
+    }
+
+    /// Returns true if kube-scheduler may place pods on the node soon, or did until a moment ago.
+    fn takes_pods(&self, node: &Uid, now: Timestamp) -> bool {
+        let opened = self.opened_at.get(node);
+        self.waiting.contains_key(node)
+            || self.in_progress.contains(node)
+            || opened.is_some_and(|at| now < later(*at, PLACES_PODS_MAX))
     }
 
     /// Returns the time of the next deadline.
@@ -220,10 +230,15 @@ impl ControllerState {
         if due.nodes.is_empty() {
             self.nominate_early(early, effects);
         } else {
-            self.opening.last_opening = Some(now);
             self.opening.in_progress.extend(due.nodes.iter().map(|node| node.uid.clone()));
             // Batches that are due together may compete for pods.
             effects.push(Effect::OpenNodes { nominations: due.nominations, nodes: due.nodes });
+        }
+        // If their opening fails, they are due at once.
+        for (uid, node) in &self.opening.waiting {
+            if self.opening.in_progress.contains(uid) {
+                still_waiting.insert(uid.clone(), *node);
+            }
         }
         self.opening.waiting = still_waiting;
     }
@@ -231,10 +246,18 @@ impl ControllerState {
     /// Returns the workloads of planned pods that may still be placed on launched nodes. Until then,
     /// a launch for these pods could be superfluous.
     pub(super) fn pods_arriving(&self) -> Option<PodsArriving> {
+        // Pods of an interrupted node have no other place.
+        if !self.interruptions.all.is_empty() {
+            return None;
+        }
+        let world = self.observation.latest.as_ref()?;
         let until = self.opening.places_pods_until().filter(|until| self.now < *until)?;
         let plan = &self.planning.current.as_ref()?.plan;
         let launched = |workload: &String| self.planning.launched_demand.get(workload).copied();
-        let placed = self.planning.planned_pods.values().flatten();
+        let takes =
+            world.nodes.values().filter(|node| self.opening.takes_pods(&node.uid, self.now));
+        let planned = &self.planning.planned_pods;
+        let placed = takes.filter_map(|node| planned.get(node.instance.as_ref()?)).flatten();
         let placed: BTreeSet<&String> =
             placed.filter(|(_, pods)| **pods > 0).map(|(workload, _)| workload).collect();
         let demand = plan.capacity.demand.iter();
@@ -249,8 +272,9 @@ impl ControllerState {
 
     /// Nominates pods while their nodes start, so that a batch that is due opens at once.
     fn nominate_early(&mut self, mut nominations: Vec<PodNomination>, effects: &mut Vec<Effect>) {
-        let may_try = self.opening.retry_at.is_none_or(|at| at <= self.now);
-        if nominations.is_empty() || self.opening.is_nominating || !may_try {
+        // They are tried once more when the nodes open.
+        nominations.retain(|nomination| !self.opening.refused.contains(&nomination.pod.uid));
+        if nominations.is_empty() || self.opening.is_nominating {
             return;
         }
         nominations.truncate(NOMINATIONS_MAX);
@@ -260,9 +284,8 @@ impl ControllerState {
 
     pub(super) fn on_pods_nominated(&mut self, answers: Vec<NominationAnswer>) {
         self.opening.is_nominating = false;
-        if answers.iter().any(|(.., answer)| answer.is_err()) {
-            self.opening.retry_at = Some(later(self.now, RETRY_INTERVAL));
-        }
+        let refused = answers.iter().filter(|(.., answer)| answer.is_err());
+        self.opening.refused.extend(refused.map(|(pod, ..)| pod.clone()));
         for (pod, node, answer) in answers {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
@@ -341,6 +364,7 @@ impl ControllerState {
     }
 
     pub(super) fn on_nodes_opened(&mut self, batch: OpenedBatch) {
+        self.opening.refused.clear();
         for (pod, node, answer) in batch.nominations {
             self.nominations.record_answer(pod, node, &answer, &mut self.counters);
         }
@@ -348,6 +372,7 @@ impl ControllerState {
             self.opening.in_progress.remove(&uid);
             if answer.is_ok() {
                 self.counters.count(Counter::NodesOpened);
+                self.opening.last_opening = Some(self.now);
                 self.opening.waiting.remove(&uid);
                 self.opening.opened_at.insert(uid, self.now);
             } else {

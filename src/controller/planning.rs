@@ -139,11 +139,12 @@ impl PlanningState {
     /// same pods in another way, the nodes keep theirs: pods may be nominated already.
     fn update_planned_pods(&mut self, mut latest: PlannedPods) {
         latest.retain(|instance, _| self.planned_pods.contains_key(instance));
-        let is_same_instances = latest.len() == self.planned_pods.len();
-        if is_same_instances && pods_by_workload(&latest) == pods_by_workload(&self.planned_pods) {
+        if pods_by_workload(&latest) == pods_by_workload(&self.planned_pods) {
             return;
         }
-        self.planned_pods.extend(latest);
+        for (instance, pods) in &mut self.planned_pods {
+            *pods = latest.remove(instance).unwrap_or_default();
+        }
     }
 
     /// Notes how many pods of these workloads a plan expects that launches a node for them.
@@ -151,6 +152,15 @@ impl PlanningState {
         let demand = plan.capacity.demand.iter();
         let demand = demand.map(|row| (workload_key(&row.workload), row.counts.planned));
         self.launched_demand.extend(demand.filter(|(workload, _)| pods.contains_key(workload)));
+    }
+
+    /// Pods that are added after a scale-down are new.
+    fn lower_launched_demand(&mut self, plan: &Plan) {
+        for row in &plan.capacity.demand {
+            if let Some(launched) = self.launched_demand.get_mut(&workload_key(&row.workload)) {
+                *launched = (*launched).min(row.counts.planned);
+            }
+        }
     }
 
     pub(super) fn current_digest(&self) -> Option<&Digest> {
@@ -272,6 +282,7 @@ impl ControllerState {
         }
         self.planning.additive_only_since = None;
         self.planning.update_planned_pods(planned_pods(plan));
+        self.planning.lower_launched_demand(plan);
         // A plan with errors withdraws no removal.
         if !plan.errored {
             self.planning.costs.record(now, plan.capacity.cost.hourly_before);

@@ -39,7 +39,8 @@ fn pull_request(message: &str) -> Option<u64> {
     if let Some((_, number)) = squashed {
         return number.parse().ok();
     }
-    let merged = message.lines().find_map(|line| line.strip_prefix("See merge request "));
+    // GitLab writes it at the end. An author may write it above.
+    let merged = message.lines().rev().find_map(|line| line.strip_prefix("See merge request "));
     merged.and_then(|rest| rest.trim_end().rsplit_once('!')?.1.parse().ok())
 }
 
@@ -55,6 +56,10 @@ mod tests {
             ("Merged in web (pull request #56)", Some(56)),
             (
                 "Merge branch 'web' into 'main'\n\nAdd web\n\nSee merge request acme/fleet!78",
+                Some(78),
+            ),
+            (
+                "Merge\n\nSee merge request acme/fleet!1\n\nSee merge request acme/fleet!78",
                 Some(78),
             ),
             ("Add web, closes #9", None),

@@ -139,7 +139,7 @@ fn keep(reason: &KeepReason) -> String {
         }
         KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes } => {
             let replacing = nodes.map(|nodes| format!("replacing {} ", count(nodes, "node")));
-            let share = if nodes.is_some() { " of the fleet's price" } else { "" };
+            let share = if nodes.is_some() { ", a share of the fleet's price" } else { "" };
             format!(
                 "not worth moving {}: {}saves {}, would have to save {}{share}",
                 count(*moves, "pod"),
@@ -301,7 +301,7 @@ mod tests {
                     nodes: Some(2),
                 }),
                 "not worth moving 9 pods: replacing 2 nodes saves $0.0960/h, would have to save \
-                 $0.1000/h of the fleet's price",
+                 $0.1000/h, a share of the fleet's price",
             ),
             (
                 rejection(&Rejection {

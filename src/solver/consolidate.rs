@@ -66,6 +66,7 @@ impl Strategy for Consolidation {
             declined: BTreeMap::new(),
             budget_blocked: BTreeSet::new(),
             may_move: false,
+            is_cut_by_budget: false,
         };
         let baseline_price = current.fleet.layout.price;
         let unmoved = round.improve_to_end(current.fleet);
@@ -110,6 +111,8 @@ struct ConsolidationRound<'s, 'a> {
     budget_blocked: BTreeSet<NodeName>,
     /// True if a change may move running pods.
     may_move: bool,
+    /// True if a disruption budget allowed only a part of a change.
+    is_cut_by_budget: bool,
 }
 
 impl ConsolidationRound<'_, '_> {
@@ -138,7 +141,8 @@ impl ConsolidationRound<'_, '_> {
                 && existing[*i].disposition == NodeDisposition::Consolidatable
         };
         let nodes: Vec<usize> = (0..existing.len()).filter(may_go).collect();
-        if nodes.iter().all(|index| existing[*index].is_planned) {
+        let share = self.problem.settings.minimum_fleet_saving_milli_percent;
+        if share == 0 || nodes.iter().all(|index| existing[*index].is_planned) {
             return false;
         }
         let mut retained = fleet.layout.retained.clone();
@@ -154,11 +158,13 @@ impl ConsolidationRound<'_, '_> {
             let fresh = repair_trial(self.simulation, &layout, &mut WorkBudget::unlimited());
             saves = price - fresh.layout.price;
         }
-        let real = nodes.into_iter().filter(|index| !existing[*index].is_planned).collect();
-        saves < needed && {
+        // A much dearer fleet says nothing: its offerings cost more than those that run.
+        let is_near = saves < needed && saves > MicroUsd::ZERO - needed;
+        if is_near {
+            let real = nodes.into_iter().filter(|index| !existing[*index].is_planned).collect();
             self.decline_moves(real, fleet, saves);
-            true
         }
+        is_near
     }
 
     /// Returns the improved fleet if its changes move no pod, or save the minimum share of the fleet's
@@ -170,9 +176,7 @@ impl ConsolidationRound<'_, '_> {
         let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
         let saves = unmoved.layout.price - improved.layout.price;
         let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
-        // A budget allows a part of what a new fleet saves.
-        let is_part = !self.problem.pace.is_unbounded();
-        if saves >= needed || is_part || moved_pods(&removed, &unmoved) == 0 {
+        if saves >= needed || self.is_cut_by_budget || moved_pods(&removed, &unmoved) == 0 {
             return improved;
         }
         self.decline_moves(removed, &unmoved, saves);
@@ -350,11 +354,19 @@ impl ConsolidationRound<'_, '_> {
     }
 
     /// Removes from each set the nodes that disruption budgets block, and drops duplicates.
-    fn within_budgets(&self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+    fn within_budgets(&mut self, layout: &Layout, sets: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
         let pace = self.remaining_pace(layout);
         let mut seen = BTreeSet::new();
-        let sets = sets.into_iter().map(|set| pace.allowed_subset(set, self.problem.existing));
-        sets.filter(|set| !set.is_empty() && seen.insert(set.clone())).collect()
+        let mut allowed = Vec::new();
+        for set in sets {
+            let nodes = set.len();
+            let subset = pace.allowed_subset(set, self.problem.existing);
+            self.is_cut_by_budget |= subset.len() < nodes;
+            if !subset.is_empty() && seen.insert(subset.clone()) {
+                allowed.push(subset);
+            }
+        }
+        allowed
     }
 
     /// Returns the budgets that remain after the removals of a layout.

@@ -436,6 +436,11 @@ fn limits_text(limits: &PoolLimits, nodes: &[&FleetNode<'_>]) -> String {
         parts.push(match name {
             "cpu" => format!("{} of {} vCPU", cores(sum(&|a| a.cpu_milli)), cores(*most)),
             "memory" => format!("{} of {} GiB", gib(sum(&|a| a.memory_bytes)), gib(*most)),
+            "ephemeral-storage" => {
+                let used = gib(sum(&|a| a.ephemeral_storage_bytes));
+                format!("{used} of {} GiB of ephemeral storage", gib(*most))
+            }
+            "pods" => format!("{} of {most} pods", sum(&|a| a.pods)),
             _ => {
                 let used = sum(&|a| a.extended.get(name).copied().unwrap_or(0));
                 format!("{used} of {most} {}", text(name, NAME))

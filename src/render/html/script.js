@@ -44,7 +44,12 @@
   // The rows of changes that the filters show, as RFC 4180. A cell that begins like a formula gets an apostrophe.
   const csv = () => {
     const head = ["change", "node", "type", "zone", "capacity", "pods", "$/h", "reason"];
-    const cells = (row) => [...row.children].map((cell) => (cell.querySelector("summary") ?? cell).textContent.trim());
+    const plain = (cell) => {
+      const copy = (cell.querySelector("summary") ?? cell).cloneNode(true);
+      for (const symbol of copy.querySelectorAll("[aria-hidden]")) symbol.remove();
+      return copy.textContent.trim();
+    };
+    const cells = (row) => [...row.children].map(plain);
     const rows = [...document.querySelectorAll(".changes tbody tr:not([hidden])")].map(cells);
     const quote = (text) => `"${text.replace(/^(?=[=+@\t\r-])/, "'").replaceAll('"', '""')}"`;
     return [head, ...rows].map((row) => row.map(quote).join(",") + "\r\n").join("");
@@ -54,7 +59,7 @@
     link.href = URL.createObjectURL(new Blob([csv()], { type: "text/csv" }));
     link.download = "changes.csv";
     link.click();
-    URL.revokeObjectURL(link.href);
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   });
   let waiting = 0;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(filter, 80); });

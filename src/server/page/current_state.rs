@@ -198,9 +198,10 @@ pub(super) fn in_progress_and_blocked(status: &Status, current: &PublishedPlan) 
         };
         let _ = writeln!(
             html,
-            "<li class=\"work\"><strong>{finished}{} in progress</strong> for {}: {}</li>",
+            "<li class=\"work\"><strong>{finished}{} in progress</strong> for {}{}{}</li>",
             open.len(),
             span(status.now.duration_since(*since)),
+            if open.is_empty() { "" } else { ": " },
             addresses(&open)
         );
     }
