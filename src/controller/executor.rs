@@ -372,13 +372,10 @@ where
                     LeaseGuard::new(cluster, &may_write).delete_node(&node.name, &node.uid).await;
                 Event::NodeDeleted { instance, result }
             }),
-            Effect::Acknowledge { receipt } => Box::pin(async move {
-                let result = signals.acknowledge(&receipt).await;
-                Event::Acknowledged { receipt, result }
-            }),
-            Effect::NominatePods { nominations } => Box::pin(async move {
-                Event::PodsNominated(open_nodes::nominate(ports, nominations, 1).await)
-            }),
+            Effect::Acknowledge { receipt } => Box::pin(acknowledge(signals, receipt)),
+            Effect::NominatePods { nominations } => {
+                Box::pin(open_nodes::nominate_pods(ports, nominations))
+            }
             Effect::OpenNodes { nominations, nodes } => {
                 Box::pin(open_nodes::open_nodes(ports, nominations, nodes))
             }
@@ -567,6 +564,11 @@ async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: SignalSource, D>(
         Err(error) => Ok(TerminateOutcome::NodeUnreadable(error)),
     };
     Event::TerminateFinished { instance, result }
+}
+
+async fn acknowledge<G: SignalSource>(signals: &G, receipt: String) -> Event {
+    let result = signals.acknowledge(&receipt).await;
+    Event::Acknowledged { receipt, result }
 }
 
 #[cfg(test)]

@@ -411,7 +411,7 @@ fn pods_arriving_block(
     let mut pods = explained.flat_map(|row| row.pods.keys()).peekable();
     let are_all_arriving = pods.peek().is_some()
         && pods.all(|workload| arriving.workloads.contains(workload.as_str()));
-    are_all_arriving.then(|| (None, BlockedReason::PodsArriving { until: arriving.until }))
+    are_all_arriving.then_some((None, BlockedReason::PodsArriving { until: arriving.until }))
 }
 
 fn launch_block(

@@ -142,7 +142,8 @@ impl ConsolidationRound<'_, '_> {
         };
         let nodes: Vec<usize> = (0..existing.len()).filter(may_go).collect();
         let share = self.problem.settings.minimum_fleet_saving_milli_percent;
-        if share == 0 || nodes.iter().all(|index| existing[*index].is_planned) {
+        if share == 0 || self.is_limited() || nodes.iter().all(|index| existing[*index].is_planned)
+        {
             return false;
         }
         let mut retained = fleet.layout.retained.clone();
@@ -176,12 +177,21 @@ impl ConsolidationRound<'_, '_> {
         let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
         let saves = unmoved.layout.price - improved.layout.price;
         let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
-        if saves >= needed || self.is_cut_by_budget || moved_pods(&removed, &unmoved) == 0 {
+        let is_part = self.is_cut_by_budget || self.is_limited();
+        if saves >= needed || is_part || moved_pods(&removed, &unmoved) == 0 {
             return improved;
         }
         self.decline_moves(removed, &unmoved, saves);
         self.may_move = false;
         unmoved
+    }
+
+    /// Returns true if the plan may change only a part of the fleet: a user named the part, or the
+    /// controller plans around changes that are blocked.
+    fn is_limited(&self) -> bool {
+        let untouched = KeepReason::Blocked { by: BlockReason::NotTargeted };
+        let mut existing = self.problem.existing.iter();
+        existing.any(|node| node.disposition == NodeDisposition::Keep(untouched.clone()))
     }
 
     /// Records that the removal of all these nodes together is not worth its cost.

@@ -43,8 +43,16 @@ pub(super) async fn open_nodes<C, K: Cluster, T: Clock, S, G: SignalSource, D: S
     Event::NodesOpened(OpenedBatch { nominations, nodes: nodes.collect() })
 }
 
+/// Nominates pods to nodes that do not open yet.
+pub(super) async fn nominate_pods<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
+    ports: ExternalPorts<'_, C, K, T, S, G, D>,
+    nominations: Vec<PodNomination>,
+) -> Event {
+    Event::PodsNominated(nominate(ports, nominations, 1).await)
+}
+
 /// Sends each nomination in every round. Returns for each pod the first answer that accepts it.
-pub(super) async fn nominate<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
+async fn nominate<C, K, T: Clock, S, G: SignalSource, D: StateStore>(
     ports: ExternalPorts<'_, C, K, T, S, G, D>,
     nominations: Vec<PodNomination>,
     rounds: u32,

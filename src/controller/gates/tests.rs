@@ -123,7 +123,7 @@ fn launch_waits_while_all_its_pods_may_still_be_placed_on_launched_nodes() {
     let explained = plan.capacity.explain.iter();
     let row = explained.filter(|row| short_name(&row.address) == launched);
     let pods: BTreeSet<String> =
-        row.flat_map(|row| row.pods.keys()).map(|w| w.to_string()).collect();
+        row.flat_map(|row| row.pods.keys()).map(ToString::to_string).collect();
     assert!(!pods.is_empty(), "the launch is for pods");
     let arriving = |workloads: BTreeSet<String>, seconds| {
         let until = now() + SignedDuration::from_secs(seconds);

@@ -91,10 +91,12 @@ fn step(harness: &mut ControllerHarness, seconds: i64, event: Event) -> Vec<Open
         let (next, effects) = crate::controller::step(state.clone(), event, at(seconds));
         *state = next;
         for effect in effects {
-            let (nominations, nodes) = match effect {
-                Effect::OpenNodes { nominations, nodes } => (nominations, nodes),
-                Effect::NominatePods { nominations } => (nominations, vec![]),
-                _ => continue,
+            let (nominations, nodes) = if let Effect::OpenNodes { nominations, nodes } = effect {
+                (nominations, nodes)
+            } else if let Effect::NominatePods { nominations } = effect {
+                (nominations, vec![])
+            } else {
+                continue;
             };
             let pods = nominations.into_iter();
             let pods = pods.map(|n| (n.pod.name.to_string(), n.node.to_string())).collect();

@@ -189,13 +189,13 @@ impl InvariantChecks {
             Effect::CordonWithoutLease { .. }
             | Effect::Evict { .. }
             | Effect::Terminate { .. }
+            | Effect::NominatePods { .. }
             | Effect::Acknowledge { .. } => true,
             // A step finishes terminations before it serves the commit that changes the mode.
             Effect::DeleteNode { .. } => {
                 let since = self.decisions.observe_only_since.get(&step.replica);
                 since.is_some_and(|since| *since < step.now)
             }
-            Effect::NominatePods { .. } => true,
             // A node that was closed before must open.
             Effect::OpenNodes { nominations, .. } => !nominations.is_empty(),
             Effect::LoadState
