@@ -65,7 +65,7 @@ impl Strategy for Consolidation {
             occupied: occupied_nodes(problem.groups),
             declined: BTreeMap::new(),
             budget_blocked: BTreeSet::new(),
-            may_move: false,
+            may_move: problem.settings.minimum_fleet_saving_milli_percent == 0,
             is_cut_by_budget: false,
         };
         let baseline_price = current.fleet.layout.price;
