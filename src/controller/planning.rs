@@ -15,7 +15,7 @@ use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
-use crate::model::observed::{NodeClassField, Observed, PlannedPods};
+use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
 use crate::plan::wire::Action;
 use crate::plan::wire::workload_key;
 use crate::plan::{Plan, planned_pods, unmanaged_instances};
@@ -137,9 +137,10 @@ impl PlanningState {
 
     /// Takes over the planned pods of launched instances from a new plan. If it only distributes the
     /// same pods in another way, the nodes keep theirs: pods may be nominated already.
-    fn update_planned_pods(&mut self, mut latest: PlannedPods) {
+    fn update_planned_pods(&mut self, mut latest: PlannedPods, is_opening: bool) {
         latest.retain(|instance, _| self.planned_pods.contains_key(instance));
-        if pods_by_workload(&latest) == pods_by_workload(&self.planned_pods) {
+        let is_same = || pods_by_workload(&latest) == pods_by_workload(&self.planned_pods);
+        if is_opening && is_same() {
             return;
         }
         for (instance, pods) in &mut self.planned_pods {
@@ -281,7 +282,9 @@ impl ControllerState {
             self.planning.note_superseded(digest, is_untouched, now);
         }
         self.planning.additive_only_since = None;
-        self.planning.update_planned_pods(planned_pods(plan));
+        let world = self.observation.latest.as_ref();
+        let is_opening = world.is_some_and(|world| world.nodes.values().any(Node::is_closed));
+        self.planning.update_planned_pods(planned_pods(plan), is_opening);
         self.planning.lower_launched_demand(plan);
         // A plan with errors withdraws no removal.
         if !plan.errored {
