@@ -50,7 +50,7 @@ impl ApplyRun {
         self.removed_instances.contains(instance)
     }
 
-    /// Returns the rows of which every step is finished.
+    /// Returns the rows whose steps are all finished.
     fn finished_rows(&self) -> impl Iterator<Item = &Address> {
         let is_finished = |address: &&Address| {
             let mut waves = self.plan.capacity.waves.iter();

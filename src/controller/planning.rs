@@ -143,9 +143,8 @@ impl PlanningState {
         if is_opening && is_same() {
             return;
         }
-        for (instance, pods) in &mut self.planned_pods {
-            *pods = latest.remove(instance).unwrap_or_default();
-        }
+        // A plan from before a launch does not know its instance.
+        self.planned_pods.extend(latest);
     }
 
     /// Notes how many pods of these workloads a plan expects that launches a node for them.
