@@ -72,6 +72,8 @@ pub(super) struct NodeOpening {
     /// Number of pending pods, and when it fell last.
     pending: usize,
     placed_at: Option<Timestamp>,
+    /// True if one batch opens at a time: pods are nominated, and batches may need the same pods.
+    is_serial: bool,
     /// Pods whose early nomination was refused.
     refused: BTreeSet<Uid>,
     /// True while pods of waiting batches are being nominated.
@@ -128,11 +130,12 @@ impl NodeOpening {
 
     /// Returns the time of the next deadline.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        if !self.in_progress.is_empty() {
+        if self.is_serial && !self.in_progress.is_empty() {
             // Its end is an event.
             return None;
         }
-        let due = self.waiting.values().map(|node| node.deadline()).min()?;
+        let waiting = self.waiting.iter().filter(|(uid, _)| !self.in_progress.contains(*uid));
+        let due = waiting.map(|(_, node)| node.deadline()).min()?;
         Some(self.retry_at.map_or(due, |retry| due.max(retry)))
     }
 }
@@ -193,8 +196,9 @@ impl ControllerState {
         let latest = plan.as_deref().map(planned_pods).unwrap_or_default();
         let batches = self.batches(&world, plan.as_deref());
         // A later batch may need the pods of the batch that is being opened.
-        let may_try =
-            self.opening.in_progress.is_empty() && self.opening.retry_at.is_none_or(|at| at <= now);
+        self.opening.is_serial = self.steers();
+        let is_free = !self.opening.is_serial || self.opening.in_progress.is_empty();
+        let may_try = is_free && self.opening.retry_at.is_none_or(|at| at <= now);
         let mut still_waiting = BTreeMap::new();
         let mut due = DueNodes::default();
         let mut early = Vec::new();
@@ -246,8 +250,9 @@ impl ControllerState {
     /// Returns the workloads of planned pods that may still be placed on launched nodes. Until then,
     /// a launch for these pods could be superfluous.
     pub(super) fn pods_arriving(&self) -> Option<PodsArriving> {
-        // Pods of an interrupted node have no other place.
-        if !self.interruptions.all.is_empty() {
+        // Without nominations, pods may leave no room for each other. Pods of an interrupted node have
+        // no other place.
+        if !self.steers() || !self.interruptions.all.is_empty() {
             return None;
         }
         let world = self.observation.latest.as_ref()?;
@@ -291,6 +296,12 @@ impl ControllerState {
         }
     }
 
+    /// Returns true if pods are nominated.
+    pub(super) fn steers(&self) -> bool {
+        let settings = self.revisions.settings();
+        settings.is_some_and(ControllerSettings::nominates_pods) && self.may_act()
+    }
+
     /// Returns the nominations that pods of the batch do not have.
     fn nominations_for(
         &self,
@@ -298,8 +309,7 @@ impl ControllerState {
         latest: &PlannedPods,
         batch: &Batch<'_>,
     ) -> Vec<PodNomination> {
-        let steers = self.revisions.settings().is_some_and(ControllerSettings::nominates_pods);
-        if !steers || !self.may_act() {
+        if !self.steers() {
             return vec![];
         }
         let nodes = batch.ready.iter().chain(&batch.joining);

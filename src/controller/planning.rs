@@ -282,7 +282,8 @@ impl ControllerState {
         }
         self.planning.additive_only_since = None;
         let world = self.observation.latest.as_ref();
-        let is_opening = world.is_some_and(|world| world.nodes.values().any(Node::is_closed));
+        let is_opening =
+            self.steers() && world.is_some_and(|world| world.nodes.values().any(Node::is_closed));
         self.planning.update_planned_pods(planned_pods(plan), is_opening);
         self.planning.lower_launched_demand(plan);
         // A plan with errors withdraws no removal.
