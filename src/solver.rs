@@ -162,7 +162,7 @@ impl Default for Settings {
             horizon_hours: 24,
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
-            minimum_fleet_saving_milli_percent: 0,
+            minimum_fleet_saving_milli_percent: 5_000,
             steer: false,
             worst_case: WorstCase::Capacity,
             contingency_milli_percent: contingency::STEERED_MILLI_PERCENT,

@@ -248,6 +248,9 @@ impl TargetBuilder<'_> {
             }
             NodeDisposition::Keep(reason) => reason.clone(),
             NodeDisposition::Retire(_) => blocked(BlockReason::NoOtherPlace),
+            NodeDisposition::RemoveWhenEmpty(by @ BlockReason::PolicyWhenEmpty) if pods > 0 => {
+                blocked(by.clone())
+            }
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
                     Some(DeclinedChange { saves, needed, moves, nodes })

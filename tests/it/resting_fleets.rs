@@ -16,19 +16,9 @@ fn applied(tree: &str) -> Workspace {
         let text = std::fs::read_to_string(from.join(name)).expect("the tree is readable");
         workspace.write(name, &text);
     }
-    workspace.write("fleetwright.yaml", &settings(&workspace, "5%"));
     let applied = workspace.run(&["apply", ".", "--world", "sim:world", "--auto-approve"]);
     assert_eq!(applied.code, Some(0), "{tree}: {}{}", applied.out, applied.err);
     workspace
-}
-
-/// Returns the settings of a tree with this minimum share of the fleet's price.
-fn settings(workspace: &Workspace, share: &str) -> String {
-    let text = workspace.read("fleetwright.yaml");
-    let kept: Vec<&str> =
-        text.lines().filter(|line| !line.contains("minimumFleetSaving")).collect();
-    let text = kept.join("\n");
-    format!("{}\n  consolidation: {{minimumFleetSaving: {share}}}\n", text.trim_end())
 }
 
 fn plan(workspace: &Workspace) -> Json {
@@ -56,7 +46,9 @@ fn plan_after_an_apply_is_empty() {
 #[test]
 fn fleet_without_a_minimum_share_is_rebuilt() {
     let workspace = applied("openb_cpu");
-    workspace.write("fleetwright.yaml", &settings(&workspace, "0%"));
+    let settings = workspace.read("fleetwright.yaml");
+    let share = "  consolidation: {minimumFleetSaving: 0%}\n";
+    workspace.write("fleetwright.yaml", &format!("{}\n{share}", settings.trim_end()));
     let second = plan(&workspace);
     assert!(changes(&second).len() > 1, "{:?}", changes(&second));
 }

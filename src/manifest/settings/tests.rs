@@ -33,7 +33,7 @@ fn defaults_apply_without_a_file() {
     assert_eq!(settings.horizon, SignedDuration::from_hours(24));
     assert_eq!(settings.restart_cost, MicroUsd(1_000));
     assert_eq!(settings.minimum_saving_milli_percent, 5_000);
-    assert_eq!(settings.minimum_fleet_saving_milli_percent, 0);
+    assert_eq!(settings.minimum_fleet_saving_milli_percent, 5_000);
 }
 
 #[test]

@@ -205,7 +205,7 @@ impl Default for ConsolidationSettings {
             horizon: SignedDuration::from_hours(24),
             restart_cost: MicroUsd(1_000),
             minimum_saving_milli_percent: 5_000,
-            minimum_fleet_saving_milli_percent: 0,
+            minimum_fleet_saving_milli_percent: 5_000,
         }
     }
 }
