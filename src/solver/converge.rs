@@ -18,7 +18,6 @@ use super::limits::RemainingLimits;
 use super::lower_bound::{Proof, lower_bound};
 use super::offer::Offer;
 use super::packing_model::{PackingModel, PackingSupply};
-use super::pricing_input::LimitedNode;
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
@@ -318,41 +317,22 @@ impl Passes<'_> {
         holds.then_some(VerifiedFleet { packed_price: packed, ..proven })
     }
 
-    /// Returns a lower bound on the price of every fleet that holds the placed pods and the nodes
-    /// that are always retained. No topology domain is fixed for pods, because another fleet may
+    /// Returns a lower bound on the price of every fleet of new nodes that holds the placed pods. It
+    /// depends on demand, offers and prices alone, so that it stays while the fleet changes. Pods
+    /// that no offer admits add nothing. No topology domain is fixed, because another fleet may
     /// choose another.
     pub(super) fn price_bound(&self, outcome: &SolvedFleet, proof: Proof) -> MicroUsd {
-        let (fleet, existing) = (&outcome.fleet, self.existing);
         let groups = &self.demand.groups;
-        let supply = PackingSupply { offers: self.offers, existing, daemons: &self.demand.daemons };
-        let model = PackingModel::new(
-            groups,
-            &TopologyAssignment::caps_only(self.field(groups, existing)),
-            supply,
-        );
+        let supply =
+            PackingSupply { offers: self.offers, existing: &[], daemons: &self.demand.daemons };
+        let domains = TopologyAssignment::caps_only(self.field(groups, &[]));
+        let model = PackingModel::new(groups, &domains, supply);
         let placed = |(group, planned): &(usize, u32)| {
-            planned.saturating_sub(fleet.unplaced.get(group).copied().unwrap_or(0))
+            planned.saturating_sub(outcome.fleet.unplaced.get(group).copied().unwrap_or(0))
         };
         let classes = model.classes.iter();
         let placed: Vec<u32> = classes.map(|c| c.group_counts.iter().map(placed).sum()).collect();
-        let stays = |index: &usize| {
-            fleet.layout.retained[*index]
-                && !matches!(existing[*index].disposition, NodeDisposition::Consolidatable)
-        };
-        let price = |index: usize| existing[index].price.unwrap_or_default();
-        let single = |index: usize| {
-            let bin = &model.bins[index];
-            match existing[index].disposition {
-                _ if stays(&index) => Some(LimitedNode { price: MicroUsd::ZERO, bin }),
-                NodeDisposition::Retire(_) => None,
-                NodeDisposition::Consolidatable
-                | NodeDisposition::RemoveWhenEmpty(_)
-                | NodeDisposition::Keep(_) => Some(LimitedNode { price: price(index), bin }),
-            }
-        };
-        let singles: Vec<LimitedNode> = (0..existing.len()).filter_map(single).collect();
-        let paid: MicroUsd = (0..existing.len()).filter(stays).map(price).sum();
-        paid + lower_bound(&model, &placed, &singles, proof)
+        lower_bound(&model, placed, proof)
     }
 
     /// Returns a lower bound on the price of every fleet that holds the pods of a packing.

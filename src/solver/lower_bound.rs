@@ -4,15 +4,13 @@
 //! the price of the cheapest fleet. Otherwise it is the separation bound for pods that exclude each
 //! other, or the dual bound (`pricing`).
 //!
-//! Nodes that stay at any price are paid for elsewhere, and may hold as many pods as they have room
-//! for. Rules that only restrict the nodes of a pod may be omitted: the bound is then lower but
-//! valid.
+//! Rules that only restrict the nodes of a pod may be omitted: the bound is then lower but valid.
 
-use super::packing_model::{PackingModel, copies};
+use super::packing_model::PackingModel;
+use super::pricing::BinPackingProblem;
 use super::pricing::column_generation::{ColumnGeneration, Effort};
 use super::pricing::exact::exact_purchase;
-use super::pricing::{BinPackingProblem, PodCap};
-use super::pricing_input::{LimitedNode, PricingInput};
+use super::pricing_input::PricingInput;
 use crate::model::units::MicroUsd;
 
 /// Work limits of a bound: some tens of milliseconds for hundreds of classes and offerings.
@@ -28,15 +26,14 @@ pub enum Proof {
     Thorough,
 }
 
-/// Returns a lower bound on the price of `placed` pods by class, on new nodes and on the limited
-/// nodes.
-pub(super) fn lower_bound(
-    model: &PackingModel,
-    placed: &[u32],
-    limited: &[LimitedNode],
-    proof: Proof,
-) -> MicroUsd {
-    let input = PricingInput::new(model, placed, &model.undominated, limited);
+/// Returns a lower bound on the price of `placed` pods by class on new nodes.
+pub(super) fn lower_bound(model: &PackingModel, mut placed: Vec<u32>, proof: Proof) -> MicroUsd {
+    for (class, pods) in placed.iter_mut().enumerate() {
+        if !model.offer_classes.iter().any(|offers| offers.admits[class]) {
+            *pods = 0;
+        }
+    }
+    let input = PricingInput::new(model, &placed, &model.undominated);
     MicroUsd(bound_micro_usd(&input.problem, &input.wanted, proof))
 }
 
@@ -59,22 +56,17 @@ fn bound_micro_usd(problem: &BinPackingProblem, wanted: &[u32], proof: Proof) ->
 /// classes under one cap.
 ///
 /// A node with at most `max_pods` of them costs at least as much as its most expensive pod needs.
-/// The total is minimal if the most expensive pods share nodes, and if limited nodes fill up first.
+/// The total is minimal if the most expensive pods share nodes.
 fn separation_bound(problem: &BinPackingProblem, wanted: &[u32]) -> i64 {
     let needs: Vec<i64> =
         (0..wanted.len()).map(|class| cheapest_offering_price(problem, class)).collect();
-    let alone = (0..wanted.len())
-        .filter(|class| wanted[*class] > 0)
-        .filter(|class| !problem.limited.iter().any(|limited| limited.offering.admits[*class]))
-        .map(|class| needs[class]);
+    let alone = (0..wanted.len()).filter(|class| wanted[*class] > 0).map(|class| needs[class]);
     let under_cap = problem.caps.iter().filter(|cap| cap.max_pods > 0).map(|cap| {
         let mut members: Vec<(i64, u32)> =
             cap.members.iter().map(|class| (needs[*class], wanted[*class])).collect();
         members.sort_unstable_by(|a, b| b.cmp(a));
-        // Room on limited nodes, or on nodes opened for more expensive pods.
-        let mut free: u64 =
-            problem.limited.iter().map(|offering| hosted_pods(problem, offering, cap)).sum();
-        let mut price = 0_i64;
+        // Room on nodes opened for more expensive pods.
+        let (mut free, mut price) = (0_u64, 0_i64);
         for (need, count) in members {
             let beyond = u64::from(count).saturating_sub(free);
             let nodes = beyond.div_ceil(cap.max_pods.into());
@@ -85,18 +77,6 @@ fn separation_bound(problem: &BinPackingProblem, wanted: &[u32]) -> i64 {
         price
     });
     alone.chain(under_cap).max().unwrap_or(0)
-}
-
-/// Returns the maximum pods under a cap that limited nodes can hold.
-fn hosted_pods(
-    problem: &BinPackingProblem,
-    limited: &super::pricing::LimitedOffering,
-    cap: &PodCap,
-) -> u64 {
-    let members = cap.members.iter().filter(|class| limited.offering.admits[**class]);
-    let each =
-        |class: &usize| copies(&problem.classes[*class].requests, &limited.offering.room, u32::MAX);
-    members.map(|class| u64::from(each(class)) * u64::from(limited.count)).sum()
 }
 
 /// Returns the price of the cheapest offering that admits pods of `class`.

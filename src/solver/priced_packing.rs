@@ -77,7 +77,7 @@ fn buy(
     if wanted.iter().all(|count| *count == 0) {
         return Some(());
     }
-    let input = PricingInput::new(model, &wanted, offer_classes, &[]);
+    let input = PricingInput::new(model, &wanted, offer_classes);
     let purchase = choose(&input.problem, &input.wanted)?;
     for (node, count) in purchase.nodes {
         for _ in 0..count {

@@ -50,15 +50,6 @@ pub(super) struct NodeOffering {
     pub admits: Vec<bool>,
 }
 
-/// Identical nodes in limited supply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LimitedOffering {
-    /// The node. Its price is 0 if it is paid for in any case.
-    pub offering: NodeOffering,
-    /// Number of nodes.
-    pub count: u32,
-}
-
 /// A limit on the pods of some classes that share one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodCap {
@@ -75,9 +66,6 @@ pub(super) struct BinPackingProblem {
     pub classes: Vec<DemandClass>,
     /// Nodes that can be bought in any number.
     pub offerings: Vec<NodeOffering>,
-    /// Nodes in limited supply. Caps do not apply to them, because the running pods may be older
-    /// than their rules.
-    pub limited: Vec<LimitedOffering>,
     /// Limits that apply to every bought node.
     pub caps: Vec<PodCap>,
     /// For each class, the indices of its caps.
@@ -89,14 +77,13 @@ impl BinPackingProblem {
     pub(super) fn new(
         classes: Vec<DemandClass>,
         offerings: Vec<NodeOffering>,
-        limited: Vec<LimitedOffering>,
         caps: Vec<PodCap>,
     ) -> Self {
         let mut caps_of_class = vec![Vec::new(); classes.len()];
         for (index, cap) in caps.iter().enumerate() {
             cap.members.iter().for_each(|class| caps_of_class[*class].push(index));
         }
-        Self { classes, offerings, limited, caps, caps_of_class }
+        Self { classes, offerings, caps, caps_of_class }
     }
 
     fn resources(&self) -> usize {

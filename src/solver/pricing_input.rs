@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::packing_model::{Bin, PackingModel};
-use super::pricing::{self, BinPackingProblem, DemandClass, NodeOffering, PodCap};
+use super::packing_model::PackingModel;
+use super::pricing::{BinPackingProblem, DemandClass, NodeOffering, PodCap};
 use super::topology::NodeRule;
-use crate::model::units::MicroUsd;
 
 /// A pricing problem and the mapping back to the model.
 pub(super) struct PricingInput {
@@ -18,25 +17,11 @@ pub(super) struct PricingInput {
     pub members: Vec<Vec<usize>>,
 }
 
-/// A node that is available once.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LimitedNode<'a> {
-    /// Price per hour, or 0 if the node is paid for in any case.
-    pub price: MicroUsd,
-    /// The bin of the node.
-    pub bin: &'a Bin,
-}
-
 impl PricingInput {
-    /// Returns the problem of `wanted` pods by class, on the given offer classes and limited nodes.
+    /// Returns the problem of `wanted` pods by class, on the given offer classes.
     /// Caps are the only node rules it includes.
-    pub(super) fn new(
-        model: &PackingModel,
-        wanted: &[u32],
-        offer_classes: &[usize],
-        limited: &[LimitedNode],
-    ) -> Self {
-        let members = group_alike(model, wanted, offer_classes, limited);
+    pub(super) fn new(model: &PackingModel, wanted: &[u32], offer_classes: &[usize]) -> Self {
+        let members = group_alike(model, wanted, offer_classes);
         let offer_classes = distinct(model, offer_classes);
         let only = |admits: &[bool]| members.iter().map(|of| admits[of[0]]).collect();
         let offering = |offer_class: &usize| {
@@ -49,37 +34,14 @@ impl PricingInput {
         };
         let offerings: Vec<NodeOffering> = offer_classes.iter().map(offering).collect();
         let caps = caps(model, &members);
-        let mut counts: BTreeMap<NodeOffering, u32> = BTreeMap::new();
-        for offering in limited {
-            let room = offering.bin.room.iter().map(|room| (*room).max(0)).collect();
-            let offering =
-                NodeOffering { price: offering.price.0, room, admits: only(&offering.bin.admits) };
-            // Running pods may be older than their rules, so caps apply to new nodes only. A node
-            // whose pods a cap limits can therefore not be replaced by a new node.
-            let is_capped =
-                caps.iter().any(|cap| cap.members.iter().any(|class| offering.admits[*class]));
-            if is_capped || !offerings.iter().any(|other| is_no_better(&offering, other)) {
-                *counts.entry(offering).or_insert(0) += 1;
-            }
-        }
-        let limited = counts
-            .into_iter()
-            .map(|(offering, count)| pricing::LimitedOffering { offering, count });
         let demand =
             |of: &Vec<usize>| DemandClass { requests: model.classes[of[0]].requests.clone() };
         let classes = members.iter().map(demand).collect();
-        let problem = BinPackingProblem::new(classes, offerings, limited.collect(), caps);
+        let problem = BinPackingProblem::new(classes, offerings, caps);
         let sum = |of: &Vec<usize>| of.iter().map(|c| wanted[*c]).fold(0, u32::saturating_add);
         let wanted = members.iter().map(sum).collect();
         Self { problem, wanted, offer_classes, members }
     }
-}
-
-/// Returns true if a further node of `offering` is at least as good.
-fn is_no_better(node: &NodeOffering, offering: &NodeOffering) -> bool {
-    node.price >= offering.price
-        && node.room.iter().zip(&offering.room).all(|(mine, theirs)| mine <= theirs)
-        && node.admits.iter().zip(&offering.admits).all(|(mine, theirs)| !*mine || *theirs)
 }
 
 /// Returns the caps that apply to these classes.
@@ -97,18 +59,12 @@ fn caps(model: &PackingModel, members: &[Vec<usize>]) -> Vec<PodCap> {
 }
 
 /// Groups the wanted classes that the problem does not distinguish.
-fn group_alike(
-    model: &PackingModel,
-    wanted: &[u32],
-    offer_classes: &[usize],
-    limited: &[LimitedNode],
-) -> Vec<Vec<usize>> {
+fn group_alike(model: &PackingModel, wanted: &[u32], offer_classes: &[usize]) -> Vec<Vec<usize>> {
     let mut keyed: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for class in (0..wanted.len()).filter(|class| wanted[*class] > 0) {
         let on_columns =
             offer_classes.iter().map(|offer_class| model.offer_classes[*offer_class].admits[class]);
-        let on_singles = limited.iter().map(|offering| offering.bin.admits[class]);
-        let admits: Vec<bool> = on_columns.chain(on_singles).collect();
+        let admits: Vec<bool> = on_columns.collect();
         let class_key = &model.classes[class];
         keyed.entry((&class_key.requests, &class_key.rules, admits)).or_default().push(class);
     }

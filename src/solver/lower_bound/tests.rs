@@ -4,9 +4,7 @@ use proptest::prelude::*;
 
 use super::super::pricing::best_purchase::{best_purchase, thorough_purchase};
 use super::super::pricing::purchase::Purchase;
-use super::super::pricing::{
-    BinPackingProblem, DemandClass, LimitedOffering, NodeOffering, PodCap,
-};
+use super::super::pricing::{BinPackingProblem, DemandClass, NodeOffering, PodCap};
 use super::*;
 
 /// Exhaustive search over all fleets: each pod on each node and on a new node of each offering.
@@ -20,18 +18,13 @@ struct Brute<'a> {
 struct Node<'a> {
     offering: &'a NodeOffering,
     pods: Vec<usize>,
-    paid: bool,
 }
 
 impl<'a> Brute<'a> {
     fn cheapest(problem: &'a BinPackingProblem, wanted: &[u32]) -> Option<i64> {
         let pods = wanted.iter().enumerate().flat_map(|(class, n)| (0..*n).map(move |_| class));
         let mut brute = Self { problem, pods: pods.collect(), best: None };
-        let limited = problem.limited.iter();
-        let nodes: Vec<Node> = limited
-            .map(|limited| Node { offering: &limited.offering, pods: Vec::new(), paid: false })
-            .collect();
-        brute.place(0, &nodes, 0);
+        brute.place(0, &[], 0);
         brute.best
     }
 
@@ -45,16 +38,13 @@ impl<'a> Brute<'a> {
         };
         for index in 0..nodes.len() {
             let mut nodes = nodes.to_vec();
-            let cost = if nodes[index].paid { 0 } else { nodes[index].offering.price };
-            nodes[index].paid = true;
             nodes[index].pods.push(class);
-            let is_limited = index < self.problem.limited.len();
-            if if is_limited { self.has_room(&nodes[index]) } else { self.holds(&nodes[index]) } {
-                self.place(at + 1, &nodes, price + cost);
+            if self.holds(&nodes[index]) {
+                self.place(at + 1, &nodes, price);
             }
         }
         for offering in &self.problem.offerings {
-            let node = Node { offering, pods: vec![class], paid: true };
+            let node = Node { offering, pods: vec![class] };
             if self.holds(&node) {
                 let nodes: Vec<Node> = nodes.iter().cloned().chain([node]).collect();
                 self.place(at + 1, &nodes, price + offering.price);
@@ -67,14 +57,11 @@ impl<'a> Brute<'a> {
             let count = node.pods.iter().filter(|class| cap.members.contains(class)).count();
             u32::try_from(count).expect("few pods") <= cap.max_pods
         };
-        self.has_room(node) && self.problem.caps.iter().all(under)
-    }
-
-    fn has_room(&self, node: &Node) -> bool {
         let asked =
             |r: usize| node.pods.iter().map(|c| self.problem.classes[*c].requests[r]).sum::<i64>();
         node.pods.iter().all(|class| node.offering.admits[*class])
             && node.offering.room.iter().enumerate().all(|(r, room)| asked(r) <= *room)
+            && self.problem.caps.iter().all(under)
     }
 }
 
@@ -102,25 +89,19 @@ fn problems() -> impl Strategy<Value = (BinPackingProblem, Vec<u32>)> {
         0..2,
     );
     let wanted = proptest::collection::vec(0_u32..3, CLASSES);
-    (classes, offerings(4), offerings(1), caps, wanted).prop_map(
-        |(classes, mut offerings, mut limited, caps, wanted)| {
-            let too_small = |offering: &mut NodeOffering| {
-                for (class, demand) in classes.iter().enumerate() {
-                    offering.admits[class] &= demand
-                        .requests
-                        .iter()
-                        .zip(&offering.room)
-                        .all(|(request, room)| request <= room);
-                }
-            };
-            offerings.iter_mut().chain(&mut limited).for_each(too_small);
-            let limited = limited
-                .into_iter()
-                .map(|offering| LimitedOffering { offering, count: 1 })
-                .collect();
-            (BinPackingProblem::new(classes, offerings, limited, caps), wanted)
-        },
-    )
+    (classes, offerings(4), caps, wanted).prop_map(|(classes, mut offerings, caps, wanted)| {
+        let too_small = |offering: &mut NodeOffering| {
+            for (class, demand) in classes.iter().enumerate() {
+                offering.admits[class] &= demand
+                    .requests
+                    .iter()
+                    .zip(&offering.room)
+                    .all(|(request, room)| request <= room);
+            }
+        };
+        offerings.iter_mut().for_each(too_small);
+        (BinPackingProblem::new(classes, offerings, caps), wanted)
+    })
 }
 
 /// Dual bounds only, with fractional pods and then with whole pods.
@@ -151,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn exact_purchase_holds_pods_beyond_limited_nodes((problem, wanted) in problems()) {
+    fn exact_purchase_holds_all_pods((problem, wanted) in problems()) {
         if let Some(found) = exact_purchase(&problem, &wanted) {
             let mut left = wanted.clone();
             let mut price = 0;
@@ -159,13 +140,13 @@ proptest! {
                 let pods = node.pods.iter().flat_map(|(c, n)| (0..*n).map(move |_| *c)).collect();
                 let offering = &problem.offerings[node.offering];
                 let brute = Brute { problem: &problem, pods: Vec::new(), best: None };
-                let holds = brute.holds(&Node { offering, pods, paid: true });
+                let holds = brute.holds(&Node { offering, pods });
                 prop_assert!(holds);
                 price += offering.price;
                 node.pods.iter().for_each(|(class, count)| left[*class] -= count);
             }
-            prop_assert!(price <= found.price);
-            prop_assert!(!problem.limited.is_empty() || left.iter().all(|n| *n == 0));
+            prop_assert_eq!(price, found.price);
+            prop_assert!(left.iter().all(|n| *n == 0));
         }
     }
 
@@ -195,7 +176,7 @@ fn large(classes: u32, capped: bool) -> (BinPackingProblem, Vec<u32>) {
     let demands = (0..classes).map(demand).collect();
     let caps = (0..usize::try_from(classes).expect("few")).filter(|_| capped);
     let caps = caps.map(|class| PodCap { members: vec![class], max_pods: 1 }).collect();
-    let problem = BinPackingProblem::new(demands, (4..7).map(offering).collect(), Vec::new(), caps);
+    let problem = BinPackingProblem::new(demands, (4..7).map(offering).collect(), caps);
     (problem, (0..classes).map(|n| 3 + n % 50).collect())
 }
 
@@ -214,7 +195,7 @@ fn first_fit(problem: &BinPackingProblem, wanted: &[u32]) -> i64 {
                 holds
             });
             if !fits {
-                nodes.push(Node { offering, pods: vec![class], paid: true });
+                nodes.push(Node { offering, pods: vec![class] });
             }
         }
         offering.price * i64::try_from(nodes.len()).expect("few")
@@ -251,7 +232,6 @@ fn ten_thousand_exclusive_pods_need_as_many_nodes() {
     problem = BinPackingProblem::new(
         vec![demand],
         problem.offerings,
-        Vec::new(),
         vec![PodCap { members: vec![0], max_pods: 1 }],
     );
     assert_eq!(
@@ -280,7 +260,7 @@ fn assert_sound_of(problem: &BinPackingProblem, wanted: &[u32], purchase: &Purch
     for (node, count) in &purchase.nodes {
         let pods = node.pods.iter().flat_map(|(c, n)| (0..*n).map(move |_| *c)).collect();
         let offering = &problem.offerings[node.offering];
-        assert!(brute.holds(&Node { offering, pods, paid: true }), "{node:?}");
+        assert!(brute.holds(&Node { offering, pods }), "{node:?}");
         price += offering.price * i64::from(*count);
         node.pods.iter().for_each(|(class, pods)| placed[*class] += pods * count);
     }
@@ -292,8 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn purchase_is_optimal_for_few_pods((mut problem, wanted) in problems()) {
-        problem.limited.clear();
+    fn purchase_is_optimal_for_few_pods((problem, wanted) in problems()) {
         let (price, left) = assert_sound(&problem, &wanted);
         if let Some(optimum) = Brute::cheapest(&problem, &wanted) {
             prop_assert_eq!((price, left), (optimum, 0));

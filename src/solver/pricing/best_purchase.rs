@@ -70,7 +70,7 @@ fn best_by_offering_size(problem: &BinPackingProblem, wanted: &[u32]) -> Purchas
         }
         let known = offerings.iter().map(|offering| problem.offerings[*offering].clone()).collect();
         let (classes, caps) = (problem.classes.clone(), problem.caps.clone());
-        let part = BinPackingProblem::new(classes, known, Vec::new(), caps);
+        let part = BinPackingProblem::new(classes, known, caps);
         let mut pricing = ColumnGeneration::new(&part, wanted, EFFORT);
         pricing.price_fractional_pods();
         let mut purchase = round_fractional_solution(&part, wanted, pricing.fractional());

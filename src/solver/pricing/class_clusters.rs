@@ -69,7 +69,7 @@ impl ClassClusters {
             (!caps.is_empty()).then_some(PodCap { members: vec![cluster], max_pods: most })
         });
         let offerings = problem.offerings.iter().map(offering).collect();
-        let clustered = BinPackingProblem::new(classes, offerings, Vec::new(), caps.collect());
+        let clustered = BinPackingProblem::new(classes, offerings, caps.collect());
         Self { problem: clustered, wanted: groups.iter().map(count).collect(), cluster_of }
     }
 }

@@ -25,7 +25,7 @@ use super::float_conversion::{floor_to_i64, to_f64};
 use super::knapsack::{KnapsackSolution, solve_knapsack};
 use super::master_problem::{MasterColumn, MasterProblem};
 use super::relaxation::relax_knapsack;
-use super::{BinPackingProblem, LimitedOffering, Pattern, ROWS_MAX};
+use super::{BinPackingProblem, Pattern, ROWS_MAX};
 
 /// Weight of the best dual prices so far in the smoothed dual prices.
 const STABILIZATION_WEIGHT: f64 = 0.5;
@@ -73,7 +73,6 @@ pub(in crate::solver) struct ColumnGeneration<'a> {
     pub(super) problem: &'a BinPackingProblem,
     pub(super) wanted: &'a [u32],
     pub(super) offerings: Vec<EmptyPattern>,
-    limited: Vec<(EmptyPattern, u32)>,
     /// Classes with wanted pods that some offering admits. Each is a row of the master problem.
     pub(super) rows: Vec<usize>,
     best: DualSolution,
@@ -107,10 +106,6 @@ impl<'a> ColumnGeneration<'a> {
     ) -> Self {
         let empty = |offering| EmptyPattern::new(problem, offering, wanted);
         let offerings: Vec<EmptyPattern> = problem.offerings.iter().map(empty).collect();
-        let empty_of_limited = |limited: &LimitedOffering| {
-            (EmptyPattern::for_limited(problem, limited, wanted), limited.count)
-        };
-        let limited = problem.limited.iter().map(empty_of_limited).collect();
         let mut is_taken = vec![false; wanted.len()];
         offerings
             .iter()
@@ -122,7 +117,7 @@ impl<'a> ColumnGeneration<'a> {
             shares: vec![Vec::new(); wanted.len()],
             nodes: vec![0.0; problem.offerings.len()],
         };
-        Self { problem, wanted, offerings, limited, rows, best, fractional, steps: 0, effort }
+        Self { problem, wanted, offerings, rows, best, fractional, steps: 0, effort }
     }
 
     /// Returns the number of rows of the master problem.
@@ -432,7 +427,7 @@ impl<'a> ColumnGeneration<'a> {
 
     pub(super) fn record_bound(&mut self, duals: &[i64], most: &[i128]) {
         let duals = farley_scaled(duals, most, &self.offerings);
-        let bound = dual_bound(&duals, self.wanted, &self.limited);
+        let bound = dual_bound(&duals, self.wanted);
         if bound > self.best.bound || self.best.duals.iter().all(|dual| *dual == 0) {
             self.best = DualSolution { bound, duals };
         }

@@ -9,12 +9,9 @@
 //!
 //! The maximum pattern value is bounded from above by row prices. It is at most the cost of the
 //! whole room plus a surplus for each item. The surplus is the value of the item beyond the cost of
-//! its room, times its maximum count. A node in limited supply contributes at most its maximum
-//! pattern value minus its price.
-
+//! its room, times its maximum count.
 use super::empty_pattern::EmptyPattern;
-use super::float_conversion::{floor_to_i64, floor_to_i128, to_f64};
-use super::relaxation::relax_knapsack;
+use super::float_conversion::{floor_to_i64, floor_to_i128};
 
 /// Number of binary fraction digits of a dual price in micro-USD per hour.
 pub(super) const FRACTION_BITS: u32 = 20;
@@ -60,21 +57,10 @@ pub(super) fn pattern_value_bound(empty: &EmptyPattern, duals: &[i64], prices: &
     room_cost(empty, prices) + empty.items.iter().enumerate().map(surplus).sum::<i128>()
 }
 
-/// Returns the row prices of the relaxed knapsack, at which few items have a surplus.
-fn relaxed_row_prices(empty: &EmptyPattern, duals: &[i64]) -> RowPrices {
-    let values: Vec<f64> = empty.items.iter().map(|item| to_f64(duals[item.class])).collect();
-    row_prices(empty, &relax_knapsack(empty, &values).prices)
-}
-
 /// Returns the bound in micro-USD per hour, rounded down, that `duals` prove for `wanted` pods by
 /// class. The dual prices must be feasible; see [`farley_scaled`].
-pub(super) fn dual_bound(duals: &[i64], wanted: &[u32], limited: &[(EmptyPattern, u32)]) -> i64 {
-    let pods: i128 = duals.iter().zip(wanted).map(|(w, n)| i128::from(*w) * i128::from(*n)).sum();
-    let gain = |(offering, count): &(EmptyPattern, u32)| {
-        let most = pattern_value_bound(offering, duals, &relaxed_row_prices(offering, duals));
-        (most - (i128::from(offering.price) << FRACTION_BITS)).max(0) * i128::from(*count)
-    };
-    let all = pods - limited.iter().map(gain).sum::<i128>();
+pub(super) fn dual_bound(duals: &[i64], wanted: &[u32]) -> i64 {
+    let all: i128 = duals.iter().zip(wanted).map(|(w, n)| i128::from(*w) * i128::from(*n)).sum();
     i64::try_from(all.max(0) >> FRACTION_BITS).unwrap_or(i64::MAX)
 }
 

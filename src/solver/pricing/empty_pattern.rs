@@ -1,7 +1,7 @@
 //! A node without pods as a knapsack: rows limit it, items may be packed into it.
 
 use super::float_conversion::to_f64;
-use super::{Amounts, BinPackingProblem, LimitedOffering, NodeOffering, PodCap};
+use super::{Amounts, BinPackingProblem, NodeOffering};
 
 /// Maximum number of caps over several classes in one knapsack. Further caps are ignored, which
 /// loosens a bound but keeps it valid.
@@ -39,32 +39,14 @@ impl EmptyPattern {
         offering: &NodeOffering,
         wanted: &[u32],
     ) -> Self {
-        Self::with_caps(problem, &problem.caps, offering, wanted)
-    }
-
-    /// Returns the knapsack of a node in limited supply, without caps.
-    pub(super) fn for_limited(
-        problem: &BinPackingProblem,
-        limited: &LimitedOffering,
-        wanted: &[u32],
-    ) -> Self {
-        Self::with_caps(problem, &[], &limited.offering, wanted)
-    }
-
-    fn with_caps(
-        problem: &BinPackingProblem,
-        limits: &[PodCap],
-        offering: &NodeOffering,
-        wanted: &[u32],
-    ) -> Self {
+        let limits = &problem.caps;
         let mut caps: Vec<(u32, Vec<usize>)> =
             limits.iter().map(|cap| (cap.max_pods, Vec::new())).collect();
         let mut items: Vec<Item> = Vec::new();
         for (class, demand) in
             problem.classes.iter().enumerate().filter(|(class, _)| offering.admits[*class])
         {
-            let caps_of_class =
-                || problem.caps_of_class[class].iter().copied().filter(|cap| *cap < limits.len());
+            let caps_of_class = || problem.caps_of_class[class].iter().copied();
             let cap = caps_of_class().map(|cap| limits[cap].max_pods).min().unwrap_or(u32::MAX);
             let most = copies(&demand.requests, &offering.room, wanted[class].min(cap));
             if most > 0 {

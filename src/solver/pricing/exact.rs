@@ -1,14 +1,14 @@
 //! Exact solution for a handful of pods: dynamic programming over all subsets.
 
-use super::purchase::{has_room, holds};
-use super::{BinPackingProblem, LimitedOffering, NodeOffering, Pattern};
+use super::purchase::holds;
+use super::{BinPackingProblem, NodeOffering, Pattern};
 
 /// Maximum number of pairs of a set and its subset.
 const PARTITIONS_MAX: u64 = 400_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::solver) struct ExactPurchase {
-    /// Price per hour in micro-USD, including the nodes in limited supply.
+    /// Price per hour in micro-USD.
     pub price: i64,
     /// The nodes that are bought.
     pub nodes: Vec<Pattern>,
@@ -35,7 +35,8 @@ pub(in crate::solver) fn exact_purchase(
         });
         (price[set], first[set]) = best.unwrap_or((i64::MAX, 0));
     }
-    let (price, mut set) = table.with_limited_offerings(price, whole.len() - 1)?;
+    let mut set = whole.len() - 1;
+    let price = price_of(&price, set)?;
     let mut nodes = Vec::new();
     while set > 0 {
         let subset = first[set];
@@ -64,8 +65,7 @@ struct SubsetTable<'a> {
 impl<'a> SubsetTable<'a> {
     fn new(problem: &'a BinPackingProblem, wanted: &[u32]) -> Option<Self> {
         let classes: Vec<usize> = (0..wanted.len()).filter(|class| wanted[*class] > 0).collect();
-        let limited: u64 = problem.limited.iter().map(|offering| u64::from(offering.count)).sum();
-        let mut partitions = limited + 1;
+        let mut partitions = 1_u64;
         let (mut radix, mut stride, mut sets) = (Vec::new(), Vec::new(), 1_usize);
         for class in &classes {
             let count = u64::from(wanted[*class]);
@@ -137,27 +137,5 @@ impl<'a> SubsetTable<'a> {
             digits[digit] += 1;
             subset += self.stride[digit];
         }
-    }
-
-    /// Moves pods to nodes in limited supply where this pays. Returns the total price and the set
-    /// that remains for bought nodes.
-    fn with_limited_offerings(&self, price: Vec<i64>, all: usize) -> Option<(i64, usize)> {
-        let mut left: Vec<(i64, usize)> = price.into_iter().zip(0..).collect();
-        let each =
-            |limited: &'a LimitedOffering| (0..limited.count).map(move |_| &limited.offering);
-        for offering in self.problem.limited.iter().flat_map(each) {
-            let mut next = left.clone();
-            for (set, next) in next.iter_mut().enumerate() {
-                self.each_subset(set, false, |subset| {
-                    let (price, rest) = left[set - subset];
-                    let cost = price.saturating_add(offering.price);
-                    if cost < next.0 && has_room(self.problem, offering, &self.pods(subset)) {
-                        *next = (cost, rest);
-                    }
-                });
-            }
-            left = next;
-        }
-        left.get(all).copied().filter(|(price, _)| *price < i64::MAX)
     }
 }

@@ -377,7 +377,7 @@ mod tests {
             NodeOffering { price: 100 * size, admits: admits.collect(), room }
         };
         let offerings = (1..=40).flat_map(|size| [(size, 0), (size, 1)]).map(offering).collect();
-        BinPackingProblem::new(classes, offerings, Vec::new(), vec![cap])
+        BinPackingProblem::new(classes, offerings, vec![cap])
     }
 
     #[test]
@@ -416,7 +416,7 @@ mod tests {
         assert!(growing_best_fit(&problem, &[1, 100, 100]).is_none());
         assert!(
             growing_best_fit(
-                &BinPackingProblem::new(problem.classes, problem.offerings, vec![], vec![]),
+                &BinPackingProblem::new(problem.classes, problem.offerings, vec![]),
                 &[1, 1, 1]
             )
             .is_none()

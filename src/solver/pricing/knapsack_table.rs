@@ -308,7 +308,6 @@ mod tests {
         BinPackingProblem::new(
             classes,
             vec![NodeOffering { price: 1_000, room, admits }],
-            Vec::new(),
             vec![cap],
         )
     }

@@ -90,11 +90,7 @@ pub(super) fn holds(
 }
 
 /// Returns true if one node of an offering admits these pods and has room for them.
-pub(super) fn has_room(
-    problem: &BinPackingProblem,
-    offering: &NodeOffering,
-    pods: &[(usize, u32)],
-) -> bool {
+fn has_room(problem: &BinPackingProblem, offering: &NodeOffering, pods: &[(usize, u32)]) -> bool {
     let mut room = offering.room.clone();
     pods.iter().all(|(class, count)| {
         let request = &problem.classes[*class].requests;

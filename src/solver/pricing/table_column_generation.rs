@@ -303,7 +303,7 @@ mod tests {
         let wanted = (0..100).map(|n| 40 + n * 7 % 90).collect();
         let apart = |n: usize| PodCap { members: (3 * n..3 * n + 3).collect(), max_pods: 1 };
         let caps = (0..10).map(apart).collect();
-        (BinPackingProblem::new(classes, offerings, Vec::new(), caps), wanted)
+        (BinPackingProblem::new(classes, offerings, caps), wanted)
     }
 
     const EFFORT: Effort =
