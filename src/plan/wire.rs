@@ -22,7 +22,8 @@ pub use base::{
     RenderedRow, Wave, WaveStep,
 };
 pub use cost::{
-    CommitmentRow, Committed, Cost, CostBreakdown, CostRange, CostRow, FargateBill, FargateCost,
+    CommitmentRow, Committed, ConsolidationPotential, Cost, CostBreakdown, CostRange, CostRow,
+    FargateBill, FargateCost,
 };
 pub use explain::{AlternativesRow, ExplainRow, PodCounts, Reason};
 pub use open_enums::{CheckSeverity, CheckStatus, DiagnosticSeverity, PlacementMode};

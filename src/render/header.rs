@@ -1,14 +1,14 @@
 //! The header of a plan: origin, totals, cost and limitations.
 
-use super::amount::{dollars, gib, hourly, list, signed_dollars, span};
+use super::amount::{self, dollars, gib, hourly, list, signed_dollars, span};
 use super::row::{PlanRow, Symbol, count};
 use super::text_page::{StyledText, TextPage, Tone, plain};
 use crate::model::ids::WorkloadId;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Base, BaseWorld, Change, Completeness, Contingency, DemandMode, DomainKind, ExceededLimit,
-    ModeRow, NodeState, PodTotals, PoolContingency, Summary, Unsteered,
+    Base, BaseWorld, Change, Completeness, ConsolidationPotential, Contingency, DemandMode,
+    DomainKind, ExceededLimit, ModeRow, NodeState, PodTotals, PoolContingency, Summary, Unsteered,
 };
 
 /// Displayed hex digits of a commit and of a digest.
@@ -26,6 +26,9 @@ pub(super) fn write(page: &mut TextPage, plan: &Plan, rows: &[PlanRow<'_>]) {
     }
     page.items(2, effect(plan));
     page.items(2, money(plan));
+    if let Some(potential) = &plan.capacity.cost.consolidation_potential {
+        page.items(2, consolidation_potential(potential));
+    }
     if let Some(fargate) = super::fargate::line(&plan.capacity.cost) {
         page.items(2, fargate.iter().map(plain).collect());
     }
@@ -140,6 +143,16 @@ fn money(plan: &Plan) -> Vec<StyledText> {
     }
     items.extend(failure_domain_cost(plan));
     items
+}
+
+fn consolidation_potential(potential: &ConsolidationPotential) -> Vec<StyledText> {
+    let ConsolidationPotential { saves_hourly, needed_hourly, moves, nodes } = potential;
+    vec![
+        plain(format!("consolidation potential {}", hourly(*saves_hourly))),
+        plain(format!("minimum {}", hourly(*needed_hourly))),
+        plain(format!("replaces {}", amount::count(*nodes, "node"))),
+        plain(format!("moves {}", amount::count(*moves, "pod"))),
+    ]
 }
 
 /// Returns the totals of the fleet at one demand mode.

@@ -168,6 +168,7 @@ pub(crate) fn cost(before: i64, after: i64) -> Cost {
         monthly_delta: MicroUsd(after - before).per_month(),
         lower_bound_hourly: MicroUsd::ZERO,
         gap_percent: "0.00".to_owned(),
+        consolidation_potential: None,
         prices: prices("us-east-1", "2026-09-01"),
         estimated: 0,
         unpriced: 0,

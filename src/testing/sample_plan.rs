@@ -129,6 +129,7 @@ pub(crate) fn plan() -> Plan {
         cost: Cost {
             lower_bound_hourly: MicroUsd(1_050_000),
             gap_percent: "1.90".into(),
+            consolidation_potential: None,
             estimated: 1,
             ..cost(1_177_000, 1_070_000)
         },

@@ -20,10 +20,15 @@ pub struct Cost {
     pub hourly_delta: MicroUsd,
     /// Difference for a month of 730 hours.
     pub monthly_delta: MicroUsd,
-    /// Lower bound of the hourly price of every fleet that holds the same pods.
+    /// Lower bound of the hourly price of every fleet of new nodes that holds the same pods. It
+    /// depends on demand, node pools and prices, and not on the running nodes.
     pub lower_bound_hourly: MicroUsd,
     /// Excess of `hourly_after` over the lower bound, in percent with two decimals.
     pub gap_percent: String,
+    /// Saving that the plan leaves, because it is too small a share of the fleet's price; absent if
+    /// there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consolidation_potential: Option<ConsolidationPotential>,
     /// Source of the prices.
     pub prices: PriceSource,
     /// Number of nodes with an estimated price.
@@ -36,6 +41,19 @@ pub struct Cost {
     /// Breakdown of the cost, and the items that it includes.
     #[serde(default, skip_serializing_if = "CostBreakdown::is_empty")]
     pub breakdown: CostBreakdown,
+}
+
+/// Saving of a change that the plan does not make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConsolidationPotential {
+    /// Saving per hour.
+    pub saves_hourly: MicroUsd,
+    /// Minimum saving per hour, at which the plan would make the change.
+    pub needed_hourly: MicroUsd,
+    /// Number of running pods that the change would move.
+    pub moves: u32,
+    /// Number of nodes that the change would remove.
+    pub nodes: u32,
 }
 
 /// Cost of Fargate, without nodes.

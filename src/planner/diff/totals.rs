@@ -5,8 +5,8 @@ use crate::catalog::PriceSource;
 use crate::demand::Demand;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
-    Action, Cost, CostBreakdown, ExplainRow, NodeTotals, PodTotals, ResourceChange, ResourceKind,
-    Summary, UnschedulableRow,
+    Action, ConsolidationPotential, Cost, CostBreakdown, ExplainRow, KeepReason, NodeTotals,
+    PodTotals, Reason, ResourceChange, ResourceKind, Summary, UnschedulableRow,
 };
 
 /// Returns the totals over `changes`. The caller provides the number of `blocked` nodes.
@@ -52,12 +52,29 @@ pub(super) fn cost(
         monthly_delta: (after - before).per_month(),
         lower_bound_hourly: lower_bound,
         gap_percent: percent_above(after, lower_bound),
+        consolidation_potential: explain.iter().find_map(consolidation_potential),
         prices: prices.clone(),
         estimated: uncertain.estimated,
         unpriced: uncertain.unpriced,
         fargate: None,
         breakdown: CostBreakdown::default(),
     }
+}
+
+/// Returns the saving of the whole fleet that the reason of a retained node names.
+fn consolidation_potential(row: &ExplainRow) -> Option<ConsolidationPotential> {
+    let Reason::Keep {
+        because: KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes },
+    } = &row.reason
+    else {
+        return None;
+    };
+    Some(ConsolidationPotential {
+        saves_hourly: *saves_hourly,
+        needed_hourly: *needed_hourly,
+        moves: *moves,
+        nodes: (*nodes)?,
+    })
 }
 
 /// Returns the excess of `price` over `bound` in percent, rounded to two digits.

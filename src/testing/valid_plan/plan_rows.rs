@@ -136,6 +136,7 @@ fn cost() -> Cost {
     Cost {
         lower_bound_hourly: MicroUsd(300_000),
         gap_percent: "24.33".to_owned(),
+        consolidation_potential: None,
         unpriced: 1,
         ..plan::cost(384_000, 373_000)
     }
