@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
 pub use super::opening::PodsArriving;
-use super::persisted_state::{self, LAUNCHES_MAX, PersistedState, later};
+use super::persisted_state::{LAUNCHES_MAX, PersistedState, change_digests, later};
 use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, Blocked, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode, RateLimit};
@@ -109,7 +109,7 @@ pub(super) fn may_still_start(
     let approved = if is_covered || own_approval(plan, &context).is_some() {
         ApprovedChanges::All
     } else {
-        ApprovedChanges::None
+        ApprovedChanges::Part { shared: BTreeSet::new(), cover: None }
     };
     evaluate(plan, &context, &approved, BudgetRoom::unlimited(now), now)
         .iter()
@@ -119,9 +119,12 @@ pub(super) fn may_still_start(
 /// Changes of a plan that need no further approval.
 enum ApprovedChanges {
     All,
-    /// The launches that a contingency covers.
-    Covered(Cover),
-    None,
+    Part {
+        /// The changes that an approved plan has as well.
+        shared: BTreeSet<Address>,
+        /// The launches that a contingency covers.
+        cover: Option<Cover>,
+    },
 }
 
 impl ApprovedChanges {
@@ -129,15 +132,20 @@ impl ApprovedChanges {
         if own_approval(plan, context).is_some() {
             return Self::All;
         }
-        contingency::cover(plan, context, now).map_or(Self::None, Self::Covered)
+        let shared = changes_of_an_approved_plan(plan, context.persisted);
+        Self::Part { shared, cover: contingency::cover(plan, context, now) }
     }
 
     /// Returns the reason that blocks a group without approval.
     fn block(&self, group: &ChangeGroup<'_>, plan: &Plan) -> GroupBlock {
         let is_approved = match self {
             Self::All => true,
-            Self::Covered(cover) => group.rows.iter().all(|row| cover.has(&row.address)),
-            Self::None => false,
+            Self::Part { shared, cover } => {
+                let is_covered =
+                    |address: &Address| cover.as_ref().is_some_and(|cover| cover.has(address));
+                let mut rows = group.rows.iter().map(|row| &row.address);
+                rows.all(|address| shared.contains(address) || is_covered(address))
+            }
         };
         let digest = &plan.capacity.digest;
         (!is_approved).then(|| (None, BlockedReason::NotApproved { digest: digest.clone() }))
@@ -196,12 +204,30 @@ pub(super) fn approval_by_digest(plan: &Plan, persisted: &PersistedState) -> Opt
     let digest = &plan.capacity.digest;
     // A subset of an approved plan is approved: blocked changes do not revoke the rest.
     let in_parts = persisted.approvals.iter().any(|approval| !approval.rows.is_empty());
-    let changes: BTreeSet<String> =
-        if in_parts { persisted_state::change_digests(plan).collect() } else { BTreeSet::new() };
+    let changes: BTreeSet<String> = if in_parts {
+        change_digests(plan).map(|(_, digest)| digest).collect()
+    } else {
+        BTreeSet::new()
+    };
     persisted.approvals.iter().rposition(|approval| {
         let part = !changes.is_empty() && changes.is_subset(&approval.rows);
         approval.digest == *digest || part
     })
+}
+
+/// Returns the changes of `plan` that are also changes of the newest approved plan that shares any.
+/// A plan around blocked changes may need others. Without this, those would block the approved ones.
+fn changes_of_an_approved_plan(plan: &Plan, persisted: &PersistedState) -> BTreeSet<Address> {
+    if persisted.approvals.iter().all(|approval| approval.rows.is_empty()) {
+        return BTreeSet::new();
+    }
+    let changes: Vec<(&Address, String)> = change_digests(plan).collect();
+    let shared = |rows: &BTreeSet<String>| -> BTreeSet<Address> {
+        let found = changes.iter().filter(|(_, digest)| rows.contains(digest));
+        found.map(|(address, _)| (*address).clone()).collect()
+    };
+    let mut newest_first = persisted.approvals.iter().rev().map(|approval| shared(&approval.rows));
+    newest_first.find(|shared| !shared.is_empty()).unwrap_or_default()
 }
 
 /// Returns how `plan` itself is approved, without the contingency of another plan.

@@ -240,7 +240,7 @@ impl ControllerState {
         }
         // If their opening fails, they are due at once.
         for (uid, node) in &self.opening.waiting {
-            if self.opening.is_serial && self.opening.in_progress.contains(uid) {
+            if self.opening.in_progress.contains(uid) {
                 still_waiting.insert(uid.clone(), *node);
             }
         }

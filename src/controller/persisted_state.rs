@@ -21,7 +21,7 @@ use super::interruption_message::MessageKind;
 use super::move_history::MoveHistory;
 use super::status::{Breaker, Suspension};
 use crate::model::desired::RateLimit;
-use crate::model::ids::{Digest, InstanceId, PoolName};
+use crate::model::ids::{Address, Digest, InstanceId, PoolName};
 use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, tag};
 use crate::plan::{Plan, canonical};
 
@@ -438,7 +438,7 @@ impl PersistedState {
         let digest = &plan.capacity.digest;
         let newest = self.approvals.iter_mut().rev().take(APPROVALS_WITH_ROWS_MAX);
         for approval in newest.filter(|a| a.digest == *digest && a.rows.is_empty()) {
-            approval.rows = change_digests(plan).collect();
+            approval.rows = change_digests(plan).map(|(_, digest)| digest).collect();
             if approval.rows.len() > APPROVED_ROWS_MAX {
                 approval.rows.clear();
             }
@@ -543,14 +543,15 @@ impl PersistedState {
     }
 }
 
-/// Returns a short digest of each change of a plan.
-pub(super) fn change_digests(plan: &Plan) -> impl Iterator<Item = String> {
+/// Returns the address and a short digest of each change of a plan.
+pub(super) fn change_digests(plan: &Plan) -> impl Iterator<Item = (&Address, String)> {
     let changes: BTreeSet<_> =
         plan.capacity.waves.iter().flat_map(|wave| &wave.addresses).collect();
     let rows = plan.resource_changes.iter().filter(move |row| changes.contains(&row.address));
     rows.map(|row| {
         let digest = canonical::sha256(&(&row.address, &row.change)).unwrap_or_default();
-        digest.trim_start_matches("sha256:").chars().take(20).collect()
+        let short = digest.trim_start_matches("sha256:").chars().take(20).collect();
+        (&row.address, short)
     })
 }
 

@@ -141,7 +141,8 @@ fn do_not_disrupt_duration(catalog: &Rc<Catalog>) -> ScenarioResult {
 }
 
 fn consolidate_after_period(catalog: &Rc<Catalog>) -> ScenarioResult {
-    let disruption = "disruption: { consolidateAfter: 10m }".to_owned();
+    let disruption =
+        "disruption: { consolidateAfter: 10m, budgets: [{ nodes: '100%' }] }".to_owned();
     let commit = Commit { disruption, ..Commit::default().with("api", 20) };
     let mut run = converged(catalog, 72, commit)?;
     let before = run.instances().len();

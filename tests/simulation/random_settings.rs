@@ -43,6 +43,8 @@ pub(crate) struct RandomSettings {
     pub(crate) suspends_at: Option<SignedDuration>,
     /// Start of a break-glass period of a few minutes.
     pub(crate) break_glass_at: Option<SignedDuration>,
+    /// True if the pool declares no disruption budget.
+    has_default_budget: bool,
 }
 
 impl RandomSettings {
@@ -82,6 +84,7 @@ impl RandomSettings {
         settings.break_glass_at = has_break_glass.then(|| minute(&mut random, 18));
         // A seed without settings nominates pods, because nominations must not change the result.
         settings.nominates |= settings == Self::default();
+        settings.has_default_budget = random.chance(300);
         settings
     }
 
@@ -116,7 +119,10 @@ impl RandomSettings {
                 .collect();
             apply.push(format!("windows: [{}]", all.join(", ")));
         }
-        Commit { controller, apply: apply.join(", "), ..commit }
+        // Without budgets, Karpenter's default of 10 % applies.
+        let disruption =
+            if self.has_default_budget { String::new() } else { commit.disruption.clone() };
+        Commit { controller, apply: apply.join(", "), disruption, ..commit }
     }
 }
 
@@ -131,6 +137,7 @@ impl fmt::Display for RandomSettings {
             confirms_removals,
             suspends_at,
             break_glass_at,
+            has_default_budget,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
@@ -144,6 +151,7 @@ impl fmt::Display for RandomSettings {
         all.extend(confirms_removals.then(|| "removals are confirmed".to_owned()));
         all.extend(suspends_at.iter().map(|time| format!("suspended {}", at(time))));
         all.extend(break_glass_at.iter().map(|time| format!("break-glass {}", at(time))));
+        all.extend(has_default_budget.then(|| "a default budget".to_owned()));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }

@@ -94,7 +94,7 @@ impl Default for Commit {
             pool: Some("web".to_owned()),
             class: true,
             template: String::new(),
-            disruption: String::new(),
+            disruption: "disruption: { budgets: [{ nodes: '100%' }] }".to_owned(),
             annotations: String::new(),
             objects: String::new(),
             fleet: String::new(),

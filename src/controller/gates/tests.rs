@@ -461,6 +461,25 @@ fn subset_of_an_approved_plan_is_approved() {
 }
 
 #[test]
+fn approved_changes_do_not_wait_for_unapproved_ones() {
+    let mut given = GateScenario::with(|g| {
+        g.revision.controller.approval = ApprovalRule::Digest;
+        let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
+        g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
+        g.persisted.record_approved_rows(&g.plan);
+        g.plan.capacity.digest = format!("sha256:{}", "1".repeat(64)).into();
+        let after = g.plan.row_mut(&address("9")).change.after.as_mut().expect("a launch");
+        after.instance_type = Some("m5.24xlarge".into());
+    });
+    let others: Vec<&str> = ALL.iter().copied().filter(|row| *row != "web 9").collect();
+    assert_eq!(given.allowed(), others);
+    let digest = given.plan.capacity.digest.clone();
+    assert_eq!(given.blocked_reason("web 9"), BlockedReason::NotApproved { digest });
+    given.persisted.approvals.clear();
+    assert_eq!(given.allowed(), [""; 0]);
+}
+
+#[test]
 fn empty_nodes_are_no_mass_removal() {
     let mass = |because: RetireReason| {
         let given = GateScenario::with(|g| {

@@ -191,7 +191,7 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
     let mut read = Disruption {
         consolidation: Consolidation::WhenEmptyOrUnderutilized,
         consolidate_after: Some(SignedDuration::ZERO),
-        budgets: Vec::new(),
+        budgets: vec![default_budget()],
         expire_after: None,
     };
     let Some(map) = map else { return read };
@@ -211,6 +211,11 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
     }
     map.finish(Severity::Warning);
     read
+}
+
+/// Returns the budget of a pool without `budgets`. An empty list sets no limit.
+fn default_budget() -> Budget {
+    Budget { nodes: "10%".to_owned(), reasons: Vec::new(), schedule: None, duration: None }
 }
 
 fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {

@@ -73,8 +73,23 @@ fn a_v1_pool_takes_the_defaults_of_its_generation() {
     assert_eq!(pool.consolidate_after, Some(SignedDuration::ZERO));
     assert_eq!(pool.expire_after, Expiry::After(hours(720)));
     assert_eq!((pool.weight, pool.replicas), (0, None));
-    assert!(pool.budgets.is_empty(), "what is not written limits no plan");
+    let budgets: Vec<&str> = pool.budgets.iter().map(|budget| budget.nodes.as_str()).collect();
+    assert_eq!(budgets, ["10%"], "as in Karpenter");
     assert!(pool.requirements.is_empty() && pool.limits == PoolLimits::default());
+}
+
+#[test]
+fn pool_without_budgets_has_the_default_of_its_generation() {
+    let budgets = |text: &str| -> Vec<String> {
+        pool(text).budgets.into_iter().map(|budget| budget.nodes).collect()
+    };
+    let stated = "  disruption: {consolidateAfter: 0s, budgets: [{nodes: '2'}]}\n";
+    assert_eq!(budgets(&v1("", "")), ["10%"]);
+    assert_eq!(budgets(&v1("", "  disruption: {consolidateAfter: 0s}\n")), ["10%"]);
+    assert_eq!(budgets(&v1("", stated)), ["2"]);
+    assert_eq!(budgets(&v1("", &stated.replace("[{nodes: '2'}]", "[]"))), [""; 0], "no limit");
+    assert_eq!(budgets(&beta("")), ["10%"]);
+    assert_eq!(budgets(&provisioner("")), [""; 0], "Provisioners have no budgets");
 }
 
 #[test]

@@ -79,8 +79,7 @@ pub struct Pool {
     pub consolidation: Consolidation,
     /// Time since the last pod event before a node may be consolidated; `None` means never.
     pub consolidate_after: Option<SignedDuration>,
-    /// Disruption budgets as declared. They exclude Karpenter's default of 10 %, which is a rate
-    /// limit here ([`super::ControllerSettings::removals`]).
+    /// Disruption budgets. A NodePool without any has Karpenter's default of 10 %.
     pub budgets: Vec<Budget>,
     /// Maximum age of nodes.
     pub expire_after: Expiry,

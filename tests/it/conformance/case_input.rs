@@ -398,7 +398,11 @@ fn pool(name: &str, line: &CaseLine) -> Result<String, String> {
     }
     let policy = line.option("policy").unwrap_or("WhenEmptyOrUnderutilized");
     let after = line.option("after").unwrap_or("0s");
-    add(format!("  disruption: {{ consolidationPolicy: {policy}, consolidateAfter: {after} }}\n"));
+    // A case has one plan, and a budget would spread its removals over several.
+    add(format!(
+        "  disruption: {{ consolidationPolicy: {policy}, consolidateAfter: {after}, \
+         budgets: [{{ nodes: '100%' }}] }}\n"
+    ));
     add("  template:\n".to_owned());
     if let Some(labels) = line.option("labels") {
         add(format!("    metadata: {{ labels: {} }}\n", mapping(labels)));
