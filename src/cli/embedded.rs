@@ -7,23 +7,36 @@ use jiff::Timestamp;
 
 use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
+use crate::catalog::Catalog;
 use crate::demand::{ShapeContext, pod_shape};
 use crate::model::desired::Desired;
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::Plan;
-use crate::simulator::{ShapeFn, SimError, World, WorldInit};
+use crate::simulator::{ShapeFn, SimError, World, WorldInit, eksctl_groups};
 
 /// Seed of the tie-breaking between equally good nodes in a new world.
 const SEED: u64 = 1;
 
-/// Observes the embedded world of `directory`, which is created if missing.
+/// Observes the embedded world of `directory`, which is created if missing. Declared node groups are
+/// part of it: an apply creates the missing ones first, as eksctl does.
 pub(super) fn observe(
     directory: &Path,
     repository: &Repository,
     at: Timestamp,
 ) -> Result<Observed, CliError> {
     let desired = Rc::new(repository.desired.clone());
-    Ok(open(directory, &genesis(&repository.fleet, at), &desired)?.observed())
+    let genesis = genesis(&repository.fleet, at);
+    let mut observed = open(directory, &genesis, &desired)?.observed();
+    if !desired.node_groups.is_empty() {
+        let region = genesis.cluster.region.as_str().into();
+        let catalog = Catalog::load(&region, &repository.fleet.zones)?;
+        for delivered in eksctl_groups(&desired, &catalog) {
+            if !observed.groups.values().any(|group| delivered.is(group)) {
+                observed.groups.insert(delivered.group.name.clone(), delivered.group);
+            }
+        }
+    }
+    Ok(observed)
 }
 
 /// Returns the simulated time of the world of `directory`; without a world, the time of its

@@ -62,13 +62,21 @@ pub struct DeliveredGroup {
     pub template: LaunchTemplate,
 }
 
+impl DeliveredGroup {
+    /// Returns true if `live` is this group.
+    #[must_use]
+    pub fn is(&self, live: &Group) -> bool {
+        self.identity.iter().all(|(key, value)| live.tags.get(key) == Some(value))
+    }
+}
+
 impl WorldState {
     /// Creates missing groups, and stores all launch templates.
     pub(super) fn deliver_groups(&mut self, groups: &[DeliveredGroup]) {
         for delivered in groups {
-            let DeliveredGroup { group, identity, template } = delivered;
-            let has = |live: &&Group| identity.iter().all(|(k, v)| live.tags.get(k) == Some(v));
-            let live = self.groups.values().find(has).map(|live| live.name.clone());
+            let DeliveredGroup { group, template, .. } = delivered;
+            let live = self.groups.values().find(|live| delivered.is(live));
+            let live = live.map(|live| live.name.clone());
             let name = live.unwrap_or_else(|| group.name.clone());
             self.groups.entry(name.clone()).or_insert_with(|| group.clone());
             self.launch_templates.insert(name.clone(), template.clone());

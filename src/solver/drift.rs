@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use sha2::{Digest as _, Sha256};
 
 use crate::model::desired::{NodeClass, Pool};
+use crate::model::ids::{LabelKey, LabelValue};
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::pod::Taint;
 
@@ -126,9 +127,25 @@ pub(super) struct DriftedField {
     pub(super) declared: String,
 }
 
+/// Returns true for a taint that neither the pool nor the cluster sets. The cluster itself sets
+/// taints on starting, cordoned and drained nodes.
+#[must_use]
+pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
+    let of_cluster = [
+        "node.kubernetes.io/",
+        "node.cloudprovider.kubernetes.io/",
+        "fleetwright.dev/",
+        "karpenter.sh/",
+    ];
+    !taint.is_ephemeral()
+        && !pool.startup_taints.contains(taint)
+        && !pool.taints.contains(taint)
+        && !of_cluster.iter().any(|known| taint.key.as_str().starts_with(known))
+}
+
 /// Returns a manual change of a node that was launched as declared: a missing or undeclared taint,
-/// or a tag that differs from its class. Such a node is kept. `spec` is the digest of pool and
-/// class.
+/// a label that differs from its pool or that nobody declares, or a tag that differs from its class.
+/// Such a node is kept. `spec` is the digest of pool and class.
 #[must_use]
 pub(super) fn manual_change(
     node: &Node,
@@ -149,17 +166,24 @@ pub(super) fn manual_change(
     if let Some(lost) = pool.taints.iter().find(|taint| !node.taints.contains(taint)) {
         return Some(found(format!("taint {}", lost.key), "absent", &taint_text(lost)));
     }
-    // The cluster itself sets taints on starting, cordoned and drained nodes.
-    let is_foreign = |taint: &&Taint| {
-        let of_kubernetes = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"];
-        let starting = taint.is_ephemeral() || pool.startup_taints.contains(taint);
-        let ours = ["fleetwright.dev/", "karpenter.sh/"];
-        !starting
-            && !pool.taints.contains(taint)
-            && !of_kubernetes.iter().chain(&ours).any(|known| taint.key.as_str().starts_with(known))
-    };
-    if let Some(foreign) = node.taints.iter().find(is_foreign) {
+    if let Some(foreign) = node.taints.iter().find(|taint| is_set_by_hand(taint, pool)) {
         return Some(found(format!("taint {}", foreign.key), &taint_text(foreign), "none"));
+    }
+    if let Some((key, declared)) =
+        pool.labels.iter().find(|(key, declared)| node.labels.get(*key) != Some(*declared))
+    {
+        let is = node.labels.get(key).map_or("absent", LabelValue::as_str);
+        return Some(found(format!("label {key}"), is, declared.as_str()));
+    }
+    // Controllers prefix the labels that they set. User data may set any label.
+    let is_foreign = |key: &LabelKey| {
+        !key.as_str().contains('/')
+            && !pool.labels.contains_key(key)
+            && !pool.requirements.iter().any(|requirement| requirement.key == *key)
+            && !class.spec_digests.contains_key("userData")
+    };
+    if let Some((key, is)) = node.labels.iter().find(|(key, _)| is_foreign(key)) {
+        return Some(found(format!("label {key}"), is.as_str(), "none"));
     }
     let mut tags = class.tags.iter().filter_map(|(key, declared)| {
         let is = instance.tags.get(key).filter(|is| *is != declared)?;
@@ -173,6 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::model::requirement::label;
     use crate::testing::pods::no_schedule;
     use crate::testing::{Scenario, node_class, pool};
 
@@ -189,10 +214,7 @@ mod tests {
         assert!(running.len() <= 256, "the most that a tag holds");
         let class_name = &class.name;
         let tainted = Pool { taints: vec![no_schedule("team", "")], ..pool.clone() };
-        let labelled = Pool {
-            labels: [crate::model::requirement::label("team", "a")].into(),
-            ..tainted.clone()
-        };
+        let labelled = Pool { labels: [label("team", "a")].into(), ..tainted.clone() };
         let data = with(&class, "userData", "y");
         let both = with(&data, "kubelet", "k");
         for (pool, class, expected) in [
@@ -245,6 +267,27 @@ mod tests {
         assert_eq!(
             drift_with(&|node, _, _, _| node.taints.push(no_schedule("mine", ""))),
             said("taint mine", "mine=:NoSchedule", "none")
+        );
+        let ops = label("ops", "x");
+        let labelled = said("label ops", "x", "none");
+        let set = |node: &mut Node| node.labels.extend([ops.clone()]);
+        assert_eq!(drift_with(&|node, _, _, _| set(node)), labelled);
+        assert_eq!(
+            drift_with(&|_, _, pool, _| pool.labels.extend([ops.clone()])),
+            said("label ops", "absent", "x")
+        );
+        assert_eq!(
+            drift_with(&|node, _, _, class| {
+                set(node);
+                *class = with(class, "userData", "labels");
+            }),
+            None,
+            "the user data may set it"
+        );
+        assert_eq!(
+            drift_with(&|node, _, _, _| node.labels.extend([label("example.com/found", "x")])),
+            None,
+            "a controller sets it"
         );
         assert_eq!(
             drift_with(&|_, instance, _, class| {

@@ -16,7 +16,7 @@ use crate::model::ids::{
     Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
 };
 use crate::model::observed::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
-use crate::model::pod::Taint;
+use crate::model::pod::{Taint, TaintEffect, untolerated};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::requirement::{key, label};
 use crate::model::units::{MicroUsd, Resources};
@@ -36,7 +36,8 @@ pub struct ExistingNode {
     pub labels: Labels,
     /// Taints that pods must tolerate.
     pub taints: Vec<Taint>,
-    /// Taints that are removed once the node is initialized.
+    /// Taints that keep new pods away and no running pod: those that are removed once the node is
+    /// initialized, and those that an operator set against running pods.
     pub startup_taints: Vec<Taint>,
     /// Reported capacity; pool limits count this amount.
     pub capacity: Resources,
@@ -221,8 +222,9 @@ impl ExistingNodeBuilder<'_> {
         let starts = |taint: &Taint| {
             taint.is_ephemeral() || declared.is_some_and(|p| p.startup_taints.contains(taint))
         };
+        let manual = declared.map(|pool| self.manual_taints(node, pool)).unwrap_or_default();
         let (startup_taints, taints): (Vec<Taint>, Vec<Taint>) =
-            node.taints.iter().cloned().partition(starts);
+            node.taints.iter().cloned().partition(|taint| starts(taint) || manual.contains(taint));
         let priced = instance.map(|i| self.node_price(i, &node.labels)).unwrap_or_default();
         let daemons = self.expected_daemons(&node.labels, &taints);
         let fixed = self.static_requests.get(&node.name).cloned().unwrap_or_default();
@@ -250,7 +252,8 @@ impl ExistingNodeBuilder<'_> {
             overlays: priced.overlays,
             schedulable: !node.unschedulable
                 && (node.ready || known.is_some() && is_young)
-                && (startup_taints.is_empty() || is_young),
+                && (startup_taints.is_empty() || is_young)
+                && manual.is_empty(),
             is_planned: false,
             taints,
             startup_taints,
@@ -260,6 +263,26 @@ impl ExistingNodeBuilder<'_> {
             planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,
         })
+    }
+
+    /// Returns the `NoSchedule` taints that an operator set on a node against pods that run on it.
+    /// They keep new pods away, and evict none. As taints of the node, they would let it look empty,
+    /// and a plan would replace it as a saving.
+    fn manual_taints(&self, node: &Node, pool: &Pool) -> Vec<Taint> {
+        let manual: Vec<Taint> = node
+            .taints
+            .iter()
+            .filter(|taint| taint.effect == TaintEffect::NoSchedule)
+            .filter(|taint| drift::is_set_by_hand(taint, pool))
+            .cloned()
+            .collect();
+        let mut groups = self.input.demand.groups.iter();
+        let holds_pods = groups.any(|group| {
+            group.counts.planned > 0
+                && group.running.contains_key(&node.name)
+                && untolerated(&manual, &group.shape.tolerations).is_some()
+        });
+        if holds_pods { manual } else { Vec::new() }
     }
 
     /// Returns the drift of a managed node from its declaration.

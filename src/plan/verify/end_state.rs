@@ -11,6 +11,7 @@ use super::admission::{AdmissionView, runs_daemon};
 use super::context::{CheckContext, CheckedRow};
 use crate::demand::{PodShape, ShapeContext, pod_shape};
 use crate::model::ids::{Namespace, NodeName, WorkloadKind, workload_key};
+use crate::model::pod::Taint;
 use crate::plan::wire::NodeState;
 
 /// Nodes after the plan, and the pods on them.
@@ -28,8 +29,8 @@ pub(super) struct EndNode<'a> {
     pub(super) after: &'a NodeState,
     /// Node name in Kubernetes; `None` before the node joins.
     pub(super) name: Option<&'a NodeName>,
-    /// True for a retained node that is cordoned or not Ready. Such a node has a taint that the
-    /// plan does not state.
+    /// True for a retained node that is cordoned or not Ready, or that an operator tainted. Such a
+    /// node has a taint that the plan does not count.
     pub(super) closed: bool,
     /// True for an instance that has not joined and whose pool no longer declares its kind of node.
     /// The properties of its node are unknown. No pod is planned on it, and no rule applies.
@@ -77,11 +78,17 @@ impl Presence {
 }
 
 impl<'a> EndNode<'a> {
-    fn from_row(row: &'a CheckedRow<'a>) -> Option<Self> {
+    fn from_row(context: &CheckContext<'_>, row: &'a CheckedRow<'a>) -> Option<Self> {
         let after = row.after?;
         let retained = row.before.filter(|_| row.action.keeps());
         let node = row.node.filter(|_| retained.is_some());
-        let closed = node.is_some_and(|node| node.unschedulable || !node.ready);
+        let pool = after.pool.as_ref().and_then(|name| context.facts.desired.pools.get(name));
+        let stays = |taint: &Taint| {
+            let is_startup = pool.is_some_and(|pool| pool.startup_taints.contains(taint));
+            !taint.is_ephemeral() && !is_startup && !after.taints.contains(taint)
+        };
+        let closed = node
+            .is_some_and(|node| node.unschedulable || !node.ready || node.taints.iter().any(stays));
         let name = retained.and_then(|state| state.node.as_ref());
         let unknown = retained.is_some() && name.is_none() && after.labels.is_empty();
         Some(Self { row, after, name, closed, unknown })
@@ -101,7 +108,7 @@ impl<'a> EndNode<'a> {
 impl<'a> EndState<'a> {
     pub(super) fn new(context: &'a CheckContext<'a>) -> Self {
         let end_nodes: Vec<EndNode<'a>> =
-            context.rows.iter().filter_map(EndNode::from_row).collect();
+            context.rows.iter().filter_map(|row| EndNode::from_row(context, row)).collect();
         let mut pod_sets = placed(context, &end_nodes);
         let daemons = daemons(context, &end_nodes);
         let fixed = fixed(context, &end_nodes, &daemons);

@@ -122,7 +122,8 @@ pub struct NodeState {
     pub labels: Labels,
     /// Permanent taints.
     pub taints: Vec<Taint>,
-    /// Taints that are removed when the node is initialized.
+    /// Taints that keep new pods away and no running pod: those that are removed when the node is
+    /// initialized, and those that an operator set against running pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<Taint>,
     /// Capacity that the node reports.

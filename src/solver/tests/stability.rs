@@ -6,10 +6,13 @@ use rand_pcg::Pcg64;
 use super::pod_rules::deployment;
 use crate::manifest::read;
 use crate::model::desired::{Budget, Fleet, Tree, TreeFile};
+use crate::model::pod::{Taint, TaintEffect};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::units::MicroUsd;
+use crate::plan::{drift, has_drift};
 use crate::solver::{Settings, TargetFleet};
 use crate::testing::Scenario;
+use crate::testing::pods::no_schedule;
 
 const TYPES: [&str; 5] = ["c5.large", "m5.large", "r5.large", "m5.xlarge", "m5.2xlarge"];
 
@@ -157,5 +160,27 @@ fn plan_removes_as_many_nodes_as_pool_budgets_allow() {
         (&[("0", &["Empty"])], (0, 12)),
     ] {
         assert_eq!(emptied(budgets), expected, "{budgets:?}");
+    }
+}
+
+#[test]
+fn taint_set_by_hand_moves_no_running_pod_and_admits_no_new_one() {
+    for (effect, stays) in [(TaintEffect::NoSchedule, true), (TaintEffect::NoExecute, false)] {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.step(2);
+        let taint = Taint { effect, ..no_schedule("ops", "x") };
+        scenario.node().taints.push(taint);
+        let tainted = scenario.node().name.clone();
+        let plan = scenario.plan();
+        assert_eq!(plan.summary.destroy == 0, stays, "{effect:?}: {:?}", plan.summary);
+        if !stays {
+            continue;
+        }
+        assert_eq!(plan.summary.add, 0);
+        assert!(has_drift(&drift(&plan)));
+        scenario.scale(3);
+        let target = scenario.solve().target;
+        assert_eq!(target.launches.len(), 1, "the third pod needs another node");
+        assert!(target.keeps.contains_key(&tainted), "{:?}", target.retires);
     }
 }
