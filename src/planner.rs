@@ -441,6 +441,33 @@ fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
 /// has a row for each of them.
 const UNDECLARED_NAMED_MAX: usize = 10;
 
+/// Maximum number of unread objects with a warning of their own.
+const UNREAD_NAMED_MAX: usize = 20;
+
+/// Returns a warning for each object of the cluster that could not be understood.
+fn unread_object_warnings(observed: &Observed) -> Vec<Diagnostic> {
+    let warning = |object: String, message: String| Diagnostic {
+        severity: DiagnosticSeverity::Warning,
+        origin: None,
+        object,
+        message,
+        hint: None,
+    };
+    let named = observed.unread.iter().take(UNREAD_NAMED_MAX).map(|unread| {
+        let kept = match unread.nodes.len() {
+            0 => "no node is planned for it".to_owned(),
+            1 => "its node is kept".to_owned(),
+            nodes => format!("{nodes} nodes with its pods are kept"),
+        };
+        warning(unread.object.clone(), format!("{}: {kept}", unread.reason))
+    });
+    let more = observed.unread.len().saturating_sub(UNREAD_NAMED_MAX);
+    let others = (more > 0).then(|| {
+        warning(String::new(), format!("{more} more objects of the cluster could not be read"))
+    });
+    named.chain(others).collect()
+}
+
 /// Adds warnings, identity and the result of verification. A plan that fails verification is not
 /// applyable.
 fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
@@ -450,6 +477,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.diagnostics.extend(warnings);
     plan.capacity.diagnostics.extend(quota::quota_warnings(inputs, &plan));
     plan.capacity.diagnostics.extend(cordons::stale_cordon_warnings(inputs, &plan));
+    plan.capacity.diagnostics.extend(unread_object_warnings(inputs.observed));
     plan.capacity.diagnostics.sort();
     seal(&mut plan);
     let facts = Facts {

@@ -7,14 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
+use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{
-    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
+    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed, UnreadObject,
 };
 
 /// Name of the source for instances.
 pub const EC2: &str = "ec2";
 /// Name of the source for nodes, pods and workloads.
 pub const KUBERNETES: &str = "kubernetes";
+
+/// Number of managed Ready nodes without a listed instance that are kept each by themselves. More of
+/// them indicate a wrong filter or a lagging read.
+const MISSING_INSTANCES_MAX: usize = 1;
 
 /// Reads EC2, then Kubernetes, and marks failed reads.
 ///
@@ -30,10 +35,25 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let objects = cluster.objects().await;
     let (ec2, kubernetes) =
         (ec2_completeness(&inventory, &objects), kubernetes_completeness(&objects));
+    let missing = missing_instances(inventory.as_ref(), &objects);
     let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
         inventory.unwrap_or_default();
-    let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread: _ } =
-        objects.unwrap_or_default();
+    let ClusterObjects {
+        nodes,
+        pods,
+        templates,
+        workloads,
+        storage,
+        scaling,
+        unread: _,
+        unread_objects: mut unread,
+    } = objects.unwrap_or_default();
+    unread.extend(missing.into_iter().map(|(node, instance)| UnreadObject {
+        object: format!("Node {node}"),
+        reason: format!("EC2 does not list its instance {instance}"),
+        nodes: [node].into(),
+        hides_requests: true,
+    }));
     let mut observed = Observed {
         format_version: FORMAT_VERSION.to_owned(),
         cluster: identity,
@@ -50,6 +70,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         reservations: reservations.into_iter().map(|r| (r.id.clone(), r)).collect(),
         groups: groups.into_iter().map(|g| (g.name.clone(), g)).collect(),
         fargate_profiles: fargate_profiles.into_iter().map(|p| (p.name.clone(), p)).collect(),
+        unread,
         planned_pods: BTreeMap::new(),
         // Prices are read elsewhere.
         market: None,
@@ -71,23 +92,33 @@ fn ec2_completeness(
     if let Some(partial) = partial(&inventory.unread) {
         return partial;
     }
-    let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
-    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
-    // A managed Ready node has a running instance. EC2's responses may lag, and a filter may be
-    // wrong.
-    let missing = |node: &&Node| {
-        let ours = node.ready && node.labels.contains_key(KEY_LABEL);
-        ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
-    };
-    match nodes.iter().find(missing) {
-        None => Completeness::Complete,
-        Some(node) => Completeness::Partial {
+    // EC2's responses may lag, and a filter may be wrong.
+    let missing = missing_instances(Ok(inventory), objects);
+    match missing.first() {
+        Some((node, _)) if missing.len() > MISSING_INSTANCES_MAX => Completeness::Partial {
             reason: format!(
-                "EC2 does not list the instance of node `{}`, which is Ready",
-                node.name
+                "EC2 does not list the instances of {} Ready nodes, such as `{node}`",
+                missing.len()
             ),
         },
+        Some(_) | None => Completeness::Complete,
     }
+}
+
+/// Returns the managed Ready nodes whose instance EC2 does not list. A managed Ready node has a
+/// running instance, unless somebody removed the tag of the instance.
+fn missing_instances(
+    inventory: Result<&CloudInventory, &PortError>,
+    objects: &Result<ClusterObjects, PortError>,
+) -> Vec<(NodeName, InstanceId)> {
+    let (Ok(inventory), Ok(objects)) = (inventory, objects) else { return Vec::new() };
+    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
+    let ours = |node: &&Node| node.ready && node.labels.contains_key(KEY_LABEL);
+    let missing = |node: &Node| {
+        let instance = node.instance.clone().filter(|id| !listed.contains(id))?;
+        Some((node.name.clone(), instance))
+    };
+    objects.nodes.iter().filter(ours).filter_map(missing).collect()
 }
 
 /// Returns the completeness of a source with `unread` objects; `None` if there are none.

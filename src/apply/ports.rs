@@ -20,6 +20,7 @@ use crate::model::ids::{
 use crate::model::market::CapacityType;
 use crate::model::observed::{
     CordonReason, Group, Instance, LiveWorkload, Node, Pod, Reservation, Resolved, Scaling,
+    UnreadObject,
 };
 use crate::model::pod::{PodTemplate, Taint};
 use crate::model::storage::Storage;
@@ -210,8 +211,11 @@ pub struct ClusterObjects {
     pub storage: Storage,
     /// Observed state of autoscalers.
     pub scaling: Scaling,
-    /// Objects that could not be understood, with the reason.
+    /// Objects of the whole cluster that could not be understood, with the reason. With any of them,
+    /// the list is incomplete.
     pub unread: Vec<String>,
+    /// Objects of namespaces and nodes that could not be understood.
+    pub unread_objects: Vec<UnreadObject>,
 }
 
 /// One node and its pods.

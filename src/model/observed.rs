@@ -126,10 +126,29 @@ pub struct Observed {
     /// Latest metrics and decisions of autoscalers; unknown if the key is absent.
     #[serde(default, skip_serializing_if = "Scaling::is_empty")]
     pub scaling: Scaling,
+    /// Objects that could not be understood. The sources are complete without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<UnreadObject>,
     /// Pods that the last plan places on instances that take no pods yet, by workload. The next plan
     /// places them there again: another packing of the same pods may need another node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub planned_pods: PlannedPods,
+}
+
+/// An object of a namespace, or a node, that could not be understood. It concerns only the nodes that
+/// it names: they are kept as they are, and everything else goes on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct UnreadObject {
+    /// Kind, namespace and name, such as `Pod web/api`.
+    pub object: String,
+    /// Reason, as a phrase.
+    pub reason: String,
+    /// Nodes that the object may need: the node of a pod, and the nodes with pods of the namespace
+    /// for other objects.
+    pub nodes: BTreeSet<NodeName>,
+    /// True if the free capacity of the nodes is unknown. New pods are not placed on them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hides_requests: bool,
 }
 
 /// Number of pods by instance and workload; workloads are named as in
@@ -470,6 +489,7 @@ impl Observed {
             market: None,
             resolved: Resolved::default(),
             scaling: Scaling::default(),
+            unread: Vec::new(),
             planned_pods: BTreeMap::new(),
         }
     }

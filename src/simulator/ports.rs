@@ -127,6 +127,7 @@ impl Cluster for World {
             storage: observed.storage,
             scaling: observed.scaling,
             unread: Vec::new(),
+            unread_objects: observed.unread,
         })
     }
 

@@ -17,7 +17,7 @@ use crate::model::ids::{
 use crate::model::market::CapacityType;
 use crate::model::observed::{
     ClusterIdentity, Exclusion, Group, Instance, LiveWorkload, Node, Observed, Pod, Reservation,
-    Resolved, Scaling,
+    Resolved, Scaling, UnreadObject,
 };
 use crate::model::pod::{PodTemplate, Selector, Taint};
 use crate::model::storage::Storage;
@@ -287,6 +287,8 @@ pub(super) struct WorldState {
     /// Autoscaler status of the initial world.
     pub(super) scaling: Scaling,
     pub(super) groups: BTreeMap<GroupName, Group>,
+    /// Objects that no client understands.
+    pub(super) unread: Vec<UnreadObject>,
     pub(super) launch_templates: BTreeMap<GroupName, LaunchTemplate>,
     /// Divisor of all durations in [`delay`].
     pub(super) speedup: u32,
@@ -325,6 +327,7 @@ impl WorldState {
             fargate_profiles: BTreeMap::new(),
             scaling: Scaling::default(),
             groups: BTreeMap::new(),
+            unread: Vec::new(),
             launch_templates: BTreeMap::new(),
             speedup: 1,
             next_node_name: None,
@@ -360,6 +363,7 @@ impl WorldState {
         observed.groups.clone_from(&self.groups);
         observed.fargate_profiles.clone_from(&self.fargate_profiles);
         observed.scaling.clone_from(&self.scaling);
+        observed.unread.clone_from(&self.unread);
         observed
     }
 

@@ -216,6 +216,7 @@ fn restore(
         // Each plan computes it anew.
         planned_pods: _,
         resolved,
+        unread,
     } = observed;
     let HiddenState {
         seed,
@@ -235,6 +236,7 @@ fn restore(
     state.counters = counters;
     state.instances = instances;
     state.resolved = resolved;
+    state.unread = unread;
     state.nodes = nodes;
     state.templates = templates;
     state.storage = storage;

@@ -15,7 +15,9 @@ use crate::model::desired::{Consolidation, Desired, Expiry, Pool};
 use crate::model::ids::{
     Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
 };
-use crate::model::observed::{Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, tag};
+use crate::model::observed::{
+    Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, UnreadObject, tag,
+};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::requirement::{key, label};
@@ -160,6 +162,7 @@ pub(super) fn existing_nodes(
         pinned_pods: pinned_pods(observed, circumstances.at),
         groups: AutoScalingGroups::new(circumstances.desired, observed),
         spec_digests: spec_digests(circumstances.desired),
+        unread: unread_by_node(observed),
     };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
@@ -196,6 +199,21 @@ pub(super) struct ExistingNodeBuilder<'a> {
     groups: AutoScalingGroups<'a>,
     /// Digest of the declared launch settings of each pool. There are many nodes and few pools.
     spec_digests: BTreeMap<PoolName, String>,
+    /// By node: the first unread object that may need it, those that hide requests first.
+    unread: BTreeMap<&'a NodeName, &'a UnreadObject>,
+}
+
+fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
+    let mut by_node: BTreeMap<&NodeName, &UnreadObject> = BTreeMap::new();
+    for unread in &observed.unread {
+        for node in &unread.nodes {
+            let first = by_node.entry(node).or_insert(unread);
+            if unread.hides_requests && !first.hides_requests {
+                *first = unread;
+            }
+        }
+    }
+    by_node
 }
 
 fn spec_digests(desired: &Desired) -> BTreeMap<PoolName, String> {
@@ -253,7 +271,8 @@ impl ExistingNodeBuilder<'_> {
             schedulable: !node.unschedulable
                 && (node.ready || known.is_some() && is_young)
                 && (startup_taints.is_empty() || is_young)
-                && manual.is_empty(),
+                && manual.is_empty()
+                && !self.unread.get(&node.name).is_some_and(|unread| unread.hides_requests),
             is_planned: false,
             taints,
             startup_taints,
@@ -369,6 +388,9 @@ impl ExistingNodeBuilder<'_> {
         }
         if let Some(what) = &circumstances.frozen {
             return blocked(BlockReason::Unknown { what: what.clone() });
+        }
+        if let Some(UnreadObject { object, reason, .. }) = self.unread.get(&node.name) {
+            return blocked(BlockReason::Unknown { what: format!("{object} {reason}") });
         }
         if !node.ready {
             return blocked(BlockReason::NotReady);

@@ -11,7 +11,7 @@ use super::owner_references::{controller_owner, parse_metadata};
 use super::pod::{has_chosen_node, parse_pod};
 use crate::manifest::read_live_objects;
 use crate::model::desired::Scale;
-use crate::model::ids::{LabelKey, LabelValue, TextInterner, WorkloadId, WorkloadKind};
+use crate::model::ids::{LabelKey, LabelValue, NodeName, TextInterner, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveWorkload, Node, Pod, template_key};
 use crate::model::pod::PodTemplate;
 
@@ -22,8 +22,17 @@ const DROPPED_METADATA: [&str; 2] = ["managedFields", "annotations"];
 #[derive(Debug)]
 pub(super) struct CachedObject {
     pub(super) content: ObjectContent,
-    /// Errors of parts that could not be parsed.
-    pub(super) unread: Box<[String]>,
+    /// Parts that could not be parsed, if there are any.
+    pub(super) unread: Option<Box<UnreadParts>>,
+}
+
+/// Parts of an object that could not be parsed.
+#[derive(Debug)]
+pub(super) struct UnreadParts {
+    /// Errors; never empty.
+    pub(super) reasons: Vec<String>,
+    /// Node of a bound pod.
+    pub(super) node: Option<NodeName>,
 }
 
 /// A parsed pod.
@@ -70,25 +79,30 @@ impl CachedObject {
             }
             "Node" => match parse_node(&object) {
                 Ok(node) => Self::readable(ObjectContent::Node(Box::new(node))),
-                Err(why) => Self { content: ObjectContent::Ignored, unread: [why].into() },
+                Err(why) => Self::unread(ObjectContent::Ignored, vec![why], None),
             },
             _ => Self::readable(ObjectContent::Raw(strip_metadata(resource, object))),
         }
     }
 
     fn readable(content: ObjectContent) -> Self {
-        Self { content, unread: Box::default() }
+        Self { content, unread: None }
+    }
+
+    fn unread(content: ObjectContent, reasons: Vec<String>, node: Option<NodeName>) -> Self {
+        let is_unread = !reasons.is_empty();
+        Self { content, unread: is_unread.then(|| Box::new(UnreadParts { reasons, node })) }
     }
 
     fn from_pod(object: &Json) -> Self {
         let mut read = read_live_objects([object]);
         let problems = read.problems.iter();
-        let mut unread: Vec<String> =
-            problems.map(|p| format!("{}: {}", p.object, p.message)).collect();
+        let mut unread: Vec<String> = problems.map(|p| p.message.clone()).collect();
+        let node = object.pointer("/spec/nodeName").and_then(Json::as_str).map(NodeName::from);
         let template = read.workloads.pop_first().map(|(_, found)| found.template);
         let (Some(meta), Some(mut template)) = (parse_metadata(object), template) else {
             // A missing template was reported as unread.
-            return Self { content: ObjectContent::Ignored, unread: unread.into() };
+            return Self::unread(ObjectContent::Ignored, unread, node);
         };
         let owner = controller_owner(&meta);
         strip_binding(&mut template, owner.as_ref(), has_chosen_node(&meta));
@@ -99,7 +113,7 @@ impl CachedObject {
                 ObjectContent::Ignored
             }
         };
-        Self { content, unread: unread.into() }
+        Self::unread(content, unread, node)
     }
 
     /// Parses an object that may be owned by a workload.
@@ -118,9 +132,9 @@ impl CachedObject {
     fn from_workload(object: &Json) -> Self {
         let mut read = read_live_objects([object]);
         let problems = read.problems.iter();
-        let unread = problems.map(|p| format!("{}: {}", p.object, p.message)).collect();
+        let unread = problems.map(|p| p.message.clone()).collect();
         let Some((id, workload)) = read.workloads.pop_first() else {
-            return Self { content: ObjectContent::Ignored, unread };
+            return Self::unread(ObjectContent::Ignored, unread, None);
         };
         let replicas = match workload.scale {
             Scale::Replicas(n) => n,
@@ -137,7 +151,8 @@ impl CachedObject {
         let template = Some(template_key(&workload.template));
         let first_ordinal = workload.first_ordinal;
         let live = LiveWorkload { id, replicas, first_ordinal, delivered, template };
-        Self { content: ObjectContent::Workload(Box::new(live), workload.template), unread }
+        let content = ObjectContent::Workload(Box::new(live), workload.template);
+        Self::unread(content, unread, None)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Pods are listed first, then their owners, then nodes. Every owner of a listed pod is therefore
 //! found, unless it was deleted since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ::kube::Error;
@@ -17,6 +17,7 @@ use super::{autoscalers, node, port_error};
 use crate::apply::ports::{CallEffect, ClusterObjects, NodeAndPods, PortError};
 use crate::manifest::read_live_objects;
 use crate::model::ids::{NodeName, WorkloadId};
+use crate::model::observed::UnreadObject;
 use crate::model::pod::PodTemplate;
 use crate::model::storage::{ClaimPhase, Storage};
 
@@ -139,8 +140,10 @@ impl Kubernetes {
         };
         let end = self.list_pages(resource, Some(fields), &mut receive).await;
         end.map_err(|error| port_error(VERB, &error))?;
-        if let Some(why) = read.iter().find_map(|cached| cached.unread.first()) {
-            let (verb, reason) = (VERB.to_owned(), why.clone());
+        // A pod with an unread part can be evicted all the same.
+        let mut lost = read.iter().filter(|of| matches!(of.content, ObjectContent::Ignored));
+        if let Some(unread) = lost.find_map(|cached| cached.unread.as_ref()) {
+            let (verb, reason) = (VERB.to_owned(), unread.reasons.join("; "));
             return Err(PortError { verb, reason, effect: CallEffect::NotApplied });
         }
         Ok(read.into_iter().map(|cached| cached.content).collect())
@@ -180,11 +183,12 @@ pub(super) fn assemble<'s>(
     other_caches: impl IntoIterator<Item = &'s ObjectCache>,
 ) -> ClusterObjects {
     let mut read = ClusterAssembly::default();
-    read.objects.unread.extend(pods.values().flat_map(|cached| cached.unread.iter().cloned()));
     let mut storage: Vec<&Json> = Vec::new();
     for (resource, cache) in RESOURCES.iter().skip(1).zip(other_caches) {
-        for cached in cache.values() {
-            read.objects.unread.extend(cached.unread.iter().cloned());
+        for (key, cached) in cache {
+            if let Some(unread) = &cached.unread {
+                read.add_unread(*resource, key, &unread.reasons.join("; "));
+            }
             match &cached.content {
                 ObjectContent::OwnerLink(link) => {
                     read.owners.insert(&link.id, &link.owner);
@@ -206,9 +210,10 @@ pub(super) fn assemble<'s>(
         }
     }
     read.add_storage(&storage);
-    for cached in pods.values_mut() {
-        read.add_pod(cached);
+    for (key, cached) in pods {
+        read.add_pod(key, cached);
     }
+    read.find_nodes_of_unread_objects();
     read.objects
 }
 
@@ -226,8 +231,45 @@ impl ClusterAssembly<'_> {
         }
     }
 
-    /// Adds a pod with its top-level owner. An owner of an unknown kind ends the chain.
-    fn add_pod(&mut self, cached: &mut CachedObject) {
+    /// Adds an object that could not be parsed. An object without a namespace makes the list
+    /// incomplete, because it may concern every node.
+    fn add_unread(&mut self, resource: ApiResource, key: &str, reason: &str) {
+        let object = format!("{} {}", resource.kind, key.trim_start_matches('/'));
+        if key.starts_with('/') {
+            self.objects.unread.push(format!("{object}: {reason}"));
+            return;
+        }
+        let (reason, nodes) = (reason.to_owned(), BTreeSet::new());
+        let unread = UnreadObject { object, reason, nodes, hides_requests: false };
+        self.objects.unread_objects.push(unread);
+    }
+
+    /// Adds the nodes with pods of its namespace to each unread object that is not a pod. It may
+    /// change the number or the size of these pods.
+    fn find_nodes_of_unread_objects(&mut self) {
+        let ClusterObjects { pods, unread_objects, .. } = &mut self.objects;
+        for unread in unread_objects.iter_mut().filter(|unread| !unread.hides_requests) {
+            let name = unread.object.split_once(' ').map_or("", |(_, name)| name);
+            let namespace = name.split_once('/').map_or("", |(namespace, _)| namespace);
+            let here = pods.iter().filter(|pod| pod.namespace.as_str() == namespace);
+            unread.nodes.extend(here.filter_map(|pod| pod.node.clone()));
+        }
+    }
+
+    /// Adds a pod with its top-level owner. An owner of an unknown kind ends the chain. A pod with an
+    /// unread part keeps its place; without a node, no node is planned for it.
+    fn add_pod(&mut self, key: &str, cached: &mut CachedObject) {
+        if let Some(unread) = &cached.unread {
+            self.objects.unread_objects.push(UnreadObject {
+                object: format!("Pod {key}"),
+                reason: unread.reasons.join("; "),
+                nodes: unread.node.iter().cloned().collect(),
+                hides_requests: true,
+            });
+            if unread.node.is_none() {
+                return;
+            }
+        }
         let ObjectContent::Pod(CachedPod { pod, template, owner }) = &mut cached.content else {
             return;
         };
@@ -243,14 +285,14 @@ impl ClusterAssembly<'_> {
     fn add_horizontal(&mut self, object: &Json) {
         match autoscalers::parse_horizontal(object) {
             Ok(found) => self.objects.scaling.horizontal.extend(found),
-            Err(why) => self.objects.unread.push(why),
+            Err(why) => self.add_unread(HORIZONTAL, &object_key(object), &why),
         }
     }
 
     fn add_vertical(&mut self, object: &Json) {
         match autoscalers::parse_vertical(object) {
             Ok(found) => self.objects.scaling.vertical.extend(found),
-            Err(why) => self.objects.unread.push(why),
+            Err(why) => self.add_unread(VERTICAL, &object_key(object), &why),
         }
     }
 
@@ -273,8 +315,16 @@ impl ClusterAssembly<'_> {
     /// Adds storage classes, volumes and claims.
     fn add_storage(&mut self, objects: &[&Json]) {
         let read = read_live_objects(objects.iter().copied());
-        let unread = read.problems.iter().map(|p| format!("{}: {}", p.object, p.message));
-        self.objects.unread.extend(unread);
+        for problem in &read.problems {
+            let claim = problem.object.strip_prefix("PersistentVolumeClaim ");
+            match claim {
+                Some(key) => self.add_unread(CLAIMS, key, &problem.message),
+                None => {
+                    let reason = format!("{}: {}", problem.object, problem.message);
+                    self.objects.unread.push(reason);
+                }
+            }
+        }
         let storage: &mut Storage = &mut self.objects.storage;
         (storage.classes, storage.volumes) = (read.storage_classes, read.volumes);
         for ((namespace, name), declared) in read.claims {

@@ -18,12 +18,21 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns all observed objects, independent of their order.
 fn all_objects(objects: &ClusterObjects) -> BTreeSet<String> {
-    let ClusterObjects { nodes, pods, templates, workloads, storage, scaling, unread } = objects;
+    let ClusterObjects {
+        nodes,
+        pods,
+        templates,
+        workloads,
+        storage,
+        scaling,
+        unread,
+        unread_objects,
+    } = objects;
     let mut all: BTreeSet<String> = nodes.iter().map(|node| format!("{node:?}")).collect();
     all.extend(pods.iter().map(|pod| format!("{pod:?}")));
     all.extend(templates.iter().map(|template| format!("{template:?}")));
     all.extend(workloads.iter().map(|workload| format!("{workload:?}")));
-    all.extend([format!("{storage:?} {scaling:?} {unread:?}")]);
+    all.extend([format!("{storage:?} {scaling:?} {unread:?} {unread_objects:?}")]);
     all
 }
 
