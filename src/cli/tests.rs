@@ -199,6 +199,32 @@ fn commands_not_built_in_are_not_listed() {
     assert_eq!(names, built.into_iter().filter(is_built).collect::<Vec<_>>());
 }
 
+const EVERY_ARGUMENT: [&str; 23] = [
+    "plan",
+    "k8s",
+    "--ref",
+    "main",
+    "--world",
+    "sim:w",
+    "--at",
+    "2026-09-01T12:00:00+02:00",
+    "--demand",
+    "ceiling",
+    "--steer",
+    "--target",
+    "ec2_instance.web",
+    "--target",
+    "ec2_instance.db[0]",
+    "--exclude",
+    "autoscaling_group.old",
+    "--replace",
+    "ec2_instance.web[\"1\"]",
+    "--out",
+    "p.json",
+    "--summary",
+    "--detailed-exitcode",
+];
+
 #[test]
 fn plan_arguments_become_settings() {
     let of = |arguments: &[&str]| match parse_settings(arguments).expect("valid") {
@@ -215,31 +241,7 @@ fn plan_arguments_become_settings() {
         serve: None,
     };
     assert_eq!(of(&["plan"]), plain);
-    let everything = of(&[
-        "plan",
-        "k8s",
-        "--ref",
-        "main",
-        "--world",
-        "sim:w",
-        "--at",
-        "2026-09-01T12:00:00+02:00",
-        "--demand",
-        "ceiling",
-        "--steer",
-        "--target",
-        "ec2_instance.web",
-        "--target",
-        "ec2_instance.db[0]",
-        "--exclude",
-        "autoscaling_group.old",
-        "--replace",
-        "ec2_instance.web[\"1\"]",
-        "--out",
-        "p.json",
-        "--summary",
-        "--detailed-exitcode",
-    ]);
+    let everything = of(&EVERY_ARGUMENT);
     let expected = PlanSettings {
         planning: PlanningSettings {
             source: SourceSettings { path: "k8s".into(), revision: Some("main".into()) },
