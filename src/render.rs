@@ -46,7 +46,7 @@ pub use explain::{
     ExplainError, Explanation, NodeExplanation, PodExplanation, PoolExplanation, explain,
 };
 pub use forecast::forecast_text;
-pub use html::html;
+pub use html::{RepositoryFacts, html, html_with_facts};
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
 pub use problems::{RepositoryCounts, problems_json, problems_text};
 pub use stream::{

@@ -361,11 +361,10 @@ pub fn solve(input: &Input) -> Solution {
     let budgets = contention::eviction_budgets(input.desired, groups);
     let mut contests = contention::contention_by_group(&simulation, &outcome.fleet, budgets);
     let competing = contention::competition_messages(groups, &contests);
-    let contested = |unplaced: UnschedulablePods| UnschedulablePods {
-        contention: contests.remove(&unplaced.group).unwrap_or_default(),
-        ..unplaced
+    let contested = |unplaced: UnschedulablePods| {
+        let contention = contests.remove(&unplaced.group).unwrap_or_default();
+        UnschedulablePods { contention, ..unplaced }
     };
-    let unplaced = unplaced.into_iter().map(contested).collect();
     let refusals = offers.refusals.iter().map(|(p, r)| unschedulable::refusal_message(p, r));
     let refusals = refusals.chain(repair::not_simulated_message(groups));
     let refusals =
@@ -373,12 +372,7 @@ pub fn solve(input: &Input) -> Solution {
     let refusals = refusals.chain((!eventful).then(|| EVENTS_NOT_COVERED.to_owned()));
     let (covered, uncovered) = covered_orders(&passes, orders, &simulation, &outcome);
     let refusals = refusals.chain(uncovered).chain(competing);
-    let refusals =
-        refusals.chain(contention::preempted_daemons_message(&simulation, &outcome.fleet));
-    let failed_samples = (input.purpose == Purpose::Plan && orders == CoveredOrders::All)
-        .then(|| tie_break_sampling::failed_samples_message(&simulation, &outcome.fleet));
-    let refusals = refusals.chain(failed_samples.flatten());
-    let refusals = refusals.chain(outcome.is_cut_short.then(|| CUT_SHORT.to_owned())).collect();
+    let refusals = refusals.chain(limitations(&passes, orders, &simulation, &outcome)).collect();
     let target = TargetFleet {
         placement_rejections: apart
             .merge_rejections(rescue::placement_rejections(&simulation, &outcome.fleet)),
@@ -386,7 +380,7 @@ pub fn solve(input: &Input) -> Solution {
         keeps,
         retires,
         placements: apart.merge_placements(places.placements),
-        unschedulable: apart.merge_unschedulable(unplaced),
+        unschedulable: apart.merge_unschedulable(unplaced.into_iter().map(contested).collect()),
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
         simulated_runs: covered,
         without_nominations: input
@@ -406,6 +400,20 @@ const EVENTS_NOT_COVERED: &str = "no fleet places every pod while nodes start or
 
 const CUT_SHORT: &str =
     "the search for savings ended early in a fleet of this size: a later plan may find more";
+
+/// Returns messages about preempted daemons, failed samples and a search that ended early.
+fn limitations(
+    passes: &Passes,
+    orders: CoveredOrders,
+    simulation: &simulation::Simulation,
+    outcome: &strategy::SolvedFleet,
+) -> Vec<String> {
+    let daemons = contention::preempted_daemons_message(simulation, &outcome.fleet);
+    let failed_samples = (passes.input.purpose == Purpose::Plan && orders == CoveredOrders::All)
+        .then(|| tie_break_sampling::failed_samples_message(simulation, &outcome.fleet));
+    let cut_short = outcome.is_cut_short.then(|| CUT_SHORT.to_owned());
+    daemons.into_iter().chain(failed_samples.flatten()).chain(cut_short).collect()
+}
 
 /// Returns the names of the runs that the fleet passes, and a message about those that it does not.
 fn covered_orders(

@@ -1,6 +1,7 @@
 //! `plan`: compares the repository with the observed world; shows or saves the difference.
 
 use super::error::CliError;
+use super::planning::Planned;
 use super::settings::{PlanSettings, PlanView};
 use super::{Console, Exit, files, output, planning};
 use crate::plan::Plan;
@@ -11,19 +12,23 @@ pub(super) fn run(settings: &PlanSettings, console: &mut Console) -> Result<Exit
     if let Some(address) = settings.serve {
         return super::preview::serve(address, settings, console);
     }
-    let plan = planning::plan(&settings.planning, console)?;
-    finish(&plan, settings, console)
+    let planned = planning::plan_with_facts(&settings.planning, console)?;
+    finish(&planned, settings, console)
 }
 
 /// Saves and shows a plan. Returns the exit.
 pub(super) fn finish(
-    plan: &Plan,
+    Planned { plan, facts }: &Planned,
     settings: &PlanSettings,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     // The plan is saved first, because the reader of the text may stop early.
     files::save_plan(plan, settings.out.as_deref())?;
-    show(plan, settings.view, console)?;
+    if settings.view == PlanView::Html {
+        console.print(&render::html_with_facts(plan, facts))?;
+    } else {
+        show(plan, settings.view, console)?;
+    }
     if let Some(out) = &settings.out {
         let out = out.display();
         let is_preview = plan.errored || (!plan.applyable && planning::has_changes(plan));
@@ -43,7 +48,7 @@ pub(super) fn finish(
     Ok(planning::exit(plan, settings.detailed_exitcode))
 }
 
-/// Writes a plan to stdout.
+/// Writes a plan to stdout, without facts of its repository.
 pub(super) fn show(plan: &Plan, view: PlanView, console: &mut Console) -> Result<(), CliError> {
     match view {
         PlanView::Document(format) => {

@@ -22,9 +22,25 @@ use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
 use crate::plan::{Plan, breakdown, compare};
 use crate::planner::{self, Inputs};
 use crate::policy;
+use crate::render::RepositoryFacts;
+
+/// A plan, and the facts of its repository that its pages show.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) facts: RepositoryFacts,
+}
 
 /// Makes a plan, compared with another revision if asked for, and judged by policies.
 pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
+    plan_with_facts(settings, console).map(|planned| planned.plan)
+}
+
+/// Makes a plan as [`plan`] does, and returns the facts of its repository.
+pub(super) fn plan_with_facts(
+    settings: &PlanningSettings,
+    console: &Console,
+) -> Result<Planned, CliError> {
     let sources = PlanSources::read(settings)?;
     let observation = Observation::take(settings, &sources, console)?;
     let context = PlanContext::price(settings, observation, &sources.head);
@@ -34,7 +50,7 @@ pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Pla
     }
     sources.judge.record(&mut plan);
     tracing::info!(plan_id = %plan.capacity.plan_id, rows = plan.resource_changes.len(), "planned");
-    Ok(plan)
+    Ok(Planned { plan, facts: sources.head.facts() })
 }
 
 /// The planned revision, the compared revision, and the policies that judge the plan.

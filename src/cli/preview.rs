@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::error::CliError;
+use super::planning::Planned;
 use super::settings::{PlanSettings, PlanningSettings};
 use super::{Console, Exit, apply_session, files, forecast, planning, source_tree};
 use crate::controller::{
@@ -16,7 +17,6 @@ use crate::controller::{
 };
 use crate::model::desired::Mode;
 use crate::model::observed::{Observed, PodPhase};
-use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
 use crate::server::http::{HttpServer, PageSource, ServerConfig, listen};
 
@@ -41,11 +41,11 @@ impl Preview {
     /// Serves the page of `plan` on `address`.
     pub(super) fn open(
         address: SocketAddr,
-        plan: Plan,
+        planned: Planned,
         observed: Option<&Observed>,
         now: Timestamp,
     ) -> Result<Self, CliError> {
-        let (board, reader) = StatusPublisher::new(preview_status(plan, observed, now, now));
+        let (board, reader) = StatusPublisher::new(preview_status(planned, observed, now, now));
         let latest = reader.clone();
         let (forecast, forecasts) = tokio::sync::watch::channel(None);
         let site =
@@ -63,8 +63,8 @@ impl Preview {
     }
 
     /// Publishes a newer plan.
-    pub(super) fn show(&self, plan: Plan, observed: Option<&Observed>, now: Timestamp) {
-        self.board.publish(preview_status(plan, observed, self.since, now));
+    pub(super) fn show(&self, planned: Planned, observed: Option<&Observed>, now: Timestamp) {
+        self.board.publish(preview_status(planned, observed, self.since, now));
     }
 
     /// Publishes why no newer plan could be made. The page keeps the previous plan.
@@ -92,9 +92,9 @@ pub(super) fn serve(
 ) -> Result<Exit, CliError> {
     let planning = &settings.planning;
     let shown = source_tree::read(&planning.source)?.base.tree;
-    let plan = planning::plan(planning, console)?;
-    files::save_plan(&plan, settings.out.as_deref())?;
-    let preview = Preview::open(address, plan, None, console.now())?;
+    let planned = planning::plan_with_facts(planning, console)?;
+    files::save_plan(&planned.plan, settings.out.as_deref())?;
+    let preview = Preview::open(address, planned, None, console.now())?;
     console.print(&format!("The page of the plan is at {}. Ctrl-C ends it.\n", preview.url()))?;
     let week = |console: &mut Console| forecast::weekly(planning, console);
     match week(console) {
@@ -143,8 +143,8 @@ impl Follower<'_> {
         }
         self.planned_at = Instant::now();
         self.shown = tree;
-        match planning::plan(self.planning, console) {
-            Ok(plan) => self.preview.show(plan, None, console.now()),
+        match planning::plan_with_facts(self.planning, console) {
+            Ok(planned) => self.preview.show(planned, None, console.now()),
             Err(error) => {
                 let error = error.to_string();
                 self.preview.show_error(&error, console.now());
@@ -156,7 +156,7 @@ impl Follower<'_> {
 
 /// Returns the status of an observe-only controller with this plan.
 fn preview_status(
-    plan: Plan,
+    Planned { plan, facts }: Planned,
     observed: Option<&Observed>,
     since: Timestamp,
     now: Timestamp,
@@ -175,7 +175,12 @@ fn preview_status(
         suspended: None,
         break_glass: None,
         breakers: Vec::new(),
-        repository: RepositoryStatus { commit: base.commit.clone(), ..RepositoryStatus::default() },
+        repository: RepositoryStatus {
+            commit: base.commit.clone(),
+            origin: facts.origin,
+            pool_limits: facts.pool_limits,
+            ..RepositoryStatus::default()
+        },
         world: observed.map(|observed| world_status(observed, now)),
         plan: Some(PublishedPlan {
             since: plan.timestamp,
@@ -227,13 +232,18 @@ mod tests {
     use crate::cli::settings::{GuardChoice, SourceSettings};
     use crate::cli::tests::with_console;
     use crate::planner::Scope;
+    use crate::render::RepositoryFacts;
     use crate::testing::sample_plan::nothing;
+
+    fn no_changes() -> Planned {
+        Planned { plan: nothing(), facts: RepositoryFacts::default() }
+    }
 
     #[test]
     fn first_failed_read_is_on_the_page() {
         let now = nothing().timestamp;
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-        let preview = Preview::open(any_port, nothing(), None, now).expect("a port");
+        let preview = Preview::open(any_port, no_changes(), None, now).expect("a port");
         let source = SourceSettings { path: "/no/such/directory".into(), revision: None };
         let planning = PlanningSettings {
             source,
@@ -268,14 +278,14 @@ mod tests {
         let now = nothing().timestamp;
         let later = now + jiff::SignedDuration::from_mins(5);
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-        let preview = Preview::open(any_port, nothing(), None, now).expect("a port");
+        let preview = Preview::open(any_port, no_changes(), None, now).expect("a port");
         preview.show_error("no such directory", now);
         preview.show_error("the directory is empty", later);
         let status = preview.latest.borrow().clone();
         let reads = &status.repository.reads;
         assert_eq!(reads.error, Some(("the directory is empty".to_owned(), now)));
         assert_eq!((reads.failures, status.now), (2, later));
-        preview.show(nothing(), None, later);
+        preview.show(no_changes(), None, later);
         assert_eq!(preview.latest.borrow().repository.reads.error, None);
     }
 }

@@ -12,13 +12,14 @@ use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{is_read_directly, read_fleet, render_rounds};
 use crate::model::desired::{
-    Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PricingCommitment, Problem,
-    RenderResults, RepositoryLocation, Severity, Unresolved,
+    Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PoolLimits, PricingCommitment,
+    Problem, RenderResults, RepositoryLocation, Severity, Unresolved,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
 use crate::model::observed::ClusterIdentity;
 use crate::plan::wire::RenderedRow;
+use crate::render::RepositoryFacts;
 use crate::solver::Settings;
 
 /// A repository that was read.
@@ -86,6 +87,16 @@ impl Repository {
     pub(super) fn market_query(&self) -> MarketQuery<'_> {
         let Self { fleet, desired, .. } = self;
         MarketQuery { region: &fleet.region, zones: &fleet.zones, pools: &desired.pools }
+    }
+
+    /// Returns the facts that plans do not record. Changed files have no author.
+    pub(super) fn facts(&self) -> RepositoryFacts {
+        let limited =
+            self.desired.pools.values().filter(|pool| pool.limits != PoolLimits::default());
+        RepositoryFacts {
+            origin: self.base.origin.clone().filter(|_| !self.base.dirty),
+            pool_limits: limited.map(|pool| (pool.name.clone(), pool.limits.clone())).collect(),
+        }
     }
 }
 

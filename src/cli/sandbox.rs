@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
+use super::planning::Planned;
 use super::preview::Preview;
 use super::repository::Repository;
 use super::settings::{SandboxSettings, SourceSettings};
@@ -129,8 +130,9 @@ impl<'s> SandboxPage<'s> {
     ) -> Result<Self, CliError> {
         let planned_over = world.observed();
         let plan = make_plan(&settings.source, repository, &planned_over, &catalog);
+        let planned = Planned { plan, facts: repository.facts() };
         let address = SocketAddr::from(([127, 0, 0, 1], settings.page));
-        let preview = Preview::open(address, plan, Some(&planned_over), planned_over.taken_at)?;
+        let preview = Preview::open(address, planned, Some(&planned_over), planned_over.taken_at)?;
         Ok(Self {
             settings,
             world,
@@ -153,7 +155,8 @@ impl<'s> SandboxPage<'s> {
             self.repository = Rc::new(repository);
         }
         let plan = make_plan(&self.settings.source, &self.repository, &observed, &self.catalog);
-        self.preview.show(plan, Some(&observed), observed.taken_at);
+        let planned = Planned { plan, facts: self.repository.facts() };
+        self.preview.show(planned, Some(&observed), observed.taken_at);
         self.planned_over = observed;
     }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use clap::Parser;
 
 use super::output::DocumentFormat;
+use super::planning::Planned;
 use super::settings::{
     ApplySubject, Format, PlanSettings, PlanView, PlanningSettings, SourceSettings,
 };
@@ -16,7 +17,7 @@ use crate::model::desired::{Problem, Severity};
 use crate::plan::Plan;
 use crate::plan::wire::{Check, CheckStatus, FORMAT_VERSION};
 use crate::planner::Scope;
-use crate::render::{RepositoryCounts, Verbosity};
+use crate::render::{RepositoryCounts, RepositoryFacts, Verbosity};
 use crate::telemetry::LogLevel;
 use crate::testing::sample_plan;
 
@@ -199,6 +200,32 @@ fn commands_not_built_in_are_not_listed() {
     assert_eq!(names, built.into_iter().filter(is_built).collect::<Vec<_>>());
 }
 
+const EVERY_ARGUMENT: [&str; 23] = [
+    "plan",
+    "k8s",
+    "--ref",
+    "main",
+    "--world",
+    "sim:w",
+    "--at",
+    "2026-09-01T12:00:00+02:00",
+    "--demand",
+    "ceiling",
+    "--steer",
+    "--target",
+    "ec2_instance.web",
+    "--target",
+    "ec2_instance.db[0]",
+    "--exclude",
+    "autoscaling_group.old",
+    "--replace",
+    "ec2_instance.web[\"1\"]",
+    "--out",
+    "p.json",
+    "--summary",
+    "--detailed-exitcode",
+];
+
 #[test]
 fn plan_arguments_become_settings() {
     let of = |arguments: &[&str]| match parse_settings(arguments).expect("valid") {
@@ -215,31 +242,7 @@ fn plan_arguments_become_settings() {
         serve: None,
     };
     assert_eq!(of(&["plan"]), plain);
-    let everything = of(&[
-        "plan",
-        "k8s",
-        "--ref",
-        "main",
-        "--world",
-        "sim:w",
-        "--at",
-        "2026-09-01T12:00:00+02:00",
-        "--demand",
-        "ceiling",
-        "--steer",
-        "--target",
-        "ec2_instance.web",
-        "--target",
-        "ec2_instance.db[0]",
-        "--exclude",
-        "autoscaling_group.old",
-        "--replace",
-        "ec2_instance.web[\"1\"]",
-        "--out",
-        "p.json",
-        "--summary",
-        "--detailed-exitcode",
-    ]);
+    let everything = of(&EVERY_ARGUMENT);
     let expected = PlanSettings {
         planning: PlanningSettings {
             source: SourceSettings { path: "k8s".into(), revision: Some("main".into()) },
@@ -418,9 +421,10 @@ fn exit_order_is_errors_policies_changes() {
         (Plan { checks: vec![deny()], errored: true, ..sample_plan::plan() }, 1, 1),
         (Plan { errored: true, ..sample_plan::nothing() }, 1, 1),
     ] {
+        let planned = Planned { plan, facts: RepositoryFacts::default() };
         let code = |detailed| {
             with_console(None, |console| {
-                super::plan::finish(&plan, &settings(detailed), console).expect("shown")
+                super::plan::finish(&planned, &settings(detailed), console).expect("shown")
             })
             .exit
             .code()
@@ -441,18 +445,18 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
         #[cfg(feature = "page")]
         serve: None,
     };
-    let plan = sample_plan::plan();
+    let planned = Planned { plan: sample_plan::plan(), facts: RepositoryFacts::default() };
     let now = "2026-09-01T10:02:00Z".parse().expect("a time");
     let end = |kind: io::ErrorKind| {
         let err = Sink::default();
         let mut console =
             Console::from_streams(Box::new(FailingWriter(kind)), Box::new(err.clone()), None, now);
-        (super::plan::finish(&plan, &settings, &mut console).map_err(|e| e.kind), err.text())
+        (super::plan::finish(&planned, &settings, &mut console).map_err(|e| e.kind), err.text())
     };
     let (gone, said) = end(io::ErrorKind::BrokenPipe);
     assert_eq!(gone, Ok(Exit::Changes));
     assert!(said.contains("fleetwright apply"));
-    assert_eq!(std::fs::read_to_string(&out).expect("saved"), plan.to_json());
+    assert_eq!(std::fs::read_to_string(&out).expect("saved"), planned.plan.to_json());
     assert_eq!(end(io::ErrorKind::StorageFull).0, Err(Exit::Failed), "other failures are errors");
 }
 

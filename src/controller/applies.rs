@@ -240,7 +240,6 @@ impl ControllerState {
     pub(super) fn on_apply_progress(&mut self, ticket: Ticket, event: &Event) {
         let now = self.now;
         let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
-        let plan = Arc::clone(&run.plan);
         if let (Step::Finished { step, .. }, Some(address)) = (&event.step, &event.address) {
             run.finished_steps.insert((address.clone(), *step));
         }
@@ -260,29 +259,10 @@ impl ControllerState {
                 }
             }
             Step::Wave { step: WaveStep::Retire, .. } | Step::Going { .. } => {
-                if run.is_launching {
-                    run.is_launching = false;
-                    // Earlier observations do not show the launched instances.
-                    self.observation.require_next();
-                    if let Some(persisted) = &mut self.persistence.loaded {
-                        inflight_launches::restart_wait(
-                            &mut persisted.in_doubt_launches,
-                            &run.unanswered_launches,
-                            now,
-                        );
-                    }
-                }
+                self.on_launches_ended(ticket);
             }
             Step::Terminating { instance_id } => {
-                self.observation.unobserved.note_termination(instance_id, now);
-                run.terminated_instances.insert(instance_id.clone());
-                if let Some(persisted) = &mut self.persistence.loaded {
-                    persisted.record_removals(&[instance_id.clone()].into(), now);
-                    persisted.confirmed_removals.retain(|id| id != instance_id);
-                }
-                let why = event.address.as_ref().map_or("unknown", |at| removal_reason(&plan, at));
-                self.counters.count(Counter::Terminations(why.to_owned()));
-                self.time_apply_event(ticket, event, why);
+                self.on_terminating(ticket, event, instance_id);
             }
             Step::Evicted { pods, .. } => {
                 self.counters.add(Counter::EvictionsDone, u64::try_from(*pods).unwrap_or(u64::MAX));
@@ -313,6 +293,38 @@ impl ControllerState {
                 self.time_apply_event(ticket, event, "");
             }
         }
+    }
+
+    /// Notes that an apply launches nothing more.
+    fn on_launches_ended(&mut self, ticket: Ticket) {
+        let Some(run) = self.applies.runs.get_mut(&ticket).filter(|run| run.is_launching) else {
+            return;
+        };
+        run.is_launching = false;
+        // Earlier observations do not show the launched instances.
+        self.observation.require_next();
+        if let Some(persisted) = &mut self.persistence.loaded {
+            inflight_launches::restart_wait(
+                &mut persisted.in_doubt_launches,
+                &run.unanswered_launches,
+                self.now,
+            );
+        }
+    }
+
+    fn on_terminating(&mut self, ticket: Ticket, event: &Event, instance: &InstanceId) {
+        let now = self.now;
+        let Some(run) = self.applies.runs.get_mut(&ticket) else { return };
+        let address = event.address.as_ref();
+        let why = address.map_or("unknown", |at| removal_reason(&run.plan, at)).to_owned();
+        self.observation.unobserved.note_termination(instance, now);
+        run.terminated_instances.insert(instance.clone());
+        if let Some(persisted) = &mut self.persistence.loaded {
+            persisted.record_removals(&[instance.clone()].into(), now);
+            persisted.confirmed_removals.retain(|id| id != instance);
+        }
+        self.counters.count(Counter::Terminations(why.clone()));
+        self.time_apply_event(ticket, event, &why);
     }
 
     /// Removes a launch from the launches in doubt.

@@ -5,6 +5,7 @@
 //! in one event; nothing is written without a certain lease, except cordons of interrupted nodes
 //! while an apply holds it.
 
+mod node_writes;
 mod open_nodes;
 mod pinned_replan;
 
@@ -21,18 +22,17 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use super::event::{Effect, Event, PlanScope, Revision, RevisionError, TerminateOutcome, Ticket};
+use super::event::{Effect, Event, PlanScope, Revision, RevisionError, Ticket};
 use super::ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
 use super::state::{ControllerState, StartOptions, step};
 use super::{failures, tracing_spans};
 use crate::apply::observation::observe;
-use crate::apply::ports::{Clock, Cloud, Cluster, EvictOutcome, PortError};
-use crate::apply::pre_terminate_check::termination_blocker;
+use crate::apply::ports::{Clock, Cloud, Cluster};
 use crate::apply::{
     self, ApplySettings, Bounds, LaunchWait, LeaseGuard, OfferingAttempts, OpenedBy, apply,
 };
 use crate::model::ids::{Address, InstanceId};
-use crate::model::observed::{ClusterIdentity, CordonReason, Node, Observed, Pod};
+use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::Plan;
 use pinned_replan::PinnedReplan;
 
@@ -312,7 +312,7 @@ where
     /// Starts an effect; returns `None` if there is nothing to wait for.
     fn start(&self, effect: Effect) -> Option<RunningEffect<'a>> {
         let ports = self.ports;
-        let ExternalPorts { cloud, cluster, clock, signals, store, .. } = ports;
+        let ExternalPorts { cluster, signals, store, .. } = ports;
         let running: RunningEffect<'a> = match effect {
             Effect::LoadState => {
                 Box::pin(async move { Event::StateLoaded(store.load().await.map(Box::new)) })
@@ -322,13 +322,7 @@ where
             }
             Effect::ReadBranch => self.read_branch(),
             Effect::ReadCommit { commit } => self.read_commit(commit),
-            Effect::Observe => {
-                let identity = self.cluster.clone();
-                Box::pin(async move {
-                    let observed = observe(cloud, cluster, clock, identity).await;
-                    Event::Observed(Arc::new(observed))
-                })
-            }
+            Effect::Observe => self.observe(),
             Effect::Plan { ticket, commit, world, limits } => {
                 self.plan(ticket, &commit, world, limits)
             }
@@ -351,27 +345,19 @@ where
                     previous_attempts,
                 },
             ),
-            Effect::Cordon { instance, node, mark } => Box::pin(async move {
-                let may_write = || signals.may_write();
-                let result = LeaseGuard::new(cluster, &may_write).cordon(&node, mark).await;
-                Event::Cordoned { instance, mark, result }
-            }),
-            // The only write without the lease: any number of replicas may repeat it, and it
-            // removes nothing.
-            Effect::CordonWithoutLease { node } => Box::pin(async move {
-                let result = cluster.cordon(&node, Some(CordonReason::Interruption)).await;
-                Event::CordonedWithoutLease { node: node.name, result }
-            }),
-            Effect::Evict { instance, pods } => Box::pin(evict(ports, instance, pods)),
-            Effect::Terminate { instance, node } => {
-                Box::pin(terminate_if_unchanged(ports, instance, node))
+            Effect::Cordon { instance, node, mark } => {
+                Box::pin(node_writes::cordon(ports, instance, node, mark))
             }
-            Effect::DeleteNode { instance, node } => Box::pin(async move {
-                let may_write = || signals.may_write();
-                let result =
-                    LeaseGuard::new(cluster, &may_write).delete_node(&node.name, &node.uid).await;
-                Event::NodeDeleted { instance, result }
-            }),
+            Effect::CordonWithoutLease { node } => {
+                Box::pin(node_writes::cordon_without_lease(cluster, node))
+            }
+            Effect::Evict { instance, pods } => Box::pin(node_writes::evict(ports, instance, pods)),
+            Effect::Terminate { instance, node } => {
+                Box::pin(node_writes::terminate_if_unchanged(ports, instance, node))
+            }
+            Effect::DeleteNode { instance, node } => {
+                Box::pin(node_writes::delete_node(ports, instance, node))
+            }
             Effect::Acknowledge { receipt } => Box::pin(acknowledge(signals, receipt)),
             Effect::NominatePods { nominations } => {
                 Box::pin(open_nodes::nominate_pods(ports, nominations))
@@ -393,6 +379,15 @@ where
             Effect::WakeAt(_) | Effect::Exit => return None,
         };
         Some(running)
+    }
+
+    fn observe(&self) -> RunningEffect<'a> {
+        let ExternalPorts { cloud, cluster, clock, .. } = self.ports;
+        let identity = self.cluster.clone();
+        Box::pin(async move {
+            let observed = observe(cloud, cluster, clock, identity).await;
+            Event::Observed(Arc::new(observed))
+        })
     }
 
     fn read_branch(&self) -> RunningEffect<'a> {
@@ -525,45 +520,6 @@ where
             Event::ApplyFinished { ticket, result }
         })
     }
-}
-
-async fn evict<C, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
-    instance: InstanceId,
-    pods: Vec<Pod>,
-) -> Event {
-    let may_write = || ports.signals.may_write();
-    let cluster = LeaseGuard::new(ports.cluster, &may_write);
-    let mut results: Vec<Result<EvictOutcome, PortError>> = Vec::new();
-    for pod in &pods {
-        results.push(cluster.evict(pod).await);
-    }
-    Event::Evicted { instance, results }
-}
-
-/// Terminates an instance if its node is unchanged.
-async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: SignalSource, D>(
-    ports: ExternalPorts<'_, C, K, T, S, G, D>,
-    instance: InstanceId,
-    node: Option<Box<Node>>,
-) -> Event {
-    let may_write = || ports.signals.may_write();
-    let obstacle = match &node {
-        Some(node) => termination_blocker(ports.cluster, node).await,
-        None => Ok(None),
-    };
-    let result = match obstacle {
-        Ok(None) => {
-            let cloud = LeaseGuard::new(ports.cloud, &may_write);
-            cloud.terminate(&instance).await.map(|()| TerminateOutcome::Called)
-        }
-        Ok(Some(why)) => {
-            tracing::info!(%instance, why, "instance not terminated: node changed");
-            Ok(TerminateOutcome::NodeChanged)
-        }
-        Err(error) => Ok(TerminateOutcome::NodeUnreadable(error)),
-    };
-    Event::TerminateFinished { instance, result }
 }
 
 async fn acknowledge<G: SignalSource>(signals: &G, receipt: String) -> Event {

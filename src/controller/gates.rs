@@ -5,10 +5,12 @@
 //! (rows that replace each other) is applied as a whole or not at all; a blocked row carries a
 //! typed reason with its numbers.
 
+mod budget_room;
 mod change_group;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use budget_room::BudgetRoom;
 pub(super) use change_group::pool;
 use change_group::{ChangeGroup, change_groups};
 use jiff::Timestamp;
@@ -16,7 +18,7 @@ use jiff::Timestamp;
 use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
 pub use super::opening::PodsArriving;
-use super::persisted_state::{LAUNCHES_MAX, PersistedState, change_digests, later};
+use super::persisted_state::{PersistedState, change_digests, later};
 use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, Blocked, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode, RateLimit};
@@ -302,70 +304,6 @@ fn retire_reason(row: &ExplainRow) -> Option<&RetireReason> {
         Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
             row.retire_reason.as_ref()
         }
-    }
-}
-
-/// Remaining budgets.
-struct BudgetRoom {
-    launches: u32,
-    is_launch_budget_unused: bool,
-    next_launch: Timestamp,
-    removals: u32,
-    is_removal_budget_unused: bool,
-    next_removal: Timestamp,
-}
-
-impl BudgetRoom {
-    fn new(context: &GateContext<'_>, now: Timestamp) -> Self {
-        let settings = &context.revision.controller;
-        // Older launches are not remembered individually, so some would count twice.
-        let most = u32::try_from(LAUNCHES_MAX).unwrap_or(u32::MAX);
-        let of = |rate: RateLimit| rate.limit_for(context.nodes);
-        let (launches_max, removals_max) = (of(settings.launches).min(most), of(settings.removals));
-        let (launch_times, removal_times) =
-            (context.persisted.launch_times(), context.persisted.removal_times());
-        let (launches, next_launch) =
-            PersistedState::budget_room(launch_times, launches_max, settings.launches.window, now);
-        let (removals, next_removal) =
-            PersistedState::budget_room(removal_times, removals_max, settings.removals.window, now);
-        // A plan removes at most as many instances as are remembered individually.
-        let removals = removals.min(context.persisted.pending_removal_room());
-        Self {
-            launches,
-            is_launch_budget_unused: launches == launches_max && launches_max > 0,
-            next_launch,
-            removals,
-            is_removal_budget_unused: removals == removals_max && removals_max > 0,
-            next_removal,
-        }
-    }
-
-    fn unlimited(now: Timestamp) -> Self {
-        Self {
-            launches: u32::MAX,
-            is_launch_budget_unused: true,
-            next_launch: now,
-            removals: u32::MAX,
-            is_removal_budget_unused: true,
-            next_removal: now,
-        }
-    }
-
-    /// Returns true if the budget covers a group. A group larger than the whole budget may go alone
-    /// while the budget is unused, because otherwise it could never go.
-    fn launches(&self, group: &ChangeGroup<'_>) -> bool {
-        group.launches <= self.launches || (self.is_launch_budget_unused && group.rows.len() > 1)
-    }
-
-    fn removes(&self, group: &ChangeGroup<'_>) -> bool {
-        group.removes <= self.removals || (self.is_removal_budget_unused && group.rows.len() > 1)
-    }
-
-    fn consume(&mut self, group: &ChangeGroup<'_>) {
-        self.launches = self.launches.saturating_sub(group.launches);
-        self.removals = self.removals.saturating_sub(group.removes);
-        self.is_launch_budget_unused &= group.launches == 0;
-        self.is_removal_budget_unused &= group.removes == 0;
     }
 }
 

@@ -233,6 +233,15 @@ impl ControllerState {
         effects.push(Effect::Plan { ticket, commit, world, limits });
     }
 
+    /// Returns true if events since the start of a planning run changed its inputs.
+    fn is_outdated(&self, planning: &PlanningRun) -> bool {
+        planning.required_observation != self.observation.required()
+            || planning.interruptions_version != self.interruptions.version()
+            || planning.terminations_version != self.observation.unobserved.terminations()
+            || planning.scope.running_pods_only != self.revisions.serves_stand_in()
+            || self.persistence.loaded.is_none()
+    }
+
     pub(super) fn on_planned(
         &mut self,
         ticket: Ticket,
@@ -242,11 +251,7 @@ impl ControllerState {
     ) {
         let Some(planning) = self.planning.run.take() else { return };
         self.time_planning(&planning.scope, took);
-        let outdated = planning.required_observation != self.observation.required()
-            || planning.interruptions_version != self.interruptions.version()
-            || planning.terminations_version != self.observation.unobserved.terminations()
-            || planning.scope.running_pods_only != self.revisions.serves_stand_in();
-        if planning.ticket != ticket || outdated || self.persistence.loaded.is_none() {
+        if planning.ticket != ticket || self.is_outdated(&planning) {
             self.planning.replan_at = self.now;
             return;
         }
@@ -263,13 +268,7 @@ impl ControllerState {
                 planning.input.interrupted.clone(),
             );
         }
-        let held: Vec<(Address, BlockedReason)> = verdicts
-            .iter()
-            .filter_map(|(address, verdict)| match verdict {
-                GateDecision::Allow => None,
-                GateDecision::Block(held) => Some((address.clone(), held.clone())),
-            })
-            .collect();
+        let held = blocked_changes(&verdicts);
         let round = match planning.pass {
             PlanningPass::Narrowed(round) => round,
             PlanningPass::AdditiveFirst if !verdicts.is_empty() && held.is_empty() => {
@@ -502,12 +501,17 @@ impl ControllerState {
     }
 }
 
-fn blocked_by_address(verdicts: &[(Address, GateDecision)]) -> BTreeMap<Address, Blocked> {
-    let held = verdicts.iter().filter_map(|(address, verdict)| match verdict {
+fn blocked_changes(verdicts: &[(Address, GateDecision)]) -> Vec<(Address, BlockedReason)> {
+    let blocked = verdicts.iter().filter_map(|(address, verdict)| match verdict {
         GateDecision::Allow => None,
-        GateDecision::Block(held) => Some((address.clone(), gates::with_message(held.clone()))),
+        GateDecision::Block(reason) => Some((address.clone(), reason.clone())),
     });
-    held.collect()
+    blocked.collect()
+}
+
+fn blocked_by_address(verdicts: &[(Address, GateDecision)]) -> BTreeMap<Address, Blocked> {
+    let blocked = blocked_changes(verdicts).into_iter();
+    blocked.map(|(address, reason)| (address, gates::with_message(reason))).collect()
 }
 
 /// Owns the data that a [`GateContext`] borrows.

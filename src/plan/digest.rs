@@ -202,30 +202,7 @@ impl<'a> PlanDecisions<'a> {
             comparison: _,
             disruption_budgets: _,
         } = capacity;
-        let Placement {
-            mode: _,
-            orders: _,
-            packed_hourly: _,
-            unsteered: _,
-            contingency,
-            failure_domains: _,
-        } = placement;
-        let Base {
-            path: _,
-            directory: _,
-            repository: _,
-            commit: _,
-            tree: _,
-            dirty: _,
-            rendered: _,
-            world,
-            demand: _,
-            preconditions,
-            // Part of the identity.
-            guard: _,
-            judged_by: _,
-        } = base;
-        let BaseWorld { name: _, cluster, taken_at: _, sources: _ } = world;
+        let (cluster, preconditions) = decided_base(base);
         let whole = has_complete_digest(plan);
         let rows = rows(resource_changes, explain, whole);
         Self {
@@ -238,13 +215,32 @@ impl<'a> PlanDecisions<'a> {
                 alternatives.iter().map(DecidedAlternatives::from_row).collect(),
                 |row: &DecidedAlternatives<'_>| row.address,
             ),
-            preconditions: in_order(preconditions)
-                .into_iter()
-                .map(DecidedPrecondition::new)
-                .collect(),
-            contingency: contingency.as_ref().map(decided_contingency),
+            preconditions,
+            contingency: decided_contingency(placement),
         }
     }
+}
+
+/// Returns the cluster and the preconditions.
+fn decided_base(base: &Base) -> (&ClusterIdentity, Vec<DecidedPrecondition<'_>>) {
+    let Base {
+        path: _,
+        directory: _,
+        repository: _,
+        commit: _,
+        tree: _,
+        dirty: _,
+        rendered: _,
+        world,
+        demand: _,
+        preconditions,
+        // Part of the identity.
+        guard: _,
+        judged_by: _,
+    } = base;
+    let BaseWorld { name: _, cluster, taken_at: _, sources: _ } = world;
+    let preconditions = in_order(preconditions).into_iter().map(DecidedPrecondition::new);
+    (cluster, preconditions.collect())
 }
 
 /// Returns the rows that change something, with their batches if `whole` is set.
@@ -406,7 +402,19 @@ impl<'a> DecidedAlternatives<'a> {
     }
 }
 
-fn decided_contingency<'a>(contingency: &'a Contingency) -> Vec<DecidedContingency<'a>> {
+fn decided_contingency(placement: &Placement) -> Option<Vec<DecidedContingency<'_>>> {
+    let Placement {
+        mode: _,
+        orders: _,
+        packed_hourly: _,
+        unsteered: _,
+        contingency,
+        failure_domains: _,
+    } = placement;
+    contingency.as_ref().map(decided_pools)
+}
+
+fn decided_pools<'a>(contingency: &'a Contingency) -> Vec<DecidedContingency<'a>> {
     // Numbers of nodes are sums over the pools. The pods only explain them.
     let Contingency { nodes: _, hourly: _, pods: _, pools } = contingency;
     let pool = |pool: &'a PoolContingency| {

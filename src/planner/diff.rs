@@ -111,18 +111,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
             expires_at: at.checked_add(expiry).unwrap_or(at),
             waves: waves(&rows.changes),
             pods: totals::pods(demand, &unschedulable, rows.moved),
-            placement: Placement {
-                mode: if solution.target.without_nominations.is_some() {
-                    PlacementMode::Steered
-                } else {
-                    PlacementMode::Unsteered
-                },
-                orders: solution.target.simulated_runs.clone(),
-                packed_hourly: solution.target.packed_price,
-                unsteered: solution.target.without_nominations,
-                contingency,
-                failure_domains: solution.target.failure_domains.clone(),
-            },
+            placement: placement(solution, contingency),
             placements: rows.placements,
             unschedulable,
             unresolved: unresolved(demand),
@@ -141,6 +130,22 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     };
     plan.capacity.cost.breakdown = breakdown(&plan, &[]);
     plan
+}
+
+fn placement(solution: &Solution, contingency: Option<Contingency>) -> Placement {
+    let target = &solution.target;
+    Placement {
+        mode: if target.without_nominations.is_some() {
+            PlacementMode::Steered
+        } else {
+            PlacementMode::Unsteered
+        },
+        orders: target.simulated_runs.clone(),
+        packed_hourly: target.packed_price,
+        unsteered: target.without_nominations,
+        contingency,
+        failure_domains: target.failure_domains.clone(),
+    }
 }
 
 /// Returns the contingency of the fleet. A plan without some of its launches has none: its fleet is

@@ -19,17 +19,20 @@ use std::fmt::Write as _;
 
 use super::amount;
 use super::row::{PlanRow, Symbol, count as counted, rows};
+use crate::model::commit::CommitOrigin;
+use crate::model::desired::PoolLimits;
+use crate::model::ids::PoolName;
 use crate::plan::Plan;
 pub(super) use attention::attention;
 pub use chart::{ChartMark, step_chart};
 pub use escape::{hash_source, text};
 pub(super) use fleet::fleet;
 pub use fleet::{NodeAnnotation, NodeAnnotations, NodeMark};
-pub use links::{commit as commit_link, pull_request as pull_request_link};
+pub use links::commit as commit_link;
 use sections::{changes, checks, comparison, cost, demand, footer, problems};
 pub use verdict::{
     PageVerdict, VerdictTone, changes_text, errored_text, fact_list, has_changes, no_changes,
-    plan_facts, plan_verdict, problem_verdict, total_list, totals,
+    origin_facts, plan_facts, plan_verdict, problem_verdict, total_list, totals,
 };
 
 /// The style of the page.
@@ -44,9 +47,24 @@ pub const FILTERS: &str = "<div id=\"filters\" role=\"search\" data-script hidde
      <button id=\"csv\" type=\"button\">Download CSV</button>\
      <span id=\"found\" class=\"dim\" role=\"status\"></span></div>\n";
 
+/// Facts of the repository that a plan does not record.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RepositoryFacts {
+    /// Author and pull request of the planned commit.
+    pub origin: Option<CommitOrigin>,
+    /// Limits of the pools that have some.
+    pub pool_limits: BTreeMap<PoolName, PoolLimits>,
+}
+
 /// Returns the plan as an HTML page, with a final line feed.
 #[must_use]
 pub fn html(plan: &Plan) -> String {
+    html_with_facts(plan, &RepositoryFacts::default())
+}
+
+/// Returns the plan as an HTML page that also shows facts of the repository.
+#[must_use]
+pub fn html_with_facts(plan: &Plan, facts: &RepositoryFacts) -> String {
     let rows = rows(plan);
     let cluster = text(&plan.capacity.base.world.cluster.name, 80);
     let verdict = text(&plan_verdict(plan).title, 120);
@@ -64,7 +82,7 @@ pub fn html(plan: &Plan) -> String {
          <title>{verdict}: plan for {cluster}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <a class=\"skip\" href=\"#main\">Skip to the plan</a>\n"
     );
-    page.push_str(&header(plan));
+    page.push_str(&header(plan, facts));
     let annotations = NodeAnnotations::new();
     for section in [
         removals(plan, &rows),
@@ -73,7 +91,7 @@ pub fn html(plan: &Plan) -> String {
         checks(plan),
         changes(plan, &rows),
         FILTERS.to_owned(),
-        fleet(plan, &rows, &annotations, &BTreeMap::new(), plan.timestamp),
+        fleet(plan, &rows, &annotations, &facts.pool_limits, plan.timestamp),
         cost(plan),
         demand(plan),
         problems(plan),
@@ -86,8 +104,14 @@ pub fn html(plan: &Plan) -> String {
     page
 }
 
-fn header(plan: &Plan) -> String {
-    let cluster = &plan.capacity.base.world.cluster;
+fn header(plan: &Plan, facts: &RepositoryFacts) -> String {
+    let base = &plan.capacity.base;
+    let cluster = &base.world.cluster;
+    let mut lines = plan_facts(plan, None);
+    // They follow the commit.
+    let origin = origin_facts(base.repository.as_deref(), facts.origin.as_ref());
+    let second = lines.len().min(1);
+    lines.splice(second..second, origin);
     format!(
         "<header>\n<h1>Plan for {} <span class=\"dim\">{}</span></h1>\n{}{}{}\
          </header>\n<main id=\"main\">\n",
@@ -95,7 +119,7 @@ fn header(plan: &Plan) -> String {
         text(&cluster.region, 40),
         plan_verdict(plan).html(),
         totals(plan),
-        fact_list(&plan_facts(plan, None))
+        fact_list(&lines)
     )
 }
 

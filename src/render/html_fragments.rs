@@ -20,7 +20,7 @@ use crate::plan::wire::{ExplainRow, Summary};
 pub use super::html::{
     ChartMark, FILTERS, NodeAnnotation, NodeAnnotations, NodeMark, PageVerdict, SCRIPT, STYLE,
     VerdictTone, changes_text, commit_link, errored_text, fact_list, has_changes, hash_source,
-    no_changes, plan_facts, plan_verdict, problem_verdict, pull_request_link, step_chart, text,
+    no_changes, origin_facts, plan_facts, plan_verdict, problem_verdict, step_chart, text,
     total_list, totals,
 };
 

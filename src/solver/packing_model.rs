@@ -141,39 +141,8 @@ impl PackingModel {
         supply: PackingSupply,
     ) -> Self {
         let names = extended_names(groups);
-        let sides = rule_sides(assignment, groups.len());
-        let mut keyed: BTreeMap<ClassKey, Vec<&DomainShare>> = BTreeMap::new();
-        for domain_share in &assignment.domain_shares {
-            let key = ClassKey {
-                requests: &groups[domain_share.group].shape.requests,
-                admission_key: PodAdmissionKey::new(groups, domain_share),
-                rules: sides[domain_share.group].clone(),
-                together: assignment
-                    .colocated
-                    .iter()
-                    .position(|set| set.contains(&domain_share.group)),
-            };
-            keyed.entry(key).or_default().push(domain_share);
-        }
         let admissions = AdmissionTable::new(groups, &assignment.domain_shares, supply.daemons);
-        let of_key = |(key, shares): (ClassKey, Vec<&DomainShare>)| PodClass {
-            requests: resource_vector(key.requests, &names),
-            planned: shares
-                .iter()
-                .map(|domain_share| domain_share.planned)
-                .fold(0, u32::saturating_add),
-            admission: admissions.index[&key.admission_key],
-            group_counts: shares
-                .iter()
-                .map(|domain_share| (domain_share.group, domain_share.planned))
-                .collect(),
-            within: key.admission_key.within.clone(),
-            rules: key.rules,
-            is_colocated: key.together.is_some(),
-            companions: Vec::new(),
-            value: 0,
-        };
-        let mut classes: Vec<PodClass> = keyed.into_iter().map(of_key).collect();
+        let mut classes = pod_classes(groups, assignment, &admissions, &names);
         link_companions(&mut classes, assignment);
         let offer_classes = offer_classes(supply.offers, &classes, &admissions, &names);
         // Pods with the same requests and the same admission have the same value.
@@ -279,6 +248,44 @@ pub(super) struct PackingSupply<'a> {
     pub offers: &'a [Offer],
     pub existing: &'a [ExistingNode],
     pub daemons: &'a [Daemon],
+}
+
+/// Returns the classes of pods, without companions and values.
+fn pod_classes(
+    groups: &[PodGroup],
+    assignment: &TopologyAssignment,
+    admissions: &AdmissionTable,
+    names: &[ResourceName],
+) -> Vec<PodClass> {
+    let sides = rule_sides(assignment, groups.len());
+    let mut keyed: BTreeMap<ClassKey, Vec<&DomainShare>> = BTreeMap::new();
+    for domain_share in &assignment.domain_shares {
+        let key = ClassKey {
+            requests: &groups[domain_share.group].shape.requests,
+            admission_key: PodAdmissionKey::new(groups, domain_share),
+            rules: sides[domain_share.group].clone(),
+            together: assignment.colocated.iter().position(|set| set.contains(&domain_share.group)),
+        };
+        keyed.entry(key).or_default().push(domain_share);
+    }
+    let of_key = |(key, shares): (ClassKey, Vec<&DomainShare>)| PodClass {
+        requests: resource_vector(key.requests, names),
+        planned: shares
+            .iter()
+            .map(|domain_share| domain_share.planned)
+            .fold(0, u32::saturating_add),
+        admission: admissions.index[&key.admission_key],
+        group_counts: shares
+            .iter()
+            .map(|domain_share| (domain_share.group, domain_share.planned))
+            .collect(),
+        within: key.admission_key.within.clone(),
+        rules: key.rules,
+        is_colocated: key.together.is_some(),
+        companions: Vec::new(),
+        value: 0,
+    };
+    keyed.into_iter().map(of_key).collect()
 }
 
 /// Returns the rules of each group, with the side of the group.

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "page")]
 mod page;
+#[cfg(feature = "page")]
+mod requests;
 mod status_objects;
 mod statuses;
 #[cfg(feature = "page")]

@@ -14,11 +14,12 @@ use crate::cli::source_tree;
 use crate::cli::world_choice::WorldChoice;
 use crate::controller::runtime::{CommitPlanner, ReadMarket, RepositoryReader, Steering};
 use crate::controller::{PlanScope, Revision, RevisionError};
-use crate::model::desired::{Desired, PoolLimits, Severity};
+use crate::model::desired::{Desired, Severity};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::forecast::Forecast;
 use crate::plan::{PinnedPlan, Plan, breakdown};
 use crate::planner::{self, Inputs, Scope};
+use crate::render::RepositoryFacts;
 
 /// Reads the followed repository.
 #[derive(Debug, Clone)]
@@ -95,8 +96,7 @@ impl CommitPlanner for JudgedPlanner {
         let Repository { fleet, desired, base, .. } = &self.repository;
         let delays = desired.pools.values();
         let delays = delays.filter_map(|pool| Some((pool.name.clone(), pool.consolidate_after?)));
-        let limits = desired.pools.values().filter(|pool| pool.limits != PoolLimits::default());
-        let limits = limits.map(|pool| (pool.name.clone(), pool.limits.clone()));
+        let RepositoryFacts { origin, pool_limits } = self.repository.facts();
         let errors = desired.problems.iter().filter(|problem| problem.severity == Severity::Error);
         Revision {
             // Files without a commit are identified by their content.
@@ -105,8 +105,8 @@ impl CommitPlanner for JudgedPlanner {
                 .clone()
                 .filter(|_| !base.dirty)
                 .unwrap_or_else(|| base.tree.clone()),
-            origin: base.origin.clone().filter(|_| !base.dirty),
-            pool_limits: limits.collect(),
+            origin,
+            pool_limits,
             controller: fleet.controller.clone(),
             guard: fleet.guard.clone(),
             consolidate_after: delays.collect(),

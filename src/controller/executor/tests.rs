@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::apply::Replan as _;
+use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
 use crate::controller::nominations::PodNomination;
 use crate::controller::{PersistedState, Signal};
 use crate::model::ids::NodeName;
-use crate::model::observed::{Instance, InstanceState, Node};
+use crate::model::observed::{Instance, InstanceState, Node, Pod};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
 use crate::plan::PinnedPlan;

@@ -231,6 +231,19 @@ fn repaired(n: usize) -> RepairRecord {
     RepairRecord { instance, pool: "a-pool-with-a-name".into(), at: at(0) }
 }
 
+/// Returns an approval. The last ones have rows and a contingency.
+fn approval(n: usize) -> ApprovalRecord {
+    let has_rows = n + APPROVALS_WITH_ROWS_MAX >= APPROVALS_MAX;
+    let rows = if has_rows { APPROVED_ROWS_MAX } else { 0 };
+    ApprovalRecord {
+        digest: format!("{n:064x}").into(),
+        by: "user@example.com".to_owned(),
+        at: at(i64::try_from(n).expect("few")),
+        rows: (0..rows).map(|row| format!("{row:020x}")).collect(),
+        contingency: has_rows.then(crate::controller::contingency::largest),
+    }
+}
+
 /// Returns a state with every list at its limit.
 fn full() -> PersistedState {
     let id = |n: usize| InstanceId::from(format!("i-{n:017x}").as_str());
@@ -267,22 +280,7 @@ fn full() -> PersistedState {
                 first_noted_at: Some(time(n)),
             })
             .collect(),
-        approvals: (0..APPROVALS_MAX)
-            .map(|n| ApprovalRecord {
-                digest: format!("{n:064x}").into(),
-                by: "user@example.com".to_owned(),
-                at: time(n),
-                rows: (0..if n + APPROVALS_WITH_ROWS_MAX < APPROVALS_MAX {
-                    0
-                } else {
-                    APPROVED_ROWS_MAX
-                })
-                    .map(|row| format!("{row:020x}"))
-                    .collect(),
-                contingency: (n + APPROVALS_WITH_ROWS_MAX >= APPROVALS_MAX)
-                    .then(crate::controller::contingency::largest),
-            })
-            .collect(),
+        approvals: (0..APPROVALS_MAX).map(approval).collect(),
         confirmed_removals: (0..CONFIRMED_MAX).map(id).collect(),
         sold_out: (0..SOLD_OUT_MAX)
             .map(|n| SoldOutOffering {

@@ -34,7 +34,7 @@ pub fn commit(repository: Option<&str>, commit: &str) -> String {
 
 /// Returns the number of a pull request, linked if the web address of the repository is known.
 #[must_use]
-pub fn pull_request(repository: Option<&str>, number: u64) -> String {
+pub(super) fn pull_request(repository: Option<&str>, number: u64) -> String {
     match repository.and_then(web_page) {
         Some((page, host)) => {
             let part = host.pull_requests;

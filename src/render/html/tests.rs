@@ -169,3 +169,18 @@ fn replacement_in_another_zone_has_both_zones() {
     let page = html(&plan);
     assert!(page.contains("data-zone=\"eu-west-1a eu-west-1b\""), "{page}");
 }
+
+#[test]
+fn page_shows_facts_of_the_repository() {
+    let limits = PoolLimits { resources: [("cpu".into(), 64_000)].into(), nodes: Some(9) };
+    let facts = RepositoryFacts {
+        origin: Some(CommitOrigin { author: "Ann <b>".to_owned(), pull_request: Some(12) }),
+        pool_limits: [("web".into(), limits)].into(),
+    };
+    let page = html_with_facts(&plan(), &facts);
+    let author = "</dd></div>\n<div><dt>Author</dt><dd>Ann &lt;b&gt;</dd></div>\n<div><dt>Pull request</dt><dd>";
+    let (before, after) = page.split_once(author).expect("an author");
+    assert!(before.contains("<dt>Commit</dt>") && !after.contains("<dt>Commit</dt>"), "{before}");
+    assert!(page.contains("<span>limits: 6 of 9 nodes, 12 of 64 vCPU"), "{page}");
+    assert!(!html(&plan()).contains("limits: ") && !html(&plan()).contains("Author"));
+}

@@ -10,6 +10,7 @@ use super::super::{is_errored_by_rules, unread};
 use super::escape::text;
 use super::links;
 use crate::model::code::Code;
+use crate::model::commit::CommitOrigin;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::{CheckStatus, Completeness};
@@ -364,6 +365,19 @@ pub fn plan_facts(plan: &Plan, now: Option<Timestamp>) -> Vec<(&'static str, Str
     facts.push(("Expires", format!("{}{left}", minute(capacity.expires_at))));
     let digest: String = capacity.digest.as_str().chars().take(DIGEST_SHOWN).collect();
     facts.push(("Digest", format!("<code>{}</code>", text(&digest, NAME))));
+    facts
+}
+
+/// Returns author and pull request of a commit: names and escaped HTML.
+#[must_use]
+pub fn origin_facts(
+    repository: Option<&str>,
+    origin: Option<&CommitOrigin>,
+) -> Vec<(&'static str, String)> {
+    let Some(origin) = origin else { return Vec::new() };
+    let mut facts = vec![("Author", text(&origin.author, NAME))];
+    let link = origin.pull_request.map(|number| links::pull_request(repository, number));
+    facts.extend(link.map(|link| ("Pull request", link)));
     facts
 }
 

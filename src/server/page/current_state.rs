@@ -69,22 +69,7 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
             text(why, LINE)
         ));
     }
-    match &status.world {
-        // A preview shows a plan with its own observation.
-        None if kind == PageKind::Preview => {}
-        None => lines.push("The cluster was not observed yet.".to_owned()),
-        Some(world) => {
-            lines.extend(read_alert("The cluster", &world.reads));
-            for (source, completeness) in &world.sources {
-                let why = match completeness {
-                    Completeness::Complete => continue,
-                    Completeness::Partial { reason } => format!("was read partially: {reason}"),
-                    Completeness::Failed { reason } => format!("could not be read: {reason}"),
-                };
-                lines.push(text(&format!("{source} {why}"), LINE));
-            }
-        }
-    }
+    lines.extend(world_alerts(status, kind));
     for (action, failure) in &status.failing_actions {
         lines.push(format!(
             "{} fails since {} ({} times, last at {}): {}",
@@ -115,6 +100,28 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
         "<h2 id=\"attention\">Needs attention <span class=\"dim\">{}</span></h2>\n{alerts}",
         lines.len()
     )
+}
+
+/// Returns alerts about the observation of the cluster.
+fn world_alerts(status: &Status, kind: PageKind) -> Vec<String> {
+    let Some(world) = &status.world else {
+        // A preview shows a plan with its own observation.
+        let is_missing = kind != PageKind::Preview;
+        return is_missing
+            .then(|| "The cluster was not observed yet.".to_owned())
+            .into_iter()
+            .collect();
+    };
+    let mut lines: Vec<String> = read_alert("The cluster", &world.reads).into_iter().collect();
+    for (source, completeness) in &world.sources {
+        let why = match completeness {
+            Completeness::Complete => continue,
+            Completeness::Partial { reason } => format!("was read partially: {reason}"),
+            Completeness::Failed { reason } => format!("could not be read: {reason}"),
+        };
+        lines.push(text(&format!("{source} {why}"), LINE));
+    }
+    lines
 }
 
 fn suspension_alert(what: &str, suspension: &Suspension) -> String {

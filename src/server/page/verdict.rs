@@ -8,8 +8,8 @@ use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::render::html_fragments::{
     PageVerdict, VerdictTone, changes_text, fact_list, has_changes, monthly, monthly_delta,
-    no_changes, plan_facts, plan_verdict, problem_verdict, pull_request_link, span, text,
-    total_list, totals,
+    no_changes, origin_facts, plan_facts, plan_verdict, problem_verdict, span, text, total_list,
+    totals,
 };
 
 const NAME: usize = 120;
@@ -236,18 +236,6 @@ pub(super) fn status_totals(status: &Status) -> String {
     total_list(&items)
 }
 
-/// Returns author and pull request of the served commit.
-fn origin_facts(status: &Status) -> Vec<(&'static str, String)> {
-    let Some(origin) = &status.repository.origin else { return Vec::new() };
-    let mut facts = vec![("Author", text(&origin.author, NAME))];
-    if let Some(number) = origin.pull_request {
-        let plan = status.plan.as_ref();
-        let repository = plan.and_then(|now| now.plan.capacity.base.repository.as_deref());
-        facts.push(("Pull request", pull_request_link(repository, number)));
-    }
-    facts
-}
-
 /// Renders mode, role, commit, plan and observation.
 pub(super) fn status_facts(status: &Status, kind: PageKind) -> String {
     let mut facts: Vec<(&str, String)> = Vec::new();
@@ -266,7 +254,8 @@ pub(super) fn status_facts(status: &Status, kind: PageKind) -> String {
     if let Some(commit) = &status.repository.commit {
         facts.push(("Commit", commit_of(status, commit)));
     }
-    facts.extend(origin_facts(status));
+    let repository = plan.and_then(|current| current.plan.capacity.base.repository.as_deref());
+    facts.extend(origin_facts(repository, status.repository.origin.as_ref()));
     if let Some(current) = plan {
         let known = |name: &str| facts.iter().any(|(other, _)| *other == name);
         let more: Vec<_> = plan_facts(&current.plan, Some(status.now))

@@ -268,6 +268,18 @@ fn busy_counters() -> Counters {
     .collect()
 }
 
+fn blocked_by_budget(address: &Address) -> (Address, Blocked) {
+    let reason = BlockedReason::RemovalBudget {
+        most: 4,
+        within: SignedDuration::from_mins(10),
+        next: now() + SignedDuration::from_mins(7),
+    };
+    let message =
+        "4 instances were terminated within 10m, the maximum; the next removal may start at 12:07"
+            .to_owned();
+    (address.clone(), Blocked { reason, message })
+}
+
 /// Returns a cluster of 180 nodes, with a plan that launches and removes.
 pub(crate) fn busy() -> Status {
     let plan = busy_plan();
@@ -277,18 +289,7 @@ pub(crate) fn busy() -> Status {
         .filter(|row| row.change.actions == [Action::Delete])
         .map(|row| row.address.clone())
         .collect();
-    let budget = BlockedReason::RemovalBudget {
-        most: 4,
-        within: SignedDuration::from_mins(10),
-        next: now() + SignedDuration::from_mins(7),
-    };
-    let message =
-        "4 instances were terminated within 10m, the maximum; the next removal may start at 12:07"
-            .to_owned();
-    let blocked = removals.iter().skip(4).map(|address| {
-        (address.clone(), Blocked { reason: budget.clone(), message: message.clone() })
-    });
-    let blocked: BTreeMap<Address, Blocked> = blocked.collect();
+    let blocked = removals.iter().skip(4).map(blocked_by_budget).collect();
     let plan_id = plan.capacity.plan_id.clone();
     let limits = plan.capacity.cost.breakdown.by_pool.first().map(|row| {
         let resources = [("cpu".into(), 2_000_000)].into();
@@ -361,6 +362,25 @@ fn histograms() -> Histograms {
     histograms
 }
 
+fn failed_reads(error: &str, failures: u32) -> SourceState {
+    SourceState {
+        read_at: Some(minutes_ago(47)),
+        error: Some((error.to_owned(), minutes_ago(44))),
+        failures,
+    }
+}
+
+/// Makes an observation old and partial.
+fn fail_observation(world: &mut WorldStatus) {
+    world.taken_at = minutes_ago(47);
+    world.age = SignedDuration::from_mins(47);
+    world.reads = failed_reads("ec2: RequestLimitExceeded", 9);
+    let failed = Completeness::Failed { reason: "RequestLimitExceeded".to_owned() };
+    world.sources.insert("ec2".to_owned(), failed);
+    (world.ready, world.pending) = (121, 214);
+    world.pending_for = Some(SignedDuration::from_mins(31));
+}
+
 /// Returns an unreadable cluster with all kinds of blocked changes and hostile names.
 pub(crate) fn failing() -> Status {
     let mut plan = saved("quickstart.json");
@@ -374,11 +394,6 @@ pub(crate) fn failing() -> Status {
         )
     };
     let blocked = plan.resource_changes.iter().map(|row| blocked(&row.address)).collect();
-    let failed = |error: &str, failures| SourceState {
-        read_at: Some(minutes_ago(47)),
-        error: Some((error.to_owned(), minutes_ago(44))),
-        failures,
-    };
     let mut failing = Status {
         mode: Mode::Full,
         is_leader: false,
@@ -422,18 +437,8 @@ pub(crate) fn failing() -> Status {
         "1111111111111111111111111111111111111111".to_owned(),
         "CI has not applied it yet".to_owned(),
     ));
-    failing.repository.reads = failed(&format!("cannot fetch: {HOSTILE}"), 44);
+    failing.repository.reads = failed_reads(&format!("cannot fetch: {HOSTILE}"), 44);
     failing.repository.problems = 3;
-    if let Some(world) = &mut failing.world {
-        world.taken_at = minutes_ago(47);
-        world.age = SignedDuration::from_mins(47);
-        world.reads = failed("ec2: RequestLimitExceeded", 9);
-        world.sources.insert(
-            "ec2".to_owned(),
-            Completeness::Failed { reason: "RequestLimitExceeded".to_owned() },
-        );
-        (world.ready, world.pending) = (121, 214);
-        world.pending_for = Some(SignedDuration::from_mins(31));
-    }
+    failing.world.iter_mut().for_each(fail_observation);
     failing
 }

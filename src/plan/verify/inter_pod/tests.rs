@@ -2,6 +2,7 @@
 
 mod alternatives;
 mod defects;
+mod harmless;
 mod oracle;
 mod parts;
 
