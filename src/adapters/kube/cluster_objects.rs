@@ -459,4 +459,49 @@ mod tests {
         interner.drop_unused();
         assert!(!is_interned(&interner), "{interner:?}");
     }
+
+    #[test]
+    fn unreadable_object_concerns_its_own_nodes_only() {
+        let pod = |name: &str, node: Option<&str>, grace: i64| {
+            let mut pod = owned(name, "apps/v1", "ReplicaSet", "api");
+            pod["spec"]["nodeName"] = node.into();
+            pod["spec"]["terminationGracePeriodSeconds"] = grace.into();
+            pod["status"] = json!({ "phase": "Running" });
+            pod
+        };
+        let bad = i64::MIN;
+        let mut pods = cached_objects(
+            PODS,
+            vec![pod("fine", Some("n1"), 30), pod("bound", Some("n2"), bad), pod("new", None, bad)],
+        );
+        let horizontal = cached_objects(
+            HORIZONTAL,
+            vec![json!({ "metadata": { "name": "api", "namespace": "web" }, "spec": 7 })],
+        );
+        let none = ObjectCache::new();
+        let others = RESOURCES
+            .iter()
+            .skip(1)
+            .map(|resource| if resource.path == HORIZONTAL.path { &horizontal } else { &none });
+        let objects = assemble(&mut pods, others);
+        assert_eq!(objects.unread, [""; 0], "the list is complete");
+        let found: Vec<(&str, Vec<&str>, bool)> = objects
+            .unread_objects
+            .iter()
+            .map(|unread| {
+                let nodes = unread.nodes.iter().map(NodeName::as_str).collect();
+                (unread.object.as_str(), nodes, unread.hides_requests)
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("HorizontalPodAutoscaler web/api", vec!["n1", "n2"], false),
+                ("Pod web/bound", vec!["n2"], true),
+                ("Pod web/new", vec![], true),
+            ]
+        );
+        let names: Vec<&str> = objects.pods.iter().map(|pod| &*pod.name).collect();
+        assert_eq!(names, ["bound", "fine"], "no node is planned for an unreadable pod");
+    }
 }

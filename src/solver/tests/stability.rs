@@ -6,6 +6,8 @@ use rand_pcg::Pcg64;
 use super::pod_rules::deployment;
 use crate::manifest::read;
 use crate::model::desired::{Budget, Fleet, Tree, TreeFile};
+use crate::model::ids::NodeName;
+use crate::model::observed::UnreadObject;
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::units::MicroUsd;
@@ -182,5 +184,36 @@ fn taint_set_by_hand_moves_no_running_pod_and_admits_no_new_one() {
         let target = scenario.solve().target;
         assert_eq!(target.launches.len(), 1, "the third pod needs another node");
         assert!(target.keeps.contains_key(&tainted), "{:?}", target.retires);
+    }
+}
+
+#[test]
+fn unread_object_holds_only_its_own_node() {
+    for hides_requests in [true, false] {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 512);
+        scenario.step(3);
+        let names: Vec<NodeName> = scenario.observed.nodes.keys().cloned().collect();
+        let held = names[0].clone();
+        scenario.observed.unread.push(UnreadObject {
+            object: "Pod shop/odd".to_owned(),
+            reason: "its grace period is negative".to_owned(),
+            nodes: [held.clone()].into(),
+            hides_requests,
+        });
+        scenario.scale(0);
+        let target = scenario.solve().target;
+        let kept: Vec<&NodeName> = target.keeps.keys().collect();
+        assert_eq!(kept, [&held], "the others are removed");
+        let KeepReason::Blocked { by: BlockReason::Unknown { what } } = &target.keeps[&held] else {
+            panic!("{:?}", target.keeps)
+        };
+        assert!(what.contains("shop/odd"), "{what}");
+        // A pod may be placed on it only if its free capacity is known.
+        scenario.observed.pods.clear();
+        scenario.scale(3);
+        let target = scenario.solve().target;
+        assert_eq!(target.launches.len(), usize::from(hides_requests));
+        let diagnostics = scenario.plan().capacity.diagnostics;
+        assert!(diagnostics.iter().any(|of| of.object == "Pod shop/odd"), "{diagnostics:?}");
     }
 }
