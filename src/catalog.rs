@@ -37,7 +37,7 @@ pub use allocatable::{allocation, explain};
 pub use allocatable_step::{AllocationStep, Formula, PodCount};
 pub use instance_type::{InstanceType, Offering};
 pub use live_market::types_missing_from_snapshot;
-pub use loader::{TYPES_UNPRICED, ZONES_ASSUMED};
+pub use loader::{TYPES_UNPRICED, ZONES_ASSUMED, warning_code};
 pub use lookup::MissingType;
 pub use measured_nodes::MeasuredNodes;
 pub use node_overlay::{OverlaidOffering, Overlays};

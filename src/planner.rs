@@ -33,8 +33,9 @@ use jiff::Timestamp;
 use diff::{DiffInputs, diff};
 use running_only::restrict_to_running;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, warning_code};
 use crate::demand::{Decider, Demand, DemandMode, PodGroup};
+use crate::model::code::Code;
 use crate::model::desired::{Desired, Problem, Severity};
 use crate::model::ids::{Address, NodeName, workload_key};
 use crate::model::observed::Observed;
@@ -337,12 +338,8 @@ fn unmatched_address_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
     found.extend(
         missing.map(|address| (address, "is to be replaced, and no node has this address")),
     );
-    let warning = |(address, what): (&String, &str)| Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: address.clone(),
-        message: what.to_owned(),
-        hint: None,
+    let warning = |(address, what): (&String, &str)| {
+        Diagnostic::warning(address.clone(), what).code(Code::AddressUnknown)
     };
     found.into_iter().map(warning).collect()
 }
@@ -353,21 +350,12 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
             Severity::Error => DiagnosticSeverity::Error,
             Severity::Warning => DiagnosticSeverity::Warning,
         };
-        Diagnostic {
-            severity,
-            origin: Some(problem.origin.clone()),
-            object: problem.object.clone(),
-            message: problem.message.clone(),
-            hint: problem.hint.clone(),
-        }
+        Diagnostic::new(severity, problem.object.clone(), problem.message.clone())
+            .origin(problem.origin.clone())
+            .maybe_hint(problem.hint.clone())
+            .code(problem.code)
     };
-    let note = |severity, message: &String| Diagnostic {
-        severity,
-        origin: None,
-        object: String::new(),
-        message: message.clone(),
-        hint: None,
-    };
+    let refusal = |message: &String| Diagnostic::warning("", message.clone());
     let mut found = inputs.catalog.unknown_type_warnings(inputs.desired);
     found.extend(inputs.catalog.unequal_type_warnings(inputs.desired));
     found.extend(inputs.catalog.overlay_conflicts(inputs.desired));
@@ -377,9 +365,10 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     found.extend(unresolved_selectors(inputs.desired, inputs.observed));
     let problems = inputs.desired.problems.iter().chain(&demand.problems).chain(&found);
     let mut list: Vec<Diagnostic> = problems.map(problem).collect();
-    list.extend(inputs.catalog.warnings.iter().map(|text| note(DiagnosticSeverity::Note, text)));
+    let catalog_note = |text: &String| Diagnostic::note("", text.clone()).code(warning_code(text));
+    list.extend(inputs.catalog.warnings.iter().map(catalog_note));
     list.extend(undeclared_workloads(demand));
-    list.extend(solution.refusals.iter().map(|text| note(DiagnosticSeverity::Warning, text)));
+    list.extend(solution.refusals.iter().map(refusal));
     list.sort();
     list.dedup();
     list
@@ -388,13 +377,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
 /// Returns a note for each running workload that was removed from the repository, and one note for
 /// all workloads that were never declared.
 fn undeclared_workloads(demand: &Demand) -> Vec<Diagnostic> {
-    let note = |object: String, message: String| Diagnostic {
-        severity: DiagnosticSeverity::Note,
-        origin: None,
-        object,
-        message,
-        hint: None,
-    };
+    let note = |object: String, message: String| Diagnostic::note(object, message);
     let removed_workload = |group: &PodGroup| {
         let pods: u32 = group.running.values().sum();
         let message = format!(
@@ -491,14 +474,13 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     if !violations.is_empty() {
         plan.errored = true;
         plan.applyable = false;
-        plan.capacity.diagnostics.extend(violations.iter().map(|violation| Diagnostic {
-            severity: DiagnosticSeverity::Error,
-            origin: None,
-            object: violation.address.as_ref().map(ToString::to_string).unwrap_or_default(),
-            message: format!("the plan breaks rule {}: {}", violation.rule, violation.message),
-            hint: Some(
-                "this is a defect of fleetwright; please report it with the plan".to_owned(),
-            ),
+        plan.capacity.diagnostics.extend(violations.iter().map(|violation| {
+            Diagnostic::error(
+                violation.address.as_ref().map(ToString::to_string).unwrap_or_default(),
+                format!("the plan breaks rule {}: {}", violation.rule, violation.message),
+            )
+            .hint("this is a defect of fleetwright; please report it with the plan")
+            .code(Code::PlanRuleBroken)
         }));
         seal(&mut plan);
     }
@@ -512,16 +494,10 @@ fn oversize_errors(demand: &Demand, solution: &Solution) -> Vec<Problem> {
         let workload = &demand.groups[unplaced.group].workload;
         let sizing = demand.sizings.get(workload).filter(|sizing| sizing.applied)?;
         let size = unplaced.oversize.as_ref()?;
-        Some(Problem {
-            origin: sizing.origin.clone(),
-            severity: Severity::Error,
-            object: sizing.autoscaler.clone(),
-            message: format!(
+        Some(Problem::error(sizing.origin.clone(), sizing.autoscaler.clone(), format!(
                 "makes the pods of {workload} larger than any node they may run on ({}): {size}",
                 sizing.because
-            ),
-            hint: Some("bound it with maxAllowed, or let a pool have larger types".to_owned()),
-        })
+            )).hint("bound it with maxAllowed, or let a pool have larger types").code(Code::TooSmall))
     };
     solution.target.unschedulable.iter().filter_map(error).collect()
 }

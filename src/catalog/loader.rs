@@ -7,6 +7,7 @@ use super::measured_nodes::MeasuredNodes;
 use super::snapshot::{self, InstanceTypeRow, PriceList, RegionRow};
 use super::suggestions::nearest;
 use super::types::{Catalog, CatalogError, PriceSource, Zone};
+use crate::model::code::Code;
 use crate::model::ids::{InstanceTypeName, Region, ZoneId, ZoneName};
 use crate::model::market::{CapacityType, ZoneSetting};
 use crate::model::units::MicroUsd;
@@ -235,6 +236,21 @@ pub const ZONES_ASSUMED: &str = "zone ids are assumed";
 /// Part of the warning about instance types without a price.
 pub const TYPES_UNPRICED: &str = "have no known price and are never launched";
 
+/// Part of the warning about prices of another region.
+const PRICES_STAND_IN: &str = "are used instead";
+
+/// Returns the code of a warning about the catalog.
+#[must_use]
+pub fn warning_code(warning: &str) -> Option<Code> {
+    if warning.contains(TYPES_UNPRICED) {
+        Some(Code::PriceMissing)
+    } else if warning.contains(PRICES_STAND_IN) {
+        Some(Code::PriceEstimated)
+    } else {
+        warning.starts_with(ZONES_ASSUMED).then_some(Code::ZonesAssumed)
+    }
+}
+
 /// Returns warnings about the catalog for the reader of a plan.
 pub(super) fn warnings(
     region: &Region,
@@ -245,7 +261,7 @@ pub(super) fn warnings(
     let mut warnings = Vec::new();
     if prices.stand_in {
         warnings.push(format!(
-            "prices of {region} are unknown: list prices of {} ({}) are used instead",
+            "prices of {region} are unknown: list prices of {} ({}) {PRICES_STAND_IN}",
             prices.region, prices.date
         ));
     }

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::instance_type::{InstanceType, Offering};
 use super::node_resource::Allocation;
 use super::types::Catalog;
-use crate::model::desired::{Desired, NodeOverlay, Pool, PriceChange, Problem, Severity};
+use crate::model::code::Code;
+use crate::model::desired::{Desired, NodeOverlay, Pool, PriceChange, Problem};
 use crate::model::ids::{LabelValue, Labels};
 use crate::model::requirement::{LabelSet, Requirements, key, label};
 use crate::model::units::{Bytes, MicroUsd, ResourceName};
@@ -191,17 +192,17 @@ fn disagreement(a: &NodeOverlay, b: &NodeOverlay) -> Option<String> {
 }
 
 fn conflict(of: &NodeOverlay, with: &NodeOverlay, what: &str) -> Problem {
-    Problem {
-        origin: of.origin.clone(),
-        severity: Severity::Error,
-        object: format!("NodeOverlay {}", of.name),
-        message: format!(
+    Problem::error(
+        of.origin.clone(),
+        format!("NodeOverlay {}", of.name),
+        format!(
             "sets {what} of instance types for which NodeOverlay {} ({}) of the same weight {} \
              sets another",
             with.name, with.origin, of.weight
         ),
-        hint: Some("give one of them a higher `spec.weight`".to_owned()),
-    }
+    )
+    .hint("give one of them a higher `spec.weight`")
+    .code(Code::OverlayConflict)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use super::snapshot;
 use super::suggestions::nearest;
 use super::types::Catalog;
-use crate::model::desired::{AmiFamily, Desired, NodeGroup, Pool, Problem, Severity};
+use crate::model::code::Code;
+use crate::model::desired::{AmiFamily, Desired, NodeGroup, Pool, Problem};
 use crate::model::ids::InstanceTypeName;
 use crate::model::requirement::{Operator, key};
 
@@ -54,14 +55,14 @@ impl Catalog {
         let class = |pool: &Pool| desired.node_classes.get(pool.node_class.as_ref()?);
         let is_windows =
             |pool: &&Pool| class(pool).is_some_and(|c| c.ami_family == AmiFamily::Windows);
-        let warning = |pool: &Pool| Problem {
-            origin: pool.origin.clone(),
-            severity: Severity::Warning,
-            object: format!("NodePool {}", pool.name),
-            message:
-                "Windows prices are unknown: Linux prices are used instead, without the license"
-                    .to_owned(),
-            hint: Some("treat its costs as a lower bound".to_owned()),
+        let warning = |pool: &Pool| {
+            Problem::warning(
+                pool.origin.clone(),
+                format!("NodePool {}", pool.name),
+                "Windows prices are unknown: Linux prices are used instead, without the license",
+            )
+            .hint("treat its costs as a lower bound")
+            .code(Code::PriceMissing)
         };
         desired.pools.values().filter(is_windows).map(warning).collect()
     }
@@ -78,17 +79,11 @@ impl Catalog {
             let show = |(name, vcpus, mib): &(&InstanceTypeName, i64, i64)| {
                 format!("{name} ({vcpus} vCPU, {mib} MiB)")
             };
-            Some(Problem {
-                origin: group.origin.clone(),
-                severity: Severity::Warning,
-                object: format!("node group {}", group.name),
-                message: format!(
+            Some(Problem::warning(group.origin.clone(), format!("node group {}", group.name), format!(
                     "its types differ: {} and {}. Cluster Autoscaler assumes the first for every node; this plan assumes the smallest",
                     show(first),
                     show(other)
-                ),
-                hint: Some("choose types with the same vCPU and memory".to_owned()),
-            })
+                )).hint("choose types with the same vCPU and memory"))
         };
         desired.node_groups.values().filter_map(warning).collect()
     }
@@ -96,16 +91,13 @@ impl Catalog {
     fn unknown(&self, pool: &Pool, name: &InstanceTypeName) -> Problem {
         let near = nearest(name.as_str(), self.types.keys().map(InstanceTypeName::as_str));
         let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
-        Problem {
-            origin: pool.origin.clone(),
-            severity: Severity::Warning,
-            object: format!("{} {}", pool.generation.pool_kind(), pool.name),
-            message: format!(
-                "requirement `{}`: no instance type `{name}` is known",
-                key::INSTANCE_TYPE
-            ),
-            hint: (!near.is_empty()).then(|| format!("did you mean {}?", near.join(" or "))),
-        }
+        Problem::warning(
+            pool.origin.clone(),
+            format!("{} {}", pool.generation.pool_kind(), pool.name),
+            format!("requirement `{}`: no instance type `{name}` is known", key::INSTANCE_TYPE),
+        )
+        .maybe_hint((!near.is_empty()).then(|| format!("did you mean {}?", near.join(" or "))))
+        .code(Code::InstanceTypeUnknown)
     }
 }
 

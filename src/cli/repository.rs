@@ -103,18 +103,8 @@ impl Repository {
 /// Returns a warning if renderers had network access, which may change their output.
 fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Problem> {
     let ran = renderings.results.values().any(Result::is_ok);
-    (ran && !toolbox.is_sandboxed()).then(|| Problem {
-        origin: Origin::new("fleetwright.yaml", 0),
-        severity: Severity::Warning,
-        object: "spec.sources".to_owned(),
-        message: "the renderers ran with network access, because this computer does not allow to isolate them"
-            .to_owned(),
-        hint: Some(
-            "allow user namespaces (`unshare --map-root-user --net true` must work), or render \
-             where there is no network"
-                .to_owned(),
-        ),
-    })
+    (ran && !toolbox.is_sandboxed()).then(|| Problem::warning(Origin::new("fleetwright.yaml", 0), "spec.sources", "the renderers ran with network access, because this computer does not allow to isolate them").hint("allow user namespaces (`unshare --map-root-user --net true` must work), or render \
+             where there is no network"))
 }
 
 fn unresolved_submodule(path: &str) -> Unresolved {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use crate::adapters::git::{ParentCommit, RepositoryTree, SignedCommit, SignedHistory};
 use crate::manifest::read_fleet;
-use crate::model::desired::{Fleet, Problem, Severity, Signer, Tree, TreeFile};
+use crate::model::code::Code;
+use crate::model::desired::{Fleet, Problem, Signer, Tree, TreeFile};
 use crate::model::ids::Origin;
 
 /// A problem and its hint.
@@ -47,12 +48,14 @@ pub(super) fn signature_problem(
             chain.first_problem(proof, &fleet.signers, dirty)
         }
     };
-    problem.map(|(message, hint)| Problem {
-        origin: fleet.origin.clone().unwrap_or_else(|| Origin::new("fleetwright.yaml", 0)),
-        severity: Severity::Error,
-        object: "spec.signers".to_owned(),
-        message,
-        hint: Some(hint.to_owned()),
+    problem.map(|(message, hint)| {
+        Problem::error(
+            fleet.origin.clone().unwrap_or_else(|| Origin::new("fleetwright.yaml", 0)),
+            "spec.signers",
+            message,
+        )
+        .hint(hint)
+        .code(Code::CommitNotTrusted)
     })
 }
 

@@ -522,12 +522,8 @@ fn catalog_explain_shows_the_source_of_each_number() {
 
 #[test]
 fn only_error_problems_exit_with_1() {
-    let problem = |severity| Problem {
-        origin: crate::model::ids::Origin::new("a.yaml", 1),
-        severity,
-        object: String::new(),
-        message: "is wrong".into(),
-        hint: None,
+    let problem = |severity| {
+        Problem::new(severity, crate::model::ids::Origin::new("a.yaml", 1), "", "is wrong")
     };
     for (problems, code) in [
         (vec![], 0),

@@ -117,8 +117,8 @@ fn autoscaler_warnings(
         settings: fleet.solve,
     });
     let warning = |found: Diagnostic| {
-        let Diagnostic { severity: _, origin, object, message, hint } = found;
-        Some(Problem { origin: origin?, severity: Severity::Warning, object, message, hint })
+        let Diagnostic { severity: _, origin, object, message, hint, code: _ } = found;
+        Some(Problem::warning(origin?, object, message).maybe_hint(hint))
     };
     Ok(found.into_iter().filter_map(warning).collect())
 }
@@ -126,36 +126,19 @@ fn autoscaler_warnings(
 /// Returns a warning for a group that only the world can confirm. A typo would otherwise appear
 /// only in a plan.
 fn external_group_warning(name: &PoolName, origin: &Origin) -> Problem {
-    Problem {
-        origin: origin.clone(),
-        severity: Severity::Warning,
-        object: "Fleet".to_owned(),
-        message: format!(
+    Problem::warning(origin.clone(), "Fleet", format!(
             "`spec.groups.{name}` names a node group that no ClusterConfig declares: it must exist in the cluster"
-        ),
-        hint: Some("`fleetwright plan --world live` shows whether it exists".to_owned()),
-    }
+        )).hint("`fleetwright plan --world live` shows whether it exists")
 }
 
 fn unresolved_warning(unresolved: &Unresolved) -> Problem {
     let Unresolved { origin, object, reason } = unresolved;
-    Problem {
-        origin: origin.clone(),
-        severity: Severity::Warning,
-        object: object.clone(),
-        message: format!("is not counted: {reason}"),
-        hint: None,
-    }
+    Problem::warning(origin.clone(), object.clone(), format!("is not counted: {reason}"))
 }
 
 fn catalog_problem(error: &CatalogError) -> Problem {
-    Problem {
-        origin: Origin::new("fleetwright.yaml", 0),
-        severity: Severity::Error,
-        object: "spec.cluster".to_owned(),
-        message: error.to_string(),
-        hint: error.hint(),
-    }
+    Problem::error(Origin::new("fleetwright.yaml", 0), "spec.cluster", error.to_string())
+        .maybe_hint(error.hint())
 }
 
 fn count(n: usize) -> u32 {
@@ -175,13 +158,7 @@ mod tests {
             reason: "its size is unknown".to_owned(),
         };
         let (bad, other) = (unresolved("Rollout web/a"), unresolved("Rollout web/b"));
-        let problem = |object: &str| Problem {
-            origin: origin.clone(),
-            severity: Severity::Error,
-            object: object.to_owned(),
-            message: "is malformed".to_owned(),
-            hint: None,
-        };
+        let problem = |object: &str| Problem::error(origin.clone(), object, "is malformed");
         let mut desired = Desired {
             unresolved: vec![bad.clone(), other.clone()],
             problems: vec![problem("Rollout web/a")],

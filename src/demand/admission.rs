@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use super::requests::{admitted, aggregate, is_pod_level, own_requests, pod_limits};
 use super::{Demand, PodGroup};
+use crate::model::code::Code;
 use crate::model::desired::{
-    Desired, LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, Severity, Workload,
+    Desired, LimitRangeItem, LimitScope, Problem, QuotaScope, ResourceQuota, Workload,
 };
 use crate::model::ids::{Namespace, WorkloadId};
 use crate::model::pod::{Container, ContainerResources, PodSpec, ResourceList};
@@ -21,12 +22,14 @@ pub(super) fn admission_errors(workload: &Workload, desired: &Desired) -> Vec<Pr
     let items = desired.limit_ranges.get(&workload.id.namespace).map_or(&[][..], Vec::as_slice);
     let mut check = AdmissionCheck { items, violations: Vec::new() };
     check.check_pod(&workload.template.spec);
-    let problem = |Violation { message, hint }: Violation| Problem {
-        origin: workload.origin.clone(),
-        severity: Severity::Error,
-        object: format!("{} {}", workload.id.kind, workload.id),
-        message: format!("the API server refuses its pods: {message}"),
-        hint: Some(hint),
+    let problem = |Violation { message, hint }: Violation| {
+        Problem::error(
+            workload.origin.clone(),
+            format!("{} {}", workload.id.kind, workload.id),
+            format!("the API server refuses its pods: {message}"),
+        )
+        .hint(hint)
+        .code(Code::AdmissionRejected)
     };
     check.violations.into_iter().map(problem).collect()
 }
@@ -209,12 +212,13 @@ pub(super) fn format_amount(name: &ResourceName, amount: i64) -> String {
 pub(super) fn quota_warnings(demand: &Demand, desired: &Desired) -> Vec<Problem> {
     let mut problems = Vec::new();
     for quota in &desired.quotas {
-        let warning = |message: String, hint: &str| Problem {
-            origin: quota.origin.clone(),
-            severity: Severity::Warning,
-            object: format!("ResourceQuota {}/{}", quota.namespace, quota.name),
-            message,
-            hint: Some(hint.to_owned()),
+        let warning = |message: String, hint: &str| {
+            Problem::warning(
+                quota.origin.clone(),
+                format!("ResourceQuota {}/{}", quota.namespace, quota.name),
+                message,
+            )
+            .hint(hint)
         };
         let unknown = quota.scopes.iter().find_map(|scope| match scope {
             QuotaScope::Unknown(name) => Some(name),

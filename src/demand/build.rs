@@ -15,6 +15,7 @@ use super::{
     ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, DemandQuery, PodGroup, PodShape,
     Sizing, admission, capacity_buffer, fargate, replica_partitions, scaling_decision, vpa,
 };
+use crate::model::code::Code;
 use crate::model::desired::{
     Desired, Problem, Scale, Scaler, ScalerRule, Severity, Unresolved, Workload,
 };
@@ -103,7 +104,7 @@ impl Demand {
         let severity = Severity::Error;
         let (message, hint) = (reason.clone(), Some("check its number of replicas".to_owned()));
         let at = origin.clone();
-        self.problems.push(Problem { origin: at, severity, object: object.clone(), message, hint });
+        self.problems.push(Problem::new(severity, at, object.clone(), message).maybe_hint(hint));
         self.unresolved.push(Unresolved { origin, object, reason });
     }
 
@@ -260,16 +261,18 @@ impl DeclaredWorkloads<'_> {
         let mut all = vpa::scalers_for(&desired.vertical_scalers, &workload.id);
         let Some(vertical) = all.next() else { return (Cow::Borrowed(workload), false) };
         if let Some(second) = all.next() {
-            self.demand.problems.push(Problem {
-                origin: second.origin.clone(),
-                severity: Severity::Error,
-                object: second.object.clone(),
-                message: format!(
-                    "sizes {} {}, which {} at {} sizes as well",
-                    workload.id.kind, workload.id, vertical.object, vertical.origin
-                ),
-                hint: Some("keep one of the two".to_owned()),
-            });
+            self.demand.problems.push(
+                Problem::error(
+                    second.origin.clone(),
+                    second.object.clone(),
+                    format!(
+                        "sizes {} {}, which {} at {} sizes as well",
+                        workload.id.kind, workload.id, vertical.object, vertical.origin
+                    ),
+                )
+                .hint("keep one of the two")
+                .code(Code::AutoscalerConflict),
+            );
         }
         let vpa::TemplateSizing { template, because, is_applied } = vpa::resize_template(
             vertical,
@@ -305,12 +308,13 @@ fn volume_problems(workload: &Workload, shape: &PodShape) -> Vec<Problem> {
             }
         })
     });
-    let warning = |(message, hint): (String, &str)| Problem {
-        origin: workload.origin.clone(),
-        severity: Severity::Warning,
-        object: format!("{} {}", workload.id.kind, workload.id),
-        message,
-        hint: Some(hint.to_owned()),
+    let warning = |(message, hint): (String, &str)| {
+        Problem::warning(
+            workload.origin.clone(),
+            format!("{} {}", workload.id.kind, workload.id),
+            message,
+        )
+        .hint(hint)
     };
     warnings.map(warning).collect()
 }

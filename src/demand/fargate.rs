@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::live_pods::LivePods;
 use super::{Counts, Decider, Demand, PodGroup, PodShape};
-use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::code::Code;
+use crate::model::desired::{Desired, Problem};
 use crate::model::fargate::{
     COMPUTE_TYPE, EC2, EPHEMERAL_STORAGE_MAX, FargateProfile, FargateSize, LARGEST, PROFILE,
     SCHEDULER, select_profile,
@@ -201,12 +202,13 @@ impl FargateAssignment<'_> {
     fn warnings(&self, group: &PodGroup) -> Vec<Problem> {
         let Some(origin) = group.origin.clone() else { return Vec::new() };
         let Some(template) = self.template(&group.workload) else { return Vec::new() };
-        let warning = |message: String, hint: &str| Problem {
-            origin: origin.clone(),
-            severity: Severity::Warning,
-            object: format!("{} {}", group.workload.kind, group.workload),
-            message,
-            hint: Some(hint.to_owned()),
+        let warning = |message: String, hint: &str| {
+            Problem::warning(
+                origin.clone(),
+                format!("{} {}", group.workload.kind, group.workload),
+                message,
+            )
+            .hint(hint)
         };
         let mut found = Vec::new();
         let profile = self.profile(&group.shape, template);
@@ -326,13 +328,15 @@ fn rejection_error(fargate_pods: &FargatePods) -> Option<Problem> {
     let FargateRejection { reason, remedy } = fargate_pods.size.as_ref().err()?;
     let origin = fargate_pods.origin.clone().filter(|_| fargate_pods.pods > 0)?;
     let profile = fargate_pods.profile.as_deref().unwrap_or_default();
-    Some(Problem {
-        origin,
-        severity: Severity::Error,
-        object: format!("{} {}", fargate_pods.workload.kind, fargate_pods.workload),
-        message: format!("Fargate profile {profile} takes its pods and cannot run them: {reason}"),
-        hint: Some(remedy.clone()),
-    })
+    Some(
+        Problem::error(
+            origin,
+            format!("{} {}", fargate_pods.workload.kind, fargate_pods.workload),
+            format!("Fargate profile {profile} takes its pods and cannot run them: {reason}"),
+        )
+        .hint(remedy.clone())
+        .code(Code::Fargate),
+    )
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::PodShape;
 use super::shape::{ShapeContext, live_requests, pod_shape};
-use crate::model::desired::{Problem, Scale, Severity, Workload};
+use crate::model::desired::{Problem, Scale, Workload};
 use crate::model::ids::{NodeName, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveWorkload, Observed, Pod, PodPhase};
 use crate::model::pod::PodTemplate;
@@ -180,13 +180,12 @@ impl<'a> LivePods<'a> {
             );
             (message, "if this is no change on its way, write into the template what they need")
         };
-        Problem {
-            origin: workload.origin.clone(),
-            severity: Severity::Warning,
-            object: format!("{} {}", workload.id.kind, workload.id),
+        Problem::warning(
+            workload.origin.clone(),
+            format!("{} {}", workload.id.kind, workload.id),
             message,
-            hint: Some(hint.to_owned()),
-        }
+        )
+        .hint(hint)
     }
 
     /// Returns the requests of the controller's own template; `None` if it was not observed.

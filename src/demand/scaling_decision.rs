@@ -8,9 +8,10 @@ use jiff::Timestamp;
 use super::cluster_proportional::{ClusterSize, bounds, replicas};
 use super::live_pods::LivePods;
 use super::{Counts, Decider, DemandQuery, hpa, jobs, keda};
+use crate::model::code::Code;
 use crate::model::desired::{
     Desired, EventDriven, Horizontal, PauseMode, Problem, Scale, Scaler, ScalerRule, ScalingRules,
-    SelectPolicy, Severity, Unresolved, Workload,
+    SelectPolicy, Unresolved, Workload,
 };
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{LiveEvents, LiveHorizontal, Observed};
@@ -335,16 +336,16 @@ pub(super) fn scalers_of<'a>(scalers: &'a [Scaler], id: &WorkloadId) -> Vec<&'a 
 }
 
 fn duplicate_scaler_error(first: &Scaler, second: &Scaler, workload: &Workload) -> Problem {
-    Problem {
-        origin: second.origin.clone(),
-        severity: Severity::Error,
-        object: second.object.clone(),
-        message: format!(
+    Problem::error(
+        second.origin.clone(),
+        second.object.clone(),
+        format!(
             "scales {} {}, which {} at {} scales as well",
             workload.id.kind, workload.id, first.object, first.origin
         ),
-        hint: Some("keep one of the two: they would undo each other's work".to_owned()),
-    }
+    )
+    .hint("keep one of the two: they would undo each other's work")
+    .code(Code::AutoscalerConflict)
 }
 
 /// Returns a warning if the autoscaler never keeps the declared replicas, or if the first delivery
@@ -373,16 +374,18 @@ fn unused_replicas_warning(
     } else {
         return None;
     };
-    Some(Problem {
-        origin: workload.origin.clone(),
-        severity: Severity::Warning,
-        object: format!("{} {}", workload.id.kind, workload.id),
-        message: format!(
-            "states {stated} replicas, and {} at {} {statement}",
-            scaler.object, scaler.origin
-        ),
-        hint: Some("leave `replicas` out: each delivery would reset them".to_owned()),
-    })
+    Some(
+        Problem::warning(
+            workload.origin.clone(),
+            format!("{} {}", workload.id.kind, workload.id),
+            format!(
+                "states {stated} replicas, and {} at {} {statement}",
+                scaler.object, scaler.origin
+            ),
+        )
+        .hint("leave `replicas` out: each delivery would reset them")
+        .code(Code::ReplicasOverridden),
+    )
 }
 
 /// Returns the count of each scaler that follows the number of nodes.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::autoscaling::{ProportionalParameters, ProportionalScaler, UnresolvedBuffer};
 use super::decode::{FieldMap, ObjectContext};
+use crate::model::code::Code;
 use crate::model::desired::{
     Desired, DisruptionBudget, LimitRangeItem, ResourceQuota, Scaler, Severity, Skipped,
     Unresolved, VerticalScaler,
@@ -93,18 +94,10 @@ impl Collector {
         if !select(self).get(&key).is_some_and(|existing| same(existing, &value)) {
             let hint = "two clusters? list the directories of this cluster under `spec.sources`; \
                         otherwise remove one of the two";
-            scope.report_problem(
-                Severity::Error,
-                origin.line,
-                format!(
-                    "{}is defined differently at {first}",
-                    scope
-                        .delivered_by
-                        .map(|by| format!("as delivered by {by}, "))
-                        .unwrap_or_default()
-                ),
-                Some(hint.to_owned()),
-            );
+            let by = scope.delivered_by.map(|by| format!("as delivered by {by}, "));
+            let message = format!("{}is defined differently at {first}", by.unwrap_or_default());
+            let problem = scope.problem(Severity::Error, origin.line, message);
+            scope.report.add(problem.hint(hint).code(Code::DuplicateObject));
         }
     }
 

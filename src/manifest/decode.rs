@@ -18,6 +18,7 @@ use jiff::SignedDuration;
 
 use super::placeholder::{self, Vars};
 use super::yaml::{Scalar, YamlEntry, YamlNode, YamlValue, resolve};
+use crate::model::code::Code;
 use crate::model::desired::{Expiry, Problem, Severity};
 use crate::model::duration;
 use crate::model::ids::Origin;
@@ -105,8 +106,12 @@ impl ObjectContext<'_> {
         message: String,
         hint: Option<String>,
     ) {
-        let (origin, object) = (self.origin(line), self.object.clone());
-        self.report.add(Problem { origin, severity, object, message, hint });
+        self.report.add(self.problem(severity, line, message).maybe_hint(hint));
+    }
+
+    /// Returns a problem of the object at `line`.
+    pub(super) fn problem(&self, severity: Severity, line: u32, message: String) -> Problem {
+        Problem::new(severity, self.origin(line), self.object.clone(), message)
     }
 }
 
@@ -167,17 +172,23 @@ impl<'a> Field<'a> {
 
     /// Reports an error: `PATH MESSAGE`.
     pub(super) fn error(&self, message: impl fmt::Display, hint: impl Into<Option<String>>) {
-        self.report_problem(Severity::Error, message, hint);
+        self.report_problem(Severity::Error, None, message, hint);
+    }
+
+    /// Reports an error with a code.
+    fn coded_error(&self, code: Code, message: impl fmt::Display, hint: impl Into<Option<String>>) {
+        self.report_problem(Severity::Error, Some(code), message, hint);
     }
 
     /// Reports a warning: `PATH MESSAGE`.
     pub(super) fn warn(&self, message: impl fmt::Display, hint: impl Into<Option<String>>) {
-        self.report_problem(Severity::Warning, message, hint);
+        self.report_problem(Severity::Warning, None, message, hint);
     }
 
     fn report_problem(
         &self,
         severity: Severity,
+        code: Option<Code>,
         message: impl fmt::Display,
         hint: impl Into<Option<String>>,
     ) {
@@ -187,7 +198,8 @@ impl<'a> Field<'a> {
         }
         let message =
             if path.is_empty() { message.to_string() } else { format!("`{path}` {message}") };
-        self.scope.report_problem(severity, self.node.line, message, hint.into());
+        let problem = self.scope.problem(severity, self.node.line, message);
+        self.scope.report.add(problem.maybe_hint(hint.into()).code(code));
     }
 
     /// Reports that the value has another type than `expected`.
@@ -214,7 +226,7 @@ impl<'a> Field<'a> {
             }
             (_, _) => None,
         };
-        self.error(format_args!("is {found}, not {expected}"), hint);
+        self.coded_error(Code::WrongType, format_args!("is {found}, not {expected}"), hint);
         None
     }
 
@@ -232,14 +244,16 @@ impl<'a> Field<'a> {
         }
         if text.contains("{{") {
             let hint = "render the template first, and plan its output".to_owned();
-            self.error(format_args!("contains the template expression `{}`", shorten(text)), hint);
+            let message = format_args!("contains the template expression `{}`", shorten(text));
+            self.coded_error(Code::TemplateNotRendered, message, hint);
             return None;
         }
         let replaced = placeholder::substitute(text, self.scope.vars);
         if let Some(name) = replaced.unresolved {
             let hint =
                 format!("give `{name}` a value under `vars` of the source in fleetwright.yaml");
-            self.error(format_args!("needs `{}`, which has no value", shorten(&name)), hint);
+            let message = format_args!("needs `{}`, which has no value", shorten(&name));
+            self.coded_error(Code::PlaceholderUnresolved, message, hint);
             return None;
         }
         Some(if plain { RawScalar::Plain(replaced.text) } else { RawScalar::Quoted(replaced.text) })
@@ -352,7 +366,8 @@ impl<'a> Field<'a> {
         match text.parse::<Quantity>() {
             Ok(quantity) => Some(quantity),
             Err(error) => {
-                self.error(format_args!("is `{}`, not a quantity", error.text), error.hint);
+                let message = format_args!("is `{}`, not a quantity", error.text);
+                self.coded_error(Code::InvalidQuantity, message, error.hint);
                 None
             }
         }
@@ -366,7 +381,8 @@ impl<'a> Field<'a> {
         }
         let parsed = duration::parse(&text);
         if parsed.is_none() {
-            self.error(
+            self.coded_error(
+                Code::InvalidDuration,
                 format_args!("is `{}`, not a duration", shorten(&text)),
                 "write it as 30s, 5m, 1h30m or 720h".to_owned(),
             );
@@ -379,7 +395,7 @@ impl<'a> Field<'a> {
         match self.duration_or_never()? {
             Expiry::After(duration) => Some(duration),
             Expiry::Never => {
-                self.error("is `Never`, not a duration", None);
+                self.coded_error(Code::InvalidDuration, "is `Never`, not a duration", None);
                 None
             }
         }
@@ -391,7 +407,8 @@ impl<'a> Field<'a> {
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            self.error(
+            self.coded_error(
+                Code::InvalidChoice,
                 format_args!("is `{}`, not one of {}", shorten(&text), names.join(", ")),
                 nearest(&text, &names).map(|name| format!("write {name}")),
             );
@@ -470,7 +487,9 @@ impl<'a> FieldMap<'a> {
             old.error(format_args!("is the former name of `{key}`, which is set too"), None);
             return current;
         }
-        old.warn(
+        old.report_problem(
+            Severity::Warning,
+            Some(Code::FieldRenamed),
             format_args!("is the former name of `{key}`"),
             format!("rename it to `{key}`: a later version no longer reads `{former}`"),
         );
@@ -481,7 +500,7 @@ impl<'a> FieldMap<'a> {
     pub(super) fn required<'s>(&'s self, key: &'static str) -> Option<Field<'s>> {
         let found = self.get(key);
         if found.is_none() {
-            self.field.error(format_args!("has no `{key}`"), None);
+            self.field.coded_error(Code::FieldMissing, format_args!("has no `{key}`"), None);
         }
         found
     }
@@ -540,7 +559,8 @@ impl<'a> FieldMap<'a> {
             |name| format!("did you mean `{name}`?"),
         );
         let message = format!("unknown field `{}`{place}", shorten(&entry.key));
-        self.field.scope.report_problem(severity, entry.line, message, Some(hint));
+        let problem = self.field.scope.problem(severity, entry.line, message);
+        self.field.scope.report.add(problem.hint(hint).code(Code::UnknownField));
     }
 }
 

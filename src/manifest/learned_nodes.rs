@@ -2,7 +2,7 @@
 //! and plans read it.
 
 use crate::model::desired::{
-    LEARNED_FILE, LEARNED_FORMAT, LearnedNode, LearnedNodes, Problem, Severity, Tree,
+    LEARNED_FILE, LEARNED_FORMAT, LearnedNode, LearnedNodes, Problem, Tree,
 };
 use crate::model::ids::Origin;
 
@@ -13,12 +13,9 @@ pub(super) fn read(tree: &Tree) -> (Vec<LearnedNode>, Option<Problem>) {
     let Some(file) = tree.files.iter().find(|file| &*file.path == LEARNED_FILE) else {
         return (Vec::new(), None);
     };
-    let error = |line, message| Problem {
-        origin: Origin { file: file.path.clone(), line },
-        severity: Severity::Error,
-        object: "Learned".to_owned(),
-        message,
-        hint: Some("remove it; `fleetwright observe --learn` writes another one".to_owned()),
+    let error = |line, message| {
+        Problem::error(Origin { file: file.path.clone(), line }, "Learned", message)
+            .hint("remove it; `fleetwright observe --learn` writes another one")
     };
     let bytes = match &file.content {
         Ok(bytes) => bytes,
@@ -41,7 +38,7 @@ pub(super) fn read(tree: &Tree) -> (Vec<LearnedNode>, Option<Problem>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::desired::{Fleet, TreeFile};
+    use crate::model::desired::{Fleet, Severity, TreeFile};
     use crate::model::units::Resources;
 
     fn read_from(text: &str) -> (Vec<LearnedNode>, Vec<Problem>) {

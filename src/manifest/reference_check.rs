@@ -1,6 +1,7 @@
 //! Checks references between objects.
 
 use super::decode::{ProblemCollector, nearest};
+use crate::model::code::Code;
 use crate::model::desired::{Desired, Generation, Pool, Problem, Severity, Workload};
 use crate::model::ids::NodeClassName;
 
@@ -33,25 +34,30 @@ fn check_pool(pool: &Pool, desired: &Desired, report: &ProblemCollector) {
         || format!("add the {class_kind} `{class}` to the repository"),
         |name| format!("did you mean `{name}`?"),
     );
-    report.add(Problem {
-        origin: pool.origin.clone(),
-        severity: Severity::Error,
-        object: format!("{kind} {}", pool.name),
-        message: format!("refers to the {class_kind} `{class}`, which is not in the repository"),
-        hint: Some(hint),
-    });
+    report.add(
+        Problem::error(
+            pool.origin.clone(),
+            format!("{kind} {}", pool.name),
+            format!("refers to the {class_kind} `{class}`, which is not in the repository"),
+        )
+        .hint(hint)
+        .code(Code::NodeClassMissing),
+    );
 }
 
 fn check_workload(workload: &Workload, desired: &Desired, report: &ProblemCollector) {
     let spec = &workload.template.spec;
     let note = |severity, message: String, hint: String| {
-        report.add(Problem {
-            origin: workload.origin.clone(),
-            severity,
-            object: format!("{} {}", workload.id.kind, workload.id),
-            message,
-            hint: Some(hint),
-        });
+        report.add(
+            Problem::new(
+                severity,
+                workload.origin.clone(),
+                format!("{} {}", workload.id.kind, workload.id),
+                message,
+            )
+            .hint(hint)
+            .code(Code::ReferenceMissing),
+        );
     };
     if let Some(name) = &spec.priority_class_name
         && !BUILT_IN_PRIORITIES.contains(&name.as_str())

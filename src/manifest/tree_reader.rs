@@ -17,8 +17,9 @@ use super::{
     autoscaling, cluster_objects, eksctl, karpenter, learned_nodes, namespace_limits,
     reference_check, storage, workload,
 };
+use crate::model::code::Code;
 use crate::model::desired::{
-    Desired, ExternalGroup, Fleet, Problem, RenderResults, Severity, Tree, TreeFile,
+    Desired, ExternalGroup, Fleet, Problem, RenderResults, Tree, TreeFile,
 };
 use crate::model::ids::Origin;
 
@@ -82,13 +83,15 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.external_groups = external.collect();
     for (pool, limits) in &desired.failure_domains {
         if !desired.pools.contains_key(pool) {
-            report.add(Problem {
-                origin: limits.origin.clone(),
-                severity: Severity::Error,
-                object: "Fleet".to_owned(),
-                message: format!("`spec.failureDomains.{pool}` names a pool that is not declared"),
-                hint: Some("write the name of a NodePool".to_owned()),
-            });
+            report.add(
+                Problem::error(
+                    limits.origin.clone(),
+                    "Fleet",
+                    format!("`spec.failureDomains.{pool}` names a pool that is not declared"),
+                )
+                .hint("write the name of a NodePool")
+                .code(Code::ReferenceMissing),
+            );
         }
     }
     for group in desired.node_groups.values_mut() {
@@ -137,7 +140,8 @@ impl TreeReader<'_> {
             Ok(bytes) => bytes,
             Err(why) => {
                 let message = format!("cannot be read: {why}");
-                return self.report_fault(file, YamlFault { line: 0, message, hint: None });
+                return self
+                    .report_fault(file, YamlFault { line: 0, message, hint: None, code: None });
             }
         };
         if manifest.origins.is_none()
@@ -149,7 +153,8 @@ impl TreeReader<'_> {
             Ok(text) => text,
             Err(error) => {
                 let hint = Some("save it as UTF-8 text".to_owned());
-                let fault = YamlFault { line: error.line(), message: error.to_string(), hint };
+                let (line, message) = (error.line(), error.to_string());
+                let fault = YamlFault { line, message, hint, code: Some(Code::InvalidYaml) };
                 return self.report_fault(file, fault);
             }
         };
@@ -231,8 +236,8 @@ impl TreeReader<'_> {
             }
             DocumentClass::Unserved { message, hint } => {
                 let object = object(ObjectScope::Namespaced);
-                let (severity, hint) = (Severity::Error, Some(hint));
-                self.report.add(Problem { origin, severity, object, message, hint });
+                let problem = Problem::error(origin, object, message).hint(hint);
+                self.report.add(problem.code(Code::UnsupportedVersion));
             }
             DocumentClass::List => {
                 let Some(YamlValue::Seq(items)) = root.get("items").map(|items| &items.value)
@@ -276,23 +281,23 @@ impl TreeReader<'_> {
 
     /// Reports a fault of rendered text at the template that it comes from.
     fn report_rendered_fault(&self, origin: Origin, fault: &YamlFault) {
-        self.report.add(Problem {
-            origin,
-            severity: Severity::Error,
-            object: String::new(),
-            message: format!("the rendered object is malformed: {}", fault.message),
-            hint: fault.hint.clone(),
-        });
+        self.report.add(
+            Problem::error(
+                origin,
+                "",
+                format!("the rendered object is malformed: {}", fault.message),
+            )
+            .maybe_hint(fault.hint.clone())
+            .code(fault.code),
+        );
     }
 
     fn report_fault(&self, file: &TreeFile, fault: YamlFault) {
-        self.report.add(Problem {
-            origin: Origin { file: file.path.clone(), line: fault.line },
-            severity: Severity::Error,
-            object: String::new(),
-            message: fault.message,
-            hint: fault.hint,
-        });
+        self.report.add(
+            Problem::error(Origin { file: file.path.clone(), line: fault.line }, "", fault.message)
+                .maybe_hint(fault.hint)
+                .code(fault.code),
+        );
     }
 
     fn skip(&mut self, file: &TreeFile, line: u32, reason: impl Into<String>) {

@@ -19,6 +19,8 @@ pub(super) use text_encoding::{decode, join_surrogates};
 
 use std::borrow::Cow;
 
+use crate::model::code::Code;
+
 /// Maximum nesting of collections. Kubernetes objects stay below 30; later stages may recurse.
 pub(super) const DEPTH_MAX: usize = 128;
 
@@ -114,6 +116,7 @@ pub(super) struct YamlFault {
     pub(super) line: u32,
     pub(super) message: String,
     pub(super) hint: Option<String>,
+    pub(super) code: Option<Code>,
 }
 
 /// The documents of a file up to its end, or up to the first fault.

@@ -1,4 +1,5 @@
-//! Stable codes of causes: why pods are unschedulable, and why pods are not counted.
+//! Stable codes of causes: why pods are unschedulable, why pods are not counted, and classes of
+//! problems.
 //!
 //! Codes are part of plans and of the reference page `errors.md`. Their words may change, the codes
 //! do not.
@@ -9,7 +10,7 @@ use std::fmt;
 macro_rules! codes {
     ($($variant:ident $code:literal $cause:literal $remedy:literal;)+) => {
         /// A stable code of a cause.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = concat!("The code `", $code, "`.")] $variant,)+
         }
@@ -142,6 +143,96 @@ codes! {
     Unfit "unfit"
         "A filter of kube-scheduler rejects the node for another reason."
         "Read the detail of the message.";
+    InvalidYaml "invalid-yaml"
+        "A file or a part of it is not valid YAML or JSON."
+        "Correct the line that the message names.";
+    DuplicateKey "duplicate-key"
+        "A mapping has the same key twice."
+        "Remove one of the two.";
+    DuplicateObject "duplicate-object"
+        "An object is declared twice, with different content."
+        "Remove one of the two, or list the directories of this cluster in spec.sources.";
+    UnsupportedVersion "unsupported-version"
+        "A kind is not served in the API version of its object."
+        "Write the API version that the hint names.";
+    UnknownField "unknown-field"
+        "An object has a field that its kind does not have."
+        "Correct the spelling of the field, or remove it.";
+    FieldMissing "field-missing"
+        "An object lacks a field that its kind requires."
+        "Add the field.";
+    FieldRenamed "field-renamed"
+        "A field of fleetwright.yaml has its former name."
+        "Rename the field, because a later version does not read the former name.";
+    WrongType "wrong-type"
+        "A value has the wrong type, such as a number in place of a text."
+        "Write a value of the type that the message names.";
+    InvalidQuantity "invalid-quantity"
+        "A value is not a quantity of Kubernetes."
+        "Write a quantity, such as 500m or 2Gi.";
+    InvalidDuration "invalid-duration"
+        "A value is not a duration."
+        "Write a duration, such as 30s, 5m or 720h.";
+    InvalidChoice "invalid-choice"
+        "A value is not one of the permitted values."
+        "Write one of the values that the message lists.";
+    PlaceholderUnresolved "placeholder-unresolved"
+        "A manifest has a placeholder without a value."
+        "Add the value under `vars` of the source in fleetwright.yaml.";
+    TemplateNotRendered "template-not-rendered"
+        "A manifest has a template expression that is not rendered."
+        "Render the template, and plan its output.";
+    ReferenceMissing "reference-missing"
+        "An object refers to another object that is not in the repository."
+        "Add the object, or correct the reference.";
+    InstanceTypeUnknown "instance-type-unknown"
+        "A NodePool requires an instance type that is not known."
+        "Correct the name of the instance type.";
+    OverlayConflict "overlay-conflict"
+        "Two NodeOverlays of the same weight set different values."
+        "Raise `spec.weight` of one of them.";
+    CommitNotTrusted "commit-not-trusted"
+        "A commit has no valid signature of a declared signer."
+        "Sign the commit, or declare the signer in spec.signers.";
+    AdmissionRejected "admission-rejected"
+        "The API server rejects the pods, because of a LimitRange or of the pod itself."
+        "Change the resources of the pods, or the LimitRange.";
+    AutoscalerConflict "autoscaler-conflict"
+        "Two autoscalers change the same workload."
+        "Remove one of them, or let them use different resources.";
+    ReplicasOverridden "replicas-overridden"
+        "A workload states its replicas, and an autoscaler changes them."
+        "Remove `replicas` from the workload.";
+    RequestMissing "request-missing"
+        "A container has no request for CPU or memory."
+        "Set requests, because the pod is scheduled as if it needed none.";
+    BudgetBlocksDrain "budget-blocks-drain"
+        "A PodDisruptionBudget permits no eviction, so the node of the pods cannot be drained."
+        "Permit one unavailable pod, or select each pod by one budget only.";
+    PriceMissing "price-missing"
+        "A price is not known."
+        "Plan with --world live, or treat the cost as a lower bound.";
+    PriceEstimated "price-estimated"
+        "List prices of another region are used."
+        "Plan with --world live to use the prices of the account.";
+    ZonesAssumed "zones-assumed"
+        "Zone IDs are assumed, and may differ in the account."
+        "State the zones with their IDs in spec.cluster.zones.";
+    QuotaExceeded "quota-exceeded"
+        "The launches of the plan would exceed a quota of the account."
+        "Request an increase of the quota.";
+    StaleCordon "stale-cordon"
+        "A node is still cordoned after the apply or interruption that cordoned it."
+        "Uncordon the node with the command that the hint names.";
+    DuplicateNode "duplicate-node"
+        "An instance has registered as two nodes."
+        "Delete the node that the message names.";
+    AddressUnknown "address-unknown"
+        "An address of --target, --exclude or --replace matches no row."
+        "Correct the address.";
+    PlanRuleBroken "plan-rule-broken"
+        "The plan breaks a rule of its own check, which is a defect of Fleetwright."
+        "Report the defect with the plan.";
 }
 
 impl fmt::Display for Code {

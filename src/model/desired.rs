@@ -44,6 +44,7 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use crate::model::code::Code;
 use crate::model::fargate::{FargateProfile, Rates};
 use crate::model::ids::{Labels, Namespace, NodeClassName, Origin, PoolName, WorkloadId};
 use crate::model::pod::{PodTemplate, ResourceList, Selector, Toleration, TopologySpread};
@@ -92,6 +93,52 @@ pub struct Problem {
     pub message: String,
     /// Suggested fix, if known.
     pub hint: Option<String>,
+    /// Class of the problem, if it has one.
+    pub code: Option<Code>,
+}
+
+impl Problem {
+    /// Returns a problem without hint and code.
+    #[must_use]
+    pub fn new(
+        severity: Severity,
+        origin: Origin,
+        object: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        let (object, message) = (object.into(), message.into());
+        Self { origin, severity, object, message, hint: None, code: None }
+    }
+
+    /// Returns an error.
+    #[must_use]
+    pub fn error(origin: Origin, object: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, origin, object, message)
+    }
+
+    /// Returns a warning.
+    #[must_use]
+    pub fn warning(origin: Origin, object: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, origin, object, message)
+    }
+
+    /// Sets the suggested fix.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        self.maybe_hint(Some(hint.into()))
+    }
+
+    /// Sets the suggested fix, if it is known.
+    #[must_use]
+    pub fn maybe_hint(self, hint: Option<String>) -> Self {
+        Self { hint, ..self }
+    }
+
+    /// Sets the class.
+    #[must_use]
+    pub fn code(self, code: impl Into<Option<Code>>) -> Self {
+        Self { code: code.into(), ..self }
+    }
 }
 
 /// A file or document that is not used as an input, with the reason.

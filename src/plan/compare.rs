@@ -279,7 +279,7 @@ fn differing_rows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::wire::{DiagnosticSeverity, GroupSize, ResourceKind};
+    use crate::plan::wire::{GroupSize, ResourceKind};
     use crate::testing::valid_plan::plan;
 
     fn launches(plan: &mut Plan) -> Vec<&mut ResourceChange> {
@@ -331,13 +331,7 @@ mod tests {
         assert_eq!(row.before, row.after);
         let cpu = |amount: &Option<crate::plan::wire::Amount>| amount.as_ref().map(|a| a.cpu_milli);
         assert_eq!(cpu(&row.requests_before), cpu(&row.requests_after).map(|cpu| cpu + 100));
-        let diagnostic = |message: &str| crate::plan::wire::Diagnostic {
-            severity: DiagnosticSeverity::Warning,
-            origin: None,
-            object: "o".into(),
-            message: message.into(),
-            hint: None,
-        };
+        let diagnostic = |message: &str| crate::plan::wire::Diagnostic::warning("o", message);
         let (mut ours, mut other) = (plan(), plan());
         ours.capacity.diagnostics = vec![diagnostic("old"), diagnostic("new")];
         other.capacity.diagnostics = vec![diagnostic("old")];

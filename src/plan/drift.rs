@@ -124,7 +124,7 @@ fn nodes_behind(plan: &Plan) -> Vec<Diagnostic> {
 }
 
 fn behind(origin: Option<Origin>, object: String, message: String) -> Diagnostic {
-    Diagnostic { severity: DiagnosticSeverity::Behind, origin, object, message, hint: None }
+    Diagnostic::new(DiagnosticSeverity::Behind, object, message).origin(origin)
 }
 
 /// Returns the workloads whose number of running pods differs from the declared one. Workloads

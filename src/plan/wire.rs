@@ -50,6 +50,7 @@ pub use crate::model::reason::{
 
 use values::drop_derived;
 
+use crate::model::code::Code;
 use crate::model::ids::{Address, Digest, Origin, PlanId};
 
 /// Plan format version that this program writes.
@@ -248,4 +249,62 @@ pub struct Diagnostic {
     /// Suggested fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Stable code of its class, if it has one: see the reference of codes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
+impl Diagnostic {
+    /// Returns a diagnostic without origin, hint and code.
+    #[must_use]
+    pub fn new(
+        severity: DiagnosticSeverity,
+        object: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        let (object, message) = (object.into(), message.into());
+        Self { severity, origin: None, object, message, hint: None, code: None }
+    }
+
+    /// Returns an error.
+    #[must_use]
+    pub fn error(object: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(DiagnosticSeverity::Error, object, message)
+    }
+
+    /// Returns a warning.
+    #[must_use]
+    pub fn warning(object: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(DiagnosticSeverity::Warning, object, message)
+    }
+
+    /// Returns a note.
+    #[must_use]
+    pub fn note(object: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(DiagnosticSeverity::Note, object, message)
+    }
+
+    /// Sets file and line.
+    #[must_use]
+    pub fn origin(self, origin: impl Into<Option<Origin>>) -> Self {
+        Self { origin: origin.into(), ..self }
+    }
+
+    /// Sets the suggested fix.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        self.maybe_hint(Some(hint.into()))
+    }
+
+    /// Sets the suggested fix, if it is known.
+    #[must_use]
+    pub fn maybe_hint(self, hint: Option<String>) -> Self {
+        Self { hint, ..self }
+    }
+
+    /// Sets the class.
+    #[must_use]
+    pub fn code(self, code: impl Into<Option<Code>>) -> Self {
+        Self { code: code.into().map(|code| code.to_string()), ..self }
+    }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::Inputs;
+use crate::model::code::Code;
 use crate::model::ids::InstanceId;
 use crate::model::observed::{CORDONED_ANNOTATION, CordonReason};
-use crate::plan::wire::{Action, Diagnostic, DiagnosticSeverity, Plan};
+use crate::plan::wire::{Action, Diagnostic, Plan};
 use crate::plan::{StaleCordon, stale_cordons};
 
 /// Returns a warning for each stale cordon, because the free capacity of a cordoned node is
@@ -40,14 +41,10 @@ fn warning(cordon: &StaleCordon<'_>) -> Diagnostic {
              instance is not interrupted, so does "
         }
     };
-    Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: format!("node {name}"),
-        message: message.to_owned(),
-        hint: Some(format!(
+    Diagnostic::warning(format!("node {name}"), message)
+        .hint(format!(
             "{automatic}`kubectl uncordon {name}`, after which `kubectl annotate node {name} \
              {CORDONED_ANNOTATION}-` removes our mark"
-        )),
-    }
+        ))
+        .code(Code::StaleCordon)
 }

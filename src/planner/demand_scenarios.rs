@@ -2,7 +2,7 @@
 
 use super::{Inputs, Scope, assemble_plan, node_count_fixpoint, solver_input};
 use crate::demand::{Demand, DemandMode};
-use crate::plan::wire::{Decider, Diagnostic, DiagnosticSeverity, ModeRow, Plan, UnschedulableRow};
+use crate::plan::wire::{Decider, Diagnostic, ModeRow, Plan, UnschedulableRow};
 use crate::solver::{Input, Purpose, solve};
 
 const MODES: [DemandMode; 3] = [DemandMode::Floor, DemandMode::Live, DemandMode::Ceiling];
@@ -55,15 +55,14 @@ fn unschedulable_warnings(demand: &Demand, ceiling_plan: &Plan) -> Vec<Diagnosti
         let placed = ceiling.saturating_sub(row.pods);
         let reasons: Vec<&str> = row.reasons.iter().map(|r| r.detail.as_str()).collect();
         let reason = reasons.first().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        Some(Diagnostic {
-            severity: DiagnosticSeverity::Warning,
-            origin: Some(origin.clone()),
-            object: autoscaler.clone(),
-            message: format!(
-                "may scale to {ceiling} pods, of which {placed} are schedulable{reason}"
-            ),
-            hint: row.nearest.clone(),
-        })
+        Some(
+            Diagnostic::warning(
+                autoscaler.clone(),
+                format!("may scale to {ceiling} pods, of which {placed} are schedulable{reason}"),
+            )
+            .origin(origin.clone())
+            .maybe_hint(row.nearest.clone()),
+        )
     };
     ceiling_plan.capacity.unschedulable.iter().filter_map(warning).collect()
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use crate::model::code::Code;
 use crate::model::ids::NodeName;
 use crate::model::observed::{Node, Observed, Pod};
-use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
+use crate::plan::wire::Diagnostic;
 
 /// Returns the observation without duplicate nodes; `None` if there are none.
 pub(super) fn removed_from(observed: &Observed) -> Option<Observed> {
@@ -27,15 +28,14 @@ fn warning(observed: &Observed, name: &NodeName, current: &Node) -> Diagnostic {
     let instance = current.instance.as_ref().map(ToString::to_string).unwrap_or_default();
     let is_on_node = |pod: &Pod| pod.node.as_ref() == Some(name) && pod.needs_eviction();
     let pods = observed.pods.iter().filter(|pod| is_on_node(pod)).count();
-    Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: format!("node {name}"),
-        message: format!(
+    Diagnostic::warning(
+        format!("node {name}"),
+        format!(
             "it is ignored, and its {pods} pods are planned again: its instance {instance} is \
              registered as node {}",
             current.name
         ),
-        hint: Some(format!("`kubectl delete node {name}` removes it and what is bound to it")),
-    }
+    )
+    .hint(format!("`kubectl delete node {name}` removes it and what is bound to it"))
+    .code(Code::DuplicateNode)
 }

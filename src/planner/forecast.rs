@@ -43,17 +43,17 @@ fn slow_registration_warning(inputs: &Inputs) -> Option<Diagnostic> {
     durations.sort_unstable();
     let median = *durations.get(durations.len() / 2)?;
     let seconds = |span: SignedDuration| span.as_secs();
-    (median > desired.lead_time).then(|| Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: "lead".to_owned(),
-        message: format!(
-            "half of the existing nodes took {} s or more from launch to registration, but \
+    (median > desired.lead_time).then(|| {
+        Diagnostic::warning(
+            "lead",
+            format!(
+                "half of the existing nodes took {} s or more from launch to registration, but \
              capacity is requested {} s before it is needed",
-            seconds(median),
-            seconds(desired.lead_time)
-        ),
-        hint: Some("raise `spec.demand.lead` of fleetwright.yaml".to_owned()),
+                seconds(median),
+                seconds(desired.lead_time)
+            ),
+        )
+        .hint("raise `spec.demand.lead` of fleetwright.yaml")
     })
 }
 

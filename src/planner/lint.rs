@@ -16,7 +16,7 @@ pub use requests::requests;
 
 use crate::catalog::Catalog;
 use crate::demand::Demand;
-use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::desired::{Desired, Problem};
 use crate::model::ids::Origin;
 
 /// Returns the lints that every plan includes as warnings.
@@ -36,13 +36,7 @@ pub fn lints(desired: &Desired, demand: &Demand, catalog: &Catalog) -> Vec<Probl
 }
 
 fn warning(origin: &Origin, object: &str, message: String, hint: &str) -> Problem {
-    Problem {
-        origin: origin.clone(),
-        severity: Severity::Warning,
-        object: object.to_owned(),
-        message,
-        hint: Some(hint.to_owned()),
-    }
+    Problem::warning(origin.clone(), object, message).hint(hint)
 }
 
 #[cfg(test)]

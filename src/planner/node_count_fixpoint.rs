@@ -5,7 +5,7 @@
 
 use super::{Inputs, solver_input};
 use crate::demand::{ClusterSize, Demand, DemandQuery, SizedNode};
-use crate::model::desired::{Problem, Scaler, ScalerRule, Severity};
+use crate::model::desired::{Problem, Scaler, ScalerRule};
 use crate::model::observed::Observed;
 use crate::solver::{NewNode, solve};
 
@@ -97,20 +97,13 @@ pub(super) fn without_running_pods(demand: &Demand) -> Demand {
 /// Returns an error for each proportional scaler, for an iteration that did not converge.
 fn divergence_errors(inputs: &Inputs, size: &ClusterSize) -> Vec<Problem> {
     let is_proportional = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
-    let error = |scaler: &Scaler| Problem {
-        origin: scaler.origin.clone(),
-        severity: Severity::Error,
-        object: scaler.object.clone(),
-        message: format!(
+    let error = |scaler: &Scaler| {
+        Problem::error(scaler.origin.clone(), scaler.object.clone(), format!(
             "its pods and their nodes do not converge: after {ROUNDS} rounds there are {} nodes, \
              and they still require more pods",
             size.nodes.len()
-        ),
-        hint: Some(
-            "let a pod request less than the cores it is added for, or bound the replicas with \
-             `max`"
-                .to_owned(),
-        ),
+        )).hint("let a pod request less than the cores it is added for, or bound the replicas with \
+             `max`")
     };
     inputs.desired.scalers.iter().filter(is_proportional).map(error).collect()
 }

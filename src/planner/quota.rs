@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Inputs;
+use crate::model::code::Code;
 use crate::model::ids::InstanceTypeName;
 use crate::model::market::{CapacityType, Quota, QuotaClass, Quotas};
-use crate::plan::wire::{Action, Diagnostic, DiagnosticSeverity, Plan, ResourceChange};
+use crate::plan::wire::{Action, Diagnostic, Plan, ResourceChange};
 
 /// Returns a warning for each vCPU quota that the plan would exceed.
 ///
@@ -28,20 +29,19 @@ pub(super) fn quota_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnostic> {
 fn quota_warning(quota: Quota, runs: i64, planned: i64, most: i64) -> Diagnostic {
     let (capacity_type, class) = quota;
     let code = Quotas::code(quota).unwrap_or_default();
-    Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: format!("quota {code}"),
-        message: format!(
+    Diagnostic::warning(
+        format!("quota {code}"),
+        format!(
             "the cluster runs {runs} vCPUs of {} {capacity_type} instances, the plan launches \
              {planned} more before it terminates any, and the quota of the account is {most}",
             class.service_quotas_name()
         ),
-        hint: Some(format!(
-            "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code \
+    )
+    .hint(format!(
+        "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code \
              {code} --desired-value VCPUS"
-        )),
-    }
+    ))
+    .code(Code::QuotaExceeded)
 }
 
 /// Returns the running vCPUs, by quota.

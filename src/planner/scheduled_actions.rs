@@ -14,7 +14,7 @@ use crate::demand::ScheduledChange;
 use crate::model::desired::{Desired, Schedule};
 use crate::model::ids::{GroupName, NodeName, Origin};
 use crate::model::observed::{Group, Observed, ScheduledSize};
-use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
+use crate::plan::wire::Diagnostic;
 use crate::solver::{live_group, observe_only_reason};
 
 /// Maximum number of evaluated times of an action: one per minute for 69 days.
@@ -153,26 +153,18 @@ fn describe(action: &ScheduledSize) -> String {
 }
 
 fn unparsed_warning(group: &Group, action: &ScheduledSize, what: &str) -> Diagnostic {
-    Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: format!("group {}", group.name),
-        message: format!(
-            "scheduled action {} is ignored: its {what} is not understood",
-            action.name
-        ),
-        hint: None,
-    }
+    Diagnostic::warning(
+        format!("group {}", group.name),
+        format!("scheduled action {} is ignored: its {what} is not understood", action.name),
+    )
 }
 
 fn unread_schedules_warning(group: &Group, why: &str) -> Diagnostic {
-    Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: format!("group {}", group.name),
-        message: format!("its scheduled actions are unknown and ignored: {why}"),
-        hint: Some("allow autoscaling:DescribeScheduledActions".to_owned()),
-    }
+    Diagnostic::warning(
+        format!("group {}", group.name),
+        format!("its scheduled actions are unknown and ignored: {why}"),
+    )
+    .hint("allow autoscaling:DescribeScheduledActions")
 }
 
 /// Adds the counted group members to `bare`, without pods.
@@ -260,13 +252,10 @@ fn copy_member(
 }
 
 fn member_warning(group: &Group, size_to_count: u32, why: &str) -> Diagnostic {
-    Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object: format!("group {}", group.name),
-        message: format!("will have {size_to_count} members, {why}"),
-        hint: None,
-    }
+    Diagnostic::warning(
+        format!("group {}", group.name),
+        format!("will have {size_to_count} members, {why}"),
+    )
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Problems of inputs as lines: severity, location, object, message and hint.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::amount::count;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
+use crate::model::code::Code;
 use crate::model::desired::{Problem, Severity, Skipped};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
 
@@ -40,12 +42,13 @@ impl ProblemLevel {
 pub(super) struct ProblemLine {
     pub(super) level: ProblemLevel,
     text: String,
+    code: Option<String>,
     hint: Option<String>,
 }
 
 impl From<&Diagnostic> for ProblemLine {
     fn from(diagnostic: &Diagnostic) -> Self {
-        let Diagnostic { severity, origin, object, message, hint } = diagnostic;
+        let Diagnostic { severity, origin, object, message, hint, code } = diagnostic;
         let level = match severity {
             DiagnosticSeverity::Error => ProblemLevel::Error,
             DiagnosticSeverity::Warning => ProblemLevel::Warning,
@@ -56,18 +59,19 @@ impl From<&Diagnostic> for ProblemLine {
         };
         let origin = origin.as_ref().map(ToString::to_string);
         let parts = [origin.as_deref().unwrap_or(""), object, message];
-        Self { level, text: join(&parts), hint: hint.clone() }
+        Self { level, text: join(&parts), code: code.clone(), hint: hint.clone() }
     }
 }
 
 impl From<&Problem> for ProblemLine {
     fn from(problem: &Problem) -> Self {
-        let Problem { origin, severity, object, message, hint } = problem;
+        let Problem { origin, severity, object, message, hint, code } = problem;
         let level = match severity {
             Severity::Error => ProblemLevel::Error,
             Severity::Warning => ProblemLevel::Warning,
         };
-        Self { level, text: join(&[&origin.to_string(), object, message]), hint: hint.clone() }
+        let text = join(&[&origin.to_string(), object, message]);
+        Self { level, text, code: code.map(|code| code.to_string()), hint: hint.clone() }
     }
 }
 
@@ -75,10 +79,16 @@ fn join(parts: &[&str]) -> String {
     parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(": ")
 }
 
-/// Writes one problem with its hint.
+/// Returns a message with its code, as `MESSAGE [CODE]`.
+pub(super) fn with_code<'a>(message: &'a str, code: Option<&str>) -> Cow<'a, str> {
+    code.map_or(Cow::Borrowed(message), |code| Cow::Owned(format!("{message} [{code}]")))
+}
+
+/// Writes one problem with its code and hint.
 pub(super) fn write_line(page: &mut TextPage, line: &ProblemLine) {
-    let ProblemLine { level, text, hint } = line;
-    page.line([StyledText::new(&format!("{}: ", level.as_str()), level.tone()), plain(text)]);
+    let ProblemLine { level, text, code, hint } = line;
+    let text = with_code(text, code.as_deref());
+    page.line([StyledText::new(&format!("{}: ", level.as_str()), level.tone()), plain(&text)]);
     if let Some(hint) = hint {
         page.text(format!("  hint: {hint}"));
     }
@@ -172,7 +182,7 @@ pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
 }
 
 fn problem_json(problem: &Problem) -> Value {
-    let Problem { origin, severity, object, message, hint } = problem;
+    let Problem { origin, severity, object, message, hint, code } = problem;
     let severity = match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -184,6 +194,7 @@ fn problem_json(problem: &Problem) -> Value {
         "object": object,
         "message": message,
         "hint": hint,
+        "code": code.map(Code::as_str),
     })
 }
 
@@ -199,13 +210,26 @@ mod tests {
     use crate::model::ids::Origin;
 
     fn problem(line: u32, severity: Severity, object: &str, hint: Option<&str>) -> Problem {
-        Problem {
-            origin: Origin::new("clusters/prod/api.yaml", line),
+        Problem::new(
             severity,
-            object: object.to_owned(),
-            message: "memory request `2G1` is not a quantity".to_owned(),
-            hint: hint.map(str::to_owned),
-        }
+            Origin::new("clusters/prod/api.yaml", line),
+            object,
+            "memory request `2G1` is not a quantity",
+        )
+        .maybe_hint(hint.map(str::to_owned))
+    }
+
+    #[test]
+    fn code_follows_the_message() {
+        let coded = problem(31, Severity::Error, "Deployment web/api", Some("write 2Gi"))
+            .code(Code::InvalidQuantity);
+        let (counts, style) = (RepositoryCounts::default(), TextStyle::default());
+        let text = problems_text(std::slice::from_ref(&coded), &counts, &style);
+        assert!(
+            text.contains("is not a quantity [invalid-quantity]\n  hint: write 2Gi\n"),
+            "{text}"
+        );
+        assert_eq!(problem_json(&coded)["code"], "invalid-quantity");
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn version(plan: &Plan) -> LineParts {
 }
 
 fn diagnostic(diagnostic: &Diagnostic) -> LineParts {
-    let Diagnostic { severity, origin, object, message, hint } = diagnostic;
+    let Diagnostic { severity, origin, object, message, hint, code } = diagnostic;
     let level = match severity {
         DiagnosticSeverity::Error => StreamLevel::Error,
         DiagnosticSeverity::Warning => StreamLevel::Warn,
@@ -64,6 +64,7 @@ fn diagnostic(diagnostic: &Diagnostic) -> LineParts {
         summary: summary.clone(),
         detail: hint.clone(),
         range: origin.clone(),
+        code: code.clone(),
         exit_code: None,
     };
     (level, summary, StreamMessage::Diagnostic { diagnostic })

@@ -2,9 +2,7 @@ mod explanations;
 mod row_reasons;
 
 use super::*;
-use crate::plan::wire::{
-    Check, CheckStatus, Completeness, Diagnostic, DiagnosticSeverity, Sizing, UnresolvedRow,
-};
+use crate::plan::wire::{Check, CheckStatus, Completeness, Diagnostic, Sizing, UnresolvedRow};
 use crate::testing::sample_plan::{hostile, hostile_at, nothing, plan};
 
 fn view(plan: &Plan, verbosity: Verbosity) -> String {
@@ -161,13 +159,7 @@ fn open_points_precede_the_last_line() {
 
 #[test]
 fn broken_plan_rules_are_not_input_errors() {
-    let error = |message: &str| Diagnostic {
-        severity: DiagnosticSeverity::Error,
-        origin: None,
-        object: String::new(),
-        message: message.into(),
-        hint: None,
-    };
+    let error = |message: &str| Diagnostic::error("", message);
     let mut broken = Plan { errored: true, ..nothing() };
     assert!(!is_errored_by_rules(&broken));
     broken.capacity.diagnostics = vec![error("the plan breaks rule money/sum: 1 is not 2")];

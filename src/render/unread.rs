@@ -93,13 +93,7 @@ mod tests {
                 reason: "its size is unknown".into(),
             })
             .into();
-        plan.capacity.diagnostics = vec![Diagnostic {
-            severity: DiagnosticSeverity::Error,
-            origin: Some(origin),
-            object: object.into(),
-            message: "is malformed".into(),
-            hint: None,
-        }];
+        plan.capacity.diagnostics = vec![Diagnostic::error(object, "is malformed").origin(origin)];
         let rows = plan.capacity.unresolved.iter();
         rows.map(|row| reason(&plan, row).to_owned()).collect()
     }

@@ -332,12 +332,8 @@ mod tests {
     #[test]
     fn at_most_ten_annotations_per_level() {
         let mut plan = plan();
-        let problem = |n: u32| Diagnostic {
-            severity: DiagnosticSeverity::Error,
-            origin: Some(Origin::new("a.yaml", n)),
-            object: format!("o{n}"),
-            message: "is wrong".into(),
-            hint: None,
+        let problem = |n: u32| {
+            Diagnostic::error(format!("o{n}"), "is wrong").origin(Origin::new("a.yaml", n))
         };
         plan.capacity.diagnostics = (1..=25).map(problem).collect();
         let text = github(&plan);

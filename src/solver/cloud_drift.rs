@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 
 use super::drift::DriftedField;
 use crate::catalog::{Catalog, InstanceType};
-use crate::model::desired::{Desired, NodeClass, Problem, Severity, describe_selectors};
+use crate::model::desired::{Desired, NodeClass, Problem, describe_selectors};
 use crate::model::market::CapacityType;
 use crate::model::observed::{
     Hardware, Instance, LaunchedWith, NodeClassField, Observed, Resolved, UnresolvedTerm, tag,
@@ -110,20 +110,20 @@ pub fn unresolved_selectors(desired: &Desired, observed: &Observed) -> Vec<Probl
                     }
                 }
         };
-        let warning = |unread: &UnresolvedTerm| Problem {
-            origin: class.origin.clone(),
-            severity: Severity::Warning,
-            object: format!("EC2NodeClass {}", class.name),
-            message: format!(
-                "the current {} is unknown, and no node is replaced for that: {}",
-                unread.part.words(),
-                unread.reason
-            ),
-            hint: Some(
+        let warning = |unread: &UnresolvedTerm| {
+            Problem::warning(
+                class.origin.clone(),
+                format!("EC2NodeClass {}", class.name),
+                format!(
+                    "the current {} is unknown, and no node is replaced for that: {}",
+                    unread.part.words(),
+                    unread.reason
+                ),
+            )
+            .hint(
                 "planning needs the permissions in deploy/aws/plan.json; a parameter outside \
-                 /aws/service also needs ssm:GetParameter"
-                    .to_owned(),
-            ),
+                 /aws/service also needs ssm:GetParameter",
+            )
         };
         observed.resolved.unread.iter().filter(concerns).map(warning).collect::<Vec<_>>()
     };
@@ -133,7 +133,7 @@ pub fn unresolved_selectors(desired: &Desired, observed: &Observed) -> Vec<Probl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::desired::Ec2Selector;
+    use crate::model::desired::{Ec2Selector, Severity};
     use crate::model::observed::{Accelerator, ImageChoice};
     use crate::model::reason::RetireReason;
     use crate::testing::{Scenario, node_class};

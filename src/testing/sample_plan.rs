@@ -16,8 +16,8 @@ use crate::model::units::{Bytes, MicroUsd};
 use crate::plan::Plan;
 use crate::plan::wire::{
     Action, AlternativesRow, Amount, Capacity, Condition, Cost, DaemonRow, DemandRow, Diagnostic,
-    DiagnosticSeverity, EvictionRow, ExplainRow, KEY_LABEL, NodeState, NodeTotals, PodTotals,
-    Reason, ResourceChange, ResourceKind, Summary, UnresolvedRow, UnschedulableRow, WaveStep,
+    EvictionRow, ExplainRow, KEY_LABEL, NodeState, NodeTotals, PodTotals, Reason, ResourceChange,
+    ResourceKind, Summary, UnresolvedRow, UnschedulableRow, WaveStep,
 };
 
 /// Returns an empty plan without changes.
@@ -314,20 +314,13 @@ fn demand() -> Vec<DemandRow> {
 
 fn diagnostics() -> Vec<Diagnostic> {
     vec![
-        Diagnostic {
-            severity: DiagnosticSeverity::Note,
-            origin: None,
-            object: String::new(),
-            message: "zone ids are those of the snapshot's account".into(),
-            hint: None,
-        },
-        Diagnostic {
-            severity: DiagnosticSeverity::Warning,
-            origin: Some(Origin::new("clusters/prod/apps.yaml", 31)),
-            object: "Deployment batch/queue".into(),
-            message: "is scaled by an HPA that is not taken into account yet".into(),
-            hint: Some("plan with --demand ceiling for its most".into()),
-        },
+        Diagnostic::note("", "zone ids are those of the snapshot's account"),
+        Diagnostic::warning(
+            "Deployment batch/queue",
+            "is scaled by an HPA that is not taken into account yet",
+        )
+        .origin(Origin::new("clusters/prod/apps.yaml", 31))
+        .hint("plan with --demand ceiling for its most"),
     ]
 }
 

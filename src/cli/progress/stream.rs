@@ -152,6 +152,7 @@ pub(super) fn failure(error: &CliError, now: Timestamp) -> StreamLine {
         summary: summary.clone(),
         detail: error.hint_text(),
         range: None,
+        code: None,
         exit_code: Some(error.kind.code()),
     };
     StreamLine::new(StreamLevel::Error, summary, now, StreamMessage::Diagnostic { diagnostic })

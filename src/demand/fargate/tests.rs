@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::demand::DemandMode;
+use crate::model::desired::Severity;
 use crate::model::fargate::{FARGATE, ProfileSelector};
 use crate::model::ids::WorkloadKind;
 use crate::model::pod::{Container, HostPort, Volume, VolumeSource};

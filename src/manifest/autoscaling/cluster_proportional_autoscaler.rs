@@ -11,7 +11,6 @@ use super::super::object_meta::ObjectMeta;
 use super::super::yaml::{YamlNode, YamlValue};
 use crate::model::desired::{
     Ladder, Linear, Problem, Proportional, ProportionalMode, ScaleTarget, Scaler, ScalerRule,
-    Severity,
 };
 use crate::model::ids::{Labels, Namespace, Origin};
 use crate::model::requirement::label;
@@ -181,7 +180,7 @@ pub(in super::super) fn resolve_proportional_autoscalers(
 fn report_error(report: &ProblemCollector, scaler: &Scaler, message: String) {
     let Scaler { origin, object, .. } = scaler;
     let (origin, object): (Origin, String) = (origin.clone(), object.clone());
-    report.add(Problem { origin, severity: Severity::Error, object, message, hint: None });
+    report.add(Problem::error(origin, object, message));
 }
 
 /// Reads the value of `--default-params`: one mode under its name.

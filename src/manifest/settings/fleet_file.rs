@@ -466,13 +466,7 @@ fn check_sources(fleet: &Fleet, tree: &Tree, report: &ProblemCollector) {
     let mut seen = BTreeSet::new();
     for source in &fleet.sources {
         let note = |message, hint: &str| {
-            report.add(Problem {
-                origin: source.origin.clone(),
-                severity: Severity::Error,
-                object: "Fleet".to_owned(),
-                message,
-                hint: Some(hint.to_owned()),
-            });
+            report.add(Problem::error(source.origin.clone(), "Fleet", message).hint(hint));
         };
         if !seen.insert(&source.path) {
             note(format!("source `{}` is named twice", source.path), "keep one of the two");

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::code::Code;
 use crate::model::desired::{Desired, Fleet, Scale, Tree, TreeFile};
 use crate::model::ids::Origin;
 
@@ -375,5 +376,27 @@ proptest! {
             }
         }
         let _ = read_text(&lines.join("\n"));
+    }
+}
+
+#[test]
+fn common_problems_have_codes() {
+    let pod = |spec: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - {spec}\n"
+        )
+    };
+    let container = |resources: &str| pod(&format!("{{name: c, resources: {{{resources}}}}}"));
+    for (text, code) in [
+        ("kind: [Pod\n".to_owned(), Code::InvalidYaml),
+        (container("requests: {cpu: 1}, requests: {cpu: 2}"), Code::DuplicateKey),
+        (container("requests: {cpu: 1x}"), Code::InvalidQuantity),
+        (container("requests: {cpu: '${CPU}'}"), Code::PlaceholderUnresolved),
+        (container("request: {cpu: 1}"), Code::UnknownField),
+        (container("requests: [cpu]"), Code::WrongType),
+    ] {
+        let found = read_text(&text).problems;
+        let codes: Vec<_> = found.iter().map(|problem| problem.code).collect();
+        assert_eq!(codes, [Some(code)], "{text}{found:?}");
     }
 }

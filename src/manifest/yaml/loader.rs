@@ -10,6 +10,7 @@ use super::{
     ALIAS_NODES_MAX, DEPTH_MAX, DOCUMENTS_MAX, NODES_MAX, Scalar, YamlDocument, YamlEntry,
     YamlFault, YamlNode, YamlStream, YamlValue, resolve,
 };
+use crate::model::code::Code;
 
 /// Mappings with more keys than this are searched for duplicates with a map.
 const SMALL_MAP_MAX: usize = 16;
@@ -39,11 +40,12 @@ fn scan_fault(error: &ScanError) -> YamlFault {
         line,
         message: format!("is not YAML: {}", error.info().replace('\n', " ")),
         hint: None,
+        code: Some(Code::InvalidYaml),
     }
 }
 
 fn fault_at<T>(line: u32, message: impl Into<String>) -> Result<T, YamlFault> {
-    Err(YamlFault { line, message: message.into(), hint: None })
+    Err(YamlFault { line, message: message.into(), hint: None, code: Some(Code::InvalidYaml) })
 }
 
 /// A finished node, with the cost of an alias to it.
@@ -152,6 +154,7 @@ impl<'t> Loader<'t> {
                 line,
                 message: "a key is a list or a mapping, not a text".to_owned(),
                 hint: Some("quote the key, or render the template that it comes from".to_owned()),
+                code: Some(Code::InvalidYaml),
             });
         }
         self.open.push(OpenCollection { line, anchor, tag, size: 1, height: 1, kind });
@@ -255,6 +258,7 @@ fn merge_fault(line: u32) -> YamlFault {
         line,
         message: "merge key `<<` has a value that is not a mapping".to_owned(),
         hint: Some("give it an alias to a mapping, or quote the key".to_owned()),
+        code: Some(Code::InvalidYaml),
     }
 }
 
@@ -308,6 +312,7 @@ fn duplicates(entries: &mut Vec<YamlEntry<'_>>, faults: &mut Vec<YamlFault>) {
                 first.line, second.line
             ),
             hint: Some("remove one of the two".to_owned()),
+            code: Some(Code::DuplicateKey),
         });
     }
     let mut stays = stays.into_iter();

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::demand::{PodGroup, PodShape};
-use crate::model::desired::{Problem, Severity};
+use crate::model::desired::Problem;
 use crate::model::ids::Origin;
 use crate::model::market::CapacityType;
 use crate::model::observed::{Completeness, tag};
@@ -84,13 +84,7 @@ fn pool(inputs: &mut Inputs) -> &mut crate::model::desired::Pool {
 }
 
 fn problem() -> Problem {
-    Problem {
-        origin: Origin::new("shop.yaml", 3),
-        severity: Severity::Error,
-        object: "Deployment shop/api".to_owned(),
-        message: "wrong".to_owned(),
-        hint: None,
-    }
+    Problem::error(Origin::new("shop.yaml", 3), "Deployment shop/api", "wrong")
 }
 
 /// Moves the arriving pods of a workload to another node, in all parts of the plan.

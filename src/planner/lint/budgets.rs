@@ -2,6 +2,7 @@
 
 use super::warning;
 use crate::demand::{Demand, PodGroup, label_set};
+use crate::model::code::Code;
 use crate::model::desired::{Desired, DisruptionBudget, Problem, pods_to_keep};
 use crate::model::pod::{Expression, Selector};
 use crate::model::requirement::Requirements;
@@ -23,7 +24,9 @@ pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
         let most = groups.iter().map(|group| group.counts.ceiling).fold(0, u32::saturating_add);
         if let Some((message, hint)) = blocking_budget(budget, most) {
             let object = format!("PodDisruptionBudget {}/{}", budget.namespace, budget.name);
-            found.push(warning(&budget.origin, &object, message, hint));
+            found.push(
+                warning(&budget.origin, &object, message, hint).code(Code::BudgetBlocksDrain),
+            );
         }
     }
     found
@@ -41,7 +44,7 @@ fn two_budgets(desired: &Desired, group: &PodGroup) -> Option<Problem> {
         group.workload.kind, group.workload, first.name, first.origin
     );
     let hint = "select each pod by one budget only";
-    Some(warning(&second.origin, &object, message, hint))
+    Some(warning(&second.origin, &object, message, hint).code(Code::BudgetBlocksDrain))
 }
 
 fn protects(budget: &DisruptionBudget, group: &PodGroup) -> bool {

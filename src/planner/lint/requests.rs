@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::warning;
+use crate::model::code::Code;
 use crate::model::desired::{Desired, LimitRangeItem, LimitScope, Problem, Workload};
 use crate::model::pod::Container;
 use crate::model::units::ResourceName;
@@ -50,7 +51,7 @@ fn check_workload(workload: &Workload, desired: &Desired) -> Vec<Problem> {
         let noun = if containers.len() == 1 { "container" } else { "containers" };
         let message = format!("{noun} without requests: {}", containers.join(", "));
         let hint = "set requests: the pod is scheduled as if it needed none";
-        found.push(warning(&workload.origin, &object, message, hint));
+        found.push(warning(&workload.origin, &object, message, hint).code(Code::RequestMissing));
     }
     if !limited.is_empty() {
         let message =

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::warning;
 use crate::demand::{Demand, is_active_at};
+use crate::model::code::Code;
 use crate::model::desired::{
     CronTrigger, Desired, Horizontal, Metric, MetricSource, MetricTarget, Problem,
     ProportionalMode, Scale, Scaler, ScalerRule, UpdateMode, VerticalScaler, Workload,
@@ -83,16 +84,19 @@ fn shared_metric(vertical: &VerticalScaler, scaler: &Scaler, rule: &Horizontal) 
         inner && is_share && controlled
     };
     let metric = rule.metrics.iter().find(is_shared)?;
-    Some(warning(
-        &vertical.origin,
-        &vertical.object,
-        format!(
-            "changes the {} request that {} at {} scales by: the two autoscalers conflict",
-            metric.name, scaler.object, scaler.origin
-        ),
-        "remove the resource from controlledResources, or use another metric in the other \
+    Some(
+        warning(
+            &vertical.origin,
+            &vertical.object,
+            format!(
+                "changes the {} request that {} at {} scales by: the two autoscalers conflict",
+                metric.name, scaler.object, scaler.origin
+            ),
+            "remove the resource from controlledResources, or use another metric in the other \
          autoscaler",
-    ))
+        )
+        .code(Code::AutoscalerConflict),
+    )
 }
 
 /// Returns a warning for each scaler with an unsuitable target: missing, a DaemonSet, or without

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::super::amount::{amount, count, hourly};
+use super::super::problems::with_code;
 use super::super::reason::{decider, row_reason_once};
 use super::super::row::{PlanRow, Symbol};
 use super::super::text_page::{TextPage, TextStyle};
@@ -312,7 +313,7 @@ pub(in crate::render) fn problems(plan: &Plan) -> String {
             text(d.severity.as_str(), 20),
             text(&place, NAME),
             text(&d.object, NAME),
-            text(&d.message, LINE),
+            text(&with_code(&d.message, d.code.as_deref()), LINE),
             hint.unwrap_or_default()
         )
     };

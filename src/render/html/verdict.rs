@@ -401,7 +401,7 @@ pub(super) fn minute(at: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::model::ids::Origin;
-    use crate::plan::wire::{Check, Diagnostic, DiagnosticSeverity, UnresolvedRow};
+    use crate::plan::wire::{Check, Diagnostic, UnresolvedRow};
     use crate::testing::sample_plan::{nothing, plan};
 
     #[test]
@@ -414,13 +414,8 @@ mod tests {
         assert_eq!(title(&plan), "Blocked: ec2 not fully read");
         let text = errored_text(&plan).expect("errored");
         assert!(text.starts_with("ec2 was not fully read"), "{text}");
-        plan.capacity.diagnostics = vec![Diagnostic {
-            severity: DiagnosticSeverity::Error,
-            origin: None,
-            object: String::new(),
-            message: "the plan breaks rule money/sum: 1 is not 2".into(),
-            hint: None,
-        }];
+        plan.capacity.diagnostics =
+            vec![Diagnostic::error("", "the plan breaks rule money/sum: 1 is not 2")];
         assert_eq!(title(&plan), "Blocked: the plan breaks rules of its own check");
         assert_eq!(errored_text(&nothing()), None);
     }

@@ -186,6 +186,9 @@ pub struct StreamDiagnostic {
     pub detail: Option<String>,
     /// File and line.
     pub range: Option<Origin>,
+    /// Stable code of its class, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// The exit code, if the problem ends the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u8>,

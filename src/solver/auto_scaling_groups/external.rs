@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use crate::model::desired::{
     AmiFamily, Consolidation, Desired, Expiry, ExternalGroup, Generation, GroupKind,
     InstanceSettings, KubeletSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement,
-    Problem, Severity,
+    Problem,
 };
 use crate::model::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
 use crate::model::market::CapacityType;
@@ -66,12 +66,8 @@ pub fn with_external_groups(desired: &Desired, observed: &Observed) -> Option<De
 /// Returns warnings about groups that the settings name and no file describes.
 #[must_use]
 pub fn external_group_problems(desired: &Desired, observed: &Observed) -> Vec<Problem> {
-    let warning = |origin: &Origin, message, hint: &str| Problem {
-        origin: origin.clone(),
-        severity: Severity::Warning,
-        object: "Fleet".to_owned(),
-        message,
-        hint: Some(hint.to_owned()),
+    let warning = |origin: &Origin, message, hint: &str| {
+        Problem::warning(origin.clone(), "Fleet", message).hint(hint)
     };
     let of_group = |(name, ExternalGroup { origin, .. }): (&PoolName, &ExternalGroup)| {
         let group = desired.node_groups.get(name);
