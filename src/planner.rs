@@ -429,12 +429,8 @@ const UNREAD_NAMED_MAX: usize = 20;
 
 /// Returns a warning for each object of the cluster that could not be understood.
 fn unread_object_warnings(observed: &Observed) -> Vec<Diagnostic> {
-    let warning = |object: String, message: String| Diagnostic {
-        severity: DiagnosticSeverity::Warning,
-        origin: None,
-        object,
-        message,
-        hint: None,
+    let warning = |object: String, message: String| {
+        Diagnostic::warning(object, message).code(Code::ObjectUnreadable)
     };
     let named = observed.unread.iter().take(UNREAD_NAMED_MAX).map(|unread| {
         let kept = match unread.nodes.len() {
