@@ -149,7 +149,7 @@ fn with_effective_inputs<T>(inputs: &Inputs, compute: impl FnOnce(&Inputs) -> T)
         Some(desired) => Inputs { desired, ..inputs.clone() },
         None => inputs.clone(),
     };
-    let measured = measured_resources(inputs.desired, inputs.observed);
+    let measured = measured_resources(inputs.desired, inputs.observed, inputs.catalog);
     if measured.is_empty() {
         return compute(inputs);
     }

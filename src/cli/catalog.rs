@@ -136,9 +136,9 @@ fn open(source: &NodeSource, console: &Console) -> Result<CatalogView, CliError>
     let observed = world::observe(&world, &repository, None, console)?;
     let fleet = &repository.fleet;
     let region = if fleet.is_declared { fleet.region.clone() } else { observed.region() };
-    let measured = measured_resources(desired, &observed);
     let market = world::market(&world, &repository, &observed);
     let catalog = planning::catalog(&region, &fleet.zones, market.as_ref())?;
+    let measured = measured_resources(desired, &observed, &catalog);
     let catalog = Catalog { measured, ..catalog };
     let node = NodeSettings::new(pool, class);
     let pool = Some((name.clone(), Box::new(repository.desired)));

@@ -9,7 +9,8 @@ use super::cloud_drift::detect_cloud_drift;
 use super::disruption_blockers;
 use super::drift::{self, DriftedField};
 use super::offer::{Offer, Offers, admits_daemon};
-use crate::catalog::{Catalog, Overlays};
+use super::reported_resources::is_near_formulas;
+use crate::catalog::{Catalog, Overlays, allocation};
 use crate::demand::{Demand, DoNotDisrupt, ShapeContext, is_do_not_disrupt_at, live_requests};
 use crate::model::desired::{Consolidation, Desired, Expiry, Pool};
 use crate::model::ids::{
@@ -415,6 +416,10 @@ impl ExistingNodeBuilder<'_> {
             }
             return NodeDisposition::Retire(reason);
         }
+        if self.reports_too_little(node, instance, &pool.name) {
+            let what = "the node reports far less CPU or memory than its instance type has";
+            return blocked(BlockReason::Unknown { what: what.to_owned() });
+        }
         if pool.replicas.is_some() {
             return blocked(BlockReason::StaticPool);
         }
@@ -437,6 +442,25 @@ impl ExistingNodeBuilder<'_> {
                 NodeDisposition::Consolidatable
             }
         }
+    }
+
+    /// Returns true if running pods may seem to have no room on the node because its report is wrong.
+    /// The settings of nodes that were launched with another specification are unknown.
+    fn reports_too_little(&self, node: &Node, instance: &Instance, pool: &PoolName) -> bool {
+        let as_declared = instance.tags.get(tag::SPEC) == self.spec_digests.get(pool);
+        let kind = self.catalog.types.get(&instance.instance_type).filter(|_| as_declared);
+        let Some(kind) = kind else { return false };
+        let model = allocation(kind, &self.node_settings(pool));
+        let size = &model.capacity;
+        let least = |reported: &Resources, model: &Resources| Resources {
+            cpu: reported.cpu.min(model.cpu),
+            memory: reported.memory.min(model.memory),
+            ..Resources::default()
+        };
+        let is_near = |reported: &Resources, model: &Resources| {
+            is_near_formulas(&least(reported, model), model, size)
+        };
+        !is_near(&node.capacity, &model.capacity) || !is_near(&node.allocatable, &model.allocatable)
     }
 
     /// Returns the annotation or pod that blocks changes of the node.

@@ -4,12 +4,15 @@
 //! are unknown. Every member of an external group counts, for that group alone. A starting node
 //! counts later: its kubelet reports resources before device plugins start.
 //!
+//! A report far from the formulas does not count: one broken or hostile kubelet would change the size of
+//! its type for every node to come.
+//!
 //! Reports of former nodes that are stored in the repository count like a running node.
 
 use std::collections::BTreeMap;
 
 use super::drift;
-use crate::catalog::{MeasuredNodes, NodeSettings};
+use crate::catalog::{Catalog, MeasuredNodes, NodeSettings, allocation};
 use crate::model::desired::{Desired, GroupKind, LEARNED_FILE, LearnedNode, NodeClass, Pool};
 use crate::model::ids::{GroupName, InstanceId, InstanceTypeName, NodeName};
 use crate::model::observed::{Instance, Node, Observed, tag};
@@ -80,13 +83,21 @@ fn smaller_amounts(report: &Resources, known: &Resources) -> Resources {
     }
 }
 
-/// Returns the reports of nodes launched as `desired` declares. Stored reports fill in types
+/// Returns the plausible reports of nodes launched as `desired` declares. Stored reports fill in types
 /// without such a node.
 #[must_use]
-pub fn measured_resources(desired: &Desired, observed: &Observed) -> MeasuredNodes {
+pub fn measured_resources(
+    desired: &Desired,
+    observed: &Observed,
+    catalog: &Catalog,
+) -> MeasuredNodes {
     let specs = declared_specs(desired);
     let mut measured = MeasuredNodes::default();
-    for_each_report(desired, observed, &specs, |report| report.add_to(&mut measured));
+    for_each_report(desired, observed, &specs, |report| {
+        if report.is_plausible(catalog) {
+            report.add_to(&mut measured);
+        }
+    });
     let file = NodeName::from(LEARNED_FILE);
     let mut unseen = Vec::new();
     for known in still_declared(desired, &specs) {
@@ -121,9 +132,36 @@ struct NodeReport<'a> {
     node: &'a NodeName,
     capacity: &'a Resources,
     allocatable: &'a Resources,
+    /// True for a member of an external group.
+    is_external: bool,
+}
+
+/// Largest deviation of a report from the formulas, in percent of the capacity by the formulas. Known
+/// deviations are below ten percent.
+const LESS_PERCENT: i64 = 25;
+const MORE_PERCENT: i64 = 10;
+
+/// Returns true if CPU and memory of a node are near the formulas.
+pub(super) fn is_near_formulas(reported: &Resources, model: &Resources, size: &Resources) -> bool {
+    let is_near = |reported: i64, model: i64, size: i64| {
+        let less = size.saturating_mul(LESS_PERCENT) / 100;
+        let more = size.saturating_mul(MORE_PERCENT) / 100;
+        (model.saturating_sub(less)..=model.saturating_add(more)).contains(&reported)
+    };
+    is_near(reported.cpu.0, model.cpu.0, size.cpu.0)
+        && is_near(reported.memory.0, model.memory.0, size.memory.0)
 }
 
 impl NodeReport<'_> {
+    fn is_plausible(&self, catalog: &Catalog) -> bool {
+        let Some(kind) = catalog.types.get(self.instance_type) else { return true };
+        let model = allocation(kind, &self.settings);
+        is_near_formulas(self.capacity, &model.capacity, &model.capacity)
+            // The settings of external groups are unknown.
+            && (self.is_external
+                || is_near_formulas(self.allocatable, &model.allocatable, &model.capacity))
+    }
+
     fn add_to(&self, measured: &mut MeasuredNodes) {
         let Self { instance_type, settings, node, capacity, allocatable, .. } = self;
         measured.add(instance_type, settings.clone(), node, capacity, allocatable);
@@ -164,6 +202,7 @@ fn for_each_report(
                 node: &node.name,
                 capacity: &node.capacity,
                 allocatable: &node.allocatable,
+                is_external: of_group,
             });
         }
     }
@@ -208,7 +247,7 @@ mod tests {
         node.allocatable.memory = Bytes::mib(7000);
         change(&mut scenario);
         let Scenario { desired, observed, catalog, .. } = scenario;
-        let measured = measured_resources(&desired, &observed);
+        let measured = measured_resources(&desired, &observed, &catalog);
         let catalog = Catalog { measured, ..catalog };
         let pool = desired.pools.values().next().expect("one pool");
         let class = desired.node_classes.values().next().expect("one class");
@@ -225,7 +264,8 @@ mod tests {
         scenario.node().allocatable.memory = Bytes::mib(7000);
         scenario.node().allocatable.extended.insert("example.com/dongle".into(), 1);
         let memory = |scenario: &Scenario| {
-            let measured = measured_resources(&scenario.desired, &scenario.observed);
+            let measured =
+                measured_resources(&scenario.desired, &scenario.observed, &scenario.catalog);
             let catalog = Catalog { measured, ..scenario.catalog.clone() };
             let pool = scenario.desired.pools.values().next().expect("one pool");
             let class = scenario.desired.node_classes.values().next().expect("one class");
@@ -267,6 +307,9 @@ mod tests {
     fn only_initialized_managed_nodes_as_declared_are_learned_from() {
         assert_eq!(learned(|_| ()), 7000);
         assert_eq!(learned(|s| s.node().ready = false), 6903, "it is not Ready");
+        for lie in [200, 6903 - 2048, 6903 + 900] {
+            assert_eq!(learned(|s| s.node().allocatable.memory = Bytes::mib(lie)), 6903, "{lie}");
+        }
         assert_eq!(
             learned(|s| s.node().taints.push(no_schedule("team", ""))),
             7000,

@@ -121,7 +121,7 @@ impl Scenario {
 
     pub(crate) fn solve(&self) -> Solution {
         let demand = self.demand();
-        let measured = measured_resources(&self.desired, &self.observed);
+        let measured = measured_resources(&self.desired, &self.observed, &self.catalog);
         let catalog = Catalog { measured, ..self.catalog.clone() };
         solve(&Input {
             desired: &self.desired,

@@ -10,7 +10,7 @@ use crate::model::ids::NodeName;
 use crate::model::observed::UnreadObject;
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
-use crate::model::units::MicroUsd;
+use crate::model::units::{Bytes, MicroUsd};
 use crate::plan::{drift, has_drift};
 use crate::solver::{Settings, TargetFleet};
 use crate::testing::Scenario;
@@ -216,4 +216,22 @@ fn unread_object_holds_only_its_own_node() {
         let diagnostics = scenario.plan().capacity.diagnostics;
         assert!(diagnostics.iter().any(|of| of.object == "Pod shop/odd"), "{diagnostics:?}");
     }
+}
+
+#[test]
+fn node_that_reports_too_little_changes_no_other_node() {
+    let mut scenario = Scenario::new(&["m5.large"], 1_500, 512);
+    scenario.step(3);
+    let honest = scenario.solve().target;
+    assert_eq!((honest.launches.len(), honest.retires.len()), (0, 0));
+    let liar = scenario.node().name.clone();
+    scenario.node().allocatable.memory = Bytes::mib(200);
+    scenario.scale(5);
+    let target = scenario.solve().target;
+    assert!(target.unschedulable.is_empty(), "the type is as large as ever");
+    assert!(target.retires.is_empty(), "{:?}", target.retires);
+    let KeepReason::Blocked { by: BlockReason::Unknown { what } } = &target.keeps[&liar] else {
+        panic!("{:?}", target.keeps)
+    };
+    assert!(what.contains("far less"), "{what}");
 }
