@@ -16,6 +16,9 @@ use super::resource_list::{container_resources, resource_list};
 use crate::model::desired::Severity;
 use crate::model::pod::{Container, HostPort, PodSpec, PodTemplate};
 
+/// Grace period of a pod whose declared one is negative, as in the API server.
+const NEGATIVE_GRACE_SECONDS: i64 = 1;
+
 /// Domains of annotations that affect capacity.
 const ANNOTATION_DOMAINS: [&str; 3] =
     ["karpenter.sh", "cluster-autoscaler.kubernetes.io", "eks.amazonaws.com"];
@@ -130,7 +133,10 @@ fn pod_spec(map: &FieldMap<'_>) -> PodSpec {
         scheduler_name: text("schedulerName"),
         scheduling_gates: names(map.get("schedulingGates")),
         host_network,
-        termination_grace_seconds: map.get("terminationGracePeriodSeconds").and_then(|f| f.int(0)),
+        termination_grace_seconds: map
+            .get("terminationGracePeriodSeconds")
+            .and_then(|field| field.int::<i64>(i64::MIN))
+            .map(|seconds| if seconds < 0 { NEGATIVE_GRACE_SECONDS } else { seconds }),
         resource_claims: names(map.get("resourceClaims")),
     };
     if spec.containers.is_empty()

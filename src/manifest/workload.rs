@@ -211,7 +211,7 @@ fn cron_job(spec: &FieldMap<'_>) -> Option<(Scale, PodTemplate)> {
 
 fn active_deadline(spec: &Field<'_>) -> Option<SignedDuration> {
     let map = spec.map()?;
-    let seconds = map.get("activeDeadlineSeconds")?.int(1)?;
+    let seconds = map.get("activeDeadlineSeconds")?.int(0)?;
     Some(SignedDuration::from_secs(seconds))
 }
 

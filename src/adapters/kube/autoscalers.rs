@@ -83,9 +83,26 @@ struct VpaRecommendation {
 #[serde(default, rename_all = "camelCase")]
 struct VpaContainer {
     container_name: String,
-    target: BTreeMap<String, ApiQuantity>,
-    lower_bound: BTreeMap<String, ApiQuantity>,
-    upper_bound: BTreeMap<String, ApiQuantity>,
+    target: BTreeMap<String, IntOrQuantity>,
+    lower_bound: BTreeMap<String, IntOrQuantity>,
+    upper_bound: BTreeMap<String, IntOrQuantity>,
+}
+
+/// A quantity of a custom resource, whose schema admits both forms.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum IntOrQuantity {
+    Int(i64),
+    Quantity(ApiQuantity),
+}
+
+impl From<IntOrQuantity> for ApiQuantity {
+    fn from(amount: IntOrQuantity) -> Self {
+        match amount {
+            IntOrQuantity::Int(amount) => Self(amount.to_string()),
+            IntOrQuantity::Quantity(quantity) => quantity,
+        }
+    }
 }
 
 /// Parses the recommendation of a `VerticalPodAutoscaler`. Returns `None` if it has none yet.
@@ -97,7 +114,9 @@ pub(super) fn parse_vertical(object: &Json) -> Result<Option<LiveVertical>, Stri
     let Some(found) = object.pointer("/status/recommendation") else { return Ok(None) };
     let found = VpaRecommendation::deserialize(found).map_err(|error| wrong(error.to_string()))?;
     let container = |found: VpaContainer| -> Result<(String, Recommendation), String> {
-        let amounts = |amounts| -> Result<ResourceList, String> { parse_amounts(amounts) };
+        let amounts = |amounts: BTreeMap<String, IntOrQuantity>| -> Result<ResourceList, String> {
+            parse_amounts(amounts.into_iter().map(|(name, n)| (name, n.into())).collect())
+        };
         let recommendation = Recommendation {
             target: amounts(found.target)?,
             lower: amounts(found.lower_bound)?,

@@ -235,6 +235,7 @@ impl ClusterAssembly<'_> {
     /// incomplete, because it may concern every node.
     fn add_unread(&mut self, resource: ApiResource, key: &str, reason: &str) {
         let object = format!("{} {}", resource.kind, key.trim_start_matches('/'));
+        let reason = reason.strip_prefix(&format!("{object}: ")).unwrap_or(reason);
         if key.starts_with('/') {
             self.objects.unread.push(format!("{object}: {reason}"));
             return;
@@ -462,17 +463,21 @@ mod tests {
 
     #[test]
     fn unreadable_object_concerns_its_own_nodes_only() {
-        let pod = |name: &str, node: Option<&str>, grace: i64| {
+        let pod = |name: &str, node: Option<&str>, grace: &Json| {
             let mut pod = owned(name, "apps/v1", "ReplicaSet", "api");
             pod["spec"]["nodeName"] = node.into();
-            pod["spec"]["terminationGracePeriodSeconds"] = grace.into();
+            pod["spec"]["terminationGracePeriodSeconds"] = grace.clone();
             pod["status"] = json!({ "phase": "Running" });
             pod
         };
-        let bad = i64::MIN;
+        let (good, bad) = (&json!(-1), &json!("soon"));
         let mut pods = cached_objects(
             PODS,
-            vec![pod("fine", Some("n1"), 30), pod("bound", Some("n2"), bad), pod("new", None, bad)],
+            vec![
+                pod("fine", Some("n1"), good),
+                pod("bound", Some("n2"), bad),
+                pod("new", None, bad),
+            ],
         );
         let horizontal = cached_objects(
             HORIZONTAL,
