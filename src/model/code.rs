@@ -225,7 +225,7 @@ codes! {
         "A node is still cordoned after the apply or interruption that cordoned it."
         "Uncordon the node with the command that the hint names.";
     ObjectUnreadable "object-unreadable"
-        "An object of the cluster cannot be understood, so the nodes that it may need are kept."
+        "An object of the cluster cannot be understood, so the nodes that it may need stay."
         "Correct the object, or report it if the API server accepts it for good reason.";
     DuplicateNode "duplicate-node"
         "An instance has registered as two nodes."

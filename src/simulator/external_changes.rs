@@ -17,7 +17,9 @@ use super::state::{
 use super::{ShapeFn, SimError, World, WorldInit, delay, world_file};
 use crate::model::desired::DisruptionBudget;
 use crate::model::ids::{InstanceId, Labels, Namespace, NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::model::observed::{Instance, LaunchedWith, Node, Pod, PodPhase, template_key};
+use crate::model::observed::{
+    Instance, LaunchedWith, Node, Pod, PodPhase, UnreadObject, template_key,
+};
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
 
@@ -333,6 +335,11 @@ impl World {
         state
             .budgets
             .retain(|current| current.namespace.as_str() != namespace || current.name != name);
+    }
+
+    /// Sets the objects that clients cannot understand.
+    pub fn set_unread(&self, objects: Vec<UnreadObject>) {
+        self.state.borrow_mut().unread = objects;
     }
 
     /// Sets the labels of a namespace.

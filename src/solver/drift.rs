@@ -271,7 +271,13 @@ mod tests {
         let ops = label("ops", "x");
         let labelled = said("label ops", "x", "none");
         let set = |node: &mut Node| node.labels.extend([ops.clone()]);
-        assert_eq!(drift_with(&|node, _, _, _| set(node)), labelled);
+        assert_eq!(
+            drift_with(&|node, _, _, class| {
+                set(node);
+                class.spec_digests = Arc::default();
+            }),
+            labelled
+        );
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.labels.extend([ops.clone()])),
             said("label ops", "absent", "x")

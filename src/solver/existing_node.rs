@@ -10,7 +10,7 @@ use super::disruption_blockers;
 use super::drift::{self, DriftedField};
 use super::offer::{Offer, Offers, admits_daemon};
 use super::reported_resources::is_near_formulas;
-use crate::catalog::{Catalog, Overlays, allocation};
+use crate::catalog::{Catalog, Overlays};
 use crate::demand::{Demand, DoNotDisrupt, ShapeContext, is_do_not_disrupt_at, live_requests};
 use crate::model::desired::{Consolidation, Desired, Expiry, Pool};
 use crate::model::ids::{
@@ -450,7 +450,7 @@ impl ExistingNodeBuilder<'_> {
         let as_declared = instance.tags.get(tag::SPEC) == self.spec_digests.get(pool);
         let kind = self.catalog.types.get(&instance.instance_type).filter(|_| as_declared);
         let Some(kind) = kind else { return false };
-        let model = allocation(kind, &self.node_settings(pool));
+        let model = self.catalog.allocation(kind, &self.node_settings(pool));
         let size = &model.capacity;
         let least = |reported: &Resources, model: &Resources| Resources {
             cpu: reported.cpu.min(model.cpu),

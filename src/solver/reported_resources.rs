@@ -93,11 +93,21 @@ pub fn measured_resources(
 ) -> MeasuredNodes {
     let specs = declared_specs(desired);
     let mut measured = MeasuredNodes::default();
+    // Several nodes of one type that agree are believed: their image may reserve much.
+    let mut doubtful: BTreeMap<_, Vec<NodeReport<'_>>> = BTreeMap::new();
     for_each_report(desired, observed, &specs, |report| {
         if report.is_plausible(catalog) {
             report.add_to(&mut measured);
+        } else {
+            let key = (report.instance_type, report.settings.clone());
+            doubtful.entry(key).or_default().push(report.clone());
         }
     });
+    for ((instance_type, settings), reports) in doubtful {
+        if measured.nodes(instance_type, &settings) == 0 && reports.len() > 1 {
+            reports.iter().for_each(|report| report.add_to(&mut measured));
+        }
+    }
     let file = NodeName::from(LEARNED_FILE);
     let mut unseen = Vec::new();
     for known in still_declared(desired, &specs) {
@@ -125,6 +135,7 @@ fn still_declared<'d>(
 }
 
 /// Resources reported by one node.
+#[derive(Clone)]
 struct NodeReport<'a> {
     pool: &'a str,
     instance_type: &'a InstanceTypeName,
@@ -169,11 +180,11 @@ impl NodeReport<'_> {
 }
 
 /// Calls `take` with each node report that applies to other nodes.
-fn for_each_report(
-    desired: &Desired,
-    observed: &Observed,
-    specs: &DeclaredSpecs<'_>,
-    mut take: impl FnMut(&NodeReport<'_>),
+fn for_each_report<'a>(
+    desired: &'a Desired,
+    observed: &'a Observed,
+    specs: &DeclaredSpecs<'a>,
+    mut take: impl FnMut(&NodeReport<'a>),
 ) {
     let groups = external_members(desired, observed);
     for node in observed.nodes.values() {
@@ -186,8 +197,8 @@ fn for_each_report(
             }
             None => None,
         };
-        let Some((name, (pool, class, digest))) = name.and_then(|name| specs.get_key_value(name))
-        else {
+        let found = name.and_then(|name| specs.get_key_value(name));
+        let Some((name, (pool, class, digest))) = found.map(|(name, spec)| (*name, spec)) else {
             continue;
         };
         // Members of Auto Scaling groups carry no digest; the smallest report of the members

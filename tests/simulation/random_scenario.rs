@@ -5,6 +5,7 @@ use std::rc::Rc;
 use fleetwright::catalog::Catalog;
 use fleetwright::controller::AuthorizedRequest;
 use fleetwright::model::ids::InstanceId;
+use fleetwright::model::observed::UnreadObject;
 use fleetwright::simulator::OfferingOutage;
 use jiff::{SignedDuration, Timestamp};
 
@@ -72,6 +73,7 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
     }
     run.faults(Faults::default());
     run.shared.world.set_unavailable(Vec::new());
+    run.shared.world.set_unread(Vec::new());
     for replica in 0..2 {
         run.skew(replica, SignedDuration::ZERO);
     }
@@ -108,9 +110,24 @@ fn perform_due_actions(run: &mut Simulation, due: &mut RandomSettings) -> Option
         run.send_request(0, AuthorizedRequest::Suspend { reason, until: None, by });
         return Some("suspended".to_owned());
     }
+    if due.unread_pod_at.take_if(|at| passed >= *at).is_some() {
+        return Some(hide_pod(run));
+    }
     due.break_glass_at.take_if(|at| passed >= *at)?;
     run.send_request(0, AuthorizedRequest::BreakGlass { reason, until: until(3)?, by });
     Some("break-glass for 3 minutes".to_owned())
+}
+
+/// Lets clients misunderstand the first running pod.
+fn hide_pod(run: &Simulation) -> String {
+    let pods = run.observed().pods;
+    let found = pods.iter().find_map(|pod| Some((pod, pod.node.clone()?)));
+    let Some((pod, node)) = found else { return "nothing".to_owned() };
+    let object = format!("Pod {}/{}", pod.namespace, pod.name);
+    let event = format!("{object} on {node} becomes unreadable");
+    let (reason, nodes) = ("an unknown field".to_owned(), [node].into());
+    run.shared.world.set_unread(vec![UnreadObject { object, reason, nodes, hides_requests: true }]);
+    event
 }
 
 /// Waits for convergence after the faults. In another mode than `full`, it first checks the effect

@@ -45,6 +45,8 @@ pub(crate) struct RandomSettings {
     pub(crate) break_glass_at: Option<SignedDuration>,
     /// True if the pool declares no disruption budget.
     has_default_budget: bool,
+    /// Time from which clients cannot understand one pod, until the faults end.
+    pub(crate) unread_pod_at: Option<SignedDuration>,
 }
 
 impl RandomSettings {
@@ -85,6 +87,7 @@ impl RandomSettings {
         // A seed without settings nominates pods, because nominations must not change the result.
         settings.nominates |= settings == Self::default();
         settings.has_default_budget = random.chance(300);
+        settings.unread_pod_at = random.chance(250).then(|| minute(&mut random, 15));
         settings
     }
 
@@ -138,6 +141,7 @@ impl fmt::Display for RandomSettings {
             suspends_at,
             break_glass_at,
             has_default_budget,
+            unread_pod_at,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
@@ -152,6 +156,7 @@ impl fmt::Display for RandomSettings {
         all.extend(suspends_at.iter().map(|time| format!("suspended {}", at(time))));
         all.extend(break_glass_at.iter().map(|time| format!("break-glass {}", at(time))));
         all.extend(has_default_budget.then(|| "a default budget".to_owned()));
+        all.extend(unread_pod_at.iter().map(|time| format!("an unreadable pod {}", at(time))));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }

@@ -85,10 +85,11 @@ impl<'a> EndNode<'a> {
         let pool = after.pool.as_ref().and_then(|name| context.facts.desired.pools.get(name));
         let stays = |taint: &Taint| {
             let is_startup = pool.is_some_and(|pool| pool.startup_taints.contains(taint));
-            !taint.is_ephemeral() && !is_startup && !after.taints.contains(taint)
+            !taint.is_ephemeral() && !is_startup
         };
-        let closed = node
-            .is_some_and(|node| node.unschedulable || !node.ready || node.taints.iter().any(stays));
+        let closed = node.is_some_and(|node| {
+            node.unschedulable || !node.ready || after.startup_taints.iter().any(stays)
+        });
         let name = retained.and_then(|state| state.node.as_ref());
         let unknown = retained.is_some() && name.is_none() && after.labels.is_empty();
         Some(Self { row, after, name, closed, unknown })

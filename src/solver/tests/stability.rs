@@ -168,7 +168,7 @@ fn plan_removes_as_many_nodes_as_pool_budgets_allow() {
 #[test]
 fn taint_set_by_hand_moves_no_running_pod_and_admits_no_new_one() {
     for (effect, stays) in [(TaintEffect::NoSchedule, true), (TaintEffect::NoExecute, false)] {
-        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        let mut scenario = Scenario::new(&["m5.large"], 900, 512);
         scenario.step(2);
         let taint = Taint { effect, ..no_schedule("ops", "x") };
         scenario.node().taints.push(taint);
