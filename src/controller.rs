@@ -70,7 +70,7 @@ pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,
-    RemovalRecord, SoldOutOffering,
+    RemovalRecord, SoldOutOffering, VerifiedCommit,
 };
 pub use planning_snapshot::EC2_VISIBILITY_MAX;
 pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};

@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::policy::Judge;
 use super::repository::Repository;
 use super::settings::{PlanningSettings, SourceSettings};
-use super::source_tree::read;
+use super::source_tree::{self, read};
 use super::world;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit};
@@ -48,7 +48,9 @@ impl<'s> PlanSources<'s> {
     fn read(settings: &'s PlanningSettings) -> Result<Self, CliError> {
         let tree = read(&settings.source)?;
         let judge = Judge::read(&settings.source, &tree, &settings.guard)?;
-        let head = Repository::read_trusting(&tree, &judge.trusted);
+        let longer = source_tree::longer_history(&tree, &settings.source, &judge.trust)?;
+        let tree = longer.unwrap_or(tree);
+        let head = Repository::read_trusting(&tree, &judge.trust);
         let compared = settings.compare.as_deref().map(|revision| {
             let named = Some(revision.to_owned());
             let source = SourceSettings { revision: named, ..settings.source.clone() };

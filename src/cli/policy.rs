@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
+use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
@@ -32,9 +33,8 @@ pub(super) struct Judge {
     pub(super) fleet: FleetSettings,
     /// The revision that they come from, unless it is the planned tree.
     pub(super) guard: Option<Guard>,
-    /// The commits of the guarding revision and its ancestors, from which the chain of signatures
-    /// starts. Empty if the tree guards itself.
-    pub(super) trusted: BTreeSet<String>,
+    /// The guarding revision and its ancestors, from which the chain of signatures starts.
+    pub(super) trust: SignatureTrust,
     /// The source of the settings, for messages.
     pub(super) settings_source: String,
 }
@@ -54,20 +54,19 @@ impl Judge {
         let Some(revision) = &choice.revision else {
             let bundle = bundle(source, &own, choice)?;
             let settings_source = format!("`{}`", source.path.display());
-            let trusted = BTreeSet::new();
-            return Ok(Self { bundle, fleet: own, guard: None, trusted, settings_source });
+            let trust = SignatureTrust::default();
+            return Ok(Self { bundle, fleet: own, guard: None, trust, settings_source });
         };
         let guarding = SourceSettings { revision: Some(revision.clone()), ..source.clone() };
         let read = source_tree::read(&guarding)?;
-        let commits = read.signed_history.iter().flat_map(|proof| &proof.commits);
-        let trusted = commits.map(|commit| commit.id.clone()).collect();
         let fleet = FleetSettings::read_guarding(&read)?;
+        let trust = trust_in(&read, &fleet);
         let changed = (&fleet.policies, &fleet.guard) != (&own.policies, &own.guard)
             || read_policies(&guarding, &fleet.policies)? != read_policies(source, &own.policies)?;
         let guard = Guard { revision: revision.clone(), commit: read.base.commit, changed };
         let bundle = bundle(&guarding, &fleet, choice)?;
         let settings_source = format!("revision {revision}");
-        Ok(Self { bundle, fleet, guard: Some(guard), trusted, settings_source })
+        Ok(Self { bundle, fleet, guard: Some(guard), trust, settings_source })
     }
 
     /// Reads the policies and settings that guard the apply of `plan`. The order is: the revision
@@ -80,7 +79,7 @@ impl Judge {
         let bundle = bundle(&source, &fleet, choice)?;
         refuse_missing(&plan.capacity.base, &bundle)?;
         let settings_source = settings_source(plan, choice, &source);
-        Ok(Self { bundle, fleet, guard: None, trusted: BTreeSet::new(), settings_source })
+        Ok(Self { bundle, fleet, guard: None, trust: SignatureTrust::default(), settings_source })
     }
 
     /// Adds the results of the policies to the plan, and the identity of the policies.
@@ -97,6 +96,16 @@ impl Judge {
     pub(super) fn judge(&self, plan: &mut Plan) {
         let checks = evaluate(plan, &self.bundle, PolicyLimits::default());
         attach_checks(plan, checks);
+    }
+}
+
+/// Returns the trust in a revision and its ancestors.
+pub(super) fn trust_in(tree: &RepositoryTree, fleet: &FleetSettings) -> SignatureTrust {
+    let commits = tree.signed_history.iter().flat_map(|proof| &proof.commits);
+    SignatureTrust {
+        commits: commits.map(|commit| commit.id.clone()).collect(),
+        lists_signers: fleet.lists_signers,
+        ..SignatureTrust::default()
     }
 }
 

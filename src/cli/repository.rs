@@ -1,16 +1,15 @@
 //! A repository: its settings and its desired state.
 
-use std::collections::BTreeSet;
-
 use sha2::{Digest, Sha256};
 
 use super::error::CliError;
-use super::signature_check::{SignatureContext, signature_problem};
+use super::signature_check::{SignatureTrust, check_signatures};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{is_read_directly, read_fleet, render_rounds};
+use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PricingCommitment, Problem,
     RenderResults, RepositoryLocation, Severity, Unresolved,
@@ -31,6 +30,8 @@ pub(super) struct Repository {
     pub(super) base: TreeBase,
     /// The output of renderers.
     pub(super) rendered: Vec<RenderedRow>,
+    /// Whether listed signers signed the commit.
+    pub(super) signature: CommitSignature,
 }
 
 /// The settings of a repository.
@@ -38,6 +39,8 @@ pub(super) struct Repository {
 pub(super) struct FleetSettings {
     /// True if `fleetwright.yaml` exists. Without it, the world replaces defaults.
     pub(super) is_declared: bool,
+    /// True if commits must be signed by listed signers.
+    pub(super) lists_signers: bool,
     pub(super) cluster: String,
     pub(super) region: Region,
     pub(super) zones: Vec<ZoneSetting>,
@@ -55,11 +58,11 @@ pub(super) struct FleetSettings {
 impl Repository {
     /// Reads `fleetwright.yaml` and every manifest of a tree, including rendered ones.
     pub(super) fn read(tree: &RepositoryTree) -> Self {
-        Self::read_trusting(tree, &BTreeSet::new())
+        Self::read_trusting(tree, &SignatureTrust::default())
     }
 
-    /// Reads a tree in which the commits `trusted` count with any signer.
-    pub(super) fn read_trusting(tree: &RepositoryTree, trusted: &BTreeSet<String>) -> Self {
+    /// Reads a tree whose chain of signatures starts from `trust`.
+    pub(super) fn read_trusting(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
         let home =
@@ -69,8 +72,8 @@ impl Repository {
             render_rounds::read(&tree.tree, &fleet, home, &*tree.files, &toolbox);
         desired.problems.extend(problems);
         let (base, rendered) = base_with_inputs(tree, &renderings);
-        let context = SignatureContext { trusted, dirty: base.dirty };
-        desired.problems.extend(signature_problem(&fleet, tree, &context));
+        let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
+        desired.problems.extend(problem);
         desired.problems.extend(network_warning(&renderings, &toolbox));
         desired.problems.sort();
         desired.problems.dedup();
@@ -79,7 +82,7 @@ impl Repository {
         let unknown = tree.submodules.iter().filter(|path| is_read_directly(&fleet, path));
         desired.unresolved.extend(unknown.map(|path| unresolved_submodule(path)));
         desired.unresolved.sort();
-        Self { fleet: FleetSettings::from_fleet(fleet), desired, base, rendered }
+        Self { fleet: FleetSettings::from_fleet(fleet), desired, base, rendered, signature }
     }
 
     /// Returns the part for which EC2 offerings are read.
@@ -171,6 +174,7 @@ impl FleetSettings {
         let hours = consolidation.horizon.as_hours().max(1);
         Self {
             is_declared: fleet.origin.is_some(),
+            lists_signers: !fleet.signers.is_empty(),
             cluster: fleet.cluster.name,
             region: fleet.cluster.region,
             zones: zones.map(|(name, id)| ZoneSetting { name, id }).collect(),

@@ -6,6 +6,7 @@ use super::Exit;
 use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
 use super::settings::SourceSettings;
+use super::signature_check::SignatureTrust;
 use crate::adapters::git::{
     CloneCache, RemoteRepository, RepositoryTree, read_revision, read_tree,
 };
@@ -25,6 +26,24 @@ pub(super) fn read(source: &SourceSettings) -> Result<RepositoryTree, CliError> 
     let read = read?;
     tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
     Ok(read)
+}
+
+/// Returns `tree` with more of its history, if the chain of signatures needs it.
+pub(super) fn longer_history(
+    tree: &RepositoryTree,
+    source: &SourceSettings,
+    trust: &SignatureTrust,
+) -> Result<Option<RepositoryTree>, CliError> {
+    let SourceSettings { path, revision } = source;
+    match path.to_str().and_then(RemoteRepository::parse) {
+        Some(remote) if trust.needs_more_of(tree) => {
+            let cache = CloneCache::from_environment()?;
+            // A branch may have moved on.
+            let read = tree.base.commit.as_deref().or(revision.as_deref());
+            Ok(Some(remote.read_with_history(read, &cache)?))
+        }
+        Some(_) | None => Ok(None),
+    }
 }
 
 /// Reads the tree of the plan. The embedded world also plays the delivery tool, and must deliver

@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::event::{Effect, Event, PlanScope, Revision, RevisionError, TerminateOutcome, Ticket};
+use super::persisted_state::VerifiedCommit;
 use super::ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
 use super::state::{ControllerState, StartOptions, step};
 use super::{failures, tracing_spans};
@@ -320,7 +321,7 @@ where
             Effect::SaveState(persisted) => {
                 Box::pin(async move { Event::StateSaved(store.save(&persisted).await) })
             }
-            Effect::ReadBranch => self.read_branch(),
+            Effect::ReadBranch { verified } => self.read_branch(verified),
             Effect::ReadCommit { commit } => self.read_commit(commit),
             Effect::Observe => {
                 let identity = self.cluster.clone();
@@ -395,12 +396,12 @@ where
         Some(running)
     }
 
-    fn read_branch(&self) -> RunningEffect<'a> {
+    fn read_branch(&self, verified: Option<VerifiedCommit>) -> RunningEffect<'a> {
         let (source, cache) = (self.ports.source, self.planner_cache());
         Box::pin(async move {
             Event::BranchRead(
                 source
-                    .read_branch()
+                    .read_branch(verified)
                     .await
                     .map(|(revision, planner)| cache.insert(revision, planner)),
             )

@@ -79,6 +79,9 @@ pub struct PersistedState {
     /// Commit that plans are made from while the controller waits for CI.
     #[serde(rename = "served")]
     pub served_commit: Option<String>,
+    /// The last commit whose signatures were verified, if commits must be signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<VerifiedCommit>,
     /// Until when a newer commit waits for CI.
     #[serde(rename = "waitsUntil")]
     pub ci_wait_until: Option<Timestamp>,
@@ -130,6 +133,18 @@ pub struct PersistedState {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_zero(count: &usize) -> bool {
     *count == 0
+}
+
+/// A commit whose signatures were verified. The chain of later commits starts at it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerifiedCommit {
+    /// The commit.
+    pub commit: String,
+    /// The trusted revision that the controller was started with. With another one, the chain
+    /// starts there instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard_ref: Option<String>,
 }
 
 /// A completed CI apply, as its record in the cluster shows it.

@@ -97,7 +97,9 @@ impl ControllerState {
         // The revision to serve depends on the persisted state.
         if self.persistence.loaded.is_some() && self.revisions.reads.is_due(now) {
             self.revisions.reads.start(now);
-            effects.push(Effect::ReadBranch);
+            let persisted = self.persistence.loaded.as_ref();
+            let verified = persisted.and_then(|persisted| persisted.verified.clone());
+            effects.push(Effect::ReadBranch { verified });
         }
         self.revisions.read_fallback(effects, now);
         if self.observation.start_if_due(self.revisions.settings(), now) {

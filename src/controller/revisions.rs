@@ -231,7 +231,11 @@ impl ControllerState {
                 self.revisions.reads.schedule(revision.controller.poll, now);
                 self.set_auto_mode(revision.auto_mode);
                 let begins = self.revisions.served.is_none();
-                let persisted = self.persistence.loaded.as_mut();
+                let mut persisted = self.persistence.loaded.as_mut();
+                if let Some(persisted) = &mut persisted {
+                    // The next commit starts its chain of signatures here.
+                    persisted.verified.clone_from(&revision.verified);
+                }
                 self.revisions.serve_or_wait_for_ci(revision, persisted, now);
                 if begins {
                     // Lookups of its node classes ran with this read, so earlier observations lack

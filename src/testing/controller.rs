@@ -66,6 +66,7 @@ pub(crate) fn revision(commit: &str) -> Revision {
         is_empty: false,
         autoscaler_namespaces: None,
         auto_mode: false,
+        verified: None,
     }
 }
 
@@ -155,7 +156,7 @@ impl ControllerHarness {
             Effect::DeleteNode { node, .. } => Some(format!("removes {}", node.name)),
             Effect::LoadState
             | Effect::SaveState(_)
-            | Effect::ReadBranch
+            | Effect::ReadBranch { .. }
             | Effect::ReadCommit { .. }
             | Effect::Observe
             | Effect::Plan { .. }

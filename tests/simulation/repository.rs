@@ -215,6 +215,7 @@ impl SimulatedCommit {
             is_empty: self.is_empty(),
             autoscaler_namespaces: None,
             auto_mode: false,
+            verified: None,
         }
     }
 
