@@ -44,6 +44,7 @@ pub mod resources;
 mod retry;
 mod revisions;
 pub mod runtime;
+mod served_rules;
 mod stale_cordons;
 mod state;
 mod status;

@@ -169,7 +169,7 @@ pub(super) fn world_choice(
     let world = WorldChoice::parse(&repository.fleet.world)?;
     // A path in the repository is relative to the repository, unless the repository is remote.
     let is_here = source.path.to_str().and_then(RemoteRepository::parse).is_none();
-    Ok(if is_here { world.relative_to(&source.path) } else { world })
+    world.within(if is_here { &source.path } else { Path::new(".") })
 }
 
 /// Returns the path or URL as a plan records it.
@@ -331,7 +331,8 @@ spec:
             run_command(&["show", text(&saved), "--format", "json"]).out,
             planned(&tree, &["--format", "json"]).out
         );
-        let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
+        let applied =
+            run_command(&["apply", text(&saved), "--auto-approve", "--path", text(tree.path())]);
         assert_eq!(applied.exit, Exit::NotApproved, "nothing can be applied to an empty world");
     }
 
@@ -358,9 +359,13 @@ spec:
         let saved = tree.path().join("plan.json");
         let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
         assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
-        let unapproved = run_command(&["apply", text(&saved)]);
+        let path = ["--path", text(tree.path())];
+        let unapproved = run_command(&[&["apply", text(&saved)][..], &path].concat());
         assert_eq!(unapproved.exit, Exit::NotApproved, "{}", unapproved.err);
-        let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
+        let elsewhere = run_command(&["apply", text(&saved), "--auto-approve"]);
+        assert_eq!(elsewhere.exit.code(), 10, "{}", elsewhere.err);
+        let applied =
+            run_command(&[&["apply", text(&saved), "--auto-approve"][..], &path].concat());
         assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
         assert!(applied.err.contains("launched i-"), "{}", applied.err);
         let again =

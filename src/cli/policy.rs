@@ -8,6 +8,7 @@ use std::process::Command;
 use sha2::{Digest as _, Sha256};
 
 use super::error::CliError;
+use super::plan_origin::check_origin;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
 use super::signature_check::SignatureTrust;
@@ -15,17 +16,19 @@ use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
 use crate::model::desired::GuardSettings;
+use crate::model::desired::{Problem, Severity};
+use crate::model::ids::Origin;
 use crate::plan::wire::{Base, Guard, JudgedBy};
 use crate::plan::{Plan, seal};
 use crate::policy::{
-    Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, run_tests,
+    Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
 };
 
 /// Most bytes of a policy data file.
 const DATA_BYTES_MAX: u64 = 8 << 20;
 
-/// Displayed hex digits of a commit.
-const COMMIT_SHOWN: usize = 7;
+/// Hex digits by which the controller remembers a policy.
+const HASH_CHARS: usize = 32;
 
 /// The policies that judge a plan, and the settings that guard its apply.
 pub(super) struct Judge {
@@ -69,17 +72,28 @@ impl Judge {
         Ok(Self { bundle, fleet, guard: Some(guard), trust, settings_source })
     }
 
-    /// Reads the policies and settings that guard the apply of `plan`. The order is: the revision
-    /// of `choice`, the recorded guarding revision, the planned commit. Files on disk count only if
-    /// they were planned and are unchanged.
+    /// Reads the policies and settings that guard the apply of `plan`, at the place of the caller:
+    /// from the revision of `choice`, otherwise from the commit that is checked out there. Files on
+    /// disk count only if they were planned and are unchanged.
     ///
     /// Every policy that judged the plan must judge it again.
-    pub(super) fn for_apply(plan: &Plan, choice: &GuardChoice) -> Result<Self, CliError> {
-        let (source, fleet) = guarding(plan, choice)?;
+    pub(super) fn for_apply(
+        plan: &Plan,
+        choice: &GuardChoice,
+        caller: &SourceSettings,
+    ) -> Result<Self, CliError> {
+        let (source, fleet) = guarding(plan, choice, caller)?;
+        refuse_looser_guard(plan, choice)?;
         let bundle = bundle(&source, &fleet, choice)?;
         refuse_missing(&plan.capacity.base, &bundle)?;
-        let settings_source = settings_source(plan, choice, &source);
+        let settings_source = settings_source(choice, &source);
         Ok(Self { bundle, fleet, guard: None, trust: SignatureTrust::default(), settings_source })
+    }
+
+    /// Returns the hashes of the policies and of their data.
+    pub(super) fn policy_hashes(&self) -> BTreeSet<String> {
+        let files = self.bundle.files.iter().chain(&self.bundle.data);
+        files.map(|file| judged_by(file).sha256.chars().take(HASH_CHARS).collect()).collect()
     }
 
     /// Adds the results of the policies to the plan, and the identity of the policies.
@@ -94,8 +108,44 @@ impl Judge {
 
     /// Adds the results of the policies to the plan.
     pub(super) fn judge(&self, plan: &mut Plan) {
-        let checks = evaluate(plan, &self.bundle, PolicyLimits::default());
+        let checks = on_large_stack(|| evaluate(plan, &self.bundle, PolicyLimits::default()));
         attach_checks(plan, checks);
+    }
+}
+
+/// Stack of the thread that evaluates policies. Policies are evaluated by recursion, and the depth
+/// of calls and expressions is limited for a stack of this size.
+const POLICY_STACK_BYTES: usize = 256 << 20;
+
+/// Runs `work` on a thread with a large stack. If none can be started, runs it on this one.
+fn on_large_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
+    let done = std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(POLICY_STACK_BYTES);
+        let started = builder.spawn_scoped(scope, &work).ok()?;
+        match started.join() {
+            Ok(done) => Some(done),
+            // A panic continues on the calling thread.
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    });
+    done.unwrap_or_else(work)
+}
+
+/// Returns the problems of the policies that the settings of a repository name.
+pub(super) fn policy_problems(source: &SourceSettings, fleet: &FleetSettings) -> Vec<Problem> {
+    let problem = |object: String, message: String| Problem {
+        origin: Origin::new("fleetwright.yaml", 0),
+        severity: Severity::Error,
+        object,
+        message,
+        hint: Some("`opa check` says more about Rego".to_owned()),
+    };
+    match read_policies(source, &fleet.policies) {
+        Err(error) => vec![problem("spec.policies".to_owned(), error.to_string())],
+        Ok(bundle) => on_large_stack(|| load_errors(&bundle, PolicyLimits::default()))
+            .into_iter()
+            .map(|(file, why)| problem(format!("policy {file}"), why))
+            .collect(),
     }
 }
 
@@ -111,27 +161,48 @@ pub(super) fn trust_in(tree: &RepositoryTree, fleet: &FleetSettings) -> Signatur
 
 /// Returns the settings that guard the apply of `plan`.
 #[cfg(feature = "live")]
-pub(super) fn apply_guard(plan: &Plan) -> Result<GuardSettings, CliError> {
-    Ok(guarding(plan, &GuardChoice::default())?.1.guard)
+pub(super) fn apply_guard(
+    plan: &Plan,
+    choice: &GuardChoice,
+    caller: &SourceSettings,
+) -> Result<GuardSettings, CliError> {
+    Ok(guarding(plan, choice, caller)?.1.guard)
+}
+
+/// Refuses a plan that another revision guarded, with other rules than its own, unless the caller
+/// names a revision as well.
+fn refuse_looser_guard(plan: &Plan, choice: &GuardChoice) -> Result<(), CliError> {
+    match &plan.capacity.base.guard {
+        Some(Guard { revision, changed: true, .. }) if choice.revision.is_none() => {
+            Err(CliError::text(format!(
+                "the plan changes settings or policies, and revision {revision} guards it"
+            ))
+            .kind(Exit::NotApproved)
+            .hint(format!("name a revision that you trust, such as --guard-ref {revision}")))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Returns the source of the settings that guard the apply of `plan`, and the settings.
 fn guarding(
     plan: &Plan,
     choice: &GuardChoice,
+    caller: &SourceSettings,
 ) -> Result<(SourceSettings, FleetSettings), CliError> {
     let base = &plan.capacity.base;
-    let recorded = base.guard.as_ref().map(|guard| guard.commit.as_ref());
-    let planned = base.commit.as_ref().filter(|_| !base.dirty);
-    let revision = choice.revision.as_ref().or(recorded.flatten()).or(planned).cloned();
-    let source = SourceSettings { path: PathBuf::from(&base.path), revision };
+    let is_committed = base.commit.is_some() && !base.dirty;
+    let head = || is_committed.then(|| "HEAD".to_owned());
+    let revision = choice.revision.clone().or_else(|| caller.revision.clone()).or_else(head);
+    let source = SourceSettings { revision, ..caller.clone() };
     let read = source_tree::read(&source).map_err(|error| {
         error.context("cannot read the settings that guard the plan".to_owned())
     })?;
+    check_origin(plan, &read.base, caller)?;
     if source.revision.is_none() {
         let here = Repository::read(&read);
         if here.base.tree != base.tree {
-            return Err(source_tree::changed_files_error(plan, &here.fleet));
+            return Err(source_tree::changed_files_error(plan, caller, &here.fleet));
         }
     }
     let fleet = FleetSettings::read_guarding(&read)?;
@@ -139,16 +210,11 @@ fn guarding(
 }
 
 /// Returns the source of the settings that guard the apply of `plan`, in words.
-fn settings_source(plan: &Plan, choice: &GuardChoice, source: &SourceSettings) -> String {
-    let Some(revision) = &source.revision else {
-        return format!("`{}`, not committed", source.path.display());
-    };
-    let short: String = revision.chars().take(COMMIT_SHOWN).collect();
-    let recorded = plan.capacity.base.guard.as_ref().and_then(|guard| guard.commit.as_ref());
-    match (&choice.revision, recorded) {
+fn settings_source(choice: &GuardChoice, source: &SourceSettings) -> String {
+    match (&choice.revision, &source.revision) {
         (Some(named), _) => format!("revision {named}, named by --guard-ref"),
-        (None, Some(_)) => format!("commit {short}, which guards the plan"),
-        (None, None) => format!("the planned commit {short}"),
+        (None, Some(revision)) => format!("{revision} of `{}`", source.path.display()),
+        (None, None) => format!("`{}`, not committed", source.path.display()),
     }
 }
 
@@ -255,10 +321,11 @@ pub(super) fn test(settings: &PolicyTestSettings, console: &mut Console) -> Resu
         let given = SourceSettings { path: directory.clone(), revision: None };
         add_directory(&mut bundle, &given, "")?;
     }
-    let results = run_tests(&bundle, PolicyLimits::default()).map_err(|broken| {
-        CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
-            .hint("`opa fmt` and `opa check` say more about Rego")
-    })?;
+    let results =
+        on_large_stack(|| run_tests(&bundle, PolicyLimits::default())).map_err(|broken| {
+            CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
+                .hint("`opa fmt` and `opa check` say more about Rego")
+        })?;
     let mut text = String::new();
     let mut failed = 0;
     for result in &results {

@@ -11,8 +11,8 @@ use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{is_read_directly, read_fleet, render_rounds};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
-    Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PricingCommitment, Problem,
-    RenderResults, RepositoryLocation, Severity, Unresolved,
+    AppliedBy, Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PricingCommitment,
+    Problem, RenderResults, RepositoryLocation, Severity, Unresolved,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -30,6 +30,8 @@ pub(super) struct Repository {
     pub(super) base: TreeBase,
     /// The output of renderers.
     pub(super) rendered: Vec<RenderedRow>,
+    /// Digest of everything that the tree declares besides the rules that judge its plans.
+    pub(super) fleet_digest: String,
     /// Whether listed signers signed the commit.
     pub(super) signature: CommitSignature,
 }
@@ -63,18 +65,28 @@ impl Repository {
 
     /// Reads a tree whose chain of signatures starts from `trust`.
     pub(super) fn read_trusting(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
+        Self::read_with(tree, trust, &Renderers::from_environment())
+    }
+
+    /// Reads a tree to apply a plan of it. Renderers run again: other jobs on the same computer may
+    /// write to their cache.
+    pub(super) fn read_for_apply(tree: &RepositoryTree) -> Self {
+        let toolbox = Renderers::from_environment().without_cache();
+        Self::read_with(tree, &SignatureTrust::default(), &toolbox)
+    }
+
+    fn read_with(tree: &RepositoryTree, trust: &SignatureTrust, toolbox: &Renderers) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
         let home =
             RepositoryLocation { repository: base.repository.clone(), path: base.below.clone() };
-        let toolbox = Renderers::from_environment();
         let (mut desired, renderings) =
-            render_rounds::read(&tree.tree, &fleet, home, &*tree.files, &toolbox);
+            render_rounds::read(&tree.tree, &fleet, home, &*tree.files, toolbox);
         desired.problems.extend(problems);
         let (base, rendered) = base_with_inputs(tree, &renderings);
         let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
         desired.problems.extend(problem);
-        desired.problems.extend(network_warning(&renderings, &toolbox));
+        desired.problems.extend(network_warning(&renderings, toolbox));
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
@@ -82,7 +94,9 @@ impl Repository {
         let unknown = tree.submodules.iter().filter(|path| is_read_directly(&fleet, path));
         desired.unresolved.extend(unknown.map(|path| unresolved_submodule(path)));
         desired.unresolved.sort();
-        Self { fleet: FleetSettings::from_fleet(fleet), desired, base, rendered, signature }
+        let fleet_digest = fleet_digest(&fleet, tree, &rendered);
+        let fleet = FleetSettings::from_fleet(fleet);
+        Self { fleet, desired, base, rendered, fleet_digest, signature }
     }
 
     /// Returns the part for which EC2 offerings are read.
@@ -91,6 +105,28 @@ impl Repository {
         MarketQuery { region: &fleet.region, zones: &fleet.zones, pools: &desired.pools }
     }
 }
+
+/// Returns the digest of everything that a tree declares besides its rules.
+fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) -> String {
+    let settings = Fleet {
+        origin: None,
+        signers: Vec::new(),
+        policies: Vec::new(),
+        guard: GuardSettings::default(),
+        controller: ControllerSettings::default(),
+        ..fleet.clone()
+    };
+    let mut hash = Sha256::new_with_prefix(format!("{settings:?}"));
+    for file in tree.tree.files.iter().filter(|file| &*file.path != FLEET_FILE) {
+        hash.update(format!("{}\n{:?}\n", file.path, file.content));
+    }
+    for row in rendered {
+        hash.update(&row.inputs);
+    }
+    hex::encode(hash.finalize())
+}
+
+const FLEET_FILE: &str = "fleetwright.yaml";
 
 /// Returns a warning if renderers had network access, which may change their output.
 fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Problem> {
@@ -199,6 +235,24 @@ impl FleetSettings {
                 ..Settings::default()
             },
         }
+    }
+
+    /// Returns the problem of keys that the controller would not check: its plans change with each
+    /// observation, so no signature covers them.
+    pub(super) fn ignored_keys(&self) -> Option<Problem> {
+        let is_ignored =
+            !self.guard.keys.is_empty() && self.controller.applied_by == AppliedBy::Controller;
+        is_ignored.then(|| Problem {
+            origin: Origin::new("fleetwright.yaml", 0),
+            severity: Severity::Error,
+            object: "spec.apply.keys".to_owned(),
+            message: "the controller applies merges here, and checks no signatures of approvers"
+                .to_owned(),
+            hint: Some(
+                "set spec.apply.by: ci; or remove the keys, and set spec.controller.approval: digest"
+                    .to_owned(),
+            ),
+        })
     }
 
     /// Returns the cluster identity, as far as the repository declares it.

@@ -42,6 +42,10 @@ pub struct Revision {
     pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// True if EKS reports that Auto Mode launches instances for pending pods.
     pub auto_mode: bool,
+    /// Hashes of the policies that judge its plans.
+    pub policies: BTreeSet<String>,
+    /// Digest of everything that the commit declares besides its rules.
+    pub fleet_digest: String,
     /// The commit itself, if commits must be signed and it was verified.
     pub verified: Option<VerifiedCommit>,
 }

@@ -19,6 +19,7 @@ use super::contingency::ApprovedContingency;
 use super::inflight_launches::InDoubtLaunches;
 use super::interruption_message::MessageKind;
 use super::move_history::MoveHistory;
+use super::served_rules::ServedRules;
 use super::status::{Breaker, Suspension};
 use crate::model::desired::RateLimit;
 use crate::model::ids::{Digest, InstanceId, PoolName};
@@ -82,6 +83,9 @@ pub struct PersistedState {
     /// The last commit whose signatures were verified, if commits must be signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verified: Option<VerifiedCommit>,
+    /// The rules that were served last, which the next commit is judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<ServedRules>,
     /// Until when a newer commit waits for CI.
     #[serde(rename = "waitsUntil")]
     pub ci_wait_until: Option<Timestamp>,

@@ -81,7 +81,7 @@ impl ControllerState {
     pub(super) fn on_planner_missing(&mut self, ticket: Ticket) {
         if self.planning.run.as_ref().is_some_and(|planning| planning.ticket == ticket) {
             self.planning.run = None;
-            self.revisions.reread_served();
+            self.revisions.reread_served(self.persistence.loaded.as_ref());
             self.planning.replan_at = later(self.now, BUSY_REFRESH);
         }
     }
@@ -293,6 +293,10 @@ impl ControllerState {
         }
         if verdicts.is_empty() {
             self.counters.count(Counter::ReconcilesNoChanges);
+            let is_done = planning.scope.is_full() && !plan.errored;
+            if is_done && self.revisions.accept_rules_of_done(self.persistence.loaded.as_mut()) {
+                self.planning.replan_at = self.now;
+            }
             self.planning.note_settled(&planning, &plan);
             return;
         }

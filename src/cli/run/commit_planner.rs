@@ -67,6 +67,8 @@ impl SourceReader {
         if repository.signature == CommitSignature::Refused {
             return Err(refused_signature(&repository));
         }
+        repository.desired.problems.extend(repository.fleet.ignored_keys());
+        repository.desired.problems.sort();
         let controller = &mut repository.fleet.controller;
         controller.steer = Some(self.steering.resolve(controller));
         let market = market.map(|read| read(&repository.market_query()));
@@ -198,6 +200,8 @@ impl CommitPlanner for JudgedPlanner {
             autoscaler_namespaces: desired.autoscaler_namespaces.clone(),
             // The live source sets it after it has asked EKS.
             auto_mode: false,
+            policies: self.judge.policy_hashes(),
+            fleet_digest: self.repository.fleet_digest.clone(),
             verified: base
                 .commit
                 .clone()

@@ -62,6 +62,13 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
         PageKind::Controller { .. } => read_alert("The repository", &status.repository.reads),
         PageKind::Preview => preview_alert(&status.repository.reads),
     });
+    if !status.repository.loosened.is_empty() {
+        let rules = text(&status.repository.loosened.join(", "), LINE);
+        lines.push(format!(
+            "The served commit loosens {rules}. The rules before it count until an operator \
+             approves one of its plans by digest."
+        ));
+    }
     if let Some((commit, why)) = &status.repository.waiting {
         lines.push(format!(
             "Commit <code>{}</code> is not served yet: {}",
