@@ -388,7 +388,7 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::controller::{Event, PersistedState, PlanScope, Signal};
+    use crate::controller::{Event, PersistedState, PlanScope, Signal, VerifiedCommit};
     use crate::model::desired::Mode;
     use crate::plan::wire::WaveStep;
     use crate::testing::controller::{ControllerHarness, at, world};
@@ -545,6 +545,40 @@ mod tests {
             assert_eq!(harness.state().mode(), Mode::Full);
             assert_eq!(harness.state().status().repository.stands_in_for, None);
         }
+    }
+
+    #[test]
+    fn verified_commit_is_remembered_until_signers_are_removed() {
+        let mut harness = ControllerHarness::started();
+        let verified = |harness: &ControllerHarness| {
+            let persisted = harness.state().persistence.loaded.as_ref().expect("loaded");
+            let text = serde_json::to_string(persisted).expect("JSON");
+            let persisted: PersistedState = serde_json::from_str(&text).expect("the same");
+            persisted.verified.map(|verified| verified.commit)
+        };
+        for (seconds, commit, is_signed) in [(10, "2", true), (20, "3", true), (30, "4", false)] {
+            let verified_commit = VerifiedCommit { commit: commit.to_owned(), guard_ref: None };
+            let mut revision = crate::testing::controller::revision(commit);
+            revision.verified = is_signed.then_some(verified_commit);
+            harness.step_at(seconds, Event::BranchRead(Ok(Arc::new(revision))));
+            assert_eq!(verified(&harness).as_deref(), is_signed.then_some(commit));
+        }
+    }
+
+    #[test]
+    fn commit_with_keys_waits_for_ci_without_deadline() {
+        let mut harness = ControllerHarness::started();
+        let mut revision = crate::testing::controller::revision("2");
+        revision.controller.applied_by = AppliedBy::Ci;
+        revision.controller.ci_timeout = SignedDuration::from_mins(10);
+        let pem = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
+        let key = crate::model::desired::TrustedKey::from_pem("alice", pem).expect("a key");
+        revision.guard.keys = vec![key];
+        harness.step_at(10, Event::BranchRead(Ok(Arc::new(revision))));
+        harness.step_at(10_000, Event::Timer);
+        assert_eq!(served_commit(&harness), Some("1"), "its approvers sign");
+        let waiting = harness.state().status().repository.waiting.map(|(_, why)| why);
+        assert!(waiting.is_some_and(|why| why.contains("its approvers sign")));
     }
 
     #[test]

@@ -225,6 +225,7 @@ pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::units::MicroUsd;
     use crate::plan::wire::{Check, Decider, DemandMode, PodCounts};
     use crate::testing::plan::address;
     use crate::testing::valid_plan::plan;
@@ -255,11 +256,11 @@ mod tests {
             ("unschedulable pods", |p| p.capacity.pods.unschedulable += 98),
             ("orders", |p| p.capacity.placement.orders.push("x".to_owned())),
             ("pods on a node", |p| {
-                let pods = &mut p.capacity.explain[0].pods;
-                *pods = PodCounts::default();
+                p.capacity.explain.iter_mut().for_each(|row| row.pods = PodCounts::default());
             }),
             ("price", |p| {
-                p.capacity.explain[0].hourly_after = Some(crate::model::units::MicroUsd::ZERO);
+                let rows = p.capacity.explain.iter_mut();
+                rows.for_each(|row| row.hourly_after = Some(MicroUsd::ZERO));
             }),
             ("decider", |p| p.capacity.demand[0].decided_by = Decider::Removed),
             ("guard", |p| {

@@ -59,7 +59,7 @@ impl CallGraph {
             let found = self.resolve(package, aliases, &variables, &path);
             let is_mock = at > 0 && tokens[at - 1] == Token::Word("with");
             if is_mock && tokens.get(next) == Some(&Token::Word("as")) {
-                // Whoever calls the replaced rule then calls the other one.
+                // A rule that calls the replaced rule then calls the other one.
                 if let (Some(other), _) = path_at(tokens, next + 1) {
                     let others = self.resolve(package, aliases, &variables, &other);
                     for replaced in &found {

@@ -84,10 +84,10 @@ pub(super) fn file_content(
     let tree = repository.find_commit(commit).ok()?.tree_id();
     let root = directory_tree(repository, tree, prefix, "").ok()?;
     let objects = CommitObjects { repository, root };
-    let found = match objects.lookup(&[name.to_owned()]).ok()? {
-        CommitEntry::Link(id) => objects.resolve_link("", id).ok()?,
-        found => found,
-    };
+    let mut found = objects.lookup(&[name.to_owned()]).ok()?;
+    if let CommitEntry::Link(id) = found {
+        found = objects.resolve_link("", id).ok()?;
+    }
     let CommitEntry::File(id) = found else { return None };
     repository.find_blob(id).ok().map(|blob| blob.content().to_vec())
 }
