@@ -40,6 +40,7 @@ mod man;
 mod observe;
 mod output;
 mod plan;
+mod plan_origin;
 mod planning;
 mod policy;
 #[cfg(feature = "cluster")]

@@ -44,6 +44,7 @@ pub mod resources;
 mod retry;
 mod revisions;
 pub mod runtime;
+mod served_rules;
 mod stale_cordons;
 mod state;
 mod status;
@@ -70,7 +71,7 @@ pub use opening::OpenedBatch;
 pub use operator_requests::AuthorizedRequest;
 pub use persisted_state::{
     ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, PersistedState, Quarantine,
-    RemovalRecord, SoldOutOffering,
+    RemovalRecord, SoldOutOffering, VerifiedCommit,
 };
 pub use planning_snapshot::EC2_VISIBILITY_MAX;
 pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};

@@ -41,7 +41,9 @@ pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
 pub use digest::{digest, has_complete_digest};
 pub use drift::{drift, has_drift};
-pub use identity::{PlanSource, change_id, client_token, plan_id, seal, totals};
+pub use identity::{
+    PlanSource, change_id, client_token, has_complete_identity, plan_id, seal, totals,
+};
 pub use pinned::PinnedPlan;
 pub use planned_pods::{planned_pods, planned_pods_at};
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};

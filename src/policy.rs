@@ -9,6 +9,8 @@
 //! Policies for Terraform's plan JSON work unchanged, in both versions of Rego.
 
 #[cfg(feature = "policy")]
+mod call_graph;
+#[cfg(feature = "policy")]
 mod declarations;
 #[cfg(feature = "policy")]
 mod engine;
@@ -26,6 +28,7 @@ use serde::Serialize;
 
 use crate::plan::Plan;
 use crate::plan::wire::{Check, CheckStatus};
+pub use rules::load_errors;
 #[cfg(not(feature = "policy"))]
 pub use rules::run_tests;
 #[cfg(feature = "policy")]

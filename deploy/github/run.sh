@@ -80,7 +80,7 @@ apply)
   [ ! -s "$labels" ] || options+=(--policy-data "$labels")
   each --approval "${FLEETWRIGHT_APPROVALS:-}"
   ended=0
-  fleetwright apply "$plan" "${options[@]}" --approved-digest "$FLEETWRIGHT_APPROVED_DIGEST" \
+  fleetwright apply "$plan" --path "$path" "${options[@]}" --approved-digest "$FLEETWRIGHT_APPROVED_DIGEST" \
     --receipt "$receipt" || ended=$?
   output failure_reason "$(reason "$ended")"
   [ ! -s "$receipt" ] || output receipt_path "$receipt"
@@ -97,8 +97,9 @@ comment | failed)
     exit
   fi
   [ ! -s "$receipt" ] || options+=(--receipt "$receipt")
+  [ -z "${FLEETWRIGHT_BASE:-}" ] || options+=(--guard-ref "$FLEETWRIGHT_BASE")
   each --approval "${FLEETWRIGHT_APPROVALS:-}"
-  fleetwright comment --plan "$plan" "${options[@]}"
+  fleetwright comment --plan "$plan" --path "$path" "${options[@]}"
   ;;
 drift)
   fleetwright drift "$path" "${planning[@]}" --detailed-exitcode

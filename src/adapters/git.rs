@@ -33,7 +33,7 @@ use crate::model::desired::{Skipped, Tree};
 
 pub use file_store::FileStore;
 pub use remote::{CloneCache, RemoteRepository};
-pub use signatures::{ParentCommit, SignedCommit, SignedHistory};
+pub use signatures::{ParentCommit, SignedCommit, SignedHistory, names_signers};
 pub use text_files::{TextFile, read_text_files};
 pub(crate) use tree_limits::TreeLimits;
 

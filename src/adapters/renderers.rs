@@ -95,6 +95,12 @@ impl Renderers {
         self.sandbox().is_network_isolated()
     }
 
+    /// Returns the tools without a cache.
+    #[must_use]
+    pub fn without_cache(self) -> Self {
+        Self { cache: None, ..self }
+    }
+
     /// Returns the tools on the `PATH`, with the cache in the XDG cache directory.
     #[must_use]
     pub fn from_environment() -> Self {

@@ -13,7 +13,7 @@ use crate::model::observed::{
     ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag,
 };
 use crate::plan::wire::{Check, Condition, Precondition};
-use crate::plan::{PinnedPlan, Plan, has_complete_digest};
+use crate::plan::{PinnedPlan, Plan, has_complete_identity};
 
 /// Reason why a plan was not applied. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -102,9 +102,9 @@ pub(super) fn check_plan<'p>(
         let (planned, here) = (Box::new(planned.clone()), Box::new(settings.cluster.clone()));
         return Err(ApplyError::OtherCluster { planned, here });
     }
-    if !has_complete_digest(plan) {
+    if !has_complete_identity(plan) {
         let version = &plan.format_version;
-        let why = format!("its digest, of format {version}, does not hold all that is done");
+        let why = format!("its identity, of format {version}, does not cover all that is done");
         return Err(ApplyError::InvalidPlan(vec![why]));
     }
     let mut waves = Reader::waves(plan).map_err(ApplyError::InvalidPlan)?;

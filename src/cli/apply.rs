@@ -63,7 +63,8 @@ pub(super) fn carry_out(
     } else if !matches!(world, WorldChoice::Sim(_)) {
         // An embedded world also plays the delivery tools, which may have work even without node
         // changes.
-        record_nothing_to_do(plan, judge.fleet.controller.applied_by, console)?;
+        let applied_by = judge.fleet.controller.applied_by;
+        record_nothing_to_do(plan, applied_by, settings, console)?;
         return Ok(Exit::Done);
     }
     match world {
@@ -94,7 +95,12 @@ fn with_show_hint(refusal: CliError, settings: &ApplySettings) -> CliError {
 /// Judges a saved plan again by the current policies: checks in the file are not part of the
 /// approval. Also returns the judge, with the settings that guard it.
 fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, Judge), CliError> {
-    let judge = Judge::for_apply(plan, &settings.guard)?;
+    let mut judge = Judge::for_apply(plan, &settings.guard, &settings.caller)?;
+    if !settings.keys.is_empty() {
+        let guard = &mut judge.fleet.guard;
+        guard.keys = approval::outside_keys(&settings.keys)?;
+        guard.approvals = guard.approvals.max(1);
+    }
     let mut judged = plan.clone();
     judge.judge(&mut judged);
     Ok((judged, judge))
@@ -105,11 +111,12 @@ fn judge_again(plan: &Plan, settings: &ApplySettings) -> Result<(Plan, Judge), C
 fn record_nothing_to_do(
     plan: &Plan,
     merged_by: AppliedBy,
+    settings: &ApplySettings,
     console: &mut Console,
 ) -> Result<(), CliError> {
     match merged_by {
         AppliedBy::Ci if plan.applyable => {
-            super::apply_live::record_nothing_to_apply(plan, console)
+            super::apply_live::record_nothing_to_apply(plan, settings, console)
         }
         AppliedBy::Ci | AppliedBy::Controller => Ok(()),
     }
@@ -117,7 +124,12 @@ fn record_nothing_to_do(
 
 #[cfg(not(feature = "cluster"))]
 #[expect(clippy::unnecessary_wraps, reason = "the variant with a cluster may fail")]
-fn record_nothing_to_do(_: &Plan, _: AppliedBy, _: &mut Console) -> Result<(), CliError> {
+fn record_nothing_to_do(
+    _: &Plan,
+    _: AppliedBy,
+    _: &ApplySettings,
+    _: &mut Console,
+) -> Result<(), CliError> {
     Ok(())
 }
 
@@ -194,8 +206,7 @@ fn not_built(world: &WorldChoice) -> CliError {
 /// Requires approval by signature or by option, and returns the approvers; or requires a terminal
 /// at which an operator can approve.
 ///
-/// A saved plan needs it too: the plan file names the settings that guard it, so the file alone is
-/// no approval.
+/// A saved plan needs it too: the file alone is no approval.
 fn check_approval(
     plan: &Plan,
     guard: &GuardSettings,
@@ -260,6 +271,8 @@ mod tests {
             form: ProgressFormat::Lines,
             lock_timeout: std::time::Duration::ZERO,
             guard: crate::cli::settings::GuardChoice::default(),
+            keys: Vec::new(),
+            caller: SourceSettings { path: ".".into(), revision: None },
         }
     }
 
@@ -365,8 +378,9 @@ mod tests {
 
     #[test]
     fn missing_guarding_settings_refuse_the_apply() {
-        // The files and the commit of the sample plan do not exist.
-        let ran = run_carry_out(&sample_plan::plan().sealed(), &settings());
+        let caller = SourceSettings { path: "no/such/directory".into(), revision: None };
+        let settings = ApplySettings { caller, ..settings() };
+        let ran = run_carry_out(&sample_plan::plan().sealed(), &settings);
         assert_eq!(ran.exit, Exit::Failed, "{}", ran.err);
         assert!(ran.err.contains("cannot read the settings that guard the plan"), "{}", ran.err);
     }
@@ -389,7 +403,8 @@ mod tests {
         base.path = tree.path().display().to_string();
         base.tree = crate::cli::source_tree::read(&source).expect("read").base.tree;
         (base.commit, base.guard) = (None, None);
-        let ran = run_carry_out(&plan, &settings());
+        (base.directory, base.repository) = (None, None);
+        let ran = run_carry_out(&plan, &ApplySettings { caller: source, ..settings() });
         assert_eq!((ran.exit, ran.err.as_str()), (Exit::Done, ""));
         assert!(ran.out.ends_with("matches the configuration.\n"));
     }

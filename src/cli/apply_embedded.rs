@@ -28,7 +28,7 @@ pub(super) fn carry_out(
     approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = source_tree::read_planned(plan)?;
+    let repository = source_tree::read_planned(plan, &apply_settings.caller)?;
     let desired = Rc::new(repository.desired.clone());
     let now = plan.capacity.base.world.taken_at;
     let fleet = &repository.fleet;

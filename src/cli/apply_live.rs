@@ -12,7 +12,7 @@ use super::progress::ProgressReporter;
 use super::replan::Replanner;
 use super::repository::Repository;
 use super::{Console, Exit, files, planning, settings, source_tree};
-use crate::adapters::aws::{Aws, LaunchContext};
+use crate::adapters::aws::{Aws, LaunchContext, MarketAnswers};
 use crate::adapters::kube::{
     ApplyEvents, EVENTS_FLUSH_MAX, HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LeaseLock,
 };
@@ -30,7 +30,7 @@ pub(super) fn carry_out(
     approvers: &[String],
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let repository = source_tree::read_planned(plan)?;
+    let repository = source_tree::read_planned(plan, &apply_settings.caller)?;
     let interrupted = interrupt_flag()?;
     // A receipt file that cannot be written is an error before the first change.
     apply_settings.receipt.as_deref().map(files::writable).transpose()?;
@@ -38,8 +38,9 @@ pub(super) fn carry_out(
     let receipt = block_on(async {
         let live = connect(&repository).await?;
         let fleet = &repository.fleet;
-        // Cached for the account that answers, whichever account the plan names.
-        let market = repository.market_query().read(&live.aws, &live.identity.account).await;
+        // No file of the cache counts: other jobs on the same computer may write to it.
+        let answers = MarketAnswers::default();
+        let market = repository.market_query().read_cached(&live.aws, &answers).await;
         let catalog = planning::catalog(&fleet.region, &fleet.zones, Some(&market))?;
         let replanner = Replanner::new(&repository, &catalog);
         let settings = ApplySettings {
@@ -145,8 +146,12 @@ async fn apply_under_lease(
 }
 
 /// Records that a plan without changes was applied, for a controller that waits for it.
-pub(super) fn record_nothing_to_apply(plan: &Plan, console: &mut Console) -> Result<(), CliError> {
-    let repository = source_tree::read_planned(plan)?;
+pub(super) fn record_nothing_to_apply(
+    plan: &Plan,
+    apply_settings: &settings::ApplySettings,
+    console: &mut Console,
+) -> Result<(), CliError> {
+    let repository = source_tree::read_planned(plan, &apply_settings.caller)?;
     block_on(async {
         let LiveCluster { kubernetes, .. } = connect(&repository).await?;
         let lease = LeaseLock::new(&kubernetes, LEASE_NAMESPACE, LEASE_NAME, lease_holder(plan));

@@ -11,15 +11,15 @@ use super::progress::ProgressReporter;
 use super::{Exit, files, planning};
 use crate::apply::{ApplyError, ApplyStatus, Receipt};
 use crate::plan::wire::Check;
-use crate::plan::{Plan, has_complete_digest};
+use crate::plan::{Plan, has_complete_identity};
 use crate::render::is_errored_by_rules;
 
 /// Refuses a plan that no approval makes applicable.
 pub(super) fn refuse_unapplyable(plan: &Plan) -> Result<(), CliError> {
-    if !has_complete_digest(plan) {
+    if !has_complete_identity(plan) {
         let version = &plan.format_version;
         return Err(CliError::text(format!(
-            "the plan has format {version}, whose digest does not cover all of its changes"
+            "the plan has format {version}, whose identity does not cover everything that apply reads"
         ))
         .kind(Exit::UnreadablePlan)
         .hint("plan again, and have the new plan approved"));

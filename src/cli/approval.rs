@@ -1,11 +1,12 @@
 //! `approve`: records an approval of a saved plan; and reads approvals for `apply`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::apply_session::refuse_unapplyable;
 use super::error::CliError;
 use super::settings::ApproveSettings;
 use super::{Console, Exit, files};
+use crate::model::desired::TrustedKey;
 use crate::plan::{Approval, ApprovalError, Approvals, approve, canonical};
 use crate::render::text;
 
@@ -40,12 +41,24 @@ pub(super) fn run(settings: &ApproveSettings, console: &mut Console) -> Result<E
 }
 
 /// Returns the approvals of all files.
-pub(super) fn gather(files: &[std::path::PathBuf]) -> Result<Vec<Approval>, CliError> {
+pub(super) fn gather(files: &[PathBuf]) -> Result<Vec<Approval>, CliError> {
     let mut all = Vec::new();
     for file in files {
         all.extend(read(file)?.approvals);
     }
     Ok(all)
+}
+
+/// Returns the public keys of `NAME=FILE` pairs.
+pub(super) fn outside_keys(files: &[(String, PathBuf)]) -> Result<Vec<TrustedKey>, CliError> {
+    let read = |(name, path): &(String, PathBuf)| {
+        TrustedKey::from_pem(name, &text_of(path)?).ok_or_else(|| {
+            let path = path.display();
+            CliError::text(format!("`{path}` is not an Ed25519 public key"))
+                .hint("write it as `openssl pkey -in key.pem -pubout` prints it")
+        })
+    };
+    files.iter().map(read).collect()
 }
 
 fn read(path: &Path) -> Result<Approvals, CliError> {

@@ -183,6 +183,12 @@ pub(super) struct CommentArgs {
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) approval: Vec<PathBuf>,
+    /// Directory or URL whose settings list the keys of approvers
+    #[arg(long, value_name = "PATH", default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(super) path: PathBuf,
+    /// Read these settings from this commit
+    #[arg(long, value_name = "REV")]
+    pub(super) guard_ref: Option<String>,
     /// Report this failure instead of a plan, and mark the existing comment as outdated
     #[arg(long, value_name = "WHY", conflicts_with_all = ["plan", "receipt", "approval", "dry_run"])]
     pub(super) failed: Option<String>,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::error::CliError;
 use super::policy::apply_guard;
-use super::settings::{CommentSettings, CommentSubject};
+use super::settings::{CommentSettings, CommentSubject, GuardChoice, SourceSettings};
 use super::{Console, Exit, approval, files};
 use crate::adapters::github::GitHub;
 use crate::apply::Receipt;
@@ -34,10 +34,10 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
             .hint("name it by its 40 hex digits, as `git rev-parse HEAD` does"));
     }
     match &settings.about {
-        CommentSubject::Plan { plan, receipt, approvals } => {
+        CommentSubject::Plan { plan, receipt, approvals, caller, guard } => {
             let plan = files::saved_plan(plan, console)?;
             let receipt = receipt.as_deref().map(|path| read_receipt(path, &plan)).transpose()?;
-            let approved = is_approved(&plan, approvals, console)?;
+            let approved = is_approved(&plan, approvals, (caller, guard), console)?;
             let body = |most: usize| comment(&plan, receipt.as_ref(), approved, most);
             if settings.dry_run {
                 console.print(&body(COMMENT_CHARS_MAX))?;
@@ -60,12 +60,17 @@ pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<E
 }
 
 /// Returns whether the plan is approved by the keys of its guarding settings.
-fn is_approved(plan: &Plan, files: &[PathBuf], console: &mut Console) -> Result<bool, CliError> {
+fn is_approved(
+    plan: &Plan,
+    files: &[PathBuf],
+    (caller, guard): (&SourceSettings, &GuardChoice),
+    console: &mut Console,
+) -> Result<bool, CliError> {
     if files.is_empty() {
         return Ok(false);
     }
     let approvals = approval::gather(files)?;
-    match apply_guard(plan) {
+    match apply_guard(plan, guard, caller) {
         Ok(guard) => Ok(verify_approvals(plan, &approvals, &guard.keys, guard.approvals).is_ok()),
         Err(error) => {
             console.report("The approvals are ignored, because the settings that guard the plan cannot be read:");

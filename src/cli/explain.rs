@@ -1,8 +1,10 @@
 //! `explain`: the reasons for a pod, a node or a pool of a plan.
 
 use super::error::CliError;
-use super::settings::{ExplainSettings, Format, PlanSource};
+use super::settings::{ExplainSettings, Format, PlanSource, SourceSettings};
 use super::{Console, Exit, files, output, planning, source_tree};
+use crate::adapters::git::RemoteRepository;
+use crate::plan::Plan;
 use crate::render::{ExplainError, Explanation, Verbosity, explain};
 
 pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<Exit, CliError> {
@@ -14,7 +16,8 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
     let found = match explain(&plan, None, &settings.what) {
         // Limits of pools are in the repository, not in the plan.
         Ok(Explanation::Pool(_)) | Err(ExplainError::Unknown { .. }) => {
-            repository = source_tree::read_planned(&plan).ok();
+            repository = source(settings, &plan)
+                .and_then(|source| source_tree::read_planned(&plan, &source).ok());
             let desired = repository.as_ref().map(|repository| &repository.desired);
             explain(&plan, desired, &settings.what)?
         }
@@ -26,4 +29,16 @@ pub(super) fn run(settings: &ExplainSettings, console: &mut Console) -> Result<E
     };
     console.print(&text)?;
     Ok(Exit::Done)
+}
+
+/// Returns the place of the plan's files, unless only the plan names a URL: it is not fetched.
+fn source(settings: &ExplainSettings, plan: &Plan) -> Option<SourceSettings> {
+    match &settings.plan {
+        PlanSource::Fresh(planning) => Some(planning.source.clone()),
+        PlanSource::Saved(_) => {
+            let path = &plan.capacity.base.path;
+            let source = SourceSettings { path: path.into(), revision: None };
+            RemoteRepository::parse(path).is_none().then_some(source)
+        }
+    }
 }

@@ -22,7 +22,7 @@ pub(super) fn run(settings: &ObserveSettings, console: &mut Console) -> Result<E
     let repository = Repository::read(&source_tree::read(source)?);
     let world = match world {
         Some(world) => world.clone(),
-        None => WorldChoice::parse(&repository.fleet.world)?.relative_to(&source.path),
+        None => WorldChoice::parse(&repository.fleet.world)?.within(&source.path)?,
     };
     let mut observed = world::observe(&world, &repository, None, console)?;
     let is_saved = out.is_some() || (differences.is_none() && !learn);

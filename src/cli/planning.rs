@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::policy::Judge;
 use super::repository::Repository;
 use super::settings::{PlanningSettings, SourceSettings};
-use super::source_tree::read;
+use super::source_tree::{self, read};
 use super::world;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit};
@@ -64,7 +64,9 @@ impl<'s> PlanSources<'s> {
     fn read(settings: &'s PlanningSettings) -> Result<Self, CliError> {
         let tree = read(&settings.source)?;
         let judge = Judge::read(&settings.source, &tree, &settings.guard)?;
-        let head = Repository::read_trusting(&tree, &judge.trusted);
+        let longer = source_tree::longer_history(&tree, &settings.source, &judge.trust)?;
+        let tree = longer.unwrap_or(tree);
+        let head = Repository::read_trusting(&tree, &judge.trust);
         let compared = settings.compare.as_deref().map(|revision| {
             let named = Some(revision.to_owned());
             let source = SourceSettings { revision: named, ..settings.source.clone() };
@@ -183,7 +185,7 @@ pub(super) fn world_choice(
     let world = WorldChoice::parse(&repository.fleet.world)?;
     // A path in the repository is relative to the repository, unless the repository is remote.
     let is_here = source.path.to_str().and_then(RemoteRepository::parse).is_none();
-    Ok(if is_here { world.relative_to(&source.path) } else { world })
+    world.within(if is_here { &source.path } else { Path::new(".") })
 }
 
 /// Returns the path or URL as a plan records it.
@@ -345,7 +347,8 @@ spec:
             run_command(&["show", text(&saved), "--format", "json"]).out,
             planned(&tree, &["--format", "json"]).out
         );
-        let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
+        let applied =
+            run_command(&["apply", text(&saved), "--auto-approve", "--path", text(tree.path())]);
         assert_eq!(applied.exit, Exit::NotApproved, "nothing can be applied to an empty world");
     }
 
@@ -372,9 +375,13 @@ spec:
         let saved = tree.path().join("plan.json");
         let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
         assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
-        let unapproved = run_command(&["apply", text(&saved)]);
+        let path = ["--path", text(tree.path())];
+        let unapproved = run_command(&[&["apply", text(&saved)][..], &path].concat());
         assert_eq!(unapproved.exit, Exit::NotApproved, "{}", unapproved.err);
-        let applied = run_command(&["apply", text(&saved), "--auto-approve"]);
+        let elsewhere = run_command(&["apply", text(&saved), "--auto-approve"]);
+        assert_eq!(elsewhere.exit.code(), 10, "{}", elsewhere.err);
+        let applied =
+            run_command(&[&["apply", text(&saved), "--auto-approve"][..], &path].concat());
         assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
         assert!(applied.err.contains("launched i-"), "{}", applied.err);
         let again =

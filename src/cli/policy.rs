@@ -8,23 +8,27 @@ use std::process::Command;
 use sha2::{Digest as _, Sha256};
 
 use super::error::CliError;
+use super::plan_origin::check_origin;
 use super::repository::{FleetSettings, Repository};
 use super::settings::{GuardChoice, PolicyTestSettings, SourceSettings};
+use super::signature_check::SignatureTrust;
 use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
 use crate::model::desired::GuardSettings;
+use crate::model::desired::{Problem};
+use crate::model::ids::Origin;
 use crate::plan::wire::{Base, Guard, JudgedBy};
 use crate::plan::{Plan, seal};
 use crate::policy::{
-    Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, run_tests,
+    Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
 };
 
 /// Most bytes of a policy data file.
 const DATA_BYTES_MAX: u64 = 8 << 20;
 
-/// Displayed hex digits of a commit.
-const COMMIT_SHOWN: usize = 7;
+/// Hex digits by which the controller remembers a policy.
+const HASH_CHARS: usize = 32;
 
 /// The policies that judge a plan, and the settings that guard its apply.
 pub(super) struct Judge {
@@ -32,9 +36,8 @@ pub(super) struct Judge {
     pub(super) fleet: FleetSettings,
     /// The revision that they come from, unless it is the planned tree.
     pub(super) guard: Option<Guard>,
-    /// The commits of the guarding revision and its ancestors, from which the chain of signatures
-    /// starts. Empty if the tree guards itself.
-    pub(super) trusted: BTreeSet<String>,
+    /// The guarding revision and its ancestors, from which the chain of signatures starts.
+    pub(super) trust: SignatureTrust,
     /// The source of the settings, for messages.
     pub(super) settings_source: String,
 }
@@ -54,33 +57,43 @@ impl Judge {
         let Some(revision) = &choice.revision else {
             let bundle = bundle(source, &own, choice)?;
             let settings_source = format!("`{}`", source.path.display());
-            let trusted = BTreeSet::new();
-            return Ok(Self { bundle, fleet: own, guard: None, trusted, settings_source });
+            let trust = SignatureTrust::default();
+            return Ok(Self { bundle, fleet: own, guard: None, trust, settings_source });
         };
         let guarding = SourceSettings { revision: Some(revision.clone()), ..source.clone() };
         let read = source_tree::read(&guarding)?;
-        let commits = read.signed_history.iter().flat_map(|proof| &proof.commits);
-        let trusted = commits.map(|commit| commit.id.clone()).collect();
         let fleet = FleetSettings::read_guarding(&read)?;
+        let trust = trust_in(&read, &fleet);
         let changed = (&fleet.policies, &fleet.guard) != (&own.policies, &own.guard)
             || read_policies(&guarding, &fleet.policies)? != read_policies(source, &own.policies)?;
         let guard = Guard { revision: revision.clone(), commit: read.base.commit, changed };
         let bundle = bundle(&guarding, &fleet, choice)?;
         let settings_source = format!("revision {revision}");
-        Ok(Self { bundle, fleet, guard: Some(guard), trusted, settings_source })
+        Ok(Self { bundle, fleet, guard: Some(guard), trust, settings_source })
     }
 
-    /// Reads the policies and settings that guard the apply of `plan`. The order is: the revision
-    /// of `choice`, the recorded guarding revision, the planned commit. Files on disk count only if
-    /// they were planned and are unchanged.
+    /// Reads the policies and settings that guard the apply of `plan`, at the place of the caller:
+    /// from the revision of `choice`, otherwise from the commit that is checked out there. Files on
+    /// disk count only if they were planned and are unchanged.
     ///
     /// Every policy that judged the plan must judge it again.
-    pub(super) fn for_apply(plan: &Plan, choice: &GuardChoice) -> Result<Self, CliError> {
-        let (source, fleet) = guarding(plan, choice)?;
+    pub(super) fn for_apply(
+        plan: &Plan,
+        choice: &GuardChoice,
+        caller: &SourceSettings,
+    ) -> Result<Self, CliError> {
+        let (source, fleet) = guarding(plan, choice, caller)?;
+        refuse_looser_guard(plan, choice)?;
         let bundle = bundle(&source, &fleet, choice)?;
         refuse_missing(&plan.capacity.base, &bundle)?;
-        let settings_source = settings_source(plan, choice, &source);
-        Ok(Self { bundle, fleet, guard: None, trusted: BTreeSet::new(), settings_source })
+        let settings_source = settings_source(choice, &source);
+        Ok(Self { bundle, fleet, guard: None, trust: SignatureTrust::default(), settings_source })
+    }
+
+    /// Returns the hashes of the policies and of their data.
+    pub(super) fn policy_hashes(&self) -> BTreeSet<String> {
+        let files = self.bundle.files.iter().chain(&self.bundle.data);
+        files.map(|file| judged_by(file).sha256.chars().take(HASH_CHARS).collect()).collect()
     }
 
     /// Adds the results of the policies to the plan, and the identity of the policies.
@@ -95,34 +108,98 @@ impl Judge {
 
     /// Adds the results of the policies to the plan.
     pub(super) fn judge(&self, plan: &mut Plan) {
-        let checks = evaluate(plan, &self.bundle, PolicyLimits::default());
+        let checks = on_large_stack(|| evaluate(plan, &self.bundle, PolicyLimits::default()));
         attach_checks(plan, checks);
+    }
+}
+
+/// Stack of the thread that evaluates policies. Policies are evaluated by recursion, and the depth
+/// of calls and expressions is limited for a stack of this size.
+const POLICY_STACK_BYTES: usize = 256 << 20;
+
+/// Runs `work` on a thread with a large stack. If none can be started, runs it on this one.
+fn on_large_stack<T: Send>(work: impl Fn() -> T + Sync) -> T {
+    let done = std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().stack_size(POLICY_STACK_BYTES);
+        let started = builder.spawn_scoped(scope, &work).ok()?;
+        match started.join() {
+            Ok(done) => Some(done),
+            // A panic continues on the calling thread.
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    });
+    done.unwrap_or_else(work)
+}
+
+/// Returns the problems of the policies that the settings of a repository name.
+pub(super) fn policy_problems(source: &SourceSettings, fleet: &FleetSettings) -> Vec<Problem> {
+    let problem = |object: String, message: String| {
+        Problem::error(Origin::new("fleetwright.yaml", 0), object, message)
+            .hint("`opa check` says more about Rego")
+    };
+    match read_policies(source, &fleet.policies) {
+        Err(error) => vec![problem("spec.policies".to_owned(), error.to_string())],
+        Ok(bundle) => on_large_stack(|| load_errors(&bundle, PolicyLimits::default()))
+            .into_iter()
+            .map(|(file, why)| problem(format!("policy {file}"), why))
+            .collect(),
+    }
+}
+
+/// Returns the trust in a revision and its ancestors.
+pub(super) fn trust_in(tree: &RepositoryTree, fleet: &FleetSettings) -> SignatureTrust {
+    let commits = tree.signed_history.iter().flat_map(|proof| &proof.commits);
+    SignatureTrust {
+        commits: commits.map(|commit| commit.id.clone()).collect(),
+        lists_signers: fleet.lists_signers,
+        ..SignatureTrust::default()
     }
 }
 
 /// Returns the settings that guard the apply of `plan`.
 #[cfg(feature = "live")]
-pub(super) fn apply_guard(plan: &Plan) -> Result<GuardSettings, CliError> {
-    Ok(guarding(plan, &GuardChoice::default())?.1.guard)
+pub(super) fn apply_guard(
+    plan: &Plan,
+    choice: &GuardChoice,
+    caller: &SourceSettings,
+) -> Result<GuardSettings, CliError> {
+    Ok(guarding(plan, choice, caller)?.1.guard)
+}
+
+/// Refuses a plan that another revision guarded, with other rules than its own, unless the caller
+/// names a revision as well.
+fn refuse_looser_guard(plan: &Plan, choice: &GuardChoice) -> Result<(), CliError> {
+    match &plan.capacity.base.guard {
+        Some(Guard { revision, changed: true, .. }) if choice.revision.is_none() => {
+            Err(CliError::text(format!(
+                "the plan changes settings or policies, and revision {revision} guards it"
+            ))
+            .kind(Exit::NotApproved)
+            .hint(format!("name a revision that you trust, such as --guard-ref {revision}")))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Returns the source of the settings that guard the apply of `plan`, and the settings.
 fn guarding(
     plan: &Plan,
     choice: &GuardChoice,
+    caller: &SourceSettings,
 ) -> Result<(SourceSettings, FleetSettings), CliError> {
     let base = &plan.capacity.base;
-    let recorded = base.guard.as_ref().map(|guard| guard.commit.as_ref());
-    let planned = base.commit.as_ref().filter(|_| !base.dirty);
-    let revision = choice.revision.as_ref().or(recorded.flatten()).or(planned).cloned();
-    let source = SourceSettings { path: PathBuf::from(&base.path), revision };
+    let is_committed = base.commit.is_some() && !base.dirty;
+    let head = || is_committed.then(|| "HEAD".to_owned());
+    let revision = choice.revision.clone().or_else(|| caller.revision.clone()).or_else(head);
+    let source = SourceSettings { revision, ..caller.clone() };
     let read = source_tree::read(&source).map_err(|error| {
         error.context("cannot read the settings that guard the plan".to_owned())
     })?;
+    check_origin(plan, &read.base, caller)?;
     if source.revision.is_none() {
         let here = Repository::read(&read);
         if here.base.tree != base.tree {
-            return Err(source_tree::changed_files_error(plan, &here.fleet));
+            return Err(source_tree::changed_files_error(plan, caller, &here.fleet));
         }
     }
     let fleet = FleetSettings::read_guarding(&read)?;
@@ -130,16 +207,11 @@ fn guarding(
 }
 
 /// Returns the source of the settings that guard the apply of `plan`, in words.
-fn settings_source(plan: &Plan, choice: &GuardChoice, source: &SourceSettings) -> String {
-    let Some(revision) = &source.revision else {
-        return format!("`{}`, not committed", source.path.display());
-    };
-    let short: String = revision.chars().take(COMMIT_SHOWN).collect();
-    let recorded = plan.capacity.base.guard.as_ref().and_then(|guard| guard.commit.as_ref());
-    match (&choice.revision, recorded) {
+fn settings_source(choice: &GuardChoice, source: &SourceSettings) -> String {
+    match (&choice.revision, &source.revision) {
         (Some(named), _) => format!("revision {named}, named by --guard-ref"),
-        (None, Some(_)) => format!("commit {short}, which guards the plan"),
-        (None, None) => format!("the planned commit {short}"),
+        (None, Some(revision)) => format!("{revision} of `{}`", source.path.display()),
+        (None, None) => format!("`{}`, not committed", source.path.display()),
     }
 }
 
@@ -246,10 +318,11 @@ pub(super) fn test(settings: &PolicyTestSettings, console: &mut Console) -> Resu
         let given = SourceSettings { path: directory.clone(), revision: None };
         add_directory(&mut bundle, &given, "")?;
     }
-    let results = run_tests(&bundle, PolicyLimits::default()).map_err(|broken| {
-        CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
-            .hint("`opa fmt` and `opa check` say more about Rego")
-    })?;
+    let results =
+        on_large_stack(|| run_tests(&bundle, PolicyLimits::default())).map_err(|broken| {
+            CliError::text(format!("the policies cannot be read: {}", broken.join("; ")))
+                .hint("`opa fmt` and `opa check` say more about Rego")
+        })?;
     let mut text = String::new();
     let mut failed = 0;
     for result in &results {

@@ -78,3 +78,154 @@ impl Replanner<'_> {
         pinned
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::adapters::git::read_tree;
+    use crate::cli::tests::run_command;
+    use crate::cli::{Exit, embedded};
+    use crate::plan::canonical;
+
+    const SETTINGS: &str = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: { name: t }\n\
+        spec: { cluster: { name: t, region: us-east-1, zones: [us-east-1a] } }\n";
+    const POOL: &str = "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: { name: web }\nspec:\n  \
+        template:\n    spec:\n      requirements:\n      \
+        - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.large] }\n      \
+        - { key: karpenter.sh/capacity-type, operator: In, values: [on-demand] }\n      \
+        nodeClassRef: { group: karpenter.k8s.aws, kind: EC2NodeClass, name: web }\n---\n\
+        apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: { name: web }\nspec:\n  \
+        role: web\n  amiSelectorTerms: [{ alias: al2023@latest }]\n  \
+        subnetSelectorTerms: [{ tags: { x: z } }]\n  \
+        securityGroupSelectorTerms: [{ tags: { x: z } }]\n";
+
+    fn workload(name: &str, replicas: u32, cpu: &str) -> String {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: {name} }}\nspec:\n  \
+             replicas: {replicas}\n  selector: {{ matchLabels: {{ app: {name} }} }}\n  template:\n    \
+             metadata: {{ labels: {{ app: {name} }} }}\n    spec:\n      containers: \
+             [{{ name: c, image: c, resources: {{ requests: {{ cpu: {cpu}, memory: 1Gi }} }} }}]\n"
+        )
+    }
+
+    fn write(directory: &Path, name: &str, text: &str) {
+        fs::write(directory.join(name), text).expect("written");
+    }
+
+    /// Edits each field of a plan, or of the first two elements of a list, in several ways.
+    fn edits(value: &Value, at: &str, found: &mut Vec<(String, Value)>) {
+        let mut add = |value: Value| found.push((at.to_owned(), value));
+        match value {
+            Value::Null => {}
+            Value::Bool(is_set) => add(Value::Bool(!is_set)),
+            Value::Number(number) => {
+                let number = number.as_u64().unwrap_or(0);
+                add((number + 1).into());
+                add((number + 99).into());
+            }
+            Value::String(text) => {
+                add(format!("{text}x").into());
+                add("2099-01-01T00:00:00Z".into());
+                add("0.000001".into());
+                add("removed".into());
+            }
+            Value::Array(items) => {
+                add(Value::Array(Vec::new()));
+                for (index, item) in items.iter().enumerate().take(2) {
+                    edits(item, &format!("{at}/{index}"), found);
+                }
+            }
+            Value::Object(map) => {
+                for (key, item) in map {
+                    let path = format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
+                    found.push((path.clone(), Value::Null));
+                    edits(item, &path, found);
+                }
+            }
+        }
+    }
+
+    /// Returns the plan with one edit, if a reader accepts it. The file has the right checksum.
+    fn accepted(plan: &Value, at: &str, edit: &Value) -> Option<Plan> {
+        let mut edited = plan.clone();
+        match (edit, at.rsplit_once('/')) {
+            (Value::Null, Some((parent, key))) => {
+                let key = key.replace("~1", "/").replace("~0", "~");
+                edited.pointer_mut(parent)?.as_object_mut()?.remove(&key);
+            }
+            _ => *edited.pointer_mut(at)? = edit.clone(),
+        }
+        let plan: Plan = serde_json::from_value(edited).ok()?;
+        Plan::from_json(&plan.to_json()).ok()
+    }
+
+    /// A plan that launches, removes and leaves a pod unschedulable, and what it was made from.
+    fn saved_plan(tree: &Path) -> (Plan, Observed, Observed, Repository) {
+        write(tree, "fleetwright.yaml", SETTINGS);
+        write(tree, "pool.yaml", POOL);
+        write(tree, "a.yaml", &workload("a", 3, "1500m"));
+        let world = tree.join("world");
+        let sim = format!("sim:{}", world.display());
+        let (path, file) = (tree.display().to_string(), tree.join("p.json"));
+        let file = file.display().to_string();
+        let at = ["--at", "2026-09-01T10:00:00Z"];
+        let first = [&["apply", &path, "--world", &sim, "--auto-approve"][..], &at].concat();
+        let ran = run_command(&first);
+        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+        write(tree, "a.yaml", &workload("a", 1, "1500m"));
+        write(tree, "b.yaml", &workload("b", 1, "64"));
+        write(tree, "c.yaml", &workload("c", 5, "700m"));
+        let ran = run_command(&["plan", &path, "--world", &sim, "--out", &file]);
+        assert_eq!(ran.exit, Exit::Done, "{}{}", ran.out, ran.err);
+        let plan = Plan::from_json(&fs::read_to_string(file).expect("saved")).expect("a plan");
+        let repository = Repository::read(&read_tree(tree).expect("a tree"));
+        let taken_at = plan.capacity.base.world.taken_at;
+        let observed = embedded::observe(&world, &repository, taken_at).expect("observed");
+        // The other world has lost an instance, so the second plan differs from the approved one.
+        let mut other = observed.clone();
+        let lost: BTreeSet<_> = observed.instances.keys().take(1).cloned().collect();
+        other.remove_instances(&lost);
+        (plan, observed, other, repository)
+    }
+
+    #[test]
+    fn approval_covers_everything_that_the_second_planning_reads() {
+        let tree = tempfile::tempdir().expect("a directory");
+        let (plan, observed, other, repository) = saved_plan(tree.path());
+        assert!(plan.capacity.pods.unschedulable > 0, "a pod is unschedulable");
+        let catalog = Catalog::load(&repository.fleet.region, &repository.fleet.zones);
+        let catalog = catalog.expect("a catalog");
+        let replanner = Replanner::new(&repository, &catalog);
+        let outcome = |plan: &Plan| {
+            [&observed, &other].map(|world| format!("{:?}", replanner.pinned(plan, world)))
+        };
+        let expected = outcome(&plan);
+        assert_ne!(expected[0], expected[1]);
+        let mut json: Value = serde_json::from_str(&plan.to_json()).expect("JSON");
+        // An attacker writes the checksum anew.
+        json.as_object_mut().expect("an object").remove("checksum");
+        let mut found = Vec::new();
+        edits(&json, "", &mut found);
+        let mut outside = BTreeSet::new();
+        for (at, edit) in &found {
+            let Some(edited) = accepted(&json, at, edit).filter(|edited| *edited != plan) else {
+                continue;
+            };
+            assert_eq!(outcome(&edited), expected, "{at} = {edit} is read and not approved");
+            let list = at.split('/').filter(|part| part.parse::<usize>().is_err());
+            outside.insert(list.take(3).collect::<Vec<_>>().join("/"));
+        }
+        // The walk reaches fields that nothing covers, and they are the views of the plan.
+        let views = canonical::compact(&outside).expect("text");
+        assert!(outside.contains("/capacity/cost") && outside.len() > 5, "{views}");
+        for read in ["/capacity/pods", "/capacity/base", "/capacity/placement", "/timestamp"] {
+            assert!(!outside.contains(read), "{views}");
+        }
+    }
+}

@@ -1,19 +1,18 @@
 //! A repository: its settings and its desired state.
 
-use std::collections::BTreeSet;
-
 use sha2::{Digest, Sha256};
 
 use super::error::CliError;
-use super::signature_check::{SignatureContext, signature_problem};
+use super::signature_check::{SignatureTrust, check_signatures};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{is_read_directly, read_fleet, render_rounds};
+use crate::model::commit::CommitSignature;
 use crate::model::desired::{
-    Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PoolLimits, PricingCommitment,
-    Problem, RenderResults, RepositoryLocation, Severity, Unresolved,
+    AppliedBy, Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PoolLimits,
+    PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Unresolved,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -32,6 +31,10 @@ pub(super) struct Repository {
     pub(super) base: TreeBase,
     /// The output of renderers.
     pub(super) rendered: Vec<RenderedRow>,
+    /// Digest of everything that the tree declares besides the rules that judge its plans.
+    pub(super) fleet_digest: String,
+    /// Whether listed signers signed the commit.
+    pub(super) signature: CommitSignature,
 }
 
 /// The settings of a repository.
@@ -39,6 +42,8 @@ pub(super) struct Repository {
 pub(super) struct FleetSettings {
     /// True if `fleetwright.yaml` exists. Without it, the world replaces defaults.
     pub(super) is_declared: bool,
+    /// True if commits must be signed by listed signers.
+    pub(super) lists_signers: bool,
     pub(super) cluster: String,
     pub(super) region: Region,
     pub(super) zones: Vec<ZoneSetting>,
@@ -56,23 +61,33 @@ pub(super) struct FleetSettings {
 impl Repository {
     /// Reads `fleetwright.yaml` and every manifest of a tree, including rendered ones.
     pub(super) fn read(tree: &RepositoryTree) -> Self {
-        Self::read_trusting(tree, &BTreeSet::new())
+        Self::read_trusting(tree, &SignatureTrust::default())
     }
 
-    /// Reads a tree in which the commits `trusted` count with any signer.
-    pub(super) fn read_trusting(tree: &RepositoryTree, trusted: &BTreeSet<String>) -> Self {
+    /// Reads a tree whose chain of signatures starts from `trust`.
+    pub(super) fn read_trusting(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
+        Self::read_with(tree, trust, &Renderers::from_environment())
+    }
+
+    /// Reads a tree to apply a plan of it. Renderers run again: other jobs on the same computer may
+    /// write to their cache.
+    pub(super) fn read_for_apply(tree: &RepositoryTree) -> Self {
+        let toolbox = Renderers::from_environment().without_cache();
+        Self::read_with(tree, &SignatureTrust::default(), &toolbox)
+    }
+
+    fn read_with(tree: &RepositoryTree, trust: &SignatureTrust, toolbox: &Renderers) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
         let home =
             RepositoryLocation { repository: base.repository.clone(), path: base.below.clone() };
-        let toolbox = Renderers::from_environment();
         let (mut desired, renderings) =
-            render_rounds::read(&tree.tree, &fleet, home, &*tree.files, &toolbox);
+            render_rounds::read(&tree.tree, &fleet, home, &*tree.files, toolbox);
         desired.problems.extend(problems);
         let (base, rendered) = base_with_inputs(tree, &renderings);
-        let context = SignatureContext { trusted, dirty: base.dirty };
-        desired.problems.extend(signature_problem(&fleet, tree, &context));
-        desired.problems.extend(network_warning(&renderings, &toolbox));
+        let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
+        desired.problems.extend(problem);
+        desired.problems.extend(network_warning(&renderings, toolbox));
         desired.problems.sort();
         desired.problems.dedup();
         desired.skipped.extend(tree.skipped.iter().cloned());
@@ -80,7 +95,9 @@ impl Repository {
         let unknown = tree.submodules.iter().filter(|path| is_read_directly(&fleet, path));
         desired.unresolved.extend(unknown.map(|path| unresolved_submodule(path)));
         desired.unresolved.sort();
-        Self { fleet: FleetSettings::from_fleet(fleet), desired, base, rendered }
+        let fleet_digest = fleet_digest(&fleet, tree, &rendered);
+        let fleet = FleetSettings::from_fleet(fleet);
+        Self { fleet, desired, base, rendered, fleet_digest, signature }
     }
 
     /// Returns the part for which EC2 offerings are read.
@@ -99,6 +116,28 @@ impl Repository {
         }
     }
 }
+
+/// Returns the digest of everything that a tree declares besides its rules.
+fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) -> String {
+    let settings = Fleet {
+        origin: None,
+        signers: Vec::new(),
+        policies: Vec::new(),
+        guard: GuardSettings::default(),
+        controller: ControllerSettings::default(),
+        ..fleet.clone()
+    };
+    let mut hash = Sha256::new_with_prefix(format!("{settings:?}"));
+    for file in tree.tree.files.iter().filter(|file| &*file.path != FLEET_FILE) {
+        hash.update(format!("{}\n{:?}\n", file.path, file.content));
+    }
+    for row in rendered {
+        hash.update(&row.inputs);
+    }
+    hex::encode(hash.finalize())
+}
+
+const FLEET_FILE: &str = "fleetwright.yaml";
 
 /// Returns a warning if renderers had network access, which may change their output.
 fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Problem> {
@@ -172,6 +211,7 @@ impl FleetSettings {
         let hours = consolidation.horizon.as_hours().max(1);
         Self {
             is_declared: fleet.origin.is_some(),
+            lists_signers: !fleet.signers.is_empty(),
             cluster: fleet.cluster.name,
             region: fleet.cluster.region,
             zones: zones.map(|(name, id)| ZoneSetting { name, id }).collect(),
@@ -196,6 +236,21 @@ impl FleetSettings {
                 ..Settings::default()
             },
         }
+    }
+
+    /// Returns the problem of keys that the controller would not check: its plans change with each
+    /// observation, so no signature covers them.
+    pub(super) fn ignored_keys(&self) -> Option<Problem> {
+        let is_ignored =
+            !self.guard.keys.is_empty() && self.controller.applied_by == AppliedBy::Controller;
+        is_ignored.then(|| {
+            Problem::error(
+                Origin::new("fleetwright.yaml", 0),
+                "spec.apply.keys",
+                "the controller applies merges here, and checks no signatures of approvers",
+            )
+            .hint("set spec.apply.by: ci; or remove the keys, and set spec.controller.approval: digest")
+        })
     }
 
     /// Returns the cluster identity, as far as the repository declares it.

@@ -8,14 +8,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use commit_planner::SourceReader;
+use commit_planner::{SignatureSettings, SourceReader};
 
 use super::error::CliError;
 use super::lock::WorldLock;
 use super::repository::Repository;
 use super::settings::RunSettings;
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, apply_session, embedded, planning, source_tree};
+use super::{Console, Exit, apply_session, embedded, files, planning, source_tree};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
 #[cfg(feature = "page")]
@@ -29,9 +29,14 @@ use crate::controller::runtime::{
     self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage, Steering,
 };
 use crate::controller::{BlockedReason, ControllerState, StartOptions, Status};
+use crate::manifest::read_fleet;
+use crate::model::desired::{Severity, Signer, Tree, TreeFile};
 use crate::plan::Plan;
 #[cfg(feature = "page")]
 use crate::server::http::{HttpServer, PageSource, ServerConfig, Webhook, listen};
+
+/// Most bytes of a file of signers.
+const SIGNERS_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit, CliError> {
     #[cfg(feature = "cluster")]
@@ -68,11 +73,7 @@ fn run_embedded(
         speed: settings.speed,
         shutdown: shutdown_flag()?,
     };
-    let reader = SourceReader {
-        source: settings.source.clone(),
-        world: WorldChoice::Sim(directory.to_owned()),
-        steering: Steering::OnRequest,
-    };
+    let reader = source_reader(settings, WorldChoice::Sim(directory.to_owned()))?;
     let mut host = RunHost { settings, console };
     let state = runtime::embedded::run(&mut host, options, world, reader)?;
     Ok(exit_status(&state, settings.once))
@@ -92,17 +93,42 @@ fn run_live(
         lock_timeout: settings.lock_timeout,
         shutdown: shutdown_flag()?,
     };
-    let reader = SourceReader {
-        source: settings.source.clone(),
-        world: WorldChoice::Live,
-        steering: Steering::OnRequest,
-    };
+    let reader = source_reader(settings, WorldChoice::Live)?;
     let connect = async || match repository {
         Some(repository) => super::live::connect(repository).await,
         None => super::live::read_and_connect(&settings.source).await,
     };
     let state = live::run(&mut RunHost { settings, console }, &options, reader, connect)?;
     Ok(state.map_or(Exit::Done, |state| exit_status(&state, settings.once)))
+}
+
+fn source_reader(settings: &RunSettings, world: WorldChoice) -> Result<SourceReader, CliError> {
+    let signers = settings.signers.as_deref().map(outside_signers).transpose()?;
+    let signatures = SignatureSettings::new(settings.guard_ref.clone(), signers);
+    let source = settings.source.clone();
+    Ok(SourceReader {
+        source,
+        world,
+        steering: Steering::OnRequest,
+        signatures: Arc::new(signatures),
+    })
+}
+
+/// Reads signers from a file in the form of `fleetwright.yaml`.
+fn outside_signers(path: &Path) -> Result<Vec<Signer>, CliError> {
+    let content = files::read(path, SIGNERS_BYTES_MAX)?;
+    let file = TreeFile { path: "fleetwright.yaml".into(), content: Ok(content.into()) };
+    let (fleet, problems) = read_fleet(&Tree { files: vec![file] });
+    let hint = "write spec.signers in it, as in fleetwright.yaml";
+    if let Some(problem) = problems.iter().find(|problem| problem.severity == Severity::Error) {
+        let (path, line, message) = (path.display(), problem.origin.line, &problem.message);
+        return Err(CliError::text(format!("`{path}`:{line}: {message}")).hint(hint));
+    }
+    if fleet.signers.is_empty() {
+        let path = path.display();
+        return Err(CliError::text(format!("`{path}` lists no signers")).hint(hint));
+    }
+    Ok(fleet.signers)
 }
 
 fn run_options(settings: &RunSettings) -> RunOptions {

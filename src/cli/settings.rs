@@ -133,6 +133,9 @@ pub(super) enum CommentSubject {
         plan: PathBuf,
         receipt: Option<PathBuf>,
         approvals: Vec<PathBuf>,
+        /// The place whose settings count.
+        caller: SourceSettings,
+        guard: GuardChoice,
     },
     /// The failure that prevented a plan or an apply.
     Failure(String),
@@ -191,6 +194,10 @@ pub(super) struct ApplySettings {
     /// The format of progress.
     pub(super) form: ProgressFormat,
     pub(super) guard: GuardChoice,
+    /// Names and files of public keys, which replace those of the settings.
+    pub(super) keys: Vec<(String, PathBuf)>,
+    /// The place whose settings, policies and files count.
+    pub(super) caller: SourceSettings,
     /// The longest wait for the lock.
     pub(super) lock_timeout: std::time::Duration,
 }
@@ -354,6 +361,8 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         plan,
         receipt,
         approval: approvals,
+        path,
+        guard_ref,
         failed,
         repository,
         pull,
@@ -361,7 +370,13 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         dry_run,
     } = args;
     let about = match (plan, failed) {
-        (Some(plan), _) => CommentSubject::Plan { plan, receipt, approvals },
+        (Some(plan), _) => CommentSubject::Plan {
+            plan,
+            receipt,
+            approvals,
+            caller: SourceSettings { path, revision: None },
+            guard: GuardChoice { revision: guard_ref, ..GuardChoice::default() },
+        },
         // Clap requires one of both.
         (None, why) => CommentSubject::Failure(why.unwrap_or_default()),
     };
@@ -443,18 +458,27 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         json,
         receipt,
         approval,
+        key,
+        path,
         lock_timeout,
         approved_digest,
     } = args;
     let approved_digest = approved_digest.as_deref().map(digest).transpose()?;
     // A directory is planned; any other path is a saved plan, even a missing one.
-    let (guard, subject) = if subject.is_dir() {
+    let (guard, caller, subject) = if subject.is_dir() {
+        if path.is_some() {
+            let hint = "name one of them, or a saved plan before --path";
+            return Err(CliError::text("a directory and --path are both given").hint(hint));
+        }
         let planning = planning(subject, typed)?;
-        (planning.guard.clone(), ApplySubject::Fresh(Box::new(planning)))
+        let caller = planning.source.clone();
+        (planning.guard.clone(), caller, ApplySubject::Fresh(Box::new(planning)))
     } else {
         let world = typed.world.as_deref().map(WorldChoice::parse).transpose()?;
         refuse_planning(&typed)?;
-        (guard_choice(typed.guard, None), ApplySubject::Saved { plan: subject, world })
+        let path = path.unwrap_or_else(|| PathBuf::from("."));
+        let caller = SourceSettings { path, revision: None };
+        (guard_choice(typed.guard, None), caller, ApplySubject::Saved { plan: subject, world })
     };
     let lock_timeout = duration("--lock-timeout", &lock_timeout)?;
     Ok(ApplySettings {
@@ -465,8 +489,21 @@ fn apply(args: ApplyArgs) -> Result<ApplySettings, CliError> {
         form: if json { ProgressFormat::Stream } else { ProgressFormat::Lines },
         receipt,
         guard,
+        keys: key.iter().map(|text| named_file(text)).collect::<Result<_, _>>()?,
+        caller,
         lock_timeout,
     })
+}
+
+/// Parses `NAME=FILE`.
+fn named_file(text: &str) -> Result<(String, PathBuf), CliError> {
+    match text.split_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => {
+            Ok((name.to_owned(), PathBuf::from(file)))
+        }
+        _ => Err(CliError::text(format!("--key `{text}` is not NAME=FILE"))
+            .hint("name the approver and the file of the public key: --key alice=alice.pub")),
+    }
 }
 
 fn adopt(args: AdoptArgs) -> Result<AdoptSettings, CliError> {

@@ -2,61 +2,111 @@
 //!
 //! A commit counts if a signer from the list of each of its parents signed it, and the same holds
 //! for each commit before it. Checking one commit alone would let a pusher add their own key in a
-//! first commit. The chain starts at the trusted commits: the guarding revision and its ancestors.
-//! Without a guarding revision it starts at the oldest commit in the clone, whose list is accepted:
-//! a forged history cannot be detected from within a repository. Uncommitted files have no
-//! signature.
+//! first commit. The chain starts at the trusted commits: the guarding revision or the last verified
+//! commit, and their ancestors. Without either it starts at the first commit, whose list is
+//! accepted: a forged history cannot be detected from within a repository. Uncommitted files have
+//! no signature.
+//!
+//! Invariant: where signers are listed, a chain that reaches neither a trusted commit nor a first
+//! commit is an error. Otherwise enough commits would push the listed signers out of sight.
+//!
+//! Signers from outside of the repository replace its lists. One of them must have signed the
+//! newest commit, and so vouches for its history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::adapters::git::{ParentCommit, RepositoryTree, SignedCommit, SignedHistory};
+use crate::adapters::git::{
+    ParentCommit, RepositoryTree, SignedCommit, SignedHistory, names_signers,
+};
 use crate::manifest::read_fleet;
 use crate::model::code::Code;
-use crate::model::desired::{Fleet, Problem, Signer, Tree, TreeFile};
+use crate::model::commit::CommitSignature;
+use crate::model::desired::{Fleet, Problem, Severity, Signer, Tree, TreeFile};
 use crate::model::ids::Origin;
 
 /// A problem and its hint.
 type SignatureProblem = (String, &'static str);
 
-/// The facts about a tree that its commits do not show.
-pub(super) struct SignatureContext<'a> {
-    /// Commits that count with any signer.
-    pub(super) trusted: &'a BTreeSet<String>,
-    /// True if the files differ from the commit.
-    pub(super) dirty: bool,
+/// What the chain of signatures starts from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct SignatureTrust {
+    /// Commits that count with any signer: the guarding revision and its ancestors.
+    pub(super) commits: BTreeSet<String>,
+    /// The last verified commit. It and its ancestors count with any signer.
+    pub(super) anchor: Option<String>,
+    /// True if the guarding revision or the last verified commit lists signers.
+    pub(super) lists_signers: bool,
+    /// Signers from outside of the repository.
+    pub(super) signers: Option<Vec<Signer>>,
 }
 
-/// Returns the signature problem of `tree`, if any.
-pub(super) fn signature_problem(
+impl SignatureTrust {
+    /// Returns true if the chain must reach a trusted commit, and the clone lacks commits on the
+    /// way.
+    pub(super) fn needs_more_of(&self, tree: &RepositoryTree) -> bool {
+        let Some(proof) = &tree.signed_history else { return false };
+        let is_trusted =
+            |id: &String| self.commits.contains(id) || self.anchor.as_ref() == Some(id);
+        let is_newest = proof.commits.first().is_some_and(|commit| is_trusted(&commit.id));
+        self.lists_signers && self.signers.is_none() && proof.is_shallow() && !is_newest
+    }
+
+    /// Returns the trusted commits, with the ancestors that `proof` contains.
+    fn trusted_in(&self, proof: &SignedHistory) -> BTreeSet<String> {
+        let mut trusted = self.commits.clone();
+        trusted.extend(self.anchor.clone());
+        let commits: BTreeMap<&str, &SignedCommit> =
+            proof.commits.iter().map(|commit| (&*commit.id, commit)).collect();
+        let mut pending: Vec<String> = trusted.iter().cloned().collect();
+        while let Some(id) = pending.pop() {
+            let parents = commits.get(&*id).map_or(&[][..], |commit| &commit.parents);
+            for parent in parents {
+                if let ParentCommit::Present(parent, _) = parent
+                    && trusted.insert(parent.clone())
+                {
+                    pending.push(parent.clone());
+                }
+            }
+        }
+        trusted
+    }
+}
+
+/// Checks the signatures of `tree`. `dirty` is true if the files differ from the commit.
+pub(super) fn check_signatures(
     fleet: &Fleet,
     tree: &RepositoryTree,
-    context: &SignatureContext<'_>,
-) -> Option<Problem> {
-    let SignatureContext { trusted, dirty } = *context;
-    let problem = match &tree.signed_history {
-        None if fleet.signers.is_empty() => None,
+    trust: &SignatureTrust,
+    dirty: bool,
+) -> (CommitSignature, Option<Problem>) {
+    let checked = match &tree.signed_history {
+        None if fleet.signers.is_empty() && trust.signers.is_none() => {
+            Ok(CommitSignature::NotRequired)
+        }
         None => {
             let none = "the files are not committed, so they have no signature".to_owned();
-            Some((none, "commit and sign them"))
+            Err((none, "commit and sign them"))
         }
         Some(proof) => {
             let verify = |commit: &SignedCommit, signers: &[Signer]| {
                 commit.verify_signer(signers).map(|_| ())
             };
-            let mut chain = CommitChain { trusted, verify: &verify, lists: BTreeMap::new() };
-            chain.first_problem(proof, &fleet.signers, dirty)
+            CommitChain::new(trust, proof, &verify).check(&fleet.signers, dirty)
         }
     };
-    problem.map(|(message, hint)| {
-        Problem::error(
-            fleet.origin.clone().unwrap_or_else(|| Origin::new("fleetwright.yaml", 0)),
-            "spec.signers",
-            message,
-        )
-        .hint(hint)
-        .code(Code::CommitNotTrusted)
-    })
+    let (message, hint) = match checked {
+        Ok(signature) => return (signature, None),
+        Err(problem) => problem,
+    };
+    let problem = Problem::error(
+        fleet.origin.clone().unwrap_or_else(|| Origin::new("fleetwright.yaml", 0)),
+        "spec.signers",
+        message,
+    )
+    .hint(hint)
+    .code(Code::CommitNotTrusted);
+    (CommitSignature::Refused, Some(problem))
 }
 
 /// Verifies one signature.
@@ -64,92 +114,152 @@ type VerifySignature<'a> = &'a dyn Fn(&SignedCommit, &[Signer]) -> Result<(), St
 
 /// The state of checking the commits of a proof.
 struct CommitChain<'a> {
-    trusted: &'a BTreeSet<String>,
+    trust: &'a SignatureTrust,
+    trusted: BTreeSet<String>,
+    proof: &'a SignedHistory,
+    commits: BTreeMap<&'a str, &'a SignedCommit>,
     verify: VerifySignature<'a>,
-    /// Signers by the text of their settings.
-    lists: BTreeMap<Arc<[u8]>, Vec<Signer>>,
+    /// Signers by the text of their settings; `None` if the text cannot be read.
+    lists: BTreeMap<Arc<[u8]>, Option<Vec<Signer>>>,
 }
 
-impl CommitChain<'_> {
-    /// Returns the problem of the first commit that does not count, from the newest on.
-    fn first_problem(
-        &mut self,
-        proof: &SignedHistory,
-        own: &[Signer],
-        dirty: bool,
-    ) -> Option<SignatureProblem> {
-        let newest = proof.commits.first()?;
-        let governed = !own.is_empty()
-            || newest.parents.iter().any(|parent| match parent {
-                ParentCommit::Present(_, settings) => !self.signers(settings.as_ref()).is_empty(),
-                ParentCommit::Absent => false,
-            });
-        if governed && dirty {
+impl<'a> CommitChain<'a> {
+    fn new(
+        trust: &'a SignatureTrust,
+        proof: &'a SignedHistory,
+        verify: VerifySignature<'a>,
+    ) -> Self {
+        let commits = proof.commits.iter().map(|commit| (&*commit.id, commit)).collect();
+        let trusted = trust.trusted_in(proof);
+        Self { trust, trusted, proof, commits, verify, lists: BTreeMap::new() }
+    }
+
+    /// Returns whether the commits count, or the problem of the first one that does not, from the
+    /// newest on. `own` are the signers that the newest commit lists.
+    fn check(&mut self, own: &[Signer], dirty: bool) -> Result<CommitSignature, SignatureProblem> {
+        let Some(newest) = self.proof.commits.first() else {
+            return Ok(CommitSignature::NotRequired);
+        };
+        let is_listed = self.lists_signers(own);
+        if dirty && (is_listed || self.trust.signers.is_some()) {
             let message = "the files differ from the commit, so they have no signature".to_owned();
-            return Some((message, "commit and sign them, or plan the commit with --ref HEAD"));
+            return Err((message, "commit and sign them, or plan the commit with --ref HEAD"));
         }
-        let known: BTreeSet<&str> = proof.commits.iter().map(|commit| &*commit.id).collect();
-        for commit in proof.commits.iter().filter(|commit| !self.trusted.contains(&commit.id)) {
+        if let Some(signers) = &self.trust.signers {
+            let verified = (self.verify)(newest, signers);
+            return verified.map(|()| CommitSignature::Verified).map_err(|why| {
+                let message = format!("commit {} does not count: {why}", short(&newest.id));
+                (message, "have it signed by one of the signers of --signers")
+            });
+        }
+        if !is_listed {
+            return Ok(CommitSignature::NotRequired);
+        }
+        for commit in &self.proof.commits {
+            if self.trusted.contains(&commit.id) {
+                continue;
+            }
             // The commit that introduces a list of signers must be signed by one of them. Older
             // introductions are accepted.
             let first = if commit.id == newest.id { own } else { &[] };
-            if let Some(problem) = self.commit_problem(commit, first) {
-                return Some(problem);
-            }
-            let is_open = |parent: &ParentCommit| match parent {
-                ParentCommit::Present(id, _) => {
-                    !known.contains(&**id) && !self.trusted.contains(id)
-                }
-                ParentCommit::Absent => true,
-            };
-            if !self.trusted.is_empty() && commit.parents.iter().any(is_open) {
-                let message = format!(
-                    "commit {} does not lead back to the revision that guards within {} commits",
-                    short(&commit.id),
-                    proof.commits.len()
-                );
-                return Some((message, "fetch its history, or name a nearer one by --guard-ref"));
-            }
+            self.check_commit(commit, first)?;
+            self.check_parents(commit)?;
         }
-        None
+        Ok(CommitSignature::Verified)
     }
 
-    fn commit_problem(
+    /// Returns whether any commit of the chain, or a commit right before it, lists signers.
+    fn lists_signers(&mut self, own: &[Signer]) -> bool {
+        let proof = self.proof;
+        let untrusted = proof.commits.iter().filter(|commit| !self.trusted.contains(&commit.id));
+        let mut settings: Vec<&Option<Arc<[u8]>>> = Vec::new();
+        for commit in untrusted {
+            settings.push(&commit.settings);
+            settings.extend(commit.parents.iter().filter_map(|parent| match parent {
+                ParentCommit::Present(_, settings) => Some(settings),
+                ParentCommit::Absent => None,
+            }));
+        }
+        let newest = proof.commits.first().map(|commit| &commit.settings);
+        settings.extend(newest);
+        self.trust.lists_signers
+            || !own.is_empty()
+            || settings.into_iter().any(|settings| {
+                self.signers(settings.as_ref()).is_none_or(|signers| !signers.is_empty())
+            })
+    }
+
+    /// Refuses a commit whose parent is neither trusted nor in the proof.
+    fn check_parents(&self, commit: &SignedCommit) -> Result<(), SignatureProblem> {
+        let is_open = |parent: &ParentCommit| match parent {
+            ParentCommit::Present(id, _) => {
+                !self.commits.contains_key(&**id) && !self.trusted.contains(id)
+            }
+            ParentCommit::Absent => true,
+        };
+        if !commit.parents.iter().any(is_open) {
+            return Ok(());
+        }
+        let (id, count) = (short(&commit.id), self.proof.commits.len());
+        if !self.trusted.is_empty() {
+            let message = format!(
+                "commit {id} does not lead back to a trusted commit within {count} commits"
+            );
+            return Err((message, "fetch its history, or name a nearer commit by --guard-ref"));
+        }
+        let message = format!(
+            "the chain of signatures is open: commit {id} does not lead back to the first commit \
+             within {count} commits"
+        );
+        Err((message, "name a commit that you have verified by --guard-ref"))
+    }
+
+    fn check_commit(
         &mut self,
         commit: &SignedCommit,
         first: &[Signer],
-    ) -> Option<SignatureProblem> {
+    ) -> Result<(), SignatureProblem> {
         let mut lists: Vec<Vec<Signer>> = Vec::new();
-        for parent in &commit.parents {
-            let ParentCommit::Present(_, settings) = parent else {
-                if self.signers(commit.settings.as_ref()).is_empty() {
+        // Settings that cannot be read list whom the commits before them list.
+        let mut pending: Vec<&SignedCommit> = vec![commit];
+        let mut seen = BTreeSet::new();
+        while let Some(next) = pending.pop() {
+            for parent in &next.parents {
+                let ParentCommit::Present(id, settings) = parent else {
+                    let message = format!(
+                        "a commit before {}, whose signers count, is not in this clone",
+                        short(&commit.id)
+                    );
+                    return Err((message, "fetch it: `git fetch --unshallow`"));
+                };
+                let Some(signers) = self.signers(settings.as_ref()) else {
+                    let before = self.commits.get(&**id).filter(|_| seen.insert(id.clone()));
+                    pending.extend(before);
                     continue;
+                };
+                if !signers.is_empty() && !lists.contains(&signers) {
+                    lists.push(signers);
                 }
-                let message = format!(
-                    "a commit before {}, whose signers count, is not in this clone",
-                    short(&commit.id)
-                );
-                return Some((message, "fetch it: `git fetch --unshallow`"));
-            };
-            let signers = self.signers(settings.as_ref());
-            if !signers.is_empty() && !lists.contains(&signers) {
-                lists.push(signers);
             }
         }
         if lists.is_empty() && !first.is_empty() {
             lists.push(first.to_vec());
         }
-        let why = lists.iter().find_map(|signers| (self.verify)(commit, signers).err())?;
+        let why = lists.iter().find_map(|signers| (self.verify)(commit, signers).err());
+        let Some(why) = why else { return Ok(()) };
         let message = format!("commit {} does not count: {why}", short(&commit.id));
-        Some((message, "have it signed by one of the signers that the commits before it list"))
+        Err((message, "have it signed by one of the signers that the commits before it list"))
     }
 
-    /// Returns the signers of settings.
-    fn signers(&mut self, settings: Option<&Arc<[u8]>>) -> Vec<Signer> {
-        let Some(settings) = settings else { return Vec::new() };
+    /// Returns the signers of settings, or `None` if they cannot be read.
+    fn signers(&mut self, settings: Option<&Arc<[u8]>>) -> Option<Vec<Signer>> {
+        let Some(settings) = settings else { return Some(Vec::new()) };
         let read = || {
             let file = TreeFile { path: "fleetwright.yaml".into(), content: Ok(settings.clone()) };
-            read_fleet(&Tree { files: vec![file] }).0.signers
+            let (fleet, problems) = read_fleet(&Tree { files: vec![file] });
+            let is_broken = problems.iter().any(|problem| problem.severity == Severity::Error);
+            let is_unknown = is_broken && names_signers(&Some(settings.clone()));
+            (!fleet.signers.is_empty() || !is_unknown).then_some(fleet.signers)
         };
         self.lists.entry(Arc::clone(settings)).or_insert_with(read).clone()
     }
@@ -178,6 +288,19 @@ mod tests {
 
     /// Checks commits, newest first. A signature is the name of the signer.
     fn check(rows: &[CommitCase<'_>], trusted: &[&str], dirty: bool) -> Option<String> {
+        let trust = SignatureTrust {
+            commits: trusted.iter().map(|id| (*id).to_owned()).collect(),
+            lists_signers: !trusted.is_empty(),
+            ..SignatureTrust::default()
+        };
+        check_from(rows, &trust, dirty).err()
+    }
+
+    fn check_from(
+        rows: &[CommitCase<'_>],
+        trust: &SignatureTrust,
+        dirty: bool,
+    ) -> Result<CommitSignature, String> {
         let parent = |id: &&str| match rows.iter().find(|row| row.0 == *id) {
             Some(row) => ParentCommit::Present((*id).to_owned(), settings(row.2)),
             None => ParentCommit::Absent,
@@ -194,11 +317,10 @@ mod tests {
             let own = |signer: &Signer| signer.name.as_bytes() == by;
             if signers.iter().any(own) { Ok(()) } else { Err("it is of none of them".to_owned()) }
         };
-        let trusted = trusted.iter().map(|id| (*id).to_owned()).collect();
-        let mut chain = CommitChain { trusted: &trusted, verify: &verify, lists: BTreeMap::new() };
+        let mut chain = CommitChain::new(trust, &proof, &verify);
         let own = settings(rows[0].2);
-        let own = chain.signers(own.as_ref());
-        chain.first_problem(&proof, &own, dirty).map(|(message, _)| message)
+        let own = chain.signers(own.as_ref()).unwrap_or_default();
+        chain.check(&own, dirty).map_err(|(message, _)| message)
     }
 
     #[test]
@@ -279,7 +401,101 @@ mod tests {
         let made_up = [("c", "eve", "eve", &["b"][..]), ("b", "eve", "eve", &[])];
         assert_eq!(check(&made_up, &[], false), None, "the limit without anything trusted");
         let far = check(&[("c", "eve", "", &["b"])], &["z"], false).expect("it is not reached");
-        assert!(far.contains("does not lead back to the revision that guards"), "{far}");
+        assert!(far.contains("not in this clone"), "{far}");
+    }
+
+    /// A push of more commits than are read, all of them by a signer who is not listed before.
+    fn long_push(list: &str) -> Vec<(String, Vec<String>)> {
+        let id = |at: usize| format!("e{at}");
+        let row = |at: usize| (id(at), vec![id(at + 1)]);
+        let mut rows: Vec<(String, Vec<String>)> = (0..5).map(row).collect();
+        // The parent of the last commit is in the clone, but not in the proof.
+        rows.push((id(5), vec![format!("before {list}")]));
+        rows
+    }
+
+    #[test]
+    fn open_chain_is_an_error_where_signers_are_listed() {
+        for (list, refused) in [("eve", true), ("", false)] {
+            let rows = long_push(list);
+            let commits = rows.iter().map(|(id, parents)| SignedCommit {
+                id: id.clone(),
+                signature: Some((b"eve".to_vec(), Vec::new())),
+                settings: settings(list),
+                parents: parents
+                    .iter()
+                    .map(|id| ParentCommit::Present(id.clone(), settings(list)))
+                    .collect(),
+            });
+            let proof = SignedHistory { commits: commits.collect() };
+            let verify = |_: &SignedCommit, _: &[Signer]| Ok(());
+            for (trust, what) in [
+                (SignatureTrust::default(), "is open"),
+                (
+                    SignatureTrust {
+                        anchor: Some("a".to_owned()),
+                        lists_signers: !list.is_empty(),
+                        ..SignatureTrust::default()
+                    },
+                    "does not lead back to a trusted commit",
+                ),
+            ] {
+                let mut chain = CommitChain::new(&trust, &proof, &verify);
+                let own = chain.signers(settings(list).as_ref()).unwrap_or_default();
+                let checked = chain.check(&own, false);
+                assert_eq!(checked.is_err(), refused, "{list}");
+                if let Err((message, _)) = checked {
+                    assert!(message.contains(what), "{message}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chain_from_the_last_verified_commit_passes() {
+        let rows = [
+            ("c", "ann", "ann", &["b"][..]),
+            ("b", "ann", "ann", &["a"]),
+            ("a", "x", "ann", &["z"]),
+            ("z", "x", "ann", &[]),
+        ];
+        let anchor = |id: &str| SignatureTrust {
+            anchor: Some(id.to_owned()),
+            lists_signers: true,
+            ..SignatureTrust::default()
+        };
+        assert_eq!(check_from(&rows, &anchor("a"), false), Ok(CommitSignature::Verified));
+        assert!(check_from(&rows, &anchor("q"), false).is_err(), "it is not reached");
+        assert_eq!(
+            check_from(&rows[2..], &anchor("a"), false),
+            Ok(CommitSignature::Verified),
+            "it is the newest itself"
+        );
+    }
+
+    #[test]
+    fn unreadable_settings_keep_the_signers_before_them() {
+        // Somebody who is listed breaks the file; the next commit lists its own author.
+        let rows = [
+            ("c", "eve", "eve", &["b"][..]),
+            ("b", "ann", "ann: [", &["a"]),
+            ("a", "ann", "ann", &[]),
+        ];
+        let refused = check(&rows, &[], false).expect("eve is not listed");
+        assert!(refused.contains("commit c does not count"), "{refused}");
+    }
+
+    #[test]
+    fn outside_signers_replace_the_lists_of_the_repository() {
+        let signer = Signer {
+            name: "ops".to_owned(),
+            key: crate::model::desired::SignerKey::Ssh("ssh-ed25519 ops".to_owned()),
+        };
+        let trust = SignatureTrust { signers: Some(vec![signer]), ..SignatureTrust::default() };
+        let rows = [("b", "ops", "eve", &["a"][..]), ("a", "eve", "eve", &["z"])];
+        assert_eq!(check_from(&rows, &trust, false), Ok(CommitSignature::Verified));
+        assert!(check_from(&rows[1..], &trust, false).is_err());
+        assert!(check_from(&rows, &trust, true).is_err(), "changed files have no signature");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 
 use super::error::CliError;
-use super::repository::Repository;
+use super::repository::{FleetSettings, Repository};
 use super::settings::{Format, ValidateSettings};
 use super::world_choice::WorldChoice;
-use super::{Console, Exit, output, planning, source_tree};
+use super::{Console, Exit, output, planning, policy, source_tree};
 use crate::catalog::{Catalog, CatalogError};
 use crate::demand::Demand;
 use crate::model::desired::{Desired, Problem, Severity, Unresolved};
@@ -22,6 +22,8 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
     let repository = Repository::read(&read);
     let mut problems = problems(&repository);
     problems.extend(autoscaler_warnings(settings, &repository)?);
+    problems.extend(policy::policy_problems(&settings.source, &repository.fleet));
+    problems.extend(ignored_keys(&repository.fleet));
     problems.sort();
     problems.dedup();
     let desired = &repository.desired;
@@ -49,6 +51,12 @@ pub(super) fn finish(
     console.print(&text)?;
     let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
     Ok(if has_errors { Exit::Failed } else { Exit::Done })
+}
+
+/// Returns the problem of keys that the controller, if one runs, does not check.
+fn ignored_keys(fleet: &FleetSettings) -> Option<Problem> {
+    let is_for_controller = fleet.controller.is_declared();
+    fleet.ignored_keys().filter(|_| is_for_controller)
 }
 
 /// Returns all problems of a repository.
@@ -148,6 +156,7 @@ fn count(n: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::tests::run_command;
 
     #[test]
     fn error_of_one_rendered_object_does_not_hide_others() {
@@ -167,5 +176,56 @@ mod tests {
         assert!(is_reported(&bad, &desired) && !is_reported(&other, &desired));
         desired.problems = vec![problem("")];
         assert!(!is_reported(&bad, &desired) && !is_reported(&other, &desired));
+    }
+
+    fn tree(settings: &str) -> tempfile::TempDir {
+        let tree = tempfile::tempdir().expect("a directory");
+        let text = format!(
+            "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: t }}\nspec:\n  \
+             cluster: {{ name: t, region: us-east-1, zones: [us-east-1a] }}\n{settings}"
+        );
+        std::fs::write(tree.path().join("fleetwright.yaml"), text).expect("written");
+        tree
+    }
+
+    #[cfg(feature = "policy")]
+    #[test]
+    fn validate_loads_policies() {
+        let tree = tree("  policies: [rules]\n");
+        let path = tree.path().to_str().expect("UTF-8");
+        let missing = run_command(&["validate", path]);
+        assert!(missing.exit == Exit::Failed && missing.out.contains("spec.policies"));
+        std::fs::create_dir(tree.path().join("rules")).expect("made");
+        let file = tree.path().join("rules/a.rego");
+        for (text, exit, says) in [
+            ("package main\ndeny[msg] { msg := \"x\"; false }\n", Exit::Done, ""),
+            ("package main\ndeny[msg] {\n", Exit::Failed, "a.rego"),
+            (
+                "package main\nimport rego.v1\nf(x) := f(x)\ndeny contains \"x\" if f(1)\n",
+                Exit::Failed,
+                "call themselves: f calls f",
+            ),
+        ] {
+            std::fs::write(&file, text).expect("written");
+            let ran = run_command(&["validate", path]);
+            assert_eq!(ran.exit, exit, "{text}: {}{}", ran.out, ran.err);
+            assert!(ran.out.contains(says), "{}", ran.out);
+        }
+    }
+
+    #[test]
+    fn keys_that_the_controller_ignores_are_an_error() {
+        const KEY: &str = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
+        for (by, exit) in [("controller", Exit::Failed), ("ci", Exit::Done)] {
+            let tree = tree(&format!(
+                "  apply: {{ by: {by}, keys: [{{ name: alice, key: {KEY} }}] }}\n  \
+                 controller: {{ mode: full }}\n"
+            ));
+            std::fs::write(tree.path().join("a.yaml"), "a: 1").expect("written");
+            let path = tree.path().to_str().expect("UTF-8");
+            let ran = run_command(&["validate", path]);
+            assert_eq!(ran.exit, exit, "{}{}", ran.out, ran.err);
+            assert_eq!(ran.out.contains("checks no signatures"), exit == Exit::Failed);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `--world`: the world that a command observes.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::error::CliError;
 
@@ -39,16 +39,48 @@ impl WorldChoice {
 }
 
 impl WorldChoice {
-    /// Returns the world with its relative path resolved against `root`.
-    pub(super) fn relative_to(self, root: &Path) -> Self {
-        let join = |path: PathBuf| if root == Path::new(".") { path } else { root.join(path) };
-        match self {
-            Self::File(path) => Self::File(join(path)),
-            Self::Sim(directory) => Self::Sim(join(directory)),
-            Self::Empty | Self::Live => self,
+    /// Returns the world that a repository names, with its path resolved below `root`.
+    ///
+    /// # Errors
+    /// If it is outside of `root`, or is no regular file: a repository neither writes to another
+    /// place, nor makes a command wait.
+    pub(super) fn within(self, root: &Path) -> Result<Self, CliError> {
+        let join =
+            |path: &Path| if root == Path::new(".") { path.to_owned() } else { root.join(path) };
+        let (path, world) = match &self {
+            Self::File(path) => (path, Self::File(join(path))),
+            Self::Sim(directory) => (directory, Self::Sim(join(directory))),
+            Self::Empty | Self::Live => return Ok(self),
+        };
+        let refused = |why: &str| {
+            CliError::text(format!("spec.world of fleetwright.yaml names `{self}`, which {why}"))
+                .hint("name a world below the repository, or pass --world yourself")
+        };
+        let is_plain =
+            path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        let joined = join(path);
+        let existing = joined.ancestors().find_map(|ancestor| ancestor.canonicalize().ok());
+        let is_below = match (existing, root.canonicalize()) {
+            (Some(existing), Ok(root)) => existing.starts_with(root),
+            // Nothing exists yet, so no link leads elsewhere.
+            (None, _) | (_, Err(_)) => true,
+        };
+        if !is_plain || !is_below {
+            return Err(refused("is outside of the repository"));
         }
+        // Opening a named pipe would wait for its other end.
+        let is_odd = |path: &Path| path.metadata().is_ok_and(|found| !found.is_file());
+        let odd = match &world {
+            Self::File(path) => is_odd(path),
+            Self::Sim(directory) => is_odd(&directory.join(WORLD_FILE)),
+            Self::Empty | Self::Live => false,
+        };
+        if odd { Err(refused("is no regular file")) } else { Ok(world) }
     }
 }
+
+/// The file of an embedded world in its directory.
+const WORLD_FILE: &str = "world.json";
 
 impl fmt::Display for WorldChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,5 +90,40 @@ impl fmt::Display for WorldChoice {
             Self::File(path) => write!(f, "file:{}", path.display()),
             Self::Sim(directory) => write!(f, "sim:{}", directory.display()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn within(text: &str, root: &Path) -> Result<WorldChoice, CliError> {
+        WorldChoice::parse(text).and_then(|world| world.within(root))
+    }
+
+    #[test]
+    fn world_of_a_repository_stays_below_it() {
+        let tree = tempfile::tempdir().expect("a directory");
+        let root = tree.path();
+        assert_eq!(within("sim:world", root).ok(), Some(WorldChoice::Sim(root.join("world"))));
+        std::fs::write(root.join("w.json"), "{}").expect("written");
+        assert_eq!(within("w.json", root).ok(), Some(WorldChoice::File(root.join("w.json"))));
+        symlink("/tmp", root.join("out")).expect("a link");
+        let sockets =
+            std::os::unix::net::UnixListener::bind(root.join("socket")).expect("a socket");
+        for world in [
+            "sim:/any/where",
+            "sim:../beside",
+            "sim:out/x",
+            "/etc/passwd",
+            "../w.json",
+            "out/w.json",
+            "socket",
+        ] {
+            assert!(within(world, root).is_err(), "{world}");
+        }
+        drop(sockets);
     }
 }

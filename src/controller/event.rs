@@ -9,7 +9,7 @@ use super::interruption_message::InterruptionMessage;
 use super::nominations::{NominationAnswer, PodNomination};
 use super::opening::OpenedBatch;
 use super::operator_requests::AuthorizedRequest;
-use super::persisted_state::PersistedState;
+use super::persisted_state::{PersistedState, VerifiedCommit};
 use crate::apply;
 use crate::apply::Receipt;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
@@ -42,6 +42,12 @@ pub struct Revision {
     pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// True if EKS reports that Auto Mode launches instances for pending pods.
     pub auto_mode: bool,
+    /// Hashes of the policies that judge its plans.
+    pub policies: BTreeSet<String>,
+    /// Digest of everything that the commit declares besides its rules.
+    pub fleet_digest: String,
+    /// The commit itself, if commits must be signed and it was verified.
+    pub verified: Option<VerifiedCommit>,
 }
 
 /// Reason why a commit could not be read by its name.
@@ -237,7 +243,10 @@ pub enum Effect {
     /// Persist the state.
     SaveState(Box<PersistedState>),
     /// Read the head of the branch.
-    ReadBranch,
+    ReadBranch {
+        /// The last commit whose signatures were verified.
+        verified: Option<VerifiedCommit>,
+    },
     /// Read a commit by its name.
     ReadCommit {
         /// Name of the commit.

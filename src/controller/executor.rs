@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 use tracing::Span;
 
 use super::event::{Effect, Event, PlanScope, Revision, RevisionError, Ticket};
+use super::persisted_state::VerifiedCommit;
 use super::ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
 use super::state::{ControllerState, StartOptions, step};
 use super::{failures, tracing_spans};
@@ -320,7 +321,7 @@ where
             Effect::SaveState(persisted) => {
                 Box::pin(async move { Event::StateSaved(store.save(&persisted).await) })
             }
-            Effect::ReadBranch => self.read_branch(),
+            Effect::ReadBranch { verified } => self.read_branch(verified),
             Effect::ReadCommit { commit } => self.read_commit(commit),
             Effect::Observe => self.observe(),
             Effect::Plan { ticket, commit, world, limits } => {
@@ -390,12 +391,12 @@ where
         })
     }
 
-    fn read_branch(&self) -> RunningEffect<'a> {
+    fn read_branch(&self, verified: Option<VerifiedCommit>) -> RunningEffect<'a> {
         let (source, cache) = (self.ports.source, self.planner_cache());
         Box::pin(async move {
             Event::BranchRead(
                 source
-                    .read_branch()
+                    .read_branch(verified)
                     .await
                     .map(|(revision, planner)| cache.insert(revision, planner)),
             )

@@ -96,9 +96,14 @@ impl ControllerState {
         let since = now;
         match request {
             AuthorizedRequest::Approve { digest, by } => {
+                let approved = digest.clone();
                 persisted.approvals.push(ApprovalRecord::new(digest, by, now));
                 if let Some(current) = &self.planning.current {
                     persisted.record_approved_rows(&current.plan);
+                }
+                let planned = self.planning.current_digest() == Some(&approved);
+                if let Some(last) = self.planning.last.as_ref().filter(|_| planned) {
+                    self.revisions.accept_rules(&last.commit, persisted);
                 }
             }
             AuthorizedRequest::Confirm { .. } => {

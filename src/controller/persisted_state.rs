@@ -19,6 +19,7 @@ use super::contingency::ApprovedContingency;
 use super::inflight_launches::InDoubtLaunches;
 use super::interruption_message::MessageKind;
 use super::move_history::MoveHistory;
+use super::served_rules::ServedRules;
 use super::status::{Breaker, Suspension};
 use crate::model::desired::RateLimit;
 use crate::model::ids::{Address, Digest, InstanceId, PoolName};
@@ -79,6 +80,12 @@ pub struct PersistedState {
     /// Commit that plans are made from while the controller waits for CI.
     #[serde(rename = "served")]
     pub served_commit: Option<String>,
+    /// The last commit whose signatures were verified, if commits must be signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified: Option<VerifiedCommit>,
+    /// The rules that were served last, which the next commit is judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<ServedRules>,
     /// Until when a newer commit waits for CI.
     #[serde(rename = "waitsUntil")]
     pub ci_wait_until: Option<Timestamp>,
@@ -130,6 +137,18 @@ pub struct PersistedState {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_zero(count: &usize) -> bool {
     *count == 0
+}
+
+/// A commit whose signatures were verified. The chain of later commits starts at it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerifiedCommit {
+    /// The commit.
+    pub commit: String,
+    /// The trusted revision that the controller was started with. With another one, the chain
+    /// starts there instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard_ref: Option<String>,
 }
 
 /// A completed CI apply, as its record in the cluster shows it.

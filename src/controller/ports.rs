@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::event::{PlanScope, Revision, RevisionError, Signal};
-use super::persisted_state::PersistedState;
+use super::persisted_state::{PersistedState, VerifiedCommit};
 use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
 use crate::model::ids::NodeName;
@@ -30,11 +30,16 @@ pub trait RevisionPlanner {
 pub trait RevisionSource {
     /// Planner of a revision.
     type Planner: RevisionPlanner;
-    /// Reads the head of the branch.
+    /// Reads the head of the branch. Where commits must be signed, its signatures lead back to
+    /// `verified`.
     ///
     /// # Errors
-    /// With the reason, if the branch cannot be read. Earlier results stay valid.
-    fn read_branch(&self) -> impl Future<Output = Result<(Revision, Self::Planner), String>>;
+    /// With the reason, if the branch cannot be read, or if the signatures do not count. Earlier
+    /// results stay valid.
+    fn read_branch(
+        &self,
+        verified: Option<VerifiedCommit>,
+    ) -> impl Future<Output = Result<(Revision, Self::Planner), String>>;
     /// Reads a revision by its commit, wherever the branch is by now.
     ///
     /// # Errors

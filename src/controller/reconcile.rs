@@ -81,7 +81,7 @@ impl ControllerState {
     pub(super) fn on_planner_missing(&mut self, ticket: Ticket) {
         if self.planning.run.as_ref().is_some_and(|planning| planning.ticket == ticket) {
             self.planning.run = None;
-            self.revisions.reread_served();
+            self.revisions.reread_served(self.persistence.loaded.as_ref());
             self.planning.replan_at = later(self.now, BUSY_REFRESH);
         }
     }
@@ -97,7 +97,9 @@ impl ControllerState {
         // The revision to serve depends on the persisted state.
         if self.persistence.loaded.is_some() && self.revisions.reads.is_due(now) {
             self.revisions.reads.start(now);
-            effects.push(Effect::ReadBranch);
+            let persisted = self.persistence.loaded.as_ref();
+            let verified = persisted.and_then(|persisted| persisted.verified.clone());
+            effects.push(Effect::ReadBranch { verified });
         }
         self.revisions.read_fallback(effects, now);
         if self.observation.start_if_due(self.revisions.settings(), now) {
@@ -290,6 +292,10 @@ impl ControllerState {
         }
         if verdicts.is_empty() {
             self.counters.count(Counter::ReconcilesNoChanges);
+            let is_done = planning.scope.is_full() && !plan.errored;
+            if is_done && self.revisions.accept_rules_of_done(self.persistence.loaded.as_mut()) {
+                self.planning.replan_at = self.now;
+            }
             self.planning.note_settled(&planning, &plan);
             return;
         }

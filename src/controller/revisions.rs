@@ -5,6 +5,7 @@
 //! stand-in cover existing pods only and remove nothing. If the previous revision no longer exists,
 //! the newest is served.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use super::counters::Counter;
 use super::event::{Effect, Revision, RevisionError};
 use super::persisted_state::{CiApply, PersistedState, later};
 use super::retry::{ReadSchedule, Retry, backoff};
+use super::served_rules::{LoosenedRule, ServedRules};
 use super::state::ControllerState;
 use super::status::RepositoryStatus;
 use crate::model::desired::{AppliedBy, ControllerSettings, Mode};
@@ -32,6 +34,13 @@ pub(super) struct WaitingRevision {
     pub(super) until: Timestamp,
 }
 
+/// A revision that loosens rules, as it was read.
+#[derive(Debug, Clone)]
+struct HeldRevision {
+    revision: Arc<Revision>,
+    loosened: BTreeSet<LoosenedRule>,
+}
+
 /// The served revision, and those that wait or are read.
 #[derive(Debug, Clone)]
 pub(super) struct Revisions {
@@ -40,6 +49,8 @@ pub(super) struct Revisions {
     fallback_retry: Retry,
     pub(super) is_reading_fallback: bool,
     pub(super) waiting: Option<WaitingRevision>,
+    /// The served revision with its own rules, while those before it count.
+    held: Option<HeldRevision>,
     pub(super) reads: ReadSchedule,
 }
 
@@ -51,6 +62,7 @@ impl Revisions {
             fallback_retry: Retry::new(now),
             is_reading_fallback: false,
             waiting: None,
+            held: None,
             reads: ReadSchedule::new(now),
         }
     }
@@ -81,8 +93,10 @@ impl Revisions {
             self.serve(revision, persisted);
             return;
         }
-        let waits = revision.controller.applied_by == AppliedBy::Ci
-            && !is_applied(persisted.as_deref(), &revision.commit);
+        let rules = persisted.as_ref().and_then(|persisted| persisted.rules.as_ref());
+        let is_for_ci = revision.controller.applied_by == AppliedBy::Ci
+            || rules.is_some_and(|before| before.keeps_ci(&ServedRules::of(&revision)));
+        let waits = is_for_ci && !is_applied(persisted.as_deref(), &revision.commit);
         // After a start, the previously served revision is served as soon as it is read. Any other
         // waits for CI. Without a previous revision, nothing waits.
         let served = persisted.as_ref().and_then(|persisted| persisted.served_commit.clone());
@@ -95,13 +109,15 @@ impl Revisions {
         if self.served.is_none() {
             let previous = served.map(|commit| FallbackRevision { commit, error: None });
             self.fallback = self.fallback.take().or(previous);
-            self.served = Some(Arc::clone(&revision));
+            self.served = Some(restricted(&revision, persisted.as_deref()));
         }
         let patience = later(now, revision.controller.ci_timeout);
         let Some(persisted) = persisted else { return };
         // A fixed deadline: neither frequent merges nor frequent restarts may extend the wait
         // forever.
         let until = *persisted.ci_wait_until.get_or_insert(patience);
+        // Where approvers sign, a merge alone is never enough.
+        let until = if revision.guard.keys.is_empty() { until } else { Timestamp::MAX };
         self.waiting = Some(WaitingRevision { revision, until });
     }
 
@@ -109,7 +125,8 @@ impl Revisions {
     /// deadline for newer ones. This replica's own view from before it led does not count.
     pub(super) fn serve_persisted(&mut self, persisted: &mut PersistedState, now: Timestamp) {
         let newest = self.waiting.as_ref().map(|waiting| &waiting.revision);
-        let newest = newest.or(self.served.as_ref());
+        let held = self.held.as_ref().map(|held| &held.revision);
+        let newest = newest.or(held).or(self.served.as_ref());
         let newest = newest.filter(|newest| newest.controller.applied_by == AppliedBy::Ci).cloned();
         let (Some(served), Some(newest)) = (persisted.served_commit.clone(), newest) else {
             return;
@@ -136,11 +153,50 @@ impl Revisions {
     fn serve(&mut self, revision: Arc<Revision>, persisted: Option<&mut PersistedState>) {
         self.waiting = None;
         self.fallback = None;
-        if let Some(persisted) = persisted {
-            persisted.served_commit = Some(revision.commit.clone());
-            persisted.ci_wait_until = None;
+        let Some(persisted) = persisted else {
+            self.served = Some(revision);
+            return;
+        };
+        persisted.served_commit = Some(revision.commit.clone());
+        persisted.ci_wait_until = None;
+        self.serve_within_rules(revision, persisted);
+    }
+
+    /// Serves a revision. If it loosens rules, those that were served before still count.
+    fn serve_within_rules(&mut self, revision: Arc<Revision>, persisted: &mut PersistedState) {
+        let rules = ServedRules::of(&revision);
+        if let Some(before) = &persisted.rules {
+            let loosened = before.loosened_by(&rules);
+            if !loosened.is_empty() && !before.accepts_merge(&rules, &loosened) {
+                self.served = Some(Arc::new(before.restrict(&revision, &loosened)));
+                self.held = Some(HeldRevision { revision, loosened });
+                return;
+            }
         }
+        persisted.rules = Some(rules);
+        self.held = None;
         self.served = Some(revision);
+    }
+
+    /// Accepts the rules of the served revision: the operator approved one of its plans.
+    pub(super) fn accept_rules(&mut self, commit: &str, persisted: &mut PersistedState) {
+        if let Some(held) = self.held.take_if(|held| held.revision.commit == commit) {
+            persisted.rules = Some(ServedRules::of(&held.revision));
+            self.served = Some(held.revision);
+        }
+    }
+
+    /// Accepts the rules of the served revision once nothing of it is left to do, unless they need
+    /// an approval.
+    pub(super) fn accept_rules_of_done(&mut self, persisted: Option<&mut PersistedState>) -> bool {
+        let (Some(held), Some(persisted)) = (&self.held, persisted) else { return false };
+        let before = persisted.rules.as_ref();
+        if !before.is_some_and(|before| before.accepts_done(&held.loosened)) {
+            return false;
+        }
+        let commit = held.revision.commit.clone();
+        self.accept_rules(&commit, persisted);
+        true
     }
 
     /// Serves the waiting revision once CI has applied it, its deadline has passed, or break-glass
@@ -153,6 +209,13 @@ impl Revisions {
         }
     }
 
+    /// Returns whether a revision waits that may be served without CI. Where approvers sign, none
+    /// may.
+    fn may_serve_waiting(&self) -> bool {
+        let waiting = self.waiting.as_ref();
+        waiting.is_some_and(|waiting| waiting.revision.guard.keys.is_empty())
+    }
+
     /// Reads the revision to serve if the branch has moved past it.
     pub(super) fn read_fallback(&mut self, effects: &mut Vec<Effect>, now: Timestamp) {
         let Some(fallback) = &self.fallback else { return };
@@ -163,10 +226,11 @@ impl Revisions {
     }
 
     /// Reads the served revision again, because its planner is no longer cached.
-    pub(super) fn reread_served(&mut self) {
+    pub(super) fn reread_served(&mut self, persisted: Option<&PersistedState>) {
         if self.serves_stand_in() {
             // The newest was read last.
-            let newest = self.waiting.as_ref().map(|waiting| Arc::clone(&waiting.revision));
+            let newest = self.waiting.as_ref();
+            let newest = newest.map(|waiting| restricted(&waiting.revision, persisted));
             self.served = newest.or(self.served.take());
         } else if let Some(revision) = self.served.as_ref().filter(|_| self.fallback.is_none()) {
             let commit = revision.commit.clone();
@@ -195,7 +259,12 @@ impl Revisions {
                 }
                 Some(FallbackRevision { error: None, .. }) | None => String::new(),
             };
-            let why = format!("until CI has applied it, or {until:.0}{fallback_note}");
+            let or = if *until == Timestamp::MAX {
+                ", because its approvers sign".to_owned()
+            } else {
+                format!(", or {until:.0}")
+            };
+            let why = format!("until CI has applied it{or}{fallback_note}");
             (revision.commit.clone(), why)
         });
         let fallback = self.fallback.as_ref().filter(|_| self.serves_stand_in());
@@ -208,11 +277,26 @@ impl Revisions {
                 .map(|revision| revision.pool_limits.clone())
                 .unwrap_or_default(),
             stands_in_for: fallback.map(|fallback| fallback.commit.clone()),
+            loosened: self
+                .held
+                .iter()
+                .flat_map(|held| &held.loosened)
+                .map(|rule| rule.as_str().to_owned())
+                .collect(),
             waiting,
             reads: self.reads.result.clone(),
             problems: self.served.as_ref().map_or(0, |revision| revision.error_count),
         }
     }
+}
+
+/// Returns a stand-in for another revision: it loosens no rule.
+fn restricted(revision: &Arc<Revision>, persisted: Option<&PersistedState>) -> Arc<Revision> {
+    let Some(before) = persisted.and_then(|persisted| persisted.rules.as_ref()) else {
+        return Arc::clone(revision);
+    };
+    let loosened = before.loosened_by(&ServedRules::of(revision));
+    Arc::new(before.restrict(revision, &loosened))
 }
 
 fn is_applied(persisted: Option<&PersistedState>, commit: &str) -> bool {
@@ -231,7 +315,11 @@ impl ControllerState {
                 self.revisions.reads.schedule(revision.controller.poll, now);
                 self.set_auto_mode(revision.auto_mode);
                 let begins = self.revisions.served.is_none();
-                let persisted = self.persistence.loaded.as_mut();
+                let mut persisted = self.persistence.loaded.as_mut();
+                if let Some(persisted) = &mut persisted {
+                    // The next commit starts its chain of signatures here.
+                    persisted.verified.clone_from(&revision.verified);
+                }
                 self.revisions.serve_or_wait_for_ci(revision, persisted, now);
                 if begins {
                     // Lookups of its node classes ran with this read, so earlier observations lack
@@ -265,13 +353,16 @@ impl ControllerState {
                 revisions.fallback_retry.record_success(now);
                 revisions.fallback = None;
                 let auto_mode = revision.auto_mode;
-                revisions.served = Some(revision);
+                match &mut self.persistence.loaded {
+                    Some(persisted) => revisions.serve_within_rules(revision, persisted),
+                    None => revisions.served = Some(revision),
+                }
                 self.set_auto_mode(auto_mode);
                 // Earlier observations lack the lookups of its node classes.
                 self.observation.require_next();
                 self.planning.replan_at = now;
             }
-            Err(RevisionError::NotFound(_)) if revisions.waiting.is_some() => {
+            Err(RevisionError::NotFound(_)) if revisions.may_serve_waiting() => {
                 self.counters.count(Counter::RepositoryReadsRefMissing);
                 revisions.fallback_retry.record_success(now);
                 if let Some(newest) = revisions.waiting.take() {
@@ -297,7 +388,7 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::controller::{Event, PersistedState, PlanScope, Signal};
+    use crate::controller::{Event, PersistedState, PlanScope, Signal, VerifiedCommit};
     use crate::model::desired::Mode;
     use crate::plan::wire::WaveStep;
     use crate::testing::controller::{ControllerHarness, at, world};
@@ -454,6 +545,40 @@ mod tests {
             assert_eq!(harness.state().mode(), Mode::Full);
             assert_eq!(harness.state().status().repository.stands_in_for, None);
         }
+    }
+
+    #[test]
+    fn verified_commit_is_remembered_until_signers_are_removed() {
+        let mut harness = ControllerHarness::started();
+        let verified = |harness: &ControllerHarness| {
+            let persisted = harness.state().persistence.loaded.as_ref().expect("loaded");
+            let text = serde_json::to_string(persisted).expect("JSON");
+            let persisted: PersistedState = serde_json::from_str(&text).expect("the same");
+            persisted.verified.map(|verified| verified.commit)
+        };
+        for (seconds, commit, is_signed) in [(10, "2", true), (20, "3", true), (30, "4", false)] {
+            let verified_commit = VerifiedCommit { commit: commit.to_owned(), guard_ref: None };
+            let mut revision = crate::testing::controller::revision(commit);
+            revision.verified = is_signed.then_some(verified_commit);
+            harness.step_at(seconds, Event::BranchRead(Ok(Arc::new(revision))));
+            assert_eq!(verified(&harness).as_deref(), is_signed.then_some(commit));
+        }
+    }
+
+    #[test]
+    fn commit_with_keys_waits_for_ci_without_deadline() {
+        let mut harness = ControllerHarness::started();
+        let mut revision = crate::testing::controller::revision("2");
+        revision.controller.applied_by = AppliedBy::Ci;
+        revision.controller.ci_timeout = SignedDuration::from_mins(10);
+        let pem = "MCowBQYDK2VwAyEAK6r6k6xSO+Tf7GsjgOLiOP431kQtIjsjKV0hIVgox0c=";
+        let key = crate::model::desired::TrustedKey::from_pem("alice", pem).expect("a key");
+        revision.guard.keys = vec![key];
+        harness.step_at(10, Event::BranchRead(Ok(Arc::new(revision))));
+        harness.step_at(10_000, Event::Timer);
+        assert_eq!(served_commit(&harness), Some("1"), "its approvers sign");
+        let waiting = harness.state().status().repository.waiting.map(|(_, why)| why);
+        assert!(waiting.is_some_and(|why| why.contains("its approvers sign")));
     }
 
     #[test]

@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 pub use forecast_task::ForecastReceiver;
 
 use super::authorization::PendingRequest;
-use super::{PlanScope, Revision, RevisionError, StartOptions, Status};
+use super::{PlanScope, Revision, RevisionError, StartOptions, Status, VerifiedCommit};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
@@ -117,12 +117,22 @@ pub trait RepositoryReader: Clone + Send + 'static {
     /// Returns the planner of a tree. Without a `market`, embedded offerings count.
     ///
     /// # Errors
-    /// With the reason, if the tree cannot be planned.
+    /// With the reason, if the tree cannot be planned, or if its signatures do not count.
     fn planner(
         &self,
         tree: &RepositoryTree,
+        trusted: &TrustedCommit,
         market: Option<ReadMarket<'_>>,
     ) -> Result<Self::Planner, String>;
+}
+
+/// The commit from which a chain of signatures starts, where commits must be signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TrustedCommit {
+    /// The last verified commit, if there is one.
+    Last(Option<VerifiedCommit>),
+    /// The commit that is read: it was verified before.
+    Itself,
 }
 
 /// Support of nominations in a cluster.

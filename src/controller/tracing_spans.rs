@@ -24,7 +24,7 @@ pub(super) fn effect(effect: &Effect, step: &Span) -> Span {
         Effect::Observe => {
             tracing::info_span!(target: "fleetwright::trace", parent: None, "observe")
         }
-        Effect::ReadBranch => {
+        Effect::ReadBranch { .. } => {
             tracing::info_span!(target: "fleetwright::trace", parent: None, "read")
         }
         Effect::ReadCommit { commit } => {

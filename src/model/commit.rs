@@ -1,4 +1,4 @@
-//! What a commit says about its origin: author and pull request.
+//! What a commit says about its origin: author, pull request, and whether its signature counts.
 
 use serde::Serialize;
 
@@ -23,6 +23,18 @@ impl CommitOrigin {
             pull_request: pull_request(message),
         }
     }
+}
+
+/// Result of checking the signatures of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CommitSignature {
+    /// No signers are listed.
+    #[default]
+    NotRequired,
+    /// The commit counts: listed signers signed it and the commits before it.
+    Verified,
+    /// The commit does not count.
+    Refused,
 }
 
 /// Returns the number in a message as GitHub, GitLab and Bitbucket write it for a merge.

@@ -5,10 +5,12 @@
 //! instance) → [`client_token`] (one attempt, at most one instance). Each is a SHA-256 over
 //! canonical JSON.
 //!
-//! The digest covers the actions. The identity also covers the flags, the expiry and the location
-//! of an apply. An approval signs both. Derived parts such as totals are recomputed instead, see
+//! The digest covers the actions. The identity also covers every other field that `apply` reads: the
+//! repository, the flags, the expiry, and what the second planning compares. An approval signs both. Derived parts such as totals are recomputed instead, see
 //! [`totals`]. Invariant: digest, identity or recomputation protects every field that `apply`
 //! reads.
+
+mod applied_inputs;
 
 use std::collections::BTreeSet;
 
@@ -23,12 +25,25 @@ use super::wire::{
 };
 use crate::model::ids::{Address, ChangeId, Digest, PlanId};
 use crate::model::reason::KeepReason;
+use applied_inputs::AppliedInputs;
 
 /// Domain separation: hashes of different kinds never coincide.
 const PLAN_ID_DOMAIN: &str = "fleetwright.dev/plan/1";
 const PLAN_ID_DOMAIN_V2: &str = "fleetwright.dev/plan/2";
+const PLAN_ID_DOMAIN_V3: &str = "fleetwright.dev/plan/3";
 const CHANGE_ID_DOMAIN: &str = "fleetwright.dev/change/1";
 const CLIENT_TOKEN_DOMAIN: &str = "fleetwright.dev/attempt/1";
+
+/// Format versions whose identity omits a part of the fields that `apply` reads.
+const PARTIAL_IDENTITY_VERSIONS: [&str; 5] = ["1.0", "1.1", "1.2", "1.3", "1.4"];
+
+/// Returns whether digest and identity of `plan` together cover all fields that `apply` reads.
+///
+/// Plans of older formats can be read and rendered, but neither approved nor applied.
+#[must_use]
+pub fn has_complete_identity(plan: &Plan) -> bool {
+    !PARTIAL_IDENTITY_VERSIONS.contains(&plan.format_version.as_str())
+}
 
 /// Source of the files of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,7 +77,9 @@ impl<'a> PlanSource<'a> {
 pub fn plan_id(plan: &Plan, digest: &Digest) -> PlanId {
     let base = &plan.capacity.base;
     let (source, taken_at) = (PlanSource::from_base(base), base.world.taken_at);
-    if has_complete_digest(plan) {
+    if has_complete_identity(plan) {
+        plan_id_v3(plan, digest)
+    } else if has_complete_digest(plan) {
         plan_id_v2(plan, digest, source)
     } else {
         plan_id_v1(digest, source, taken_at)
@@ -82,6 +99,19 @@ fn plan_id_v1(digest: &Digest, source: PlanSource<'_>, taken_at: Timestamp) -> P
     hash(&HashInput { domain: PLAN_ID_DOMAIN, digest, source, taken_at }).into()
 }
 
+fn plan_id_v3(plan: &Plan, digest: &Digest) -> PlanId {
+    #[derive(Serialize)]
+    struct HashInput<'a> {
+        #[serde(rename = "of")]
+        domain: &'static str,
+        digest: &'a Digest,
+        applied: AppliedInputs<'a>,
+    }
+    let applied = AppliedInputs::from_plan(plan);
+    hash(&HashInput { domain: PLAN_ID_DOMAIN_V3, digest, applied }).into()
+}
+
+/// Identity in formats 1.2 to 1.4.
 fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
     #[derive(Serialize)]
     struct HashInput<'a> {
@@ -195,14 +225,15 @@ pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::wire::Check;
+    use crate::model::units::MicroUsd;
+    use crate::plan::wire::{Check, Decider, DemandMode, PodCounts};
     use crate::testing::plan::address;
     use crate::testing::valid_plan::plan;
 
     #[test]
     fn flags_expiry_and_location_change_identity_not_digest() {
         type PlanEdit = (&'static str, fn(&mut Plan));
-        let edits: [PlanEdit; 12] = [
+        let edits: [PlanEdit; 22] = [
             ("nothing", |_| {}),
             ("applyable", |p| p.applyable = !p.applyable),
             ("errored", |p| p.errored = !p.errored),
@@ -217,6 +248,21 @@ mod tests {
                 p.capacity.base.judged_by.push(file);
             }),
             ("results of policies", |p| p.checks.push(Check::default())),
+            ("repository", |p| p.capacity.base.repository = Some("https://h/o/r".to_owned())),
+            ("directory", |p| p.capacity.base.directory = Some("clusters/dev".to_owned())),
+            ("tree", |p| p.capacity.base.tree.push('0')),
+            ("demand mode", |p| p.capacity.base.demand = DemandMode::Ceiling),
+            ("time", |p| p.timestamp = Timestamp::MAX),
+            ("unschedulable pods", |p| p.capacity.pods.unschedulable += 98),
+            ("orders", |p| p.capacity.placement.orders.push("x".to_owned())),
+            ("pods on a node", |p| {
+                p.capacity.explain.iter_mut().for_each(|row| row.pods = PodCounts::default());
+            }),
+            ("price", |p| {
+                let rows = p.capacity.explain.iter_mut();
+                rows.for_each(|row| row.hourly_after = Some(MicroUsd::ZERO));
+            }),
+            ("decider", |p| p.capacity.demand[0].decided_by = Decider::Removed),
             ("guard", |p| {
                 let (revision, commit) = ("main".to_owned(), None);
                 p.capacity.base.guard = Some(Guard { revision, commit, changed: false });

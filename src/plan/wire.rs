@@ -67,7 +67,10 @@ use crate::model::ids::{Address, Digest, Origin, PlanId};
 /// 1.3 added to outputs: `planned_values`, `prior_state`, and `mode` and `provider_name` of rows.
 ///
 /// 1.4 added `capacity.placement.contingency`.
-pub const FORMAT_VERSION: &str = "1.4";
+///
+/// 1.5 has the same fields. Its identity covers everything that `apply` reads, with the repository
+/// and the inputs of the second planning. Plans of older formats can be rendered, but not applied.
+pub const FORMAT_VERSION: &str = "1.5";
 
 /// A plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -183,8 +186,8 @@ pub struct NodeTotals {
 pub struct Capacity {
     /// Hash of the decisions alone; approvals refer to it.
     pub digest: Digest,
-    /// Hash of digest, commit, observation, policies and expiry. A plan with this id is applied at
-    /// most once.
+    /// Hash of the digest and of everything else that `apply` reads, such as repository, commit,
+    /// observation, policies and expiry. A plan with this id is applied at most once.
     pub plan_id: PlanId,
     /// Sources of the plan.
     pub base: Base,

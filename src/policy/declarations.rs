@@ -42,6 +42,11 @@ impl FileDeclarations {
         Ok(Self { package, names })
     }
 
+    /// Returns the path of the package.
+    pub(super) fn package(&self) -> &str {
+        &self.package
+    }
+
     fn is_rule(name: &str) -> bool {
         RULE_KINDS.contains(&name.split('_').next().unwrap_or_default())
     }

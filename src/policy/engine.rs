@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use regorus::unstable::Module;
 use regorus::utils::limits::ExecutionTimerConfig;
 use serde_json::{Map, Value};
 
+use super::call_graph::CallGraph;
 use super::declarations::{FileDeclarations, Package, collect_packages, unused_files};
 use super::{Bundle, PolicyFile, PolicyLimits, error_check};
 use crate::plan::wire::Check;
@@ -97,6 +99,16 @@ fn read_declarations(
         match FileDeclarations::from_module(module) {
             Ok(declared) => found.push(declared),
             Err(reason) => broken.push(error_check(&file.path, &reason)),
+        }
+    }
+    if broken.is_empty() {
+        let modules = found.iter().map(|declared| declared.package().to_owned());
+        let modules: Vec<(String, &Module)> =
+            modules.zip(engine.get_modules().iter().map(|module| &**module)).collect();
+        if let Some(((package, _), why)) = CallGraph::from_modules(&modules).problem() {
+            let file = files.iter().zip(&found).find(|(_, declared)| declared.package() == package);
+            let path = file.map_or(package.as_str(), |(file, _)| &file.path);
+            broken.push(error_check(path, &why));
         }
     }
     if broken.is_empty() {

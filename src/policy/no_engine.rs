@@ -11,6 +11,12 @@ pub(super) fn evaluate(_input: &str, _bundle: &Bundle, _limits: PolicyLimits) ->
     vec![error_check("policies", REASON)]
 }
 
+/// Returns no errors: without an engine, policies are not loaded.
+#[must_use]
+pub fn load_errors(_bundle: &Bundle, _limits: PolicyLimits) -> Vec<(String, String)> {
+    Vec::new()
+}
+
 /// Returns an error instead of test results.
 ///
 /// # Errors

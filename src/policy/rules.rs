@@ -26,6 +26,20 @@ pub(super) fn evaluate(input: &str, bundle: &Bundle, limits: PolicyLimits) -> Ve
     }
 }
 
+/// Returns the errors of loading the policies and data of `bundle`, each with its file.
+#[must_use]
+pub fn load_errors(bundle: &Bundle, limits: PolicyLimits) -> Vec<(String, String)> {
+    if bundle.is_empty() {
+        return Vec::new();
+    }
+    match Engine::load(bundle, limits) {
+        Ok(_) => Vec::new(),
+        Err(broken) => {
+            broken.into_iter().map(|check| (check.name, check.problems.join("; "))).collect()
+        }
+    }
+}
+
 fn evaluate_packages(engine: &mut Engine, packages: &BTreeMap<String, Package>) -> Vec<Check> {
     let mut checks = Vec::new();
     for (name, package) in packages {
@@ -63,7 +77,10 @@ fn check_rule(engine: &mut Engine, package: &str, rule: &str, exceptions: &[Stri
     let name = format!("{package}.{rule}");
     let (severity, suffix) = rule.split_once('_').unwrap_or((rule, ""));
     let found = match engine.rule(package, rule) {
-        Ok(value) => findings(&value),
+        Ok(value) => match findings(&value) {
+            Ok(found) => found,
+            Err(reason) => return error_check(&name, &reason),
+        },
         Err(reason) => return error_check(&name, &reason),
     };
     let severity = Some(CheckSeverity::from(severity.to_owned()));
@@ -88,31 +105,34 @@ fn check_rule(engine: &mut Engine, package: &str, rule: &str, exceptions: &[Stri
 }
 
 /// Returns the findings in the value of a rule: a set of messages or objects, or a single one.
-fn findings(value: &Value) -> Vec<Finding> {
+///
+/// # Errors
+/// If a value is neither: a rule that reports something else guards nothing.
+fn findings(value: &Value) -> Result<Vec<Finding>, String> {
     let mut found: Vec<Finding> = match value {
-        Value::Array(items) => items.iter().filter_map(finding).collect(),
+        Value::Array(items) => items.iter().map(finding).collect::<Result<_, _>>()?,
         Value::Null | Value::Bool(false) => Vec::new(),
         // `deny if { … }` without a message.
-        other @ (Value::Bool(true) | Value::String(_) | Value::Number(_) | Value::Object(_)) => {
-            finding(other).into_iter().collect()
+        Value::Bool(true) => {
+            vec![message_only("the rule holds, and gives no message".to_owned())]
         }
+        other @ (Value::String(_) | Value::Number(_) | Value::Object(_)) => vec![finding(other)?],
     };
     found.sort();
     if let Some(rest) = found.len().checked_sub(FINDINGS_MAX).filter(|rest| *rest > 0) {
         found.truncate(FINDINGS_MAX);
         found.push(message_only(format!("{rest} more findings of this rule")));
     }
-    found
+    Ok(found)
 }
 
 fn message_only(message: String) -> Finding {
     Finding { message, address: None, origin: None, metadata: BTreeMap::new() }
 }
 
-fn finding(value: &Value) -> Option<Finding> {
+fn finding(value: &Value) -> Result<Finding, String> {
     match value {
-        Value::String(text) => Some(message_only(truncate(text))),
-        Value::Bool(true) => Some(message_only("the rule holds, and gives no message".to_owned())),
+        Value::String(text) => Ok(message_only(truncate(text))),
         Value::Object(map) => {
             let text = |key: &str| map.get(key).and_then(Value::as_str);
             let message = text("msg").unwrap_or("the rule holds, and gives no `msg`");
@@ -121,14 +141,17 @@ fn finding(value: &Value) -> Option<Finding> {
             let shown = |value: &Value| {
                 value.as_str().map_or_else(|| truncate(&value.to_string()), truncate)
             };
-            Some(Finding {
+            Ok(Finding {
                 message: truncate(message),
                 address: text("address").map(Into::into),
                 origin: map.get("_loc").and_then(location),
                 metadata: rest.take(20).map(|(key, value)| (truncate(key), shown(value))).collect(),
             })
         }
-        Value::Null | Value::Bool(false) | Value::Number(_) | Value::Array(_) => None,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => Err(format!(
+            "it reports {}, which is neither a message nor an object with `msg`",
+            truncate(&value.to_string())
+        )),
     }
 }
 

@@ -252,3 +252,60 @@ fn later_data_overrides_earlier_data_by_key() {
     let checks = evaluate(&plan(), &Bundle { data, ..bundle(&[text]) }, PolicyLimits::default());
     assert_eq!(checks[0].status, CheckStatus::Pass, "{checks:?}");
 }
+
+#[test]
+fn member_that_is_neither_text_nor_object_denies() {
+    for rule in [
+        "deny contains [\"too dear\", 1]",
+        "deny contains 5",
+        "deny := 5",
+        "deny contains {\"a\"}",
+        "deny contains true",
+        "deny := [\"x\", [\"y\"]]",
+    ] {
+        let check = single_check(&format!("package main\nimport rego.v1\n{rule}\n"));
+        assert_eq!(check.status, CheckStatus::Error, "{rule}: {check:?}");
+        assert!(check.problems[0].contains("neither a message nor an object"), "{check:?}");
+    }
+    for (rule, status) in
+        [("deny := false", CheckStatus::Pass), ("deny := true", CheckStatus::Fail)]
+    {
+        let check = single_check(&format!("package main\nimport rego.v1\n{rule}\n"));
+        assert_eq!(check.status, status, "{rule}: {check:?}");
+    }
+}
+
+#[test]
+fn recursive_policies_are_refused_when_loaded() {
+    let main = |rules: &str| format!("package main\nimport rego.v1\n{rules}\n");
+    let recursive = [
+        main("f(x) := f(x)\ndeny contains \"x\" if f(1)"),
+        main("a if b\nb if a\ndeny contains \"x\" if a"),
+        main("f(x) := data.main.f(x)\ndeny contains \"x\" if f(1)"),
+        main("f(x) := data[\"main\"].f(x)\ndeny contains \"x\" if f(1)"),
+        main("deny contains \"x\" if { some name; data.main[name] }"),
+        main("import data.main as own\nf(x) := own.f(x)\ndeny contains \"x\" if f(1)"),
+        main("h(x) := x\ng(x) := y(x)\ny(x) := h(x)\ndeny contains \"x\" if y(1) with h as g"),
+    ];
+    for text in recursive {
+        let found = load_errors(&bundle(&[&text]), PolicyLimits::default());
+        assert!(found.iter().any(|(_, why)| why.contains("call themselves")), "{text}: {found:?}");
+        let check = single_check(&text);
+        assert_eq!(check.status, CheckStatus::Error, "{text}");
+    }
+    let chain: Vec<String> = (0..200).map(|at| format!("f{at}(x) := f{}(x)", at + 1)).collect();
+    let long = main(&format!("{}\nf200(x) := x\ndeny contains \"x\" if f0(1)", chain.join("\n")));
+    let found = load_errors(&bundle(&[&long]), PolicyLimits::default());
+    assert!(found.iter().any(|(_, why)| why.contains("in a row")), "{found:?}");
+    // A variable, a field, a comment or a message is no call.
+    for text in [
+        "deny contains \"deny is deny\" if { input.deny.deny } # deny",
+        "total := count(input.resource_changes)\nmost(total) := total\n\
+         deny contains \"x\" if { most(total) < 0 }",
+        "f(x) := g(x)\ng(x) := x\ndeny contains f if { f := \"x\"; g(false) }",
+        "f(x) := 1 if { x < 0 } else := 2\ndeny contains \"x\" if f(1) < 0",
+    ] {
+        let found = load_errors(&bundle(&[&main(text)]), PolicyLimits::default());
+        assert_eq!(found, [], "{text}");
+    }
+}

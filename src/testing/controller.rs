@@ -1,6 +1,6 @@
 //! Test harness that drives the controller step by step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -66,6 +66,9 @@ pub(crate) fn revision(commit: &str) -> Revision {
         is_empty: false,
         autoscaler_namespaces: None,
         auto_mode: false,
+        policies: BTreeSet::new(),
+        fleet_digest: String::new(),
+        verified: None,
     }
 }
 
@@ -91,8 +94,17 @@ impl ControllerHarness {
 
     /// Returns such a controller in another mode.
     pub(crate) fn with_mode(mode: Mode) -> Self {
+        Self::new(Some(mode))
+    }
+
+    /// Returns such a controller in the mode of its repository.
+    pub(crate) fn started_without_mode() -> Self {
+        Self::new(None)
+    }
+
+    fn new(mode: Option<Mode>) -> Self {
         let cluster = ClusterIdentity { name: "c".into(), ..ClusterIdentity::default() };
-        let (identity, mode) = ("a".to_owned(), Some(mode));
+        let identity = "a".to_owned();
         let start = StartOptions { started_at: at(0), identity, cluster, mode, once: false };
         let mut harness = Self(Some(ControllerState::new(start)));
         harness.load_state_and_branch();
@@ -155,7 +167,7 @@ impl ControllerHarness {
             Effect::DeleteNode { node, .. } => Some(format!("removes {}", node.name)),
             Effect::LoadState
             | Effect::SaveState(_)
-            | Effect::ReadBranch
+            | Effect::ReadBranch { .. }
             | Effect::ReadCommit { .. }
             | Effect::Observe
             | Effect::Plan { .. }

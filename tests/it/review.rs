@@ -198,6 +198,42 @@ fn apply_uses_the_guard_recorded_in_the_plan() {
 }
 
 #[test]
+fn plan_file_does_not_choose_its_guard() {
+    let workspace = Workspace::example("eks-workshop");
+    let fleet = workspace.read("fleetwright.yaml");
+    let guard = format!("{fleet}  apply: {{ keys: [{{ name: alice, key: {ALICE_PUBLIC} }}] }}\n");
+    workspace.write("fleetwright.yaml", &guard);
+    git(&workspace, &["init", "-q", "-b", "main"]);
+    git(&workspace, &["add", "-A"]);
+    git(&workspace, &["commit", "-q", "-m", "base"]);
+    // A branch in the same clone lists another key, and its plan is saved.
+    git(&workspace, &["checkout", "-q", "-b", "other"]);
+    workspace.write("fleetwright.yaml", &fleet);
+    git(&workspace, &["commit", "-q", "-a", "-m", "loosen"]);
+    for more in [&[][..], &["--guard-ref", "other"]] {
+        let plan = ["plan", "--out", "plan.json"];
+        let result = workspace.run(&[&plan[..], &WORLD[..], more].concat());
+        assert_eq!(result.code, Some(0), "{}", result.err);
+        git(&workspace, &["checkout", "-q", "main"]);
+        let result = workspace.run(&["apply", "plan.json", "--auto-approve"]);
+        assert_eq!(result.code, Some(5), "{}", result.err);
+        assert!(result.err.contains("alice has not approved"), "{}", result.err);
+        git(&workspace, &["checkout", "-q", "other"]);
+    }
+    // Keys from outside of the repository replace those in it.
+    workspace.write("bob.pub", ALICE_PUBLIC);
+    let apply = ["apply", "plan.json", "--auto-approve"];
+    let with_key = workspace.run(&[&apply[..], &["--key", "bob=bob.pub"]].concat());
+    assert_eq!(with_key.code, Some(5), "{}", with_key.err);
+    assert!(with_key.err.contains("bob has not approved"), "{}", with_key.err);
+    // A plan of another place is refused, whatever it says about itself.
+    let elsewhere = Workspace::example("eks-workshop");
+    elsewhere.write("plan.json", &workspace.read("plan.json"));
+    let result = elsewhere.run(&["apply", "plan.json", "--auto-approve"]);
+    assert_eq!(result.code, Some(10), "{}", result.err);
+}
+
+#[test]
 fn windows_use_the_clock_of_the_world() {
     let workspace = Workspace::example("eks-workshop");
     let fleet = workspace.read("fleetwright.yaml");

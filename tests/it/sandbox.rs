@@ -306,7 +306,7 @@ fn plan_applied_in_sandbox_leaves_an_empty_plan() {
     let live = ["plan", path, "--world", "live"];
     let first = fleetwright(&sandbox, 0, &[&live[..], &["--out", plan]].concat());
     assert!(first.contains("to add"), "{first}");
-    fleetwright(&sandbox, 0, &["apply", plan, "--auto-approve"]);
+    fleetwright(&sandbox, 0, &["apply", plan, "--path", path, "--auto-approve"]);
     let again = fleetwright(&sandbox, 0, &[&live[..], &["--detailed-exitcode"]].concat());
     assert!(again.contains("No changes."), "{again}");
     sandbox.end();

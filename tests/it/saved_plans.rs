@@ -31,18 +31,26 @@ const EXAMPLES: [(&str, &[&str]); 11] = [
 ];
 
 /// Plans of every format version. They are written once and never updated.
-const FORMATS: [&str; 5] =
+const FORMATS: [&str; 6] = [
+    "format-1.0.json",
+    "format-1.1.json",
+    "format-1.2.json",
+    "format-1.3.json",
+    "format-1.4.json",
+    "format-1.5.json",
+];
+
+/// Formats whose identity covers a part of what `apply` reads.
+const PARTIAL_FORMATS: [&str; 5] =
     ["format-1.0.json", "format-1.1.json", "format-1.2.json", "format-1.3.json", "format-1.4.json"];
 
-/// Formats whose digest covers a part of the decisions.
-const PARTIAL_FORMATS: [&str; 2] = ["format-1.0.json", "format-1.1.json"];
-
 /// Schema of each format version. Schemas of older versions are never updated.
-const SCHEMAS: [&str; 5] = [
+const SCHEMAS: [&str; 6] = [
     "plan-1.0.schema.json",
     "plan-1.1.schema.json",
     "plan-1.2.schema.json",
     "plan-1.3.schema.json",
+    "plan-1.4.schema.json",
     "plan.schema.json",
 ];
 
@@ -305,7 +313,7 @@ fn altered_plan_is_rejected_by_each_command() {
 }
 
 #[test]
-fn plans_with_incomplete_digest_are_only_shown() {
+fn plans_with_incomplete_identity_are_only_shown() {
     for format in PARTIAL_FORMATS {
         let workspace = Workspace::empty();
         workspace.write("plan.json", &plans(format));
@@ -316,7 +324,7 @@ fn plans_with_incomplete_digest_are_only_shown() {
             let result = workspace.run(command);
             assert_eq!(result.code, Some(9), "{format}: {}", result.err);
             assert!(
-                result.err.contains("digest does not cover all of its changes"),
+                result.err.contains("identity does not cover everything that apply reads"),
                 "{}",
                 result.err
             );

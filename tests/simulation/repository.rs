@@ -215,6 +215,9 @@ impl SimulatedCommit {
             is_empty: self.is_empty(),
             autoscaler_namespaces: None,
             auto_mode: false,
+            policies: [].into(),
+            fleet_digest: String::new(),
+            verified: None,
         }
     }
 

@@ -83,10 +83,25 @@ impl RemoteRepository {
         let mut tree = match &tree.signed_history {
             // All earlier commits determine the accepted signers.
             Some(history) if history.is_truncated() => {
-                self.read_with_depth(revision, cache, super::signatures::COMMITS_MAX + 1)?
+                return self.read_with_history(Some(revision), cache);
             }
             Some(_) | None => tree,
         };
+        tree.base.repository = Some(strip_credentials(&self.url));
+        Ok(tree)
+    }
+
+    /// Reads `revision` as [`Self::read`] does, with all commits that a verification considers.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_with_history(
+        &self,
+        revision: Option<&str>,
+        cache: &CloneCache,
+    ) -> Result<RepositoryTree, GitError> {
+        let depth = super::signatures::COMMITS_MAX + 1;
+        let mut tree = self.read_with_depth(revision.unwrap_or("HEAD"), cache, depth)?;
         tree.base.repository = Some(strip_credentials(&self.url));
         Ok(tree)
     }

@@ -55,7 +55,8 @@ fn read_prefix(
     let object = repository.revparse_single(revision).map_err(unknown)?;
     let commit = object.peel_to_commit().map_err(unknown)?;
     let root = directory_tree(repository, commit.tree_id(), prefix, revision)?;
-    let mut walk = CommitWalk { repository, root, found: FileCollector::new(limits, store) };
+    let objects = CommitObjects { repository, root };
+    let mut walk = CommitWalk { objects, found: FileCollector::new(limits, store) };
     let mut pending = vec![(String::new(), root)];
     while let Some((path, tree)) = pending.pop() {
         walk.read_directory(&path, tree, &mut pending)?;
@@ -70,6 +71,25 @@ fn read_prefix(
     })?;
     read.signed_history = signatures::signed_history(repository, commit.id(), prefix);
     Ok(read)
+}
+
+/// Returns the content of the file `name` in the directory `prefix` of a commit, as a plan of the
+/// commit reads it: links are followed.
+pub(super) fn file_content(
+    repository: &Repository,
+    commit: Oid,
+    prefix: &Path,
+    name: &str,
+) -> Option<Vec<u8>> {
+    let tree = repository.find_commit(commit).ok()?.tree_id();
+    let root = directory_tree(repository, tree, prefix, "").ok()?;
+    let objects = CommitObjects { repository, root };
+    let mut found = objects.lookup(&[name.to_owned()]).ok()?;
+    if let CommitEntry::Link(id) = found {
+        found = objects.resolve_link("", id).ok()?;
+    }
+    let CommitEntry::File(id) = found else { return None };
+    repository.find_blob(id).ok().map(|blob| blob.content().to_vec())
 }
 
 fn directory_tree(
@@ -98,9 +118,14 @@ fn git_error(error: git2::Error) -> GitErrorKind {
 }
 
 struct CommitWalk<'a> {
+    objects: CommitObjects<'a>,
+    found: FileCollector,
+}
+
+/// The objects of a commit below a directory.
+struct CommitObjects<'a> {
     repository: &'a Repository,
     root: Oid,
-    found: FileCollector,
 }
 
 /// The kind of a tree entry.
@@ -119,7 +144,7 @@ impl CommitWalk<'_> {
         tree: Oid,
         pending: &mut Vec<(String, Oid)>,
     ) -> Result<(), GitErrorKind> {
-        let tree = self.repository.find_tree(tree).map_err(git_error)?;
+        let tree = self.objects.repository.find_tree(tree).map_err(git_error)?;
         for item in &tree {
             self.found.count_entry()?;
             let name = item.name_bytes();
@@ -136,7 +161,7 @@ impl CommitWalk<'_> {
                 CommitEntry::Other => self.found.add_submodule(&full_path),
                 CommitEntry::Link(id) if !is_manifest_name(name) => {
                     self.found.count_other_file();
-                    match self.resolve_link(path, id) {
+                    match self.objects.resolve_link(path, id) {
                         Ok(CommitEntry::Directory(_)) => {
                             let reason = "a link to a directory, which is not followed";
                             self.found.add_skipped(&full_path, reason);
@@ -157,7 +182,7 @@ impl CommitWalk<'_> {
                     self.found.add_file(&full_path, content)?;
                 }
                 CommitEntry::Link(id) => {
-                    let found = self.resolve_link(path, id);
+                    let found = self.objects.resolve_link(path, id);
                     self.store_location(&full_path, &found);
                     let content = match found {
                         Ok(CommitEntry::File(id)) => self.read_blob(id)?,
@@ -182,17 +207,20 @@ impl CommitWalk<'_> {
 
     /// Reads a file. An object missing from a partial clone is unreadable, not empty.
     fn read_blob(&mut self, id: Oid) -> Result<Result<Vec<u8>, String>, GitErrorKind> {
-        let size = match self.repository.odb().and_then(|objects| objects.read_header(id)) {
+        let repository = self.objects.repository;
+        let size = match repository.odb().and_then(|objects| objects.read_header(id)) {
             Ok((size, _)) => u64::try_from(size).unwrap_or(u64::MAX),
             Err(error) => return Ok(Err(error.message().to_owned())),
         };
         if let Err(reason) = self.found.admit_size(size)? {
             return Ok(Err(reason));
         }
-        let blob = self.repository.find_blob(id);
+        let blob = repository.find_blob(id);
         Ok(blob.map(|b| b.content().to_vec()).map_err(|error| error.message().to_owned()))
     }
+}
 
+impl CommitObjects<'_> {
     /// Resolves the link `id` in `directory`, one path component at a time, within the root.
     fn resolve_link(&self, directory: &str, id: Oid) -> Result<CommitEntry, String> {
         let mut names: Vec<String> = path_parts(directory).collect();

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use git2::{Oid, Repository};
 
+use super::revision;
 use crate::adapters::subprocess::{self, RunLimits};
 use crate::model::desired::{Signer, SignerKey};
 
@@ -61,7 +62,6 @@ pub(super) fn signed_history(
     commit: Oid,
     directory: &Path,
 ) -> Option<SignedHistory> {
-    let path = directory.join(SETTINGS_FILE);
     let mut settings: BTreeMap<Oid, Option<Arc<[u8]>>> = BTreeMap::new();
     let mut open = VecDeque::from([commit]);
     let mut seen = BTreeSet::from([commit]);
@@ -73,7 +73,7 @@ pub(super) fn signed_history(
         let object = repository.find_commit(id).ok()?;
         let mut of = |id| {
             let known = settings.entry(id);
-            known.or_insert_with(|| settings_at(repository, id, &path)).clone()
+            known.or_insert_with(|| settings_at(repository, id, directory)).clone()
         };
         let signature = repository.extract_signature(&id, None).ok();
         let mut parents: Vec<ParentCommit> = Vec::new();
@@ -100,27 +100,34 @@ pub(super) fn signed_history(
     Some(history)
 }
 
-fn settings_at(repository: &Repository, commit: Oid, path: &Path) -> Option<Arc<[u8]>> {
-    let tree = repository.find_commit(commit).ok()?.tree().ok()?;
-    let blob = repository.find_blob(tree.get_path(path).ok()?.id()).ok()?;
-    Some(blob.content().into())
+/// Returns the settings of a commit. A link is followed: its target is what the commit is planned
+/// by.
+fn settings_at(repository: &Repository, commit: Oid, directory: &Path) -> Option<Arc<[u8]>> {
+    let content = revision::file_content(repository, commit, directory, SETTINGS_FILE)?;
+    Some(content.into())
 }
 
 impl SignedHistory {
     /// Returns whether the clone lacks commits that may list signers.
     pub(super) fn is_truncated(&self) -> bool {
-        let lists = |settings: &Option<Arc<[u8]>>| {
-            let mut parts = settings.iter().flat_map(|text| text.windows(SIGNERS_KEY.len()));
-            parts.any(|part| part == SIGNERS_KEY)
-        };
-        let is_shallow_boundary =
-            self.commits.iter().any(|commit| commit.parents.contains(&ParentCommit::Absent));
-        is_shallow_boundary && self.commits.iter().any(|commit| lists(&commit.settings))
+        self.is_shallow() && self.commits.iter().any(|commit| names_signers(&commit.settings))
+    }
+
+    /// Returns whether the clone lacks a parent of a commit.
+    #[must_use]
+    pub fn is_shallow(&self) -> bool {
+        self.commits.iter().any(|commit| commit.parents.contains(&ParentCommit::Absent))
     }
 }
 
-/// Settings key that lists signers.
-const SIGNERS_KEY: &[u8] = b"signers";
+/// Returns whether settings may list signers, even if they cannot be read.
+#[must_use]
+pub fn names_signers(settings: &Option<Arc<[u8]>>) -> bool {
+    /// Settings key that lists signers.
+    const SIGNERS_KEY: &[u8] = b"signers";
+    let mut parts = settings.iter().flat_map(|text| text.windows(SIGNERS_KEY.len()));
+    parts.any(|part| part == SIGNERS_KEY)
+}
 
 /// Returns whether a shallow clone omits the parents of `commit`.
 fn is_shallow_boundary(repository: &Repository, commit: Oid) -> bool {

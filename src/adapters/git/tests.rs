@@ -216,6 +216,24 @@ fn links_are_followed_only_inside_the_root() {
 }
 
 #[test]
+fn signatures_read_linked_settings() {
+    let repo = TestRepository::new();
+    repo.write("a.yaml", "1").write("settings/real.yml", "signers: [ann]");
+    repo.link("fleetwright.yaml", "settings/real.yml").commit();
+    // The link stays the same; the list behind it does not.
+    repo.write("settings/real.yml", "signers: [eve]").commit();
+    let history = repo.read().signed_history.expect("a commit");
+    let text = |settings: &Option<Arc<[u8]>>| {
+        settings.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    };
+    let newest = &history.commits[0];
+    assert_eq!(text(&newest.settings).as_deref(), Some("signers: [eve]"));
+    let ParentCommit::Present(_, before) = &newest.parents[0] else { panic!("it is there") };
+    assert_eq!(text(before).as_deref(), Some("signers: [ann]"));
+    assert!(names_signers(before));
+}
+
+#[test]
 fn unreadable_files_are_in_the_tree_with_reason() {
     let repo = TestRepository::new();
     repo.write("good.yaml", "1").link("dangling.yaml", "nothing");

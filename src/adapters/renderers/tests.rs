@@ -215,6 +215,26 @@ fn result_is_cached_until_an_input_changes() {
 }
 
 #[test]
+fn tools_without_cache_ignore_cached_results() {
+    let tools = TestTools::new(&[]);
+    tools.program("kustomize", &format!("{KUSTOMIZE}echo kind: A"));
+    assert_eq!(tools.render(&OVERLAY, &overlay("prod")).as_deref(), Ok("kind: A\n"));
+    // Another job writes its own result under the same inputs.
+    for entry in fs::read_dir(tools.folder.path().join("cache")).expect("listed") {
+        let forged = b"kind: Forged\n";
+        let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(forged));
+        let text = format!("{digest}\n{}", String::from_utf8_lossy(forged));
+        fs::write(entry.expect("listed").path(), text).expect("written");
+    }
+    assert_eq!(tools.render(&OVERLAY, &overlay("prod")).as_deref(), Ok("kind: Forged\n"));
+    let order = overlay("prod");
+    let toolbox = tools.toolbox().without_cache();
+    let mut rendered = toolbox.render(&TestRepo::new(&OVERLAY), std::slice::from_ref(&order));
+    let rendered = rendered.pop().expect("one answer").expect("rendered");
+    assert_eq!(String::from_utf8_lossy(&rendered.output), "kind: A\n");
+}
+
+#[test]
 fn failures_are_not_cached() {
     let tools = TestTools::new(&[("kustomize", &format!("{KUSTOMIZE}exit 1"))]);
     assert!(tools.render(&OVERLAY, &overlay("prod")).is_err());

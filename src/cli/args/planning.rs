@@ -88,8 +88,7 @@ pub(in crate::cli) struct GuardArgs {
     /// Read spec.policies and spec.apply from this commit
     ///
     /// It replaces the planned files for these settings, such as with the base of a pull request.
-    /// [default: the commit of --compare; in apply the recorded guard of the plan, else the
-    /// planned commit]
+    /// [default: the commit of --compare; in apply the commit that is checked out]
     #[arg(long, value_name = "REV")]
     pub(in crate::cli) guard_ref: Option<String>,
 }
@@ -159,6 +158,17 @@ pub(in crate::cli) struct ApplyArgs {
     /// Approvals that `fleetwright approve` wrote (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Approval")]
     pub(in crate::cli) approval: Vec<PathBuf>,
+    /// Public key of an approver, in PEM (repeatable)
+    ///
+    /// These keys replace spec.apply.keys, so that the keys come from outside of the repository.
+    #[arg(long, value_name = "NAME=FILE", help_heading = "Approval")]
+    pub(in crate::cli) key: Vec<String>,
+    /// Directory, work tree or URL of the saved plan
+    ///
+    /// Settings, policies and files come from here, never from a place that the plan names. A plan
+    /// of another repository or directory is refused. [default: the working directory]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath, help_heading = "Safety")]
+    pub(in crate::cli) path: Option<PathBuf>,
     /// Longest wait for the lock of the cluster, such as 30s or 10m
     ///
     /// Another apply may hold the lock.

@@ -30,6 +30,18 @@ pub(in crate::cli) struct RunArgs {
     /// Actions that are allowed [default: spec.controller.mode of fleetwright.yaml, else observe]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(in crate::cli) mode: Option<ModeArg>,
+    /// Trust this commit and its ancestors at the first start, where commits must be signed
+    ///
+    /// Later commits need a chain of signatures that leads back to it. The controller then remembers
+    /// the last commit that it verified. Another REV makes it start anew.
+    #[arg(long, value_name = "REV")]
+    pub(in crate::cli) guard_ref: Option<String>,
+    /// Serve only commits that a signer of this file has signed
+    ///
+    /// It has the form of fleetwright.yaml with spec.signers, and replaces the signers that the
+    /// repository lists.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(in crate::cli) signers: Option<PathBuf>,
     /// Exit once nothing is left to do
     #[arg(long)]
     pub(in crate::cli) once: bool,

@@ -1,5 +1,7 @@
 //! Plans of one commit, judged by the policies that guard it, as `plan` makes them.
 
+use std::sync::{Arc, OnceLock};
+
 use jiff::Timestamp;
 
 use crate::adapters::git::{RepositoryTree, TreeBase};
@@ -7,14 +9,18 @@ use crate::catalog::Catalog;
 use crate::cli::error::CliError;
 use crate::cli::forecast::window_events;
 use crate::cli::planning;
-use crate::cli::policy::Judge;
-use crate::cli::repository::Repository;
+use crate::cli::policy::{Judge, trust_in};
+use crate::cli::repository::{FleetSettings, Repository};
 use crate::cli::settings::{GuardChoice, SourceSettings};
+use crate::cli::signature_check::SignatureTrust;
 use crate::cli::source_tree;
 use crate::cli::world_choice::WorldChoice;
-use crate::controller::runtime::{CommitPlanner, ReadMarket, RepositoryReader, Steering};
-use crate::controller::{PlanScope, Revision, RevisionError};
-use crate::model::desired::{Desired, Severity};
+use crate::controller::runtime::{
+    CommitPlanner, ReadMarket, RepositoryReader, Steering, TrustedCommit,
+};
+use crate::controller::{PlanScope, Revision, RevisionError, VerifiedCommit};
+use crate::model::commit::CommitSignature;
+use crate::model::desired::{Desired, Problem, Severity, Signer};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::forecast::Forecast;
 use crate::plan::{PinnedPlan, Plan, breakdown};
@@ -28,16 +34,42 @@ pub(super) struct SourceReader {
     pub(super) world: WorldChoice,
     /// Whether kube-scheduler honors nominations.
     pub(super) steering: Steering,
+    pub(super) signatures: Arc<SignatureSettings>,
+}
+
+/// The signatures that commits need.
+#[derive(Debug, Default)]
+pub(super) struct SignatureSettings {
+    /// The commit from which the first chain of signatures starts.
+    pub(super) guard_ref: Option<String>,
+    /// Signers from outside of the repository.
+    pub(super) signers: Option<Vec<Signer>>,
+    /// The trust in `guard_ref`, once it was read.
+    guard: OnceLock<SignatureTrust>,
+}
+
+impl SignatureSettings {
+    pub(super) fn new(guard_ref: Option<String>, signers: Option<Vec<Signer>>) -> Self {
+        Self { guard_ref, signers, guard: OnceLock::new() }
+    }
 }
 
 impl SourceReader {
     fn judged(
         &self,
         tree: &RepositoryTree,
+        trusted: &TrustedCommit,
         market: Option<ReadMarket<'_>>,
     ) -> Result<JudgedPlanner, CliError> {
         let judge = Judge::read(&self.source, tree, &GuardChoice::default())?;
-        let mut repository = Repository::read_trusting(tree, &judge.trusted);
+        let trust = self.trust(tree, trusted)?;
+        let longer = source_tree::longer_history(tree, &self.source, &trust)?;
+        let mut repository = Repository::read_trusting(longer.as_ref().unwrap_or(tree), &trust);
+        if repository.signature == CommitSignature::Refused {
+            return Err(refused_signature(&repository));
+        }
+        repository.desired.problems.extend(repository.fleet.ignored_keys());
+        repository.desired.problems.sort();
         let controller = &mut repository.fleet.controller;
         controller.steer = Some(self.steering.resolve(controller));
         let market = market.map(|read| read(&repository.market_query()));
@@ -45,6 +77,58 @@ impl SourceReader {
         let catalog = planning::catalog(&fleet.region, &fleet.zones, market.as_ref())?;
         let has_current_market = matches!(market, Some(Ok(_)));
         Ok(JudgedPlanner { reader: self.clone(), repository, catalog, judge, has_current_market })
+    }
+}
+
+impl SourceReader {
+    /// Returns what the chain of signatures of `tree` starts from.
+    fn trust(
+        &self,
+        tree: &RepositoryTree,
+        trusted: &TrustedCommit,
+    ) -> Result<SignatureTrust, CliError> {
+        let SignatureSettings { guard_ref, signers, guard } = &*self.signatures;
+        let anchored = |commit: Option<String>| SignatureTrust {
+            lists_signers: commit.is_some(),
+            anchor: commit,
+            signers: signers.clone(),
+            ..SignatureTrust::default()
+        };
+        match trusted {
+            TrustedCommit::Itself => {
+                // Whether it lists signers decides, not that it was read by its name.
+                let trust = anchored(tree.base.commit.clone());
+                return Ok(SignatureTrust { lists_signers: false, ..trust });
+            }
+            TrustedCommit::Last(Some(last)) if last.guard_ref == *guard_ref => {
+                return Ok(anchored(Some(last.commit.clone())));
+            }
+            TrustedCommit::Last(_) => {}
+        }
+        let (None, Some(revision)) = (guard.get(), guard_ref) else {
+            let trust = guard.get().cloned().unwrap_or_default();
+            return Ok(SignatureTrust { signers: signers.clone(), ..trust });
+        };
+        let source = SourceSettings { revision: Some(revision.clone()), ..self.source.clone() };
+        let read = source_tree::read(&source)
+            .map_err(|error| error.context(format!("cannot read --guard-ref {revision}")))?;
+        let trust = trust_in(&read, &FleetSettings::read(&read));
+        let trust = SignatureTrust { signers: signers.clone(), ..trust };
+        Ok(guard.get_or_init(|| trust).clone())
+    }
+}
+
+/// Returns the error of a commit whose signatures do not count. It is not served, whatever it
+/// declares.
+fn refused_signature(repository: &Repository) -> CliError {
+    let problems = repository.desired.problems.iter();
+    let mut problems = problems.filter(|problem| problem.object == "spec.signers");
+    match problems.next() {
+        Some(Problem { message, hint, .. }) => {
+            let error = CliError::text(message.clone());
+            hint.iter().fold(error, |error, hint| error.hint(hint.clone()))
+        }
+        None => CliError::text("the signatures of the commit do not count"),
     }
 }
 
@@ -76,9 +160,10 @@ impl RepositoryReader for SourceReader {
     fn planner(
         &self,
         tree: &RepositoryTree,
+        trusted: &TrustedCommit,
         market: Option<ReadMarket<'_>>,
     ) -> Result<JudgedPlanner, String> {
-        self.judged(tree, market).map_err(|error| error.to_string())
+        self.judged(tree, trusted, market).map_err(|error| error.to_string())
     }
 }
 
@@ -115,6 +200,16 @@ impl CommitPlanner for JudgedPlanner {
             autoscaler_namespaces: desired.autoscaler_namespaces.clone(),
             // The live source sets it after it has asked EKS.
             auto_mode: false,
+            policies: self.judge.policy_hashes(),
+            fleet_digest: self.repository.fleet_digest.clone(),
+            verified: base
+                .commit
+                .clone()
+                .filter(|_| self.repository.signature == CommitSignature::Verified)
+                .map(|commit| VerifiedCommit {
+                    commit,
+                    guard_ref: self.reader.signatures.guard_ref.clone(),
+                }),
         }
     }
 

@@ -16,6 +16,10 @@ pub(in crate::cli) struct RunSettings {
     pub(in crate::cli) world: Option<WorldChoice>,
     /// The mode, unless the repository sets it.
     pub(in crate::cli) mode: Option<Mode>,
+    /// The commit from which the first chain of signatures starts.
+    pub(in crate::cli) guard_ref: Option<String>,
+    /// The file of signers from outside of the repository.
+    pub(in crate::cli) signers: Option<std::path::PathBuf>,
     /// True to stop once nothing is left to do.
     pub(in crate::cli) once: bool,
     /// The address of page, metrics and probes.
@@ -71,6 +75,8 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         source,
         world,
         mode,
+        guard_ref,
+        signers,
         once,
         #[cfg(feature = "page")]
         listen,
@@ -91,6 +97,8 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
         mode,
+        guard_ref,
+        signers,
         once,
         #[cfg(feature = "page")]
         listen,

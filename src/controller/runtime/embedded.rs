@@ -20,7 +20,7 @@ use super::forecast_task::ForecastTask;
 use super::status_log::StatusLogger;
 use super::{
     CommitPlanner, Host, PageChannels, RepositoryReader, RunOptions, RuntimeError, StatusPage as _,
-    process_identity,
+    TrustedCommit, process_identity,
 };
 use crate::adapters::files::write_atomically;
 use crate::apply::Bounds;
@@ -28,7 +28,8 @@ use crate::apply::ports::{CallEffect, Clock, PortError};
 use crate::catalog::Catalog;
 use crate::controller::{
     ControllerState, ExternalPorts, PersistedState, PlanScope, Revision, RevisionError,
-    RevisionPlanner, RevisionSource, Signal, SignalSource, StateStore, run as run_controller,
+    RevisionPlanner, RevisionSource, Signal, SignalSource, StateStore, VerifiedCommit,
+    run as run_controller,
 };
 use crate::model::ids::{NodeName, Uid};
 use crate::model::observed::{Observed, Pod};
@@ -163,8 +164,12 @@ impl<R: RepositoryReader> EmbeddedPorts<R> {
 impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
     type Planner = EmbeddedPlanner<R::Planner>;
 
-    async fn read_branch(&self) -> Result<(Revision, Self::Planner), String> {
-        let plans = self.reader.planner(&self.reader.read_branch()?, None)?;
+    async fn read_branch(
+        &self,
+        verified: Option<VerifiedCommit>,
+    ) -> Result<(Revision, Self::Planner), String> {
+        let trusted = TrustedCommit::Last(verified);
+        let plans = self.reader.planner(&self.reader.read_branch()?, &trusted, None)?;
         self.deliver(&plans)?;
         let forecast_task = Some(Arc::clone(&self.forecast_task));
         Ok((plans.revision(), EmbeddedPlanner { plans, forecast_task }))
@@ -172,7 +177,8 @@ impl<R: RepositoryReader> RevisionSource for EmbeddedPorts<R> {
 
     async fn read_commit(&self, commit: &str) -> Result<(Revision, Self::Planner), RevisionError> {
         let tree = self.reader.read_commit(commit)?;
-        let plans = self.reader.planner(&tree, None).map_err(RevisionError::Unreadable)?;
+        let plans = self.reader.planner(&tree, &TrustedCommit::Itself, None);
+        let plans = plans.map_err(RevisionError::Unreadable)?;
         Ok((plans.revision(), EmbeddedPlanner { plans, forecast_task: None }))
     }
 }

@@ -9,12 +9,13 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use super::forecast_task::ForecastTask;
-use super::{CommitPlanner, ReadMarket, RepositoryReader};
+use super::{CommitPlanner, ReadMarket, RepositoryReader, TrustedCommit};
 use crate::adapters::aws::{Aws, ClusterBootstrap, LaunchContext, MarketAnswers};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::catalog::Catalog;
 use crate::controller::{
     PlanScope, Revision, RevisionError, RevisionPlanner, RevisionSource, StartOptions,
+    VerifiedCommit,
 };
 use crate::model::desired::Severity;
 use crate::model::market::MarketQuery;
@@ -60,6 +61,7 @@ pub(super) struct RepositorySource<R: RepositoryReader> {
 /// The last revision that was read.
 struct LastRevision<P> {
     base: TreeBase,
+    trusted: TrustedCommit,
     at: Instant,
     valid_for: Duration,
     revision: Revision,
@@ -124,18 +126,23 @@ impl<R: RepositoryReader> RepositorySource<R> {
         }
     }
 
-    async fn read_branch(&self) -> Result<PlannedRevision<R>, String> {
+    async fn read_branch(
+        &self,
+        verified: Option<VerifiedCommit>,
+    ) -> Result<PlannedRevision<R>, String> {
+        let trusted = TrustedCommit::Last(verified);
         self.sleep_jitter().await;
         let reader = self.reader.clone();
         let tree = run_blocking(move || reader.read_branch()).await?;
         if let Some(last) = &*self.last.borrow()
             && last.base == tree.base
+            && last.trusted == trusted
             && last.at.elapsed() < last.valid_for
         {
             return Ok((last.revision.clone(), Arc::clone(&last.planner)));
         }
         let (base, at) = (tree.base.clone(), Instant::now());
-        let (revision, planner) = self.prepare(tree).await?;
+        let (revision, planner) = self.prepare(tree, trusted.clone()).await?;
         self.queue.send_if_modified(|queue| {
             let changed = *queue != revision.controller.queue;
             queue.clone_from(&revision.controller.queue);
@@ -145,6 +152,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
         let valid_for = if is_current { VALID_FOR } else { UNKNOWN_MARKET_VALID_FOR };
         let last = LastRevision {
             base,
+            trusted,
             at,
             valid_for,
             revision: revision.clone(),
@@ -158,12 +166,17 @@ impl<R: RepositoryReader> RepositorySource<R> {
     async fn read_commit(&self, commit: &str) -> Result<PlannedRevision<R>, RevisionError> {
         let (reader, commit) = (self.reader.clone(), commit.to_owned());
         let tree = run_blocking(move || reader.read_commit(&commit)).await?;
-        self.prepare(tree).await.map_err(RevisionError::Unreadable)
+        let prepared = self.prepare(tree, TrustedCommit::Itself).await;
+        prepared.map_err(RevisionError::Unreadable)
     }
 
     /// Returns the revision and its planner, with launch settings looked up.
-    async fn prepare(&self, tree: RepositoryTree) -> Result<PlannedRevision<R>, String> {
-        let plans = self.read_planner(tree).await?;
+    async fn prepare(
+        &self,
+        tree: RepositoryTree,
+        trusted: TrustedCommit,
+    ) -> Result<PlannedRevision<R>, String> {
+        let plans = self.read_planner(tree, trusted).await?;
         self.check_cluster(&plans.cluster())?;
         let joining = self.joining().await?;
         let revision = Revision { auto_mode: joining.has_auto_mode(), ..plans.revision() };
@@ -186,7 +199,11 @@ impl<R: RepositoryReader> RepositorySource<R> {
     }
 
     /// Reads the desired state of the tree, and the current EC2 offerings for it.
-    async fn read_planner(&self, tree: RepositoryTree) -> Result<R::Planner, String> {
+    async fn read_planner(
+        &self,
+        tree: RepositoryTree,
+        trusted: TrustedCommit,
+    ) -> Result<R::Planner, String> {
         let (reader, aws) = (self.reader.clone(), Arc::clone(&self.aws));
         let answers = Arc::clone(&self.answers);
         let runtime = tokio::runtime::Handle::current();
@@ -204,7 +221,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
                 }
                 market
             };
-            reader.planner(&tree, Some(market))
+            reader.planner(&tree, &trusted, Some(market))
         })
         .await
     }
@@ -235,8 +252,11 @@ impl<R: RepositoryReader> RepositorySource<R> {
 impl<R: RepositoryReader> RevisionSource for RepositorySource<R> {
     type Planner = Arc<LivePlanner<R::Planner>>;
 
-    async fn read_branch(&self) -> Result<PlannedRevision<R>, String> {
-        self.read_branch().await
+    async fn read_branch(
+        &self,
+        verified: Option<VerifiedCommit>,
+    ) -> Result<PlannedRevision<R>, String> {
+        self.read_branch(verified).await
     }
 
     async fn read_commit(&self, commit: &str) -> Result<PlannedRevision<R>, RevisionError> {

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use ed25519_dalek::VerifyingKey;
-use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
 
@@ -93,14 +92,7 @@ fn trusted_key(field: &Field<'_>) -> Option<TrustedKey> {
 /// Reads an Ed25519 public key: PEM, or the base64 line within it.
 fn public_key(field: &Field<'_>) -> Option<VerifyingKey> {
     let text = field.non_empty_text()?;
-    let text = text.trim();
-    let pem = if text.starts_with("-----") {
-        text.to_owned()
-    } else {
-        format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
-    };
-    // A weak key verifies forged signatures.
-    let key = VerifyingKey::from_public_key_pem(&pem).ok().filter(|key| !key.is_weak());
+    let key = TrustedKey::from_pem("", &text).map(|trusted| trusted.key);
     if key.is_none() {
         field.error(
             "is not an Ed25519 public key",

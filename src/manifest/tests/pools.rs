@@ -433,6 +433,20 @@ fn a_node_class_keeps_capacity_settings() {
 }
 
 #[test]
+fn user_data_is_never_quoted() {
+    // Braces are ordinary in a shell script, as in `docker inspect -f`.
+    let script = "'docker inspect -f {{.Id}} secret ${TOKEN}'";
+    for user_data in [script, "[secret]", "{a: secret}"] {
+        let text = node_class(&format!("{ALIAS}  userData: {user_data}\n"));
+        let desired = read_text(&text);
+        let said = format!("{:?}", desired.problems);
+        assert!(!said.contains("secret") && !said.contains("TOKEN"), "{said}");
+        let is_script = user_data == script;
+        assert_eq!(desired.problems.is_empty(), is_script, "{said}");
+    }
+}
+
+#[test]
 fn a_class_digest_changes_only_with_its_meaning() {
     let digest = |spec: &str| class(&node_class(spec)).spec_digests;
     let first = digest(&format!("{ALIAS}  tags: {{a: b, c: 'd'}}\n"));

@@ -37,6 +37,18 @@ fn restrictions(status: &Status) -> Vec<String> {
     lines
 }
 
+/// Returns the rules of the served commit that do not count yet.
+fn loosened_rules(status: &Status) -> Option<String> {
+    let rules = &status.repository.loosened;
+    (!rules.is_empty()).then(|| {
+        format!(
+            "The served commit loosens {}. The rules before it count until an operator approves one \
+             of its plans by digest.",
+            text(&rules.join(", "), LINE)
+        )
+    })
+}
+
 /// Renders alerts.
 pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
     let mut lines = Vec::new();
@@ -62,6 +74,7 @@ pub(super) fn alerts(status: &Status, kind: PageKind) -> String {
         PageKind::Controller { .. } => read_alert("The repository", &status.repository.reads),
         PageKind::Preview => preview_alert(&status.repository.reads),
     });
+    lines.extend(loosened_rules(status));
     if let Some((commit, why)) = &status.repository.waiting {
         lines.push(format!(
             "Commit <code>{}</code> is not served yet: {}",

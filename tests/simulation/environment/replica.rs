@@ -11,7 +11,7 @@ use fleetwright::apply::ports::{
 };
 use fleetwright::controller::{
     AuthorizedRequest, InterruptionMessage, PersistedState, Revision, RevisionError,
-    RevisionSource, Signal, SignalSource, StateStore,
+    RevisionSource, Signal, SignalSource, StateStore, VerifiedCommit,
 };
 use fleetwright::model::desired::AppliedBy;
 use fleetwright::model::ids::{GroupName, InstanceId, NodeName, Uid};
@@ -299,7 +299,10 @@ impl Cluster for Replica {
 impl RevisionSource for Replica {
     type Planner = SimulatedPlanner;
 
-    async fn read_branch(&self) -> Result<(Revision, SimulatedPlanner), String> {
+    async fn read_branch(
+        &self,
+        _verified: Option<VerifiedCommit>,
+    ) -> Result<(Revision, SimulatedPlanner), String> {
         self.shared.time.sleep(self.shared.delay()).await;
         if self.shared.faults.get().repository_down {
             return Err("could not resolve host: git.example.com".to_owned());

@@ -200,7 +200,7 @@ impl InvariantChecks {
             Effect::OpenNodes { nominations, .. } => !nominations.is_empty(),
             Effect::LoadState
             | Effect::SaveState(_)
-            | Effect::ReadBranch
+            | Effect::ReadBranch { .. }
             | Effect::ReadCommit { .. }
             | Effect::Observe
             | Effect::Plan { .. }

@@ -37,7 +37,8 @@ impl Mode {
 }
 
 /// Approval required for the plans of the controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ApprovalRule {
     /// The merge of the commit is the approval.
     #[default]
@@ -49,7 +50,8 @@ pub enum ApprovalRule {
 }
 
 /// Component that applies the changes of a merge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum AppliedBy {
     /// The controller.
     #[default]
@@ -60,7 +62,8 @@ pub enum AppliedBy {
 }
 
 /// A limit on launches or removals within a time window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct RateLimit {
     /// Maximum number of instances.
     pub limit: CountOrShare,
@@ -69,7 +72,8 @@ pub struct RateLimit {
 }
 
 /// A number of instances, absolute or relative to the fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum CountOrShare {
     /// Absolute number of instances.
     Count(u32),

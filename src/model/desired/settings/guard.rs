@@ -1,6 +1,7 @@
 //! Pricing commitments, approvals and maintenance windows.
 
 use ed25519_dalek::VerifyingKey;
+use ed25519_dalek::pkcs8::DecodePublicKey as _;
 use jiff::Timestamp;
 use jiff::civil::Weekday;
 use jiff::tz::TimeZone;
@@ -85,6 +86,22 @@ pub struct TrustedKey {
     pub name: String,
     /// Ed25519 public key.
     pub key: VerifyingKey,
+}
+
+impl TrustedKey {
+    /// Returns the key of a public key in PEM, or in the base64 line within it.
+    #[must_use]
+    pub fn from_pem(name: &str, text: &str) -> Option<Self> {
+        let text = text.trim();
+        let pem = if text.starts_with("-----") {
+            text.to_owned()
+        } else {
+            format!("-----BEGIN PUBLIC KEY-----\n{text}\n-----END PUBLIC KEY-----\n")
+        };
+        // A weak key verifies forged signatures.
+        let key = VerifyingKey::from_public_key_pem(&pem).ok().filter(|key| !key.is_weak())?;
+        Some(Self { name: name.to_owned(), key })
+    }
 }
 
 /// A weekly maintenance window.
