@@ -16,7 +16,7 @@ use super::{Console, Exit, files, source_tree};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_text_files};
 #[cfg(feature = "live")]
 use crate::model::desired::GuardSettings;
-use crate::model::desired::{Problem};
+use crate::model::desired::Problem;
 use crate::model::ids::Origin;
 use crate::plan::wire::{Base, Guard, JudgedBy};
 use crate::plan::{Plan, seal};
