@@ -81,7 +81,7 @@ impl Replanner<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::Path;
 
@@ -151,6 +151,9 @@ mod tests {
         }
     }
 
+    /// Most accepted edits of one field that are compared.
+    const EDITS_MAX: u32 = 3;
+
     /// Returns the plan with one edit, if a reader accepts it. The file has the right checksum.
     fn accepted(plan: &Value, at: &str, edit: &Value) -> Option<Plan> {
         let mut edited = plan.clone();
@@ -202,22 +205,29 @@ mod tests {
         let catalog = Catalog::load(&repository.fleet.region, &repository.fleet.zones);
         let catalog = catalog.expect("a catalog");
         let replanner = Replanner::new(&repository, &catalog);
-        let outcome = |plan: &Plan| {
-            [&observed, &other].map(|world| format!("{:?}", replanner.pinned(plan, world)))
-        };
-        let expected = outcome(&plan);
-        assert_ne!(expected[0], expected[1]);
+        let outcome = |plan: &Plan, world| format!("{:?}", replanner.pinned(plan, world));
+        let expected = outcome(&plan, &other);
+        assert_ne!(expected, outcome(&plan, &observed), "the worlds differ");
         let mut json: Value = serde_json::from_str(&plan.to_json()).expect("JSON");
         // An attacker writes the checksum anew.
         json.as_object_mut().expect("an object").remove("checksum");
         let mut found = Vec::new();
         edits(&json, "", &mut found);
         let mut outside = BTreeSet::new();
+        let mut tried: BTreeMap<Vec<&str>, u32> = BTreeMap::new();
         for (at, edit) in &found {
+            // A few edits of each field are enough, in whatever row.
+            let field = at.split('/').filter(|part| part.parse::<usize>().is_err()).take(5);
+            let tried = tried.entry(field.collect()).or_default();
+            if *tried >= EDITS_MAX {
+                continue;
+            }
             let Some(edited) = accepted(&json, at, edit).filter(|edited| *edited != plan) else {
                 continue;
             };
-            assert_eq!(outcome(&edited), expected, "{at} = {edit} is read and not approved");
+            *tried += 1;
+            let found = outcome(&edited, &other);
+            assert_eq!(found, expected, "{at} = {edit} is read and not approved");
             let list = at.split('/').filter(|part| part.parse::<usize>().is_err());
             outside.insert(list.take(3).collect::<Vec<_>>().join("/"));
         }
