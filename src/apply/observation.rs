@@ -7,19 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
-use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{
-    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed, UnreadObject,
+    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
 };
 
 /// Name of the source for instances.
 pub const EC2: &str = "ec2";
 /// Name of the source for nodes, pods and workloads.
 pub const KUBERNETES: &str = "kubernetes";
-
-/// Number of managed Ready nodes without a listed instance that are kept each by themselves. More of
-/// them indicate a wrong filter or a lagging read.
-const MISSING_INSTANCES_MAX: usize = 1;
 
 /// Reads EC2, then Kubernetes, and marks failed reads.
 ///
@@ -35,7 +30,6 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let objects = cluster.objects().await;
     let (ec2, kubernetes) =
         (ec2_completeness(&inventory, &objects), kubernetes_completeness(&objects));
-    let missing = missing_instances(inventory.as_ref(), &objects);
     let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
         inventory.unwrap_or_default();
     let ClusterObjects {
@@ -46,14 +40,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         storage,
         scaling,
         unread: _,
-        unread_objects: mut unread,
+        unread_objects: unread,
     } = objects.unwrap_or_default();
-    unread.extend(missing.into_iter().map(|(node, instance)| UnreadObject {
-        object: format!("Node {node}"),
-        reason: format!("EC2 does not list its instance {instance}"),
-        nodes: [node].into(),
-        hides_requests: true,
-    }));
     let mut observed = Observed {
         format_version: FORMAT_VERSION.to_owned(),
         cluster: identity,
@@ -92,33 +80,23 @@ fn ec2_completeness(
     if let Some(partial) = partial(&inventory.unread) {
         return partial;
     }
-    // EC2's responses may lag, and a filter may be wrong.
-    let missing = missing_instances(Ok(inventory), objects);
-    match missing.first() {
-        Some((node, _)) if missing.len() > MISSING_INSTANCES_MAX => Completeness::Partial {
+    let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
+    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
+    // A managed Ready node has a running instance. EC2's responses may lag, and a filter may be
+    // wrong.
+    let missing = |node: &&Node| {
+        let ours = node.ready && node.labels.contains_key(KEY_LABEL);
+        ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
+    };
+    match nodes.iter().find(missing) {
+        None => Completeness::Complete,
+        Some(node) => Completeness::Partial {
             reason: format!(
-                "EC2 does not list the instances of {} Ready nodes, such as `{node}`",
-                missing.len()
+                "EC2 does not list the instance of node `{}`, which is Ready",
+                node.name
             ),
         },
-        Some(_) | None => Completeness::Complete,
     }
-}
-
-/// Returns the managed Ready nodes whose instance EC2 does not list. A managed Ready node has a
-/// running instance, unless somebody removed the tag of the instance.
-fn missing_instances(
-    inventory: Result<&CloudInventory, &PortError>,
-    objects: &Result<ClusterObjects, PortError>,
-) -> Vec<(NodeName, InstanceId)> {
-    let (Ok(inventory), Ok(objects)) = (inventory, objects) else { return Vec::new() };
-    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
-    let ours = |node: &&Node| node.ready && node.labels.contains_key(KEY_LABEL);
-    let missing = |node: &Node| {
-        let instance = node.instance.clone().filter(|id| !listed.contains(id))?;
-        Some((node.name.clone(), instance))
-    };
-    objects.nodes.iter().filter(ours).filter_map(missing).collect()
 }
 
 /// Returns the completeness of a source with `unread` objects; `None` if there are none.

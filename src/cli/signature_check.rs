@@ -81,7 +81,7 @@ pub(super) fn check_signatures(
     dirty: bool,
 ) -> (CommitSignature, Option<Problem>) {
     let checked = match &tree.signed_history {
-        None if fleet.signers.is_empty() && trust.signers.is_none() => {
+        None if fleet.signers.is_empty() && trust.signers.is_none() && !trust.lists_signers => {
             Ok(CommitSignature::NotRequired)
         }
         None => {
@@ -197,7 +197,9 @@ impl<'a> CommitChain<'a> {
             }
             ParentCommit::Absent => true,
         };
-        if !commit.parents.iter().any(is_open) {
+        // A new first commit is no way round a trusted one.
+        let is_orphan = commit.parents.is_empty() && !self.trusted.is_empty();
+        if !is_orphan && !commit.parents.iter().any(is_open) {
             return Ok(());
         }
         let (id, count) = (short(&commit.id), self.proof.commits.len());
@@ -466,6 +468,16 @@ mod tests {
         };
         assert_eq!(check_from(&rows, &anchor("a"), false), Ok(CommitSignature::Verified));
         assert!(check_from(&rows, &anchor("q"), false).is_err(), "it is not reached");
+        let orphans = [("x", "ann", "ann", &["y"][..]), ("y", "ann", "ann", &[])];
+        assert!(check_from(&orphans, &anchor("a"), false).is_err(), "a new first commit");
+        let guard =
+            SignatureTrust { commits: ["a".to_owned()].into(), ..SignatureTrust::default() };
+        assert!(check_from(&orphans, &guard, false).is_err(), "beside the guarding revision");
+        assert_eq!(
+            check_from(&orphans, &SignatureTrust::default(), false),
+            Ok(CommitSignature::Verified),
+            "nothing was trusted before"
+        );
         assert_eq!(
             check_from(&rows[2..], &anchor("a"), false),
             Ok(CommitSignature::Verified),

@@ -135,7 +135,9 @@ impl ApprovedChanges {
             return Self::All;
         }
         let shared = changes_of_an_approved_plan(plan, context.persisted);
-        Self::Part { shared, cover: contingency::cover(plan, context, now) }
+        // A plan starts by one approval. With changes of an approved plan, those go first.
+        let cover = contingency::cover(plan, context, now).filter(|_| shared.is_empty());
+        Self::Part { shared, cover }
     }
 
     /// Returns the reason that blocks a group without approval.

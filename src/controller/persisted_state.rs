@@ -568,7 +568,9 @@ pub(super) fn change_digests(plan: &Plan) -> impl Iterator<Item = (&Address, Str
         plan.capacity.waves.iter().flat_map(|wave| &wave.addresses).collect();
     let rows = plan.resource_changes.iter().filter(move |row| changes.contains(&row.address));
     rows.map(|row| {
-        let digest = canonical::sha256(&(&row.address, &row.change)).unwrap_or_default();
+        // A node that was to go because it was empty is not approved to go with pods.
+        let change = (&row.address, &row.change, &row.action_reason);
+        let digest = canonical::sha256(&change).unwrap_or_default();
         let short = digest.trim_start_matches("sha256:").chars().take(20).collect();
         (&row.address, short)
     })

@@ -117,7 +117,9 @@ impl Revisions {
         // forever.
         let until = *persisted.ci_wait_until.get_or_insert(patience);
         // Where approvers sign, a merge alone is never enough.
-        let until = if revision.guard.keys.is_empty() { until } else { Timestamp::MAX };
+        let signed_before = persisted.rules.as_ref().is_some_and(ServedRules::has_keys);
+        let is_signed = signed_before || !revision.guard.keys.is_empty();
+        let until = if is_signed { Timestamp::MAX } else { until };
         self.waiting = Some(WaitingRevision { revision, until });
     }
 
@@ -213,7 +215,7 @@ impl Revisions {
     /// may.
     fn may_serve_waiting(&self) -> bool {
         let waiting = self.waiting.as_ref();
-        waiting.is_some_and(|waiting| waiting.revision.guard.keys.is_empty())
+        waiting.is_some_and(|waiting| waiting.until < Timestamp::MAX)
     }
 
     /// Reads the revision to serve if the branch has moved past it.

@@ -139,6 +139,11 @@ impl ServedRules {
         }
     }
 
+    /// Returns true if only signed approvals count.
+    pub(super) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
     /// Returns the rules that are looser in `next`.
     pub(super) fn loosened_by(&self, next: &Self) -> BTreeSet<LoosenedRule> {
         use LoosenedRule as Rule;
@@ -171,7 +176,8 @@ impl ServedRules {
 
     /// Returns whether loosened rules are accepted once nothing of their commit is left to do.
     pub(super) fn accepts_done(&self, loosened: &BTreeSet<LoosenedRule>) -> bool {
-        let by_merge = self.approval == ApprovalRule::Merge;
+        // Where approvers sign, a merge alone is never enough.
+        let by_merge = self.approval == ApprovalRule::Merge && self.keys.is_empty();
         by_merge || !loosened.iter().any(|rule| rule.is_about_approval())
     }
 
@@ -321,6 +327,18 @@ mod tests {
         stricter.guard.windows.truncate(1);
         stricter.controller.confirm_pools.insert("web".into());
         assert_eq!(before.loosened_by(&ServedRules::of(&stricter)), BTreeSet::new());
+    }
+
+    #[test]
+    fn merge_does_not_remove_the_keys_of_approvers() {
+        let unsigned = ServedRules::of(&revision("1"));
+        let signed = ServedRules { keys: ["alice 00".to_owned()].into(), ..unsigned.clone() };
+        assert!(signed.has_keys() && signed.approval == ApprovalRule::Merge);
+        let loosened = signed.loosened_by(&unsigned);
+        assert_eq!(loosened, BTreeSet::from([LoosenedRule::Keys]));
+        assert!(!signed.accepts_merge(&unsigned, &loosened), "the fleet is unchanged");
+        assert!(!signed.accepts_done(&loosened), "nothing is left to do");
+        assert!(unsigned.accepts_done(&unsigned.loosened_by(&signed)), "keys are stricter");
     }
 
     /// A leader over a commit in mode observe, where each plan needs an approval.

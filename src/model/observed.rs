@@ -558,21 +558,6 @@ impl Observed {
         stale.collect()
     }
 
-    /// Returns pool and key of our nodes whose instance EC2 does not list. Their keys stay in use: the
-    /// instance may have lost its tags only.
-    pub fn keys_of_unlisted_instances(&self) -> impl Iterator<Item = (&str, &str)> {
-        let unlisted = |node: &&Node| {
-            node.instance.as_ref().is_some_and(|id| !self.instances.contains_key(id))
-        };
-        self.nodes.values().filter(unlisted).filter_map(|node| {
-            let (pool, key) = (
-                node.labels.get(crate::model::requirement::key::NODEPOOL)?,
-                node.labels.get(KEY_LABEL)?,
-            );
-            Some((pool.as_str(), key.as_str()))
-        })
-    }
-
     /// Returns the region of the cluster.
     #[must_use]
     pub fn region(&self) -> Region {

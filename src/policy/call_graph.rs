@@ -3,7 +3,7 @@
 //! The engine evaluates rules by recursion and has no limit of its own. A rule that reaches itself
 //! would exhaust the stack and end the process, so such policies are refused when they are loaded,
 //! as Open Policy Agent refuses them. References are found in the text of a rule, which may find
-//! too many, and never too few: a name counts unless the rule declares it as a variable.
+//! too many, and never too few: a name counts if it is called, or if the rule declares no such variable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ impl CallGraph {
         tokens: &[Token<'_>],
     ) {
         let Some(name) = rule_name(tokens) else { return };
-        let variables = variables(tokens);
+        let (variables, none) = (variables(tokens), BTreeSet::new());
         let mut called = BTreeSet::new();
         let mut at = head_end(tokens);
         while at < tokens.len() {
@@ -56,7 +56,10 @@ impl CallGraph {
                 at += 1;
                 continue;
             };
-            let found = self.resolve(package, aliases, &variables, &path);
+            // The engine looks up a called name among the rules, whatever variables there are.
+            let is_call = tokens.get(next) == Some(&Token::Mark('('));
+            let hiding = if is_call { &none } else { &variables };
+            let found = self.resolve(package, aliases, hiding, &path);
             let is_mock = at > 0 && tokens[at - 1] == Token::Word("with");
             if is_mock && tokens.get(next) == Some(&Token::Word("as")) {
                 // A rule that calls the replaced rule then calls the other one.
@@ -101,8 +104,8 @@ impl CallGraph {
     fn rules_at(&self, path: &[&str]) -> BTreeSet<RuleName> {
         let is_at = |(package, name): &&RuleName| {
             let own: Vec<&str> = package.split('.').chain([name.as_str()]).collect();
-            let common = own.len().min(path.len());
-            own[..common] == path[..common]
+            // The engine decodes escapes, so a text with one may be any name.
+            own.iter().zip(path).all(|(own, named)| own == named || named.contains('\\'))
         };
         self.calls.keys().filter(is_at).cloned().collect()
     }

@@ -2,9 +2,8 @@
 //!
 //! A budget of zero blocks a node from the start (`disruption_blockers`). Any other active budget
 //! limits how many nodes of its pool a plan removes or replaces, for the reasons it names.
-//! Karpenter's default of ten percent is a rate, and limits no plan. Nodes that are not Ready count
-//! as disrupted already. Expired nodes and nodes without a pool are removed in any case, as in
-//! Karpenter.
+//! Nodes that are not Ready count as disrupted already. Expired nodes and nodes without a pool are
+//! removed in any case, as in Karpenter.
 //!
 //! Source: karpenter core, `pkg/apis/v1/nodepool.go` (`MustGetAllowedDisruptions`),
 //! `pkg/controllers/disruption/helpers.go`.

@@ -455,6 +455,7 @@ impl ExistingNodeBuilder<'_> {
         let least = |reported: &Resources, model: &Resources| Resources {
             cpu: reported.cpu.min(model.cpu),
             memory: reported.memory.min(model.memory),
+            pods: reported.pods,
             ..Resources::default()
         };
         let is_near = |reported: &Resources, model: &Resources| {

@@ -104,7 +104,7 @@ pub fn measured_resources(
         }
     });
     for ((instance_type, settings), reports) in doubtful {
-        if measured.nodes(instance_type, &settings) == 0 && reports.len() > 1 {
+        if measured.nodes(instance_type, &settings) == 0 && do_agree(&reports) {
             reports.iter().for_each(|report| report.add_to(&mut measured));
         }
     }
@@ -152,7 +152,7 @@ struct NodeReport<'a> {
 const LESS_PERCENT: i64 = 25;
 const MORE_PERCENT: i64 = 10;
 
-/// Returns true if CPU and memory of a node are near the formulas.
+/// Returns true if CPU, memory and pods of a node are near the formulas.
 pub(super) fn is_near_formulas(reported: &Resources, model: &Resources, size: &Resources) -> bool {
     let is_near = |reported: i64, model: i64, size: i64| {
         let less = size.saturating_mul(LESS_PERCENT) / 100;
@@ -161,6 +161,21 @@ pub(super) fn is_near_formulas(reported: &Resources, model: &Resources, size: &R
     };
     is_near(reported.cpu.0, model.cpu.0, size.cpu.0)
         && is_near(reported.memory.0, model.memory.0, size.memory.0)
+        // A kubelet may declare more pods than network interfaces permit, and somewhat fewer.
+        && reported.pods.saturating_mul(2) >= model.pods
+}
+
+/// Returns true if these reports of one type are alike.
+fn do_agree(reports: &[NodeReport<'_>]) -> bool {
+    let Some((first, others)) = reports.split_first().filter(|(_, others)| !others.is_empty())
+    else {
+        return false;
+    };
+    others.iter().all(|other| {
+        is_near_formulas(other.capacity, first.capacity, first.capacity)
+            && is_near_formulas(other.allocatable, first.allocatable, first.capacity)
+            && is_near_formulas(first.allocatable, other.allocatable, other.capacity)
+    })
 }
 
 impl NodeReport<'_> {
@@ -318,6 +333,7 @@ mod tests {
     fn only_initialized_managed_nodes_as_declared_are_learned_from() {
         assert_eq!(learned(|_| ()), 7000);
         assert_eq!(learned(|s| s.node().ready = false), 6903, "it is not Ready");
+        assert_eq!(learned(|s| s.node().allocatable.pods = 2), 6903, "two pods");
         for lie in [200, 6903 - 2048, 6903 + 900] {
             assert_eq!(learned(|s| s.node().allocatable.memory = Bytes::mib(lie)), 6903, "{lie}");
         }

@@ -100,6 +100,8 @@ impl CachedObject {
         let mut unread: Vec<String> = problems.map(|p| p.message.clone()).collect();
         let node = object.pointer("/spec/nodeName").and_then(Json::as_str).map(NodeName::from);
         let template = read.workloads.pop_first().map(|(_, found)| found.template);
+        // A bound pod keeps its place, although its requests are unknown.
+        let template = template.or_else(|| node.is_some().then(Arc::<PodTemplate>::default));
         let (Some(meta), Some(mut template)) = (parse_metadata(object), template) else {
             // A missing template was reported as unread.
             return Self::unread(ObjectContent::Ignored, unread, node);

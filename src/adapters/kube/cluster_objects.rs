@@ -501,12 +501,12 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("HorizontalPodAutoscaler web/api", vec!["n1"], false),
+                ("HorizontalPodAutoscaler web/api", vec!["n1", "n2"], false),
                 ("Pod web/bound", vec!["n2"], true),
                 ("Pod web/new", vec![], true),
             ]
         );
         let names: Vec<&str> = objects.pods.iter().map(|pod| &*pod.name).collect();
-        assert_eq!(names, ["fine"], "no node is planned for an unreadable pod");
+        assert_eq!(names, ["bound", "fine"], "no node is planned for a pending unreadable pod");
     }
 }

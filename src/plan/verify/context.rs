@@ -208,9 +208,8 @@ impl<'a> CheckContext<'a> {
 
     /// Returns the keys of managed instances in `pool`, including instances that are shutting down.
     pub(super) fn used_keys(&self, pool: &PoolName) -> BTreeSet<&'a str> {
-        let unlisted = self.facts.observed.keys_of_unlisted_instances();
-        let keys = self.key_holders.keys().copied().chain(unlisted);
-        keys.filter(|(of, _)| *of == pool.as_str()).map(|(_, key)| key).collect()
+        let keys = self.key_holders.keys().filter(|(of, _)| *of == pool.as_str());
+        keys.map(|(_, key)| *key).collect()
     }
 
     /// Returns whether `instance` carries our tags for the observed cluster.

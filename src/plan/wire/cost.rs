@@ -21,7 +21,8 @@ pub struct Cost {
     /// Difference for a month of 730 hours.
     pub monthly_delta: MicroUsd,
     /// Lower bound of the hourly price of every fleet of new nodes that holds the same pods. It
-    /// depends on demand, node pools and prices, and not on the running nodes.
+    /// depends on demand, node pools and prices, and not on the running nodes; at most
+    /// `hourly_after`.
     pub lower_bound_hourly: MicroUsd,
     /// Excess of `hourly_after` over the lower bound, in percent with two decimals.
     pub gap_percent: String,

@@ -79,9 +79,6 @@ impl PoolKeys {
             used.insert(key.clone());
             keys.by_instance.insert(instance.id.clone(), (pool, key));
         }
-        for (pool, key) in observed.keys_of_unlisted_instances() {
-            keys.used.entry(PoolName::from(pool)).or_default().insert(key.to_owned());
-        }
         // A stopping instance provides no capacity, but its key stays in use until it is
         // terminated.
         let is_stopping = |i: &&Instance| {
