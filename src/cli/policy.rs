@@ -192,9 +192,16 @@ fn guarding(
     let head = || is_committed.then(|| "HEAD".to_owned());
     let revision = choice.revision.clone().or_else(|| caller.revision.clone()).or_else(head);
     let source = SourceSettings { revision, ..caller.clone() };
-    let read = source_tree::read(&source).map_err(|error| {
-        error.context("cannot read the settings that guard the plan".to_owned())
-    })?;
+    let read = match source_tree::read(&source) {
+        Ok(read) => read,
+        Err(error) => {
+            // Of another place, the plan is refused for that.
+            if let Ok(here) = source_tree::read(caller) {
+                check_origin(plan, &here.base, caller)?;
+            }
+            return Err(error.context("cannot read the settings that guard the plan".to_owned()));
+        }
+    };
     check_origin(plan, &read.base, caller)?;
     if source.revision.is_none() {
         let here = Repository::read(&read);

@@ -16,7 +16,9 @@ use super::state::{
 };
 use super::{LaunchTemplate, ShapeFn, WorldInit, delay, journal};
 use crate::model::ids::{GroupName, InstanceId, Labels, Namespace, WorkloadId};
-use crate::model::observed::{InstanceState, Observed, PodPhase, WorldError, read_world};
+use crate::model::observed::{
+    InstanceState, LiveWorkload, Observed, PodPhase, WorldError, read_world,
+};
 
 /// File name within the directory.
 pub(super) const NAME: &str = "world.json";
@@ -249,15 +251,7 @@ fn restore(
     for pod in pods {
         state.pods.insert(Arc::unwrap_or_clone(pod));
     }
-    for live in workloads {
-        let controller = WorkloadController {
-            replicas: live.replicas,
-            first_ordinal: live.first_ordinal,
-            delivered: live.delivered,
-            template: None,
-        };
-        state.controllers.insert(live.id, controller);
-    }
+    state.controllers.extend(workloads.into_iter().map(restored_controller));
     restore_templates(&mut state, rollouts)?;
     state.tick_due = timers.iter().any(|timer| timer.due == ScheduledEvent::Tick);
     state.registrations = registrations;
@@ -268,6 +262,11 @@ fn restore(
     state.unavailable = unavailable;
     state.reported = reported;
     Ok(state)
+}
+
+fn restored_controller(live: LiveWorkload) -> (WorkloadId, WorkloadController) {
+    let LiveWorkload { id, replicas, first_ordinal, delivered, template: _ } = live;
+    (id, WorkloadController { replicas, first_ordinal, delivered, template: None })
 }
 
 /// Restores the templates of controllers.

@@ -240,67 +240,43 @@ mod tests {
         }
     }
 
-    #[test]
-    fn manual_changes_are_reported_and_cluster_taints_are_not() {
+    type Edit<'a> = &'a dyn Fn(&mut Node, &mut Instance, &mut Pool, &mut NodeClass);
+
+    /// Returns the manual change of a node that was launched as declared, after an edit.
+    fn drift_with(change: Edit<'_>) -> Option<(String, String, String)> {
         let mut scenario = Scenario::new(&["m5.large"], 500, 512);
         scenario.scale(1);
         scenario.step(1);
-        let node = scenario.observed.nodes.values().next().expect("launched").clone();
-        let instance = scenario.observed.instances.values().next().expect("launched").clone();
-        let drift_with = |change: &dyn Fn(&mut Node, &mut Instance, &mut Pool, &mut NodeClass)| {
-            let (mut node, mut instance) = (node.clone(), instance.clone());
-            let (mut pool, mut class) = (pool(), node_class());
-            change(&mut node, &mut instance, &mut pool, &mut class);
-            let spec = spec_digest(&pool, &class);
-            instance.tags.insert(tag::SPEC.to_owned(), spec.clone());
-            manual_change(&node, &instance, &pool, &class, &spec)
-                .map(|m| (m.field, m.is, m.declared))
-        };
-        let said = |field: &str, is: &str, declared: &str| {
-            Some((field.to_owned(), is.to_owned(), declared.to_owned()))
-        };
+        let mut node = scenario.observed.nodes.values().next().expect("launched").clone();
+        let mut instance = scenario.observed.instances.values().next().expect("launched").clone();
+        let (mut pool, mut class) = (pool(), node_class());
+        change(&mut node, &mut instance, &mut pool, &mut class);
+        let spec = spec_digest(&pool, &class);
+        instance.tags.insert(tag::SPEC.to_owned(), spec.clone());
+        manual_change(&node, &instance, &pool, &class, &spec).map(|m| (m.field, m.is, m.declared))
+    }
+
+    fn said(field: &str, is: &str, declared: &str) -> (String, String, String) {
+        (field.to_owned(), is.to_owned(), declared.to_owned())
+    }
+
+    #[test]
+    fn manual_taints_and_tags_are_reported_and_cluster_taints_are_not() {
         assert_eq!(drift_with(&|_, _, _, _| ()), None);
         assert_eq!(
             drift_with(&|_, _, pool, _| pool.taints.push(no_schedule("team", ""))),
-            said("taint team", "absent", "team=:NoSchedule")
+            Some(said("taint team", "absent", "team=:NoSchedule"))
         );
         assert_eq!(
             drift_with(&|node, _, _, _| node.taints.push(no_schedule("mine", ""))),
-            said("taint mine", "mine=:NoSchedule", "none")
-        );
-        let ops = label("ops", "x");
-        let labelled = said("label ops", "x", "none");
-        let set = |node: &mut Node| node.labels.extend([ops.clone()]);
-        assert_eq!(
-            drift_with(&|node, _, _, class| {
-                set(node);
-                class.spec_digests = Arc::default();
-            }),
-            labelled
-        );
-        assert_eq!(
-            drift_with(&|_, _, pool, _| pool.labels.extend([ops.clone()])),
-            said("label ops", "absent", "x")
-        );
-        assert_eq!(
-            drift_with(&|node, _, _, class| {
-                set(node);
-                *class = with(class, "userData", "labels");
-            }),
-            None,
-            "the user data may set it"
-        );
-        assert_eq!(
-            drift_with(&|node, _, _, _| node.labels.extend([label("example.com/found", "x")])),
-            None,
-            "a controller sets it"
+            Some(said("taint mine", "mine=:NoSchedule", "none"))
         );
         assert_eq!(
             drift_with(&|_, instance, _, class| {
                 class.tags = [("team".to_owned(), "a".to_owned())].into();
                 instance.tags.insert("team".to_owned(), "b".to_owned());
             }),
-            said("tag team", "b", "a")
+            Some(said("tag team", "b", "a"))
         );
         assert_eq!(
             drift_with(&|_, instance, _, _| {
@@ -316,5 +292,31 @@ mod tests {
                 "{key}"
             );
         }
+    }
+
+    #[test]
+    fn manual_labels_are_reported_unless_user_data_or_a_controller_may_set_them() {
+        let ops = label("ops", "x");
+        let set = |node: &mut Node| node.labels.extend([ops.clone()]);
+        assert_eq!(
+            drift_with(&|node, _, _, class| {
+                set(node);
+                class.spec_digests = Arc::default();
+            }),
+            Some(said("label ops", "x", "none"))
+        );
+        assert_eq!(
+            drift_with(&|_, _, pool, _| pool.labels.extend([ops.clone()])),
+            Some(said("label ops", "absent", "x"))
+        );
+        assert_eq!(drift_with(&|node, _, _, _| set(node)), None, "the user data may set it");
+        assert_eq!(
+            drift_with(&|node, _, _, class| {
+                node.labels.extend([label("example.com/found", "x")]);
+                class.spec_digests = Arc::default();
+            }),
+            None,
+            "a controller sets it"
+        );
     }
 }

@@ -105,7 +105,9 @@ pub fn measured_resources(
     });
     for ((instance_type, settings), reports) in doubtful {
         if measured.nodes(instance_type, &settings) == 0 && do_agree(&reports) {
-            reports.iter().for_each(|report| report.add_to(&mut measured));
+            for report in &reports {
+                report.add_to(&mut measured);
+            }
         }
     }
     let file = NodeName::from(LEARNED_FILE);

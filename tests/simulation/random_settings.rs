@@ -43,8 +43,8 @@ pub(crate) struct RandomSettings {
     pub(crate) suspends_at: Option<SignedDuration>,
     /// Start of a break-glass period of a few minutes.
     pub(crate) break_glass_at: Option<SignedDuration>,
-    /// True if the pool declares no disruption budget.
-    has_default_budget: bool,
+    /// Disruption settings of the pool in place of those of the commit.
+    disruption: Option<&'static str>,
     /// Time from which clients cannot understand one pod, until the faults end.
     pub(crate) unread_pod_at: Option<SignedDuration>,
 }
@@ -86,7 +86,8 @@ impl RandomSettings {
         settings.break_glass_at = has_break_glass.then(|| minute(&mut random, 18));
         // A seed without settings nominates pods, because nominations must not change the result.
         settings.nominates |= settings == Self::default();
-        settings.has_default_budget = random.chance(300);
+        // Without budgets, Karpenter's default of 10 % applies.
+        settings.disruption = random.chance(300).then_some("");
         settings.unread_pod_at = random.chance(250).then(|| minute(&mut random, 15));
         settings
     }
@@ -122,9 +123,8 @@ impl RandomSettings {
                 .collect();
             apply.push(format!("windows: [{}]", all.join(", ")));
         }
-        // Without budgets, Karpenter's default of 10 % applies.
         let disruption =
-            if self.has_default_budget { String::new() } else { commit.disruption.clone() };
+            self.disruption.map_or_else(|| commit.disruption.clone(), ToOwned::to_owned);
         Commit { controller, apply: apply.join(", "), disruption, ..commit }
     }
 }
@@ -140,7 +140,7 @@ impl fmt::Display for RandomSettings {
             confirms_removals,
             suspends_at,
             break_glass_at,
-            has_default_budget,
+            disruption,
             unread_pod_at,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
@@ -155,7 +155,7 @@ impl fmt::Display for RandomSettings {
         all.extend(confirms_removals.then(|| "removals are confirmed".to_owned()));
         all.extend(suspends_at.iter().map(|time| format!("suspended {}", at(time))));
         all.extend(break_glass_at.iter().map(|time| format!("break-glass {}", at(time))));
-        all.extend(has_default_budget.then(|| "a default budget".to_owned()));
+        all.extend(disruption.map(|text| format!("disruption settings `{text}`")));
         all.extend(unread_pod_at.iter().map(|time| format!("an unreadable pod {}", at(time))));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })

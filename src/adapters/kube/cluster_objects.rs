@@ -318,12 +318,11 @@ impl ClusterAssembly<'_> {
         let read = read_live_objects(objects.iter().copied());
         for problem in &read.problems {
             let claim = problem.object.strip_prefix("PersistentVolumeClaim ");
-            match claim {
-                Some(key) => self.add_unread(CLAIMS, key, &problem.message),
-                None => {
-                    let reason = format!("{}: {}", problem.object, problem.message);
-                    self.objects.unread.push(reason);
-                }
+            if let Some(key) = claim {
+                self.add_unread(CLAIMS, key, &problem.message);
+            } else {
+                let reason = format!("{}: {}", problem.object, problem.message);
+                self.objects.unread.push(reason);
             }
         }
         let storage: &mut Storage = &mut self.objects.storage;

@@ -32,7 +32,7 @@ pub(in crate::cli) struct RunArgs {
     pub(in crate::cli) mode: Option<ModeArg>,
     /// Trust this commit and its ancestors at the first start, where commits must be signed
     ///
-    /// Later commits need a chain of signatures that leads back to it. The controller then remembers
+    /// Later commits need a chain of signatures that ends at it. The controller then remembers
     /// the last commit that it verified. Another REV makes it start anew.
     #[arg(long, value_name = "REV")]
     pub(in crate::cli) guard_ref: Option<String>,

@@ -137,7 +137,11 @@ mod tests {
         let tree = tempfile::tempdir().expect("a directory");
         let root = tree.path().join("a: b");
         std::fs::create_dir_all(root.join("policies")).expect("created");
-        std::fs::write(root.join("policies/a.rego"), "package main\n").expect("written");
+        std::fs::write(
+            root.join("policies/a.rego"),
+            "package main\nimport rego.v1\ndeny contains \"no\" if false\n",
+        )
+        .expect("written");
         std::fs::write(
             root.join("a.yaml"),
             "{kind: ConfigMap, apiVersion: v1, metadata: {name: a}}",
