@@ -26,8 +26,8 @@ pub struct Cost {
     pub lower_bound_hourly: MicroUsd,
     /// Excess of `hourly_after` over the lower bound, in percent with two decimals.
     pub gap_percent: String,
-    /// Saving that the plan leaves, because it is too small a share of the fleet's price; absent if
-    /// there is none.
+    /// Saving that the plan does not make, because it is too small a share of the fleet's price;
+    /// absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consolidation_potential: Option<ConsolidationPotential>,
     /// Source of the prices.

@@ -29,10 +29,11 @@ pub(super) const OF_PLANS: &[ViolationCase] = &[
     }),
     ("I7", "a plan with other amounts than observed", |t| {
         let row = rows(&t.growth, WaveStep::Launch).next().expect("something comes");
-        let kind = row.change.after.as_ref().and_then(|a| a.instance_type.clone());
-        let kind = kind.expect("known");
+        let after = row.change.after.as_ref().expect("a launch");
+        let kind = after.instance_type.clone().expect("known");
+        let less = Bytes(after.allocatable.memory_bytes / 10 * 9);
         t.world.instances.values_mut().for_each(|i| i.instance_type = kind.clone());
-        t.world.nodes.values_mut().for_each(|node| node.allocatable.memory = Bytes(1));
+        t.world.nodes.values_mut().for_each(|node| node.allocatable.memory = less);
         t.plans();
         t.applies(&t.growth);
     }),
