@@ -21,6 +21,7 @@ pub(super) fn is_same_observation(a: &Observed, b: &Observed) -> bool {
             && a.pods == b.pods
             && a.workloads == b.workloads
             && a.groups == b.groups
+            && a.unread == b.unread
     };
     same(a, b)
         && a.templates == b.templates

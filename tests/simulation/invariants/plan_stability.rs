@@ -111,6 +111,7 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
         && a.resolved == b.resolved
         && in_effect(a).eq(in_effect(b))
         && a.sources == b.sources
+        && a.unread == b.unread
 }
 
 /// Returns the excluded offerings at the time of an observation.
