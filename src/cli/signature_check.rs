@@ -222,7 +222,7 @@ impl<'a> CommitChain<'a> {
         first: &[Signer],
     ) -> Result<(), SignatureProblem> {
         let mut lists: Vec<Vec<Signer>> = Vec::new();
-        // Settings that cannot be read list whom the commits before them list.
+        // Settings that cannot be read keep the signers of the commits before them.
         let mut pending: Vec<&SignedCommit> = vec![commit];
         let mut seen = BTreeSet::new();
         while let Some(next) = pending.pop() {
@@ -343,7 +343,7 @@ mod tests {
                 of("b"),
             ),
             (
-                "two commits: the first lists whom the second is signed by",
+                "two commits: the first lists the signer of the second",
                 &[
                     ("c", "eve", "eve", &["b"]),
                     ("b", "eve", "eve", &["a"]),
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn unreadable_settings_keep_the_signers_before_them() {
-        // Somebody who is listed breaks the file; the next commit lists its own author.
+        // A listed signer breaks the file; the next commit lists its own author.
         let rows = [
             ("c", "eve", "eve", &["b"][..]),
             ("b", "ann", "ann: [", &["a"]),

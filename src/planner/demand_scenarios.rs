@@ -58,7 +58,9 @@ fn unschedulable_warnings(demand: &Demand, ceiling_plan: &Plan) -> Vec<Diagnosti
         Some(
             Diagnostic::warning(
                 autoscaler.clone(),
-                format!("may scale to {ceiling} pods, of which {placed} are schedulable{reason}"),
+                format!(
+                    "may scale to {ceiling} pods, and {placed} of them are schedulable{reason}"
+                ),
             )
             .origin(origin.clone())
             .maybe_hint(row.nearest.clone()),

@@ -144,7 +144,7 @@ pub(super) fn is_set_by_hand(taint: &Taint, pool: &Pool) -> bool {
 }
 
 /// Returns a manual change of a node that was launched as declared: a missing or undeclared taint,
-/// a label that differs from its pool or that nobody declares, or a tag that differs from its class.
+/// a label that differs from its pool or is not declared, or a tag that differs from its class.
 /// Such a node is kept. `spec` is the digest of pool and class.
 #[must_use]
 pub(super) fn manual_change(

@@ -67,7 +67,27 @@ pub(super) enum ObjectContent {
     Ignored,
 }
 
+impl UnreadParts {
+    /// Returns the first error and the number of others. An object may have any number of them.
+    pub(super) fn summary(&self) -> String {
+        match &self.reasons[..] {
+            [] => String::new(),
+            [only] => only.clone(),
+            [first, others @ ..] => format!("{first}, and {} more", others.len()),
+        }
+    }
+}
+
 impl CachedObject {
+    /// Returns the content of an object that is understood in full.
+    ///
+    /// # Errors
+    /// Returns the reason if a part could not be parsed. A drain must not act on the rest: the
+    /// unknown part may forbid it.
+    pub(super) fn into_content(self) -> Result<ObjectContent, String> {
+        self.unread.map_or(Ok(self.content), |unread| Err(unread.summary()))
+    }
+
     /// Parses an object of a resource type.
     pub(super) fn from_json(resource: ApiResource, object: Json) -> Self {
         match resource.kind {

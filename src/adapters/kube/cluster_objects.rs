@@ -140,13 +140,12 @@ impl Kubernetes {
         };
         let end = self.list_pages(resource, Some(fields), &mut receive).await;
         end.map_err(|error| port_error(VERB, &error))?;
-        // A pod with an unread part can be evicted all the same.
-        let mut lost = read.iter().filter(|of| matches!(of.content, ObjectContent::Ignored));
-        if let Some(unread) = lost.find_map(|cached| cached.unread.as_ref()) {
-            let (verb, reason) = (VERB.to_owned(), unread.reasons.join("; "));
-            return Err(PortError { verb, reason, effect: CallEffect::NotApplied });
-        }
-        Ok(read.into_iter().map(|cached| cached.content).collect())
+        let content = read.into_iter().map(CachedObject::into_content).collect::<Result<_, _>>();
+        content.map_err(|reason| PortError {
+            verb: VERB.to_owned(),
+            reason,
+            effect: CallEffect::NotApplied,
+        })
     }
 
     /// Lists the objects of a resource type, each interned by `share`, with the version of the
@@ -187,7 +186,7 @@ pub(super) fn assemble<'s>(
     for (resource, cache) in RESOURCES.iter().skip(1).zip(other_caches) {
         for (key, cached) in cache {
             if let Some(unread) = &cached.unread {
-                read.add_unread(*resource, key, &unread.reasons.join("; "));
+                read.add_unread(*resource, key, &unread.summary());
             }
             match &cached.content {
                 ObjectContent::OwnerLink(link) => {
@@ -263,7 +262,7 @@ impl ClusterAssembly<'_> {
         if let Some(unread) = &cached.unread {
             self.objects.unread_objects.push(UnreadObject {
                 object: format!("Pod {key}"),
-                reason: unread.reasons.join("; "),
+                reason: unread.summary(),
                 nodes: unread.node.iter().cloned().collect(),
                 hides_requests: true,
             });
@@ -505,6 +504,12 @@ mod tests {
                 ("Pod web/new", vec![], true),
             ]
         );
+        let summary = &objects.unread_objects[1].reason;
+        assert!(summary.contains("terminationGracePeriodSeconds"), "{summary}");
+        // Its annotations are unknown as well, so no drain may evict it.
+        let bound = pods.remove("web/bound").expect("it is cached");
+        assert!(bound.into_content().is_err_and(|why| why == *summary));
+        assert!(pods.remove("web/fine").expect("it is cached").into_content().is_ok());
         let names: Vec<&str> = objects.pods.iter().map(|pod| &*pod.name).collect();
         assert_eq!(names, ["bound", "fine"], "no node is planned for a pending unreadable pod");
     }
