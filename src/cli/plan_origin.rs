@@ -25,31 +25,38 @@ pub(super) fn check_origin(
         (Some(_), Some(_)) => {
             let (planned, found) = (base.repository.as_deref(), here.repository.as_deref());
             if planned.map(repository_key) != found.map(repository_key) {
-                return Err(other_repository(planned, found, base));
+                return Err(other_place(&repository(planned), &repository(found), base));
             }
             (base.directory.clone().unwrap_or_default(), here.below.clone())
         }
         (None, None) if base.tree == here.tree => return Ok(()),
         // A new repository has files before its first commit.
         (None, None) => (canonical(Path::new(&base.path)), canonical(&caller.path)),
-        (Some(_), None) => return Err(other_repository(base.repository.as_deref(), None, base)),
-        (None, Some(_)) => return Err(other_repository(None, here.repository.as_deref(), base)),
+        (Some(_), None) => {
+            let planned = repository(base.repository.as_deref());
+            return Err(other_place(&planned, NO_REPOSITORY, base));
+        }
+        (None, Some(_)) => {
+            let found = repository(here.repository.as_deref());
+            return Err(other_place(NO_REPOSITORY, &found, base));
+        }
     };
     if planned == found {
         return Ok(());
     }
-    let (planned, found) = (directory_text(&planned), directory_text(&found));
-    Err(CliError::text(format!("the plan is of {planned}, and the files here are of {found}"))
-        .kind(Exit::OtherCluster)
-        .hint(path_hint(base)))
+    Err(other_place(&directory_text(&planned), &directory_text(&found), base))
 }
 
-fn other_repository(planned: Option<&str>, here: Option<&str>, base: &Base) -> CliError {
-    let name = |repository: Option<&str>| match repository {
-        Some(url) => format!("repository `{url}`"),
-        None => "a directory without a remote repository".to_owned(),
-    };
-    let (planned, here) = (name(planned), name(here));
+const NO_REPOSITORY: &str = "a directory that is in no Git repository";
+
+fn repository(url: Option<&str>) -> String {
+    url.map_or_else(
+        || "a Git repository without a remote".to_owned(),
+        |url| format!("repository `{url}`"),
+    )
+}
+
+fn other_place(planned: &str, here: &str, base: &Base) -> CliError {
     CliError::text(format!("the plan is of {planned}, and the files here are of {here}"))
         .kind(Exit::OtherCluster)
         .hint(path_hint(base))
@@ -134,6 +141,9 @@ mod tests {
         ] {
             let refused = check(planned, here).expect_err("of another place");
             assert_eq!(refused.kind, Exit::OtherCluster, "{planned:?} {here:?}");
+            let text = refused.to_string();
+            let (planned, here) = text.split_once(", and the files here are of ").expect("both");
+            assert_ne!(planned.strip_prefix("the plan is of "), Some(here), "{text}");
         }
     }
 }
