@@ -32,6 +32,7 @@ pub mod ports;
 pub(crate) mod pre_terminate_check;
 mod preconditions;
 mod receipt;
+mod take_back;
 mod uncordon;
 mod wave_plan;
 
@@ -247,6 +248,9 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
             WaveWork::Retire(retires) => {
                 let blocker = run.removal_blocker().await;
                 run.retire_wave(retires, blocker.as_deref()).await;
+                if blocker.is_some() {
+                    run.take_back_launches(&waves).await;
+                }
             }
         }
         run.observation = None;

@@ -1,8 +1,11 @@
 //! A retire wave: waits for replicas, cordons, drains and terminates each node. A retirement that
 //! cannot finish is reverted.
 
+use std::pin::Pin;
+
 use jiff::Timestamp;
 
+use super::concurrent::run_concurrently;
 use super::eviction_order::{next_to_evict, remaining_attachment};
 use super::launch::must_be_evicted;
 use super::pre_terminate_check::{has_do_not_disrupt, termination_blocker};
@@ -14,6 +17,11 @@ use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, Po
 use crate::demand::is_do_not_disrupt_at;
 use crate::model::observed::{CordonReason, Instance, InstanceState, Node, Observed, Pod};
 use crate::plan::wire::WaveStep;
+
+/// Maximum number of nodes that are drained concurrently, and of concurrent evictions on each. API
+/// Priority and Fairness queues what exceeds the share of this client.
+const CONCURRENT_DRAINS_MAX: usize = 16;
+const CONCURRENT_EVICTIONS_MAX: usize = 8;
 
 /// Reason if another client wrote the node between observation and cordon. The next observation
 /// decides.
@@ -100,16 +108,18 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             if observed.is_none() {
                 self.emit(None, Step::Unreadable);
             }
-            let mut unfinished = Vec::new();
-            let mut phase_changed = false;
-            for mut item in retirements {
-                let before = item.phase;
-                if self.step(&mut item, observed.as_ref()).await {
-                    phase_changed |= item.phase != before;
-                    unfinished.push(item);
-                }
-            }
-            retirements = unfinished;
+            let (run, observed) = (&*self, observed.as_ref());
+            let steps =
+                retirements.into_iter().map(|mut item| -> Pin<Box<dyn Future<Output = _>>> {
+                    Box::pin(async move {
+                        let before = item.phase;
+                        let continues = run.step(&mut item, observed).await;
+                        continues.then(|| (item.phase != before, item))
+                    })
+                });
+            let steps = run_concurrently(steps, CONCURRENT_DRAINS_MAX).await;
+            let phase_changed = steps.iter().flatten().any(|(changed, _)| *changed);
+            retirements = steps.into_iter().flatten().map(|(_, item)| item).collect();
             // Observe newly cordoned nodes at once: a drain needs an observation after the cordon.
             if !phase_changed && !retirements.is_empty() {
                 self.emit(None, Step::Going { left: retirements.len() });
@@ -138,12 +148,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         Some(Outcome::Skipped { why: format!("`{}` did not become Ready", cause.address) })
     }
 
-    fn finish_retirement(&mut self, work: &RetireWork<'_>, outcome: Outcome) {
+    fn finish_retirement(&self, work: &RetireWork<'_>, outcome: Outcome) {
         self.finish(work.address, WaveStep::Retire, Some(work.instance), outcome);
     }
 
     /// Runs one step; returns true if the retirement continues.
-    async fn step(&mut self, item: &mut Retiring<'_, '_>, observed: Option<&Observed>) -> bool {
+    async fn step(&self, item: &mut Retiring<'_, '_>, observed: Option<&Observed>) -> bool {
         let progress = match observed {
             _ if self.settings.is_interrupted() => item.interrupted(),
             None => DrainStep::Same,
@@ -202,12 +212,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Reports the reason for waiting, once per reason.
-    fn report_wait(
-        &mut self,
-        item: &mut Retiring<'_, '_>,
-        why: String,
-        step: impl Fn(String) -> Step,
-    ) {
+    fn report_wait(&self, item: &mut Retiring<'_, '_>, why: String, step: impl Fn(String) -> Step) {
         if item.wait_reason.as_ref() != Some(&why) {
             self.emit(Some(item.work.address), step(why.clone()));
             item.wait_reason = Some(why);
@@ -216,7 +221,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Waits for live replicas, then cordons.
     async fn wait_for_replicas(
-        &mut self,
+        &self,
         item: &mut Retiring<'_, '_>,
         observed: &Observed,
     ) -> DrainStep {
@@ -253,7 +258,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Evicts pods, and terminates the instance once none is left. It uses an observation that is
     /// newer than the cordon.
-    async fn drain(&mut self, item: &mut Retiring<'_, '_>, observed: &Observed) -> DrainStep {
+    async fn drain(&self, item: &mut Retiring<'_, '_>, observed: &Observed) -> DrainStep {
         let work = item.work;
         let instance = match retirement_state(work, observed) {
             RetirementState::Absent | RetirementState::Terminating => {
@@ -316,18 +321,28 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    async fn evict(&mut self, item: &mut Retiring<'_, '_>, node: &Node, pods: &[&Pod]) {
+    async fn evict(&self, item: &mut Retiring<'_, '_>, node: &Node, pods: &[&Pod]) {
+        let cluster = self.ports.cluster;
+        let asked = pods.iter().copied().filter(|pod| !pod.terminating);
+        let evictions = asked.map(|pod| -> Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(async move { (pod, cluster.evict(pod).await) })
+        });
         let (mut evicted, mut blocked_by) = (0, None);
-        for pod in pods.iter().filter(|pod| !pod.terminating) {
-            let pod_text = format!("pod `{}/{}`", pod.namespace, pod.name);
-            match self.ports.cluster.evict(pod).await {
+        for (pod, outcome) in run_concurrently(evictions, CONCURRENT_EVICTIONS_MAX).await {
+            let pod_text = || format!("pod `{}/{}`", pod.namespace, pod.name);
+            match outcome {
                 Ok(EvictOutcome::Evicted) => evicted += 1,
                 Ok(EvictOutcome::Blocked { budget }) => {
-                    blocked_by = blocked_by.or(Some(format!(
-                        "eviction of {pod_text} is blocked by PodDisruptionBudget `{budget}`"
-                    )));
+                    blocked_by = blocked_by.or_else(|| {
+                        Some(format!(
+                            "eviction of {} is blocked by PodDisruptionBudget `{budget}`",
+                            pod_text()
+                        ))
+                    });
                 }
-                Err(error) => blocked_by = blocked_by.or(Some(format!("{pod_text}: {error}"))),
+                Err(error) => {
+                    blocked_by = blocked_by.or_else(|| Some(format!("{}: {error}", pod_text())))
+                }
             }
         }
         if evicted > 0 {
@@ -342,7 +357,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 
     /// Waits until EC2 reports the instance as terminated, then deletes its node.
     async fn await_termination(
-        &mut self,
+        &self,
         item: &mut Retiring<'_, '_>,
         observed: &Observed,
     ) -> DrainStep {
@@ -367,7 +382,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Handles a failed call: a transient error is retried, any other error ends the retirement.
-    fn failed_call(&mut self, item: &mut Retiring<'_, '_>, error: &PortError) -> DrainStep {
+    fn failed_call(&self, item: &mut Retiring<'_, '_>, error: &PortError) -> DrainStep {
         let why = error.to_string();
         if error.is_transient() {
             self.report_wait(item, why, |why| Step::Retrying { why });

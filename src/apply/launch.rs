@@ -269,7 +269,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             self.keep_instances(interrupted).await;
             self.uncordon_late(late, observed.as_ref()).await;
             if !overdue.is_empty() {
-                waiting.extend(self.handle_launch_timeouts(overdue, observed).await);
+                waiting
+                    .extend(self.terminate_launched(overdue, observed, "it was terminated").await);
             }
             booting = waiting;
             self.open_if_due(&mut closed, booting.is_empty()).await;

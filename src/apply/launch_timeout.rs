@@ -1,4 +1,5 @@
-//! Launch timeouts: terminates instances that are not Ready in time, unless pods may use them.
+//! Termination of launched instances that are not used: they are not Ready in time, or the removals
+//! that they were launched for did not start.
 //!
 //! A registered node may become Ready at any time. It is cordoned first, and the next observation
 //! decides. One observation serves all nodes, because it reads the whole cluster.
@@ -24,18 +25,20 @@ enum TimeoutStep {
 }
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
-    /// Handles instances that are not Ready in time. Returns the instances to retry.
-    pub(super) async fn handle_launch_timeouts<'w, 'p>(
+    /// Terminates launched instances unless pods use them. `terminated` is the reason in the outcome
+    /// of those that were terminated. Returns the instances to retry.
+    pub(super) async fn terminate_launched<'w, 'p>(
         &mut self,
-        overdue: Vec<Booting<'w, 'p>>,
+        launched: Vec<Booting<'w, 'p>>,
         observation: Option<Observed>,
+        terminated: &str,
     ) -> Vec<Booting<'w, 'p>> {
         let mut observation = match observation {
             Some(observation) => Some(observation),
             None => self.observe_with_retries().await,
         };
         let (mut unused, mut retries, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        for mut item in overdue {
+        for mut item in launched {
             match self.cordon_overdue(&mut item, observation.as_ref()).await {
                 TimeoutStep::Continue => unused.push(item),
                 TimeoutStep::Retry(why) => retries.push((item, why)),
@@ -52,7 +55,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 TimeoutStep::Continue => {}
                 TimeoutStep::Retry(why) => retries.push((item, why)),
                 TimeoutStep::Keep(why) => kept.push((item, why)),
-                TimeoutStep::Terminated => self.finish_abandoned(&item, "it was terminated"),
+                TimeoutStep::Terminated => self.finish_abandoned(&item, terminated),
             }
         }
         let (tries, mut waiting) = (self.settings.bounds.tries, Vec::new());
@@ -155,6 +158,11 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
 fn failed(error: &PortError) -> TimeoutStep {
     let why = error.to_string();
     if error.is_transient() { TimeoutStep::Retry(why) } else { TimeoutStep::Keep(why) }
+}
+
+/// Returns true if `observed` shows that no pod uses the instance.
+pub(super) fn is_unused(item: &Booting<'_, '_>, observed: &Observed) -> bool {
+    unused_node(item, Some(observed)).is_ok()
 }
 
 /// Returns the registered node of an unused instance, if any.

@@ -11,19 +11,21 @@ mod change_group;
 use std::collections::{BTreeMap, BTreeSet};
 
 use budget_room::BudgetRoom;
-pub(super) use change_group::pool;
-use change_group::{ChangeGroup, change_groups};
+use change_group::ChangeGroup;
+pub(super) use change_group::{change_groups, pool};
 use jiff::Timestamp;
 
 use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
+use super::launches_ahead::LaunchesAhead;
+use super::mass_removal;
 pub use super::opening::PodsArriving;
 use super::persisted_state::{PersistedState, change_digests, later};
 use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, Blocked, BlockedReason};
-use crate::model::desired::{ApprovalRule, Mode, RateLimit};
+use crate::model::desired::{ApprovalRule, Mode};
 use crate::model::ids::{Address, InstanceId, PoolName};
-use crate::model::observed::Observed;
+use crate::model::observed::{Completeness, Observed};
 use crate::plan::Plan;
 use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireReason};
 
@@ -32,13 +34,10 @@ use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireR
 const UNREADY_PERCENT: u64 = 45;
 const UNREADY_IGNORED_MAX: u32 = 3;
 
-/// Plans that remove at most this many nodes are never a mass removal.
-const MASS_REMOVAL_IGNORED_MAX: u32 = 3;
-
 /// Longest break-glass. A longer emergency needs another request.
 pub const BREAK_GLASS_MAX: jiff::SignedDuration = jiff::SignedDuration::from_hours(4);
 
-/// Breaker that a plan latches if it removes too much.
+/// Breaker that a mass removal latches unless a commit explains it.
 pub const MASS_REMOVAL_BREAKER: &str = "mass-removal";
 /// Breaker that launches latch if they do not help pending pods.
 pub const INEFFECTIVE_LAUNCHES_BREAKER: &str = "ineffective-launches";
@@ -83,6 +82,10 @@ pub struct GateContext<'a> {
     pub pods_unchanged_since: &'a BTreeMap<InstanceId, Timestamp>,
     /// Workloads whose pods may still be placed on launched nodes, and until when.
     pub pods_arriving: Option<PodsArriving>,
+    /// Workloads for which nodes may be launched before their pods exist.
+    pub launches_ahead: &'a LaunchesAhead,
+    /// Until when removals wait because no commit explains them.
+    pub removals_wait_until: Option<Timestamp>,
 }
 
 /// Returns the decision for each change of `plan`, by address.
@@ -93,7 +96,7 @@ pub fn evaluate_gates(
     now: Timestamp,
 ) -> Vec<(Address, GateDecision)> {
     let approved = ApprovedChanges::of_plan(plan, context, now);
-    evaluate(plan, context, &approved, BudgetRoom::new(context, now), now)
+    evaluate(plan, context, &approved, BudgetRoom::new(plan, context, now), now)
 }
 
 /// Returns true if an allowed plan may still start after its changes were persisted. Operators,
@@ -175,6 +178,7 @@ fn evaluate(
             .or_else(|| window_block(context, now))
             .or_else(|| empty_commit_block(plan, context).filter(|_| group.removes > 0))
             .or_else(|| pods_arriving_block(group, plan, context, now))
+            .or_else(|| pods_missing_block(group, plan, context))
             .or_else(|| group_block(group, context, &room, now));
         if block.is_none() {
             room.consume(group);
@@ -254,50 +258,8 @@ fn own_approval(plan: &Plan, context: &GateContext<'_>) -> Option<ApprovedBy> {
     }
 }
 
-/// Returns the reason why `plan` is a mass removal, unless it is approved by its digest.
-#[must_use]
-pub fn mass_removal_reason(plan: &Plan, context: &GateContext<'_>) -> Option<String> {
-    let most = context.revision.controller.mass_removal;
-    let most =
-        RateLimit { limit: most, window: jiff::SignedDuration::ZERO }.limit_for(context.nodes);
-    let removed = unreplaced_removals(plan);
-    if removed <= most || removed <= MASS_REMOVAL_IGNORED_MAX {
-        return None;
-    }
-    (!is_approved_by_digest(plan, context)).then(|| {
-        format!(
-            "the plan removes {removed} of {} nodes without replacement, and at most {most} may be \
-             removed at once",
-            context.nodes
-        )
-    })
-}
-
 fn is_approved_by_digest(plan: &Plan, context: &GateContext<'_>) -> bool {
     approval_by_digest(plan, context.persisted).is_some()
-}
-
-/// Returns how many non-empty instances a plan removes without replacement. Empty nodes are
-/// excluded: a commit without pods is intended, an apply waits until the last pod is gone, and the
-/// removal budget limits the pace.
-#[must_use]
-pub fn unreplaced_removals(plan: &Plan) -> u32 {
-    let explained = plan.capacity.explain.iter();
-    let empty: BTreeSet<&Address> =
-        explained.filter(|row| is_empty(row)).map(|row| &row.address).collect();
-    let groups = change_groups(plan);
-    let counts = |group: &ChangeGroup<'_>| {
-        let empty = group.rows.iter().filter(|row| empty.contains(&row.address)).count();
-        group.removes.saturating_sub(u32::try_from(empty).unwrap_or(u32::MAX))
-    };
-    let removes: u32 = groups.iter().map(counts).sum();
-    let launches: u32 = groups.iter().filter(|group| group.removes > 0).map(|u| u.launches).sum();
-    removes.saturating_sub(launches)
-}
-
-/// Returns true if only pods of `DaemonSet`s are left on the node.
-fn is_empty(row: &ExplainRow) -> bool {
-    matches!(retire_reason(row), Some(RetireReason::Empty { .. }))
 }
 
 fn retire_reason(row: &ExplainRow) -> Option<&RetireReason> {
@@ -319,8 +281,7 @@ fn plan_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
         return all(BlockedReason::NotLeader);
     }
     if plan.errored || !plan.applyable {
-        let why = if plan.errored { "its inputs have errors" } else { "policies deny it" };
-        return all(BlockedReason::NotApplyable { why: why.to_owned() });
+        return all(BlockedReason::NotApplyable { why: not_applyable_reason(plan) });
     }
     if let Some(asked) = &context.persisted.suspended {
         return all(BlockedReason::Suspended { reason: asked.reason.clone(), until: asked.until });
@@ -329,6 +290,20 @@ fn plan_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
         return all(BlockedReason::Mode { mode: context.mode });
     }
     None
+}
+
+/// Returns the reason why a plan cannot be applied.
+fn not_applyable_reason(plan: &Plan) -> String {
+    if !plan.errored {
+        return "policies deny it".to_owned();
+    }
+    let sources = plan.capacity.base.world.sources.iter();
+    let unread = sources.filter(|(_, source)| **source != Completeness::Complete);
+    let unread: Vec<&str> = unread.map(|(name, _)| name.as_str()).collect();
+    if unread.is_empty() {
+        return "its inputs have errors".to_owned();
+    }
+    format!("{} could not be read in full", unread.join(" and "))
 }
 
 fn window_block(context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
@@ -370,14 +345,38 @@ fn pods_arriving_block(
     now: Timestamp,
 ) -> GroupBlock {
     let arriving = context.pods_arriving.as_ref().filter(|arriving| now < arriving.until)?;
+    let is_arriving = |workload: &str| arriving.workloads.contains(workload);
+    has_only_pods_of(group, plan, is_arriving)
+        .then_some((None, BlockedReason::PodsArriving { until: arriving.until }))
+}
+
+/// Returns the reason that blocks launches whose pods exist only in the repository, although the
+/// cluster had applied it before. The cluster may have a newer commit already.
+fn pods_missing_block(
+    group: &ChangeGroup<'_>,
+    plan: &Plan,
+    context: &GateContext<'_>,
+) -> GroupBlock {
+    if group.removes > 0 {
+        return None;
+    }
+    let missing = context.launches_ahead.missing_workloads(plan, context.observed);
+    let is_missing = |workload: &str| missing.contains(workload);
+    has_only_pods_of(group, plan, is_missing).then_some((None, BlockedReason::PodsMissing))
+}
+
+/// Returns true if the group launches nodes with pods of these workloads alone.
+fn has_only_pods_of(
+    group: &ChangeGroup<'_>,
+    plan: &Plan,
+    has_workload: impl Fn(&str) -> bool,
+) -> bool {
     let launched: BTreeSet<&Address> = launched_rows(plan).map(|row| &row.address).collect();
     let launched: BTreeSet<&Address> =
         group.rows.iter().map(|row| &row.address).filter(|row| launched.contains(*row)).collect();
     let explained = plan.capacity.explain.iter().filter(|row| launched.contains(&row.address));
     let mut pods = explained.flat_map(|row| row.pods.keys()).peekable();
-    let are_all_arriving = pods.peek().is_some()
-        && pods.all(|workload| arriving.workloads.contains(workload.as_str()));
-    are_all_arriving.then_some((None, BlockedReason::PodsArriving { until: arriving.until }))
+    pods.peek().is_some() && pods.all(|workload| has_workload(workload.as_str()))
 }
 
 fn launch_block(
@@ -435,6 +434,9 @@ fn removal_block(
     if context.is_removing {
         return all(BlockedReason::InProgress);
     }
+    if let Some(until) = context.removals_wait_until {
+        return all(BlockedReason::UnexplainedRemoval { until });
+    }
     if let Some(until) = backoff_until(group, context.removal_retry_at, now) {
         return all(BlockedReason::BackingOff { until });
     }
@@ -443,6 +445,10 @@ fn removal_block(
     });
     if own.is_some() {
         return own;
+    }
+    if !room.removes_at_once(group) {
+        let most = mass_removal::removals_at_once(context);
+        return all(BlockedReason::MassRemoval { most });
     }
     if room.removes(group) {
         return None;
@@ -542,6 +548,17 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
                 "removal budget: at most {most} within {within:#}; the next removal is possible at {}",
                 at(next)
             )
+        }
+        BlockedReason::MassRemoval { most } => {
+            format!("at most {most} nodes with pods are removed at once; the others come next")
+        }
+        BlockedReason::UnexplainedRemoval { until } => format!(
+            "no commit explains so many removals; the branch is read again until {}",
+            at(until)
+        ),
+        BlockedReason::PodsMissing => {
+            "its pods do not exist, and no new commit adds them; waits for the pods or a commit"
+                .to_owned()
         }
         BlockedReason::Settling { until } => {
             format!(

@@ -70,6 +70,8 @@ fn is_lasting(held: &BlockedReason, now: Timestamp) -> bool {
         | BlockedReason::NotConfirmed { .. }
         | BlockedReason::Breaker { .. }
         | BlockedReason::MassUnready { .. }
+        | BlockedReason::MassRemoval { .. }
+        | BlockedReason::UnexplainedRemoval { .. }
         | BlockedReason::RemovalBudget { .. } => true,
         BlockedReason::Settling { until }
         | BlockedReason::ConsolidateAfter { until }
@@ -81,6 +83,7 @@ fn is_lasting(held: &BlockedReason, now: Timestamp) -> bool {
         | BlockedReason::NotApproved { .. }
         | BlockedReason::LaunchBudget { .. }
         | BlockedReason::PodsArriving { .. }
+        | BlockedReason::PodsMissing
         | BlockedReason::Quarantined { .. }
         | BlockedReason::GroupBlocked { .. }
         | BlockedReason::LaunchInDoubt { .. }

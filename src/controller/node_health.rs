@@ -18,16 +18,23 @@ use crate::model::observed::{Instance, Node, NodeFault, Observed, tag};
 const BROKEN_PERCENT: usize = 20;
 /// Fewest observations of a problem before an instance counts as broken.
 const OBSERVATIONS_MIN: u32 = 10;
+/// The same for a deleted Node object, and how long it may be missing: a kubelet that restarts
+/// registers its node again within seconds.
+const DELETED_OBSERVATIONS_MIN: u32 = 3;
+const DELETED_FOR: SignedDuration = SignedDuration::from_mins(1);
 
 /// Reason to replace an instance whose node is not Ready.
 pub(super) const NOT_READY: &str = "not-ready";
 /// Reason to terminate an instance whose node never joined.
 pub(super) const NEVER_READY: &str = "never-ready";
 
+/// Reason to replace an instance whose Node object was deleted.
+pub(super) const NODE_DELETED: &str = "node-deleted";
+
 /// Returns whether the kubelet of an instance interrupted for this reason is gone: its pods may
 /// never stop by themselves. An instance with another fault is drained like any other.
 pub(super) fn is_broken(why: &str) -> bool {
-    why == NOT_READY || why == NEVER_READY
+    why == NOT_READY || why == NEVER_READY || why == NODE_DELETED
 }
 
 /// Returns whether the reason is a repair decided from node health.
@@ -44,22 +51,26 @@ fn fault_for_reason(why: &str) -> Option<NodeFault> {
 pub(super) enum HealthProblem {
     /// Its node is not Ready, or has not joined.
     Unready,
+    /// Its node had joined, and its Node object is gone.
+    NodeDeleted,
     /// Its node reports a fault.
     Fault(NodeFault),
 }
 
 impl HealthProblem {
-    /// Returns all problems of an instance with that node.
-    fn all(node: Option<&Node>) -> impl Iterator<Item = Self> {
+    /// Returns all problems of an instance with that node. `has_joined` is true if it had a node.
+    fn all(node: Option<&Node>, has_joined: bool) -> impl Iterator<Item = Self> {
         let ready = node.is_some_and(|node| node.ready);
+        let unready = if node.is_none() && has_joined { Self::NodeDeleted } else { Self::Unready };
         let faults = node.into_iter().flat_map(|node| &node.faults);
-        (!ready).then_some(Self::Unready).into_iter().chain(faults.copied().map(Self::Fault))
+        (!ready).then_some(unready).into_iter().chain(faults.copied().map(Self::Fault))
     }
 
     /// Returns how long a joined node may have the problem, where `repair_after` is set.
     fn tolerated(self, repair_after: SignedDuration) -> SignedDuration {
         match self {
             Self::Unready => repair_after,
+            Self::NodeDeleted => DELETED_FOR.min(repair_after),
             Self::Fault(fault) => fault.toleration_duration().min(repair_after),
         }
     }
@@ -67,6 +78,7 @@ impl HealthProblem {
     fn reason(self) -> &'static str {
         match self {
             Self::Unready => NOT_READY,
+            Self::NodeDeleted => NODE_DELETED,
             Self::Fault(fault) => fault.reason(),
         }
     }
@@ -81,8 +93,12 @@ pub(super) struct ProblemObservation {
 }
 
 impl ProblemObservation {
-    fn is_old(&self, age: SignedDuration, now: Timestamp) -> bool {
-        now >= later(self.since, age) && self.observations >= OBSERVATIONS_MIN
+    fn is_old(&self, problem: HealthProblem, age: SignedDuration, now: Timestamp) -> bool {
+        let observations = match problem {
+            HealthProblem::NodeDeleted => DELETED_OBSERVATIONS_MIN,
+            HealthProblem::Unready | HealthProblem::Fault(_) => OBSERVATIONS_MIN,
+        };
+        now >= later(self.since, age) && self.observations >= observations
     }
 }
 
@@ -159,8 +175,9 @@ impl ControllerState {
             repair_after.map_or(READY_WITHIN, |after| problem.tolerated(after).min(READY_WITHIN))
         };
         // Without `repair_after`, faults of joined nodes are ignored.
-        let counts =
-            |problem: &HealthProblem| repair_after.is_some() || *problem == HealthProblem::Unready;
+        let counts = |problem: &HealthProblem| {
+            repair_after.is_some() || !matches!(problem, HealthProblem::Fault(_))
+        };
         for instance in world.instances.values().filter(|i| is_ours(i, world)) {
             let size = sizes.entry(pool_of(instance).to_owned()).or_default();
             size.0 += 1;
@@ -169,14 +186,16 @@ impl ControllerState {
             let joined = self.node_health.joined.contains(&instance.id)
                 || possibly_joined.contains(&instance.id);
             let mut broken = false;
-            for problem in HealthProblem::all(nodes.get(&instance.id).copied()).filter(counts) {
+            let node = nodes.get(&instance.id).copied();
+            let had_node = self.has_joined(&instance.id);
+            for problem in HealthProblem::all(node, had_node).filter(counts) {
                 let key = (instance.id.clone(), problem);
                 let before =
                     self.node_health.problems.get(&key).filter(|before| before.joined == joined);
                 let since = before.map_or(now, |before| before.since.min(now));
                 let observations = before.map_or(0, |before| before.observations).saturating_add(1);
                 let found = ProblemObservation { since, observations, joined };
-                broken |= joined && found.is_old(counts_after(problem), now);
+                broken |= joined && found.is_old(problem, counts_after(problem), now);
                 problems.insert(key, found);
             }
             size.1 += usize::from(broken);
@@ -215,15 +234,16 @@ impl ControllerState {
             let most = (all * BROKEN_PERCENT).div_ceil(100);
             let replaced = pool.and_then(|pool| replaced_by_pool.get(pool)).copied().unwrap_or(0);
             let few = match problem {
-                HealthProblem::Unready => broken <= most,
+                HealthProblem::Unready | HealthProblem::NodeDeleted => broken <= most,
                 // An instance that works in part is replaced only in full mode.
                 HealthProblem::Fault(_) => broken + replaced <= most && self.mode() == Mode::Full,
             };
-            if !found.joined && found.is_old(READY_WITHIN, now) {
+            if !found.joined && found.is_old(problem, READY_WITHIN, now) {
                 self.begin_repair(id, NEVER_READY);
             } else if found.joined
                 && few
-                && repair_after.is_some_and(|after| found.is_old(problem.tolerated(after), now))
+                && repair_after
+                    .is_some_and(|after| found.is_old(problem, problem.tolerated(after), now))
             {
                 if let (HealthProblem::Fault(_), Some(pool)) = (problem, pool)
                     && !self.record_repair(&id, pool)

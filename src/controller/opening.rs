@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::counters::Counter;
 use super::event::Effect;
+use super::launches_ahead::LaunchesAhead;
 use super::nominations::{NominationAnswer, PodNomination};
 use super::persisted_state::later;
 use super::planning_snapshot::{EC2_VISIBILITY_MAX, is_pending};
@@ -28,7 +29,8 @@ use crate::plan::{Plan, planned_pods};
 
 /// Longest time for which pending pods wait for further nodes of a batch, once one is Ready.
 const PODS_WAIT_MAX: SignedDuration = SignedDuration::from_secs(20);
-/// Longest time for which a Ready node waits for its pods. Delivery tools poll every few minutes.
+/// Longest time for which a Ready node waits for pods that a new commit adds. Delivery tools poll
+/// every few minutes.
 const NODE_WAIT_MAX: SignedDuration = SignedDuration::from_mins(5);
 /// Maximum number of pods that are nominated at once while a batch waits. The batch may become due.
 const NOMINATIONS_MAX: usize = 500;
@@ -88,12 +90,15 @@ struct WaitingNode {
     ready_since: Timestamp,
     /// First observation with pending pods for the batch of the node, without a gap since.
     pods_since: Option<Timestamp>,
+    /// True if pods that a new commit adds are still to come.
+    awaits_commit: bool,
 }
 
 impl WaitingNode {
     /// Returns the time at which the node opens, however many others are missing.
     fn deadline(self) -> Timestamp {
-        let of_node = later(self.ready_since, NODE_WAIT_MAX);
+        let wait = if self.awaits_commit { NODE_WAIT_MAX } else { PODS_WAIT_MAX };
+        let of_node = later(self.ready_since, wait);
         self.pods_since.map_or(of_node, |since| of_node.min(later(since, PODS_WAIT_MAX)))
     }
 }
@@ -171,6 +176,8 @@ struct BatchPods {
     are_pending: bool,
     /// True if some of them do not exist yet.
     are_missing: bool,
+    /// True if a new commit adds some of those that do not exist.
+    are_added: bool,
 }
 
 impl ControllerState {
@@ -205,11 +212,14 @@ impl ControllerState {
         for batch in batches {
             let planned = self.planned_nodes(&latest, &batch.ready);
             let pods = match (&planned, plan.as_deref()) {
-                (Some(planned), Some(plan)) => batch_pods(plan, &world, planned),
+                (Some(planned), Some(plan)) => {
+                    batch_pods(plan, &world, planned, &self.planning.launches_ahead)
+                }
                 // A later plan counts the nodes. Until then any pod may be for them.
                 (_, _) => BatchPods {
                     are_pending: world.pods.iter().any(|pod| is_pending(pod)),
                     are_missing: true,
+                    are_added: true,
                 },
             };
             let mut is_due = is_settled && !batch.is_booting && !pods.are_missing;
@@ -219,6 +229,7 @@ impl ControllerState {
                 let waiting = WaitingNode {
                     ready_since: before.map_or(now, |before| before.ready_since),
                     pods_since: pods.are_pending.then_some(pods_since),
+                    awaits_commit: pods.are_added,
                 };
                 is_due |= waiting.deadline() <= now;
                 still_waiting.insert(node.uid.clone(), waiting);
@@ -447,7 +458,12 @@ fn merge_pools<'w>(
 }
 
 /// Returns the state of the pods that a plan places on the nodes of a batch.
-fn batch_pods(plan: &Plan, world: &Observed, planned: &PlannedNodes) -> BatchPods {
+fn batch_pods(
+    plan: &Plan,
+    world: &Observed,
+    planned: &PlannedNodes,
+    ahead: &LaunchesAhead,
+) -> BatchPods {
     let mut active: BTreeMap<String, u32> = BTreeMap::new();
     let mut are_pending = false;
     for pod in world.pods.iter().filter(|pod| pod.is_active()) {
@@ -460,12 +476,15 @@ fn batch_pods(plan: &Plan, world: &Observed, planned: &PlannedNodes) -> BatchPod
     // A capacity buffer has no pods.
     let demand = plan.capacity.demand.iter();
     let demand = demand.filter(|row| row.workload.kind != WorkloadKind::CapacityBuffer);
-    let are_missing =
-        demand.map(|row| (workload_key(&row.workload), row.counts.planned)).any(|(key, wanted)| {
-            planned.by_workload.contains_key(&key)
-                && active.get(&key).copied().unwrap_or(0) < wanted
-        });
-    BatchPods { are_pending, are_missing }
+    let missing = demand
+        .map(|row| (workload_key(&row.workload), row.counts.planned))
+        .filter(|(key, wanted)| {
+            planned.by_workload.contains_key(key) && active.get(key).copied().unwrap_or(0) < *wanted
+        })
+        .map(|(key, _)| key)
+        .collect::<BTreeSet<String>>();
+    let are_added = missing.iter().any(|workload| ahead.has_added(workload));
+    BatchPods { are_pending, are_missing: !missing.is_empty(), are_added }
 }
 
 #[cfg(test)]

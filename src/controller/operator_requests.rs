@@ -5,7 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::gates::{BREAK_GLASS_MAX, INEFFECTIVE_LAUNCHES_BREAKER, unreplaced_removals};
+use super::gates::{BREAK_GLASS_MAX, INEFFECTIVE_LAUNCHES_BREAKER};
+use super::mass_removal::unreplaced_removals;
 use super::persisted_state::{ApprovalRecord, later};
 use super::reconcile::{instance_of, retired_rows};
 use super::state::ControllerState;

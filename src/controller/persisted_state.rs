@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::contingency::ApprovedContingency;
 use super::inflight_launches::InDoubtLaunches;
 use super::interruption_message::MessageKind;
+use super::mass_removal::FleetBaseline;
 use super::move_history::MoveHistory;
 use super::served_rules::ServedRules;
 use super::status::{Breaker, Suspension};
@@ -101,6 +102,9 @@ pub struct PersistedState {
     /// Times of further launches and removals.
     #[serde(rename = "past", skip_serializing_if = "MoveHistory::is_empty")]
     pub moves: MoveHistory,
+    /// Commit and pods at the last plan that was no mass removal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<FleetBaseline>,
     /// Latched breakers.
     pub breakers: Vec<Breaker>,
     /// Suspension: no new change begins.

@@ -10,14 +10,15 @@ use super::cost_history::CostHistory;
 use super::counters::Counter;
 use super::event::{PlanScope, Ticket};
 use super::interruption::PlannedReplacements;
+use super::launches_ahead::LaunchesAhead;
 use super::persisted_state::later;
 use super::reconcile::{instance_of, launched_rows, retired_rows};
 use super::state::ControllerState;
 use super::status::{Blocked, BlockedReason, Status, SupersededPlan};
 use crate::model::ids::{Address, Digest, InstanceId};
 use crate::model::observed::{Node, NodeClassField, Observed, PlannedPods};
-use crate::plan::wire::Action;
-use crate::plan::wire::workload_key;
+use crate::model::reason::{BlockReason, KeepReason};
+use crate::plan::wire::{Action, Reason, ResourceChange, workload_key};
 use crate::plan::{Plan, planned_pods, unmanaged_instances};
 
 /// Minimum age of a plan that is recorded as superseded. Plans of a busy cluster change every
@@ -112,6 +113,10 @@ pub(super) struct PlanningState {
     pub(super) planned_pods: PlannedPods,
     /// Planned pods of each workload when nodes were last launched for it.
     pub(super) launched_demand: BTreeMap<String, u32>,
+    /// Workloads for which nodes may be launched before their pods exist.
+    pub(super) launches_ahead: LaunchesAhead,
+    /// Since when the full plan is a mass removal that no commit explains.
+    pub(super) unexplained_since: Option<Timestamp>,
 }
 
 impl PlanningState {
@@ -132,6 +137,8 @@ impl PlanningState {
             costs: CostHistory::default(),
             planned_pods: PlannedPods::new(),
             launched_demand: BTreeMap::new(),
+            launches_ahead: LaunchesAhead::default(),
+            unexplained_since: None,
         }
     }
 
@@ -190,6 +197,7 @@ impl PlanningState {
             BlockedReason::Settling { until }
             | BlockedReason::ConsolidateAfter { until }
             | BlockedReason::PodsArriving { until }
+            | BlockedReason::UnexplainedRemoval { until }
             | BlockedReason::BackingOff { until }
             | BlockedReason::Quarantined { until, .. }
             | BlockedReason::LaunchInDoubt { until } => Some(*until),
@@ -199,6 +207,8 @@ impl PlanningState {
             | BlockedReason::NotApplyable { .. }
             | BlockedReason::NotApproved { .. }
             | BlockedReason::NotConfirmed { .. }
+            | BlockedReason::MassRemoval { .. }
+            | BlockedReason::PodsMissing
             | BlockedReason::MassUnready { .. }
             | BlockedReason::Breaker { .. }
             | BlockedReason::GroupBlocked { .. }
@@ -254,6 +264,14 @@ impl PlanningState {
     }
 }
 
+/// Returns the rows whose node only a disruption budget of its pool keeps.
+fn budget_delayed_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
+    let by_budget = Reason::Keep { because: KeepReason::Blocked { by: BlockReason::Budget } };
+    let explained = plan.capacity.explain.iter().filter(move |row| row.reason == by_budget);
+    let addresses: BTreeSet<&Address> = explained.map(|row| &row.address).collect();
+    plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
+}
+
 /// Returns the number of planned pods of each workload.
 fn pods_by_workload(planned: &PlannedPods) -> BTreeMap<&str, u32> {
     let mut pods = BTreeMap::new();
@@ -299,7 +317,9 @@ impl ControllerState {
                 // A confirmation is valid only while the removal stays planned.
                 persisted.confirmed_removals.retain(|id| removed.contains(id));
             }
-            self.planning.note_removals(removed, now);
+            // Removals that a disruption budget delays settle meanwhile.
+            let delayed = budget_delayed_rows(plan).filter_map(instance_of);
+            self.planning.note_removals(removed.into_iter().chain(delayed).collect(), now);
         }
         if let Some(persisted) = &mut self.persistence.loaded {
             persisted.record_approved_rows(plan);

@@ -11,13 +11,14 @@ use super::counters::Counter;
 use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
 use super::interruption::{PlannedReplacements, StepScope};
+use super::mass_removal::{FleetBaseline, mass_removal, unreplaced_removals};
 use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
 use super::persisted_state::{LaunchDemand, later};
 use super::persistence::PERSISTED_BYTES_MAX;
 use super::planning::{LastPlanned, PlanningInput, PlanningPass, PlanningRun};
-use super::state::ControllerState;
+use super::state::{AHEAD_READ_INTERVAL, ControllerState};
 use super::status::{ApprovedBy, Blocked, BlockedReason, CompletedApply, ControllerAction};
 use super::{contingency, inflight_launches, planning_snapshot};
 use crate::model::desired::Mode;
@@ -32,6 +33,8 @@ const NARROWING_ROUNDS_MAX: u32 = 3;
 const ADDITIVE_ONLY_MAX: SignedDuration = SignedDuration::from_mins(1);
 /// Time between two plans from an unchanged observation. Time-dependent changes may become due.
 pub(super) const REPLAN_INTERVAL: SignedDuration = SignedDuration::from_mins(5);
+/// Time after which an unexplained mass removal is planned again: the branch is read by then.
+const UNEXPLAINED_WAIT: SignedDuration = SignedDuration::from_secs(10);
 const CONCURRENT_APPLIES_MAX: usize = 4;
 
 impl ControllerState {
@@ -304,7 +307,14 @@ impl ControllerState {
             return;
         }
         let waits = planning.input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod));
-        let some_go = held.len() < verdicts.len();
+        // Launches whose pods do not exist block the removals beside them.
+        let is_missing = |reason: &BlockedReason| *reason == BlockedReason::PodsMissing;
+        let misses_pods = held.iter().any(|(_, reason)| is_missing(reason));
+        if misses_pods && round == 0 {
+            // The branch may have a commit that the cluster has applied already.
+            self.revisions.reads.bring_forward_after(AHEAD_READ_INTERVAL, self.now);
+        }
+        let some_go = held.len() < verdicts.len() || misses_pods;
         match narrowed_scope(&plan, &planning.scope, &held, self.now) {
             Some(limits)
                 if round < NARROWING_ROUNDS_MAX && (some_go || waits) && self.may_act() =>
@@ -335,17 +345,9 @@ impl ControllerState {
         if let (Some(persisted), Some(last)) = (&mut self.persistence.loaded, &self.planning.last) {
             persisted.evaluate_launches(&LaunchDemand::from_plan(plan, &last.world), now);
         }
-        let Some(context) = self.gate_inputs() else { return Vec::new() };
-        // A mode without removals needs no breaker.
-        let removes = whole && self.leadership.is_leader() && self.mode() == Mode::Full;
-        let mass = gates::mass_removal_reason(plan, &context.as_context()).filter(|_| removes);
-        if let (Some(why), Some(persisted)) = (mass, &mut self.persistence.loaded) {
-            persisted.latch(
-                gates::MASS_REMOVAL_BREAKER,
-                why,
-                Some(gates::unreplaced_removals(plan)),
-                now,
-            );
+        if whole {
+            self.update_launches_ahead(plan);
+            self.detect_mass_removal(plan);
         }
         let Some(context) = self.gate_inputs() else { return Vec::new() };
         let verdicts = evaluate_gates(plan, &context.as_context(), now);
@@ -353,6 +355,55 @@ impl ControllerState {
             current.blocked = blocked_by_address(&verdicts);
         }
         verdicts
+    }
+
+    /// Notes for which workloads nodes may be launched before their pods exist.
+    fn update_launches_ahead(&mut self, plan: &Plan) {
+        let (Some(revision), Some(last)) = (&self.revisions.served, &self.planning.last) else {
+            return;
+        };
+        let persisted = self.persistence.loaded.as_ref();
+        let baseline = persisted.and_then(|persisted| persisted.baseline.as_ref());
+        let was_delivered =
+            baseline.is_some_and(|of| of.commit == revision.commit && of.is_delivered);
+        self.planning.launches_ahead.update(plan, &revision.commit, was_delivered, &last.world);
+    }
+
+    /// Latches the breaker for a mass removal that no commit explains, even after the branch was read
+    /// once more. Any other plan is the baseline of the next ones.
+    fn detect_mass_removal(&mut self, plan: &Plan) {
+        let now = self.now;
+        // A mode without removals needs no breaker.
+        if !self.leadership.is_leader() || self.mode() != Mode::Full {
+            return;
+        }
+        let Some(inputs) = self.gate_inputs() else { return };
+        let context = inputs.as_context();
+        let mass = mass_removal(plan, &context);
+        let is_delivered = self.planning.launches_ahead.is_delivered();
+        let baseline = FleetBaseline::new(&context.revision.commit, context.observed, is_delivered);
+        let Some(persisted) = &mut self.persistence.loaded else { return };
+        let Some(mass) = mass else {
+            self.planning.unexplained_since = None;
+            if !plan.errored
+                && persisted.baseline.as_ref().is_none_or(|of| of.differs_from(&baseline))
+            {
+                persisted.baseline = Some(baseline);
+            }
+            return;
+        };
+        let Some(why) = mass.unexplained else {
+            self.planning.unexplained_since = None;
+            return;
+        };
+        let since = *self.planning.unexplained_since.get_or_insert(now);
+        let reads = &mut self.revisions.reads;
+        if reads.is_running || reads.has_failed() || reads.started_at < since {
+            reads.hint(now);
+            return;
+        }
+        let removes = unreplaced_removals(plan);
+        persisted.latch(gates::MASS_REMOVAL_BREAKER, why, Some(removes), now);
     }
 
     pub(super) fn gate_inputs(&self) -> Option<GateInputs<'_>> {
@@ -551,6 +602,9 @@ impl GateInputs<'_> {
             removal_planned_since: &state.planning.removal_planned_since,
             pods_unchanged_since: state.planning.pod_event_times.last_pod_event(),
             pods_arriving: state.pods_arriving(),
+            launches_ahead: &state.planning.launches_ahead,
+            removals_wait_until: (state.planning.unexplained_since)
+                .map(|since| later(since, UNEXPLAINED_WAIT)),
         }
     }
 }

@@ -26,6 +26,9 @@ use crate::apply::ports::PortError;
 use crate::model::desired::Mode;
 use crate::model::observed::{ClusterIdentity, Completeness, Observed};
 
+/// Minimum time between two reads of the branch that the cluster may be ahead of.
+pub(super) const AHEAD_READ_INTERVAL: jiff::SignedDuration = jiff::SignedDuration::from_secs(5);
+
 /// Identity of the controller and the settings that it was started with.
 #[derive(Debug, Clone)]
 pub struct StartOptions {
@@ -288,6 +291,10 @@ impl ControllerState {
         }
         self.time_observation(observed, &booting);
         self.detect_competing_autoscalers(observed);
+        if self.planning.launches_ahead.has_uncounted_pending_pods(observed) {
+            // Delivery tools often apply a commit before the controller reads it.
+            self.revisions.reads.bring_forward_after(AHEAD_READ_INTERVAL, now);
+        }
         self.planning.note_failed_lookups(observed, now);
         self.observe_node_health(observed);
         self.planning.pod_event_times.observe(observed, now);

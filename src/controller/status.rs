@@ -365,6 +365,18 @@ pub enum BlockedReason {
         /// Time of the next removal.
         next: Timestamp,
     },
+    /// The plan removes more nodes with pods than `spec.controller.massRemoval` allows at once.
+    MassRemoval {
+        /// Maximum number of such removals.
+        most: u32,
+    },
+    /// No commit explains a mass removal. The branch is read again before the breaker latches.
+    UnexplainedRemoval {
+        /// Time until which the read is awaited.
+        until: Timestamp,
+    },
+    /// The pods of the launch exist only in the repository, and the cluster had them before.
+    PodsMissing,
     /// The removal has been planned for less than `spec.controller.settle`.
     Settling {
         /// Time when it has.

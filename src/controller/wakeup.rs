@@ -27,6 +27,8 @@ impl ControllerState {
                 BlockedReason::Settling { .. }
                     | BlockedReason::ConsolidateAfter { .. }
                     | BlockedReason::PodsArriving { .. }
+                    | BlockedReason::MassRemoval { .. }
+                    | BlockedReason::UnexplainedRemoval { .. }
                     | BlockedReason::RemovalBudget { most: 1.., .. }
                     | BlockedReason::LaunchBudget { most: 1.., .. }
                     | BlockedReason::BackingOff { .. }

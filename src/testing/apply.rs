@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::task::Poll;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -244,6 +246,10 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) edit_objects: Cell<ReadEdit<ClusterObjects>>,
     /// Number of reads of all Kubernetes objects.
     pub(crate) reads: Cell<usize>,
+    /// True if an eviction takes a moment, in which other calls may begin.
+    pub(crate) evicts_slowly: bool,
+    /// Current and maximum number of evictions in progress.
+    pub(crate) evictions: Cell<(usize, usize)>,
     /// Callback before a node is cordoned or uncordoned.
     pub(crate) before_cordon: Option<&'w dyn Fn(&Node)>,
     /// Callback before a single node is read.
@@ -267,6 +273,8 @@ impl<'w> FaultyPorts<'w> {
             edit_inventory: Cell::new(|_| Ok(())),
             edit_objects: Cell::new(|_| Ok(())),
             reads: Cell::new(0),
+            evicts_slowly: false,
+            evictions: Cell::default(),
             before_cordon: None,
             before_node_read: None,
         }
@@ -359,12 +367,33 @@ impl Cluster for FaultyPorts<'_> {
     }
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
-        self.write(self.world.evict(pod)).await
+        let (running, most) = self.evictions.get();
+        self.evictions.set((running + 1, most.max(running + 1)));
+        if self.evicts_slowly {
+            yield_once().await;
+        }
+        let outcome = self.write(self.world.evict(pod)).await;
+        let (running, most) = self.evictions.get();
+        self.evictions.set((running - 1, most));
+        outcome
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
         self.write(self.world.delete_node(node, uid)).await
     }
+}
+
+/// Lets other futures run once, as a call over a network does.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Clock for FaultyPorts<'_> {

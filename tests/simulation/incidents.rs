@@ -67,7 +67,8 @@ const ALL: &[(&str, ScenarioFn)] = &[
     ("karpenter-6591: an image change rolls out within the budget", image_change),
     ("fail static: without Kubernetes nothing is removed", kubernetes_unreachable),
     ("mass unready: with half of the fleet unready nothing is removed", mass_unready),
-    ("mass removal: a plan that empties the fleet waits for confirmation", mass_removal),
+    ("mass removal: removals that no commit explains wait for confirmation", mass_removal),
+    ("mass removal: the removals of a commit go on in parts", explained_mass_removal),
     ("budgets: a fleet scales down one instance at a time", scales_down_stepwise),
     ("atlantis-5955: with spec.apply.by ci a merge waits for its receipt", merge_waits_for_ci),
     ("atlantis-5955: a restart during a CI apply keeps the served commit", restart_during_ci_apply),
@@ -407,13 +408,32 @@ fn mass_unready(catalog: &Rc<Catalog>) -> ScenarioResult {
     ensure(removed == 0, || format!("{removed} instances were removed"))
 }
 
-fn mass_removal(catalog: &Rc<Catalog>) -> ScenarioResult {
+fn explained_mass_removal(catalog: &Rc<Catalog>) -> ScenarioResult {
     let commit = Commit { controller: "removals: { most: 100% }".to_owned(), ..Commit::default() };
     let mut run = converged(catalog, 22, commit.with("api", 40))?;
     let before = run.instances().len();
     ensure(before >= 5, || format!("only {before} instances"))?;
     // The request of each pod shrinks to a tenth, so most nodes with pods become removable.
     run.commit(|commit| Commit { cpu: 70, ..commit });
+    // The invariants limit each apply.
+    run.converge(minutes(60))?;
+    let after = run.instances().len();
+    ensure(after * 2 < before, || format!("{after} instances of {before} are left"))?;
+    let breakers = run.status().map_or(0, |status| status.breakers.len());
+    ensure(breakers == 0, || "a breaker latched".to_owned())
+}
+
+fn mass_removal(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let controller = "removals: { most: 100% }".to_owned();
+    let commit = Commit { mode: "additive", controller, ..Commit::default() };
+    let mut run = converged(catalog, 22, commit.with("api", 40))?;
+    let before = run.instances().len();
+    ensure(before >= 5, || format!("only {before} instances"))?;
+    // The request of each pod shrinks to a tenth. In mode `full`, no earlier plan shows that the
+    // fleet was larger than needed.
+    run.commit(|commit| Commit { cpu: 70, ..commit });
+    run.advance(minutes(5));
+    run.commit(|commit| Commit { mode: "full", ..commit });
     run.advance(minutes(20));
     run.check()?;
     ensure(run.instances().len() == before, || "instances were removed".to_owned())?;

@@ -175,6 +175,9 @@ fn unblocking_requests(status: &Status) -> Vec<AuthorizedRequest> {
         | BlockedReason::Settling { .. }
         | BlockedReason::ConsolidateAfter { .. }
         | BlockedReason::PodsArriving { .. }
+        | BlockedReason::PodsMissing
+        | BlockedReason::MassRemoval { .. }
+        | BlockedReason::UnexplainedRemoval { .. }
         | BlockedReason::MassUnready { .. }
         | BlockedReason::Breaker { .. }
         | BlockedReason::Quarantined { .. }

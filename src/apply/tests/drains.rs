@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::model::ids::{NodeName, Uid, WorkloadId};
@@ -34,6 +35,27 @@ fn blocked_drain_is_reverted_at_its_timeout() {
     assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied, "the same plan finishes");
     assert_eq!(active(&world), planned_fleet(&plan));
     assert_only_approved_writes(&world, &plan);
+}
+
+#[test]
+fn pods_of_all_nodes_are_evicted_concurrently() {
+    let world = fleet();
+    let plan = plan(&world);
+    let ports = FaultyPorts { evicts_slowly: true, ..FaultyPorts::without_fault(&world) };
+    let (settings, ports_of_all) = (settings(), all(&ports));
+    let mut report = |_: &Event| ();
+    let mut apply = Box::pin(apply(&plan, &ports_of_all, &settings, &mut report));
+    let mut context = Context::from_waker(Waker::noop());
+    let receipt = loop {
+        if let Poll::Ready(end) = apply.as_mut().poll(&mut context) {
+            break end.expect("not refused");
+        }
+    };
+    assert_eq!(receipt.verdict, ApplyStatus::Applied, "{receipt:#?}");
+    let (running, most) = ports.evictions.get();
+    assert_eq!(running, 0, "every eviction ended");
+    let pods_of_one_node = 3;
+    assert!(most > pods_of_one_node, "{most}");
 }
 
 #[test]

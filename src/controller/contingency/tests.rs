@@ -1,5 +1,6 @@
 use super::*;
 use crate::controller::gates::{self, GateDecision, evaluate_gates, may_still_start};
+use crate::controller::launches_ahead::LaunchesAhead;
 use crate::controller::{ApprovedBy, BlockedReason, Event, PersistedState, Revision, Signal};
 use crate::model::desired::{ApprovalRule, Mode, Window};
 use crate::model::ids::InstanceId;
@@ -118,6 +119,8 @@ impl Situation {
             removal_planned_since: &nothing.2,
             pods_unchanged_since: &nothing.3,
             pods_arriving: None,
+            launches_ahead: &LaunchesAhead::default(),
+            removals_wait_until: None,
         })
     }
 

@@ -2,10 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::GateContext;
 use super::change_group::ChangeGroup;
+use super::{GateContext, approval_by_digest};
+use crate::controller::mass_removal::removals_at_once;
 use crate::controller::persisted_state::{LAUNCHES_MAX, PersistedState};
 use crate::model::desired::RateLimit;
+use crate::plan::Plan;
 
 /// Remaining budgets.
 pub(super) struct BudgetRoom {
@@ -17,10 +19,12 @@ pub(super) struct BudgetRoom {
     is_removal_budget_unused: bool,
     /// Time of the next possible removal.
     pub(super) next_removal: Timestamp,
+    /// Nodes with pods that this plan may still remove without replacement.
+    at_once: u32,
 }
 
 impl BudgetRoom {
-    pub(super) fn new(context: &GateContext<'_>, now: Timestamp) -> Self {
+    pub(super) fn new(plan: &Plan, context: &GateContext<'_>, now: Timestamp) -> Self {
         let settings = &context.revision.controller;
         // Older launches are not remembered individually, so some would count twice.
         let most = u32::try_from(LAUNCHES_MAX).unwrap_or(u32::MAX);
@@ -34,6 +38,8 @@ impl BudgetRoom {
             PersistedState::budget_room(removal_times, removals_max, settings.removals.window, now);
         // A plan removes at most as many instances as are remembered individually.
         let removals = removals.min(context.persisted.pending_removal_room());
+        let is_approved = approval_by_digest(plan, context.persisted).is_some();
+        let at_once = if is_approved { u32::MAX } else { removals_at_once(context) };
         Self {
             launches,
             is_launch_budget_unused: launches == launches_max && launches_max > 0,
@@ -41,6 +47,7 @@ impl BudgetRoom {
             removals,
             is_removal_budget_unused: removals == removals_max && removals_max > 0,
             next_removal,
+            at_once,
         }
     }
 
@@ -52,6 +59,7 @@ impl BudgetRoom {
             removals: u32::MAX,
             is_removal_budget_unused: true,
             next_removal: now,
+            at_once: u32::MAX,
         }
     }
 
@@ -65,9 +73,15 @@ impl BudgetRoom {
         group.removes <= self.removals || (self.is_removal_budget_unused && group.rows.len() > 1)
     }
 
+    /// Returns true if the group is no mass removal, alone and with those before it.
+    pub(super) fn removes_at_once(&self, group: &ChangeGroup<'_>) -> bool {
+        group.unreplaced() <= self.at_once
+    }
+
     pub(super) fn consume(&mut self, group: &ChangeGroup<'_>) {
         self.launches = self.launches.saturating_sub(group.launches);
         self.removals = self.removals.saturating_sub(group.removes);
+        self.at_once = self.at_once.saturating_sub(group.unreplaced());
         self.is_launch_budget_unused &= group.launches == 0;
         self.is_removal_budget_unused &= group.removes == 0;
     }

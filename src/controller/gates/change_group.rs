@@ -8,10 +8,12 @@ use crate::plan::Plan;
 use crate::plan::wire::{ExplainRow, ResourceChange, RetireReason, WaveStep};
 
 /// Rows that are applied together: replacements and what they replace, or a single row.
-pub(super) struct ChangeGroup<'p> {
+pub(in super::super) struct ChangeGroup<'p> {
     pub(super) rows: Vec<&'p ResourceChange>,
-    pub(super) launches: u32,
-    pub(super) removes: u32,
+    pub(in super::super) launches: u32,
+    pub(in super::super) removes: u32,
+    /// Number of removed nodes without pods.
+    pub(in super::super) empty: u32,
     /// True if pods of removed nodes may have been counted on any launch of the plan.
     pub(super) is_standalone_removal: bool,
     /// Rows that are removed only to save cost.
@@ -19,6 +21,11 @@ pub(super) struct ChangeGroup<'p> {
 }
 
 impl ChangeGroup<'_> {
+    /// Returns how many nodes with pods the group removes without replacement.
+    pub(super) fn unreplaced(&self) -> u32 {
+        (self.removes - self.empty).saturating_sub(self.launches)
+    }
+
     pub(super) fn pools(&self) -> impl Iterator<Item = PoolName> {
         let mut pools: Vec<PoolName> = self.rows.iter().map(|row| pool(row)).collect();
         pools.sort();
@@ -34,7 +41,7 @@ pub(in super::super) fn pool(row: &ResourceChange) -> PoolName {
     pool.unwrap_or_else(|| PoolName::from(row.name.as_str()))
 }
 
-pub(super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
+pub(in super::super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
     let steps = |step: WaveStep| -> BTreeSet<&Address> {
         let waves = plan.capacity.waves.iter().filter(|wave| wave.step == step);
         waves.flat_map(|wave| &wave.addresses).collect()
@@ -58,6 +65,13 @@ pub(super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
     };
     let cost_savings: BTreeSet<&Address> =
         plan.capacity.explain.iter().filter(saves_cost).map(|row| &row.address).collect();
+    let empty: BTreeSet<&Address> = plan
+        .capacity
+        .explain
+        .iter()
+        .filter(|row| matches!(retire_reason(row), Some(RetireReason::Empty { .. })))
+        .map(|row| &row.address)
+        .collect();
     // Pure launches first: pods wait for them.
     let mut found: BTreeMap<(bool, String), ChangeGroup<'_>> = BTreeMap::new();
     for row in &plan.resource_changes {
@@ -72,12 +86,14 @@ pub(super) fn change_groups(plan: &Plan) -> Vec<ChangeGroup<'_>> {
             rows: Vec::new(),
             launches: 0,
             removes: 0,
+            empty: 0,
             is_standalone_removal: false,
             cost_savings: BTreeSet::new(),
         });
         group.rows.push(row);
         group.launches += u32::from(launches);
         group.removes += u32::from(removes);
+        group.empty += u32::from(removes && empty.contains(address));
         if cost_savings.contains(address) {
             group.cost_savings.insert(address);
         }

@@ -1,14 +1,16 @@
 use jiff::SignedDuration;
 
 use super::*;
+use crate::controller::mass_removal::{FleetBaseline, mass_removal};
 use crate::controller::persisted_state::{ApprovalRecord, LaunchRecord, Quarantine, RemovalRecord};
 use crate::controller::status::{Breaker, Suspension};
+use crate::demand::Decider;
 use crate::model::desired::{ControllerSettings, CountOrShare, RateLimit, Window};
-use crate::model::observed::Observed;
+use crate::model::observed::{Observed, Pod};
 use crate::plan::wire::{Check, Wave, WaveStep};
 use crate::testing::controller::revision;
 use crate::testing::plan::address;
-use crate::testing::sample_plan;
+use crate::testing::{sample_plan, world};
 
 fn now() -> Timestamp {
     "2026-09-01T10:02:00Z".parse().expect("a time")
@@ -34,6 +36,7 @@ struct GateScenario {
     observed: Observed,
     plan: Plan,
     pods_arriving: Option<PodsArriving>,
+    launches_ahead: LaunchesAhead,
 }
 
 impl GateScenario {
@@ -48,6 +51,9 @@ impl GateScenario {
             RateLimit { limit: CountOrShare::Share(100_000), window: SignedDuration::from_mins(5) };
         let controller =
             ControllerSettings { mode: Mode::Full, removals: all, ..ControllerSettings::default() };
+        let observed = Observed::of_cluster("c", now());
+        let mut launches_ahead = LaunchesAhead::default();
+        launches_ahead.update(&plan, "c", false, &observed);
         Self {
             is_leader: true,
             mode: Mode::Full,
@@ -60,9 +66,10 @@ impl GateScenario {
             launch_retry_at: BTreeMap::new(),
             removal_planned_since: known.clone().map(|id| (id, ago(3600))).collect(),
             pods_unchanged_since: known.map(|id| (id, ago(3600))).collect(),
-            observed: Observed::of_cluster("c", now()),
+            observed,
             plan,
             pods_arriving: None,
+            launches_ahead,
         }
     }
 
@@ -88,6 +95,8 @@ impl GateScenario {
             removal_planned_since: &self.removal_planned_since,
             pods_unchanged_since: &self.pods_unchanged_since,
             pods_arriving: self.pods_arriving.clone(),
+            launches_ahead: &self.launches_ahead,
+            removals_wait_until: None,
         }
     }
 
@@ -223,7 +232,7 @@ const ROW_CASES: &[GateCase] = &[
     (
         "planned too recently",
         |g| {
-            g.removal_planned_since.insert("i-web2".into(), ago(30));
+            g.removal_planned_since.insert("i-web2".into(), ago(10));
         },
         &["batch 0", "batch 1", "batch 2", "web 1", "web 10", "web 9"],
     ),
@@ -391,10 +400,10 @@ fn break_glass_keeps_all_gates_except_approval() {
             g.plan = plan_removing_all();
             g.persisted.break_glass = broken.then(|| suspension(Some(ago(-600))));
         });
-        mass_removal_reason(&given.plan, &given.circumstances())
+        mass_removal(&given.plan, &given.circumstances())
     };
     assert!(
-        removes(false).is_some_and(|why| Some(why) == removes(true)),
+        removes(false).is_some_and(|mass| Some(mass) == removes(true)),
         "it is not approved by digest"
     );
 }
@@ -488,7 +497,7 @@ fn empty_nodes_are_no_mass_removal() {
                 row.reason = Reason::Retire { because: because.clone() };
             });
         });
-        mass_removal_reason(&given.plan, &given.circumstances()).is_some()
+        mass_removal(&given.plan, &given.circumstances()).is_some()
     };
     assert!(mass(RetireReason::PoolRemoved));
     assert!(!mass(RetireReason::Empty { saves_hourly: crate::model::units::MicroUsd(0) }));
@@ -512,7 +521,7 @@ fn mass_removal_counts_unreplaced_nodes() {
             g.revision.controller.mass_removal = most;
             change(g);
         });
-        mass_removal_reason(&given.plan, &given.circumstances()).is_some()
+        mass_removal(&given.plan, &given.circumstances()).is_some()
     };
     // The plan removes two rows without replacement: too few, whatever the share.
     assert!(!most(CountOrShare::Share(1_000), |_| ()));
@@ -525,6 +534,98 @@ fn mass_removal_counts_unreplaced_nodes() {
         g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
     };
     assert!(!most(CountOrShare::Share(50_000), approved), "it is approved by digest");
+}
+
+#[test]
+fn commit_explains_a_mass_removal_and_a_vanished_pool_or_pods_do_not() {
+    let because = RetireReason::Underutilized {
+        saves_hourly: crate::model::units::MicroUsd(0),
+        moves: 0,
+        payback_hours: 0,
+    };
+    let pods = |count: usize| -> Vec<Pod> {
+        (0..count).map(|n| world::pod(&format!("p{n}")).on("n")).collect()
+    };
+    let found = |commit: &str, before: Option<u32>, now: usize, reason: RetireReason| {
+        let given = GateScenario::with(|g| {
+            g.plan = plan_removing_all();
+            for row in &mut g.plan.capacity.explain {
+                row.reason = Reason::Retire { because: reason.clone() };
+            }
+            let of = |pods| FleetBaseline { commit: commit.to_owned(), pods, is_delivered: true };
+            g.persisted.baseline = before.map(of);
+            g.observed = Observed::of_cluster("c", super::tests::now()).with_pods(pods(now));
+        });
+        mass_removal(&given.plan, &given.circumstances()).expect("it is one").unexplained
+    };
+    let current = GateScenario::new().revision.commit;
+    assert_eq!(found("an earlier one", Some(100), 10, because.clone()), None);
+    assert_eq!(found(&current, Some(100), 90, because.clone()), None, "few pods are gone");
+    let why = found(&current, Some(100), 10, because.clone()).expect("pods vanished");
+    assert!(why.contains("10 of 100 pods are left in the cluster"), "{why}");
+    let why = found(&current, None, 10, because).expect("nothing is known");
+    assert!(why.contains("no earlier plan"), "{why}");
+    let why = found("an earlier one", Some(100), 90, RetireReason::PoolRemoved).expect("a pool");
+    assert!(why.contains("pool pool-0 is no longer in the repository"), "{why}");
+}
+
+#[test]
+fn explained_mass_removal_goes_on_in_parts() {
+    let given = |approved: bool| {
+        GateScenario::with(|g| {
+            g.plan = plan_removing_all();
+            g.plan.applyable = true;
+            for row in &mut g.plan.capacity.explain {
+                row.pods_before.clear();
+            }
+            let rows = g.plan.resource_changes.iter();
+            let known = rows.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
+            g.removal_planned_since = known.map(|id| (id, ago(3600))).collect();
+            if approved {
+                let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
+                g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
+            }
+        })
+    };
+    // Half of the eight nodes.
+    assert_eq!(given(false).allowed().len(), 4);
+    let all = evaluate_gates(&given(false).plan, &given(false).circumstances(), now());
+    let blocked = GateDecision::Block(BlockedReason::MassRemoval { most: 4 });
+    assert_eq!(all.iter().filter(|(_, verdict)| *verdict == blocked).count(), 4);
+    assert_eq!(given(true).allowed().len(), 8, "its digest is approved");
+}
+
+#[test]
+fn launch_waits_for_pods_that_only_the_repository_has() {
+    let scenario = |pods: &[Pod], is_new: bool| {
+        GateScenario::with(|g| {
+            for row in &mut g.plan.capacity.demand {
+                row.decided_by = Decider::Git;
+            }
+            g.observed = Observed::of_cluster("c", now()).with_pods(pods.iter().cloned());
+            let (plan, observed) = (g.plan.clone(), g.observed.clone());
+            g.launches_ahead = LaunchesAhead::default();
+            g.launches_ahead.update(&plan, "a", !is_new, &observed);
+        })
+    };
+    let is_blocked = |given: &GateScenario, row: &str| {
+        let all = evaluate_gates(&given.plan, &given.circumstances(), now());
+        let found = all.into_iter().find(|(address, _)| short_name(address) == row);
+        found.expect("a row").1 == GateDecision::Block(BlockedReason::PodsMissing)
+    };
+    let missing = scenario(&[], false);
+    assert!(is_blocked(&missing, "web 9") && is_blocked(&missing, "web 10"));
+    assert!(!is_blocked(&missing, "web 1"), "a replacement has running pods");
+    let new = scenario(&[], true);
+    assert!(!is_blocked(&new, "web 9"), "the commit adds the pods");
+    let pending: Vec<Pod> = missing
+        .plan
+        .capacity
+        .demand
+        .iter()
+        .map(|row| world::pod(&row.workload.name).owned_by(&row.workload))
+        .collect();
+    assert!(!is_blocked(&scenario(&pending, false), "web 9"), "its pods are pending");
 }
 
 #[test]

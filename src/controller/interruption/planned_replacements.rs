@@ -106,6 +106,9 @@ fn is_lasting(blocked: &BlockedReason) -> bool {
         | BlockedReason::Settling { .. }
         | BlockedReason::ConsolidateAfter { .. }
         | BlockedReason::PodsArriving { .. }
+        | BlockedReason::PodsMissing
+        | BlockedReason::MassRemoval { .. }
+        | BlockedReason::UnexplainedRemoval { .. }
         | BlockedReason::GroupBlocked { .. }
         | BlockedReason::BackingOff { .. }
         | BlockedReason::LaunchInDoubt { .. }

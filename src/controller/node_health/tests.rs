@@ -196,6 +196,33 @@ fn repair_is_canceled_when_node_is_ready_before_eviction() {
     assert!(is_canceled, "it is Ready again");
 }
 
+/// Returns the instances that are replaced after 2 minutes without these Node objects.
+fn replaced_without_nodes(deleted: &[&str], repair_after: Option<SignedDuration>) -> Vec<String> {
+    let mut harness = ControllerHarness::leading();
+    harness.edit_revision(|revision| revision.controller.repair_after = repair_after);
+    for n in 0..8 {
+        let seconds = 2 + n * 15;
+        let mut seen = world(seconds);
+        if n > 0 {
+            seen.nodes.retain(|name, _| {
+                !deleted.iter().any(|id| name.as_str() == format!("node-of-{id}"))
+            });
+        }
+        harness.observe(seconds, seen);
+    }
+    let all = &harness.state().interruptions.all;
+    all.iter().map(|(id, of)| format!("{id} {}", of.record.why)).collect()
+}
+
+#[test]
+fn instance_without_its_node_object_is_replaced_after_one_minute() {
+    let half_an_hour = Some(SignedDuration::from_mins(30));
+    assert_eq!(replaced_without_nodes(&["i-1"], half_an_hour), ["i-1 node-deleted"]);
+    assert_eq!(replaced_without_nodes(&["i-1"], None), [""; 0], "repairs are disabled");
+    // Many deletions may have one cause.
+    assert_eq!(replaced_without_nodes(&["i-1", "i-2"], half_an_hour), [""; 0]);
+}
+
 #[test]
 fn repair_counts_as_removal_and_interruption_does_not() {
     for (why, counts) in [

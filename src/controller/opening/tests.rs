@@ -6,6 +6,7 @@ use super::*;
 use crate::apply::ports::CallEffect;
 use crate::controller::planning::CurrentPlan;
 use crate::controller::{Event, Mode, Signal};
+use crate::demand::Decider;
 use crate::model::ids::WorkloadId;
 use crate::model::observed::{Completeness, Pod};
 use crate::model::pod::{PodTemplate, Taint};
@@ -66,6 +67,7 @@ fn plan_for(pods: u32) -> Plan {
     plan.capacity.explain = explain.collect();
     let mut demand = plan.capacity.demand[0].clone();
     (demand.workload, demand.counts.planned) = (owner(), pods);
+    demand.decided_by = Decider::Git;
     plan.capacity.demand = vec![demand];
     plan
 }
@@ -228,20 +230,38 @@ fn next_batch_waits_for_the_end_of_an_opening() {
     );
 }
 
+/// Returns a leader whose commit adds the pods of the plan.
+fn leads_with_new_pods(plan: Plan) -> ControllerHarness {
+    let mut harness = leads(Mode::Full, Some(plan.clone()));
+    harness.modify(|state| {
+        state.planning.launches_ahead.update(&plan, "new", false, &seen(0, &[]));
+    });
+    harness
+}
+
 #[test]
-fn ready_nodes_wait_for_pods_that_do_not_exist_yet() {
+fn ready_nodes_wait_for_pods_that_a_commit_adds() {
     // Without a pending pod, the delivery tool has five minutes.
-    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    let mut harness = leads_with_new_pods(plan_for(3));
     for seconds in [0, 100, 299] {
         assert_eq!(observe(&mut harness, seconds, seen(seconds, &[])), [], "after {seconds} s");
     }
     assert_eq!(observe(&mut harness, 300, seen(300, &[])), opened(&[], &[1, 2]));
     // A pod that waits has twenty seconds.
-    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    let mut harness = leads_with_new_pods(plan_for(3));
     assert_eq!(observe(&mut harness, 0, seen(0, &[])), []);
     assert_eq!(observe(&mut harness, 100, seen(100, &PENDING[..1])), opened(&[("a", 2)], &[]));
     assert_eq!(observe(&mut harness, 119, seen(119, &PENDING[..1])), []);
     assert_eq!(observe(&mut harness, 120, seen(120, &PENDING[..1])), opened(&[("a", 2)], &[1, 2]));
+}
+
+#[test]
+fn ready_nodes_wait_briefly_for_pods_that_the_cluster_had_before() {
+    let mut harness = leads(Mode::Full, Some(plan_for(3)));
+    for seconds in [0, 19] {
+        assert_eq!(observe(&mut harness, seconds, seen(seconds, &[])), [], "after {seconds} s");
+    }
+    assert_eq!(observe(&mut harness, 20, seen(20, &[])), opened(&[], &[1, 2]));
 }
 
 #[test]

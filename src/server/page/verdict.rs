@@ -192,6 +192,10 @@ pub(super) fn gate(reason: &BlockedReason) -> &'static str {
         BlockedReason::NotConfirmed { .. } => "missing confirmation",
         BlockedReason::LaunchBudget { .. } => "launch budget",
         BlockedReason::RemovalBudget { .. } => "removal budget",
+        BlockedReason::MassRemoval { .. } | BlockedReason::UnexplainedRemoval { .. } => {
+            "mass removal"
+        }
+        BlockedReason::PodsMissing => "pods that do not exist",
         BlockedReason::Settling { .. } => "settle time",
         BlockedReason::ConsolidateAfter { .. } => "consolidateAfter",
         BlockedReason::PodsArriving { .. } => "pods on their way to launched nodes",

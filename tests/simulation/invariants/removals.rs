@@ -266,7 +266,8 @@ impl InvariantChecks {
         let id = &ended.id;
         let Some(node) = &ended.node else { return };
         let broken = terminating.is_some_and(|terminating| {
-            let broken = terminating.reason == "not-ready" || terminating.reason == "never-ready";
+            let broken = ["not-ready", "never-ready", "node-deleted"];
+            let broken = broken.contains(&terminating.reason.as_str());
             broken && at.duration_since(terminating.since) >= BROKEN_DRAIN
         });
         let overdue = terminating

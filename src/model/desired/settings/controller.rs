@@ -85,13 +85,14 @@ impl RateLimit {
     /// Maximum window. The controller stores launches and removals for this long.
     pub const WINDOW_MAX: SignedDuration = SignedDuration::from_hours(24);
 
-    /// Returns the limit for a fleet of `nodes` nodes, in instances.
+    /// Returns the limit for a fleet of `nodes` nodes, in instances. Shares are rounded up, as
+    /// Karpenter rounds the budgets of a NodePool.
     #[must_use]
     pub fn limit_for(&self, nodes: u32) -> u32 {
         match self.limit {
             CountOrShare::Count(count) => count,
             CountOrShare::Share(milli) => {
-                let part = u64::from(nodes) * u64::from(milli) / 100_000;
+                let part = (u64::from(nodes) * u64::from(milli)).div_ceil(100_000);
                 u32::try_from(part).unwrap_or(u32::MAX).max(u32::from(milli > 0))
             }
         }
@@ -164,11 +165,12 @@ impl Default for ControllerSettings {
             approval: ApprovalRule::Merge,
             applied_by: AppliedBy::Controller,
             ci_timeout: SignedDuration::from_hours(1),
-            poll: SignedDuration::from_mins(1),
+            poll: SignedDuration::from_secs(15),
             refresh: SignedDuration::from_secs(30),
             batch_idle: SignedDuration::from_millis(100),
             batch_max: SignedDuration::from_secs(1),
-            removal_delay: SignedDuration::from_mins(1),
+            // Karpenter validates a consolidation after the same time.
+            removal_delay: SignedDuration::from_secs(15),
             launches: RateLimit {
                 limit: CountOrShare::Count(200),
                 window: SignedDuration::from_mins(10),
@@ -176,7 +178,7 @@ impl Default for ControllerSettings {
             // Karpenter's default of 10 %, per time window.
             removals: RateLimit {
                 limit: CountOrShare::Share(10_000),
-                window: SignedDuration::from_mins(5),
+                window: SignedDuration::from_mins(1),
             },
             mass_removal: CountOrShare::Share(50_000),
             // Same as the default of Karpenter's node repair.
@@ -199,6 +201,7 @@ mod tests {
             (CountOrShare::Count(3), 0, 3),
             (CountOrShare::Share(10_000), 3, 1),
             (CountOrShare::Share(10_000), 50, 5),
+            (CountOrShare::Share(10_000), 51, 6),
             (CountOrShare::Share(0), 50, 0),
             (CountOrShare::Share(100_000), 7, 7),
         ] {
