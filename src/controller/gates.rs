@@ -21,13 +21,17 @@ use super::launches_ahead::LaunchesAhead;
 use super::mass_removal;
 pub use super::opening::PodsArriving;
 use super::persisted_state::{PersistedState, change_digests, later};
+use super::planning_snapshot::is_pending;
 use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, Blocked, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode};
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Completeness, Observed};
 use crate::plan::Plan;
-use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireReason};
+use crate::plan::wire::{
+    CheckStatus, DiagnosticSeverity, ExplainRow, Reason, ResourceChange, RetireReason,
+};
+use crate::render::escape;
 
 /// Percentage of unready nodes above which nothing is removed, and the number of unready nodes that
 /// never blocks. Cluster Autoscaler uses the same limits.
@@ -300,10 +304,15 @@ fn not_applyable_reason(plan: &Plan) -> String {
     let sources = plan.capacity.base.world.sources.iter();
     let unread = sources.filter(|(_, source)| **source != Completeness::Complete);
     let unread: Vec<&str> = unread.map(|(name, _)| name.as_str()).collect();
-    if unread.is_empty() {
-        return "its inputs have errors".to_owned();
+    if !unread.is_empty() {
+        return format!("{} could not be read in full", unread.join(" and "));
     }
-    format!("{} could not be read in full", unread.join(" and "))
+    let mut diagnostics = plan.capacity.diagnostics.iter();
+    let error = diagnostics.find(|diagnostic| diagnostic.severity == DiagnosticSeverity::Error);
+    error.map_or_else(
+        || "its inputs have errors".to_owned(),
+        |error| format!("{}: {}", escape(&error.object), escape(&error.message)),
+    )
 }
 
 fn window_block(context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
@@ -484,6 +493,8 @@ fn row_block(
     }
     let since = context.removal_planned_since.get(instance).copied().unwrap_or(now);
     let until = later(since, settings.removal_delay);
+    let until =
+        unused_launch_until(row, instance, group, context).map_or(until, |at| at.max(until));
     if now < until {
         return Some(BlockedReason::Settling { until });
     }
@@ -492,6 +503,22 @@ fn row_block(
     let rest = rest.and_then(|pool| context.revision.consolidate_after.get(pool)).copied()?;
     let until = later(context.pods_unchanged_since.get(instance).copied().unwrap_or(now), rest);
     (now < until).then_some(BlockedReason::ConsolidateAfter { until })
+}
+
+/// Returns until when a new node without pods stays while pods are pending. By then it counts as
+/// passed over, so that its pool stops launching.
+fn unused_launch_until(
+    row: &ResourceChange,
+    instance: &InstanceId,
+    group: &ChangeGroup<'_>,
+    context: &GateContext<'_>,
+) -> Option<Timestamp> {
+    if !group.cost_savings.contains(&row.address) {
+        return None;
+    }
+    let mut pods = context.observed.pods.iter();
+    let has_pending = pods.any(|pod| is_pending(pod) && !pod.is_node_bound());
+    has_pending.then(|| context.persisted.launch_judged_at(instance)).flatten()
 }
 
 /// Blocks removals whose pods may have been counted on a blocked launch.

@@ -24,6 +24,7 @@ pub(super) fn narrowed_scope(
 ) -> Option<PlanScope> {
     let rows: BTreeMap<&Address, &ResourceChange> =
         plan.resource_changes.iter().map(|row| (&row.address, row)).collect();
+    let blocked = held;
     let for_good: BTreeSet<&Address> =
         held.iter().filter(|(_, held)| is_lasting(held, now)).map(|(address, _)| address).collect();
     let held: BTreeSet<&Address> = held.iter().map(|(address, _)| address).collect();
@@ -34,7 +35,10 @@ pub(super) fn narrowed_scope(
     // plan would choose other nodes instead.
     if held.iter().any(|address| stands(address)) {
         let free = retired_rows(plan).filter(|row| !held.contains(&row.address));
-        let free: BTreeSet<NodeName> = free.filter_map(node_name).collect();
+        let mut free: BTreeSet<NodeName> = free.filter_map(node_name).collect();
+        if free.is_empty() {
+            free = part_of_large_group(plan, blocked, now).filter_map(node_name).collect();
+        }
         next.changeable_nodes = Some(match &limits.changeable_nodes {
             Some(only) => free.intersection(only).cloned().collect(),
             None => free,
@@ -46,6 +50,28 @@ pub(super) fn narrowed_scope(
     next.excluded_addresses.sort();
     next.excluded_addresses.dedup();
     (next != *limits).then_some(next)
+}
+
+/// Returns the removals of a group that exceeds the unused removal budget, as many as the budget
+/// allows. The next plan may replace these nodes alone.
+fn part_of_large_group<'p>(
+    plan: &'p Plan,
+    blocked: &[(Address, BlockedReason)],
+    now: Timestamp,
+) -> impl Iterator<Item = &'p ResourceChange> {
+    let large = blocked.iter().filter_map(|(address, reason)| {
+        unused_removals(reason, now).map(|most| (address.clone(), most))
+    });
+    let large: BTreeMap<Address, u32> = large.collect();
+    let most = large.values().max().copied().unwrap_or(0);
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    retired_rows(plan).filter(move |row| large.contains_key(&row.address)).take(most)
+}
+
+/// Returns the removal budget if it is unused, and blocks a group that is larger.
+pub(super) fn unused_removals(reason: &BlockedReason, now: Timestamp) -> Option<u32> {
+    let BlockedReason::RemovalBudget { most, next, .. } = reason else { return None };
+    (*next <= now && *most > 0).then_some(*most)
 }
 
 /// Returns the rows of change groups with a lasting block. A replacement of a node that stays is

@@ -12,7 +12,7 @@ use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
 use super::interruption::{PlannedReplacements, StepScope};
 use super::mass_removal::{FleetBaseline, mass_removal, unreplaced_removals};
-use super::narrow_scope::narrowed_scope;
+use super::narrow_scope::{narrowed_scope, unused_removals};
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
 use super::persisted_state::{LaunchDemand, later};
@@ -314,7 +314,9 @@ impl ControllerState {
             // The branch may have a commit that the cluster has applied already.
             self.revisions.reads.bring_forward_after(AHEAD_READ_INTERVAL, self.now);
         }
-        let some_go = held.len() < verdicts.len() || misses_pods;
+        let is_large = |reason| unused_removals(reason, self.now).is_some();
+        let has_large_group = held.iter().any(|(_, reason)| is_large(reason));
+        let some_go = held.len() < verdicts.len() || misses_pods || has_large_group;
         match narrowed_scope(&plan, &planning.scope, &held, self.now) {
             Some(limits)
                 if round < NARROWING_ROUNDS_MAX && (some_go || waits) && self.may_act() =>

@@ -401,6 +401,8 @@ fn mass_unready(catalog: &Rc<Catalog>) -> ScenarioResult {
     for id in &broken {
         run.shared.world.stop_kubelet(id);
     }
+    // Kubernetes notices lost kubelets after 40 seconds.
+    run.advance(minutes(1));
     run.commit(|commit| commit.with("jobs", 0));
     run.advance(minutes(50));
     run.check()?;

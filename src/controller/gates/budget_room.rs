@@ -16,7 +16,6 @@ pub(super) struct BudgetRoom {
     /// Time of the next possible launch.
     pub(super) next_launch: Timestamp,
     removals: u32,
-    is_removal_budget_unused: bool,
     /// Time of the next possible removal.
     pub(super) next_removal: Timestamp,
     /// Nodes with pods that this plan may still remove without replacement.
@@ -45,7 +44,6 @@ impl BudgetRoom {
             is_launch_budget_unused: launches == launches_max && launches_max > 0,
             next_launch,
             removals,
-            is_removal_budget_unused: removals == removals_max && removals_max > 0,
             next_removal,
             at_once,
         }
@@ -57,20 +55,21 @@ impl BudgetRoom {
             is_launch_budget_unused: true,
             next_launch: now,
             removals: u32::MAX,
-            is_removal_budget_unused: true,
             next_removal: now,
             at_once: u32::MAX,
         }
     }
 
     /// Returns true if the budget covers a group. A group larger than the whole budget may go alone
-    /// while the budget is unused, because otherwise it could never go.
+    /// while the budget is unused, because pods wait for it.
     pub(super) fn launches(&self, group: &ChangeGroup<'_>) -> bool {
         group.launches <= self.launches || (self.is_launch_budget_unused && group.rows.len() > 1)
     }
 
+    /// Returns true if the budget covers a group. The next plan replaces a part of a group that is
+    /// larger than the whole budget.
     pub(super) fn removes(&self, group: &ChangeGroup<'_>) -> bool {
-        group.removes <= self.removals || (self.is_removal_budget_unused && group.rows.len() > 1)
+        group.removes <= self.removals
     }
 
     /// Returns true if the group is no mass removal, alone and with those before it.
@@ -83,6 +82,5 @@ impl BudgetRoom {
         self.removals = self.removals.saturating_sub(group.removes);
         self.at_once = self.at_once.saturating_sub(group.unreplaced());
         self.is_launch_budget_unused &= group.launches == 0;
-        self.is_removal_budget_unused &= group.removes == 0;
     }
 }

@@ -316,14 +316,14 @@ const BUDGET_CASES: &[GateCase] = &[
         &["web 1", "web 10", "web 2", "web 9"],
     ),
     (
-        "a group larger than the budget is removed alone",
+        "a group larger than the budget waits",
         |g| g.revision.controller.removals.limit = CountOrShare::Count(1),
         &["web 1", "web 10", "web 9"],
     ),
     (
         "standalone removals take budget last",
         |g| {
-            g.revision.controller.removals.limit = CountOrShare::Count(1);
+            g.revision.controller.removals.limit = CountOrShare::Count(2);
             let of = |key: &str| Address::from(format!("ec2_instance.web[\"{key}\"]"));
             g.plan.capacity.waves.iter_mut().for_each(|w| w.addresses.retain(|a| *a != of("1")));
             let mut rows = g.plan.capacity.explain.iter_mut();
@@ -626,6 +626,31 @@ fn launch_waits_for_pods_that_only_the_repository_has() {
         .map(|row| world::pod(&row.workload.name).owned_by(&row.workload))
         .collect();
     assert!(!is_blocked(&scenario(&pending, false), "web 9"), "its pods are pending");
+}
+
+#[test]
+fn new_node_without_pods_stays_while_pods_are_pending() {
+    let is_removed = |pending: bool, ready: i64, useful: bool| {
+        let given = GateScenario::with(|g| {
+            g.persisted.launches = vec![LaunchRecord {
+                instance: "i-web2".into(),
+                pool: "web".into(),
+                at: ago(ready + 30),
+                ready_at: Some(ago(ready)),
+                useful,
+                from_start: true,
+                passed_over: false,
+            }];
+            let pod = world::pod("waits");
+            let pod = if pending { pod } else { pod.on("node") };
+            g.observed = Observed::of_cluster("c", now()).with_pods([pod]);
+        });
+        given.allowed().contains(&"web 2".to_owned())
+    };
+    assert!(!is_removed(true, 20, false));
+    assert!(is_removed(true, 61, false), "it has been evaluated");
+    assert!(is_removed(true, 20, true), "it has had pods");
+    assert!(is_removed(false, 20, false), "no pod is pending");
 }
 
 #[test]

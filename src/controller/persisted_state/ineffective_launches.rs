@@ -21,6 +21,8 @@ pub(super) const QUARANTINE_FOR_MAX: SignedDuration = SignedDuration::from_hours
 
 /// A node may be Ready beside pending pods this long before it counts as passed over.
 const PASSED_OVER_AFTER: SignedDuration = SignedDuration::from_secs(45);
+/// Longest time until the next plan evaluates a node that counts as passed over.
+const EVALUATION_DELAY_MAX: SignedDuration = SignedDuration::from_secs(15);
 /// Window in which ineffective launches count, and the number that stops their pool.
 const INEFFECTIVE_WINDOW: SignedDuration = SignedDuration::from_mins(30);
 const INEFFECTIVE_PER_POOL: usize = 3;
@@ -183,6 +185,13 @@ impl PersistedState {
             self.quarantine.get(pool).map_or(0, |quarantine| quarantine.times.saturating_add(1));
         let until = later(now, quarantine_duration(times));
         self.quarantine.insert(pool.clone(), Quarantine { until, times, why });
+    }
+
+    /// Returns when an unused launch is evaluated, if its instance is not evaluated yet.
+    pub(in crate::controller) fn launch_judged_at(&self, id: &InstanceId) -> Option<Timestamp> {
+        let launch = self.launches.iter().find(|launch| launch.instance == *id)?;
+        let ready = launch.ready_at.filter(|_| !launch.useful && !launch.passed_over)?;
+        Some(later(ready, PASSED_OVER_AFTER + EVALUATION_DELAY_MAX))
     }
 
     /// Returns the quarantine of a pool that is active at `now`.

@@ -1,10 +1,20 @@
-//! Webhooks of Git hosts: hints that the repository may have changed.
+//! Webhooks of Git hosts and delivery tools: hints that the repository may have changed.
 //!
-//! The payload is not interpreted. The signature is an HMAC over the raw body and authenticates the
-//! sender. Time and delivery id are not signed, so repeated deliveries are detected by their
-//! signature. Invariants: the signature is checked first, in constant time and against every
-//! secret; memory is bounded; a replay causes at most one more read of the repository, and hinted
-//! reads have a minimum interval.
+//! The payload is not interpreted. The sender signs the raw body with an HMAC or sends the secret
+//! itself, as its documentation states:
+//!
+//! | sender | header |
+//! |---|---|
+//! | GitHub, Gitea, Forgejo | `X-Hub-Signature-256` |
+//! | Bitbucket | `X-Hub-Signature` |
+//! | Flux, provider `generic-hmac` | `X-Signature` |
+//! | GitLab | `X-Gitlab-Token` |
+//! | Argo CD notifications | `Authorization: Bearer` |
+//!
+//! Time and delivery id are not signed, so repeated deliveries are detected by their signature.
+//! Invariants: the sender is authenticated first, in constant time and against every secret; memory
+//! is bounded; a replay causes at most one more read of the repository, and hinted reads have a
+//! minimum interval.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +25,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderName};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName};
 use sha2::Sha256;
 use tokio::sync::mpsc;
 
@@ -33,11 +43,31 @@ const DELIVERY_ID_CHARS_MAX: usize = 100;
 const DELIVERY_MEMORY: Duration = Duration::from_hours(1);
 const DELIVERIES_MAX: usize = 1_000;
 
-const SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
-const DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
-const EVENT: HeaderName = HeaderName::from_static("x-github-event");
+const GITHUB_SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
+const GITHUB_DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
+/// Headers with the signature of other senders.
+const SIGNATURES: [HeaderName; 2] =
+    [HeaderName::from_static("x-hub-signature"), HeaderName::from_static("x-signature")];
+const GITLAB_TOKEN: HeaderName = HeaderName::from_static("x-gitlab-token");
+/// Headers with the event, and the events after which the repository is read.
+const EVENTS: [HeaderName; 3] = [
+    HeaderName::from_static("x-github-event"),
+    HeaderName::from_static("x-gitlab-event"),
+    HeaderName::from_static("x-event-key"),
+];
+const PUSHES: [&str; 4] = ["push", "Push Hook", "repo:push", "repo:refs_changed"];
+const PINGS: [&str; 2] = ["ping", "diagnostics:ping"];
 
 type Signature = [u8; 32];
+
+/// Proof that the sender knows a secret.
+#[derive(Debug, PartialEq, Eq)]
+enum Claim {
+    /// HMAC of the body.
+    Signature(Signature),
+    /// HMAC of a fixed text with the token that the sender sent.
+    Token(Signature),
+}
 
 /// Secrets that sign webhooks. `Debug` hides them.
 #[derive(Clone)]
@@ -71,8 +101,16 @@ impl WebhookSecrets {
         Ok(Self(lines.into_iter().map(|line| line.as_bytes().to_vec()).collect()))
     }
 
+    /// Returns true if `claim` was made with one of the secrets.
+    fn verify(&self, body: &[u8], claim: &Claim) -> bool {
+        match claim {
+            Claim::Signature(signature) => self.has_signed(body, signature),
+            Claim::Token(signature) => self.has_signed(TOKEN_TEXT, signature),
+        }
+    }
+
     /// Returns true if one of the secrets signed `body`. The time does not depend on the result.
-    fn verify(&self, body: &[u8], signature: &Signature) -> bool {
+    fn has_signed(&self, body: &[u8], signature: &Signature) -> bool {
         self.0.iter().fold(false, |found, secret| {
             let verified = Hmac::<Sha256>::new_from_slice(secret)
                 .is_ok_and(|mac| mac.chain_update(body).verify_slice(signature).is_ok());
@@ -80,6 +118,9 @@ impl WebhookSecrets {
         })
     }
 }
+
+/// Text whose HMAC stands for a token, so that tokens are compared in constant time.
+const TOKEN_TEXT: &[u8] = b"token of a webhook";
 
 /// Webhook settings.
 #[derive(Debug, Clone)]
@@ -119,8 +160,8 @@ pub(super) async fn handle_webhook(
     request: Request<Incoming>,
 ) -> (u16, String) {
     let (head, body) = request.into_parts();
-    let signature = match claimed_signature(&head.headers) {
-        Ok(signature) => signature,
+    let claim = match claim_of(&head.headers) {
+        Ok(claim) => claim,
         // The body of an unsigned request is not read.
         Err((code, why)) => return (code, format!("{why}\n")),
     };
@@ -130,40 +171,58 @@ pub(super) async fn handle_webhook(
         Ok(Err(_)) => return (413, format!("a webhook has at most {BODY_BYTES_MAX} bytes\n")),
         Err(_) => return (408, "timeout while receiving the webhook\n".to_owned()),
     };
-    if !hook.secrets.verify(&body, &signature) {
-        return (401, "the signature matches no configured secret\n".to_owned());
+    if !hook.secrets.verify(&body, &claim) {
+        return (401, "the signature or the token matches no configured secret\n".to_owned());
     }
-    if !known.borrow_mut().insert(signature, Instant::now()) {
+    // A token is the same in every delivery.
+    if let Claim::Signature(signature) = claim
+        && !known.borrow_mut().insert(signature, Instant::now())
+    {
         return (200, "already received\n".to_owned());
     }
-    match header_values(&head.headers, &EVENT).as_str() {
-        // Hosts that imitate GitHub may omit it.
-        "push" | "" => {
-            // A pending hint already causes a complete read.
-            let _ = hook.push_hints.try_send(());
-            (202, "reading the repository\n".to_owned())
-        }
-        "ping" => (200, "pong\n".to_owned()),
-        _ => (200, "event ignored\n".to_owned()),
+    let events = EVENTS.map(|name| header_values(&head.headers, &name)).into_iter();
+    let events: Vec<String> = events.filter(|event| !event.is_empty()).collect();
+    let is_of = |names: &[&str]| events.iter().any(|event| names.contains(&event.as_str()));
+    // Delivery tools and hosts that imitate GitHub name no event.
+    if events.is_empty() || is_of(&PUSHES) {
+        // A pending hint already causes a complete read.
+        let _ = hook.push_hints.try_send(());
+        return (202, "reading the repository\n".to_owned());
     }
+    let answer = if is_of(&PINGS) { "pong\n" } else { "event ignored\n" };
+    (200, answer.to_owned())
 }
 
-/// Returns the claimed signature, or the status code and text of the error.
-fn claimed_signature(headers: &HeaderMap) -> Result<Signature, (u16, &'static str)> {
-    let text = header_values(headers, &SIGNATURE);
+/// Returns the claim of the sender, or the status code and text of the error.
+fn claim_of(headers: &HeaderMap) -> Result<Claim, (u16, &'static str)> {
+    let token = header_values(headers, &GITLAB_TOKEN);
+    let authorization = header_values(headers, &AUTHORIZATION);
+    let bearer = authorization.strip_prefix("Bearer ").map(str::trim).unwrap_or_default();
+    let token = if token.is_empty() { bearer } else { token.as_str() };
+    if !token.is_empty() {
+        let mac = Hmac::<Sha256>::new_from_slice(token.as_bytes());
+        let mac = mac.map_err(|_| (401, "the token is invalid"))?;
+        return Ok(Claim::Token(mac.chain_update(TOKEN_TEXT).finalize().into_bytes().into()));
+    }
+    let of_github = header_values(headers, &GITHUB_SIGNATURE);
+    let others = SIGNATURES.map(|name| header_values(headers, &name));
+    let other = others.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
+    let text = if of_github.is_empty() { &other } else { &of_github };
     let digits = text.strip_prefix("sha256=").ok_or((
         401,
-        "the header X-Hub-Signature-256 is missing: give the webhook the secret that this server has",
+        "the request is neither signed with SHA-256 nor has a token: give the webhook the secret \
+         that this server has",
     ))?;
     let mut signature = Signature::default();
     hex::decode_to_slice(digits, &mut signature)
         .map_err(|_| (401, "the signature is not 64 hex digits"))?;
-    let id = header_values(headers, &DELIVERY);
+    let id = header_values(headers, &GITHUB_DELIVERY);
     let is_id = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
-    if id.is_empty() || id.len() > DELIVERY_ID_CHARS_MAX || !id.bytes().all(is_id) {
+    let is_valid = !id.is_empty() && id.len() <= DELIVERY_ID_CHARS_MAX && id.bytes().all(is_id);
+    if !of_github.is_empty() && !is_valid {
         return Err((400, "the header X-GitHub-Delivery is missing or invalid"));
     }
-    Ok(signature)
+    Ok(Claim::Signature(signature))
 }
 
 #[cfg(test)]
@@ -183,7 +242,7 @@ mod tests {
     #[test]
     fn github_example_verifies_with_its_secret_only() {
         let all = headers(&[("x-hub-signature-256", EXAMPLE), ("x-github-delivery", "a-1")]);
-        let signature = claimed_signature(&all).expect("a signature");
+        let signature = claim_of(&all).expect("a signature");
         let of = |text: &str| WebhookSecrets::parse(text).expect("secrets");
         let secret = "It's a Secret to Everybody";
         assert!(of(secret).verify(b"Hello, World!", &signature));
@@ -194,6 +253,30 @@ mod tests {
         assert!(!of("It's a Secret to everybody").verify(b"Hello, World!", &signature));
         assert!(!of(secret).verify(b"Hello, world!", &signature));
         assert!(!format!("{:?}", of(secret)).contains("Everybody"), "it is never shown");
+    }
+
+    #[test]
+    fn other_senders_sign_or_send_the_secret() {
+        let digits = EXAMPLE.strip_prefix("sha256=").expect("a prefix");
+        let secret = "It's a Secret to Everybody";
+        let bearer = format!("Bearer {secret}");
+        for (name, value, is_valid) in [
+            ("x-hub-signature", EXAMPLE, true),
+            ("x-signature", EXAMPLE, true),
+            ("x-gitlab-token", secret, true),
+            ("authorization", bearer.as_str(), true),
+            ("x-gitlab-token", "It's a secret to everybody", false),
+            ("authorization", "Bearer", false),
+            ("authorization", "Basic SXQncw==", false),
+            // A signature of an older hash or without its name proves nothing.
+            ("x-hub-signature", "sha1=757107ea0eb2509fc211221cce984b8a37570b6d", false),
+            ("x-signature", digits, false),
+        ] {
+            let claim = claim_of(&headers(&[(name, value)]));
+            let secrets = WebhookSecrets::parse(secret).expect("a secret");
+            let found = claim.is_ok_and(|claim| secrets.verify(b"Hello, World!", &claim));
+            assert_eq!(found, is_valid, "{name}: {value}");
+        }
     }
 
     #[test]
@@ -213,7 +296,7 @@ mod tests {
             (upper.as_str(), "a", None),
         ] {
             let all = headers(&[("x-hub-signature-256", signature), ("x-github-delivery", id)]);
-            let found = claimed_signature(&all).err().map(|(code, _)| code);
+            let found = claim_of(&all).err().map(|(code, _)| code);
             assert_eq!(found, code, "{signature} {id}");
         }
     }
