@@ -258,8 +258,8 @@ fn chaos_test_emptiness(catalog: &Rc<Catalog>) -> ScenarioResult {
     }
     run.check()?;
     let launched = run.checks.borrow().most_launches(minutes(5));
-    // Karpenter's own test allows 35.
-    ensure(launched <= 5, || format!("{launched} instances within 5 minutes"))
+    // A node is removed a minute after it was of no use. Karpenter's own test allows 35.
+    ensure(launched <= 6, || format!("{launched} instances within 5 minutes"))
 }
 
 fn short_lived_pods(catalog: &Rc<Catalog>) -> ScenarioResult {

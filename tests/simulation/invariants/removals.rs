@@ -159,6 +159,7 @@ impl InvariantChecks {
         if !self.ever_terminating.contains(id)
             && planned.is_none()
             && !self.is_launch_timed_out(call.replica, id, at)
+            && !self.is_taken_back(call.replica, id)
         {
             self.fail(at, &format!("I18: {id} was terminated without a reason"));
         }
@@ -252,6 +253,22 @@ impl InvariantChecks {
                 !self.ready_changes.contains(change) && at.duration_since(*since) >= waits
             },
         )
+    }
+
+    /// Returns whether a CI apply in progress launched the instance in exchange for instances that all
+    /// stay. The controller takes no launch back.
+    fn is_taken_back(&self, replica: usize, id: &InstanceId) -> bool {
+        let change = self.launched_instances.get(id).map(|(_, change)| change);
+        let Some(launch) = change.and_then(|change| self.approved.get(change)) else {
+            return false;
+        };
+        let applying = self.applying.get(&replica);
+        let mut exchanged =
+            self.planned_removals.iter().filter(|(_, of)| of.unit == launch.unit).peekable();
+        replica == APPLY
+            && applying.is_some_and(|plans| plans.contains(&launch.plan))
+            && exchanged.peek().is_some()
+            && exchanged.all(|(removed, _)| !self.terminated.contains(removed))
     }
 
     /// I9: an instance is terminated after its node is cordoned, observed again and empty. With a
