@@ -7,9 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
+use crate::model::ids::NodeName;
 use crate::model::observed::{
     ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
 };
+use crate::model::units::Resources;
 
 /// Name of the source for instances.
 pub const EC2: &str = "ec2";
@@ -65,8 +67,21 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         resolved,
         scaling,
     };
+    remove_unreported_nodes(&mut observed);
     observed.canonicalize();
     observed
+}
+
+/// Removes nodes that have registered and have not reported their resources yet. Their instances
+/// count as starting, with the resources of their type. As nodes, they would have no room.
+fn remove_unreported_nodes(observed: &mut Observed) {
+    let used: BTreeSet<NodeName> =
+        observed.pods.iter().filter_map(|pod| pod.node.clone()).collect();
+    observed.nodes.retain(|name, node| {
+        let reports = |resources: &Resources| resources.cpu.0 > 0 || resources.memory.0 > 0;
+        let is_reported = reports(&node.capacity) || reports(&node.allocatable);
+        node.ready || is_reported || node.instance.is_none() || used.contains(name)
+    });
 }
 
 fn ec2_completeness(

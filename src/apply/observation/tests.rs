@@ -31,6 +31,41 @@ fn observe_through(faulty: &FaultyPorts<'_>) -> Observed {
 }
 
 #[test]
+fn node_without_reported_resources_counts_as_a_starting_instance() {
+    for (ready, has_pods, is_observed) in
+        [(false, false, false), (true, false, true), (false, true, true)]
+    {
+        let world = small_world();
+        let faulty = FaultyPorts::without_fault(&world);
+        faulty.edit_objects.set(match (ready, has_pods) {
+            (false, false) => |objects| {
+                clear_report(objects, false);
+                objects.pods.clear();
+                Ok(())
+            },
+            (true, _) => |objects| {
+                clear_report(objects, true);
+                Ok(())
+            },
+            (false, true) => |objects| {
+                clear_report(objects, false);
+                Ok(())
+            },
+        });
+        let observed = observe_through(&faulty);
+        assert_eq!(!observed.nodes.is_empty(), is_observed, "{ready} {has_pods}");
+        assert_eq!(observed.instances.len(), 1);
+    }
+}
+
+fn clear_report(objects: &mut ClusterObjects, ready: bool) {
+    for node in &mut objects.nodes {
+        (node.capacity, node.allocatable) = (Resources::default(), Resources::default());
+        node.ready = ready;
+    }
+}
+
+#[test]
 fn complete_reads_match_the_world() {
     let world = small_world();
     let faulty = FaultyPorts::without_fault(&world);
