@@ -183,6 +183,20 @@ fn retry_nominated(
     }
 }
 
+/// Drops so many nominations of a group.
+fn drop_nominations(nodes: &mut Vec<(NodeIndex, u32)>, mut pods: u32) {
+    while pods > 0
+        && let Some((_, count)) = nodes.last_mut()
+    {
+        let dropped = pods.min(*count);
+        pods -= dropped;
+        *count -= dropped;
+        if *count == 0 {
+            nodes.pop();
+        }
+    }
+}
+
 /// Takes the next nominated node.
 fn next_nomination(nodes: &mut Vec<(NodeIndex, u32)>) -> Option<NodeIndex> {
     let (node, count) = nodes.last_mut()?;
@@ -203,13 +217,20 @@ impl Simulation<'_> {
     }
 
     /// Returns nominations of pods to their nodes in the packing of a layout, if the plan uses
-    /// nominations.
+    /// nominations. Pods that a drain evicts are not nominated: kube-scheduler places their
+    /// replacements at once.
     pub(super) fn nominations(&self, layout: &Layout, state: &SimState) -> Option<Nominations> {
         if !self.problem.settings.steer {
             return None;
         }
         let unplaced = self.problem.left_over_by_group(layout, &state.staying);
-        Some(state.nominations_for(&self.problem.placements_of(layout, &unplaced)))
+        let mut nominations = state.nominations_for(&self.problem.placements_of(layout, &unplaced));
+        for (group, evicted) in state.draining.iter().flat_map(|(_, pods)| pods) {
+            if let Some(nodes) = nominations.get_mut(group) {
+                drop_nominations(nodes, *evicted);
+            }
+        }
+        Some(nominations)
     }
 
     /// Simulates runs until the first that leaves pods unscheduled. That run is the last result.

@@ -44,6 +44,26 @@ fn nominated_fleet_costs_its_packing_and_reports_the_shortage() {
 }
 
 #[test]
+fn pods_that_a_drain_evicts_are_not_nominated() {
+    let containers = |cpu: u32| {
+        format!(
+            "containers: [{{name: app, resources: {{requests: {{cpu: {cpu}m, memory: 64Mi}}}}}}]"
+        )
+    };
+    let mut scenario =
+        scenario(&[deployment("a", 8, &containers(450)), deployment("b", 6, &containers(3_400))]);
+    scenario.settings.steer = true;
+    let first = scenario.solve();
+    scenario.carry_out(&first);
+    scenario.drift();
+    // kube-scheduler spreads the evicted small pods over the new nodes, so these need more room.
+    let second = scenario.solve().target;
+    assert_eq!(second.retires.len(), first.target.launches.len());
+    assert!(price(&second) > price(&first.target), "{:?}", price(&second));
+    assert!(second.unschedulable.is_empty());
+}
+
+#[test]
 fn every_pod_of_a_nominated_fleet_is_placed() {
     let steered = target(true);
     let placed: u32 = steered.placements.values().flat_map(|places| places.values()).sum();
