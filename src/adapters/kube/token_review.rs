@@ -20,12 +20,15 @@ const AUDIENCE: &str = "fleetwright.dev";
 const TOKEN_MAX: usize = 16 << 10;
 
 impl Authorizer for Kubernetes {
-    /// Reviews the token for our audience first, then for the API server itself.
+    /// Reviews the token for our audience. If the flag allows it, it is then reviewed for the API
+    /// server itself.
     async fn caller(&self, token: &str) -> Result<Option<Caller>, PortError> {
         if token.is_empty() || token.len() > TOKEN_MAX {
             return Ok(None);
         }
-        for audiences in [Some(vec![AUDIENCE.to_owned()]), None] {
+        let ours = Some(vec![AUDIENCE.to_owned()]);
+        for audiences in [Some(ours), self.accepts_api_tokens.then_some(None)].into_iter().flatten()
+        {
             if let Some(caller) = self.review_token(token, audiences).await? {
                 return Ok(Some(caller));
             }

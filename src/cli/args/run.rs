@@ -45,10 +45,16 @@ pub(in crate::cli) struct RunArgs {
     /// Exit once nothing is left to do
     #[arg(long)]
     pub(in crate::cli) once: bool,
-    /// Serve the page, metrics and probes on this address, such as 127.0.0.1:8080
+    /// Serve page, metrics and probes on this address, such as 127.0.0.1:8080
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDRESS")]
     pub(in crate::cli) listen: Option<std::net::SocketAddr>,
+    /// Serve metrics and probes on this address instead of that of the page
+    ///
+    /// So they answer however many clients the page has.
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(in crate::cli) listen_metrics: Option<std::net::SocketAddr>,
     /// Additional host name of the page, such as that of an ingress (repeatable)
     #[cfg(feature = "page")]
     #[arg(long, value_name = "NAME", requires = "listen")]
@@ -61,6 +67,13 @@ pub(in crate::cli) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) webhook_secret: Option<PathBuf>,
+    /// Accept tokens of operators that the API server itself accepts
+    ///
+    /// Without it, a token needs the audience `fleetwright.dev`, so it is of no use anywhere else.
+    /// Use it only if clients reach the page over TLS.
+    #[cfg(feature = "page")]
+    #[arg(long, requires = "listen")]
+    pub(in crate::cli) accept_api_tokens: bool,
     /// Format of log lines on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Text)]
     pub(in crate::cli) log_format: LogFormatArg,

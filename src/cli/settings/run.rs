@@ -25,6 +25,11 @@ pub(in crate::cli) struct RunSettings {
     /// The address of page, metrics and probes.
     #[cfg(feature = "page")]
     pub(in crate::cli) listen: Option<std::net::SocketAddr>,
+    /// The address of metrics and probes, if they have one of their own.
+    #[cfg(feature = "page")]
+    pub(in crate::cli) listen_metrics: Option<std::net::SocketAddr>,
+    /// True to accept tokens for the API server.
+    pub(in crate::cli) accepts_api_tokens: bool,
     /// Additional host names of the page.
     #[cfg(feature = "page")]
     pub(in crate::cli) listen_names: Vec<String>,
@@ -81,6 +86,10 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         #[cfg(feature = "page")]
         listen,
         #[cfg(feature = "page")]
+        listen_metrics,
+        #[cfg(feature = "page")]
+        accept_api_tokens,
+        #[cfg(feature = "page")]
         listen_name,
         #[cfg(feature = "page")]
         webhook_secret,
@@ -102,6 +111,12 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         once,
         #[cfg(feature = "page")]
         listen,
+        #[cfg(feature = "page")]
+        listen_metrics,
+        #[cfg(feature = "page")]
+        accepts_api_tokens: accept_api_tokens,
+        #[cfg(not(feature = "page"))]
+        accepts_api_tokens: false,
         #[cfg(feature = "page")]
         listen_names: listen_name,
         #[cfg(feature = "page")]

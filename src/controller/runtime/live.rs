@@ -95,6 +95,7 @@ async fn connect_and_run<H: Host>(
     let reader = reader.with_steering(steering(host, &kubernetes).await);
     let now = SystemClock.now();
     let start = options.run.start(now, replica_identity(now), cluster);
+    let kubernetes = kubernetes.accept_api_tokens(options.run.accepts_api_tokens);
     let tasks = BackgroundTasks::start(kubernetes, aws, &start, Arc::clone(&options.shutdown));
     if start.once {
         let acquired = acquire_within(&tasks.leadership, options.lock_timeout).await;

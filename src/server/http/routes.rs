@@ -44,6 +44,9 @@ async fn route(state: &ServerState, request: Request<Incoming>) -> Response<Resp
     if !is_allowed_host(&host, state.is_loopback, &state.config.allowed_hosts) {
         return text(421, "unknown host name; --listen-name adds one\n");
     }
+    if !state.config.routes.serves(request.uri().path()) {
+        return text(404, "not found on this port; see --listen and --listen-metrics\n");
+    }
     let status: Arc<Status> = Arc::clone(&state.config.status.borrow());
     if let (&Method::POST, "/requests", PageSource::Controller(Some(questions))) =
         (request.method(), request.uri().path(), &state.config.source)

@@ -19,7 +19,9 @@ use super::request::ApiRequest;
 use super::status_error::StatusError;
 use super::store::{ChangeKind, StoreWrite};
 use super::table;
-use crate::adapters::http::{self, ResponseBody, decode_path, header_values, parse_form, response};
+use crate::adapters::http::{
+    self, ConnectionLimits, ResponseBody, decode_path, header_values, parse_form, response,
+};
 
 /// Maximum size of a request body.
 const BODY_MAX: usize = 4 << 20;
@@ -42,7 +44,8 @@ pub(super) trait RequestHandler {
 
 /// Serves connections until the future is dropped. It must run in a `LocalSet`.
 pub(super) async fn serve(listener: TcpListener, service: Rc<dyn RequestHandler>) {
-    http::serve(listener, move |request| respond(Rc::clone(&service), request)).await;
+    let limits = ConnectionLimits::LOCAL;
+    http::serve(listener, limits, move |request| respond(Rc::clone(&service), request)).await;
 }
 
 async fn respond(
