@@ -12,6 +12,7 @@
 //! names that directory. They are in no commit, and the base records that. Plans and worlds that
 //! this program wrote are never input.
 
+mod clone_size;
 mod file_collector;
 mod file_store;
 mod generated_files;

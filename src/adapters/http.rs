@@ -101,6 +101,17 @@ pub(crate) fn header_values(headers: &HeaderMap, name: &HeaderName) -> String {
     all.collect::<Vec<_>>().join(",")
 }
 
+/// Returns whether a host, with or without a port, is this computer.
+pub(crate) fn is_loopback_host(host: &str) -> bool {
+    ["localhost", "127.0.0.1", "[::1]"].contains(&without_port(host))
+}
+
+/// Returns a host without its port.
+pub(crate) fn without_port(host: &str) -> &str {
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    name.map_or(host, |(name, _)| name)
+}
+
 /// Parses a form or a query. The last value of a repeated field is used.
 pub(crate) fn parse_form(text: &str) -> BTreeMap<String, String> {
     form_urlencoded::parse(text.as_bytes()).into_owned().collect()

@@ -99,3 +99,51 @@ impl Kubernetes {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Returns a cluster that accepts every token for the API server, and none for our audience.
+    fn cluster() -> Kubernetes {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut request = Vec::new();
+                while !String::from_utf8_lossy(&request).contains("\"token\"") {
+                    let mut bytes = [0; 4096];
+                    let Ok(count @ 1..) = stream.read(&mut bytes) else { break };
+                    request.extend_from_slice(&bytes[..count]);
+                }
+                let is_ours = String::from_utf8_lossy(&request).contains(AUDIENCE);
+                let body = format!(
+                    "{{\"apiVersion\":\"authentication.k8s.io/v1\",\"kind\":\"TokenReview\",\"spec\":{{}},\
+                     \"status\":{{\"authenticated\":{},\"user\":{{\"username\":\"alice\"}}}}}}",
+                    !is_ours
+                );
+                let length = body.len();
+                // A client may disconnect at any time.
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 201 Created\r\ncontent-type: application/json\r\nconnection: close\r\n\
+                     content-length: {length}\r\n\r\n{body}"
+                );
+            }
+        });
+        let config = ::kube::Config::new(url.parse().expect("a URL"));
+        Kubernetes::from_config(config).expect("a client")
+    }
+
+    #[tokio::test]
+    async fn tokens_for_the_api_server_need_a_flag() {
+        let cluster = cluster();
+        assert_eq!(cluster.caller("a token").await.expect("reviewed"), None);
+        let cluster = cluster.accept_api_tokens(true);
+        let caller = cluster.caller("a token").await.expect("reviewed").expect("accepted");
+        assert_eq!(caller.name, "alice");
+    }
+}

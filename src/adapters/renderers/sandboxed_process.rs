@@ -21,7 +21,7 @@ const ERROR_CHARS: (usize, usize) = (80, 220);
 
 /// Limits of the probe for network isolation.
 const PROBE_LIMITS: RunLimits =
-    RunLimits { time: Duration::from_secs(5), output_bytes: 1_000, memory_bytes: None };
+    RunLimits { time: Duration::from_secs(5), output_bytes: 1_000, memory_bytes: None, file_bytes: None };
 
 /// Proxy address at the discard port, where no server listens.
 const DISCARD_PROXY: &str = "http://127.0.0.1:9";
@@ -101,6 +101,7 @@ impl ProcessSandbox {
             time: limits.run,
             output_bytes: limits.output_bytes,
             memory_bytes: Some(limits.memory_bytes),
+            file_bytes: None,
         };
         // Rules name the file, not a link to it.
         let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
