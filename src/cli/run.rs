@@ -25,6 +25,8 @@ use crate::controller::runtime::embedded::EmbeddedOptions;
 use crate::controller::runtime::live;
 #[cfg(feature = "cluster")]
 use crate::controller::runtime::live_cluster::LiveOptions;
+#[cfg(feature = "cluster")]
+use crate::controller::StateKeys;
 use crate::controller::runtime::{
     self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage, Steering,
 };
@@ -37,6 +39,10 @@ use crate::server::http::{HttpServer, PageSource, RouteSet, ServerConfig, Webhoo
 
 /// Most bytes of a file of signers.
 const SIGNERS_BYTES_MAX: u64 = 1 << 20;
+
+/// Most bytes of a file of keys.
+#[cfg(feature = "cluster")]
+const STATE_KEY_BYTES_MAX: u64 = 4 << 10;
 
 pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit, CliError> {
     #[cfg(feature = "cluster")]
@@ -91,6 +97,7 @@ fn run_live(
         run: run_options(settings),
         retries_connect: repository.is_none(),
         lock_timeout: settings.lock_timeout,
+        state_keys: state_keys(settings, console)?,
         shutdown: shutdown_flag()?,
     };
     let reader = source_reader(settings, WorldChoice::Live)?;
@@ -100,6 +107,28 @@ fn run_live(
     };
     let state = live::run(&mut RunHost { settings, console }, &options, reader, connect)?;
     Ok(state.map_or(Exit::Done, |state| exit_status(&state, settings.once)))
+}
+
+/// Reads the keys that authenticate stored decisions.
+#[cfg(feature = "cluster")]
+fn state_keys(
+    settings: &RunSettings,
+    console: &mut Console,
+) -> Result<Option<StateKeys>, CliError> {
+    let Some(path) = &settings.state_key else { return Ok(None) };
+    let name = path.display();
+    if !path.exists() {
+        console.report(&format!(
+            "warning: `{name}` does not exist, so stored approvals are not authenticated"
+        ));
+        return Ok(None);
+    }
+    let bytes = files::read(path, STATE_KEY_BYTES_MAX)?;
+    let keys = StateKeys::parse(&String::from_utf8_lossy(&bytes)).map_err(|why| {
+        CliError::text(format!("the keys in `{name}` cannot be used: {why}"))
+            .hint("write a random key with `openssl rand -hex 32`")
+    })?;
+    Ok(Some(keys))
 }
 
 fn source_reader(settings: &RunSettings, world: WorldChoice) -> Result<SourceReader, CliError> {

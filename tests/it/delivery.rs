@@ -446,11 +446,14 @@ fn image_is_built_from_pinned_base_and_runs_as_non_root() {
     let text = read("deploy/Dockerfile");
     let stages: Vec<&str> = text.split("\nFROM ").skip(1).collect();
     let [_, program, controller] = &stages[..] else { panic!("three stages") };
+    for line in text.lines().filter(|line| line.starts_with("FROM ") && !line.contains("scratch")) {
+        assert!(line.contains("@sha256:"), "a base image is pinned by its digest: {line}");
+    }
     for stage in [program, controller] {
         assert!(stage.contains("\nUSER 65532:65532\n"), "{stage}");
         assert!(stage.contains("ENTRYPOINT [\"/usr/bin/fleetwright\"]"), "{stage}");
     }
-    assert!(text.contains("cargo build --locked --release --features cluster"));
+    assert!(text.contains("cargo auditable build --locked --release --features cluster"));
     // Every path that the build context includes exists.
     for line in read("deploy/Dockerfile.dockerignore").lines() {
         let included = line.strip_prefix('!');

@@ -42,6 +42,15 @@ pub(in crate::cli) struct RunArgs {
     /// repository lists.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) signers: Option<PathBuf>,
+    /// Authenticate approvals, break-glass and other stored decisions with the key in this file
+    ///
+    /// They are an annotation of the lease, which applies may write as well. With a key, decisions
+    /// that another process has written do not count. The key has at least 32 characters. During a
+    /// rotation the file holds two keys, one per line, the new one first. Without the file, a
+    /// warning is printed, and all stored decisions count.
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(in crate::cli) state_key: Option<PathBuf>,
     /// Exit once nothing is left to do
     #[arg(long)]
     pub(in crate::cli) once: bool,

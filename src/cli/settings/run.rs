@@ -20,6 +20,9 @@ pub(in crate::cli) struct RunSettings {
     pub(in crate::cli) guard_ref: Option<String>,
     /// The file of signers from outside of the repository.
     pub(in crate::cli) signers: Option<std::path::PathBuf>,
+    /// The file of the key that authenticates stored decisions.
+    #[cfg(feature = "cluster")]
+    pub(in crate::cli) state_key: Option<std::path::PathBuf>,
     /// True to stop once nothing is left to do.
     pub(in crate::cli) once: bool,
     /// The address of page, metrics and probes.
@@ -82,6 +85,8 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         mode,
         guard_ref,
         signers,
+        #[cfg(feature = "cluster")]
+        state_key,
         once,
         #[cfg(feature = "page")]
         listen,
@@ -108,6 +113,8 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         mode,
         guard_ref,
         signers,
+        #[cfg(feature = "cluster")]
+        state_key,
         once,
         #[cfg(feature = "page")]
         listen,
