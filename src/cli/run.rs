@@ -18,6 +18,8 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_session, embedded, files, planning, source_tree};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
+#[cfg(feature = "cluster")]
+use crate::controller::StateKeys;
 #[cfg(feature = "page")]
 use crate::controller::StatusPublisher;
 use crate::controller::runtime::embedded::EmbeddedOptions;
@@ -25,8 +27,6 @@ use crate::controller::runtime::embedded::EmbeddedOptions;
 use crate::controller::runtime::live;
 #[cfg(feature = "cluster")]
 use crate::controller::runtime::live_cluster::LiveOptions;
-#[cfg(feature = "cluster")]
-use crate::controller::StateKeys;
 use crate::controller::runtime::{
     self, Host, PageChannels, Reporter, RunOptions, RuntimeError, StatusPage, Steering,
 };

@@ -48,7 +48,9 @@ impl StateKeys {
         let keys: Vec<Vec<u8>> = lines.map(|line| line.as_bytes().to_vec()).collect();
         if keys.is_empty() || keys.len() > KEYS_MAX {
             let count = keys.len();
-            return Err(format!("the file has {count} keys, one per line, and needs 1 or {KEYS_MAX}"));
+            return Err(format!(
+                "the file has {count} keys, one per line, and needs 1 or {KEYS_MAX}"
+            ));
         }
         if keys.iter().any(|key| key.len() < KEY_CHARS_MIN) {
             return Err(format!("a key has fewer than {KEY_CHARS_MIN} characters"));
@@ -77,15 +79,18 @@ impl StateKeys {
         let state = read_persisted_state(text)?;
         let Some(text) = text else { return Ok((state, true)) };
         let record: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if self.is_sealed(&record) { Ok((state, true)) } else { Ok((state.without_decisions(), false)) }
+        if self.is_sealed(&record) {
+            Ok((state, true))
+        } else {
+            Ok((state.without_decisions(), false))
+        }
     }
 
     fn is_sealed(&self, record: &Json) -> bool {
         let digits = record.get(SEAL).and_then(Json::as_str).unwrap_or_default();
         let Ok(seal) = hex::decode(digits) else { return false };
-        let verifies = |key: &Vec<u8>| {
-            mac(key, record).is_ok_and(|mac| mac.verify_slice(&seal).is_ok())
-        };
+        let verifies =
+            |key: &Vec<u8>| mac(key, record).is_ok_and(|mac| mac.verify_slice(&seal).is_ok());
         self.0.iter().any(verifies)
     }
 }

@@ -47,8 +47,9 @@ fn default_ends(text: &str) -> Vec<(usize, usize)> {
             _ => {}
         }
     }
-    let is_placeholder =
-        |(from, _): &(usize, usize)| from.checked_sub(1).is_some_and(|at| bytes.get(at) == Some(&b'$'));
+    let is_placeholder = |(from, _): &(usize, usize)| {
+        from.checked_sub(1).is_some_and(|at| bytes.get(at) == Some(&b'$'))
+    };
     ends.retain(is_placeholder);
     ends.sort_unstable();
     ends

@@ -336,9 +336,9 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
         for entry in entries {
             let Some(key) = kustomization_key(&entry.key) else {
                 let key: String = entry.key.chars().take(KEY_CHARS_MAX).collect();
-                found.unknown.get_or_insert(format!(
-                    "has the key `{key}`, which kustomize does not know"
-                ));
+                found
+                    .unknown
+                    .get_or_insert(format!("has the key `{key}`, which kustomize does not know"));
                 continue;
             };
             if matches!(key, "helmCharts" | "helmChartInflationGenerator") {

@@ -118,8 +118,16 @@ fn launching_policies_require_imdsv2_and_encryption() {
             ("RunInstances", ":instance/*", r#""ec2:MetadataHttpTokens":"required""#),
             ("RunInstances", ":volume/*", r#""ec2:Encrypted":"true""#),
             // Other groups of the cluster are not ours.
-            ("SetDesiredCapacity", "autoScalingGroup", r#""aws:ResourceTag/fleetwright.dev/cluster""#),
-            ("InAutoScalingGroup", "autoScalingGroup", r#""aws:ResourceTag/fleetwright.dev/cluster""#),
+            (
+                "SetDesiredCapacity",
+                "autoScalingGroup",
+                r#""aws:ResourceTag/fleetwright.dev/cluster""#,
+            ),
+            (
+                "InAutoScalingGroup",
+                "autoScalingGroup",
+                r#""aws:ResourceTag/fleetwright.dev/cluster""#,
+            ),
         ] {
             let all = conditions_of(action, kind);
             let holds = !all.is_empty() && all.iter().all(|c| c.contains(condition));

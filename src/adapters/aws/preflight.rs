@@ -456,9 +456,8 @@ mod tests {
         let mut web = crate::testing::world::group("eks-web-1", 2);
         web.tags.insert("eks:nodegroup-name".to_owned(), "web".to_owned());
         let system = crate::testing::world::group("system", 2);
-        let check = |web: &Group| {
-            check_group_tags(&desired, &[web.clone(), system.clone()], "prod")
-        };
+        let check =
+            |web: &Group| check_group_tags(&desired, &[web.clone(), system.clone()], "prod");
         assert_eq!(check_group_tags(&desired, &[], "prod"), None, "there is none yet");
         assert_eq!(check(&web), Some(Err("missing: eks-web-1".to_owned())));
         web.tags.insert(tag::CLUSTER.to_owned(), "other".to_owned());

@@ -20,7 +20,9 @@ impl AccessRules {
     /// Detects what the kernel enforces.
     #[cfg(target_os = "linux")]
     pub(super) fn detect() -> Self {
-        use landlock::{AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _};
+        use landlock::{
+            AccessFs, AccessNet, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _,
+        };
         let strict = || Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
         Self {
             files: strict().handle_access(AccessFs::Execute).is_ok(),

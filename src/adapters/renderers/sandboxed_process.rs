@@ -20,8 +20,12 @@ use crate::adapters::subprocess::{RunLimits, find_on_path, run};
 const ERROR_CHARS: (usize, usize) = (80, 220);
 
 /// Limits of the probe for network isolation.
-const PROBE_LIMITS: RunLimits =
-    RunLimits { time: Duration::from_secs(5), output_bytes: 1_000, memory_bytes: None, file_bytes: None };
+const PROBE_LIMITS: RunLimits = RunLimits {
+    time: Duration::from_secs(5),
+    output_bytes: 1_000,
+    memory_bytes: None,
+    file_bytes: None,
+};
 
 /// Proxy address at the discard port, where no server listens.
 const DISCARD_PROXY: &str = "http://127.0.0.1:9";

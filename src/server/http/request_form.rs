@@ -45,10 +45,7 @@ pub(super) async fn submit(
     };
     let token = fields.get("token").map(String::as_str).or(bearer.strip_prefix("Bearer "));
     let Some(token) = token.filter(|token| !token.is_empty()) else {
-        return (
-            401,
-            format!("the token is missing; {TOKEN_HINT}\n"),
-        );
+        return (401, format!("the token is missing; {TOKEN_HINT}\n"));
     };
     let (answer, answered) = oneshot::channel();
     let token = token.to_owned().into();
@@ -120,7 +117,9 @@ fn minutes(text: &str) -> Result<SignedDuration, String> {
 fn decision_response(answered: &Decision) -> (u16, String) {
     match answered {
         Decision::Accepted { who } => (202, format!("passed to the controller as {who}\n")),
-        Decision::Unauthenticated => (401, format!("the cluster does not accept the token; {TOKEN_HINT}\n")),
+        Decision::Unauthenticated => {
+            (401, format!("the cluster does not accept the token; {TOKEN_HINT}\n"))
+        }
         Decision::Forbidden { who, verb } => {
             (403, format!("{who} may not {verb} capacityplans of fleetwright.dev\n"))
         }

@@ -138,9 +138,7 @@ fn is_allowed_host(host: &str, is_local: bool, names: &[String]) -> bool {
         let is_service = [".svc", ".svc.cluster.local"].iter().any(|end| name.ends_with(end));
         address.parse::<IpAddr>().is_ok() || is_service || !name.is_empty() && !name.contains('.')
     };
-    is_loopback_host(name)
-        || names.iter().any(|own| own == name)
-        || !is_local && of_cluster()
+    is_loopback_host(name) || names.iter().any(|own| own == name) || !is_local && of_cluster()
 }
 
 fn health(health: &ProbeResult) -> Response<ResponseBody> {

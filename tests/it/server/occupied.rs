@@ -19,10 +19,7 @@ const CLIENTS_MAX: u64 = 2_000;
 
 fn serve(routes: RouteSet) -> (StatusPublisher, HttpServer) {
     let (publisher, reader) = StatusPublisher::new(busy());
-    let config = ServerConfig {
-        routes,
-        ..ServerConfig::new(reader, PageSource::Controller(None))
-    };
+    let config = ServerConfig { routes, ..ServerConfig::new(reader, PageSource::Controller(None)) };
     let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     (publisher, listen(any_port, config).expect("a port"))
 }
