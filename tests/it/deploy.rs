@@ -375,6 +375,10 @@ fn release_is_built_without_publish_rights_and_matches_chart() {
         .collect();
     assert_eq!(actual, expected);
     let (_, publish) = text.split_once("\n  publish:\n").expect("a job");
+    assert!(publish.contains("\n    environment: release\n"), "a reviewer approves it");
+    for name in ["ci", "codeql", "scorecard"] {
+        assert_pinned(name, &file(&format!(".github/workflows/{name}.yml")));
+    }
     assert!(!publish.contains("docker buildx build") && !publish.contains("cargo "));
     // The chart has the version of the program and the repository of the image.
     let version = env!("CARGO_PKG_VERSION");

@@ -145,7 +145,7 @@ fn mutated_json(values: Vec<Json>) -> impl Strategy<Value = Json> {
         let mut value = which.get(&values).clone();
         for (at, new) in changes {
             let all = pointers(&value);
-            if let Some(node) = value.pointer_mut(at.get(&all)) {
+            if let Some(node) = value.pointer_mut(at.get::<String>(&all)) {
                 *node = new;
             }
         }

@@ -178,9 +178,10 @@ impl RemoteRepository {
             return self.fetch_into(&clone, revision, depth);
         };
         // A new clone has only the wanted commits. Readers of the old one have opened its files.
-        let renewed = tempfile::Builder::new().prefix(clone_size::RENEWAL_PREFIX);
         let failed = |error: std::io::Error| GitErrorKind::Fetch(error.to_string());
-        let renewed = renewed.tempdir_in(&cache.path).map_err(failed)?;
+        let mut renewed = tempfile::Builder::new();
+        let renewed = renewed.prefix(clone_size::RENEWAL_PREFIX).tempdir_in(&cache.path);
+        let renewed = renewed.map_err(failed)?;
         let (fresh, old) = (renewed.path().join("new.git"), renewed.path().join("old.git"));
         let reference = self.fetch_into(&fresh, revision, depth)?;
         std::fs::rename(&clone, old).map_err(failed)?;
