@@ -289,7 +289,9 @@ impl WeightTier<'_> {
         let mut classes: Vec<usize> = self.model.by_value.iter().copied().filter(usable).collect();
         thin_out(&mut classes);
         while !classes.is_empty() {
-            classes.iter().for_each(|class| self.count(*class));
+            for class in &classes {
+                self.count(*class);
+            }
             let rest =
                 |c: usize, node: &NodePacking| left[c] - node.pods.get(&c).copied().unwrap_or(0);
             classes.retain(|c| node.max_more(self.model, *c, rest(*c, &node).min(1)) == 1);
@@ -324,7 +326,9 @@ impl WeightTier<'_> {
     /// Returns true if one node of the offer class holds all of `pods`.
     fn holds(&self, offer_class: usize, pods: &BTreeMap<usize, u32>) -> bool {
         let empty = &self.model.offer_classes[offer_class];
-        pods.keys().for_each(|class| self.count(*class));
+        for class in pods.keys() {
+            self.count(*class);
+        }
         holds(self.model, &empty.room, &empty.admits, pods)
     }
 
