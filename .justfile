@@ -20,7 +20,7 @@ golden:
     UPDATE_GOLDEN=1 INSTA_UPDATE=always cargo test --locked
 
 deny:
-    cargo deny --config .cargo/deny.toml check
+    cargo deny --all-features --config .cargo/deny.toml check
 
 bench:
     cargo bench --locked --bench plan

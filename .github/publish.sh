@@ -157,7 +157,7 @@ release() {
   if [ "$draft" = true ]; then draft=draft; fi
   gh api --paginate "repos/$GITHUB_REPOSITORY/releases/$id/assets?per_page=100" \
     --jq '.[] | "\(.id) \(.state) \(.name)"' >"$scratch/assets"
-  for file in built/fleetwright-linux-* "built/fleetwright-$version.tgz"; do add "$file" "$draft"; done
+  for file in built/fleetwright-linux-* built/fleetwright.cdx.json "built/fleetwright-$version.tgz"; do add "$file" "$draft"; done
   if [ "$draft" = draft ]; then
     gh release edit "$GITHUB_REF_NAME" --repo "$GITHUB_REPOSITORY" --draft=false "${options[@]}"
   fi

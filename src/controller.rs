@@ -49,12 +49,18 @@ pub mod runtime;
 mod served_rules;
 mod stale_cordons;
 mod state;
+#[cfg(feature = "cluster")]
+mod state_seal;
 mod status;
 mod status_snapshot;
 pub mod status_writer;
 mod timing;
 mod tracing_spans;
 mod wakeup;
+
+#[cfg(doc)]
+#[doc = include_str!("adr/0019-decisions.md")]
+pub mod adr_0019 {}
 
 #[cfg(doc)]
 #[doc = include_str!("adr/0012-controller.md")]
@@ -78,6 +84,8 @@ pub use persisted_state::{
 pub use planning_snapshot::EC2_VISIBILITY_MAX;
 pub use ports::{RevisionPlanner, RevisionSource, SignalSource, StateStore};
 pub use state::{ControllerState, StartOptions, step};
+#[cfg(feature = "cluster")]
+pub use state_seal::StateKeys;
 pub use status::{
     ActionFailure, ApprovedBy, Blocked, BlockedReason, Breaker, CompletedApply, ControllerAction,
     InterruptionPhase, PartialApply, PersistedStateSize, PlanTotals, PublishedPlan,

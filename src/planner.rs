@@ -18,6 +18,7 @@ pub mod lint;
 mod node_count_fixpoint;
 mod pinned;
 mod quota;
+mod rule_budget;
 mod running_only;
 mod scheduled_actions;
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! names that directory. They are in no commit, and the base records that. Plans and worlds that
 //! this program wrote are never input.
 
+mod clone_size;
 mod file_collector;
 mod file_store;
 mod generated_files;
@@ -134,6 +135,12 @@ pub enum GitErrorKind {
         /// The revision.
         revision: String,
     },
+    /// A crafted tree has a name that leads elsewhere.
+    #[error("the commit has the name `{name}`, which is not a name of a file")]
+    UnsafeName {
+        /// The name, escaped.
+        name: String,
+    },
     /// A limit is exceeded.
     #[error("it holds more than {limit} {what}")]
     TooMuch {
@@ -190,6 +197,9 @@ impl GitError {
             GitErrorKind::OtherOwner => {
                 "run `git config --global --add safe.directory DIRECTORY` if you trust it"
                     .to_owned()
+            }
+            GitErrorKind::UnsafeName { .. } => {
+                "do not trust this repository; `git fsck` reports the object".to_owned()
             }
             GitErrorKind::Scheme { .. } => "use an https or ssh URL, or a path".to_owned(),
             GitErrorKind::Fetch(_) => "run `git ls-remote URL` to test the credentials".to_owned(),
@@ -278,6 +288,14 @@ fn strip_credentials(url: &str) -> String {
         (None, Some((user, rest))) if !user.contains('/') => rest.to_owned(),
         (None, _) => url.to_owned(),
     }
+}
+
+/// Returns whether a name in a tree leads elsewhere when it is used as a path. Git never writes such
+/// names, but a crafted repository may contain them.
+fn is_unsafe_name(name: &[u8]) -> bool {
+    matches!(name, b"" | b"." | b"..")
+        || name.eq_ignore_ascii_case(b".git")
+        || name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
 /// Returns whether a file name may hold manifests, by the rules of `kubectl apply -R`.

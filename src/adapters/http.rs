@@ -3,13 +3,14 @@
 //! This module handles the protocol only. Invariants: a slow, broken or hostile client affects only
 //! its own connection, and its input is bounded.
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,43 +21,58 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-/// Maximum number of open connections. hyper closes a connection whose request head takes longer
-/// than 30 seconds.
-const CONNECTIONS_MAX: usize = 512;
+pub(crate) use connections::ConnectionLimits;
+use connections::{BusyGuard, ConnectionGuard, Connections};
+
+/// Timeout for receiving the head of a request. An idle connection ends after it as well.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum buffer of a connection. It also bounds the head of a request.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Serves connections until the future is dropped. It must run in a `LocalSet`.
-pub(crate) async fn serve<A, F>(listener: TcpListener, answer: A)
+pub(crate) async fn serve<A, F>(listener: TcpListener, limits: ConnectionLimits, answer: A)
 where
     A: Fn(hyper::Request<Incoming>) -> F + 'static,
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
     let answer = Rc::new(answer);
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections = Connections::new(limits);
     loop {
-        // Further clients wait until a connection ends.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         // An accept error concerns one client, or a temporary shortage. The server continues.
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let answer = Rc::clone(&answer);
-        tokio::task::spawn_local(async move {
-            let answer = service_fn(move |request| {
-                let answered = answer(request);
-                async move { Ok::<_, Infallible>(answered.await) }
-            });
-            let mut http = http1::Builder::new();
-            let connection =
-                http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended early");
-            }
-            drop(slot);
-        });
+        // A client that is not admitted is disconnected at once, and can try again.
+        let Some(guard) = connections.admit(peer.ip(), Instant::now()) else { continue };
+        let set_task = guard.set_task();
+        let task = tokio::task::spawn_local(serve_connection(stream, guard, Rc::clone(&answer)));
+        set_task(task.abort_handle());
+    }
+}
+
+async fn serve_connection<A, F>(stream: TcpStream, guard: ConnectionGuard, answer: Rc<A>)
+where
+    A: Fn(hyper::Request<Incoming>) -> F + 'static,
+    F: Future<Output = hyper::Response<ResponseBody>> + 'static,
+{
+    let answer = service_fn(move |request| {
+        let (busy, answered) = (guard.busy(), answer(request));
+        async move {
+            let body = |body| TrackedBody { body, _busy: busy };
+            Ok::<_, Infallible>(answered.await.map(body))
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new());
+    http.header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER_BYTES_MAX);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), answer).await {
+        tracing::debug!(%error, "connection ended early");
     }
 }
 
@@ -83,6 +99,17 @@ pub(crate) fn response(
 pub(crate) fn header_values(headers: &HeaderMap, name: &HeaderName) -> String {
     let all = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     all.collect::<Vec<_>>().join(",")
+}
+
+/// Returns whether a host, with or without a port, is this computer.
+pub(crate) fn is_loopback_host(host: &str) -> bool {
+    ["localhost", "127.0.0.1", "[::1]"].contains(&without_port(host))
+}
+
+/// Returns a host without its port.
+pub(crate) fn without_port(host: &str) -> &str {
+    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    name.map_or(host, |(name, _)| name)
 }
 
 /// Parses a form or a query. The last value of a repeated field is used.
@@ -132,6 +159,28 @@ impl Body for ResponseBody {
             }
             Self::Stream(_) => hyper::body::SizeHint::default(),
         }
+    }
+}
+
+/// A response body that marks its connection as busy until it is sent.
+struct TrackedBody {
+    body: ResponseBody,
+    _busy: BusyGuard,
+}
+
+impl Body for TrackedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(context)
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -9,6 +9,7 @@
 //! failure, timeout, missing tool or exceeded limit is an error with a reason, never an empty
 //! output.
 
+mod access_rules;
 mod discover;
 mod sandboxed_process;
 mod staging;

@@ -28,6 +28,8 @@ pub(crate) struct RunLimits {
     pub(crate) output_bytes: u64,
     /// Address space in bytes, on systems that can limit it. `None` is unlimited.
     pub(crate) memory_bytes: Option<u64>,
+    /// Size of one written file in bytes, on systems that can limit it. `None` is unlimited.
+    pub(crate) file_bytes: Option<u64>,
 }
 
 /// The output of a program that exited.
@@ -72,7 +74,7 @@ pub(crate) fn run(command: &mut Command, limits: &RunLimits) -> Result<RunOutput
     command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
     let deadline = Instant::now() + limits.time;
     let mut child = command.spawn().map_err(RunError::Start)?;
-    limit_memory(&child, limits);
+    limit_resources(&child, limits);
     let streams = read_streams(&mut child, limits.output_bytes);
     let ended = wait_for_output(&streams, &mut child, deadline, limits);
     kill(&mut child);
@@ -93,14 +95,18 @@ enum StreamResult {
     TooLarge,
 }
 
-/// Limits the address space of a started program, on systems that support it.
-fn limit_memory(child: &Child, limits: &RunLimits) {
+/// Limits the address space and the files of a started program, on systems that support it.
+fn limit_resources(child: &Child, limits: &RunLimits) {
     #[cfg(target_os = "linux")]
-    if let (Some(pid), Some(bytes_max)) = (pid(child), limits.memory_bytes) {
+    if let Some(pid) = pid(child) {
         use rustix::process::{Resource, Rlimit, prlimit};
-        let limit = Rlimit { current: Some(bytes_max), maximum: Some(bytes_max) };
-        // A program that has exited needs no limit.
-        let _ = prlimit(Some(pid), Resource::As, limit);
+        let all = [(Resource::As, limits.memory_bytes), (Resource::Fsize, limits.file_bytes)];
+        for (resource, bytes_max) in all {
+            let Some(bytes_max) = bytes_max else { continue };
+            let limit = Rlimit { current: Some(bytes_max), maximum: Some(bytes_max) };
+            // A program that has exited needs no limit.
+            let _ = prlimit(Some(pid), resource, limit);
+        }
     }
 }
 
@@ -184,7 +190,7 @@ mod tests {
 
     fn shell(script: &str, millis: u64) -> Result<RunOutput, RunError> {
         let time = Duration::from_millis(millis);
-        let limits = RunLimits { time, output_bytes: 1_000, memory_bytes: None };
+        let limits = RunLimits { time, output_bytes: 1_000, memory_bytes: None, file_bytes: None };
         run(Command::new("/bin/sh").args(["-c", script]).stdin(Stdio::null()), &limits)
     }
 

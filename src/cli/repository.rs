@@ -142,7 +142,7 @@ const FLEET_FILE: &str = "fleetwright.yaml";
 /// Returns a warning if renderers had network access, which may change their output.
 fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Problem> {
     let ran = renderings.results.values().any(Result::is_ok);
-    (ran && !toolbox.is_sandboxed()).then(|| Problem::warning(Origin::new("fleetwright.yaml", 0), "spec.sources", "the renderers ran with network access, because this computer does not allow to isolate them").hint("allow user namespaces (`unshare --map-root-user --net true` must work), or render \
+    (ran && !toolbox.is_sandboxed()).then(|| Problem::warning(Origin::new("fleetwright.yaml", 0), "spec.sources", "the renderers ran with network access, because this computer does not allow to isolate them").hint("allow user namespaces (`unshare --map-root-user --net true` must work), use Linux 6.7 or later, or render \
              where there is no network"))
 }
 

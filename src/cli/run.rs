@@ -18,6 +18,8 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_session, embedded, files, planning, source_tree};
 #[cfg(feature = "cluster")]
 use crate::adapters::kube::LeaseError;
+#[cfg(feature = "cluster")]
+use crate::controller::StateKeys;
 #[cfg(feature = "page")]
 use crate::controller::StatusPublisher;
 use crate::controller::runtime::embedded::EmbeddedOptions;
@@ -33,10 +35,14 @@ use crate::manifest::read_fleet;
 use crate::model::desired::{Severity, Signer, Tree, TreeFile};
 use crate::plan::Plan;
 #[cfg(feature = "page")]
-use crate::server::http::{HttpServer, PageSource, ServerConfig, Webhook, listen};
+use crate::server::http::{HttpServer, PageSource, RouteSet, ServerConfig, Webhook, listen};
 
 /// Most bytes of a file of signers.
 const SIGNERS_BYTES_MAX: u64 = 1 << 20;
+
+/// Most bytes of a file of keys.
+#[cfg(feature = "cluster")]
+const STATE_KEY_BYTES_MAX: u64 = 4 << 10;
 
 pub(super) fn run(settings: &RunSettings, console: &mut Console) -> Result<Exit, CliError> {
     #[cfg(feature = "cluster")]
@@ -91,6 +97,7 @@ fn run_live(
         run: run_options(settings),
         retries_connect: repository.is_none(),
         lock_timeout: settings.lock_timeout,
+        state_keys: state_keys(settings, console)?,
         shutdown: shutdown_flag()?,
     };
     let reader = source_reader(settings, WorldChoice::Live)?;
@@ -100,6 +107,28 @@ fn run_live(
     };
     let state = live::run(&mut RunHost { settings, console }, &options, reader, connect)?;
     Ok(state.map_or(Exit::Done, |state| exit_status(&state, settings.once)))
+}
+
+/// Reads the keys that authenticate stored decisions.
+#[cfg(feature = "cluster")]
+fn state_keys(
+    settings: &RunSettings,
+    console: &mut Console,
+) -> Result<Option<StateKeys>, CliError> {
+    let Some(path) = &settings.state_key else { return Ok(None) };
+    let name = path.display();
+    if !path.exists() {
+        console.report(&format!(
+            "warning: `{name}` does not exist, so stored approvals are not authenticated"
+        ));
+        return Ok(None);
+    }
+    let bytes = files::read(path, STATE_KEY_BYTES_MAX)?;
+    let keys = StateKeys::parse(&String::from_utf8_lossy(&bytes)).map_err(|why| {
+        CliError::text(format!("the keys in `{name}` cannot be used: {why}"))
+            .hint("write a random key with `openssl rand -hex 32`")
+    })?;
+    Ok(Some(keys))
 }
 
 fn source_reader(settings: &RunSettings, world: WorldChoice) -> Result<SourceReader, CliError> {
@@ -132,8 +161,8 @@ fn outside_signers(path: &Path) -> Result<Vec<Signer>, CliError> {
 }
 
 fn run_options(settings: &RunSettings) -> RunOptions {
-    let RunSettings { mode, once, log_format, .. } = *settings;
-    RunOptions { mode, once, log_format }
+    let RunSettings { mode, once, log_format, accepts_api_tokens, .. } = *settings;
+    RunOptions { mode, once, log_format, accepts_api_tokens }
 }
 
 /// Returns a flag that Ctrl-C and SIGTERM set, so that a stop by Kubernetes ends the controller in
@@ -173,24 +202,36 @@ impl Host for RunHost<'_> {
         channels: PageChannels,
     ) -> Result<OptionalPage, CliError> {
         let PageChannels { requests, hints, forecasts } = channels;
-        let Some(address) = self.settings.listen else { return Ok(OptionalPage(None)) };
+        let RunSettings { listen: page, listen_metrics: metrics, .. } = *self.settings;
+        if page.is_none() && metrics.is_none() {
+            return Ok(OptionalPage(None));
+        }
         let (publisher, receiver) =
             StatusPublisher::new(ControllerState::new(start.clone()).status());
         let secrets = self.settings.webhook.clone();
         let config = ServerConfig {
             forecast: forecasts,
+            routes: if metrics.is_some() { RouteSet::Page } else { RouteSet::All },
             allowed_hosts: self.settings.listen_names.clone(),
             webhook: secrets.map(|secrets| Webhook { secrets, push_hints: hints }),
             namespace: namespace_of_pod(),
-            ..ServerConfig::new(receiver, PageSource::Controller(requests))
+            ..ServerConfig::new(receiver.clone(), PageSource::Controller(requests))
         };
-        let server = listen(address, config).map_err(|error| {
-            CliError::text(error.to_string())
-                .context(format!("cannot listen on {address}"))
-                .hint("pass --listen with an address that is free")
-        })?;
-        self.console.report(&format!("The page is at http://{}/", server.address()));
-        Ok(OptionalPage(Some((publisher, server))))
+        let mut servers = Vec::new();
+        if let Some(address) = page {
+            let server = open_port("--listen", address, config)?;
+            self.console.report(&format!("The page is at http://{}/", server.address()));
+            servers.push(server);
+        }
+        if let Some(address) = metrics {
+            let source = PageSource::Controller(None);
+            let config =
+                ServerConfig { routes: RouteSet::Metrics, ..ServerConfig::new(receiver, source) };
+            let server = open_port("--listen-metrics", address, config)?;
+            self.console.report(&format!("Metrics are at http://{}/metrics", server.address()));
+            servers.push(server);
+        }
+        Ok(OptionalPage(Some((publisher, servers))))
     }
 
     #[cfg(not(feature = "page"))]
@@ -215,9 +256,23 @@ impl From<RuntimeError> for CliError {
     }
 }
 
-/// The page, the metrics and the probes of the controller; `None` without `--listen`.
+/// The page, the metrics and the probes of the controller; `None` if no port is open.
 #[cfg(feature = "page")]
-struct OptionalPage(Option<(StatusPublisher, HttpServer)>);
+struct OptionalPage(Option<(StatusPublisher, Vec<HttpServer>)>);
+
+/// Opens the port of a flag.
+#[cfg(feature = "page")]
+fn open_port(
+    flag: &str,
+    address: std::net::SocketAddr,
+    config: ServerConfig,
+) -> Result<HttpServer, CliError> {
+    listen(address, config).map_err(|error| {
+        CliError::text(error.to_string())
+            .context(format!("cannot listen on {address}"))
+            .hint(format!("pass {flag} with an address that is free"))
+    })
+}
 
 /// Stands in for the page in a program that is built without the feature `page`.
 #[cfg(not(feature = "page"))]

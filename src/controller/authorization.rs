@@ -22,7 +22,7 @@ pub const PENDING_REQUESTS_MAX: usize = 16;
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest suspension: a forgotten pause must not last forever.
-const SUSPENSION_MAX: SignedDuration = SignedDuration::from_hours(24 * 7);
+pub(super) const SUSPENSION_MAX: SignedDuration = SignedDuration::from_hours(24 * 7);
 
 /// A request of an operator, before authorization.
 #[derive(Debug, Clone, PartialEq, Eq)]

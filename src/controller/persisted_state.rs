@@ -6,6 +6,7 @@
 //! [`PersistedState::merge_observed`] adds the instances that exist.
 
 mod ineffective_launches;
+mod trust;
 
 pub(super) use ineffective_launches::LaunchDemand;
 pub use ineffective_launches::Quarantine;

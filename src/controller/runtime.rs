@@ -191,6 +191,8 @@ pub struct RunOptions {
     pub once: bool,
     /// The format of log lines.
     pub log_format: LogFormat,
+    /// True to accept tokens of operators that have no audience of ours.
+    pub accepts_api_tokens: bool,
 }
 
 impl RunOptions {

@@ -218,6 +218,7 @@ impl ControllerState {
             self.counters.count_error("state");
             return;
         };
+        persisted.clamp_times(now);
         self.restore_interruptions(&persisted);
         persisted.take_over(now);
         inflight_launches::take_over(&mut persisted.in_doubt_launches, now);

@@ -157,6 +157,8 @@ pub enum Unsupported {
     ResourceClaims,
     /// A node name in the pod's specification.
     NodeName,
+    /// More rules about other pods than one plan considers.
+    TooManyPodRules,
 }
 
 impl Unsupported {
@@ -169,6 +171,7 @@ impl Unsupported {
             Self::SchedulingGates => "schedulingGates",
             Self::ResourceClaims => "resourceClaims",
             Self::NodeName => "nodeName",
+            Self::TooManyPodRules => "affinity",
         }
     }
 }

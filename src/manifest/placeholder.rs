@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Maximum nesting of defaults (`${A:-${B:-c}}`).
 const DEFAULT_DEPTH_MAX: usize = 8;
@@ -21,74 +22,114 @@ pub(super) struct Substitution<'a> {
     pub(super) unresolved: Option<String>,
 }
 
-/// Returns `text` with its placeholders replaced. Those without a value stay.
+/// Returns `text` with its placeholders replaced. Those without a value stay. The time is linear in
+/// the length of the text.
 pub(super) fn substitute<'a>(text: &'a str, vars: &Vars) -> Substitution<'a> {
-    substitute_nested(text, vars, DEFAULT_DEPTH_MAX)
-}
-
-fn substitute_nested<'a>(text: &'a str, vars: &Vars, depth: usize) -> Substitution<'a> {
     if !text.contains("${") {
         return Substitution { text: text.into(), unresolved: None };
     }
-    let mut out = String::with_capacity(text.len());
-    let mut unresolved = None;
-    let mut rest = text;
-    while let Some(at) = rest.find("${") {
-        let (before, from) = rest.split_at(at);
-        if let Some(escaped) = before.strip_suffix('$') {
-            out.push_str(escaped);
-            out.push_str("${");
-            rest = &from[2..];
-            continue;
-        }
-        out.push_str(before);
-        let Some((name, default, after)) = parse(from) else {
-            unresolved.get_or_insert_with(|| from.chars().take(20).collect());
-            out.push_str("${");
-            rest = &from[2..];
-            continue;
-        };
-        rest = after;
-        match (vars.get(name), default) {
-            (Some(value), _) => out.push_str(value),
-            (None, Some(default)) if depth > 0 => {
-                let inner = substitute_nested(default, vars, depth - 1);
-                out.push_str(&inner.text);
-                unresolved = unresolved.or(inner.unresolved);
-            }
-            (None, _) => {
-                out.push_str(&from[..from.len() - after.len()]);
-                unresolved.get_or_insert_with(|| name.to_owned());
-            }
-        }
-    }
-    out.push_str(rest);
-    Substitution { text: out.into(), unresolved }
+    let substitutor = Substitutor { text, ends: default_ends(text), vars };
+    let mut output = Output { text: String::with_capacity(text.len()), unresolved: None };
+    substitutor.substitute(0..text.len(), DEFAULT_DEPTH_MAX, &mut output);
+    Substitution { text: output.text.into(), unresolved: output.unresolved }
 }
 
-/// Splits `${NAME…}…` into name, default and remaining text.
-fn parse(text: &str) -> Option<(&str, Option<&str>, &str)> {
-    let inner = text.strip_prefix("${")?;
-    let name_len = inner.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
-    let (name, tail) = inner.split_at(name_len);
-    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return None;
-    }
-    if let Some(after) = tail.strip_prefix('}') {
-        return Some((name, None, after));
-    }
-    let default = tail.strip_prefix(":-").or_else(|| tail.strip_prefix(":="))?;
-    let mut open = 0_usize;
-    for (at, byte) in default.bytes().enumerate() {
+/// Returns for each `${` with a closing brace on its line the positions of both braces, in the
+/// order of the text.
+fn default_ends(text: &str) -> Vec<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let (mut open, mut ends) = (Vec::new(), Vec::new());
+    for (at, byte) in bytes.iter().enumerate() {
         match byte {
-            b'{' => open += 1,
-            b'}' if open == 0 => return Some((name, Some(&default[..at]), &default[at + 1..])),
-            b'}' => open -= 1,
-            b'\n' => return None,
+            b'{' => open.push(at),
+            b'}' => ends.extend(open.pop().map(|from| (from, at))),
+            b'\n' => open.clear(),
             _ => {}
         }
     }
-    None
+    let is_placeholder = |(from, _): &(usize, usize)| {
+        from.checked_sub(1).is_some_and(|at| bytes.get(at) == Some(&b'$'))
+    };
+    ends.retain(is_placeholder);
+    ends.sort_unstable();
+    ends
+}
+
+struct Output {
+    text: String,
+    unresolved: Option<String>,
+}
+
+struct Substitutor<'a> {
+    text: &'a str,
+    /// Result of [`default_ends`].
+    ends: Vec<(usize, usize)>,
+    vars: &'a Vars,
+}
+
+/// A placeholder: its name, the range of its default, and the position after it.
+struct Placeholder<'a> {
+    name: &'a str,
+    default: Option<Range<usize>>,
+    end: usize,
+}
+
+impl Substitutor<'_> {
+    /// Appends the substituted `range` of the text to `out`.
+    fn substitute(&self, range: Range<usize>, depth: usize, out: &mut Output) {
+        let mut at = range.start;
+        let slice = |from: usize, to: usize| self.text.get(from..to).unwrap_or_default();
+        while let Some(found) = slice(at, range.end).find("${") {
+            let start = at + found;
+            let before = slice(at, start);
+            if let Some(escaped) = before.strip_suffix('$') {
+                out.text.push_str(escaped);
+                out.text.push_str("${");
+                at = start + 2;
+                continue;
+            }
+            out.text.push_str(before);
+            let parsed = self.parse(start).filter(|parsed| parsed.end <= range.end);
+            let Some(Placeholder { name, default, end }) = parsed else {
+                let rest = slice(start, range.end);
+                out.unresolved.get_or_insert_with(|| rest.chars().take(20).collect());
+                out.text.push_str("${");
+                at = start + 2;
+                continue;
+            };
+            at = end;
+            match (self.vars.get(name), default) {
+                (Some(value), _) => out.text.push_str(value),
+                (None, Some(default)) if depth > 0 => self.substitute(default, depth - 1, out),
+                (None, _) => {
+                    out.text.push_str(slice(start, end));
+                    out.unresolved.get_or_insert_with(|| name.to_owned());
+                }
+            }
+        }
+        out.text.push_str(slice(at, range.end));
+    }
+
+    /// Parses the placeholder that starts at `start` with `${`.
+    fn parse(&self, start: usize) -> Option<Placeholder<'_>> {
+        let inner = start + 2;
+        let rest = self.text.get(inner..)?;
+        let length = rest.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
+        let (name, tail) = rest.split_at(length);
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return None;
+        }
+        let after_name = inner + length;
+        if tail.starts_with('}') {
+            return Some(Placeholder { name, default: None, end: after_name + 1 });
+        }
+        if !tail.starts_with(":-") && !tail.starts_with(":=") {
+            return None;
+        }
+        let known = self.ends.binary_search_by_key(&(start + 1), |(from, _)| *from).ok()?;
+        let (_, close) = *self.ends.get(known)?;
+        Some(Placeholder { name, default: Some(after_name + 2..close), end: close + 1 })
+    }
 }
 
 #[cfg(test)]
@@ -115,11 +156,23 @@ mod tests {
             ("${1}", "${1}", Some("${1}")),
             ("${A", "${A", Some("${A")),
             ("${A//x}", "${A//x}", Some("${A//x}")),
+            ("${C:-${A:-x}", "${C:-1", Some("${C:-${A:-x}")),
+            ("${C:-\n}${A}", "${C:-\n}1", Some("${C:-\n}${A}")),
+            ("{${C:-{x}}}}", "{{x}}}", None),
         ] {
             let substituted = substitute(text, &vars);
             assert_eq!(substituted.text, expected, "{text}");
             assert_eq!(substituted.unresolved.as_deref(), unresolved, "{text}");
         }
+    }
+
+    #[test]
+    fn defaults_without_an_end_take_linear_time() {
+        let text = "${A:-${B:-".repeat(400_000);
+        let began = std::time::Instant::now();
+        assert!(substitute(&text, &Vars::new()).unresolved.is_some());
+        // A scan to the end of the line for each of them would take hours.
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     #[test]

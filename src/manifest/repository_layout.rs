@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::settings::normal_path;
-use super::yaml::{self, YamlNode, YamlValue};
+use super::yaml::{self, YamlFault, YamlNode, YamlValue};
 use crate::model::desired::{Tree, TreeFile};
 
 /// Maximum number of files and directories that a kustomization is followed to; a tool receives no
@@ -105,13 +105,14 @@ impl RepositoryLayout {
         let mut read = KustomizationFile::default();
         let base = parent_directory(&file.path);
         for entry in entries {
-            match &*entry.key {
+            let key = kustomization_key(&entry.key).unwrap_or(&*entry.key);
+            match key {
                 "resources" | "bases" | "components" => {
                     let items = scalar_texts(&entry.value);
                     let inside = items.iter().filter_map(|item| normal_path(base, item));
                     read.bases.extend(inside);
                     read.remote |= items.iter().any(|item| is_remote(item));
-                    if &*entry.key != "resources" || !items.iter().all(|item| is_file(item)) {
+                    if key != "resources" || !items.iter().all(|item| is_file(item)) {
                         read.changes.push(entry.key.to_string());
                     }
                 }
@@ -122,7 +123,7 @@ impl RepositoryLayout {
                 key if HARMLESS_KEYS.contains(&key) => {}
                 _ => read.changes.push(entry.key.to_string()),
             }
-            if matches!(&*entry.key, "patches" | "patchesStrategicMerge" | "patchesJson6902") {
+            if matches!(key, "patches" | "patchesStrategicMerge" | "patchesJson6902") {
                 for path in patch_paths(&entry.value) {
                     if let Some(path) = normal_path(base, path) {
                         self.patches.insert(path, Arc::clone(&file.path));
@@ -204,11 +205,81 @@ fn scalar_texts<'n>(node: &'n YamlNode<'_>) -> Vec<&'n str> {
     items.iter().filter_map(YamlNode::text).collect()
 }
 
+/// Keys of a kustomization. Kustomize refuses any other.
+const KUSTOMIZATION_KEYS: [&str; 34] = [
+    "apiVersion",
+    "bases",
+    "buildMetadata",
+    "commonAnnotations",
+    "commonLabels",
+    "components",
+    "configMapGenerator",
+    "configurations",
+    "crds",
+    "generatorOptions",
+    "generators",
+    "helmChartInflationGenerator",
+    "helmCharts",
+    "helmGlobals",
+    "images",
+    "imageTags",
+    "kind",
+    "labels",
+    "metadata",
+    "namePrefix",
+    "nameSuffix",
+    "namespace",
+    "openapi",
+    "patches",
+    "patchesJson6902",
+    "patchesStrategicMerge",
+    "replacements",
+    "replicas",
+    "resources",
+    "secretGenerator",
+    "sortOptions",
+    "transformers",
+    "validators",
+    "vars",
+];
+
+/// Returns the key that kustomize reads as `key`; `None` if there is none. Kustomize reads `Resources`
+/// as `resources`, because Go compares the keys of JSON objects without case.
+fn kustomization_key(key: &str) -> Option<&'static str> {
+    KUSTOMIZATION_KEYS.into_iter().find(|known| is_same_json_key(key, known))
+}
+
+/// Compares keys as Go does when it decodes JSON: by Unicode simple folding, to which two letters
+/// outside of ASCII belong.
+fn is_same_json_key(key: &str, ascii: &str) -> bool {
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    key.chars().map(fold).eq(ascii.chars().map(fold))
+}
+
+/// Returns all values whose keys Go reads as `key`.
+fn json_fields<'n, 't>(
+    node: &'n YamlNode<'t>,
+    key: &'n str,
+) -> impl Iterator<Item = &'n YamlNode<'t>> + use<'n, 't> {
+    let entries = match &node.value {
+        YamlValue::Map(entries) => entries.as_slice(),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Seq(_) | YamlValue::Tagged(..) => {
+            &[]
+        }
+    };
+    entries.iter().filter(move |entry| is_same_json_key(&entry.key, key)).map(|entry| &entry.value)
+}
+
 /// Returns the files in a list of patches: as strings, or under `path`.
 fn patch_paths<'n>(node: &'n YamlNode<'_>) -> Vec<&'n str> {
     let YamlValue::Seq(items) = &node.value else { return Vec::new() };
-    let path =
-        |item: &'n YamlNode<'_>| item.text().or_else(|| item.get("path").and_then(YamlNode::text));
+    let path = |item: &'n YamlNode<'_>| {
+        item.text().or_else(|| json_fields(item, "path").find_map(YamlNode::text))
+    };
     items.iter().filter_map(path).filter(|path| !path.contains('\n')).collect()
 }
 
@@ -219,7 +290,13 @@ pub struct KustomizationReferences {
     pub bases: Vec<String>,
     /// Remote sources: URLs, repositories, charts.
     pub remote: Vec<String>,
+    /// The reason that the references are not all known: the file cannot be parsed, or it has a key
+    /// that kustomize does not know.
+    pub unknown: Option<String>,
 }
+
+/// Maximum characters of an unknown key in a message.
+const KEY_CHARS_MAX: usize = 60;
 
 /// Keys whose values are files or directories to build on.
 const BUILDS_ON: [&str; 6] =
@@ -238,16 +315,32 @@ const FILES: [(&str, &[&str]); 9] = [
     ("secretGenerator", &["files", "env", "envs"]),
 ];
 
-/// Returns the files that a kustomization loads; empty if it cannot be parsed.
+/// Returns the files that a kustomization loads.
 #[must_use]
 pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
     let mut found = KustomizationReferences::default();
-    let Ok(text) = yaml::decode(bytes) else { return found };
+    let text = match yaml::decode(bytes) {
+        Ok(text) => text,
+        Err(fault) => {
+            found.unknown = Some(format!("cannot be parsed: it {fault}"));
+            return found;
+        }
+    };
     let loaded = yaml::load(&text);
+    found.unknown = loaded.fault.as_ref().map(|fault| {
+        let YamlFault { line, message, .. } = fault;
+        format!("cannot be parsed: line {line}: {message}")
+    });
     for document in &loaded.documents {
         let YamlValue::Map(entries) = &document.root.value else { continue };
         for entry in entries {
-            let key = &*entry.key;
+            let Some(key) = kustomization_key(&entry.key) else {
+                let key: String = entry.key.chars().take(KEY_CHARS_MAX).collect();
+                found
+                    .unknown
+                    .get_or_insert(format!("has the key `{key}`, which kustomize does not know"));
+                continue;
+            };
             if matches!(key, "helmCharts" | "helmChartInflationGenerator") {
                 found.remote.push(key.to_owned());
             } else if BUILDS_ON.contains(&key) {
@@ -280,10 +373,11 @@ fn named_files(node: &YamlNode<'_>, keys: &[&str]) -> Vec<String> {
         }
     };
     let of_item = |item: &&YamlNode<'_>| -> Vec<String> {
-        if keys.is_empty() {
+        // Old kustomizations list patches as files.
+        if keys.is_empty() || item.text().is_some() {
             return own(item);
         }
-        keys.iter().filter_map(|key| item.get(key)).flat_map(own).collect()
+        keys.iter().flat_map(|key| json_fields(item, key)).flat_map(own).collect()
     };
     items.iter().flat_map(of_item).filter(|path| !path.contains('\n')).collect()
 }

@@ -113,6 +113,9 @@ codes! {
     TooManyLabels "too-many-labels"
         "Pods request more combinations of open labels than are tried."
         "State the label values in the NodePool.";
+    TooManyPodRules "too-many-pod-rules"
+        "The rules of a workload about other pods select more workloads than one plan considers."
+        "Select fewer workloads in podAffinity and podAntiAffinity.";
     NodeClassMissing "node-class-missing"
         "A NodePool uses a node class that is not in the repository."
         "Add the node class, or correct the reference of the NodePool.";

@@ -3,6 +3,7 @@
 //! Invariant: the iteration starts without nodes and counts only nodes that the plan needs, so it
 //! converges to the smallest fixpoint. The number of rounds is bounded.
 
+use super::rule_budget::limit_pod_rules;
 use super::{Inputs, solver_input};
 use crate::demand::{ClusterSize, Demand, DemandQuery, SizedNode};
 use crate::model::desired::{Problem, Scaler, ScalerRule};
@@ -26,7 +27,9 @@ pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
             size: size.clone(),
             is_forecast: inputs.is_forecast,
         };
-        Demand::for_query(desired, observed, &query)
+        let mut demand = Demand::for_query(desired, observed, &query);
+        limit_pod_rules(&mut demand, &desired.namespaces);
+        demand
     };
     let mut size = ClusterSize::default();
     let mut demand = demand_for(&size);

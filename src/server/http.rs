@@ -25,6 +25,7 @@ use hyper::body::Bytes;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::adapters::http::ConnectionLimits;
 use crate::controller::StatusReceiver;
 use crate::controller::authorization::PendingRequest;
 use crate::plan::forecast::Forecast;
@@ -48,6 +49,8 @@ pub struct ServerConfig {
     pub forecast: watch::Receiver<Option<Arc<Forecast>>>,
     /// Page of a controller or of a preview.
     pub source: PageSource,
+    /// Paths that are served.
+    pub routes: RouteSet,
     /// Additional host names, such as that of an ingress.
     pub allowed_hosts: Vec<String>,
     /// Webhook of the Git host, if enabled.
@@ -64,6 +67,30 @@ pub enum PageSource {
     Controller(Option<mpsc::Sender<PendingRequest>>),
     /// A preview, which no controller applies.
     Preview,
+}
+
+/// The paths that one port serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteSet {
+    /// All of them.
+    All,
+    /// The page, requests and webhooks. Metrics and probes have a port of their own.
+    Page,
+    /// Metrics and probes.
+    Metrics,
+}
+
+impl RouteSet {
+    /// Paths of metrics and probes.
+    const METRICS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+    fn serves(self, path: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Page => !Self::METRICS.contains(&path),
+            Self::Metrics => Self::METRICS.contains(&path),
+        }
+    }
 }
 
 impl PageSource {
@@ -85,6 +112,7 @@ impl ServerConfig {
             status: reader,
             forecast,
             source: serves,
+            routes: RouteSet::All,
             allowed_hosts: Vec::new(),
             webhook: None,
             namespace: None,
@@ -152,7 +180,8 @@ async fn serve(bound: Bound, site: ServerConfig, stopped: oneshot::Receiver<()>)
         last_published: seen,
         recent_deliveries: known,
     });
-    let answered = crate::adapters::http::serve(listener, move |request| {
+    let limits = ConnectionLimits::SHARED;
+    let answered = crate::adapters::http::serve(listener, limits, move |request| {
         routes::respond(Rc::clone(&state), request)
     });
     tokio::select! {

@@ -44,6 +44,13 @@ pub(super) fn exclusion_reason(
             ),
             Some("ask for the devices as an extended resource, such as nvidia.com/gpu"),
         ),
+        Unsupported::TooManyPodRules => (
+            Code::TooManyPodRules,
+            "its rules about other pods select more workloads than one plan considers for its \
+             namespace, so it is not placed in time"
+                .to_owned(),
+            Some("select fewer workloads in podAffinity and podAntiAffinity"),
+        ),
         Unsupported::NodeName => {
             let name = group.shape.nodes.name.as_deref().unwrap_or_default();
             let why = if input.observed.nodes.contains_key(name) {

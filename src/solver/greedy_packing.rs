@@ -5,6 +5,7 @@
 //! node that holds all remaining pods. Small remainders are searched with each offer class as the
 //! next node, because for few pods the last node decides the price.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::limits::RemainingLimits;
@@ -68,6 +69,10 @@ impl LookAhead {
     pub(super) const SHALLOW: Self = Self(80_000);
 }
 
+/// Maximum work of all look-ahead of one packing: classes and their rules, tried on offer classes. It
+/// takes about two seconds. Pods that each exclude many others would otherwise take minutes.
+const LOOK_AHEAD_WORK_MAX: u64 = 100_000_000;
+
 /// Packs `wanted` pods by class onto new nodes, in pools of descending weight.
 pub(super) fn pack_greedily(
     model: &PackingModel,
@@ -83,6 +88,7 @@ pub(super) fn pack_greedily(
         model.offer_classes.iter().map(|offer_class| offer_class.weight).collect();
     weights.sort_unstable_by(|a, b| b.cmp(a));
     weights.dedup();
+    let work = Cell::new(0);
     for weight in weights {
         if packing.left_over() == 0 {
             break;
@@ -90,7 +96,9 @@ pub(super) fn pack_greedily(
         let of_weight = |i: &usize| model.offer_classes[*i].weight == weight;
         let undominated: Vec<usize> = model.undominated.iter().copied().filter(of_weight).collect();
         let all: Vec<usize> = (0..model.offer_classes.len()).filter(of_weight).collect();
-        let mut tier = WeightTier { model, undominated, all, limits: limits.clone(), ahead };
+        let limits_before = limits.clone();
+        let mut tier =
+            WeightTier { model, undominated, all, limits: limits_before, ahead, work: &work };
         tier.run(&mut packing);
         limits = tier.limits;
     }
@@ -120,9 +128,17 @@ struct WeightTier<'a> {
     all: Vec<usize>,
     limits: RemainingLimits,
     ahead: LookAhead,
+    /// Work of the packing so far.
+    work: &'a Cell<u64>,
 }
 
 impl WeightTier<'_> {
+    /// Counts a try of a class with its rules.
+    fn count(&self, class: usize) {
+        let rules = u64::try_from(self.model.classes[class].rules.len()).unwrap_or(u64::MAX);
+        self.work.set(self.work.get().saturating_add(rules).saturating_add(1));
+    }
+
     fn run(&mut self, packing: &mut Packing) {
         let mut left = std::mem::take(&mut packing.left);
         let undominated = std::mem::take(&mut self.undominated);
@@ -241,6 +257,7 @@ impl WeightTier<'_> {
             self.model.by_value.iter().copied().filter(|c| left[*c] > 0 && empty.admits[*c])
         {
             if self.model.classes[class].is_independent() {
+                self.count(class);
                 let rest = left[class] - node.pods.get(&class).copied().unwrap_or(0);
                 let count = node.max_more(self.model, class, rest);
                 node.add(self.model, class, count);
@@ -272,6 +289,9 @@ impl WeightTier<'_> {
         let mut classes: Vec<usize> = self.model.by_value.iter().copied().filter(usable).collect();
         thin_out(&mut classes);
         while !classes.is_empty() {
+            for class in &classes {
+                self.count(*class);
+            }
             let rest =
                 |c: usize, node: &NodePacking| left[c] - node.pods.get(&c).copied().unwrap_or(0);
             classes.retain(|c| node.max_more(self.model, *c, rest(*c, &node).min(1)) == 1);
@@ -306,6 +326,9 @@ impl WeightTier<'_> {
     /// Returns true if one node of the offer class holds all of `pods`.
     fn holds(&self, offer_class: usize, pods: &BTreeMap<usize, u32>) -> bool {
         let empty = &self.model.offer_classes[offer_class];
+        for class in pods.keys() {
+            self.count(*class);
+        }
         holds(self.model, &empty.room, &empty.admits, pods)
     }
 
@@ -315,7 +338,7 @@ impl WeightTier<'_> {
         let pods: u32 = left.iter().sum();
         let work =
             candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
-        if work > self.ahead.0 {
+        if work > self.ahead.0 || self.work.get() > LOOK_AHEAD_WORK_MAX {
             return None;
         }
         let open = |c: &&usize| self.limits.allows(**c);
@@ -325,8 +348,9 @@ impl WeightTier<'_> {
             let mut limits = self.limits.clone();
             limits.add_node(*c);
             next.pods.iter().for_each(|(class, count)| rest[*class] -= count);
-            let (model, all, ahead) = (self.model, self.all.clone(), self.ahead);
-            let mut tier = WeightTier { model, undominated: Vec::new(), all, limits, ahead };
+            let (model, all, ahead, work) = (self.model, self.all.clone(), self.ahead, self.work);
+            let undominated = Vec::new();
+            let mut tier = WeightTier { model, undominated, all, limits, ahead, work };
             let mut opened = vec![next.clone()];
             tier.greedy(candidates, &mut rest, &mut opened, 0);
             tier.downsize(&mut opened);

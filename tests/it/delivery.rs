@@ -242,8 +242,8 @@ fn chart_values_reach_the_pod() {
         "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000000",
         "nodeSelector.group=system",
         "serviceMonitor.enabled=true",
-        "networkPolicy.enabled=true",
-        "networkPolicy.from[0].podSelector.matchLabels.app=prometheus",
+        "networkPolicy.from[0].podSelector.matchLabels.app=traefik",
+        "networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus",
         "extraArgs[0]=--mode=observe",
         "podDisruptionBudget.enabled=false",
     ];
@@ -267,11 +267,15 @@ fn chart_values_reach_the_pod() {
     let [monitor] = of_kind(&objects, "ServiceMonitor")[..] else { panic!("one monitor") };
     assert_eq!(monitor["spec"]["endpoints"][0]["path"], "/metrics");
     let [policy] = of_kind(&objects, "NetworkPolicy")[..] else { panic!("one policy") };
-    let admitted = json!([{
-        "ports": [{ "port": "http", "protocol": "TCP" }],
-        "from": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }],
-    }]);
-    assert_eq!(policy["spec"]["ingress"], admitted);
+    let admitted = [("http", "traefik"), ("metrics", "prometheus")].map(|(port, app)| {
+        json!({
+            "ports": [{ "port": port, "protocol": "TCP" }],
+            "from": [{ "podSelector": { "matchLabels": { "app": app } } }],
+        })
+    });
+    assert_eq!(policy["spec"]["ingress"], json!(admitted));
+    assert_eq!(monitor["spec"]["endpoints"][0]["port"], "metrics");
+    assert_eq!(container["livenessProbe"]["httpGet"]["port"], "metrics");
     assert_arguments_accepted(container);
     assert_eq!(of_kind(&objects, "PodDisruptionBudget").len(), 0);
 }
@@ -284,6 +288,7 @@ fn network_policy_ports_match_controller_arguments() {
         "webhook.secretName=hook",
         "ingress.enabled=true",
         "ingress.className=alb",
+        "networkPolicy.from[0].ipBlock.cidr=10.0.0.0/16",
         "ingress.hosts[0]=fleet.example.com",
         "ingress.paths[0]=/webhook",
         "extraVolumes[0].name=more",
@@ -323,6 +328,24 @@ fn network_policy_ports_match_controller_arguments() {
     assert_eq!(mount["readOnly"], true);
     assert_eq!(find_named(&pod["volumes"], "more")["configMap"]["name"], "more");
     assert_eq!(find_named(&container["volumeMounts"], "more")["mountPath"], "/more");
+}
+
+#[test]
+fn network_policy_admits_metrics_of_one_namespace_by_default() {
+    let objects = documents(&read(MANIFESTS));
+    let [policy] = of_kind(&objects, "NetworkPolicy")[..] else { panic!("one policy") };
+    let namespace = json!({ "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } });
+    let admitted = json!([{
+        "ports": [{ "port": "metrics", "protocol": "TCP" }],
+        "from": [{ "namespaceSelector": namespace }],
+    }]);
+    assert_eq!(policy["spec"]["ingress"], admitted);
+    assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
+    let [deployment] = of_kind(&objects, "Deployment")[..] else { panic!("one deployment") };
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    for probe in ["livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["port"], "metrics", "{probe}");
+    }
 }
 
 #[test]
@@ -408,7 +431,7 @@ fn contradictory_chart_values_are_rejected_by_name() {
         (vec![URL, "image.digest=latest"], "digest"),
         (vec![URL, "serviceAccount.create=false"], "serviceAccount.name is required"),
         (vec![URL, "nodeselector.group=system"], "nodeselector"),
-        (vec![URL, "networkPolicy.enabled=true"], "networkPolicy.from is required"),
+        (vec![URL, "service.type=NodePort"], "networkPolicy.from is required"),
         (vec![URL, "ingress.enabled=true"], "ingress.hosts is required"),
         (vec![URL, "service.type=ExternalName"], "service/type"),
     ] {
@@ -423,11 +446,14 @@ fn image_is_built_from_pinned_base_and_runs_as_non_root() {
     let text = read("deploy/Dockerfile");
     let stages: Vec<&str> = text.split("\nFROM ").skip(1).collect();
     let [_, program, controller] = &stages[..] else { panic!("three stages") };
+    for line in text.lines().filter(|line| line.starts_with("FROM ") && !line.contains("scratch")) {
+        assert!(line.contains("@sha256:"), "a base image is pinned by its digest: {line}");
+    }
     for stage in [program, controller] {
         assert!(stage.contains("\nUSER 65532:65532\n"), "{stage}");
         assert!(stage.contains("ENTRYPOINT [\"/usr/bin/fleetwright\"]"), "{stage}");
     }
-    assert!(text.contains("cargo build --locked --release --features cluster"));
+    assert!(text.contains("cargo auditable build --locked --release --features cluster"));
     // Every path that the build context includes exists.
     for line in read("deploy/Dockerfile.dockerignore").lines() {
         let included = line.strip_prefix('!');

@@ -232,11 +232,11 @@ fn environment_without_reviewers_stops_apply() {
 fn binary_with_other_checksum_is_rejected() {
     let workspace = Workspace::empty();
     workspace.write("program/fleetwright", "#!/bin/sh\n");
-    let take = |sha256: &str| {
+    let take_with = |sha256: &str, path: &str| {
         Command::new("bash")
             .arg(deploy().join("install.sh"))
             .env_clear()
-            .env("PATH", "/usr/bin:/bin")
+            .env("PATH", path)
             .env("FLEETWRIGHT_PROGRAM", workspace.path("program/fleetwright"))
             .env("FLEETWRIGHT_SHA256", sha256)
             .env("RUNNER_TEMP", workspace.path("temp"))
@@ -244,6 +244,7 @@ fn binary_with_other_checksum_is_rejected() {
             .output()
             .expect("bash runs")
     };
+    let take = |sha256: &str| take_with(sha256, "/usr/bin:/bin");
     assert_eq!(take(&"0".repeat(64)).status.code(), Some(1));
     assert!(!take("").status.success());
     assert!(!workspace.path("paths").exists());
@@ -251,6 +252,15 @@ fn binary_with_other_checksum_is_rejected() {
     assert!(take(own).status.success());
     assert!(workspace.read("paths").trim_end().ends_with("/fleetwright-bin"));
     assert!(workspace.path("temp/fleetwright-bin/fleetwright").exists());
+    // A binary on the PATH would run instead, so it is the one that is checked.
+    workspace.write("own/fleetwright", "#!/bin/sh\n# another one\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(workspace.path("own/fleetwright"), mode).expect("executable");
+    let path = format!("{}:/usr/bin:/bin", workspace.path("own").display());
+    let refused = take_with(own, &path);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("own/fleetwright differs"));
+    assert!(take_with("", &path).status.success(), "no checksum is given");
 }
 
 fn workflow(name: &str) -> String {
@@ -365,6 +375,10 @@ fn release_is_built_without_publish_rights_and_matches_chart() {
         .collect();
     assert_eq!(actual, expected);
     let (_, publish) = text.split_once("\n  publish:\n").expect("a job");
+    assert!(publish.contains("\n    environment: release\n"), "a reviewer approves it");
+    for name in ["ci", "codeql", "scorecard"] {
+        assert_pinned(name, &file(&format!(".github/workflows/{name}.yml")));
+    }
     assert!(!publish.contains("docker buildx build") && !publish.contains("cargo "));
     // The chart has the version of the program and the repository of the image.
     let version = env!("CARGO_PKG_VERSION");

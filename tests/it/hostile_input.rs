@@ -170,3 +170,42 @@ fn deeply_nested_directories_are_bounded() {
     assert!(result.out.contains("directories nest deeper than 64 levels"), "{}", result.out);
     assert_eq!(result.code, Some(1), "an unread directory is an error");
 }
+
+/// Returns `count` Deployments of 20 pods in one namespace. Each keeps apart from nearly all others,
+/// and all are spread over zones together.
+fn deployments_that_exclude_each_other(count: usize) -> String {
+    let one = |n: usize| {
+        let allowed: Vec<String> = (0..30).map(|k| format!("w{}", (n + k) % count)).collect();
+        format!(
+            "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: w{n}, namespace: evil}}\n\
+             spec:\n  replicas: 20\n  selector: {{matchLabels: {{app: w{n}}}}}\n  template:\n    \
+             metadata: {{labels: {{app: w{n}, all: evil}}}}\n    spec:\n      \
+             containers: [{{name: c, resources: {{requests: {{cpu: 100m, memory: 128Mi}}}}}}]\n      \
+             topologySpreadConstraints: [{{maxSkew: 1, topologyKey: topology.kubernetes.io/zone, \
+             whenUnsatisfiable: DoNotSchedule, labelSelector: {{matchLabels: {{all: evil}}}}}}]\n      \
+             affinity: {{podAntiAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [\
+             {{topologyKey: kubernetes.io/hostname, labelSelector: {{matchExpressions: [\
+             {{key: app, operator: NotIn, values: [{}]}}]}}}}]}}}}\n",
+            allowed.join(", ")
+        )
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn pods_that_exclude_each_other_take_bounded_time() {
+    let workspace = Workspace::example("quickstart");
+    workspace.write("evil.yaml", &deployments_that_exclude_each_other(1_000));
+    let good = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: good, namespace: shop}\n\
+                spec:\n  replicas: 2\n  selector: {matchLabels: {app: good}}\n  template:\n    \
+                metadata: {labels: {app: good}}\n    \
+                spec: {containers: [{name: c, resources: {requests: {cpu: 100m}}}]}\n";
+    workspace.write("good.yaml", good);
+    let result = run(&workspace, &["plan", "--world", "empty", "--format", "json"]);
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let plan: serde_json::Value = serde_json::from_str(&result.out).expect("JSON");
+    let rows = plan["capacity"]["unschedulable"].as_array().expect("rows");
+    let texts: Vec<String> = rows.iter().map(ToString::to_string).collect();
+    assert!(texts.iter().any(|row| row.contains("too-many-pod-rules")), "{}", texts.len());
+    assert!(!texts.iter().any(|row| row.contains("shop")), "other namespaces are not affected");
+}

@@ -15,6 +15,7 @@ mod delivery;
 mod deploy;
 mod determinism;
 mod docs;
+mod fuzz;
 mod golden;
 mod hostile_input;
 #[path = "../bench/large.rs"]

@@ -102,28 +102,45 @@ fn plan_policy_is_a_read_only_subset() {
 }
 
 #[test]
-fn controller_policy_requires_imdsv2_and_encryption() {
+fn launching_policies_require_imdsv2_and_encryption() {
     let controller_only = controller_calls();
     assert_eq!(controller_only.len(), 4 + LAUNCH_TEMPLATE_CLEANUP.len(), "{controller_only:?}");
     assert_eq!(allowed("controller.json"), &allowed("apply.json") | &controller_only);
-    let text = fs::read_to_string(root().join("deploy/aws/controller.json")).expect("a policy");
-    let policy: Json = serde_json::from_str(&text).expect("JSON");
-    let conditions_of = |kind: &str| {
-        let of = format!(":{kind}/*");
-        let statements = policy["Statement"].as_array().expect("statements").iter();
-        let conditions_of = statements.filter(|s| {
-            let resources = s["Resource"].to_string();
-            s["Action"].to_string().contains("RunInstances") && resources.contains(&of)
-        });
-        conditions_of.map(|s| s["Condition"].to_string()).collect::<Vec<_>>()
-    };
-    for (kind, condition) in [
-        ("instance", r#""ec2:MetadataHttpTokens":"required""#),
-        ("volume", r#""ec2:Encrypted":"true""#),
-    ] {
-        let all = conditions_of(kind);
-        assert!(!all.is_empty() && all.iter().all(|c| c.contains(condition)), "{kind}: {all:?}");
+    for file in ["controller.json", "apply.json"] {
+        let statements = statements(file);
+        let conditions_of = |action: &str, kind: &str| {
+            let of = |s: &&Json| {
+                s["Action"].to_string().contains(action) && s["Resource"].to_string().contains(kind)
+            };
+            statements.iter().filter(of).map(|s| s["Condition"].to_string()).collect::<Vec<_>>()
+        };
+        for (action, kind, condition) in [
+            ("RunInstances", ":instance/*", r#""ec2:MetadataHttpTokens":"required""#),
+            ("RunInstances", ":volume/*", r#""ec2:Encrypted":"true""#),
+            // Other groups of the cluster are not ours.
+            (
+                "SetDesiredCapacity",
+                "autoScalingGroup",
+                r#""aws:ResourceTag/fleetwright.dev/cluster""#,
+            ),
+            (
+                "InAutoScalingGroup",
+                "autoScalingGroup",
+                r#""aws:ResourceTag/fleetwright.dev/cluster""#,
+            ),
+        ] {
+            let all = conditions_of(action, kind);
+            let holds = !all.is_empty() && all.iter().all(|c| c.contains(condition));
+            assert!(holds, "{file}: {action} of {kind}: {all:?}");
+        }
     }
+}
+
+/// Returns the statements of a policy.
+fn statements(file: &str) -> Vec<Json> {
+    let text = fs::read_to_string(root().join("deploy/aws").join(file)).expect("a policy");
+    let policy: Json = serde_json::from_str(&text).expect("JSON");
+    policy["Statement"].as_array().expect("statements").clone()
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! HTTP server of the controller: metrics, health, dashboards and alerts, for many statuses.
 
 #[cfg(feature = "page")]
+mod occupied;
+#[cfg(feature = "page")]
 mod page;
 #[cfg(feature = "page")]
 mod requests;

@@ -19,7 +19,7 @@ use crate::apply::ports::{PortError, Requirement, RequirementState};
 use crate::model::desired::{Desired, Generation, NodeClass};
 use crate::model::ids::{InstanceId, PoolName};
 use crate::model::market::{CapacityType, Quota, QuotaClass, Quotas};
-use crate::model::observed::{Accelerator, Arch, Hardware, Instance, tag};
+use crate::model::observed::{Accelerator, Arch, Group, Hardware, Instance, tag};
 
 /// Minimum number of free addresses in a zone. A node of a usual size needs about as many for its
 /// pods.
@@ -30,6 +30,37 @@ const IDENTITY_REMEDY: &str = "set credentials and region as for the AWS CLI; \
 const QUEUE_REMEDY: &str = "check spec.controller.queue, and attach deploy/aws/controller.json to the role of the controller";
 const AUTO_MODE_REMEDY: &str = "disable its built-in node pools (computeConfig.nodePools: []) or Auto Mode itself; until then the controller is in plan-only mode";
 const POLICY_REMEDY: &str = "attach deploy/aws/apply.json to the role that applies";
+
+const GROUP_TAG_REMEDY: &str = "tag them with fleetwright.dev/cluster, and do not propagate the tag (aws autoscaling create-or-update-tags)";
+
+/// Checks that managed groups have our tag, because the IAM policies allow changes of no other
+/// group. Returns `None` if no group is managed.
+fn check_group_tags(
+    desired: &Desired,
+    live: &[Group],
+    cluster: &str,
+) -> Option<Result<String, String>> {
+    let is_managed = |group: &&Group| {
+        let mut declared = desired.node_groups.values().filter(|declared| declared.manage);
+        let mut named = desired.external_groups.iter().filter(|(_, external)| external.manage);
+        let eks_name = group.tags.get("eks:nodegroup-name").map(String::as_str);
+        declared.any(|one| one.matches_live_group(&group.name, &group.tags))
+            || named.any(|(name, _)| {
+                name.as_str() == group.name.as_str() || Some(name.as_str()) == eks_name
+            })
+    };
+    let managed: Vec<&Group> = live.iter().filter(is_managed).collect();
+    let untagged: Vec<&str> = managed
+        .iter()
+        .filter(|group| group.tags.get(tag::CLUSTER).is_none_or(|value| value != cluster))
+        .map(|group| group.name.as_str())
+        .collect();
+    match (managed.len(), untagged.as_slice()) {
+        (0, _) => None,
+        (count, []) => Some(Ok(format!("of {count} managed groups"))),
+        (_, untagged) => Some(Err(format!("missing: {}", untagged.join(", ")))),
+    }
+}
 
 /// The result of the preflight checks.
 #[derive(Debug, Default)]
@@ -83,9 +114,15 @@ impl Aws {
             found.skip("the rest of AWS", "the AWS identity is unknown");
             return found;
         }
+        let groups = self.list_groups().await;
+        if let Ok(live) = &groups
+            && let Some(tagged) = check_group_tags(desired, &live.groups, &self.cluster)
+        {
+            found.add("tags of managed groups", tagged, GROUP_TAG_REMEDY);
+        }
         found.add(
             "read groups",
-            self.list_groups().await.map(|all| format!("{} of the cluster", all.groups.len())),
+            groups.map(|all| format!("{} of the cluster", all.groups.len())),
             POLICY_REMEDY,
         );
         let instances = self.cluster_instances().await;
@@ -405,5 +442,27 @@ mod tests {
         );
         let roomy: Subnets = [("a".into(), subnet(200))].into();
         assert_eq!(free_addresses(&roomy), Ok("a: 200 addresses free".to_owned()));
+    }
+
+    #[test]
+    fn managed_groups_need_the_tag_that_iam_policies_require() {
+        use crate::model::desired::ExternalGroup;
+        use crate::model::ids::Origin;
+        let mut desired = Desired::default();
+        for (name, manage) in [("web", true), ("system", false)] {
+            let external = ExternalGroup { manage, origin: Origin::new("fleetwright.yaml", 1) };
+            desired.external_groups.insert(name.into(), external);
+        }
+        let mut web = crate::testing::world::group("eks-web-1", 2);
+        web.tags.insert("eks:nodegroup-name".to_owned(), "web".to_owned());
+        let system = crate::testing::world::group("system", 2);
+        let check =
+            |web: &Group| check_group_tags(&desired, &[web.clone(), system.clone()], "prod");
+        assert_eq!(check_group_tags(&desired, &[], "prod"), None, "there is none yet");
+        assert_eq!(check(&web), Some(Err("missing: eks-web-1".to_owned())));
+        web.tags.insert(tag::CLUSTER.to_owned(), "other".to_owned());
+        assert!(check(&web).is_some_and(|tagged| tagged.is_err()));
+        web.tags.insert(tag::CLUSTER.to_owned(), "prod".to_owned());
+        assert_eq!(check(&web), Some(Ok("of 1 managed groups".to_owned())));
     }
 }

@@ -15,16 +15,23 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::{
-    GitError, GitErrorKind, RepositoryTree, TextFile, TreeLimits, read_text_files, revision,
-    strip_credentials,
+    GitError, GitErrorKind, RepositoryTree, TextFile, TreeLimits, clone_size, read_text_files,
+    revision, strip_credentials,
 };
 use crate::adapters::subprocess::{self, RunLimits};
 
 /// Allowed URL schemes.
 const SCHEMES: [&str; 3] = ["https", "ssh", "file"];
 
-const FETCH_LIMITS: RunLimits =
-    RunLimits { time: Duration::from_mins(2), output_bytes: 1 << 20, memory_bytes: None };
+const FETCH_LIMITS: RunLimits = RunLimits {
+    time: Duration::from_mins(2),
+    output_bytes: 1 << 20,
+    memory_bytes: None,
+    file_bytes: Some(FETCHED_BYTES_MAX),
+};
+
+/// Maximum size of one pack. A larger repository would fill the disk of the controller.
+const FETCHED_BYTES_MAX: u64 = 512 << 20;
 
 /// Number of fetched commits: the newest, and its parent, which may list the accepted signers.
 const FETCH_DEPTH: usize = 2;
@@ -167,20 +174,43 @@ impl RemoteRepository {
         }
         cache.prepare().map_err(GitErrorKind::Fetch)?;
         let clone = self.clone_path(cache);
+        let Some(depth) = clone_size::renewal_depth(&clone, depth) else {
+            return self.fetch_into(&clone, revision, depth);
+        };
+        // A new clone has only the wanted commits. Readers of the old one have opened its files.
+        let failed = |error: std::io::Error| GitErrorKind::Fetch(error.to_string());
+        let mut renewed = tempfile::Builder::new();
+        let renewed = renewed.prefix(clone_size::RENEWAL_PREFIX).tempdir_in(&cache.path);
+        let renewed = renewed.map_err(failed)?;
+        let (fresh, old) = (renewed.path().join("new.git"), renewed.path().join("old.git"));
+        let reference = self.fetch_into(&fresh, revision, depth)?;
+        std::fs::rename(&clone, old).map_err(failed)?;
+        std::fs::rename(fresh, &clone).map_err(failed)?;
+        Ok(reference)
+    }
+
+    /// Fetches `revision` into `clone`, which is created if it does not exist.
+    fn fetch_into(
+        &self,
+        clone: &std::path::Path,
+        revision: &str,
+        depth: usize,
+    ) -> Result<String, GitErrorKind> {
         if !clone.join("HEAD").is_file() {
             run_git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
                 .map_err(GitErrorKind::Fetch)?;
         }
         remove_stale_lock(&clone.join("shallow.lock"));
         let reference = local_reference(revision);
+        let directory = clone;
         let clone = format!("--git-dir={}", clone.display());
         let refspec = format!("+{revision}:{reference}");
-        let depth = format!("--depth={depth}");
+        let depth_flag = format!("--depth={depth}");
         let fetched = run_git(&[
             &clone,
             "fetch",
             "--quiet",
-            &depth,
+            &depth_flag,
             "--no-tags",
             "--no-recurse-submodules",
             "--no-write-fetch-head",
@@ -190,7 +220,15 @@ impl RemoteRepository {
         ]);
         // Credentials are removed before truncation, which could leave half of one.
         let plain = |message: String| truncate(&redact(&message, &self.url));
+        if fetched.is_ok() {
+            clone_size::record(directory, depth);
+        }
         fetched.map(|()| reference).map_err(|message| {
+            if is_too_large(&message) {
+                let most = FETCHED_BYTES_MAX >> 20;
+                let reason = format!("its newest commits have more than {most} MiB");
+                return GitErrorKind::Fetch(format!("{reason}; plan a checkout instead"));
+            }
             let (revision, reason) = (revision.to_owned(), plain(message));
             if is_missing_revision(&reason) {
                 return GitErrorKind::UnknownRevision { revision, reason };
@@ -204,6 +242,11 @@ impl RemoteRepository {
 /// heads (`Server does not allow request for unadvertised object`) has not reported that.
 fn is_missing_revision(message: &str) -> bool {
     message.contains("not our ref") || message.contains("couldn't find remote ref")
+}
+
+/// Returns whether `git` wrote a file that is larger than allowed.
+fn is_too_large(message: &str) -> bool {
+    message.contains("died of signal 25") || message.contains("File too large")
 }
 
 /// A directory of clones.
@@ -244,6 +287,7 @@ impl CloneCache {
             .map_err(|error| format!("its directory {display} cannot be inspected: {error}"))?;
         let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
         if is_ours && found.mode() & 0o022 == 0 {
+            clone_size::remove_stale_renewals(&self.path);
             return Ok(());
         }
         Err(format!(
@@ -405,6 +449,38 @@ mod tests {
             let certain = matches!(error.kind, GitErrorKind::UnknownRevision { .. });
             assert!(certain && error.to_string().contains(none), "{error}");
         }
+    }
+
+    #[test]
+    fn grown_clone_is_replaced_by_one_of_the_newest_commits() {
+        let repo = TestRepository::new();
+        repo.write("apps/a.yaml", "1").commit();
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = cache_in(folder.path());
+        let remote = format!("file://{}", repo.path("").display());
+        let remote = RemoteRepository::parse(remote.trim_end_matches('/')).expect("a URL");
+        remote.read_with_history(None, &cache).expect("read");
+        let clone = remote.clone_path(&cache);
+        // A sparse file stands for the packs of many commits.
+        let junk = clone.join("objects/pack/pack-junk.pack");
+        fs::File::create(&junk).and_then(|file| file.set_len(1 << 30)).expect("written");
+        let interrupted = cache.path.join("renewal-x");
+        fs::create_dir(&interrupted).expect("made");
+        repo.write("apps/a.yaml", "2").commit();
+        let tree = remote.read(None, &cache).expect("read");
+        assert_eq!(tree.tree.files[0].content.as_deref(), Ok(&b"2"[..]));
+        assert!(!junk.exists(), "the old clone is removed");
+        assert!(interrupted.exists(), "another process may renew its clone now");
+        assert_eq!(fs::read_dir(&cache.path).expect("listed").count(), 2);
+        let history = remote.read_with_history(None, &cache).expect("read").signed_history;
+        assert!(history.is_some_and(|history| !history.is_truncated()));
+    }
+
+    #[test]
+    fn fetch_is_bounded_in_bytes() {
+        assert!(is_too_large("error: index-pack died of signal 25 fatal: fetch-pack: invalid"));
+        assert!(!is_too_large("fatal: could not read from remote repository"));
+        assert!(FETCH_LIMITS.file_bytes.is_some());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::file_collector::FileCollector;
 use super::file_store::FileLocation;
 use super::{
     FileStore, GitError, GitErrorKind, RepositoryTree, TreeBase, TreeLimits, absolute_path,
-    is_manifest_name, open_repository, origin_url, signatures, slash_path,
+    is_manifest_name, is_unsafe_name, open_repository, origin_url, signatures, slash_path,
 };
 
 /// The mode of a symbolic link in a Git tree.
@@ -148,8 +148,9 @@ impl CommitWalk<'_> {
         for item in &tree {
             self.found.count_entry()?;
             let name = item.name_bytes();
-            if name == b".git" {
-                continue;
+            if is_unsafe_name(name) {
+                let name = name.escape_ascii().to_string();
+                return Err(GitErrorKind::UnsafeName { name });
             }
             let full_path = join_path(path, &String::from_utf8_lossy(name));
             match classify(&item) {

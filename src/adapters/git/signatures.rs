@@ -214,8 +214,12 @@ fn isolated_command(name: &str, own: &Path) -> Command {
     command
 }
 
-const CHECK_LIMITS: RunLimits =
-    RunLimits { time: Duration::from_secs(10), output_bytes: 1 << 20, memory_bytes: None };
+const CHECK_LIMITS: RunLimits = RunLimits {
+    time: Duration::from_secs(10),
+    output_bytes: 1 << 20,
+    memory_bytes: None,
+    file_bytes: None,
+};
 
 fn run_verifier(mut command: Command, name: &str) -> Result<(bool, String), String> {
     let output = subprocess::run(&mut command, &CHECK_LIMITS);

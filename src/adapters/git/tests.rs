@@ -81,6 +81,37 @@ fn skipped_lines(read: &RepositoryTree) -> Vec<String> {
     read.skipped.iter().map(|skipped| format!("{} {}", skipped.origin, skipped.reason)).collect()
 }
 
+/// Commits a tree that Git itself would not write: a file with `name` in the directory `chart/x`.
+fn commit_crafted_name(repository: &Repository, name: &str) -> git2::Oid {
+    let store = repository.odb().expect("a store");
+    let blob = repository.blob(b"kind: A").expect("a blob");
+    let entry = |mode: &str, name: &str, id: git2::Oid| {
+        [format!("{mode} {name}\0").as_bytes(), id.as_bytes()].concat()
+    };
+    let write = |bytes: Vec<u8>| store.write(git2::ObjectType::Tree, &bytes).expect("a tree");
+    let inner = write(entry("100644", name, blob));
+    let chart = write([entry("100644", "Chart.yaml", blob), entry("40000", "x", inner)].concat());
+    let root = repository.find_tree(write(entry("40000", "chart", chart))).expect("a tree");
+    let eve = git2::Signature::now("eve", "eve@example.com").expect("a name");
+    repository.commit(None, &eve, &eve, "crafted", &root, &[]).expect("a commit")
+}
+
+#[test]
+fn crafted_names_in_commits_are_refused() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let repository = Repository::init(directory.path()).expect("a repository");
+    for name in ["..", ".", "../../../../tmp/x.yaml", ".git", ".GIT", "/etc/x.yaml"] {
+        let commit = commit_crafted_name(&repository, name).to_string();
+        let error = read_revision(directory.path(), &commit).expect_err(name);
+        assert!(matches!(error.kind, GitErrorKind::UnsafeName { .. }), "{name}: {error}");
+        let error = read_text_files(directory.path(), None, Some(&commit), &[".yaml"]);
+        let error = error.expect_err(name);
+        assert!(matches!(error.kind, GitErrorKind::UnsafeName { .. }), "{name}: {error}");
+    }
+    let commit = commit_crafted_name(&repository, "a.yaml").to_string();
+    assert!(read_revision(directory.path(), &commit).is_ok());
+}
+
 #[test]
 fn only_manifests_are_read_sorted_by_path() {
     let repo = TestRepository::new();

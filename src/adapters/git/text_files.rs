@@ -6,7 +6,7 @@ use std::path::Path;
 
 use git2::{ObjectType, Repository, TreeWalkMode, TreeWalkResult};
 
-use super::{GitError, GitErrorKind, absolute_path, open_repository};
+use super::{GitError, GitErrorKind, absolute_path, is_unsafe_name, open_repository};
 
 /// Limits on the number and total size of files.
 const FILES_MAX: usize = 1_000;
@@ -148,10 +148,14 @@ impl TextFileReader<'_> {
         tree: &git2::Tree<'_>,
     ) -> Result<Vec<(String, git2::Oid)>, GitErrorKind> {
         let mut found = Vec::new();
-        let mut entries = 0;
+        let (mut entries, mut unsafe_name) = (0, None);
         let walked = tree.walk(TreeWalkMode::PreOrder, |path, entry| {
             entries += 1;
             let name = entry.name().unwrap_or_default();
+            if is_unsafe_name(entry.name_bytes()) {
+                unsafe_name = Some(entry.name_bytes().escape_ascii().to_string());
+                return TreeWalkResult::Abort;
+            }
             let is_file = entry.kind() == Some(ObjectType::Blob) && entry.filemode() != LINK;
             if is_file && self.matches_suffix(name) {
                 found.push((format!("{path}{name}"), entry.id()));
@@ -159,6 +163,9 @@ impl TextFileReader<'_> {
             let is_enough = found.len() > FILES_MAX || entries > ENTRIES_MAX;
             if is_enough { TreeWalkResult::Abort } else { TreeWalkResult::Ok }
         });
+        if let Some(name) = unsafe_name {
+            return Err(GitErrorKind::UnsafeName { name });
+        }
         // Git also reports an aborted walk as an error. The exceeded limit is more specific.
         for (what, count, most) in
             [("files", found.len(), FILES_MAX), ("names", entries, ENTRIES_MAX)]

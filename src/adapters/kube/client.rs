@@ -27,6 +27,8 @@ pub struct Kubernetes {
     pub(super) writer: Client,
     /// URL of the API server.
     server: String,
+    /// True to accept tokens that have no audience of ours.
+    pub(super) accepts_api_tokens: bool,
 }
 
 /// The reason that a cluster is unreachable.
@@ -62,6 +64,13 @@ impl Kubernetes {
         &self.server
     }
 
+    /// Sets whether operators may use tokens that the API server itself accepts.
+    #[must_use]
+    pub fn accept_api_tokens(mut self, accepts: bool) -> Self {
+        self.accepts_api_tokens = accepts;
+        self
+    }
+
     /// Connects with an existing configuration.
     ///
     /// # Errors
@@ -86,7 +95,8 @@ impl Kubernetes {
             Client::try_from(config).map_err(|e: Error| ConnectError::Client(e.to_string()))
         };
         let server = config.cluster_url.to_string();
-        Ok(Self { client: client(config)?, writer: client(writes)?, server })
+        let (client, writer) = (client(config)?, client(writes)?);
+        Ok(Self { client, writer, server, accepts_api_tokens: false })
     }
 
     /// Returns the UID of the namespace `kube-system`, which identifies the cluster.

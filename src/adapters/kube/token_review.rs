@@ -20,12 +20,15 @@ const AUDIENCE: &str = "fleetwright.dev";
 const TOKEN_MAX: usize = 16 << 10;
 
 impl Authorizer for Kubernetes {
-    /// Reviews the token for our audience first, then for the API server itself.
+    /// Reviews the token for our audience. If the flag allows it, it is then reviewed for the API
+    /// server itself.
     async fn caller(&self, token: &str) -> Result<Option<Caller>, PortError> {
         if token.is_empty() || token.len() > TOKEN_MAX {
             return Ok(None);
         }
-        for audiences in [Some(vec![AUDIENCE.to_owned()]), None] {
+        let ours = Some(vec![AUDIENCE.to_owned()]);
+        for audiences in [Some(ours), self.accepts_api_tokens.then_some(None)].into_iter().flatten()
+        {
             if let Some(caller) = self.review_token(token, audiences).await? {
                 return Ok(Some(caller));
             }
@@ -94,5 +97,53 @@ impl Kubernetes {
             groups: user.groups.unwrap_or_default(),
             extra: user.extra.unwrap_or_default(),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Returns a cluster that accepts every token for the API server, and none for our audience.
+    fn cluster() -> Kubernetes {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut request = Vec::new();
+                while !String::from_utf8_lossy(&request).contains("\"token\"") {
+                    let mut bytes = [0; 4096];
+                    let Ok(count @ 1..) = stream.read(&mut bytes) else { break };
+                    request.extend_from_slice(&bytes[..count]);
+                }
+                let is_ours = String::from_utf8_lossy(&request).contains(AUDIENCE);
+                let body = format!(
+                    "{{\"apiVersion\":\"authentication.k8s.io/v1\",\"kind\":\"TokenReview\",\"spec\":{{}},\
+                     \"status\":{{\"authenticated\":{},\"user\":{{\"username\":\"alice\"}}}}}}",
+                    !is_ours
+                );
+                let length = body.len();
+                // A client may disconnect at any time.
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 201 Created\r\ncontent-type: application/json\r\nconnection: close\r\n\
+                     content-length: {length}\r\n\r\n{body}"
+                );
+            }
+        });
+        let config = ::kube::Config::new(url.parse().expect("a URL"));
+        Kubernetes::from_config(config).expect("a client")
+    }
+
+    #[tokio::test]
+    async fn tokens_for_the_api_server_need_a_flag() {
+        let cluster = cluster();
+        assert_eq!(cluster.caller("a token").await.expect("reviewed"), None);
+        let cluster = cluster.accept_api_tokens(true);
+        let caller = cluster.caller("a token").await.expect("reviewed").expect("accepted");
+        assert_eq!(caller.name, "alice");
     }
 }

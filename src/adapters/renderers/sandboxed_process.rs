@@ -1,9 +1,10 @@
 //! Runs an untrusted program.
 //!
 //! The environment is empty apart from the variables set here. Home, temporary files and
-//! configuration are in the directory of the run. A network namespace removes network access if the
-//! kernel allows it, and proxies point nowhere. Otherwise every result records the network access.
-//! Address space, output and time are limited, and no process remains.
+//! configuration are in the directory of the run. Landlock and a network namespace remove access to
+//! other files and to the network if the kernel allows them, and proxies point nowhere. Without
+//! either, every result records the network access. Address space, output and time are limited, and
+//! no process remains.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::RendererLimits;
+use super::access_rules::AccessRules;
 use super::staging::WRAPPER_DIRECTORY;
 use crate::adapters::subprocess::{RunLimits, find_on_path, run};
 
@@ -18,49 +20,70 @@ use crate::adapters::subprocess::{RunLimits, find_on_path, run};
 const ERROR_CHARS: (usize, usize) = (80, 220);
 
 /// Limits of the probe for network isolation.
-const PROBE_LIMITS: RunLimits =
-    RunLimits { time: Duration::from_secs(5), output_bytes: 1_000, memory_bytes: None };
+const PROBE_LIMITS: RunLimits = RunLimits {
+    time: Duration::from_secs(5),
+    output_bytes: 1_000,
+    memory_bytes: None,
+    file_bytes: None,
+};
 
 /// Proxy address at the discard port, where no server listens.
 const DISCARD_PROXY: &str = "http://127.0.0.1:9";
 
-/// Network isolation of programs.
+/// Isolation of programs from files and from the network.
 #[derive(Debug)]
 pub(super) struct ProcessSandbox {
     /// Wrapper program with arguments that removes network access. Empty without isolation.
     wrapper: Vec<OsString>,
+    rules: AccessRules,
 }
 
 impl ProcessSandbox {
     /// Detects the strictest isolation that the host supports.
     pub(super) fn detect(search: &[PathBuf]) -> Self {
+        let rules = AccessRules::detect();
         let mut directories = search.to_vec();
         directories.extend(["/usr/bin", "/bin"].map(PathBuf::from));
         let (unshare, nothing) =
             (find_on_path("unshare", &directories), find_on_path("true", &directories));
         let (Some(unshare), Some(nothing)) = (unshare, nothing) else {
-            return Self::without_isolation();
+            return Self { wrapper: Vec::new(), rules };
         };
         for flags in [&["--net"][..], &["--map-root-user", "--net"]] {
             let mut probe = Command::new(&unshare);
             probe.args(flags).arg("--").arg(&nothing).stdin(Stdio::null());
-            if run(&mut probe, &PROBE_LIMITS).is_ok_and(|output| output.status.success()) {
+            let probed = rules.confine(&[&unshare, &nothing], None, || {
+                run(&mut probe, &PROBE_LIMITS).is_ok_and(|output| output.status.success())
+            });
+            if probed == Ok(true) {
                 let mut wrapper = vec![unshare.into_os_string()];
                 wrapper.extend(flags.iter().map(OsString::from));
                 wrapper.push("--".into());
-                return Self { wrapper };
+                return Self { wrapper, rules };
             }
         }
-        Self::without_isolation()
+        Self { wrapper: Vec::new(), rules }
     }
 
-    /// Returns a sandbox without network isolation.
+    /// Returns a sandbox without any isolation.
+    #[cfg(test)]
     pub(super) fn without_isolation() -> Self {
-        Self { wrapper: Vec::new() }
+        Self { wrapper: Vec::new(), rules: AccessRules::default() }
+    }
+
+    /// Returns a sandbox without a network namespace.
+    #[cfg(test)]
+    pub(super) fn without_namespace() -> Self {
+        Self { wrapper: Vec::new(), rules: AccessRules::detect() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn rules(&self) -> AccessRules {
+        self.rules
     }
 
     pub(super) fn is_network_isolated(&self) -> bool {
-        !self.wrapper.is_empty()
+        !self.wrapper.is_empty() || self.rules.connections
     }
 
     /// Runs `program` in the subdirectory `top` of `folder`, its private directory.
@@ -82,8 +105,13 @@ impl ProcessSandbox {
             time: limits.run,
             output_bytes: limits.output_bytes,
             memory_bytes: Some(limits.memory_bytes),
+            file_bytes: None,
         };
-        let output = run(&mut command, &bounds).map_err(|failure| failure.to_string())?;
+        // Rules name the file, not a link to it.
+        let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+        let wrapper = self.wrapper.first().map_or(program.as_path(), Path::new);
+        let ran = || run(&mut command, &bounds).map_err(|failure| failure.to_string());
+        let output = self.rules.confine(&[&program, wrapper], Some(folder), ran)??;
         if output.status.success() {
             return Ok(output.stdout);
         }

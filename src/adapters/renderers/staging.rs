@@ -5,7 +5,7 @@
 //! file. A file that is missing here is also missing for the tool, which then fails.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -51,6 +51,11 @@ impl StagedFiles {
             fs::create_dir(folder.join(name))?;
         }
         for (path, content) in &self.files {
+            // A path of a crafted commit could lead out of the directory.
+            if !Path::new(path).components().all(|part| matches!(part, Component::Normal(_))) {
+                let reason = format!("`{path}` is not a path below the repository");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+            }
             let to = folder.join("tree").join(path);
             if let Some(directory) = to.parent() {
                 fs::create_dir_all(directory)?;
@@ -203,6 +208,9 @@ impl FileStager<'_> {
 /// copy, such a path would point to the host.
 fn check_inside_repository(directory: &str, file: &str, content: &[u8]) -> Result<(), String> {
     let references = kustomization_references(content);
+    if let Some(why) = references.unknown {
+        return Err(format!("{file} {why}"));
+    }
     if let Some(remote) = references.remote.first() {
         return Err(format!("{file} loads `{remote}` from a remote source, which is not allowed"));
     }

@@ -37,6 +37,8 @@ impl RepositoryFiles for TestRepo {
 struct TestTools {
     folder: TempDir,
     limits: RendererLimits,
+    /// True to let tools write a mark outside of their directory.
+    without_isolation: bool,
 }
 
 impl TestTools {
@@ -46,6 +48,7 @@ impl TestTools {
         let tools = Self {
             folder,
             limits: RendererLimits { run: Duration::from_secs(20), ..RendererLimits::DEFAULT },
+            without_isolation: false,
         };
         for (name, script) in programs {
             tools.program(name, script);
@@ -62,7 +65,12 @@ impl TestTools {
 
     fn toolbox(&self) -> Renderers {
         let cache = self.folder.path().join("cache");
-        Renderers::new(vec![self.folder.path().join("bin")], Some(cache), self.limits)
+        let tools = Renderers::new(vec![self.folder.path().join("bin")], Some(cache), self.limits);
+        if self.without_isolation {
+            let sandbox = ProcessSandbox::without_isolation();
+            tools.sandbox.set(sandbox).expect("not set before");
+        }
+        tools
     }
 
     fn render(&self, files: &[(&str, &str)], order: &RenderRequest) -> Result<String, String> {
@@ -186,7 +194,7 @@ fn tool_sees_only_required_files() {
 
 #[test]
 fn result_is_cached_until_an_input_changes() {
-    let tools = TestTools::new(&[]);
+    let tools = TestTools { without_isolation: true, ..TestTools::new(&[]) };
     let count = tools.folder.path().join("count");
     let script = format!("echo x >> '{}'; echo kind: A", count.display());
     tools.program("kustomize", &format!("{KUSTOMIZE}{script}"));
@@ -317,6 +325,15 @@ fn outside_and_remote_references_are_refused() {
         ("configMapGenerator: [{files: ['k=https://x.y/p']}]", "loads `k=https://x.y/p` from"),
         ("openapi: {path: 'http://x.y/p'}", "loads `http://x.y/p` from a remote source"),
         ("helmCharts: [{name: x}]", "loads `helmCharts` from a remote source"),
+        // Kustomize compares keys without case.
+        ("Resources: [../../../etc]", "loads `../../../etc`, outside the directory"),
+        ("re\u{17f}ources: [../../../etc]", "loads `../../../etc`, outside the directory"),
+        ("resources: []\nRESOURCES: ['https://x.y/z']", "loads `https://x.y/z` from a remote"),
+        ("Patches: [{Path: 'https://x.y/p'}]", "loads `https://x.y/p` from a remote source"),
+        ("patches: ['https://x.y/p']", "loads `https://x.y/p` from a remote source"),
+        ("HelmCharts: [{name: x}]", "loads `helmCharts` from a remote source"),
+        ("plugins: [x]", "has the key `plugins`, which kustomize does not know"),
+        ("resources: [a\n", "cannot be parsed: line"),
     ] {
         let why = overlay_of(text).expect_err("refused");
         assert!(why.starts_with("prod/kustomization.yaml ") && why.contains(expected), "{why}");
@@ -325,12 +342,63 @@ fn outside_and_remote_references_are_refused() {
     let harmless = "resources: [../base]\ncommonAnnotations: {a: 'https://x.y/z'}\n\
                     configMapGenerator: [{literals: ['a=https://x.y']}]\npatches: [{patch: 'a: ../../x'}]";
     assert_eq!(overlay_of(harmless).as_deref(), Ok("it ran\n"));
+    let other_case = "Resources: [../base]\nNamePrefix: a-";
+    assert_eq!(overlay_of(other_case).as_deref(), Ok("it ran\n"), "the base is copied");
     // A kustomization that is first loaded as a file is checked as well.
     let files = [
         ("base/kustomization.yaml", "resources: [../../../etc]"),
-        ("prod/kustomization.yaml", "x: ../base/kustomization.yaml\nresources: [../base]"),
+        ("prod/kustomization.yaml", "crds: [../base/kustomization.yaml]\nresources: [../base]"),
     ];
     assert!(tools.render(&files, &overlay("prod")).is_err());
+}
+
+#[test]
+fn tools_reach_no_other_file_and_no_port() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let secret = outside.path().join("secret");
+    fs::write(&secret, "it leaked").expect("written");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let attack = format!(
+        "cat '{secret}' 2>&1; echo x 2>/dev/null >'{new}'; \
+         bash -c 'echo >/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo connected; \
+         echo own > ../tmp/own && cat ../tmp/own",
+        secret = secret.display(),
+        new = outside.path().join("new").display(),
+    );
+    let tools = TestTools::new(&[("kustomize", &format!("{KUSTOMIZE}{attack}"))]);
+    for sandbox in
+        [ProcessSandbox::without_namespace(), ProcessSandbox::detect(&[PathBuf::from("/usr/bin")])]
+    {
+        let rules = sandbox.rules();
+        if !rules.files {
+            // Nothing is tested on kernels without Landlock.
+            return;
+        }
+        let is_network_isolated = sandbox.is_network_isolated();
+        let toolbox = tools.toolbox().without_cache();
+        toolbox.sandbox.set(sandbox).expect("not set before");
+        let rendered = toolbox.render(&TestRepo::new(&OVERLAY), &[overlay("prod")]).remove(0);
+        let output = String::from_utf8_lossy(&rendered.expect("it runs").output).into_owned();
+        assert!(!output.contains("it leaked"), "{output}");
+        assert!(output.ends_with("own\n"), "{output}");
+        assert!(!outside.path().join("new").exists());
+        assert_eq!(output.contains("connected"), !is_network_isolated, "{output}");
+    }
+}
+
+#[test]
+fn staged_files_stay_in_their_directory() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let target = outside.path().join("written");
+    for path in [format!("../../../../../../../..{}", target.display()), "a/../../b".to_owned()] {
+        let mut staged = StagedFiles::default();
+        staged.files.insert(path.clone(), b"x".as_slice().into());
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = staged.write(folder.path()).expect_err("refused").to_string();
+        assert!(error.contains("is not a path below the repository"), "{error}");
+        assert!(!target.exists(), "{path}");
+    }
 }
 
 #[test]
@@ -365,7 +433,7 @@ fn replaced_chart_values_are_dropped() {
 
 #[test]
 fn unknown_tool_version_is_not_cached() {
-    let tools = TestTools::new(&[]);
+    let tools = TestTools { without_isolation: true, ..TestTools::new(&[]) };
     let count = tools.folder.path().join("count");
     let script = format!("echo x >> '{}'; echo kind: A", count.display());
     tools.program("kustomize", &format!("case $1 in version) echo what; exit;; esac\n{script}"));

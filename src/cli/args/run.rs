@@ -42,13 +42,28 @@ pub(in crate::cli) struct RunArgs {
     /// repository lists.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) signers: Option<PathBuf>,
+    /// Authenticate approvals, break-glass and other stored decisions with the key in this file
+    ///
+    /// They are an annotation of the lease, which applies may write as well. With a key, decisions
+    /// that another process has written do not count. The key has at least 32 characters. During a
+    /// rotation the file holds two keys, one per line, the new one first. Without the file, a
+    /// warning is printed, and all stored decisions count.
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(in crate::cli) state_key: Option<PathBuf>,
     /// Exit once nothing is left to do
     #[arg(long)]
     pub(in crate::cli) once: bool,
-    /// Serve the page, metrics and probes on this address, such as 127.0.0.1:8080
+    /// Serve page, metrics and probes on this address, such as 127.0.0.1:8080
     #[cfg(feature = "page")]
     #[arg(long, value_name = "ADDRESS")]
     pub(in crate::cli) listen: Option<std::net::SocketAddr>,
+    /// Serve metrics and probes on this address instead of that of the page
+    ///
+    /// So they answer however many clients the page has.
+    #[cfg(feature = "page")]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(in crate::cli) listen_metrics: Option<std::net::SocketAddr>,
     /// Additional host name of the page, such as that of an ingress (repeatable)
     #[cfg(feature = "page")]
     #[arg(long, value_name = "NAME", requires = "listen")]
@@ -61,6 +76,13 @@ pub(in crate::cli) struct RunArgs {
     #[cfg(feature = "page")]
     #[arg(long, value_name = "FILE", requires = "listen", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) webhook_secret: Option<PathBuf>,
+    /// Accept tokens of operators that the API server itself accepts
+    ///
+    /// Without it, a token needs the audience `fleetwright.dev`, so it is of no use anywhere else.
+    /// Use it only if clients reach the page over TLS.
+    #[cfg(feature = "page")]
+    #[arg(long, requires = "listen")]
+    pub(in crate::cli) accept_api_tokens: bool,
     /// Format of log lines on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormatArg::Text)]
     pub(in crate::cli) log_format: LogFormatArg,

@@ -13,8 +13,12 @@ use crate::cli::init::detect::Detected;
 use crate::model::desired::{Fleet, Renderer};
 
 /// Limits of a call that prints a version.
-const LIMITS: RunLimits =
-    RunLimits { time: Duration::from_secs(5), output_bytes: 64 << 10, memory_bytes: None };
+const LIMITS: RunLimits = RunLimits {
+    time: Duration::from_secs(5),
+    output_bytes: 64 << 10,
+    memory_bytes: None,
+    file_bytes: None,
+};
 
 /// Most bytes of a kubeconfig that are read.
 const KUBECONFIG_BYTES_MAX: u64 = 16 << 20;

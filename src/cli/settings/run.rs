@@ -20,11 +20,19 @@ pub(in crate::cli) struct RunSettings {
     pub(in crate::cli) guard_ref: Option<String>,
     /// The file of signers from outside of the repository.
     pub(in crate::cli) signers: Option<std::path::PathBuf>,
+    /// The file of the key that authenticates stored decisions.
+    #[cfg(feature = "cluster")]
+    pub(in crate::cli) state_key: Option<std::path::PathBuf>,
     /// True to stop once nothing is left to do.
     pub(in crate::cli) once: bool,
     /// The address of page, metrics and probes.
     #[cfg(feature = "page")]
     pub(in crate::cli) listen: Option<std::net::SocketAddr>,
+    /// The address of metrics and probes, if they have one of their own.
+    #[cfg(feature = "page")]
+    pub(in crate::cli) listen_metrics: Option<std::net::SocketAddr>,
+    /// True to accept tokens for the API server.
+    pub(in crate::cli) accepts_api_tokens: bool,
     /// Additional host names of the page.
     #[cfg(feature = "page")]
     pub(in crate::cli) listen_names: Vec<String>,
@@ -77,9 +85,15 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         mode,
         guard_ref,
         signers,
+        #[cfg(feature = "cluster")]
+        state_key,
         once,
         #[cfg(feature = "page")]
         listen,
+        #[cfg(feature = "page")]
+        listen_metrics,
+        #[cfg(feature = "page")]
+        accept_api_tokens,
         #[cfg(feature = "page")]
         listen_name,
         #[cfg(feature = "page")]
@@ -99,9 +113,17 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         mode,
         guard_ref,
         signers,
+        #[cfg(feature = "cluster")]
+        state_key,
         once,
         #[cfg(feature = "page")]
         listen,
+        #[cfg(feature = "page")]
+        listen_metrics,
+        #[cfg(feature = "page")]
+        accepts_api_tokens: accept_api_tokens,
+        #[cfg(not(feature = "page"))]
+        accepts_api_tokens: false,
         #[cfg(feature = "page")]
         listen_names: listen_name,
         #[cfg(feature = "page")]

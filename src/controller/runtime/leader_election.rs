@@ -17,7 +17,7 @@ use crate::adapters::kube::{
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::{CallEffect, Clock as _, PortError};
 use crate::controller::apply_record::read_persisted_state;
-use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateStore};
+use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, StateStore};
 use crate::model::ids::NodeName;
 use crate::model::observed::Pod;
 
@@ -51,6 +51,8 @@ pub(super) struct Leadership {
     kubernetes: Kubernetes,
     lease: LeaseLock,
     held: Mutex<Option<HeldLease>>,
+    /// The keys that authenticate the persisted state, if any.
+    state_keys: Option<StateKeys>,
     /// Serializes renewals and state writes: each replaces the previous version.
     write_lock: tokio::sync::Mutex<()>,
     /// True if the controller has work in progress.
@@ -59,13 +61,18 @@ pub(super) struct Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(kubernetes: &Kubernetes, identity: &str) -> Self {
+    pub(super) fn new(
+        kubernetes: &Kubernetes,
+        identity: &str,
+        state_keys: Option<StateKeys>,
+    ) -> Self {
         let name = identity.to_owned();
         Self {
             timing: LEASE_TIMING,
             kubernetes: kubernetes.clone(),
             lease: LeaseLock::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
             held: Mutex::default(),
+            state_keys,
             write_lock: tokio::sync::Mutex::default(),
             is_busy: AtomicBool::new(false),
             is_leader: watch::channel(false).0,
@@ -217,7 +224,14 @@ fn state_error(reason: String) -> PortError {
 impl StateStore for Leadership {
     async fn load(&self) -> Result<PersistedState, PortError> {
         let (unavailable, text) = self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await?;
-        let mut state = read_persisted_state(text.as_deref()).map_err(state_error)?;
+        let read = match &self.state_keys {
+            Some(keys) => keys.open(text.as_deref()),
+            None => read_persisted_state(text.as_deref()).map(|state| (state, true)),
+        };
+        let (mut state, is_sealed) = read.map_err(state_error)?;
+        if !is_sealed {
+            tracing::warn!("persisted state has no valid seal; its decisions are dropped");
+        }
         let now = SystemClock.now();
         // Offerings that applies found sold out are excluded here as well.
         for exclusion in unavailable.exclusions(now) {
@@ -235,7 +249,11 @@ impl StateStore for Leadership {
     }
 
     async fn save(&self, state: &PersistedState) -> Result<(), PortError> {
-        let text = serde_json::to_string(state).map_err(|error| state_error(error.to_string()))?;
+        let text = match &self.state_keys {
+            Some(keys) => keys.seal(state),
+            None => serde_json::to_string(state).map_err(|error| error.to_string()),
+        };
+        let text = text.map_err(state_error)?;
         if state.dropped_entries > 0 {
             let (dropped, bytes) = (state.dropped_entries, text.len());
             tracing::warn!(dropped, bytes, "persisted state truncated; oldest entries dropped");
@@ -320,7 +338,7 @@ mod tests {
                 poll: Duration::from_millis(20),
                 hand_over_within: Duration::from_millis(600),
             };
-            (server, Leadership { timing, ..Leadership::new(&kubernetes, "run/a") })
+            (server, Leadership { timing, ..Leadership::new(&kubernetes, "run/a", None) })
         }
 
         fn faults(&self, faults: &[ServerFault]) {

@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -95,7 +94,8 @@ async fn connect_and_run<H: Host>(
     let reader = reader.with_steering(steering(host, &kubernetes).await);
     let now = SystemClock.now();
     let start = options.run.start(now, replica_identity(now), cluster);
-    let tasks = BackgroundTasks::start(kubernetes, aws, &start, Arc::clone(&options.shutdown));
+    let kubernetes = kubernetes.accept_api_tokens(options.run.accepts_api_tokens);
+    let tasks = BackgroundTasks::start(kubernetes, aws, &start, options);
     if start.once {
         let acquired = acquire_within(&tasks.leadership, options.lock_timeout).await;
         acquired.map_err(RuntimeError::Lease)?;
@@ -186,10 +186,11 @@ impl BackgroundTasks {
         kubernetes: Kubernetes,
         aws: Aws,
         start: &StartOptions,
-        shutdown: Arc<AtomicBool>,
+        options: &LiveOptions,
     ) -> Self {
         let aws = Arc::new(aws);
-        let leadership = Arc::new(Leadership::new(&kubernetes, &start.identity));
+        let keys = options.state_keys.clone();
+        let leadership = Arc::new(Leadership::new(&kubernetes, &start.identity, keys));
         let certain = Arc::clone(&leadership);
         aws.set_write_permit(move || certain.is_certain());
         let (signals, urgent) = mpsc::channel(SIGNALS_MAX);
@@ -221,7 +222,10 @@ impl BackgroundTasks {
             urls,
             acknowledged,
         ));
-        tasks.spawn(event_sources::wait_for_shutdown(shutdown, signals.clone()));
+        tasks.spawn(event_sources::wait_for_shutdown(
+            Arc::clone(&options.shutdown),
+            signals.clone(),
+        ));
         let (election, election_signals) = (Arc::clone(&leadership), signals.clone());
         let once = start.once;
         tasks.spawn(async move {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::RunOptions;
 use crate::adapters::aws::Aws;
 use crate::adapters::kube::Kubernetes;
+use crate::controller::StateKeys;
 use crate::model::observed::ClusterIdentity;
 
 /// A connected cluster and its account.
@@ -29,6 +30,8 @@ pub struct LiveOptions {
     pub retries_connect: bool,
     /// The longest wait for the lease of a controller that runs once.
     pub lock_timeout: Duration,
+    /// The keys that authenticate the persisted state, if any.
+    pub state_keys: Option<StateKeys>,
     /// True once the process is to end.
     pub shutdown: Arc<AtomicBool>,
 }

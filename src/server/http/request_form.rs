@@ -22,6 +22,8 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 
 const REASON_CHARS_MAX: usize = 400;
 
+const TOKEN_HINT: &str = "create one with kubectl create token NAME --audience fleetwright.dev";
+
 /// Submits the request of a form for authorization; returns the status code and text of the
 /// response.
 pub(super) async fn submit(
@@ -43,10 +45,7 @@ pub(super) async fn submit(
     };
     let token = fields.get("token").map(String::as_str).or(bearer.strip_prefix("Bearer "));
     let Some(token) = token.filter(|token| !token.is_empty()) else {
-        return (
-            401,
-            "the token is missing; create one with kubectl create token NAME\n".to_owned(),
-        );
+        return (401, format!("the token is missing; {TOKEN_HINT}\n"));
     };
     let (answer, answered) = oneshot::channel();
     let token = token.to_owned().into();
@@ -118,7 +117,9 @@ fn minutes(text: &str) -> Result<SignedDuration, String> {
 fn decision_response(answered: &Decision) -> (u16, String) {
     match answered {
         Decision::Accepted { who } => (202, format!("passed to the controller as {who}\n")),
-        Decision::Unauthenticated => (401, "the cluster does not accept the token\n".to_owned()),
+        Decision::Unauthenticated => {
+            (401, format!("the cluster does not accept the token; {TOKEN_HINT}\n"))
+        }
         Decision::Forbidden { who, verb } => {
             (403, format!("{who} may not {verb} capacityplans of fleetwright.dev\n"))
         }

@@ -9,7 +9,9 @@ use hyper::header::{HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 
 use super::{PageSource, ServerState, request_form, webhook};
-use crate::adapters::http::{ResponseBody, header_values, response};
+use crate::adapters::http::{
+    ResponseBody, header_values, is_loopback_host, response, without_port,
+};
 use crate::controller::{LEASE_HOLDER_PREFIX, Status};
 use crate::server::{ProbeResult, metrics, page};
 
@@ -43,6 +45,9 @@ async fn route(state: &ServerState, request: Request<Incoming>) -> Response<Resp
     let host = header_values(request.headers(), &HOST);
     if !is_allowed_host(&host, state.is_loopback, &state.config.allowed_hosts) {
         return text(421, "unknown host name; --listen-name adds one\n");
+    }
+    if !state.config.routes.serves(request.uri().path()) {
+        return text(404, "not found on this port; see --listen and --listen-metrics\n");
     }
     let status: Arc<Status> = Arc::clone(&state.config.status.borrow());
     if let (&Method::POST, "/requests", PageSource::Controller(Some(questions))) =
@@ -127,16 +132,13 @@ fn status_page(state: &ServerState, status: &Status) -> Response<ResponseBody> {
 /// Returns true if the host names this server. A foreign page can resolve its own domain to this
 /// address, but it cannot use an IP address or a cluster-internal name.
 fn is_allowed_host(host: &str, is_local: bool, names: &[String]) -> bool {
-    let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
-    let name = name.map_or(host, |(name, _)| name);
+    let name = without_port(host);
     let of_cluster = || {
         let address = name.trim_start_matches('[').trim_end_matches(']');
         let is_service = [".svc", ".svc.cluster.local"].iter().any(|end| name.ends_with(end));
         address.parse::<IpAddr>().is_ok() || is_service || !name.is_empty() && !name.contains('.')
     };
-    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
-        || names.iter().any(|own| own == name)
-        || !is_local && of_cluster()
+    is_loopback_host(name) || names.iter().any(|own| own == name) || !is_local && of_cluster()
 }
 
 fn health(health: &ProbeResult) -> Response<ResponseBody> {

@@ -15,7 +15,7 @@ const LINE: usize = 600;
 const CONFIRM_MAX: usize = 200;
 
 const TOKEN: &str = "<label>Token <input name=\"token\" type=\"password\" autocomplete=\"off\" required \
-                     placeholder=\"kubectl create token NAME\"></label>";
+                     placeholder=\"kubectl create token NAME --audience fleetwright.dev\"></label>";
 const TOKEN_NOTE: &str = "<p class=\"dim\">The cluster authenticates the token and authorizes the request. The token \
                           is sent to this server alone, and not stored.</p>\n";
 const REASON: &str = "<label>Reason <input name=\"reason\" required maxlength=\"400\"></label>";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::net::TcpListener;
@@ -19,7 +19,9 @@ use super::request::ApiRequest;
 use super::status_error::StatusError;
 use super::store::{ChangeKind, StoreWrite};
 use super::table;
-use crate::adapters::http::{self, ResponseBody, decode_path, header_values, parse_form, response};
+use crate::adapters::http::{
+    self, ConnectionLimits, ResponseBody, decode_path, header_values, parse_form, response,
+};
 
 /// Maximum size of a request body.
 const BODY_MAX: usize = 4 << 20;
@@ -42,14 +44,19 @@ pub(super) trait RequestHandler {
 
 /// Serves connections until the future is dropped. It must run in a `LocalSet`.
 pub(super) async fn serve(listener: TcpListener, service: Rc<dyn RequestHandler>) {
-    http::serve(listener, move |request| respond(Rc::clone(&service), request)).await;
+    let limits = ConnectionLimits::LOCAL;
+    http::serve(listener, limits, move |request| respond(Rc::clone(&service), request)).await;
 }
 
 async fn respond(
     service: Rc<dyn RequestHandler>,
     request: hyper::Request<Incoming>,
 ) -> hyper::Response<ResponseBody> {
-    let answer = match read(request).await {
+    let read = match check_origin(request.headers()) {
+        Ok(()) => read(request).await,
+        Err(error) => Err(error),
+    };
+    let answer = match read {
         Ok(request) => service.answer(&request),
         Err(error) => ApiResponse::json(error.code, &error.to_status()),
     };
@@ -61,6 +68,22 @@ async fn respond(
             response(200, "application/json", ResponseBody::Stream(events))
         }
     }
+}
+
+/// Refuses requests of web pages. A page of another site may send requests to a local port, and may
+/// let its own host name point to it.
+fn check_origin(headers: &HeaderMap) -> Result<(), StatusError> {
+    let host = header_values(headers, &HOST);
+    let origin = header_values(headers, &ORIGIN);
+    let from = origin.strip_prefix("http://").unwrap_or(&origin);
+    for (name, header) in [(host.as_str(), "Host"), (from, "Origin")] {
+        if !name.is_empty() && !http::is_loopback_host(name) {
+            return Err(StatusError::forbidden(format!(
+                "the header {header} names another host than this computer"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn full_response(code: u16, bytes: Vec<u8>) -> hyper::Response<ResponseBody> {
@@ -193,4 +216,30 @@ fn line(kind: &str, object: &Json) -> Bytes {
     let mut text = json!({ "type": kind, "object": object }).to_string();
     text.push('\n');
     text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn web_pages_of_other_sites_are_refused() {
+        let check = |headers: &[(HeaderName, &str)]| {
+            let pair = |(name, value): &(HeaderName, &str)| {
+                (name.clone(), value.parse().expect("a value"))
+            };
+            check_origin(&headers.iter().map(pair).collect()).map_err(|error| error.code)
+        };
+        let own = [(HOST, "127.0.0.1:8001")];
+        assert_eq!(check(&own), Ok(()), "kubectl sends no origin");
+        assert_eq!(check(&[(HOST, "localhost:8001"), (ORIGIN, "http://localhost:8080")]), Ok(()));
+        for attack in [
+            [(HOST, "evil.example:8001"), (ORIGIN, "http://evil.example:8001")],
+            [(HOST, "127.0.0.1:8001"), (ORIGIN, "https://evil.example")],
+            [(HOST, "127.0.0.1:8001"), (ORIGIN, "null")],
+            [(HOST, "localhost.evil.example"), (ORIGIN, "http://127.0.0.1:8001")],
+        ] {
+            assert_eq!(check(&attack), Err(403), "{attack:?}");
+        }
+    }
 }

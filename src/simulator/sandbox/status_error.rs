@@ -20,6 +20,10 @@ impl StatusError {
         Self::new(400, "BadRequest", message.into())
     }
 
+    pub(super) fn forbidden(message: String) -> Self {
+        Self::new(403, "Forbidden", message)
+    }
+
     pub(super) fn not_found(plural: &str, name: &str) -> Self {
         Self {
             details: json!({ "name": name, "kind": plural }),
