@@ -66,6 +66,31 @@ fn substitute_nested<'a>(text: &'a str, vars: &Vars, depth: usize) -> Substituti
     Substitution { text: out.into(), unresolved }
 }
 
+/// Returns `text` with `$NAME` replaced where a value is known, as envsubst does. Flux leaves this
+/// form as it is, so it is replaced only in fields where a `$` has no meaning.
+pub(super) fn substitute_names<'a>(text: Cow<'a, str>, vars: &Vars) -> Cow<'a, str> {
+    if !text.contains('$') {
+        return text;
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some((before, from)) = rest.split_once('$') {
+        out.push_str(before);
+        let len = from.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
+        let (name, after) = from.split_at(len);
+        match vars.get(name) {
+            Some(value) => out.push_str(value),
+            None => {
+                out.push('$');
+                out.push_str(name);
+            }
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out.into()
+}
+
 /// Splits `${NAME…}…` into name, default and remaining text.
 fn parse(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let inner = text.strip_prefix("${")?;
@@ -119,6 +144,20 @@ mod tests {
             let substituted = substitute(text, &vars);
             assert_eq!(substituted.text, expected, "{text}");
             assert_eq!(substituted.unresolved.as_deref(), unresolved, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_without_braces_are_replaced_if_known() {
+        let vars: Vars = [("A".to_owned(), "1".to_owned())].into();
+        for (text, expected) in [
+            ("$A", "1"),
+            ("x-$A.y", "x-1.y"),
+            ("$AB $B $ $$", "$AB $B $ $$"),
+            ("$A$A", "11"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(substitute_names(text.into(), &vars), expected, "{text}");
         }
     }
 
