@@ -25,6 +25,7 @@ pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
             lead: desired.lead_time,
             size: size.clone(),
             is_forecast: inputs.is_forecast,
+            ignores_runs: inputs.base.ignores_runs,
         };
         Demand::for_query(desired, observed, &query)
     };
