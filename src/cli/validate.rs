@@ -33,6 +33,7 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         unresolved: count(desired.unresolved.len()),
+        unread: count(desired.unresolved.iter().filter(|one| !is_reported(one, desired)).count()),
         skipped: desired.skipped.clone(),
     };
     finish(&problems, &tally, settings.format, console)

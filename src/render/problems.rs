@@ -164,6 +164,8 @@ pub struct RepositoryCounts {
     pub pools: u32,
     /// Sources of unknown size.
     pub unresolved: u32,
+    /// Sources of unknown size that no error reports.
+    pub unread: u32,
     /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
 }
@@ -193,8 +195,8 @@ fn skipped_line(skipped: &[Skipped]) -> String {
 #[must_use]
 pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
-    let RepositoryCounts { files, workloads, pools, unresolved, skipped } = tally;
-    let unread = (*unresolved > 0).then(|| format!("{} not read", count(*unresolved, "source")));
+    let RepositoryCounts { files, workloads, pools, unresolved, unread, skipped } = tally;
+    let unread = (*unread > 0).then(|| format!("{} not read", count(*unread, "source")));
     if let Some(unread) = &unread {
         page.line([StyledText::new(&format!("Incomplete: {unread}."), Tone::Warning)]);
     }
@@ -210,8 +212,8 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
         page.text(skipped_line(skipped));
     }
     let (errors, warnings) = totals(problems);
-    let tone = match (errors, warnings, unresolved) {
-        (0, 0, 0) => Tone::Create,
+    let tone = match (errors, warnings, &unread) {
+        (0, 0, None) => Tone::Create,
         (0, _, _) => Tone::Warning,
         _ => Tone::Delete,
     };
@@ -225,7 +227,7 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
 /// Returns the problems and counts as JSON.
 #[must_use]
 pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
-    let RepositoryCounts { files, workloads, pools, unresolved, skipped } = tally;
+    let RepositoryCounts { files, workloads, pools, unresolved, unread: _, skipped } = tally;
     let (errors, warnings) = totals(problems);
     let rows: Vec<Value> = problems.iter().map(problem_json).collect();
     let left_out = skipped.iter().map(|Skipped { origin, reason }| {
@@ -308,7 +310,7 @@ mod tests {
         };
         let skipped =
             vec![skip(1, "empty document"), skip(2, "kind ConfigMap"), skip(9, "kind ConfigMap")];
-        let tally = RepositoryCounts { files: 2, workloads: 1, pools: 0, unresolved: 0, skipped };
+        let tally = RepositoryCounts { files: 2, workloads: 1, skipped, ..RepositoryCounts::default() };
         insta::assert_snapshot!(problems_text(&problems, &tally, &TextStyle::default()), @r"
         error: clusters/prod/api.yaml:31: Deployment web/api: memory request `2G1` is not a quantity
           hint: write 2Gi or 2G

@@ -156,6 +156,24 @@ fn chart_objects_have_template_origins_and_hooks_have_a_phase() {
     assert!(reasons(&desired).iter().any(|reason| reason.ends_with("hook of a Helm chart")));
 }
 
+#[test]
+fn unread_source_with_a_stated_size_has_assumed_pods() {
+    let entry = |assume: &str| {
+        fleet(&format!("  sources: [{{path: charts/shop, render: helm, namespace: web{assume}}}]\n"))
+    };
+    let read = |assume: &str| {
+        let text = entry(assume);
+        let files = [("charts/shop/Chart.yaml", "name: shop"), ("fleetwright.yaml", text.as_str())];
+        DeliveryScenario::new(&files).read()
+    };
+    let desired = read(", assume: {pods: 3, cpu: 500m, memory: 1Gi}");
+    assert_eq!((desired.unresolved.len(), desired.workloads.len()), (1, 0));
+    let [assumed] = desired.assumed.as_slice() else { panic!("{:?}", desired.assumed) };
+    assert_eq!(assumed.id.to_string(), "web/assumed:charts-shop");
+    assert_eq!(assumed.scale, crate::model::desired::Scale::Replicas(3));
+    assert_eq!(read("").assumed, []);
+}
+
 /// An `Application` with this source and destination.
 fn application(source: &str, destination: &str) -> String {
     format!(

@@ -1,7 +1,7 @@
 //! Tests of plans with sources that were not read: what stays, and what may be removed.
 
 use super::changes;
-use crate::model::desired::{Unresolved, UnresolvedPolicy};
+use crate::model::desired::{Scale, Unresolved, UnresolvedPolicy};
 use crate::model::ids::{NodeName, Origin};
 use crate::model::requirement::label;
 use crate::plan::wire::Plan;
@@ -78,4 +78,21 @@ fn complete_inputs_state_no_treatment() {
     scenario.desired.unresolved.clear();
     let plan = planned(&mut scenario, UnresolvedPolicy::Running);
     assert_eq!(plan.capacity.base.unresolved, None);
+}
+
+#[test]
+fn assumed_pods_count_without_an_observed_cluster_only() {
+    let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
+    let mut assumed = scenario.desired.workloads.values().next().expect("one workload").clone();
+    assumed.id.name = "assumed:charts-shop".into();
+    assumed.scale = Scale::Replicas(2);
+    scenario.desired.assumed.push(assumed);
+    scenario.scale(0);
+    assert_eq!(plan(&scenario.inputs()).summary.add, 2);
+    scenario.desired.assumed.clear();
+    scenario.step(1);
+    let mut assumed = scenario.desired.workloads.values().next().expect("one workload").clone();
+    assumed.id.name = "assumed:charts-shop".into();
+    scenario.desired.assumed.push(assumed);
+    assert_eq!(changes(&plan(&scenario.inputs())), (0, 0), "a node runs");
 }
