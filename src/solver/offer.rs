@@ -334,12 +334,16 @@ pub fn daemon_requests(daemons: &[Daemon], labels: &Labels, taints: &[Taint]) ->
 #[must_use]
 pub fn pool_problems(supply: &OfferInput, demand: &Demand) -> Vec<Problem> {
     let (mut problems, mut largest) = (Vec::new(), None::<(Bytes, &Pool)>);
+    // A type that is not known may be newer than the catalog. It has a warning of its own.
+    let unknown = supply.catalog.unknown_type_warnings(supply.desired);
+    let has_unknown_type = |pool: &Pool| unknown.iter().any(|found| found.origin == pool.origin);
     for pool in supply.desired.pools.values() {
         let Ok(template) = NodeTemplate::new(pool, supply) else { continue };
         let stock = template.pool_offers(&RequestedLabels::default(), &[]);
         let withheld = stock.withheld.iter().map(|(offer, _)| offer);
         let disks = stock.offers.iter().chain(withheld).chain(&stock.unpriced);
         match disks.map(|offer| offer.node.allocatable.ephemeral_storage).max() {
+            None if has_unknown_type(pool) => {}
             None => problems.push(unusable_pool(pool, supply.catalog)),
             Some(disk) if largest.is_none_or(|(most, _)| disk > most) => {
                 largest = Some((disk, pool));
