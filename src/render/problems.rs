@@ -310,7 +310,8 @@ mod tests {
         };
         let skipped =
             vec![skip(1, "empty document"), skip(2, "kind ConfigMap"), skip(9, "kind ConfigMap")];
-        let tally = RepositoryCounts { files: 2, workloads: 1, skipped, ..RepositoryCounts::default() };
+        let tally =
+            RepositoryCounts { files: 2, workloads: 1, skipped, ..RepositoryCounts::default() };
         insta::assert_snapshot!(problems_text(&problems, &tally, &TextStyle::default()), @r"
         error: clusters/prod/api.yaml:31: Deployment web/api: memory request `2G1` is not a quantity
           hint: write 2Gi or 2G

@@ -159,7 +159,9 @@ fn chart_objects_have_template_origins_and_hooks_have_a_phase() {
 #[test]
 fn unread_source_with_a_stated_size_has_assumed_pods() {
     let entry = |assume: &str| {
-        fleet(&format!("  sources: [{{path: charts/shop, render: helm, namespace: web{assume}}}]\n"))
+        fleet(&format!(
+            "  sources: [{{path: charts/shop, render: helm, namespace: web{assume}}}]\n"
+        ))
     };
     let read = |assume: &str| {
         let text = entry(assume);
