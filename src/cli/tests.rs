@@ -404,7 +404,7 @@ fn unreadable_plan_exits_with_9_and_a_reason() {
 }
 
 #[test]
-fn exit_order_is_errors_policies_changes() {
+fn exit_order_is_errors_policies_unread_changes() {
     let deny = || Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
     let settings = |detailed_exitcode| PlanSettings {
         planning: planning("."),
@@ -414,9 +414,12 @@ fn exit_order_is_errors_policies_changes() {
         #[cfg(feature = "page")]
         serve: None,
     };
+    let mut complete = sample_plan::plan();
+    complete.capacity.unresolved.clear();
     for (plan, plain, detailed) in [
         (sample_plan::nothing(), 0, 0),
-        (sample_plan::plan(), 0, 2),
+        (sample_plan::plan(), 0, 12),
+        (complete, 0, 2),
         (Plan { checks: vec![deny()], ..sample_plan::plan() }, 6, 6),
         (Plan { checks: vec![deny()], errored: true, ..sample_plan::plan() }, 1, 1),
         (Plan { errored: true, ..sample_plan::nothing() }, 1, 1),
@@ -454,7 +457,7 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
         (super::plan::finish(&planned, &settings, &mut console).map_err(|e| e.kind), err.text())
     };
     let (gone, said) = end(io::ErrorKind::BrokenPipe);
-    assert_eq!(gone, Ok(Exit::Changes));
+    assert_eq!(gone, Ok(Exit::Incomplete));
     assert!(said.contains("fleetwright apply"));
     assert_eq!(std::fs::read_to_string(&out).expect("saved"), planned.plan.to_json());
     assert_eq!(end(io::ErrorKind::StorageFull).0, Err(Exit::Failed), "other failures are errors");
