@@ -13,6 +13,7 @@ mod capacity_buffer;
 mod cluster_proportional;
 mod do_not_disrupt;
 mod fargate;
+mod hooks;
 mod hpa;
 mod jobs;
 mod keda;
@@ -76,6 +77,8 @@ pub struct DemandQuery {
     pub size: ClusterSize,
     /// True if `at` is in the future. Pods running now then do not count for scheduled work.
     pub is_forecast: bool,
+    /// True if upcoming runs of CronJobs do not count.
+    pub ignores_runs: bool,
 }
 
 /// All pods to place.

@@ -24,6 +24,7 @@ mod cron;
 mod decode;
 mod delivery;
 mod eksctl;
+mod hooks;
 mod karpenter;
 mod labels;
 mod learned_nodes;

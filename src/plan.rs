@@ -10,6 +10,7 @@ mod breakdown;
 pub mod canonical;
 mod checksum;
 mod compare;
+mod completeness;
 mod cordons;
 mod derived;
 mod digest;
@@ -38,6 +39,7 @@ pub mod adr_0017 {}
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;
 pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};
+pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
 pub use digest::{digest, has_complete_digest};
 pub use drift::{drift, has_drift};

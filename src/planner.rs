@@ -37,7 +37,7 @@ use running_only::restrict_to_running;
 use crate::catalog::{Catalog, warning_code};
 use crate::demand::{Decider, Demand, DemandMode, PodGroup};
 use crate::model::code::Code;
-use crate::model::desired::{Desired, Problem, Severity};
+use crate::model::desired::{Desired, Problem, Severity, UnresolvedPolicy};
 use crate::model::ids::{Address, NodeName, workload_key};
 use crate::model::observed::Observed;
 use crate::plan::wire::{
@@ -227,7 +227,11 @@ fn freeze_reason(inputs: &Inputs, demand: &Demand) -> Option<String> {
     if !inputs.observed.is_complete() {
         return Some("the cluster was not observed completely".to_owned());
     }
-    demand.unresolved.first().map(|source| format!("the size of {} is not known", source.object))
+    let source = demand.unresolved.first()?;
+    match inputs.desired.unresolved_policy {
+        UnresolvedPolicy::Hold => Some(format!("the size of {} is not known", source.object)),
+        UnresolvedPolicy::Running | UnresolvedPolicy::Ignore => None,
+    }
 }
 
 fn has_input_errors(inputs: &Inputs, demand: &Demand) -> bool {

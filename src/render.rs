@@ -29,6 +29,7 @@ pub mod pull_request;
 mod reason;
 mod row;
 mod stream;
+mod summary_line;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -60,6 +61,8 @@ pub use workflow_annotations::github;
 
 use crate::plan::Plan;
 use crate::plan::wire::DiagnosticSeverity;
+pub(crate) use summary_line::first_line;
+use summary_line::{last_line, open_points};
 use text_page::TextPage;
 
 /// Returns the plan as text, with a final line feed.
@@ -67,6 +70,9 @@ use text_page::TextPage;
 pub fn text(plan: &Plan, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
     let rows = row::rows(plan);
+    if let Some(line) = first_line(plan) {
+        page.line([text_page::StyledText::new(&line, text_page::Tone::Warning)]);
+    }
     header::write(&mut page, plan, &rows);
     if let Some(found) = &plan.capacity.comparison {
         comparison::write(&mut page, found, style.verbosity);
@@ -79,43 +85,8 @@ pub fn text(plan: &Plan, style: &TextStyle) -> String {
     }
     findings::write(&mut page, plan, style.verbosity);
     page.gap();
-    if let Some(line) = unfinished(plan, style.verbosity) {
-        page.line([text_page::StyledText::new(&line, text_page::Tone::Warning)]);
-    }
     page.line([text_page::StyledText::new(&last_line(plan), text_page::Tone::Strong)]);
     page.finish()
-}
-
-/// Returns the open points of a plan without changes, so that its last line is not misread.
-fn unfinished(plan: &Plan, verbosity: Verbosity) -> Option<String> {
-    let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
-    if (add, change, destroy) != (0, 0, 0) || plan.errored {
-        return None;
-    }
-    let verb = |n: u32, one: &'static str, many: &'static str| if n == 1 { one } else { many };
-    let mut open = Vec::new();
-    let pods = plan.capacity.pods.unschedulable;
-    if pods > 0 {
-        open.push(format!(
-            "{} {} unschedulable",
-            amount::count(pods, "pod"),
-            verb(pods, "is", "are")
-        ));
-    }
-    let seen = if verbosity.has_details() { "; see above" } else { "" };
-    let unread = unread::by_code(plan);
-    if !unread.is_empty() {
-        let sources = unread.iter().map(|(code, rows)| unread::counted(*code, rows.len()));
-        let sources: Vec<String> = sources.collect();
-        open.push(format!("the plan is incomplete ({} not counted)", sources.join(", ")));
-    }
-    if open.is_empty() {
-        return None;
-    }
-    let rest = if unread.is_empty() { "" } else { " The rest needs no node changes." };
-    let text = format!("{}{seen}.{rest}", open.join(", and "));
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Returns whether all errors of a plan are broken plan rules. Its inputs are then fine.
@@ -130,24 +101,4 @@ pub fn is_errored_by_rules(plan: &Plan) -> bool {
     plan.errored
         && errors.peek().is_some()
         && errors.all(|error| error.message.starts_with("the plan breaks rule"))
-}
-
-/// Last line of a plan that covers only some rows and changes none of them.
-const NO_CHANGES_IN_PART: &str =
-    "No changes in this part: targets, exclusions or the controller's scope leave rows out.";
-
-/// Returns the last line in the words of Terraform.
-///
-/// A plan with errors or unread sources never claims that everything matches, because they may
-/// hide changes.
-fn last_line(plan: &Plan) -> String {
-    let crate::plan::wire::Summary { add, change, destroy, .. } = plan.summary;
-    let is_complete = !plan.errored && plan.capacity.unresolved.is_empty();
-    if (add, change, destroy) == (0, 0, 0) && is_complete {
-        if !plan.complete {
-            return NO_CHANGES_IN_PART.to_owned();
-        }
-        return "No changes. Your infrastructure matches the configuration.".to_owned();
-    }
-    format!("Plan: {add} to add, {change} to change, {destroy} to destroy.")
 }

@@ -9,6 +9,7 @@
 mod alternatives;
 mod attach_limits;
 mod auto_scaling_groups;
+mod candidate_pools;
 mod cloud_drift;
 mod consolidate;
 mod contention;
@@ -98,7 +99,7 @@ pub use existing_node::{DispositionInput, ExistingNode, NodeDisposition, RetireC
 pub use lower_bound::Proof;
 pub use offer::{
     Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, admits_daemon, daemon_requests,
-    pool_requirements,
+    pool_problems, pool_requirements,
 };
 pub use reported_resources::{learned_nodes, measured_resources};
 pub use target_fleet::{

@@ -11,7 +11,7 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_embedded, approval, embedded, files, plan, planning, progress};
 use crate::model::desired::{AppliedBy, GuardSettings};
 use crate::plan::{Plan, verify_approvals};
-use crate::render::Verbosity;
+use crate::render::{self, Verbosity};
 
 /// The only answer that approves.
 const YES: &str = "yes";
@@ -67,7 +67,7 @@ pub(super) fn carry_out(
         record_nothing_to_do(plan, applied_by, settings, console)?;
         return Ok(Exit::Done);
     }
-    match world {
+    let exit = match world {
         WorldChoice::Sim(directory) => {
             apply_embedded::carry_out(plan, &directory, settings, &approvers, console)
         }
@@ -78,7 +78,12 @@ pub(super) fn carry_out(
         #[cfg(not(feature = "cluster"))]
         WorldChoice::Live | WorldChoice::File(_) => Err(not_built(&world)),
         WorldChoice::Empty => Err(unchangeable_world(&world)),
+    }?;
+    // The receipt counts what was approved. What the plan did not count must not scroll away.
+    if let (ProgressFormat::Lines, Some(line)) = (settings.form, render::first_line(plan)) {
+        console.print(&format!("{line}\n"))?;
     }
+    Ok(exit)
 }
 
 /// Adds the command that shows the refused plan.

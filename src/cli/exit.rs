@@ -8,8 +8,8 @@ macro_rules! exits {
     ($(#[doc = $meaning:literal] $name:ident = $code:literal, $label:literal;)+) => {
         /// The result of a command. Scripts rely on the codes, so their meaning never changes.
         ///
-        /// If several apply to a plan, the order is 1, then 6, then 2, then 0. Unschedulable pods
-        /// do not by themselves change the exit code.
+        /// If several apply to a plan, the order is 1, then 6, then 12, then 2, then 0. Unschedulable
+        /// pods do not by themselves change the exit code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Exit {
             $(#[doc = $meaning] $name,)+
@@ -69,6 +69,8 @@ exits! {
     OtherCluster = 10, "other cluster";
     /// The plan has expired.
     Expired = 11, "expired";
+    /// `plan` with `--detailed-exitcode`: a part of the inputs was not read, with or without changes.
+    Incomplete = 12, "incomplete";
     /// Interrupted.
     Interrupted = 130, "interrupted";
 }

@@ -31,11 +31,14 @@ pub(super) fn finish(
     }
     if let Some(out) = &settings.out {
         let out = out.display();
-        let is_preview = plan.errored || (!plan.applyable && planning::has_changes(plan));
-        console.report(&if is_preview {
+        console.report(&if planning::is_denied(plan) {
+            format!("Saved as {out}. A policy denies it; fleetwright show {out} shows it.")
+        } else if !plan.applyable && (plan.errored || planning::has_changes(plan)) {
             format!("Saved as {out}. It cannot be applied; fleetwright show {out} shows it.")
-        } else {
+        } else if planning::has_changes(plan) {
             format!("Saved as {out}. To apply it: fleetwright apply {out}")
+        } else {
+            format!("Saved as {out}. It changes no nodes; fleetwright show {out} shows it.")
         });
     }
     if render::is_errored_by_rules(plan) {

@@ -19,7 +19,7 @@ use crate::model::ids::Region;
 use crate::model::market::{Market, ZoneSetting};
 use crate::model::observed::Observed;
 use crate::plan::wire::{Action, Base, BaseWorld, ResourceChange};
-use crate::plan::{Plan, breakdown, compare};
+use crate::plan::{Plan, breakdown, compare, is_incomplete};
 use crate::planner::{self, Inputs};
 use crate::policy;
 use crate::render::RepositoryFacts;
@@ -127,7 +127,10 @@ impl<'s> PlanContext<'s> {
             desired: &repository.desired,
             observed,
             catalog: &catalog,
-            base: plan_base(&settings.source, repository, world, observed, demand),
+            base: Base {
+                ignores_runs: settings.at.is_none(),
+                ..plan_base(&settings.source, repository, world, observed, demand)
+            },
             at: *at,
             demand,
             is_forecast: false,
@@ -220,6 +223,8 @@ pub(super) fn plan_base(
         preconditions: Vec::new(),
         guard: None,
         judged_by: Vec::new(),
+        unresolved: None,
+        ignores_runs: false,
     }
 }
 
@@ -229,12 +234,15 @@ pub(super) fn has_changes(plan: &Plan) -> bool {
     plan.resource_changes.iter().any(changes) || !plan.capacity.waves.is_empty()
 }
 
-/// Returns the exit of a command that does not apply the plan: errors, then policies, then changes.
+/// Returns the exit of a command that does not apply the plan: errors, then policies, then
+/// unread inputs, then changes.
 pub(super) fn exit(plan: &Plan, detailed: bool) -> Exit {
     if plan.errored {
         Exit::Failed
     } else if is_denied(plan) {
         Exit::Denied
+    } else if detailed && is_incomplete(plan) {
+        Exit::Incomplete
     } else if detailed && has_changes(plan) {
         Exit::Changes
     } else {

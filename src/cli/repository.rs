@@ -13,6 +13,7 @@ use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     AppliedBy, Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PoolLimits,
     PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Unresolved,
+    UnresolvedPolicy,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -123,6 +124,7 @@ fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) 
         origin: None,
         signers: Vec::new(),
         policies: Vec::new(),
+        unresolved: UnresolvedPolicy::default(),
         guard: GuardSettings::default(),
         controller: ControllerSettings::default(),
         ..fleet.clone()

@@ -371,7 +371,7 @@ fn show_repeats_text_and_json_of_a_saved_plan() {
     assert_eq!(run_command(&["show", &path, "--format", "json"]).out, plan.to_output_json());
     let text = run_command(&["show", &path]);
     assert_eq!(text.exit, Exit::Done);
-    assert!(text.out.ends_with("\nPlan: 4 to add, 1 to change, 4 to destroy.\n"));
+    assert!(text.out.contains("\nPlan (incomplete): 4 to add, 1 to change, 4 to destroy. "));
     assert!(run_command(&["show", &path, "--summary"]).out.lines().count() < 16);
     let piped = with_console(Some(&plan.to_json()), |console| run(words(&["show", "-"]), console));
     assert_eq!(piped.out, text.out);
@@ -404,7 +404,7 @@ fn unreadable_plan_exits_with_9_and_a_reason() {
 }
 
 #[test]
-fn exit_order_is_errors_policies_changes() {
+fn exit_order_is_errors_policies_unread_changes() {
     let deny = || Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
     let settings = |detailed_exitcode| PlanSettings {
         planning: planning("."),
@@ -414,9 +414,12 @@ fn exit_order_is_errors_policies_changes() {
         #[cfg(feature = "page")]
         serve: None,
     };
+    let mut complete = sample_plan::plan();
+    complete.capacity.unresolved.clear();
     for (plan, plain, detailed) in [
         (sample_plan::nothing(), 0, 0),
-        (sample_plan::plan(), 0, 2),
+        (sample_plan::plan(), 0, 12),
+        (complete, 0, 2),
         (Plan { checks: vec![deny()], ..sample_plan::plan() }, 6, 6),
         (Plan { checks: vec![deny()], errored: true, ..sample_plan::plan() }, 1, 1),
         (Plan { errored: true, ..sample_plan::nothing() }, 1, 1),
@@ -454,7 +457,7 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
         (super::plan::finish(&planned, &settings, &mut console).map_err(|e| e.kind), err.text())
     };
     let (gone, said) = end(io::ErrorKind::BrokenPipe);
-    assert_eq!(gone, Ok(Exit::Changes));
+    assert_eq!(gone, Ok(Exit::Incomplete));
     assert!(said.contains("fleetwright apply"));
     assert_eq!(std::fs::read_to_string(&out).expect("saved"), planned.plan.to_json());
     assert_eq!(end(io::ErrorKind::StorageFull).0, Err(Exit::Failed), "other failures are errors");

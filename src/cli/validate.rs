@@ -16,6 +16,7 @@ use crate::plan::wire::Diagnostic;
 use crate::planner::lint::{lints, requests};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::{RepositoryCounts, Verbosity, problems_json, problems_text};
+use crate::solver::{OfferInput, pool_problems};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
     let read = source_tree::read(&settings.source)?;
@@ -32,6 +33,7 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         workloads: count(desired.workloads.len()),
         pools: count(desired.pools.len()),
         unresolved: count(desired.unresolved.len()),
+        unread: count(desired.unresolved.iter().filter(|one| !is_reported(one, desired)).count()),
         skipped: desired.skipped.clone(),
     };
     finish(&problems, &tally, settings.format, console)
@@ -65,7 +67,7 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let fleet = &repository.fleet;
     let mut problems = desired.problems.clone();
     let unreported = desired.unresolved.iter().filter(|one| !is_reported(one, desired));
-    problems.extend(unreported.map(unresolved_warning));
+    problems.extend(unreported.map(unresolved_problem));
     // Some problems appear only in the combined desired state, as in a plan.
     let nothing = Observed::empty(fleet.identity(), Timestamp::UNIX_EPOCH);
     let demand = Demand::build(desired, &nothing, fleet.demand);
@@ -80,6 +82,9 @@ fn problems(repository: &Repository) -> Vec<Problem> {
             problems.extend(catalog.unknown_type_warnings(desired));
             problems.extend(catalog.overlay_conflicts(desired));
             problems.extend(catalog.windows_price_warnings(desired));
+            let supply =
+                OfferInput { desired, catalog: &catalog, observed: &nothing, at: nothing.taken_at };
+            problems.extend(pool_problems(&supply, &demand));
         }
         Err(error) => problems.push(catalog_problem(&error)),
     }
@@ -139,15 +144,22 @@ fn external_group_warning(name: &PoolName, origin: &Origin) -> Problem {
         )).hint("`fleetwright plan --world live` shows whether it exists")
 }
 
-fn unresolved_warning(unresolved: &Unresolved) -> Problem {
+/// Returns the problem of an unread object. A source of the settings is an error: without it, the
+/// repository is not what its settings declare.
+fn unresolved_problem(unresolved: &Unresolved) -> Problem {
     let Unresolved { origin, object, reason } = unresolved;
-    Problem::warning(origin.clone(), object.clone(), format!("is not counted: {reason}"))
+    let is_source = object.starts_with(SOURCE_PREFIX);
+    let severity = if is_source { Severity::Error } else { Severity::Warning };
+    Problem::new(severity, origin.clone(), object.clone(), format!("is not counted: {reason}"))
 }
 
 fn catalog_problem(error: &CatalogError) -> Problem {
     Problem::error(Origin::new("fleetwright.yaml", 0), "spec.cluster", error.to_string())
         .maybe_hint(error.hint())
 }
+
+/// Beginning of the name of a source of `fleetwright.yaml`.
+const SOURCE_PREFIX: &str = "source ";
 
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)

@@ -14,7 +14,7 @@ use crate::apply;
 use crate::apply::Receipt;
 use crate::apply::ports::{CordonOutcome, EvictOutcome, PortError};
 use crate::model::commit::CommitOrigin;
-use crate::model::desired::{ControllerSettings, GuardSettings, PoolLimits};
+use crate::model::desired::{ControllerSettings, GuardSettings, PoolLimits, UnresolvedPolicy};
 use crate::model::ids::{Address, InstanceId, Namespace, NodeName, PoolName};
 use crate::model::observed::{CordonReason, Exclusion, Node, Observed, Pod};
 use crate::plan::Plan;
@@ -44,6 +44,8 @@ pub struct Revision {
     pub auto_mode: bool,
     /// Hashes of the policies that judge its plans.
     pub policies: BTreeSet<String>,
+    /// Treatment of sources that are not read.
+    pub unresolved: UnresolvedPolicy,
     /// Digest of everything that the commit declares besides its rules.
     pub fleet_digest: String,
     /// The commit itself, if commits must be signed and it was verified.

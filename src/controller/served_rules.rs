@@ -17,12 +17,13 @@
 //! | `massRemoval` | a lower limit |
 //! | `removalDelay` | a longer delay |
 //! | `confirm` | more pools |
+//! | `unresolved` | `hold`, `running`, `ignore` |
 //! | `windows` | fewer of the same windows; none is the loosest |
 //! | `keys`, `approvals` | the same keys and as many approvals; none is the loosest |
 //! | policies | the same files and more |
 //!
-//! A count and a share have no order: a change of one to the other is looser. Windows, keys and
-//! policies cannot be combined, so where they are looser, plans need an approval by digest.
+//! A count and a share have no order: a change of one to the other is looser. Windows, keys,
+//! policies and `unresolved` cannot be combined, so where they are looser, plans need an approval by digest.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use super::event::Revision;
 use crate::model::desired::{
     AppliedBy, ApprovalRule, ControllerSettings, CountOrShare, GuardSettings, Mode, RateLimit,
-    TrustedKey, Window,
+    TrustedKey, UnresolvedPolicy, Window,
 };
 use crate::model::ids::PoolName;
 
@@ -52,6 +53,8 @@ pub struct ServedRules {
     keys: BTreeSet<String>,
     approvals: u32,
     policies: BTreeSet<String>,
+    #[serde(default)]
+    unresolved: UnresolvedPolicy,
     /// Digest of everything that the commit declares besides its rules.
     fleet: String,
 }
@@ -70,6 +73,7 @@ pub(super) enum LoosenedRule {
     Windows,
     Keys,
     Policies,
+    Unresolved,
 }
 
 impl LoosenedRule {
@@ -86,6 +90,7 @@ impl LoosenedRule {
             Self::Windows => "spec.apply.windows",
             Self::Keys => "spec.apply.keys",
             Self::Policies => "spec.policies",
+            Self::Unresolved => "spec.unresolved",
         }
     }
 
@@ -96,7 +101,7 @@ impl LoosenedRule {
 
     /// Returns whether the stricter of two such rules cannot be formed.
     fn needs_approval(self) -> bool {
-        matches!(self, Self::Windows | Self::Keys | Self::Policies)
+        matches!(self, Self::Windows | Self::Keys | Self::Policies | Self::Unresolved)
     }
 }
 
@@ -135,6 +140,7 @@ impl ServedRules {
             keys: keys.iter().map(key_text).collect(),
             approvals: *approvals,
             policies: revision.policies.clone(),
+            unresolved: revision.unresolved,
             fleet: revision.fleet_digest.clone(),
         }
     }
@@ -165,6 +171,7 @@ impl ServedRules {
             (Rule::Windows, windows),
             (Rule::Keys, keys),
             (Rule::Policies, !self.policies.is_subset(&next.policies)),
+            (Rule::Unresolved, next.unresolved > self.unresolved),
         ];
         looser.into_iter().filter(|(_, is_looser)| *is_looser).map(|(rule, _)| rule).collect()
     }
@@ -200,7 +207,7 @@ impl ServedRules {
                 Rule::MassRemoval => settings.mass_removal = self.mass_removal,
                 Rule::RemovalDelay => settings.removal_delay = self.removal_delay,
                 Rule::Confirm => settings.confirm_pools.extend(self.confirm_pools.iter().cloned()),
-                Rule::Windows | Rule::Keys | Rule::Policies => {}
+                Rule::Windows | Rule::Keys | Rule::Policies | Rule::Unresolved => {}
             }
         }
         if loosened.iter().any(|rule| rule.needs_approval()) {
@@ -275,6 +282,7 @@ mod tests {
         settings.applied_by = AppliedBy::Ci;
         settings.confirm_pools = ["gpu".into()].into();
         revision.policies = ["a".to_owned(), "b".to_owned()].into();
+        revision.unresolved = UnresolvedPolicy::Hold;
         let windows = [(9, 10), (11, 12)].map(|(from, to)| Window {
             days: Vec::new(),
             from: from * 60,
@@ -288,7 +296,7 @@ mod tests {
     #[test]
     fn each_rule_has_an_order() {
         use LoosenedRule as Rule;
-        let edits: [(Rule, RevisionEdit); 12] = [
+        let edits: [(Rule, RevisionEdit); 13] = [
             (Rule::Mode, |r| r.controller.mode = Mode::Additive),
             (Rule::Approval, |r| r.controller.approval = ApprovalRule::Policy),
             (Rule::AppliedBy, |r| r.controller.applied_by = AppliedBy::Controller),
@@ -301,6 +309,7 @@ mod tests {
             (Rule::Windows, |r| r.guard.windows = Vec::new()),
             (Rule::Windows, |r| r.guard.windows[0].to += 1),
             (Rule::Policies, |r| r.policies = ["a".to_owned(), "c".to_owned()].into()),
+            (Rule::Unresolved, |r| r.unresolved = UnresolvedPolicy::Running),
         ];
         let before = ServedRules::of(&strict());
         for (rule, edit) in edits {

@@ -13,11 +13,11 @@ use super::shape::{ShapeContext, pod_shape};
 use super::volume_claims::Claims;
 use super::{
     ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, DemandQuery, PodGroup, PodShape,
-    Sizing, admission, capacity_buffer, fargate, replica_partitions, scaling_decision, vpa,
+    Sizing, admission, capacity_buffer, fargate, hooks, replica_partitions, scaling_decision, vpa,
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    Desired, Problem, Scale, Scaler, ScalerRule, Severity, Unresolved, Workload,
+    Desired, Problem, Scale, Scaler, ScalerRule, Severity, Unresolved, UnresolvedPolicy, Workload,
 };
 use crate::model::ids::{Namespace, WorkloadId, WorkloadKind};
 use crate::model::observed::Observed;
@@ -53,7 +53,10 @@ impl Demand {
         let decisions = ScalingContext { desired, observed, live: &live, query };
         let mut declared =
             DeclaredWorkloads { decisions, demand: Self { unresolved, ..Self::default() } };
-        for workload in desired.workloads.values() {
+        // Where a cluster is observed, the pods of unread sources are those that run.
+        let is_empty = observed.nodes.is_empty() && observed.pods.is_empty();
+        let assumed = desired.assumed.iter().filter(|_| is_empty);
+        for workload in desired.workloads.values().chain(assumed) {
             declared.demand.problems.extend(admission::admission_errors(workload, desired));
             let (workload, is_sized) = declared.with_vertical_sizing(workload);
             let stated = pod_shape(&workload.id.namespace, &workload.template, &context)
@@ -72,6 +75,7 @@ impl Demand {
             declared.add_workload(&workload, shape, &claims);
         }
         let mut demand = declared.demand;
+        hooks::count_peaks(&mut demand, desired, &live);
         capacity_buffer::set_buffer_counts(&mut demand.groups, desired, query.mode);
         demand.reject_oversized_groups();
         demand.add_undeclared_workloads(desired, observed, &live, &claims);
@@ -161,8 +165,15 @@ impl Demand {
         live: &LivePods,
         claims: &Claims,
     ) {
-        let delivered: BTreeSet<&WorkloadId> =
-            observed.workloads.iter().filter(|w| w.delivered).map(|w| &w.id).collect();
+        // An unread source may deliver a workload now that the repository named before.
+        let is_certain =
+            self.unresolved.is_empty() || desired.unresolved_policy == UnresolvedPolicy::Ignore;
+        let delivered: BTreeSet<&WorkloadId> = observed
+            .workloads
+            .iter()
+            .filter(|live| live.delivered && is_certain)
+            .map(|live| &live.id)
+            .collect();
         for (id, pods) in live.by_owner.iter().filter(|(id, _)| !desired.workloads.contains_key(id))
         {
             let Some(shape) = live.shape(id, pods) else { continue };

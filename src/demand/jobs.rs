@@ -40,7 +40,7 @@ pub(super) fn cron_job_counts(
     running: u32,
     query: &DemandQuery,
 ) -> (Counts, String) {
-    let DemandQuery { at, lead, is_forecast, .. } = *query;
+    let DemandQuery { at, lead, is_forecast, ignores_runs, .. } = *query;
     let until = at.checked_add(lead).unwrap_or(at);
     // Observed pods do not count for a time in the future. Runs that start before it count instead.
     let (from, running) = if is_forecast {
@@ -48,14 +48,22 @@ pub(super) fn cron_job_counts(
     } else {
         (at, running)
     };
-    let runs = schedule.schedule.max_count_between(from, until, RUNS_MAX);
-    let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+    let runs = if ignores_runs {
+        0
+    } else {
+        let runs = schedule.schedule.max_count_between(from, until, RUNS_MAX);
+        u32::try_from(runs).unwrap_or(u32::MAX)
+    };
     let live = match schedule.concurrency {
         Concurrency::Allow => running.saturating_add(pods.saturating_mul(runs)),
         Concurrency::Forbid | Concurrency::Replace => running.max(pods.saturating_mul(runs.min(1))),
     };
     let ceiling = pods.saturating_mul(overlapping_runs(schedule, at)).max(live);
     let because = match schedule.schedule.next_after(at) {
+        _ if ignores_runs => format!(
+            "`{}`; upcoming runs count with --at and in the controller",
+            schedule.schedule.as_str()
+        ),
         _ if schedule.schedule.is_interval() => {
             format!("`{}`; run times are known only to its controller", schedule.schedule.as_str())
         }
@@ -165,6 +173,18 @@ mod tests {
             let (counts, _) = cron_job_counts(3, &schedule, running, &query(at, lead));
             assert_eq!(counts.live, live, "{rule}");
         }
+    }
+
+    #[test]
+    fn plan_for_no_stated_time_does_not_depend_on_the_next_run() {
+        let schedule = schedule("0 2 * * *", Concurrency::Allow, None);
+        let counts = |at: &str| {
+            let query = DemandQuery { ignores_runs: true, ..query(at, 10) };
+            cron_job_counts(3, &schedule, 1, &query)
+        };
+        let near = counts("2026-11-21T01:55:00Z");
+        assert_eq!(near, counts("2026-11-21T12:00:00Z"));
+        assert_eq!((near.0.live, near.0.ceiling), (1, 3), "the pod that runs counts");
     }
 
     #[test]

@@ -307,11 +307,15 @@ fn has_scaling_parameters(root: &YamlNode<'_>) -> bool {
     ["linear", "ladder"].iter().any(|key| data.and_then(|data| data.get(key)).is_some())
 }
 
-/// Returns whether the object has a pod template at the usual path of a controller.
+/// Returns whether the object declares pods as a controller does: a pod template at the usual path
+/// with a number of pods or a schedule. A template alone declares no pods; other objects use it.
 fn has_pods(root: &YamlNode<'_>) -> bool {
     let path = |keys: &[&str]| keys.iter().try_fold(root, |node, key| node.get(key)).is_some();
+    let counts = ["replicas", "parallelism", "completions", "selector"];
     path(&["spec", "template", "spec", "containers"])
+        && counts.iter().any(|count| path(&["spec", *count]))
         || path(&["spec", "jobTemplate", "spec", "template", "spec", "containers"])
+            && path(&["spec", "schedule"])
 }
 
 fn skipped(reason: &str) -> DocumentClass {

@@ -256,7 +256,8 @@ impl<'a> Field<'a> {
             self.coded_error(Code::PlaceholderUnresolved, message, hint);
             return None;
         }
-        Some(if plain { RawScalar::Plain(replaced.text) } else { RawScalar::Quoted(replaced.text) })
+        let text = placeholder::substitute_names(replaced.text, self.scope.vars);
+        Some(if plain { RawScalar::Plain(text) } else { RawScalar::Quoted(text) })
     }
 
     /// Reads a shell script. Its variables look like placeholders, so those without a value stay as

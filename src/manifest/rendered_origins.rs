@@ -128,10 +128,12 @@ impl<'a> RenderedOrigins<'a> {
         found.next().map_or_else(|| self.request.path.as_str().into(), |(file, _)| file)
     }
 
-    /// Returns whether the object is a Helm hook, which needs no lasting capacity.
+    /// Returns whether the object is a Helm hook without a peak of its own: all but Jobs and pods.
     pub(super) fn is_hook(&self, root: &YamlNode<'_>) -> bool {
+        let kind = root.get("kind").and_then(YamlNode::text);
         matches!(self.request.recipe, Recipe::Helm(_))
             && annotation(root, HOOK_ANNOTATION).is_some()
+            && !matches!(kind, Some("Job" | "Pod"))
     }
 }
 

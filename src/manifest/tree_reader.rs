@@ -19,9 +19,11 @@ use super::{
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    Desired, ExternalGroup, Fleet, Problem, RenderResults, Tree, TreeFile,
+    AssumedPods, Desired, ExternalGroup, Fleet, Problem, RenderResults, Scale, Severity, Source,
+    Tree, TreeFile, Unresolved, Workload,
 };
-use crate::model::ids::Origin;
+use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
+use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
 
 /// Reads every manifest of `tree` that the sources of `fleet` name, without running a tool.
 ///
@@ -71,6 +73,8 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.failure_domains.clone_from(&fleet.failure_domains);
     desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
     desired.fargate_rates = fleet.fargate;
+    desired.unresolved_policy = fleet.unresolved;
+    desired.assumed = assumed_workloads(fleet, &desired.unresolved);
     let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
     let elsewhere = fleet.groups.iter().filter(|(name, _)| {
         // A group without a file may exist in the world.
@@ -281,14 +285,16 @@ impl TreeReader<'_> {
 
     /// Reports a fault of rendered text at the template that it comes from.
     fn report_rendered_fault(&self, origin: Origin, fault: &YamlFault) {
+        // The API server takes the last of several values. Charts of others often have them.
+        let severity = match fault.code {
+            Some(Code::DuplicateKey) => Severity::Warning,
+            _ => Severity::Error,
+        };
+        let message = format!("the rendered object is malformed: {}", fault.message);
         self.report.add(
-            Problem::error(
-                origin,
-                "",
-                format!("the rendered object is malformed: {}", fault.message),
-            )
-            .maybe_hint(fault.hint.clone())
-            .code(fault.code),
+            Problem::new(severity, origin, "", message)
+                .maybe_hint(fault.hint.clone())
+                .code(fault.code),
         );
     }
 
@@ -338,4 +344,26 @@ pub(super) fn read_object(
         ObjectKind::CapacityBuffer => autoscaling::capacity_buffer(meta, root, into),
         ObjectKind::PodTemplate => autoscaling::pod_template_object(meta, root, into),
     }
+}
+
+/// Returns a workload for each source that is not read and states the pods to assume. Its name is
+/// none that an object can have.
+fn assumed_workloads(fleet: &Fleet, unresolved: &[Unresolved]) -> Vec<Workload> {
+    let is_unread = |source: &&Source| unresolved.iter().any(|one| one.origin == source.origin);
+    let workload = |source: &Source| {
+        let AssumedPods { pods, requests } = source.assume.as_ref()?;
+        let resources = ContainerResources { requests: requests.clone(), ..Default::default() };
+        let container = Container { name: "assumed".into(), resources, ..Default::default() };
+        let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
+        let namespace = source.namespace.as_deref().unwrap_or("default").into();
+        let name = format!("assumed:{}", source.path.replace('/', "-")).into();
+        Some(Workload {
+            id: WorkloadId { namespace, name, kind: WorkloadKind::Deployment },
+            origin: source.origin.clone(),
+            scale: Scale::Replicas(*pods),
+            template: PodTemplate { spec, ..PodTemplate::default() }.into(),
+            first_ordinal: 0,
+        })
+    };
+    fleet.sources.iter().filter(is_unread).filter_map(workload).collect()
 }

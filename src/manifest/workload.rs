@@ -6,10 +6,10 @@ use jiff::SignedDuration;
 
 use super::autoscaling::collect_proportional_autoscaler;
 use super::collector::{Collector, Definition};
-use super::cron;
 use super::decode::{Field, FieldMap};
 use super::object_meta::ObjectMeta;
 use super::pod_spec::{claim_class, pod_template};
+use super::{cron, hooks};
 use crate::model::desired::{Concurrency, CronSchedule, Scale, Severity, Workload};
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::pod::{PodTemplate, Volume, VolumeSource};
@@ -93,6 +93,12 @@ pub(super) fn read(
         scope: root.field.scope,
         origin: meta.origin.clone(),
     };
+    let delivered_by = root.field.scope.delivered_by.unwrap_or(id.namespace.as_str());
+    if matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
+        && let Some(hook) = hooks::hook(&meta.annotations, &id.name, delivered_by)
+    {
+        into.desired.hooks.insert(id.clone(), hook);
+    }
     let (origin, template) = (meta.origin, Arc::new(template));
     let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal };
     let same = |a: &Workload, b: &Workload| {

@@ -2,6 +2,7 @@
 
 mod autoscaler;
 mod disruption_budget;
+mod hook;
 mod instance_settings;
 mod learned_nodes;
 mod node_group;
@@ -16,6 +17,7 @@ pub use autoscaler::{
     Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode, VerticalScaler,
 };
 pub use disruption_budget::pods_to_keep;
+pub use hook::{Hook, HookPhase};
 pub use instance_settings::{
     BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, UserData,
     describe_selectors,
@@ -33,10 +35,10 @@ pub use render_request::{
 };
 pub use schedule::Schedule;
 pub use settings::{
-    AppliedBy, ApprovalRule, Autoscaled, ClusterSettings, CommitmentKind, ConsolidationSettings,
-    ControllerSettings, CountOrShare, DeliverySettings, DemandSettings, DomainShares,
-    FailureDomains, Fleet, GuardSettings, Mode, PricingCommitment, RateLimit, Renderer, Signer,
-    SignerKey, Source, TrustedKey, Window, WorstCase,
+    AppliedBy, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings, CommitmentKind,
+    ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandSettings,
+    DomainShares, FailureDomains, Fleet, GuardSettings, Mode, PricingCommitment, RateLimit,
+    Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window, WorstCase,
 };
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -192,6 +194,8 @@ pub struct Desired {
     pub quotas: Vec<ResourceQuota>,
     /// Pod disruption budgets.
     pub disruption_budgets: Vec<DisruptionBudget>,
+    /// Jobs and pods that a delivery tool runs around a sync.
+    pub hooks: BTreeMap<WorkloadId, Hook>,
     /// Storage classes, by name.
     pub storage_classes: BTreeMap<String, StorageClass>,
     /// Persistent volumes, by name.
@@ -216,6 +220,10 @@ pub struct Desired {
     pub lead_time: SignedDuration,
     /// Sources of workloads of unknown size.
     pub unresolved: Vec<Unresolved>,
+    /// Treatment of sources of unknown size.
+    pub unresolved_policy: UnresolvedPolicy,
+    /// Workloads that stand in for sources of unknown size where no cluster is observed.
+    pub assumed: Vec<Workload>,
     /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
     /// Problems, by file and line.

@@ -233,6 +233,9 @@ fn decided_base(base: &Base) -> (&ClusterIdentity, Vec<DecidedPrecondition<'_>>)
         rendered: _,
         world,
         demand: _,
+        // Part of the identity: it states why nodes stay, not which.
+        unresolved: _,
+        ignores_runs: _,
         preconditions,
         // Part of the identity.
         guard: _,

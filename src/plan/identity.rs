@@ -225,6 +225,7 @@ pub fn client_token(change_id: &ChangeId, attempt: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::desired::UnresolvedPolicy;
     use crate::model::units::MicroUsd;
     use crate::plan::wire::{Check, Decider, DemandMode, PodCounts};
     use crate::testing::plan::address;
@@ -233,7 +234,7 @@ mod tests {
     #[test]
     fn flags_expiry_and_location_change_identity_not_digest() {
         type PlanEdit = (&'static str, fn(&mut Plan));
-        let edits: [PlanEdit; 22] = [
+        let edits: [PlanEdit; 24] = [
             ("nothing", |_| {}),
             ("applyable", |p| p.applyable = !p.applyable),
             ("errored", |p| p.errored = !p.errored),
@@ -252,6 +253,10 @@ mod tests {
             ("directory", |p| p.capacity.base.directory = Some("clusters/dev".to_owned())),
             ("tree", |p| p.capacity.base.tree.push('0')),
             ("demand mode", |p| p.capacity.base.demand = DemandMode::Ceiling),
+            ("treatment of unread sources", |p| {
+                p.capacity.base.unresolved = Some(UnresolvedPolicy::Ignore);
+            }),
+            ("runs of CronJobs", |p| p.capacity.base.ignores_runs = true),
             ("time", |p| p.timestamp = Timestamp::MAX),
             ("unschedulable pods", |p| p.capacity.pods.unschedulable += 98),
             ("orders", |p| p.capacity.placement.orders.push("x".to_owned())),

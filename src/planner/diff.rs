@@ -10,6 +10,7 @@ mod groups;
 mod pod_rules;
 mod rows;
 mod totals;
+mod unread_sources;
 
 use std::collections::BTreeMap;
 
@@ -69,8 +70,8 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let mut rows = rows::PlanRows::new(&inputs);
     groups::add(&mut rows, &inputs);
     let DiffInputs {
-        desired: _,
-        observed: _,
+        desired,
+        observed,
         demand,
         solution,
         catalog,
@@ -83,6 +84,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
         rates,
     } = inputs;
     base.preconditions = rows.preconditions;
+    base.unresolved = (!demand.unresolved.is_empty()).then_some(desired.unresolved_policy);
     let contingency = contingency(solution, &rows.changes);
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
@@ -114,7 +116,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
             placement: placement(solution, contingency),
             placements: rows.placements,
             unschedulable,
-            unresolved: unresolved(demand),
+            unresolved: unresolved(demand, observed),
             demand: demand_rows(demand, &solution.target.placement_rejections),
             // The planner adds the fleets for other demand modes.
             modes: Vec::new(),
@@ -223,8 +225,9 @@ fn merge_by_workload(rows: impl Iterator<Item = UnschedulableRow>) -> Vec<Unsche
     by_workload.into_values().collect()
 }
 
-fn unresolved(demand: &Demand) -> Vec<UnresolvedRow> {
+fn unresolved(demand: &Demand, observed: &Observed) -> Vec<UnresolvedRow> {
     let row = |source: &crate::model::desired::Unresolved| UnresolvedRow {
+        running: unread_sources::running_pods(&source.object, observed),
         object: source.object.clone(),
         origin: source.origin.clone(),
         reason: source.reason.clone(),

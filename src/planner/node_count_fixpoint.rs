@@ -26,6 +26,7 @@ pub(super) fn demand(inputs: &Inputs, world: &Observed) -> Demand {
             lead: desired.lead_time,
             size: size.clone(),
             is_forecast: inputs.is_forecast,
+            ignores_runs: inputs.base.ignores_runs,
         };
         let mut demand = Demand::for_query(desired, observed, &query);
         limit_pod_rules(&mut demand, &desired.namespaces);

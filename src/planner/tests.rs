@@ -4,6 +4,7 @@ mod failure_domains;
 mod pinned;
 mod pools;
 mod resources;
+mod unread_sources;
 mod worlds;
 
 use std::num::NonZero;
@@ -324,6 +325,7 @@ fn unknown_size_blocks_removals() {
     let mut scenario = workshop();
     scenario.step(5);
     scenario.scale(0);
+    scenario.desired.unresolved_policy = UnresolvedPolicy::Hold;
     scenario.desired.unresolved.push(crate::model::desired::Unresolved {
         origin: crate::model::ids::Origin::new("release.yaml", 1),
         object: "HelmRelease web/shop".into(),

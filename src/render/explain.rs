@@ -178,7 +178,7 @@ fn unresolved(plan: &Plan, what: &str) -> Option<ExplainError> {
         [object, full, name].contains(&what) || what == format!("{namespace}/{kind}/{name}")
     };
     let row = plan.capacity.unresolved.iter().find(|row| is_meant(&row.object))?;
-    let UnresolvedRow { object, origin, reason } = row.clone();
+    let UnresolvedRow { object, origin, reason, running: _ } = row.clone();
     Some(ExplainError::Unresolved { object, origin, reason })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::amount::{amount, count, dollars, hourly};
-use super::problems::{ProblemLine, write_line};
+use super::problems::{ProblemLine, write_lines};
 use super::reason::cause;
 use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
 use super::unread;
@@ -120,13 +120,14 @@ fn needs(requests: &Amount) -> String {
 fn unresolved(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
     for (code, rows) in unread::by_code(plan) {
         page.title(format!("Not counted: {} [{code}]", unread::counted(code, rows.len())));
-        page.text(format!("  No node is removed meanwhile. {}", code.remedy()));
+        page.text(format!("  {} {}", unread::treatment(plan), code.remedy()));
         let all = verbosity == Verbosity::Everything || rows.len() <= UNREAD_SHOWN_MAX + 1;
         let shown = if all { rows.len() } else { UNREAD_SHOWN_MAX };
         for row in rows.iter().take(shown) {
             page.line([
                 StyledText::new("  ? ", Tone::Warning),
                 plain(format!("{}: {}", row.object, unread::reason(plan, row))),
+                plain(unread::running(row)),
                 StyledText::new(&format!("  {}", row.origin), Tone::Faint),
             ]);
         }
@@ -182,9 +183,7 @@ fn diagnostics(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
     // Errors come first; within a level the plan sorts by file and line.
     rows.sort_by_key(|line| line.level);
     page.gap();
-    for line in &rows {
-        write_line(page, line);
-    }
+    write_lines(page, &rows, verbosity);
 }
 
 /// Writes the workloads whose requests an autoscaler changed.

@@ -8,10 +8,9 @@ mod escape;
 mod row_groups;
 mod sections;
 
+use super::last_line;
 use super::row::rows;
-use super::{last_line, unfinished};
 use crate::plan::Plan;
-use crate::render::text_page::Verbosity;
 pub use escape::{code, prose};
 use sections::{
     caution, changes, comparison, cost, details, effect, footer, not_counted, policies, problems,
@@ -41,11 +40,7 @@ impl Default for MarkdownStyle {
 pub fn markdown(plan: &Plan, style: MarkdownStyle) -> String {
     let rows = rows(plan);
     let budget = style.chars_max.max(CHARS_MIN);
-    let mut end = String::new();
-    if let Some(line) = unfinished(plan, Verbosity::Full) {
-        end = format!("{line}\n\n");
-    }
-    end = format!("{}\n{end}{}\n", footer(plan), last_line(plan));
+    let end = format!("{}\n{}\n", footer(plan), last_line(plan));
     let mut text = BoundedText { text: String::new(), left: budget - length(&end) };
     text.add(&title(plan, &rows));
     text.add(&caution(plan, &rows, budget / 20));

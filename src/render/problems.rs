@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::amount::count;
-use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
+use super::text_page::{StyledText, TextPage, TextStyle, Tone, Verbosity, plain};
 use crate::model::code::Code;
 use crate::model::desired::{Problem, Severity, Skipped};
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity};
@@ -42,6 +42,8 @@ impl ProblemLevel {
 pub(super) struct ProblemLine {
     pub(super) level: ProblemLevel,
     text: String,
+    /// The message without names, by which lines are grouped.
+    cause: String,
     code: Option<String>,
     hint: Option<String>,
 }
@@ -59,7 +61,8 @@ impl From<&Diagnostic> for ProblemLine {
         };
         let origin = origin.as_ref().map(ToString::to_string);
         let parts = [origin.as_deref().unwrap_or(""), object, message];
-        Self { level, text: join(&parts), code: code.clone(), hint: hint.clone() }
+        let (text, cause) = (join(&parts), cause_of(message));
+        Self { level, text, cause, code: code.clone(), hint: hint.clone() }
     }
 }
 
@@ -71,7 +74,55 @@ impl From<&Problem> for ProblemLine {
             Severity::Warning => ProblemLevel::Warning,
         };
         let text = join(&[&origin.to_string(), object, message]);
-        Self { level, text, code: code.map(|code| code.to_string()), hint: hint.clone() }
+        let (cause, code) = (cause_of(message), code.map(|code| code.to_string()));
+        Self { level, text, cause, code, hint: hint.clone() }
+    }
+}
+
+/// Returns a message without the names and numbers in it: text in backticks, and words with a digit,
+/// a slash or a colon.
+fn cause_of(message: &str) -> String {
+    let outside = message.split('`').step_by(2).collect::<Vec<_>>().join("…");
+    let is_name = |word: &str| word.contains(|c: char| c.is_ascii_digit() || "/:".contains(c));
+    let words = outside.split_whitespace().map(|word| if is_name(word) { "…" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Most lines of one cause. The others are counted.
+const SAME_CAUSE_MAX: usize = 4;
+
+/// Writes problems in their order. Problems of one cause stand together where they are many, with
+/// their hint once; `-v` lists all of them.
+pub(super) fn write_lines(page: &mut TextPage, lines: &[ProblemLine], verbosity: Verbosity) {
+    let mut causes: BTreeMap<(ProblemLevel, &Option<String>, &str), Vec<&ProblemLine>> =
+        BTreeMap::new();
+    let key = |line| {
+        let ProblemLine { level, code, cause, .. }: &ProblemLine = line;
+        (*level, code, cause.as_str())
+    };
+    for line in lines {
+        causes.entry(key(line)).or_default().push(line);
+    }
+    for line in lines {
+        let same = causes.get(&key(line)).map(Vec::as_slice).unwrap_or_default();
+        if verbosity == Verbosity::Everything || same.len() <= SAME_CAUSE_MAX + 1 {
+            write_line(page, line);
+            continue;
+        }
+        // The first line stands for its cause.
+        let is_first = same.first().is_some_and(|first| std::ptr::eq(*first, line));
+        if !is_first {
+            continue;
+        }
+        let hint = same.iter().find_map(|line| line.hint.as_deref());
+        for line in &same[..SAME_CAUSE_MAX] {
+            write_text(page, line);
+        }
+        page.text(format!(
+            "  and {} more of this cause (listed with -v)",
+            same.len() - SAME_CAUSE_MAX
+        ));
+        write_hint(page, hint);
     }
 }
 
@@ -86,9 +137,17 @@ pub(super) fn with_code<'a>(message: &'a str, code: Option<&str>) -> Cow<'a, str
 
 /// Writes one problem with its code and hint.
 pub(super) fn write_line(page: &mut TextPage, line: &ProblemLine) {
-    let ProblemLine { level, text, code, hint } = line;
+    write_text(page, line);
+    write_hint(page, line.hint.as_deref());
+}
+
+fn write_text(page: &mut TextPage, line: &ProblemLine) {
+    let ProblemLine { level, text, code, .. } = line;
     let text = with_code(text, code.as_deref());
     page.line([StyledText::new(&format!("{}: ", level.as_str()), level.tone()), plain(&text)]);
+}
+
+fn write_hint(page: &mut TextPage, hint: Option<&str>) {
     if let Some(hint) = hint {
         page.text(format!("  hint: {hint}"));
     }
@@ -105,6 +164,8 @@ pub struct RepositoryCounts {
     pub pools: u32,
     /// Sources of unknown size.
     pub unresolved: u32,
+    /// Sources of unknown size that no error reports.
+    pub unread: u32,
     /// Files and documents that are not inputs.
     pub skipped: Vec<Skipped>,
 }
@@ -134,11 +195,14 @@ fn skipped_line(skipped: &[Skipped]) -> String {
 #[must_use]
 pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &TextStyle) -> String {
     let mut page = TextPage::new(style);
-    for problem in problems {
-        write_line(&mut page, &ProblemLine::from(problem));
+    let RepositoryCounts { files, workloads, pools, unresolved, unread, skipped } = tally;
+    let unread = (*unread > 0).then(|| format!("{} not read", count(*unread, "source")));
+    if let Some(unread) = &unread {
+        page.line([StyledText::new(&format!("Incomplete: {unread}."), Tone::Warning)]);
     }
+    let lines: Vec<ProblemLine> = problems.iter().map(ProblemLine::from).collect();
+    write_lines(&mut page, &lines, style.verbosity);
     page.gap();
-    let RepositoryCounts { files, workloads, pools, unresolved, skipped } = tally;
     let mut totals_text = vec![count(*workloads, "workload"), count(*pools, "pool")];
     if *unresolved > 0 {
         totals_text.push(format!("{unresolved} unresolved"));
@@ -148,12 +212,14 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
         page.text(skipped_line(skipped));
     }
     let (errors, warnings) = totals(problems);
-    let tone = match (errors, warnings) {
-        (0, 0) => Tone::Create,
-        (0, _) => Tone::Warning,
+    let tone = match (errors, warnings, &unread) {
+        (0, 0, None) => Tone::Create,
+        (0, _, _) => Tone::Warning,
         _ => Tone::Delete,
     };
-    let text = format!("{}, {}.", count(errors, "error"), count(warnings, "warning"));
+    let mut parts = vec![count(errors, "error"), count(warnings, "warning")];
+    parts.extend(unread);
+    let text = format!("{}.", parts.join(", "));
     page.line([StyledText::new(&text, tone)]);
     page.finish()
 }
@@ -161,7 +227,7 @@ pub fn problems_text(problems: &[Problem], tally: &RepositoryCounts, style: &Tex
 /// Returns the problems and counts as JSON.
 #[must_use]
 pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
-    let RepositoryCounts { files, workloads, pools, unresolved, skipped } = tally;
+    let RepositoryCounts { files, workloads, pools, unresolved, unread: _, skipped } = tally;
     let (errors, warnings) = totals(problems);
     let rows: Vec<Value> = problems.iter().map(problem_json).collect();
     let left_out = skipped.iter().map(|Skipped { origin, reason }| {
@@ -244,7 +310,8 @@ mod tests {
         };
         let skipped =
             vec![skip(1, "empty document"), skip(2, "kind ConfigMap"), skip(9, "kind ConfigMap")];
-        let tally = RepositoryCounts { files: 2, workloads: 1, pools: 0, unresolved: 0, skipped };
+        let tally =
+            RepositoryCounts { files: 2, workloads: 1, skipped, ..RepositoryCounts::default() };
         insta::assert_snapshot!(problems_text(&problems, &tally, &TextStyle::default()), @r"
         error: clusters/prod/api.yaml:31: Deployment web/api: memory request `2G1` is not a quantity
           hint: write 2Gi or 2G
@@ -263,6 +330,30 @@ mod tests {
             json!({ "file": "a.yaml", "line": 9, "reason": "kind ConfigMap" })
         );
         assert_eq!(problems_json(&[], &tally)["valid"], true);
+    }
+
+    #[test]
+    fn problems_of_one_cause_stand_together() {
+        let warning = |line: u32| {
+            let message = format!("container without requests: c{line} (cpu)");
+            let origin = Origin::new("apps/api.yaml", line);
+            Problem::warning(origin, format!("Pod web/p{line}"), message).hint("set requests")
+        };
+        let mut problems: Vec<Problem> = (1..=9).map(warning).collect();
+        problems.insert(1, problem(1, Severity::Error, "Pod web/x", None));
+        let counts = RepositoryCounts::default();
+        let lines = |verbosity| {
+            let style = TextStyle { verbosity, ..TextStyle::default() };
+            let text = problems_text(&problems, &counts, &style);
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let full = lines(Verbosity::Full);
+        assert_eq!(full.iter().filter(|line| line.starts_with("warning: ")).count(), 4, "{full:?}");
+        assert_eq!(full[4], "  and 5 more of this cause (listed with -v)");
+        assert_eq!(full[5], "  hint: set requests");
+        assert!(full[6].starts_with("error: "), "{full:?}");
+        let all = lines(Verbosity::Everything);
+        assert_eq!(all.iter().filter(|line| line.starts_with("warning: ")).count(), 9);
     }
 
     #[test]

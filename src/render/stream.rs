@@ -166,7 +166,11 @@ mod tests {
         assert_eq!(actions[..4], ["delete", "delete", "delete", "replace"], "what is lost first");
         let end = &lines[lines.len() - 1];
         assert_eq!(end["changes"]["remove"], 4);
-        assert_eq!(end["@message"], "Plan: 4 to add, 1 to change, 4 to destroy.");
+        assert_eq!(
+            end["@message"],
+            "Plan (incomplete): 4 to add, 1 to change, 4 to destroy. 1 source not read, 3 pods \
+             unschedulable."
+        );
     }
 
     #[test]

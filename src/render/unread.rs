@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::code::Code;
+use crate::model::desired::UnresolvedPolicy;
 use crate::plan::Plan;
 use crate::plan::wire::{Diagnostic, DiagnosticSeverity, UnresolvedRow};
 
@@ -58,6 +59,26 @@ pub(crate) fn sentences(plan: &Plan) -> Vec<String> {
     by_code(plan).into_iter().map(sentence).collect()
 }
 
+/// Returns what the plan does about sources that were not read.
+pub(super) fn treatment(plan: &Plan) -> &'static str {
+    match plan.capacity.base.unresolved {
+        None | Some(UnresolvedPolicy::Hold) => "No node is removed meanwhile (unresolved: hold).",
+        Some(UnresolvedPolicy::Running) => {
+            "Their running pods keep their capacity (unresolved: running)."
+        }
+        Some(UnresolvedPolicy::Ignore) => "They count as empty (unresolved: ignore).",
+    }
+}
+
+/// Returns the number of running pods of a source, if it has any.
+pub(super) fn running(row: &UnresolvedRow) -> String {
+    match row.running {
+        0 => String::new(),
+        1 => " (1 pod runs)".to_owned(),
+        n => format!(" ({n} pods run)"),
+    }
+}
+
 /// Returns why a source was not read. An error of the source is the cause of all other reasons.
 pub(super) fn reason<'p>(plan: &'p Plan, row: &'p UnresolvedRow) -> &'p str {
     // Rendered objects share the origin of their chart or Application, so an error without an
@@ -88,6 +109,7 @@ mod tests {
         let origin = Origin::new("apps/web.yaml", line);
         plan.capacity.unresolved = ["Rollout web/a", "Rollout web/b"]
             .map(|name| UnresolvedRow {
+                running: 0,
                 object: name.into(),
                 origin: origin.clone(),
                 reason: "its size is unknown".into(),

@@ -12,7 +12,7 @@ use super::amount::{count, signed_dollars};
 use super::comparison;
 use super::reason::{rejection, retire};
 use super::text_page::{escape, shorten};
-use crate::model::ids::Origin;
+use crate::model::ids::{Origin, WorkloadId};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -143,20 +143,24 @@ fn impacts(plan: &Plan) -> Vec<Annotation> {
     let is_caused = |row: &&ExplainRow| compared.is_none_or(|c| c.caused.contains(&row.address));
     let rows: Vec<&ExplainRow> = plan.capacity.explain.iter().filter(is_caused).collect();
     for row in &rows {
-        let workloads = match &row.reason {
+        let workloads: Vec<(String, u32)> = match &row.reason {
             Reason::Launch { because: LaunchReason::Demand { pods } } => {
-                pods.keys().cloned().collect()
+                pods.iter().map(|(name, pods)| (name.clone(), *pods)).collect()
             }
-            Reason::Retire { .. } => shrunk_workloads(plan, row),
+            Reason::Retire { .. } => {
+                shrunk_workloads(plan, row).into_iter().map(|name| (name, 1)).collect()
+            }
             Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => Vec::new(),
         };
-        for name in workloads {
+        let hourly = row.hourly_after.unwrap_or_default() - row.hourly_before.unwrap_or_default();
+        let weights = workloads.iter().map(|(_, weight)| *weight);
+        let shares = cost_shares(hourly, &weights.collect::<Vec<_>>());
+        for ((name, _), share) in workloads.into_iter().zip(shares) {
             let impact = impacts.entry(name).or_default();
             let is_removal = matches!(row.reason, Reason::Retire { .. });
             impact.removals += u32::from(is_removal);
             impact.launches += u32::from(!is_removal);
-            impact.hourly +=
-                row.hourly_after.unwrap_or_default() - row.hourly_before.unwrap_or_default();
+            impact.hourly += share;
             if impact.first.is_empty() {
                 impact.first = row.address.to_string();
             }
@@ -169,12 +173,38 @@ fn impacts(plan: &Plan) -> Vec<Annotation> {
         .filter_map(|row| {
             let name = workload_key(&row.workload);
             let impact = impacts.remove(&name)?;
-            Some(impact_annotation(&name, row.origin.clone(), &impact))
+            // A line that the revision does not touch gets no annotation.
+            let origin = row.origin.clone().filter(|_| is_touched(compared, &row.workload));
+            Some(impact_annotation(&name, origin, &impact))
         })
         .collect();
     found.extend(impacts.iter().map(|(name, impact)| impact_annotation(name, None, impact)));
     found.extend(rows.into_iter().filter_map(node_drift));
     found
+}
+
+/// Returns whether the revision changes the pods of a workload, as far as it was compared.
+fn is_touched(compared: Option<&Comparison>, workload: &WorkloadId) -> bool {
+    compared.is_none_or(|found| found.workloads.iter().any(|row| row.workload == *workload))
+}
+
+/// Splits a price among the causes of a node, in proportion to their pods. The parts add up to the
+/// price.
+fn cost_shares(price: MicroUsd, weights: &[u32]) -> Vec<MicroUsd> {
+    let sum: i128 = weights.iter().map(|weight| i128::from(*weight)).sum();
+    let up_to = |part: i128| {
+        let share = i128::from(price.0) * part / sum.max(1);
+        i64::try_from(share).unwrap_or(price.0)
+    };
+    let (mut before, mut part) = (0, 0);
+    let mut shares = Vec::with_capacity(weights.len());
+    for weight in weights {
+        part += i128::from(*weight);
+        let end = up_to(part);
+        shares.push(MicroUsd(end - before));
+        before = end;
+    }
+    shares
 }
 
 fn impact_annotation(name: &str, origin: Option<Origin>, impact: &WorkloadImpact) -> Annotation {
@@ -339,6 +369,20 @@ mod tests {
         let text = github(&plan);
         let errors: Vec<&str> = text.lines().filter(|line| line.starts_with("::error")).collect();
         assert_eq!((errors.len(), errors[9]), (10, "::error::16 more are in the plan"));
+    }
+
+    #[test]
+    fn cost_of_a_node_is_split_among_its_causes() {
+        for (price, weights, expected) in [
+            (100, vec![1, 1, 1], vec![33, 33, 34]),
+            (-70, vec![1, 6], vec![-10, -60]),
+            (7, vec![3], vec![7]),
+            (7, vec![], vec![]),
+        ] {
+            let shares: Vec<i64> =
+                cost_shares(MicroUsd(price), &weights).into_iter().map(|share| share.0).collect();
+            assert_eq!(shares, expected);
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ impl Delivery {
         // Fargate pods need no node, but they exist.
         live.extend(demand.fargate.iter().map(|group| (&group.workload, group.counts.live)));
         let replicas = |workload: &Workload| match &workload.scale {
+            // A sync runs hooks and removes them; the world is that between syncs.
+            _ if desired.hooks.contains_key(&workload.id) => 0,
             // Completed jobs stay counted, as in their controllers.
             Scale::Job { pods, completions, suspended: false } => {
                 completions.unwrap_or(u32::MAX).min(*pods)

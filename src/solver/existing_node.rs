@@ -12,7 +12,7 @@ use super::offer::{Offer, Offers, admits_daemon};
 use super::reported_resources::is_near_formulas;
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{Demand, DoNotDisrupt, ShapeContext, is_do_not_disrupt_at, live_requests};
-use crate::model::desired::{Consolidation, Desired, Expiry, Pool};
+use crate::model::desired::{Consolidation, Desired, Expiry, Pool, UnresolvedPolicy};
 use crate::model::ids::{
     Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
 };
@@ -401,7 +401,10 @@ impl ExistingNodeBuilder<'_> {
         }
         let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
         let Some(pool) = declared else {
-            return NodeDisposition::Retire(RetireReason::PoolRemoved);
+            return match undeclared_pool_doubt(circumstances) {
+                Some(what) => blocked(BlockReason::Unknown { what }),
+                None => NodeDisposition::Retire(RetireReason::PoolRemoved),
+            };
         };
         if circumstances.replace.contains(&node.name) {
             return NodeDisposition::Retire(RetireReason::Requested);
@@ -599,6 +602,13 @@ fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<NodeName, Stri
         .filter(|pod| pod.is_active() && nobody_places(pod))
         .filter_map(|pod| pinned(pod))
         .collect()
+}
+
+/// Returns why an undeclared pool may still be in use: an unread source may declare it.
+fn undeclared_pool_doubt(circumstances: &DispositionInput<'_>) -> Option<String> {
+    let source = circumstances.demand.unresolved.first()?;
+    (circumstances.desired.unresolved_policy != UnresolvedPolicy::Ignore)
+        .then(|| format!("{} was not read, and may declare the pool of the node", source.object))
 }
 
 /// Returns nodes with workloads whose pod there must not be moved at `at`.

@@ -20,19 +20,21 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::candidate_pools::candidate_pools;
 use super::existing_node::ExistingNode;
 use super::min_values;
 use super::node_template::{NodeTemplate, RequestedLabels};
 use super::target_fleet::NewNode;
 use crate::catalog::Catalog;
-use crate::demand::{Daemon, PodShape};
-use crate::model::desired::{Desired, Pool};
+use crate::demand::{Daemon, Demand, PodGroup, PodShape};
+use crate::model::code::Code;
+use crate::model::desired::{Desired, Pool, Problem};
 use crate::model::ids::{LabelValue, Labels, Origin, PoolName, ReservationId};
 use crate::model::observed::Observed;
 use crate::model::pod::{Taint, Toleration, untolerated};
 use crate::model::reason::Relaxed;
 use crate::model::requirement::{LabelSet, Requirements, key};
-use crate::model::units::{MicroUsd, Resources};
+use crate::model::units::{Bytes, MicroUsd, Resources};
 
 /// A node that can be launched, with every detail decided except the time.
 #[derive(Debug, Clone)]
@@ -170,6 +172,9 @@ pub struct Offers {
     pub(super) unpriced: Vec<Offer>,
     /// Pools without offers, or with an incomplete list of offers, with the reason.
     pub refusals: BTreeMap<PoolName, PoolRefusal>,
+    /// Number of pools without offers because no pod can run on their nodes, or an equal pool has
+    /// them.
+    pub(super) skipped_pools: usize,
 }
 
 /// Inputs of offers.
@@ -208,7 +213,9 @@ impl Offers {
         let shapes: Vec<&PodShape> = shapes.into_iter().collect();
         let asked = RequestedLabels::from_shapes(shapes.iter().copied());
         let mut offers = Self::default();
-        for pool in supply.desired.pools.values() {
+        let candidates = candidate_pools(supply, &shapes);
+        offers.skipped_pools = supply.desired.pools.len() - candidates.len();
+        for pool in candidates {
             let template = match NodeTemplate::new(pool, supply) {
                 Ok(template) => template,
                 Err(refusal) => {
@@ -320,4 +327,58 @@ pub fn admits_daemon(daemon: &Daemon, labels: &Labels, taints: &[Taint]) -> bool
 pub fn daemon_requests(daemons: &[Daemon], labels: &Labels, taints: &[Taint]) -> Resources {
     let here = daemons.iter().filter(|daemon| admits_daemon(daemon, labels, taints));
     here.fold(Resources::default(), |sum, daemon| sum.plus(&daemon.shape.requests))
+}
+
+/// Returns an error for each pool whose requirements no offering satisfies, and a warning for each
+/// workload that requests more disk than the nodes of any pool have.
+#[must_use]
+pub fn pool_problems(supply: &OfferInput, demand: &Demand) -> Vec<Problem> {
+    let (mut problems, mut largest) = (Vec::new(), None::<(Bytes, &Pool)>);
+    // A type that is not known may be newer than the catalog. It has a warning of its own.
+    let unknown = supply.catalog.unknown_type_warnings(supply.desired);
+    let has_unknown_type = |pool: &Pool| unknown.iter().any(|found| found.origin == pool.origin);
+    for pool in supply.desired.pools.values() {
+        let Ok(template) = NodeTemplate::new(pool, supply) else { continue };
+        let stock = template.pool_offers(&RequestedLabels::default(), &[]);
+        let withheld = stock.withheld.iter().map(|(offer, _)| offer);
+        let disks = stock.offers.iter().chain(withheld).chain(&stock.unpriced);
+        match disks.map(|offer| offer.node.allocatable.ephemeral_storage).max() {
+            None if has_unknown_type(pool) => {}
+            None => problems.push(unusable_pool(pool, supply.catalog)),
+            Some(disk) if largest.is_none_or(|(most, _)| disk > most) => {
+                largest = Some((disk, pool));
+            }
+            Some(_) => {}
+        }
+    }
+    let Some((disk, pool)) = largest else { return problems };
+    let groups = demand.groups.iter().filter(|group| group.counts.planned > 0);
+    problems.extend(groups.filter_map(|group| disk_problem(group, disk, pool, supply.desired)));
+    problems
+}
+
+fn unusable_pool(pool: &Pool, catalog: &Catalog) -> Problem {
+    let cause = catalog.unmet_requirement(pool).unwrap_or_else(|| {
+        "no instance type, zone and capacity type satisfies all of its requirements".to_owned()
+    });
+    let object = format!("{} {}", pool.generation.pool_kind(), pool.name);
+    let message = format!("cannot launch any node: {cause}");
+    Problem::error(pool.origin.clone(), object, message).code(Code::NoOffering)
+}
+
+fn disk_problem(group: &PodGroup, disk: Bytes, pool: &Pool, desired: &Desired) -> Option<Problem> {
+    let requested = group.shape.requests.ephemeral_storage;
+    let origin = group.origin.clone().filter(|_| requested > disk)?;
+    let object = format!("{} {}", group.workload.kind, group.workload);
+    let message = format!(
+        "requests {requested} of ephemeral storage, and nodes of pool {} have {disk}, the most of \
+         all pools",
+        pool.name
+    );
+    let class = pool.node_class.as_ref().and_then(|name| desired.node_classes.get(name));
+    let hint = class.map(|class| {
+        let kind = pool.generation.class_kind();
+        format!("raise volumeSize of the root volume of {kind} {} ({})", class.name, class.origin)
+    });
+    Some(Problem::warning(origin, object, message).maybe_hint(hint).code(Code::TooSmall))
 }

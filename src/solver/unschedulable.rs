@@ -164,6 +164,7 @@ impl UnschedulableReport<'_> {
             .map(|((reason, detail), count)| Rejection { reason, detail, count })
             .collect();
         rejections.extend(self.pool_rejections());
+        rejections.extend(self.skipped_pools());
         rejections.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cmp(b)));
         rejections.truncate(REASONS_MAX);
         UnschedulablePods {
@@ -327,6 +328,18 @@ impl UnschedulableReport<'_> {
     fn pool_limits(&self, pool: &PoolName) -> PoolLimits {
         let mut limits = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
         limits.remove(pool).unwrap_or_default()
+    }
+
+    /// Returns a rejection for the pools that make no offers; see `candidate_pools`.
+    fn skipped_pools(&self) -> Option<Rejection> {
+        let count = self.offers.skipped_pools;
+        (count > 0).then(|| Rejection {
+            reason: Code::Unfit.to_string(),
+            detail: format!(
+                "{count} further pools have taints or labels that no pod admits, or equal a pool above"
+            ),
+            count: 0,
+        })
     }
 
     fn pool_rejections(&self) -> impl Iterator<Item = Rejection> {

@@ -11,7 +11,7 @@ use crate::controller::{
     ControllerState, Effect, Event, InterruptionMessage, MessageKind, Revision, Signal,
     StartOptions, Status, step,
 };
-use crate::model::desired::{ControllerSettings, GuardSettings, Mode};
+use crate::model::desired::{ControllerSettings, GuardSettings, Mode, UnresolvedPolicy};
 use crate::model::ids::InstanceId;
 use crate::model::observed::{ClusterIdentity, Instance, Node, Observed};
 use crate::plan::Plan;
@@ -68,6 +68,7 @@ pub(crate) fn revision(commit: &str) -> Revision {
         auto_mode: false,
         policies: BTreeSet::new(),
         fleet_digest: String::new(),
+        unresolved: UnresolvedPolicy::default(),
         verified: None,
     }
 }

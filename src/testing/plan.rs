@@ -124,6 +124,8 @@ pub(crate) fn base(observed: &Observed) -> Base {
         preconditions: Vec::new(),
         guard: None,
         judged_by: Vec::new(),
+        unresolved: None,
+        ignores_runs: false,
     }
 }
 

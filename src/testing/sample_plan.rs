@@ -113,6 +113,7 @@ pub(crate) fn plan() -> Plan {
         },
         unschedulable: vec![unschedulable()],
         unresolved: vec![UnresolvedRow {
+            running: 0,
             object: "HelmRelease web/shop".into(),
             origin: Origin::new("clusters/prod/shop.yaml", 1),
             reason: "charts are not rendered yet".into(),

@@ -328,6 +328,8 @@ fn run(
         preconditions: Vec::new(),
         guard: None,
         judged_by: Vec::new(),
+        unresolved: None,
+        ignores_runs: false,
     };
     let plan = plan(&Inputs {
         desired: &desired,

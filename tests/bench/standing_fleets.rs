@@ -110,6 +110,8 @@ impl StandingInputs {
             preconditions: Vec::new(),
             guard: None,
             judged_by: Vec::new(),
+            unresolved: None,
+            ignores_runs: false,
         };
         let inputs = Inputs {
             desired,

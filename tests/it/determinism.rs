@@ -210,6 +210,8 @@ impl FixedInputs {
             preconditions: Vec::new(),
             guard: None,
             judged_by: Vec::new(),
+            unresolved: None,
+            ignores_runs: false,
         };
         let plan = plan(&Inputs {
             desired: &desired,

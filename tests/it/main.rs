@@ -24,6 +24,7 @@ mod layers;
 #[cfg(feature = "kubernetes")]
 mod live;
 mod optimality;
+mod outcomes;
 mod overlays;
 mod permissions;
 mod pipelines;

@@ -259,7 +259,7 @@ fn atlantis_workflow_plans_and_applies() {
     };
     assert!(run("plan").contains("Plan: 1 to add, 0 to change, 2 to destroy."));
     assert!(run("apply").contains("Apply complete!"));
-    assert!(run("plan").contains("No changes."));
+    assert!(run("plan").contains("Plan: 0 to add, 0 to change, 0 to destroy."));
     let project = yaml("atlantis/atlantis.yaml");
     assert_eq!((&project["version"], &project["projects"][0]["dir"]), (&3.into(), &".".into()));
 }

@@ -308,6 +308,6 @@ fn plan_applied_in_sandbox_leaves_an_empty_plan() {
     assert!(first.contains("to add"), "{first}");
     fleetwright(&sandbox, 0, &["apply", plan, "--path", path, "--auto-approve"]);
     let again = fleetwright(&sandbox, 0, &[&live[..], &["--detailed-exitcode"]].concat());
-    assert!(again.contains("No changes."), "{again}");
+    assert!(again.contains("Plan: 0 to add, 0 to change, 0 to destroy."), "{again}");
     sandbox.end();
 }

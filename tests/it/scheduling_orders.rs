@@ -59,6 +59,8 @@ fn replayed(root: &Path, variants: &[ReplayVariant]) -> (Plan, Vec<usize>) {
         preconditions: Vec::new(),
         guard: None,
         judged_by: Vec::new(),
+        unresolved: None,
+        ignores_runs: false,
     };
     let plan = plan(&Inputs {
         desired: &desired,

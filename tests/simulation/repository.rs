@@ -216,6 +216,7 @@ impl SimulatedCommit {
             autoscaler_namespaces: None,
             auto_mode: false,
             policies: [].into(),
+            unresolved: self.desired.unresolved_policy,
             fleet_digest: String::new(),
             verified: None,
         }
@@ -325,6 +326,8 @@ impl SimulatedPlanner {
                 preconditions: Vec::new(),
                 guard: None,
                 judged_by: Vec::new(),
+                unresolved: None,
+                ignores_runs: false,
             },
             at: observed.taken_at,
             demand: DemandMode::Live,

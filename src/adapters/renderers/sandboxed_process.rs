@@ -146,10 +146,30 @@ fn environment(folder: &Path) -> Vec<(&'static str, OsString)> {
 /// Returns stderr as one line.
 fn stderr_line(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let words: Vec<&str> = text.split_whitespace().collect();
+    let lines = text.lines().map(|line| without_log_prefix(line.trim()));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     let line = words.join(" ");
-    let line = line.strip_prefix("Error: ").or(line.strip_prefix("error: ")).unwrap_or(&line);
-    if line.is_empty() { "no error output".to_owned() } else { line.to_owned() }
+    if line.is_empty() { "no error output".to_owned() } else { line }
+}
+
+/// Returns a line without what loggers write before the message: the time as Go's `log` writes it
+/// (`2026/11/26 16:03:00 `), or level, time, process and source as klog does
+/// (`W1126 16:03:00.123456   123 main.go:42] `), and `Error: `.
+fn without_log_prefix(line: &str) -> &str {
+    let is_time = |text: &str, pattern: &str| {
+        text.len() == pattern.len()
+            && text.bytes().zip(pattern.bytes()).all(|(byte, expected)| match expected {
+                b'0' => byte.is_ascii_digit(),
+                other => byte == other,
+            })
+    };
+    let go_time = line.get(..20).filter(|time| is_time(time, "0000/00/00 00:00:00 "));
+    let line = go_time.and_then(|time| line.strip_prefix(time)).unwrap_or(line);
+    let is_klog = line.starts_with(['I', 'W', 'E', 'F'])
+        && line.get(1..14).is_some_and(|time| is_time(time, "0000 00:00:00"));
+    let klog = line.split_once("] ").filter(|_| is_klog).map(|(_, message)| message);
+    let line = klog.unwrap_or(line);
+    line.strip_prefix("Error: ").or(line.strip_prefix("error: ")).unwrap_or(line)
 }
 
 /// Shortens a long line in the middle.
@@ -162,4 +182,28 @@ pub(super) fn shorten(line: &str) -> String {
     let first: String = line.chars().take(head).collect();
     let last: String = line.chars().skip(count - tail).collect();
     format!("{first} … {last}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_no_prefix_of_a_logger() {
+        for (stderr, expected) in [
+            ("Error: no such chart\n", "no such chart"),
+            (
+                "2026/11/26 16:03:00 well-defined vars that were never replaced\n",
+                "well-defined vars that were never replaced",
+            ),
+            (
+                "W1126 16:03:00.123456     123 main.go:42] deprecated\nerror: bad\n",
+                "deprecated bad",
+            ),
+            ("Everything] failed\n", "Everything] failed"),
+            ("", "no error output"),
+        ] {
+            assert_eq!(stderr_line(stderr.as_bytes()), expected);
+        }
+    }
 }

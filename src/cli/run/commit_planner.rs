@@ -201,6 +201,7 @@ impl CommitPlanner for JudgedPlanner {
             // The live source sets it after it has asked EKS.
             auto_mode: false,
             policies: self.judge.policy_hashes(),
+            unresolved: desired.unresolved_policy,
             fleet_digest: self.repository.fleet_digest.clone(),
             verified: base
                 .commit

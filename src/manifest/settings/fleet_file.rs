@@ -9,13 +9,14 @@ use super::super::decode::{
 };
 use super::super::placeholder::Vars;
 use super::super::pod_spec::spread_constraint;
+use super::super::resource_list::non_negative_quantity;
 use super::super::yaml::{self, YamlNode};
 use super::field_values::{money, set, share};
 use super::{apply_settings, controller_settings, is_within, normal_path};
 use crate::model::desired::{
-    Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings, DemandSettings,
-    DomainShares, FailureDomains, Fleet, MinValuesPolicy, Problem, Renderer, Severity, Signer,
-    SignerKey, Source, Tree, WorstCase,
+    AssumedPods, Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings,
+    DemandSettings, DomainShares, FailureDomains, Fleet, MinValuesPolicy, Problem, Renderer,
+    Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
 };
 
 use crate::model::fargate::Rates;
@@ -56,10 +57,45 @@ pub fn read_fleet(tree: &Tree) -> (Fleet, Vec<Problem>) {
             }
         }
         check_sources(&fleet, tree, &report);
+    } else if let Some((name, region)) = eksctl_cluster(tree) {
+        fleet.name.clone_from(&name);
+        fleet.cluster.name = name;
+        fleet.cluster.region = region;
     }
     let mut problems = report.into_problems();
     problems.sort();
     (fleet, problems)
+}
+
+/// Returns name and region of the only cluster that eksctl files declare. They count where no
+/// settings name a cluster.
+fn eksctl_cluster(tree: &Tree) -> Option<(String, Region)> {
+    let mut clusters = BTreeSet::new();
+    for file in &tree.files {
+        let Some(text) = file.content.as_ref().ok().and_then(|bytes| yaml::decode(bytes).ok())
+        else {
+            continue;
+        };
+        if !(text.contains("ClusterConfig") && text.contains("eksctl.io/")) {
+            continue;
+        }
+        for document in yaml::load(&text).documents {
+            clusters.extend(cluster_config(&document.root));
+        }
+    }
+    let only = clusters.pop_first()?;
+    clusters.is_empty().then_some(only)
+}
+
+/// Returns name and region of a `ClusterConfig` without placeholders.
+fn cluster_config(root: &YamlNode<'_>) -> Option<(String, Region)> {
+    let is_config = root.get("kind").and_then(YamlNode::text) == Some("ClusterConfig");
+    let metadata = root.get("metadata").filter(|_| is_config)?;
+    let literal = |key| {
+        let text = metadata.get(key).and_then(YamlNode::text)?;
+        (!text.is_empty() && !text.contains(['$', '{'])).then_some(text)
+    };
+    Some((literal("name")?.to_owned(), Region::from(literal("region")?)))
 }
 
 fn read_bytes(bytes: &[u8], scope: &ObjectContext<'_>, fleet: &mut Fleet) {
@@ -175,6 +211,12 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
+    let policies = [
+        ("hold", UnresolvedPolicy::Hold),
+        ("running", UnresolvedPolicy::Running),
+        ("ignore", UnresolvedPolicy::Ignore),
+    ];
+    set(&mut fleet.unresolved, spec.get("unresolved").and_then(|f| f.choice(&policies)));
     if let Some(map) = spec.get("autoscalers").as_ref().and_then(Field::map) {
         fleet.autoscaler_namespaces = autoscaler_namespaces(&map);
     }
@@ -328,6 +370,7 @@ fn source(field: &Field<'_>) -> Option<Source> {
     }
     let release = release.and_then(|f| name(&f));
     let namespace = map.get("namespace").and_then(|f| name(&f));
+    let assume = map.get("assume").and_then(|f| assumed_pods(&f));
     map.finish(Severity::Error);
     // A source with an unknown renderer is still not read as plain manifests.
     let render = render.or(stated.map(|_| Renderer::Kustomize));
@@ -339,7 +382,19 @@ fn source(field: &Field<'_>) -> Option<Source> {
         namespace,
         values,
         vars,
+        assume,
     })
+}
+
+/// Reads the pods that a source is assumed to declare.
+fn assumed_pods(field: &Field<'_>) -> Option<AssumedPods> {
+    let map = field.map()?;
+    let pods = map.required("pods").and_then(|f| f.int(1));
+    let cpu = map.required("cpu").and_then(|f| non_negative_quantity(&f));
+    let memory = map.required("memory").and_then(|f| non_negative_quantity(&f));
+    map.finish(Severity::Error);
+    let requests = [("cpu".into(), cpu?.ceil_milli()), ("memory".into(), memory?.ceil_units())];
+    Some(AssumedPods { pods: pods?, requests: requests.into() })
 }
 
 /// Reads the values files of a chart, relative to the chart's directory.

@@ -4,6 +4,7 @@ use super::super::yaml::{Scalar, YamlNode, YamlValue, load, resolve};
 use super::*;
 use crate::model::desired::{
     Autoscaled, DeliverySettings, DomainShares, Problem, Renderer, SignerKey, Tree, TreeFile,
+    UnresolvedPolicy,
 };
 use crate::model::ids::{Origin, ZoneName};
 use crate::model::units::MicroUsd;
@@ -34,6 +35,53 @@ fn defaults_apply_without_a_file() {
     assert_eq!(settings.restart_cost, MicroUsd(1_000));
     assert_eq!(settings.minimum_saving_milli_percent, 5_000);
     assert_eq!(settings.minimum_fleet_saving_milli_percent, 5_000);
+}
+
+#[test]
+fn only_cluster_of_eksctl_counts_without_settings() {
+    let config = |name: &str| {
+        format!("apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name}\n")
+    };
+    let read = |files: &[(&str, String)]| {
+        let file = |(path, text): &(&str, String)| TreeFile {
+            path: (*path).into(),
+            content: Ok(text.as_bytes().into()),
+        };
+        let (fleet, _) = read_fleet(&Tree { files: files.iter().map(file).collect() });
+        (fleet.cluster.name, fleet.cluster.region.to_string())
+    };
+    let named = |name: &str, region: &str| (name.to_owned(), region.to_owned());
+    let prod = ("a.yaml", config("{name: prod, region: eu-west-1}"));
+    assert_eq!(read(&[prod.clone()]), named("prod", "eu-west-1"));
+    let other = ("b.yaml", config("{name: dev, region: eu-west-1}"));
+    assert_eq!(read(&[prod.clone(), other]), named("default", "us-east-1"), "two clusters");
+    let open = ("a.yaml", config("{name: '${NAME}', region: eu-west-1}"));
+    assert_eq!(read(&[open]), named("default", "us-east-1"));
+    let settings = (FLEET_FILE, with_spec("  cluster: {name: own}\n"));
+    assert_eq!(read(&[prod, settings]), named("own", "us-east-1"));
+}
+
+#[test]
+fn treatment_of_unread_sources_is_read() {
+    let (fleet, problems) = read_text(&with_spec(
+        "  unresolved: hold\n  sources:\n  - {path: charts/shop, render: helm, \
+         assume: {pods: 3, cpu: 500m, memory: 1Gi}}\n",
+    ));
+    assert_eq!(problems, []);
+    assert_eq!(fleet.unresolved, UnresolvedPolicy::Hold);
+    let assumed = fleet.sources[0].assume.clone().expect("assumed pods");
+    let requests = [("cpu".into(), 500), ("memory".into(), 1 << 30)];
+    assert_eq!((assumed.pods, assumed.requests), (3, requests.into()));
+    for (spec, part) in [
+        ("  unresolved: drop\n", "unresolved"),
+        ("  sources: [{path: apps, assume: {pods: 0, cpu: 1, memory: 1}}]\n", "pods"),
+        ("  sources: [{path: apps, assume: {pods: 1, cpu: -1, memory: 1}}]\n", "cpu"),
+        ("  sources: [{path: apps, assume: {pods: 1, cpu: 1}}]\n", "memory"),
+    ] {
+        let (fleet, problems) = read_text(&with_spec(spec));
+        assert!(problems.iter().any(|p| p.message.contains(part)), "{spec}: {problems:?}");
+        assert_eq!(fleet.unresolved, UnresolvedPolicy::Running);
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::model::desired::{
-    Desired, Fleet, Recipe, Release, RenderRequest, RenderResults, Rendered, RepositoryLocation,
-    SetValue, Tree, Values, Workload,
+    Desired, Fleet, Hook, HookPhase, Recipe, Release, RenderRequest, RenderResults, Rendered,
+    RepositoryLocation, SetValue, Tree, Values, Workload,
 };
 
 const OWN_URL: &str = "https://github.com/acme/infra.git";
@@ -123,7 +123,7 @@ fn a_failed_rendering_is_unresolved_with_the_reason() {
 }
 
 #[test]
-fn chart_objects_have_template_origins_and_hooks_are_skipped() {
+fn chart_objects_have_template_origins_and_hooks_have_a_phase() {
     let fleet = fleet("  sources: [{path: charts/shop, render: helm, namespace: web}]\n");
     let scenario = DeliveryScenario::new(&[
         ("charts/shop/Chart.yaml", "name: other"),
@@ -135,7 +135,9 @@ fn chart_objects_have_template_origins_and_hooks_are_skipped() {
     assert_eq!((release.name.as_str(), release.namespace.as_str()), ("shop", "web"));
     let output = format!(
         "---\n# Source: other/templates/a.yaml\n{}---\n# Source: other/charts/db/templates/b.yaml\n{}\
-         ---\n# Source: other/templates/a.yaml\n{}",
+         ---\n# Source: other/templates/a.yaml\n{}\
+         ---\n# Source: other/templates/c.yaml\napiVersion: v1\nkind: ConfigMap\n\
+         metadata: {{name: c, annotations: {{helm.sh/hook: pre-install}}}}\n",
         pod("a", ""),
         pod("b", ", namespace: db"),
         pod("hook", ", annotations: {helm.sh/hook: pre-install}")
@@ -143,9 +145,35 @@ fn chart_objects_have_template_origins_and_hooks_are_skipped() {
     let desired = scenario.rendered("charts/shop", &output, &[]).read();
     assert_eq!(
         workloads(&desired),
-        ["db/b charts/shop/Chart.yaml", "web/a charts/shop/templates/a.yaml"]
+        [
+            "db/b charts/shop/Chart.yaml",
+            "web/a charts/shop/templates/a.yaml",
+            "web/hook charts/shop/templates/a.yaml",
+        ]
     );
+    let hooks: Vec<&Hook> = desired.hooks.values().collect();
+    assert_eq!((hooks.len(), hooks[0].phase), (1, HookPhase::Before));
     assert!(reasons(&desired).iter().any(|reason| reason.ends_with("hook of a Helm chart")));
+}
+
+#[test]
+fn unread_source_with_a_stated_size_has_assumed_pods() {
+    let entry = |assume: &str| {
+        fleet(&format!(
+            "  sources: [{{path: charts/shop, render: helm, namespace: web{assume}}}]\n"
+        ))
+    };
+    let read = |assume: &str| {
+        let text = entry(assume);
+        let files = [("charts/shop/Chart.yaml", "name: shop"), ("fleetwright.yaml", text.as_str())];
+        DeliveryScenario::new(&files).read()
+    };
+    let desired = read(", assume: {pods: 3, cpu: 500m, memory: 1Gi}");
+    assert_eq!((desired.unresolved.len(), desired.workloads.len()), (1, 0));
+    let [assumed] = desired.assumed.as_slice() else { panic!("{:?}", desired.assumed) };
+    assert_eq!(assumed.id.to_string(), "web/assumed:charts-shop");
+    assert_eq!(assumed.scale, crate::model::desired::Scale::Replicas(3));
+    assert_eq!(read("").assumed, []);
 }
 
 /// An `Application` with this source and destination.

@@ -380,6 +380,29 @@ proptest! {
 }
 
 #[test]
+fn pod_template_of_a_custom_resource_is_no_workload() {
+    let object = |spec: &str| {
+        let template = "template: {spec: {containers: [{name: c}]}}";
+        let text = format!(
+            "apiVersion: x.io/v1\nkind: Thing\nmetadata: {{name: t}}\nspec: {{{spec}{template}}}\n"
+        );
+        read_text(&text).unresolved.len()
+    };
+    assert_eq!(object(""), 0, "another object uses the template");
+    assert_eq!(object("replicas: 3, "), 1, "its controller makes pods");
+}
+
+#[test]
+fn name_without_braces_is_a_placeholder_if_known() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: $CLUSTER_NAME-web}\nspec:\n  \
+               containers: [{name: c, args: ['${x}', $y], env: [{name: A, value: '${z}'}]}]\n";
+    let desired = read_text(pod);
+    assert_eq!(desired.problems, [], "a shell variable is no placeholder");
+    let names: Vec<String> = desired.workloads.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["default/default-web"]);
+}
+
+#[test]
 fn common_problems_have_codes() {
     let pod = |spec: &str| {
         format!(

@@ -9,11 +9,13 @@ pub use guard::{CommitmentKind, GuardSettings, PricingCommitment, TrustedKey, Wi
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::MinValuesPolicy;
 use crate::model::fargate::Rates;
 use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
-use crate::model::pod::TopologySpread;
+use crate::model::pod::{ResourceList, TopologySpread};
 use crate::model::units::MicroUsd;
 
 /// Default cluster name and region.
@@ -63,6 +65,8 @@ pub struct Fleet {
     pub autoscaler_namespaces: Option<BTreeSet<Namespace>>,
     /// Fargate prices; `None` means that Fargate pods have no price.
     pub fargate: Option<Rates>,
+    /// Treatment of sources that are not read.
+    pub unresolved: UnresolvedPolicy,
 }
 
 impl Fleet {
@@ -103,6 +107,32 @@ pub struct Source {
     pub values: Vec<String>,
     /// Values of `${…}` placeholders.
     pub vars: BTreeMap<String, String>,
+    /// Pods to plan for if the source is not read and no cluster is observed.
+    pub assume: Option<AssumedPods>,
+}
+
+/// Pods that a source is assumed to declare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssumedPods {
+    /// Number of pods.
+    pub pods: u32,
+    /// Requests of each pod.
+    pub requests: ResourceList,
+}
+
+/// Treatment of sources that are not read, from strict to loose.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum UnresolvedPolicy {
+    /// No node is removed while a source is not read.
+    Hold,
+    /// The pods of the sources are those that run. Nodes without such pods may be removed.
+    #[default]
+    Running,
+    /// The sources count as empty.
+    Ignore,
 }
 
 /// A trusted signer of commits.
@@ -268,6 +298,7 @@ impl Default for Fleet {
             groups: BTreeMap::new(),
             autoscaler_namespaces: None,
             fargate: None,
+            unresolved: UnresolvedPolicy::default(),
         }
     }
 }

@@ -7,6 +7,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::model::desired::UnresolvedPolicy;
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, WorkloadId};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
@@ -44,6 +45,11 @@ struct AppliedSource<'a> {
     rendered: &'a [RenderedRow],
     world: &'a BaseWorld,
     demand: DemandMode,
+    /// Absent in plans of complete inputs, and in plans of earlier releases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unresolved: Option<UnresolvedPolicy>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ignores_runs: bool,
     guard: Option<&'a Guard>,
     judged_by: &'a [JudgedBy],
 }
@@ -147,6 +153,8 @@ impl<'a> AppliedSource<'a> {
             rendered,
             world,
             demand,
+            unresolved,
+            ignores_runs,
             // In the digest.
             preconditions: _,
             guard,
@@ -162,6 +170,8 @@ impl<'a> AppliedSource<'a> {
             rendered,
             world,
             demand: *demand,
+            unresolved: *unresolved,
+            ignores_runs: *ignores_runs,
             guard: guard.as_ref(),
             judged_by,
         }

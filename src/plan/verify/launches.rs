@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::context::{CheckContext, CheckedRow, count, resources};
 use super::{Violations, words};
 use crate::catalog::{InstanceType, Offering};
-use crate::model::desired::{Generation, Pool};
+use crate::model::desired::{AmiFamily, Generation, Pool};
 use crate::model::ids::{Address, InstanceTypeName, LabelKey, Labels, PoolName, ZoneName};
 use crate::model::market::CapacityType;
 use crate::model::observed::KEY_LABEL;
@@ -179,6 +179,10 @@ fn labels(
         after.capacity_type.map_or("", |how| how.as_str()),
     );
     of_node.extend([label(own, pool.name.as_str())]);
+    // The image decides the operating system; the catalog states that of most images.
+    if context.class(pool).is_some_and(|class| class.ami_family == AmiFamily::Windows) {
+        of_node.extend([label(key::OS, "windows")]);
+    }
     let of_pool = pool.labels.iter().filter(|(key, _)| !of_node.contains_key(*key));
     let stronger = |key| of_node.contains_key(key) || pool.labels.contains_key(key);
     let of_kind = kind.labels.iter().filter(|(key, _)| !stronger(*key));
@@ -376,6 +380,8 @@ pub(super) fn alternative_labels(
     let mut labels = after.labels.clone();
     labels.retain(|key, _| !chosen.labels.contains_key(key));
     labels.extend(kind.labels.clone());
+    // The image stays, and so does the operating system.
+    labels.extend(after.labels.get_key_value(key::OS).map(|(key, os)| (key.clone(), os.clone())));
     labels.extend(place_labels(zone.as_str(), zone_id.as_str(), capacity_type.as_str()));
     labels
 }

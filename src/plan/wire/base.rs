@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amount, Diagnostic};
 use crate::demand::DemandMode;
+use crate::model::desired::UnresolvedPolicy;
 use crate::model::ids::{
     Address, Digest, GroupName, InstanceId, Origin, PoolName, Uid, WorkloadId,
 };
@@ -124,6 +125,13 @@ pub struct Base {
     pub world: BaseWorld,
     /// Pod count that the plan is made for.
     pub demand: DemandMode,
+    /// True if upcoming runs of CronJobs do not count, because the plan is for no stated time. One
+    /// commit then has one plan.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignores_runs: bool,
+    /// Treatment of the sources that were not read; absent if all were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unresolved: Option<UnresolvedPolicy>,
     /// Conditions that must hold at the time of the apply.
     pub preconditions: Vec<Precondition>,
     /// Revision of the guarding settings and policies; absent if it is the planned tree.

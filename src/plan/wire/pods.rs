@@ -12,6 +12,10 @@ use crate::model::ids::{Address, Origin, WorkloadId};
 use crate::model::reason::{Contingency, FailureDomainReport, Rejection, Unsteered};
 use crate::model::units::MicroUsd;
 
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A disruption budget of the repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DisruptionBudgetRow {
@@ -122,6 +126,9 @@ pub struct UnresolvedRow {
     pub origin: Origin,
     /// Reason why its size is unknown.
     pub reason: String,
+    /// Number of running pods that carry the marks of the source. They keep their capacity.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub running: u32,
 }
 
 /// Demand of one workload.

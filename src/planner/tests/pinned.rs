@@ -1,6 +1,7 @@
 //! Tests of pinned plans: dropped launches, missing nodes and blocked removals.
 
 use super::workshop;
+use crate::model::desired::UnresolvedPolicy;
 use crate::model::observed::tag;
 use crate::model::requirement::label;
 use crate::plan::wire::Plan;
@@ -186,6 +187,7 @@ fn unknown_size_freezes_only_plans_with_removals() {
         scenario.scale(planned);
         let approved = scenario.plan();
         assert_eq!(pinned_plan(&scenario, &approved).frozen, None);
+        scenario.desired.unresolved_policy = UnresolvedPolicy::Hold;
         scenario.desired.unresolved.push(unresolved());
         scenario.scale(planned.min(2));
         let found = pinned_plan(&scenario, &approved);
@@ -269,6 +271,7 @@ fn unknown_size_drops_no_launches() {
     let approved = scenario.plan();
     scenario.scale(1);
     assert_eq!(pinned_plan(&scenario, &approved).dropped.len(), 2);
+    scenario.desired.unresolved_policy = UnresolvedPolicy::Hold;
     scenario.desired.unresolved.push(crate::model::desired::Unresolved {
         origin: crate::model::ids::Origin::new("release.yaml", 1),
         object: "HelmRelease web/shop".into(),

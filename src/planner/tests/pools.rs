@@ -455,3 +455,16 @@ fn replacement_and_old_node_both_count_against_limits() {
         assert_eq!(changes(&scenario.plan()), expected, "{cores}");
     }
 }
+
+#[test]
+fn windows_nodes_pass_the_check_of_the_plan() {
+    let mut scenario = Scenario::new(&["m5.large", "m5.xlarge"], 500, 1024);
+    scenario.node_class().ami_family = crate::model::desired::AmiFamily::Windows;
+    let windows = requirement("kubernetes.io/os", &["windows"]);
+    scenario.pool().requirements.push(windows);
+    scenario.template().spec.node_selector.extend([label("kubernetes.io/os", "windows")]);
+    scenario.scale(3);
+    let plan = plan(&scenario.inputs());
+    assert!(plan.summary.add > 0, "{:?}", plan.capacity.unschedulable);
+    assert!(!plan.errored, "{:?}", plan.capacity.diagnostics);
+}

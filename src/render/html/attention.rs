@@ -166,9 +166,10 @@ fn not_counted(plan: &Plan) -> String {
         .map(|(code, rows)| format!("{} [{code}]", unread::counted(*code, rows.len())))
         .collect();
     format!(
-        "<h2 id=\"unread\">Sources not counted <span class=\"dim\">{}</span></h2>\n<p>The plan removes no node until \
-         their pods are counted or the sources are excluded.</p>\n<ul class=\"todo\">\n{items}</ul>\n",
-        kinds.join(", ")
+        "<h2 id=\"unread\">Sources not counted <span class=\"dim\">{}</span></h2>\n<p>{}</p>\n\
+         <ul class=\"todo\">\n{items}</ul>\n",
+        kinds.join(", "),
+        unread::treatment(plan)
     )
 }
 

@@ -93,6 +93,7 @@ fn unread_sources_are_grouped_by_kind_and_reason() {
     let mut plan = plan();
     let row = &plan.capacity.unresolved[0];
     let rows = (0..25).map(|n| crate::plan::wire::UnresolvedRow {
+        running: 0,
         reason: format!("chart shop-{n} is not in this repository"),
         ..row.clone()
     });

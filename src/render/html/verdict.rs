@@ -430,6 +430,7 @@ mod tests {
     fn object_of_unknown_size_is_not_unread() {
         let mut plan = nothing();
         let row = |object: &str| UnresolvedRow {
+            running: 0,
             object: object.into(),
             origin: Origin::new("apps.yaml", 1),
             reason: "its size is unknown".into(),

@@ -6,12 +6,12 @@ use super::super::amount::{count, dollars, gib, hourly, signed_dollars};
 use super::super::reason::cause;
 use super::super::row::{PlanRow, Symbol, count as counted};
 use super::super::text_page::{TextPage, TextStyle};
-use super::super::{comparison as words, detail, header, is_errored_by_rules, unread};
+use super::super::{comparison as words, detail, header, is_errored_by_rules, open_points, unread};
 use super::escape::{code, fence, prose};
 use super::length;
 use super::row_groups::{sign, table};
-use crate::plan::Plan;
 use crate::plan::wire::{Check, CheckStatus, CostRow, DiagnosticSeverity, workload_key};
+use crate::plan::{Plan, is_incomplete};
 
 const NAME_WIDTH: usize = 80;
 const LINE_WIDTH: usize = 300;
@@ -29,12 +29,18 @@ pub(super) fn title(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
             if is_removal(symbol) { format!("**{text}**") } else { text }
         })
         .collect();
-    let counts = match (counts.is_empty(), plan.complete) {
+    let changes = match (counts.is_empty(), plan.complete) {
         (true, true) => "no changes".to_owned(),
         (true, false) => "no changes in this part".to_owned(),
         (false, _) => counts.join(" · "),
     };
-    format!("### Fleetwright plan for {cluster}: {counts}\n")
+    let changes = match (open_points(plan), is_incomplete(plan)) {
+        (None, _) => changes,
+        (Some(open), true) if counts.is_empty() => format!("incomplete ({open})"),
+        (Some(open), true) => format!("incomplete, {changes} ({open})"),
+        (Some(open), false) => format!("{changes} ({open})"),
+    };
+    format!("### Fleetwright plan for {cluster}: {changes}\n")
 }
 
 fn is_removal(symbol: Symbol) -> bool {

@@ -78,7 +78,7 @@ fn comment_has_a_header_and_the_next_step() {
     assert_eq!((header.cluster.as_str(), header.state.as_str()), ("prod-eu1", "planned"));
     assert_eq!(header.digest, plan().capacity.digest.to_string());
     assert!(text.contains("approved ✗") && text.contains("Next: approve `sha256:"), "{text}");
-    assert!(text.ends_with("Plan: 4 to add, 1 to change, 4 to destroy.\n"));
+    assert!(text.contains("\nPlan (incomplete): 4 to add, 1 to change, 4 to destroy. "));
     let approved = comment(&plan(), None, true, COMMENT_CHARS_MAX);
     assert!(approved.contains("approved ✓ — After the merge it is planned again"), "{approved}");
 }

@@ -11,6 +11,7 @@ fn explained(what: &str) -> String {
 fn explaining_an_unresolved_object_gives_the_reason() {
     let mut open = nothing();
     open.capacity.unresolved = vec![UnresolvedRow {
+        running: 0,
         object: "Rollout web/roll".into(),
         origin: crate::model::ids::Origin::new("roll.yaml", 3),
         reason: "kind Rollout is not read yet".into(),

@@ -266,6 +266,8 @@ impl CaseInput {
                 preconditions: Vec::new(),
                 guard: None,
                 judged_by: Vec::new(),
+                unresolved: None,
+                ignores_runs: false,
             },
             at: self.world.taken_at,
             demand: self.mode,

@@ -46,6 +46,7 @@ pub(super) const TOTALS: &[Defect] = &[
     ("totals/pods", "an unknown unresolved workload", |p, _| {
         p.capacity.pods.unresolved = 1;
         p.capacity.unresolved.push(UnresolvedRow {
+            running: 0,
             object: "HelmRelease shop/web".to_owned(),
             origin: Origin::new("shop.yaml", 9),
             reason: "not rendered".to_owned(),

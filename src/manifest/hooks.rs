@@ -1,0 +1,93 @@
+//! Hooks of Argo CD and Helm: objects that run before or after a sync, and not between syncs.
+//!
+//! Sources: Argo CD, "Resource Hooks" and "Helm" (the annotation of Argo CD takes precedence, and
+//! Helm's hooks map to phases of a sync); Helm, "Chart Hooks".
+
+use std::collections::BTreeMap;
+
+use crate::model::desired::{Hook, HookPhase};
+
+const ARGO_HOOK: &str = "argocd.argoproj.io/hook";
+const ARGO_WAVE: &str = "argocd.argoproj.io/sync-wave";
+const HELM_HOOK: &str = "helm.sh/hook";
+const HELM_WEIGHT: &str = "helm.sh/hook-weight";
+
+/// Returns the hook that annotations declare. A hook of the phase `Sync` runs with all other
+/// objects, so it is none.
+pub(super) fn hook(
+    annotations: &BTreeMap<String, String>,
+    name: &str,
+    delivered_by: &str,
+) -> Option<Hook> {
+    let number = |key: &str| annotations.get(key).and_then(|text| text.trim().parse().ok());
+    let delivered_by = delivered_by.to_owned();
+    if let Some(types) = annotations.get(ARGO_HOOK) {
+        let phase = first_phase(types, argo_phase)?;
+        let order = number(ARGO_WAVE).unwrap_or(0);
+        // Hooks of one wave run at the same time.
+        return Some(Hook { delivered_by, phase, order, name: String::new() });
+    }
+    let types = annotations.get(HELM_HOOK)?;
+    let phase = first_phase(types, helm_phase)?;
+    // Helm waits for each hook, also among those of one weight.
+    Some(Hook {
+        delivered_by,
+        phase,
+        order: number(HELM_WEIGHT).unwrap_or(0),
+        name: name.to_owned(),
+    })
+}
+
+/// Returns the first phase of a comma-separated list; `None` if one of them is that of a sync.
+fn first_phase(types: &str, phase: fn(&str) -> Option<HookPhase>) -> Option<HookPhase> {
+    let phases: Option<Vec<HookPhase>> = types.split(',').map(|name| phase(name.trim())).collect();
+    phases?.into_iter().min()
+}
+
+fn argo_phase(name: &str) -> Option<HookPhase> {
+    Some(match name {
+        "PreSync" => HookPhase::Before,
+        "PostSync" => HookPhase::After,
+        "Sync" => return None,
+        _ => HookPhase::Never,
+    })
+}
+
+fn helm_phase(name: &str) -> Option<HookPhase> {
+    Some(match name {
+        "pre-install" | "pre-upgrade" => HookPhase::Before,
+        "post-install" | "post-upgrade" => HookPhase::After,
+        _ => HookPhase::Never,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_name_the_phase_of_a_hook() {
+        let phase = |key: &str, types: &str| {
+            let annotations = [(key.to_owned(), types.to_owned())].into();
+            hook(&annotations, "migrate", "Application argocd/shop").map(|hook| hook.phase)
+        };
+        for (key, types, expected) in [
+            (ARGO_HOOK, "PreSync", Some(HookPhase::Before)),
+            (ARGO_HOOK, "PostSync", Some(HookPhase::After)),
+            (ARGO_HOOK, "SyncFail", Some(HookPhase::Never)),
+            (ARGO_HOOK, "Skip", Some(HookPhase::Never)),
+            (ARGO_HOOK, "SyncFail, PostSync", Some(HookPhase::After)),
+            (ARGO_HOOK, "Sync", None),
+            (HELM_HOOK, "pre-install,pre-upgrade", Some(HookPhase::Before)),
+            (HELM_HOOK, "post-upgrade", Some(HookPhase::After)),
+            (HELM_HOOK, "test", Some(HookPhase::Never)),
+            (HELM_HOOK, "pre-delete", Some(HookPhase::Never)),
+            ("app", "PreSync", None),
+        ] {
+            assert_eq!(phase(key, types), expected, "{key}: {types}");
+        }
+        let both = [(ARGO_HOOK, "SyncFail"), (HELM_HOOK, "pre-install")];
+        let both = both.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        assert_eq!(hook(&both, "x", "y").map(|hook| hook.phase), Some(HookPhase::Never));
+    }
+}
