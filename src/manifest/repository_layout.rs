@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::remote_reference::chart_source;
 use super::settings::normal_path;
 use super::yaml::{self, YamlNode, YamlValue};
-use crate::model::desired::{Tree, TreeFile};
+use crate::model::desired::{ExternalSource, Tree, TreeFile};
 
 /// Maximum number of files and directories that a kustomization is followed to; a tool receives no
 /// more.
@@ -217,8 +218,48 @@ fn patch_paths<'n>(node: &'n YamlNode<'_>) -> Vec<&'n str> {
 pub struct KustomizationReferences {
     /// Files and directories to build on. A directory may be anywhere.
     pub bases: Vec<String>,
-    /// Remote sources: URLs, repositories, charts.
+    /// URLs and remote repositories.
     pub remote: Vec<String>,
+    /// Charts that kustomize renders with Helm.
+    pub charts: Vec<InflatedChart>,
+    /// Reason why kustomize cannot render its charts from files.
+    pub unsupported: Option<&'static str>,
+}
+
+/// A chart that kustomize renders with Helm (`helmCharts`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InflatedChart {
+    /// The source of the chart; `None` if the chart is in the directory.
+    pub source: Option<ExternalSource>,
+    /// Directory in which kustomize expects the chart, relative to the kustomization.
+    pub directory: String,
+}
+
+/// Reads `helmCharts` and `helmGlobals`.
+fn inflated_charts(root: &YamlNode<'_>) -> Vec<InflatedChart> {
+    let text = |node: &YamlNode<'_>, key: &str| {
+        node.get(key).and_then(YamlNode::text).unwrap_or_default().to_owned()
+    };
+    let home = root.get("helmGlobals").map(|globals| text(globals, "chartHome"));
+    let home = home.filter(|home| !home.is_empty()).unwrap_or_else(|| "charts".to_owned());
+    let Some(YamlValue::Seq(items)) = root.get("helmCharts").map(|node| &node.value) else {
+        return Vec::new();
+    };
+    let chart = |item: &YamlNode<'_>| {
+        let (name, version, repo) = (text(item, "name"), text(item, "version"), text(item, "repo"));
+        if repo.is_empty() {
+            return InflatedChart { source: None, directory: format!("{home}/{name}") };
+        }
+        // kustomize separates the versions of a downloaded chart.
+        let directory = if version.is_empty() {
+            format!("{home}/{name}")
+        } else {
+            format!("{home}/{name}-{version}/{name}")
+        };
+        let source = chart_source(&repo, &name, &version);
+        InflatedChart { source: Some(source), directory }
+    };
+    items.iter().map(chart).collect()
 }
 
 /// Keys whose values are files or directories to build on.
@@ -248,8 +289,10 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
         let YamlValue::Map(entries) = &document.root.value else { continue };
         for entry in entries {
             let key = &*entry.key;
-            if matches!(key, "helmCharts" | "helmChartInflationGenerator") {
-                found.remote.push(key.to_owned());
+            if key == "helmCharts" {
+                found.charts.extend(inflated_charts(&document.root));
+            } else if key == "helmChartInflationGenerator" {
+                found.unsupported = Some("helmChartInflationGenerator; write it as helmCharts");
             } else if BUILDS_ON.contains(&key) {
                 found.bases.extend(scalar_texts(&entry.value).into_iter().map(str::to_owned));
             } else if let Some((_, keys)) = FILES.iter().find(|(known, _)| *known == key) {
@@ -264,6 +307,48 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
     found.bases = bases;
     found.remote.extend::<Vec<String>>(remote);
     found
+}
+
+/// Returns whether a kustomization in `directory` cannot name a file outside of the repository.
+///
+/// Without its load restrictor, kustomize reads every file that a kustomization names. So each text
+/// of the file counts, wherever it is: a text that could be a path to the outside, or an absolute
+/// one, is none that stays inside. Generators and transformers have further files, and count as
+/// outside.
+#[must_use]
+pub fn stays_inside_repository(bytes: &[u8], directory: &str) -> bool {
+    let Ok(text) = yaml::decode(bytes) else { return false };
+    let loaded = yaml::load(&text);
+    if loaded.fault.is_some() {
+        return false;
+    }
+    let inside = |text: &str| {
+        // Inline patches have absolute paths of fields; no file has a name with two lines.
+        let relative = |path| if text.contains('\n') { str::trim_start_matches(path, '/') } else { path };
+        let parts = [Some(text), text.split_once('=').map(|(_, path)| path)];
+        let mut paths = parts.into_iter().flatten().map(relative);
+        paths.all(|path| normal_path(directory, path).is_some())
+    };
+    let plugins = ["generators", "transformers", "validators"];
+    let mut open: Vec<&YamlNode<'_>> = loaded.documents.iter().map(|doc| &doc.root).collect();
+    while let Some(node) = open.pop() {
+        match &node.value {
+            YamlValue::Map(entries) => {
+                if entries.iter().any(|entry| plugins.contains(&&*entry.key)) {
+                    return false;
+                }
+                open.extend(entries.iter().map(|entry| &entry.value));
+            }
+            YamlValue::Seq(items) => open.extend(items),
+            YamlValue::Tagged(_, inner) => open.push(inner),
+            YamlValue::Plain(text) | YamlValue::Quoted(text) => {
+                if !inside(text) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
 }
 
 fn named_files(node: &YamlNode<'_>, keys: &[&str]) -> Vec<String> {

@@ -23,6 +23,18 @@ use crate::adapters::subprocess::{self, RunLimits};
 /// Allowed URL schemes.
 const SCHEMES: [&str; 3] = ["https", "ssh", "file"];
 
+/// Allowed URL schemes of external sources.
+#[cfg(feature = "live")]
+const SOURCE_SCHEMES: [&str; 3] = ["https", "http", "ssh"];
+
+/// Rules of a fetch.
+struct FetchRules<'a> {
+    /// Allowed URL schemes.
+    schemes: &'a [&'a str],
+    /// Number of commits.
+    depth: usize,
+}
+
 const FETCH_LIMITS: RunLimits =
     RunLimits { time: Duration::from_mins(2), output_bytes: 1 << 20, memory_bytes: None };
 
@@ -106,14 +118,37 @@ impl RemoteRepository {
         Ok(tree)
     }
 
+    /// Reads `revision` as an external source: the caller has checked the host, so that `http` is
+    /// allowed and redirects are not followed.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    #[cfg(feature = "live")]
+    pub(crate) fn read_source(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+    ) -> Result<RepositoryTree, GitError> {
+        self.read_by(revision, cache, &FetchRules { schemes: &SOURCE_SCHEMES, depth: 1 })
+    }
+
     fn read_with_depth(
         &self,
         revision: &str,
         cache: &CloneCache,
         depth: usize,
     ) -> Result<RepositoryTree, GitError> {
+        self.read_by(revision, cache, &FetchRules { schemes: &SCHEMES, depth })
+    }
+
+    fn read_by(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+        rules: &FetchRules<'_>,
+    ) -> Result<RepositoryTree, GitError> {
         let fail = |kind| GitError { path: self.display_url(), kind };
-        let reference = self.fetch(revision, cache, depth).map_err(fail)?;
+        let reference = self.fetch(revision, cache, rules).map_err(fail)?;
         let clone = self.clone_path(cache);
         let tree = revision::read(&clone.join(&self.directory), &reference, TreeLimits::DEFAULT);
         tree.map_err(|error| fail(error.kind))
@@ -153,10 +188,10 @@ impl RemoteRepository {
         &self,
         revision: &str,
         cache: &CloneCache,
-        depth: usize,
+        rules: &FetchRules<'_>,
     ) -> Result<String, GitErrorKind> {
         let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
-        if !SCHEMES.contains(&scheme) {
+        if !rules.schemes.contains(&scheme) {
             return Err(GitErrorKind::Scheme { scheme: scheme.to_owned() });
         }
         let odd = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
@@ -168,26 +203,29 @@ impl RemoteRepository {
         cache.prepare().map_err(GitErrorKind::Fetch)?;
         let clone = self.clone_path(cache);
         if !clone.join("HEAD").is_file() {
-            run_git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
+            run_git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()], rules)
                 .map_err(GitErrorKind::Fetch)?;
         }
         remove_stale_lock(&clone.join("shallow.lock"));
         let reference = local_reference(revision);
         let clone = format!("--git-dir={}", clone.display());
         let refspec = format!("+{revision}:{reference}");
-        let depth = format!("--depth={depth}");
-        let fetched = run_git(&[
-            &clone,
-            "fetch",
-            "--quiet",
-            &depth,
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--no-write-fetch-head",
-            "--",
-            &self.url,
-            &refspec,
-        ]);
+        let depth = format!("--depth={}", rules.depth);
+        let fetched = run_git(
+            &[
+                &clone,
+                "fetch",
+                "--quiet",
+                &depth,
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-write-fetch-head",
+                "--",
+                &self.url,
+                &refspec,
+            ],
+            rules,
+        );
         // Credentials are removed before truncation, which could leave half of one.
         let plain = |message: String| truncate(&redact(&message, &self.url));
         fetched.map(|()| reference).map_err(|message| {
@@ -264,13 +302,17 @@ fn remove_stale_lock(lock: &std::path::Path) {
 }
 
 /// Runs the installed `git` with the user's configuration and without prompts.
-fn run_git(arguments: &[&str]) -> Result<(), String> {
+fn run_git(arguments: &[&str], rules: &FetchRules<'_>) -> Result<(), String> {
     let mut command = Command::new("git");
     for setting in ["core.hooksPath=/dev/null", "fetch.fsckObjects=true", "gc.auto=0"] {
         command.args(["-c", setting]);
     }
+    if !rules.schemes.contains(&"file") {
+        // The host behind a redirect is not checked.
+        command.args(["-c", "http.followRedirects=false"]);
+    }
     command.args(arguments).env("GIT_TERMINAL_PROMPT", "0");
-    command.env("GIT_ALLOW_PROTOCOL", SCHEMES.join(":")).env("LC_ALL", "C");
+    command.env("GIT_ALLOW_PROTOCOL", rules.schemes.join(":")).env("LC_ALL", "C");
     if std::env::var_os("GIT_SSH_COMMAND").is_none() {
         command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes");
     }

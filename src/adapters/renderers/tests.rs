@@ -7,15 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::desired::{Layer, SetValue, Values};
+use crate::model::desired::{ExternalSource, ExternalSources, Layer, SetValue, Values};
 
-struct TestRepo(BTreeMap<String, Vec<u8>>, BTreeSet<String>);
+struct TestRepo(BTreeMap<String, Vec<u8>>, BTreeSet<String>, ExternalSources);
 
 impl TestRepo {
     fn new(files: &[(&str, &str)]) -> Self {
         let file = |(path, text): &(&str, &str)| ((*path).to_owned(), text.as_bytes().to_vec());
         let paths = files.iter().map(|(path, _)| (*path).to_owned()).collect();
-        Self(files.iter().map(file).collect(), paths)
+        Self(files.iter().map(file).collect(), paths, ExternalSources::default())
     }
 }
 
@@ -30,6 +30,10 @@ impl RepositoryFiles for TestRepo {
 
     fn is_changed(&self, _: &str) -> bool {
         false
+    }
+
+    fn external_directory(&self, source: &ExternalSource) -> Result<String, String> {
+        self.2.directory(source)
     }
 }
 
