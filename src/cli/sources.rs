@@ -214,6 +214,10 @@ impl Update<'_> {
             let text = canonical::pretty(&lock).map_err(CliError::new)?;
             files::write(&path.join(SOURCE_LOCK_FILE), &text)?;
         }
+        if used == 0 && self.old.is_empty() && failed == 0 {
+            console.print("The repository uses no external sources.\n")?;
+            return Ok(Exit::Done);
+        }
         let _ = match failed {
             0 => writeln!(out, "{SOURCE_LOCK_FILE}: {}.", sources(used)),
             _ => writeln!(out, "{SOURCE_LOCK_FILE}: {}, {failed} failed.", sources(used)),

@@ -52,8 +52,6 @@ pub(super) struct RepositoryLayout {
 pub(super) struct KustomizationFile {
     /// The keys that change its objects, in the order of the file.
     pub(super) changes: Vec<String>,
-    /// The kustomization uses remote charts or resources.
-    pub(super) remote: bool,
     /// Files and directories that it builds on.
     bases: Vec<String>,
 }
@@ -111,14 +109,9 @@ impl RepositoryLayout {
                     let items = scalar_texts(&entry.value);
                     let inside = items.iter().filter_map(|item| normal_path(base, item));
                     read.bases.extend(inside);
-                    read.remote |= items.iter().any(|item| is_remote(item));
                     if &*entry.key != "resources" || !items.iter().all(|item| is_file(item)) {
                         read.changes.push(entry.key.to_string());
                     }
-                }
-                "helmCharts" | "helmChartInflationGenerator" => {
-                    read.remote = true;
-                    read.changes.push(entry.key.to_string());
                 }
                 key if HARMLESS_KEYS.contains(&key) => {}
                 _ => read.changes.push(entry.key.to_string()),

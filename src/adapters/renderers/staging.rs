@@ -18,7 +18,9 @@ use crate::manifest::{
     chart_dependencies, dependency_source, kustomization_references, normal_path,
     parse_remote_reference, stays_inside_repository,
 };
-use crate::model::desired::{ExternalSource, Layer, Recipe, Release, RenderRequest, Values};
+use crate::model::desired::{
+    ExternalSource, Layer, Recipe, Release, RenderRequest, Values, is_external,
+};
 
 /// Directory of the wrapper files, which are not in the repository.
 pub(super) const WRAPPER_DIRECTORY: &str = "top";
@@ -186,7 +188,8 @@ impl FileStager<'_> {
     fn generate_kustomization(&mut self, path: &str) -> Result<Vec<String>, String> {
         let prefix = directory_prefix(path);
         let (mut directories, mut resources) = (Vec::new(), Vec::new());
-        for file in self.files_below(path) {
+        let own = self.files_below(path).into_iter();
+        for file in own.filter(|file| is_external(file) == is_external(path)) {
             let above = file.rsplit_once('/').map_or("", |(directory, _)| directory);
             let inner = directories_above(above, path).find(|d| self.kustomization(d).is_some());
             if let Some(inner) = inner {
@@ -220,7 +223,7 @@ impl FileStager<'_> {
             }
             let mut content = self.add_file(&file)?;
             if KUSTOMIZATION.contains(&file.rsplit('/').next().unwrap_or(&file)) {
-                content = self.localize(directory, &file, &content, &mut directories)?;
+                content = self.localize(&file, &content, &mut directories)?;
             }
             // Generators and transformers are files that name further files.
             let is_yaml = [".yaml", ".yml", "Kustomization"].iter().any(|end| file.ends_with(end));
@@ -243,11 +246,11 @@ impl FileStager<'_> {
     /// adds its charts. Returns the new content.
     fn localize(
         &mut self,
-        directory: &str,
         file: &str,
         content: &Arc<[u8]>,
         directories: &mut Vec<String>,
     ) -> Result<Arc<[u8]>, String> {
+        let directory = file.rsplit_once('/').map_or("", |(directory, _)| directory);
         let references = kustomization_references(content);
         if let Some(why) = references.unsupported {
             return Err(format!("{file} uses {why}"));

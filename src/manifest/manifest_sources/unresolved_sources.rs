@@ -60,10 +60,7 @@ impl DeliverySources {
                 continue;
             }
             let object = format!("Kustomization {}", display_directory(parent_directory(path)));
-            if kustomization.remote {
-                let reason = "uses remote charts or resources";
-                into.add_unresolved(file_origin(path), object, reason);
-            } else if !kustomization.changes.is_empty() {
+            if !kustomization.changes.is_empty() {
                 into.add_unresolved(
                     file_origin(path),
                     object,
