@@ -58,11 +58,11 @@ pub mod adr_0001 {}
 #[doc = include_str!("adr/0019-external-sources.md")]
 pub mod adr_0019 {}
 
-pub use live_objects::read_live_objects;
 pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,
     newest_in_range,
 };
+pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
 pub use remote_reference::{RemoteReference, dependency_source, parse_remote_reference};
 pub(crate) use rendered_origins::STAGED_PREFIX;

@@ -124,9 +124,9 @@ impl Renderers {
     }
 
     fn helm(&self) -> Result<&RendererProgram, String> {
-        let found = self.helm.get_or_init(|| {
-            RendererProgram::helm(&self.search_path, self.sandbox(), &self.limits)
-        });
+        let found = self
+            .helm
+            .get_or_init(|| RendererProgram::helm(&self.search_path, self.sandbox(), &self.limits));
         found.as_ref().map_err(Clone::clone)
     }
 

@@ -16,9 +16,9 @@ pub(super) use run::{LogFormatArg, ModeArg, RunArgs};
 pub(super) use setup::PreflightArgs;
 #[cfg(feature = "sandbox")]
 pub(super) use setup::SandboxArgs;
+pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionArgs};
 #[cfg(feature = "live")]
 pub(super) use setup::{SourcesArgs, SourcesUpdateArgs};
-pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionArgs};
 pub(super) use top::TopArgs;
 pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
 

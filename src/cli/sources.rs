@@ -180,7 +180,9 @@ impl Update<'_> {
             let version = &locked.version;
             let line = match self.old.get(source) {
                 None => format!("+ {source} at {version}"),
-                Some(old) if old != locked => format!("~ {source} from {} to {version}", old.version),
+                Some(old) if old != locked => {
+                    format!("~ {source} from {} to {version}", old.version)
+                }
                 Some(_) => continue,
             };
             let _ = writeln!(out, "{}", escape(line.trim_end_matches(" at ")));

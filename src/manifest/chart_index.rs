@@ -308,7 +308,8 @@ mod tests {
         let none = chart_versions(index.as_bytes(), "db").expect_err("no such chart");
         assert_eq!(none, "it has no chart db");
         assert!(chart_versions(b"<html>", "web").is_err());
-        let chart = b"dependencies: [{name: db, repository: 'https://h', version: 1.x}, {name: in}]";
+        let chart =
+            b"dependencies: [{name: db, repository: 'https://h', version: 1.x}, {name: in}]";
         let lock = b"dependencies: [{name: db, repository: 'https://h', version: 1.2.3}]";
         let found = chart_dependencies(chart, Some(lock));
         assert_eq!((&*found[0].version, &*found[1].repository), ("1.2.3", ""));

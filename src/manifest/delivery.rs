@@ -23,8 +23,8 @@ use super::repository_layout::{RepositoryLayout, parent_directory};
 use super::settings::{is_within, normal_path};
 use super::yaml::{YamlNode, YamlValue, to_json};
 use crate::model::desired::{
-    ExternalSources, Fleet, Layer, Recipe, Release, RenderRequest, Renderer, RepositoryLocation, Source,
-    SourceRequests, Tree, Values,
+    ExternalSources, Fleet, Layer, Recipe, Release, RenderRequest, Renderer, RepositoryLocation,
+    Source, SourceRequests, Tree, Values,
 };
 use crate::model::ids::Origin;
 

@@ -132,8 +132,7 @@ impl DeliverySources {
     /// Follows delivery objects as far as the renderings allow.
     pub(super) fn discover(context: &SourceContext<'_>) -> Self {
         let (stated, marked) = (context.declared_sources(), context.marked_files());
-        let mut sources =
-            Self { deliveries: stated.clone(), requested: SourceRequests::default() };
+        let mut sources = Self { deliveries: stated.clone(), requested: SourceRequests::default() };
         if !marked.values().any(|marks| marks.delivers) && stated.is_empty() {
             return sources;
         }

@@ -136,7 +136,12 @@ mod tests {
             ("git@github.com:o/r.git//a?ref=x", "git@github.com:o/r.git", "x", "a"),
             ("ssh://git@h:22/o/r//a", "ssh://git@h:22/o/r", "HEAD", "a"),
             ("https://me:secret@h/o/r//a", "https://h/o/r", "HEAD", "a"),
-            ("https://dev.azure.com/o/p/_git/r/a?ref=v", "https://dev.azure.com/o/p/_git/r", "v", "a"),
+            (
+                "https://dev.azure.com/o/p/_git/r/a?ref=v",
+                "https://dev.azure.com/o/p/_git/r",
+                "v",
+                "a",
+            ),
         ] {
             let found = parse_remote_reference(text).expect(text);
             assert_eq!((found.source.url.as_str(), found.path.as_str()), (url, path), "{text}");

@@ -6,7 +6,9 @@
 
 use crate::manifest::ports::{ManifestRenderer, RepositoryFiles};
 use crate::manifest::{read_with_renderings, render_requests};
-use crate::model::desired::{Desired, ExternalSources, Fleet, RenderResults, RepositoryLocation, Tree};
+use crate::model::desired::{
+    Desired, ExternalSources, Fleet, RenderResults, RepositoryLocation, Tree,
+};
 
 /// Maximum number of rendering rounds.
 const ROUNDS_MAX: usize = 8;

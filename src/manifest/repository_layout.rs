@@ -317,7 +317,8 @@ pub fn stays_inside_repository(bytes: &[u8], directory: &str) -> bool {
     }
     let inside = |text: &str| {
         // Inline patches have absolute paths of fields; no file has a name with two lines.
-        let relative = |path| if text.contains('\n') { str::trim_start_matches(path, '/') } else { path };
+        let relative =
+            |path| if text.contains('\n') { str::trim_start_matches(path, '/') } else { path };
         let parts = [Some(text), text.split_once('=').map(|(_, path)| path)];
         let mut paths = parts.into_iter().flatten().map(relative);
         paths.all(|path| normal_path(directory, path).is_some())

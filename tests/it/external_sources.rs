@@ -122,7 +122,11 @@ impl Elsewhere {
         run(&git, &["add", "."], &base);
         run(&git, &["commit", "--quiet", "--message=one"], &base);
         run(&git, &["tag", "v1"], &base);
-        run(&git, &["clone", "--quiet", "--bare", "base", "git/base.git"], &workspace.path("elsewhere"));
+        run(
+            &git,
+            &["clone", "--quiet", "--bare", "base", "git/base.git"],
+            &workspace.path("elsewhere"),
+        );
 
         let charts = free_port();
         let directory = workspace.path("elsewhere/charts").display().to_string();
@@ -185,9 +189,8 @@ impl Elsewhere {
     fn pods(&self) -> BTreeMap<String, u64> {
         let plan = self.plan();
         let rows = plan["capacity"]["demand"].as_array().cloned().unwrap_or_default();
-        let row = |row: &Value| {
-            Some((row["workload"].as_str()?.to_owned(), row["planned"].as_u64()?))
-        };
+        let row =
+            |row: &Value| Some((row["workload"].as_str()?.to_owned(), row["planned"].as_u64()?));
         rows.iter().filter_map(row).collect()
     }
 

@@ -219,10 +219,8 @@ mod tests {
         assert_eq!(host("https://me:token@h:1/a/b?sig=secret"), "h:1/a/b");
         let mirrors = [("https://c.io/", "https://m/c/"), ("https://c.io/x/", "https://m/x/")];
         let pair = |(from, to): (&str, &str)| (from.to_owned(), to.to_owned());
-        let settings = DeliverySettings {
-            mirrors: mirrors.map(pair).into(),
-            ..DeliverySettings::default()
-        };
+        let settings =
+            DeliverySettings { mirrors: mirrors.map(pair).into(), ..DeliverySettings::default() };
         let downloader = SourceDownloader::new(&settings);
         assert_eq!(downloader.mirror("https://c.io/x/y"), "https://m/x/y");
         assert_eq!(downloader.mirror("https://c.io/y"), "https://m/c/y");

@@ -73,8 +73,7 @@ impl<'a> MountedFiles<'a> {
     #[must_use]
     pub fn extend_tree(&self, tree: &Tree) -> Tree {
         let own = tree.files.iter().filter(|file| !is_external(&file.path)).cloned();
-        let is_manifest =
-            |path: &str| crate::adapters::git::is_manifest_name(path.as_bytes());
+        let is_manifest = |path: &str| crate::adapters::git::is_manifest_name(path.as_bytes());
         let external = self.files.iter().filter(|(path, _)| is_manifest(path));
         let external = external.map(|(path, content)| TreeFile {
             path: path.as_str().into(),

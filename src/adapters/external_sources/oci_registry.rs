@@ -14,8 +14,7 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 const PAGES_MAX: usize = 50;
 
 /// Media types of manifests.
-const MANIFEST_TYPES: &str =
-    "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
+const MANIFEST_TYPES: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 
 /// Media type of the content of a Helm chart.
 const CHART_TYPE: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
@@ -142,7 +141,8 @@ impl Repository<'_> {
     fn authorization(&self, challenge: &str) -> Result<String, String> {
         let basic = self.downloader.credentials(&self.url);
         let Some(parameters) = challenge.strip_prefix("Bearer ") else {
-            let login = || "the registry requires credentials; run `helm registry login`".to_owned();
+            let login =
+                || "the registry requires credentials; run `helm registry login`".to_owned();
             return basic.map(str::to_owned).ok_or_else(login);
         };
         let parameter = |key: &str| {

@@ -7,9 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::desired::{
-    ExternalSource, ExternalSources, Layer, SetValue, SourceKind, Values,
-};
+use crate::model::desired::{ExternalSource, ExternalSources, Layer, SetValue, SourceKind, Values};
 
 struct TestRepo(BTreeMap<String, Vec<u8>>, BTreeSet<String>, ExternalSources);
 
@@ -393,7 +391,10 @@ fn dependencies_of_a_chart_are_added_where_absent() {
                  {name: kept, repository: 'https://c.io'}, {name: own, repository: 'file://../own'}]";
     let files = [
         (".fleetwright/sources/db-1/Chart.yaml", "name: db"),
-        ("app/Chart.lock", "dependencies: [{name: db, repository: 'https://c.io', version: 1.2.3}]"),
+        (
+            "app/Chart.lock",
+            "dependencies: [{name: db, repository: 'https://c.io', version: 1.2.3}]",
+        ),
         ("app/Chart.yaml", chart),
         ("app/charts/kept-2.0.0.tgz", ""),
         ("own/Chart.yaml", "name: own"),
@@ -435,7 +436,8 @@ fn flux_may_load_files_anywhere_in_the_repository_only() {
         ("generators: [g.yaml]", false),
         ("patches: *a", false),
     ] {
-        let files = [("prod/kustomization.yaml", text), ("other/p.yaml", "a: b"), ("prod/g.yaml", "")];
+        let files =
+            [("prod/kustomization.yaml", text), ("other/p.yaml", "a: b"), ("prod/g.yaml", "")];
         let output = tools.render(&files, &flux("prod")).expect(text);
         assert_eq!(output.contains(none), is_free, "{text}: {output}");
     }

@@ -50,12 +50,10 @@ pub(in super::super) fn read_cluster_secret(root: &YamlNode<'_>) -> Option<Clust
 
 impl DeliveryContext<'_> {
     /// Returns the parameters of each selected cluster.
-    pub(super) fn cluster_generator(
-        &self,
-        clusters: &YamlNode<'_>,
-    ) -> Result<Vec<Params>, String> {
+    pub(super) fn cluster_generator(&self, clusters: &YamlNode<'_>) -> Result<Vec<Params>, String> {
         let selector = node_at(clusters, &["selector"]);
-        let selector = selector.filter(|node| !matches!(&node.value, YamlValue::Map(e) if e.is_empty()));
+        let selector =
+            selector.filter(|node| !matches!(&node.value, YamlValue::Map(e) if e.is_empty()));
         let mut generated = Vec::new();
         for cluster in &self.cluster_secrets {
             let fits = selector.map_or(Ok(true), |one| matches_labels(one, &cluster.labels))?;
@@ -66,7 +64,8 @@ impl DeliveryContext<'_> {
         for cluster in self.clusters_of_settings() {
             // The labels of this cluster decide about its applications. Those of other clusters are
             // not read here.
-            if selector.is_some() && self.cluster_by_name(&cluster.name) == Some(TargetCluster::This)
+            if selector.is_some()
+                && self.cluster_by_name(&cluster.name) == Some(TargetCluster::This)
             {
                 return Err(format!(
                     "its cluster generator selects by labels of cluster {}, which are not in Git; \

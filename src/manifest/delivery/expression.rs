@@ -67,7 +67,9 @@ fn tokens(expression: &str) -> Result<Vec<Token>, String> {
     while let Some(first) = rest.chars().next() {
         let length = match first {
             '(' | ')' | '|' => 1,
-            '"' | '`' | '\'' => closing_quote(rest, first).ok_or_else(|| unsupported(expression))?,
+            '"' | '`' | '\'' => {
+                closing_quote(rest, first).ok_or_else(|| unsupported(expression))?
+            }
             _ => {
                 let is_end = |c: char| c.is_whitespace() || "()|\"`".contains(c);
                 rest.find(is_end).unwrap_or(rest.len()).max(1)
@@ -232,8 +234,7 @@ impl Parser<'_> {
 
 /// Returns a name that is valid in DNS, as the function `normalize` of Argo CD.
 fn normalize(text: &str) -> String {
-    let plain =
-        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '-' };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '-' };
     let name: String = text.to_ascii_lowercase().chars().map(plain).take(253).collect();
     name.trim_matches(['-', '.']).to_owned()
 }
@@ -250,7 +251,9 @@ fn print_format(format: &str, values: &[&str]) -> Result<String, String> {
         }
         match letters.next() {
             Some('%') => out.push('%'),
-            Some('s' | 'v' | 'd') => out.push_str(values.next().ok_or_else(|| unsupported(format))?),
+            Some('s' | 'v' | 'd') => {
+                out.push_str(values.next().ok_or_else(|| unsupported(format))?)
+            }
             Some(_) | None => return Err(unsupported(format)),
         }
     }

@@ -11,7 +11,8 @@ use super::argo::inline_patch;
 use super::external::SourceRoot;
 use super::{
     ConfigMapData, DeliveryContext, FileSelection, GitRepository, HelmChart, ManifestContent,
-    ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster, flag_at, items_at, node_at, normal_path, scalar_text, text_at,
+    ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster, flag_at, items_at,
+    node_at, normal_path, scalar_text, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
 
@@ -314,7 +315,8 @@ impl DeliveryContext<'_> {
         chart: &HelmChart,
         namespace: &str,
     ) -> Result<(String, Vec<Values>), String> {
-        let HelmChart { chart, version, source_kind, source_name, values_files, ignores_missing } = chart;
+        let HelmChart { chart, version, source_kind, source_name, values_files, ignores_missing } =
+            chart;
         let (path, root) = if source_kind == "HelmRepository" {
             let kind = "HelmRepository";
             let found = referenced(&self.helm_repositories, kind, namespace, source_name)?;

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::classify::{DeliveryKind, DocumentClass, classify};
 use super::super::decode::NamespaceRules;
 use super::super::delivery::{
-    ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage, GitRepository,
-    HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects,
-    TargetCluster, declared_manifest_set, read_cluster_secret, read_helm_chart,
+    ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage,
+    GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReferenceKey,
+    ReferencedObjects, TargetCluster, declared_manifest_set, read_cluster_secret, read_helm_chart,
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};

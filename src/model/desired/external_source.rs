@@ -153,9 +153,7 @@ impl ExternalSources {
     /// Returns the reason why it is not available, with the remedy.
     pub fn directory(&self, source: &ExternalSource) -> Result<String, String> {
         self.states.get(source).cloned().unwrap_or_else(|| {
-            Err(format!(
-                "{source} is not in {SOURCE_LOCK_FILE}; run `fleetwright sources update`"
-            ))
+            Err(format!("{source} is not in {SOURCE_LOCK_FILE}; run `fleetwright sources update`"))
         })
     }
 }

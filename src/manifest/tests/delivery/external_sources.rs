@@ -68,7 +68,9 @@ fn release(chart: &str) -> String {
 #[test]
 fn flux_charts_from_elsewhere_are_requested_then_rendered() {
     let chart = |name: &str, kind: &str, from: &str| {
-        format!("chart: {{spec: {{chart: {name}, version: 1.x, sourceRef: {{kind: {kind}, name: {from}}}}}}}")
+        format!(
+            "chart: {{spec: {{chart: {name}, version: 1.x, sourceRef: {{kind: {kind}, name: {from}}}}}}}"
+        )
     };
     let helm = source(SourceKind::Helm, "https://c.io/charts", "db", "1.x");
     for (chart, expected, directory) in [
@@ -95,10 +97,8 @@ fn flux_charts_from_elsewhere_are_requested_then_rendered() {
         ),
     ] {
         let external = path("db/Chart.yaml");
-        let mut scenario = DeliveryScenario::new(&[
-            (external.as_str(), "name: db"),
-            ("a.yaml", &release(&chart)),
-        ]);
+        let mut scenario =
+            DeliveryScenario::new(&[(external.as_str(), "name: db"), ("a.yaml", &release(&chart))]);
         let found = unresolved(&scenario.read());
         let hint = "is not in fleetwright.lock.json; run `fleetwright sources update`";
         assert!(found.len() == 1 && found[0].ends_with(hint), "{found:?}");
