@@ -19,7 +19,7 @@ pub use autoscaler::{
 pub use disruption_budget::pods_to_keep;
 pub use external_source::{
     EXTERNAL_DIRECTORY, ExternalSource, ExternalSources, LockedSource, SOURCE_LOCK_FILE,
-    SOURCE_LOCK_FORMAT, SourceKind, SourceLock, SourceRequests, is_external,
+    SOURCE_LOCK_FORMAT, SourceKind, SourceLock, SourceRequests, TAG_RANGE_PREFIX, is_external,
 };
 pub use instance_settings::{
     BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, UserData,

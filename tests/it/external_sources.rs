@@ -122,6 +122,7 @@ impl Elsewhere {
         run(&git, &["add", "."], &base);
         run(&git, &["commit", "--quiet", "--message=one"], &base);
         run(&git, &["tag", "v1"], &base);
+        run(&git, &["tag", "v1.0.0"], &base);
         run(
             &git,
             &["clone", "--quiet", "--bare", "base", "git/base.git"],
@@ -244,7 +245,7 @@ spec: { chart: web, version: 2.x, sourceRef: { kind: HelmRepository, name: chart
 apiVersion: source.toolkit.fluxcd.io/v1
 kind: GitRepository
 metadata: { name: base, namespace: flux-system }
-spec: { url: http://GIT/base.git, ref: { tag: v1 } }
+spec: { url: http://GIT/base.git, ref: { semver: 1.x } }
 ---
 apiVersion: helm.toolkit.fluxcd.io/v2
 kind: HelmRelease

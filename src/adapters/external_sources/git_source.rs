@@ -4,8 +4,9 @@ use super::archive::{ArchiveFiles, ArchiveLimits, pack};
 use super::cache::SOURCE_BYTES_MAX;
 use super::download::{DownloadedSource, SourceDownloader, authority};
 use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree};
+use crate::manifest::newest_in_range;
 use crate::manifest::ports::RepositoryFiles;
-use crate::model::desired::ExternalSource;
+use crate::model::desired::{ExternalSource, TAG_RANGE_PREFIX};
 
 /// Default ports of schemes.
 const PORTS: [(&str, u16); 3] = [("https", 443), ("http", 80), ("ssh", 22)];
@@ -20,8 +21,16 @@ pub(super) fn download(
     check_host(downloader, &url)?;
     let remote = RemoteRepository::parse(&url).ok_or("its URL names no Git repository")?;
     let cache = CloneCache::from_environment().map_err(|error| error.kind.to_string())?;
-    let revision = version.unwrap_or(&source.version);
-    let tree = remote.read_source(revision, &cache).map_err(|error| error.kind.to_string())?;
+    let requested = version.unwrap_or(&source.version);
+    let revision = match requested.strip_prefix(TAG_RANGE_PREFIX) {
+        None => requested.to_owned(),
+        Some(range) => {
+            let tags = remote.source_tags().map_err(|error| error.kind.to_string())?;
+            let newest = newest_in_range(range, tags.iter().map(String::as_str))?;
+            format!("refs/tags/{}", newest.ok_or_else(|| format!("it has no tag in {range}"))?)
+        }
+    };
+    let tree = remote.read_source(&revision, &cache).map_err(|error| error.kind.to_string())?;
     let commit = tree.base.commit.clone().ok_or("it has no commit")?;
     let content = pack(&files(&tree)?).map_err(|error| format!("it cannot be packed: {error}"))?;
     if u64::try_from(content.len()).unwrap_or(u64::MAX) > SOURCE_BYTES_MAX {

@@ -132,6 +132,30 @@ impl RemoteRepository {
         self.read_by(revision, cache, &FetchRules { schemes: &SOURCE_SCHEMES, depth: 1 })
     }
 
+    /// Returns the tags of an external source.
+    ///
+    /// # Errors
+    /// As [`Self::read_source`].
+    #[cfg(feature = "live")]
+    pub(crate) fn source_tags(&self) -> Result<Vec<String>, GitError> {
+        let fail = |kind| GitError { path: self.display_url(), kind };
+        let rules = FetchRules { schemes: &SOURCE_SCHEMES, depth: 1 };
+        self.check_scheme(&rules).map_err(fail)?;
+        let listed = run_git(&["ls-remote", "--tags", "--refs", "--", &self.url], &rules);
+        let listed = listed
+            .map_err(|message| fail(GitErrorKind::Fetch(truncate(&redact(&message, &self.url)))))?;
+        let tag = |line: &str| Some(line.split_once("refs/tags/")?.1.trim().to_owned());
+        Ok(listed.lines().filter_map(tag).collect())
+    }
+
+    fn check_scheme(&self, rules: &FetchRules<'_>) -> Result<(), GitErrorKind> {
+        let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
+        if rules.schemes.contains(&scheme) {
+            return Ok(());
+        }
+        Err(GitErrorKind::Scheme { scheme: scheme.to_owned() })
+    }
+
     fn read_with_depth(
         &self,
         revision: &str,
@@ -190,10 +214,7 @@ impl RemoteRepository {
         cache: &CloneCache,
         rules: &FetchRules<'_>,
     ) -> Result<String, GitErrorKind> {
-        let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
-        if !rules.schemes.contains(&scheme) {
-            return Err(GitErrorKind::Scheme { scheme: scheme.to_owned() });
-        }
+        self.check_scheme(rules)?;
         let odd = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
         if revision.starts_with('-') || revision.is_empty() || revision.contains(odd) {
             let reason = "name a branch, a tag or a whole commit".to_owned();
@@ -228,7 +249,7 @@ impl RemoteRepository {
         );
         // Credentials are removed before truncation, which could leave half of one.
         let plain = |message: String| truncate(&redact(&message, &self.url));
-        fetched.map(|()| reference).map_err(|message| {
+        fetched.map(|_| reference).map_err(|message| {
             let (revision, reason) = (revision.to_owned(), plain(message));
             if is_missing_revision(&reason) {
                 return GitErrorKind::UnknownRevision { revision, reason };
@@ -301,8 +322,8 @@ fn remove_stale_lock(lock: &std::path::Path) {
     }
 }
 
-/// Runs the installed `git` with the user's configuration and without prompts.
-fn run_git(arguments: &[&str], rules: &FetchRules<'_>) -> Result<(), String> {
+/// Runs the installed `git` with the user's configuration and without prompts. Returns its output.
+fn run_git(arguments: &[&str], rules: &FetchRules<'_>) -> Result<String, String> {
     let mut command = Command::new("git");
     for setting in ["core.hooksPath=/dev/null", "fetch.fsckObjects=true", "gc.auto=0"] {
         command.args(["-c", setting]);
@@ -320,7 +341,7 @@ fn run_git(arguments: &[&str], rules: &FetchRules<'_>) -> Result<(), String> {
     let output = subprocess::run(&mut command, &FETCH_LIMITS)
         .map_err(|failure| format!("`git` {failure}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let message = String::from_utf8_lossy(&output.stderr);
     Err(message.split_whitespace().collect::<Vec<_>>().join(" "))

@@ -15,7 +15,7 @@ use super::super::object_meta::{ObjectScope, display_name};
 use super::super::yaml::{self, YamlNode, YamlValue};
 use super::delivered_files::may_contain;
 use super::{DeliverySources, SourceContext, VisitedText, display_directory};
-use crate::model::desired::{SourceRequests, TreeFile};
+use crate::model::desired::{SourceRequests, TAG_RANGE_PREFIX, TreeFile};
 
 /// Contents of a file that matter to the search.
 #[derive(Debug, Clone, Copy, Default)]
@@ -280,10 +280,12 @@ fn read_git_repository(root: &YamlNode<'_>) -> Option<GitRepository> {
         let text = spec.get("ref")?.get(key)?.text()?;
         Some(text).filter(|text| !text.is_empty())
     };
-    let revision = ["commit", "name", "semver", "tag", "branch"].into_iter().find_map(own);
+    let exact = || ["commit", "name"].into_iter().find_map(own).map(str::to_owned);
+    let range = || own("semver").map(|range| format!("{TAG_RANGE_PREFIX}{range}"));
+    let named = || ["tag", "branch"].into_iter().find_map(own).map(str::to_owned);
     // Without a revision, Flux follows `master`, not the host's default branch.
-    let revision = revision.unwrap_or("master");
-    let revision = revision.strip_prefix("refs/heads/").unwrap_or(revision);
+    let revision = exact().or_else(range).or_else(named).unwrap_or_else(|| "master".to_owned());
+    let revision = revision.strip_prefix("refs/heads/").unwrap_or(&revision);
     let is_stated = |key: &str| spec.get(key).is_some_and(|node| !node.is_null());
     let changed = match (is_stated("ignore"), is_stated("include")) {
         (true, _) => Some("leaves files out (`ignore`)"),

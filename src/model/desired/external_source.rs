@@ -14,6 +14,9 @@ pub const SOURCE_LOCK_FORMAT: u32 = 1;
 /// Directory of the tree below which the files of external sources appear.
 pub const EXTERNAL_DIRECTORY: &str = ".fleetwright/sources";
 
+/// Beginning of a revision that is a range of tags, as `ref.semver` of a Flux `GitRepository`.
+pub const TAG_RANGE_PREFIX: &str = "semver:";
+
 /// Number of digits of a digest in the directory of a source.
 const DIRECTORY_DIGITS: usize = 12;
 
