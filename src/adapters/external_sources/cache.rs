@@ -59,8 +59,7 @@ impl SourceCache {
         }
         Err(format!(
             "is refused: its content in the cache has digest {found}, and the lock file has \
-             {digest}; remove {} and run `fleetwright sources update --check`",
-            self.path(digest).display()
+             {digest}; run `fleetwright sources update --check` to download it again"
         ))
     }
 

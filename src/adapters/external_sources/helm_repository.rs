@@ -14,7 +14,7 @@ pub(super) fn download(
     source: &ExternalSource,
     version: Option<&str>,
 ) -> Result<DownloadedSource, String> {
-    let base = format!("{}/", downloader.mirror(&source.url).trim_end_matches('/'));
+    let base = downloader.mirror(&format!("{}/", source.url));
     let index = join_url(&base, "index.yaml");
     let found = chart_versions(&read_index(downloader, &index)?, &source.name)?;
     let ChartVersion { version, url, digest } = select(&found, source, version)?;
