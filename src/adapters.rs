@@ -6,6 +6,7 @@
 #[cfg(feature = "aws")]
 pub mod aws;
 pub(crate) mod cache;
+pub mod external_sources;
 pub(crate) mod files;
 pub mod git;
 #[cfg(feature = "live")]

@@ -58,6 +58,8 @@ mod show;
 mod signature_check;
 mod similar_path;
 mod source_tree;
+#[cfg(feature = "live")]
+mod sources;
 mod top;
 mod validate;
 mod version;
@@ -186,6 +188,8 @@ fn dispatch(
             completions::run(shell, &mut help::command(), console)
         }
         CommandSettings::Init(settings) => init::run(&settings, console),
+        #[cfg(feature = "live")]
+        CommandSettings::SourcesUpdate(settings) => sources::update(&settings, console),
         CommandSettings::Doctor(settings) => doctor::run(&settings, console),
         CommandSettings::Man(directory) => man::run(directory.as_deref(), console),
         CommandSettings::Version(format) => version::run(format, console),

@@ -17,6 +17,7 @@
 //! ```
 
 mod autoscaling;
+mod chart_index;
 mod classify;
 mod cluster_objects;
 mod collector;
@@ -37,12 +38,14 @@ mod placeholder;
 mod pod_spec;
 pub mod ports;
 mod reference_check;
+mod remote_reference;
 pub mod render_rounds;
 mod rendered_origins;
 mod repository_layout;
 mod resource_list;
 mod settings;
 mod source_area;
+mod source_lock;
 mod storage;
 mod tree_reader;
 mod workload;
@@ -52,13 +55,25 @@ mod yaml;
 #[doc = include_str!("adr/0001-yaml.md")]
 pub mod adr_0001 {}
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0019-external-sources.md")]
+pub mod adr_0019 {}
+
+pub use chart_index::{
+    ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,
+    newest_in_range,
+};
 pub use live_objects::read_live_objects;
-pub use manifest_sources::{candidate_paths, render_requests};
+pub use manifest_sources::{candidate_paths, render_requests, source_requests};
+pub use remote_reference::{RemoteReference, dependency_source, parse_remote_reference};
 pub(crate) use rendered_origins::STAGED_PREFIX;
 pub(crate) use repository_layout::KUSTOMIZATION;
-pub use repository_layout::{KustomizationReferences, kustomization_references};
+pub use repository_layout::{
+    InflatedChart, KustomizationReferences, kustomization_references, stays_inside_repository,
+};
 pub(crate) use settings::normal_path;
 pub use settings::{is_read_directly, read_fleet};
+pub use source_lock::read_source_lock;
 pub use tree_reader::{read, read_with_renderings};
 
 #[cfg(test)]

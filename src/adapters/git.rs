@@ -299,7 +299,7 @@ fn is_unsafe_name(name: &[u8]) -> bool {
 }
 
 /// Returns whether a file name may hold manifests, by the rules of `kubectl apply -R`.
-fn is_manifest_name(path: &[u8]) -> bool {
+pub(crate) fn is_manifest_name(path: &[u8]) -> bool {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
     let ends = [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| path.ends_with(suffix));
     ends || name == b"Kustomization"

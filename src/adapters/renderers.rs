@@ -119,10 +119,15 @@ impl Renderers {
             Recipe::Kustomize(_) => self.kustomize.get_or_init(|| {
                 RendererProgram::kustomize(&self.search_path, self.sandbox(), &self.limits)
             }),
-            Recipe::Helm(_) => self.helm.get_or_init(|| {
-                RendererProgram::helm(&self.search_path, self.sandbox(), &self.limits)
-            }),
+            Recipe::Helm(_) => return self.helm(),
         };
+        found.as_ref().map_err(Clone::clone)
+    }
+
+    fn helm(&self) -> Result<&RendererProgram, String> {
+        let found = self
+            .helm
+            .get_or_init(|| RendererProgram::helm(&self.search_path, self.sandbox(), &self.limits));
         found.as_ref().map_err(Clone::clone)
     }
 
@@ -134,7 +139,12 @@ impl Renderers {
     ) -> Result<Rendered, String> {
         let staged = StagedFiles::collect(order, repo, &self.limits)?;
         let program = self.program(&order.recipe)?;
-        let inputs = input_digest(order, &program.version, &staged);
+        let helm = staged.needs_helm.then(|| self.helm()).transpose()?;
+        let mut tool = program.version.clone();
+        if let Some(helm) = helm {
+            tool = format!("{tool}, {}", helm.version);
+        }
+        let inputs = input_digest(order, &tool, &staged);
         let cache = self.cache.as_ref().filter(|_| program.has_version());
         let cached = cache.and_then(|cache| cache.get(&inputs));
         let output = if let Some(output) = cached {
@@ -146,7 +156,8 @@ impl Renderers {
                 return Err(format!("not rendered: all tools together took more than {most} s"));
             }
             let limits = RendererLimits { run: self.limits.run.min(left), ..self.limits };
-            let output = run_renderer(program, order, &staged, self.sandbox(), &limits)?;
+            let tools = RendererTools { program, helm, sandbox: self.sandbox() };
+            let output = run_renderer(&tools, order, &staged, &limits)?;
             if let Some(cache) = cache {
                 cache.put(&inputs, &output);
             }
@@ -157,7 +168,6 @@ impl Renderers {
             return Err(self.output_limit_error());
         }
         let files = staged.files.keys().cloned().collect();
-        let mut tool = program.version.clone();
         if !self.is_sandboxed() {
             tool.push_str(NETWORK_SUFFIX);
         }
@@ -210,20 +220,28 @@ impl ManifestRenderer for Renderers {
     }
 }
 
+/// The programs of one run.
+struct RendererTools<'a> {
+    program: &'a RendererProgram,
+    /// Helm, if kustomize needs it.
+    helm: Option<&'a RendererProgram>,
+    sandbox: &'a ProcessSandbox,
+}
+
 /// Runs the program on the staged files in a temporary directory.
 fn run_renderer(
-    program: &RendererProgram,
+    tools: &RendererTools<'_>,
     order: &RenderRequest,
     staged: &StagedFiles,
-    sandbox: &ProcessSandbox,
     limits: &RendererLimits,
 ) -> Result<Vec<u8>, String> {
     let folder = tempfile::Builder::new().prefix("fleetwright-").tempdir();
     let folder = folder.map_err(|error| format!("cannot create a temporary directory: {error}"))?;
     let failed = |error: std::io::Error| format!("its files cannot be copied: {error}");
     staged.write(folder.path()).map_err(failed)?;
+    let RendererTools { program, helm, sandbox } = tools;
     let arguments = match &order.recipe {
-        Recipe::Kustomize(_) => program.arguments(&[OsString::from(".")]),
+        Recipe::Kustomize(_) => program.arguments(&kustomize_arguments(staged, *helm)),
         Recipe::Helm(release) => program.arguments(&helm_arguments(order, release, staged)),
     };
     let name = order.recipe.as_str();
@@ -248,6 +266,20 @@ fn outside_root(stderr: &str) -> Option<String> {
     let (_, file) = before.rsplit_once('\'')?;
     let (root, _) = after.split_once('\'')?;
     Some(format!("kustomize does not read `{file}`, because it is outside of its root `{root}`"))
+}
+
+fn kustomize_arguments(staged: &StagedFiles, helm: Option<&RendererProgram>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    if staged.loads_anywhere {
+        arguments.push("--load-restrictor=LoadRestrictionsNone".into());
+    }
+    if let Some(helm) = helm {
+        // Charts are in the directory already, so that Helm downloads nothing.
+        arguments.extend(["--enable-helm".into(), "--helm-command".into()]);
+        arguments.push(helm.path.clone().into_os_string());
+    }
+    arguments.push(".".into());
+    arguments
 }
 
 fn helm_arguments(order: &RenderRequest, release: &Release, staged: &StagedFiles) -> Vec<OsString> {

@@ -17,6 +17,8 @@ pub(super) use setup::PreflightArgs;
 #[cfg(feature = "sandbox")]
 pub(super) use setup::SandboxArgs;
 pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionArgs};
+#[cfg(feature = "live")]
+pub(super) use setup::{SourcesArgs, SourcesUpdateArgs};
 pub(super) use top::TopArgs;
 pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
 
@@ -97,6 +99,10 @@ pub(super) enum CommandArgs {
     Sandbox(SandboxArgs),
     /// Write a fleetwright.yaml for a directory
     Init(InitArgs),
+    /// Download charts and bases from elsewhere, and pin them
+    #[cfg(feature = "live")]
+    #[command(subcommand)]
+    Sources(SourcesArgs),
     /// Check this computer: tools, settings, credentials
     Doctor(DoctorArgs),
     /// Check the cluster and the account: permissions, network, quotas

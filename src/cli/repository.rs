@@ -4,16 +4,17 @@ use sha2::{Digest, Sha256};
 
 use super::error::CliError;
 use super::signature_check::{SignatureTrust, check_signatures};
+use crate::adapters::external_sources::{MountedFiles, SourceCache};
 use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
-use crate::manifest::{is_read_directly, read_fleet, render_rounds};
+use crate::manifest::{is_read_directly, read_fleet, read_source_lock, render_rounds};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     AppliedBy, Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PoolLimits,
-    PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Unresolved,
-    UnresolvedPolicy,
+    PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Skipped, Unresolved,
+    UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -82,9 +83,16 @@ impl Repository {
         let base = &tree.base;
         let home =
             RepositoryLocation { repository: base.repository.clone(), path: base.below.clone() };
+        let (locked, lock_problem) = read_source_lock(&tree.tree);
+        let cache = SourceCache::from_environment();
+        let files = MountedFiles::new(&*tree.files, &locked, cache.as_ref());
+        let extended = files.extend_tree(&tree.tree);
+        let external = files.sources().clone();
         let (mut desired, renderings) =
-            render_rounds::read(&tree.tree, &fleet, home, &*tree.files, toolbox);
+            render_rounds::read(&extended, &fleet, home, external, &files, toolbox);
         desired.problems.extend(problems);
+        desired.problems.extend(lock_problem);
+        desired.skipped.extend(reserved_files(tree));
         let (base, rendered) = base_with_inputs(tree, &renderings);
         let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
         desired.problems.extend(problem);
@@ -146,6 +154,15 @@ fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Pr
     let ran = renderings.results.values().any(Result::is_ok);
     (ran && !toolbox.is_sandboxed()).then(|| Problem::warning(Origin::new("fleetwright.yaml", 0), "spec.sources", "the renderers ran with network access, because this computer does not allow to isolate them").hint("allow user namespaces (`unshare --map-root-user --net true` must work), use Linux 6.7 or later, or render \
              where there is no network"))
+}
+
+/// Returns the files of the repository in the directory of external sources.
+fn reserved_files(tree: &RepositoryTree) -> impl Iterator<Item = Skipped> {
+    let reserved = tree.tree.files.iter().filter(|file| is_external(&file.path));
+    reserved.map(|file| Skipped {
+        origin: Origin::new(&*file.path, 0),
+        reason: "its directory is reserved for external sources".to_owned(),
+    })
 }
 
 fn unresolved_submodule(path: &str) -> Unresolved {

@@ -67,6 +67,8 @@ pub(super) enum CommandSettings {
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Init(InitSettings),
+    #[cfg(feature = "live")]
+    SourcesUpdate(SourcesUpdateSettings),
     Doctor(DoctorSettings),
     Completions(clap_complete::Shell),
     /// The directory of the man pages; `None` prints the page of the program.
@@ -83,6 +85,14 @@ pub(super) struct InitSettings {
     pub(super) region: Option<String>,
     /// True if an existing file is overwritten.
     pub(super) force: bool,
+}
+
+#[cfg(feature = "live")]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SourcesUpdateSettings {
+    pub(super) path: PathBuf,
+    /// True if the lock file is checked and stays unchanged.
+    pub(super) check: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -344,6 +354,11 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
         CommandArgs::Init(InitArgs { path, name, region, force }) => {
             CommandSettings::Init(InitSettings { path, name, region, force })
+        }
+        #[cfg(feature = "live")]
+        CommandArgs::Sources(super::args::SourcesArgs::Update(args)) => {
+            let super::args::SourcesUpdateArgs { path, check } = args;
+            CommandSettings::SourcesUpdate(SourcesUpdateSettings { path, check })
         }
         CommandArgs::Doctor(DoctorArgs { path, format }) => {
             CommandSettings::Doctor(DoctorSettings { path, format: to_format(format.format) })

@@ -188,6 +188,7 @@ fn commands_not_built_in_are_not_listed() {
         "run",
         "sandbox",
         "show",
+        "sources",
         "top",
         "validate",
         "version",
@@ -195,6 +196,7 @@ fn commands_not_built_in_are_not_listed() {
     let is_built = |name: &&str| match *name {
         "preflight" => cfg!(feature = "cluster"),
         "sandbox" => cfg!(feature = "sandbox"),
+        "sources" => cfg!(feature = "live"),
         _ => true,
     };
     assert_eq!(names, built.into_iter().filter(is_built).collect::<Vec<_>>());

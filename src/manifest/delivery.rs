@@ -6,11 +6,15 @@
 //! object whose source, cluster or settings lie outside the tree is unresolved, with the reason.
 
 mod argo;
+mod cluster_generator;
+mod expression;
+mod external;
 mod flux;
 mod generators;
 mod glob;
+mod label_selector;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::classify::DeliveryKind;
@@ -19,11 +23,14 @@ use super::repository_layout::{RepositoryLayout, parent_directory};
 use super::settings::{is_within, normal_path};
 use super::yaml::{YamlNode, YamlValue, to_json};
 use crate::model::desired::{
-    Fleet, Layer, Recipe, Release, RenderRequest, Renderer, RepositoryLocation, Source, Tree,
-    Values,
+    ExternalSources, Fleet, Layer, Recipe, Release, RenderRequest, Renderer, RepositoryLocation,
+    Source, SourceRequests, Tree, Values,
 };
 use crate::model::ids::Origin;
 
+pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};
+pub(super) use external::{ChartRepository, HelmChart};
+pub(super) use flux::read_helm_chart;
 pub(super) use glob::matches;
 
 /// A source or object that delivers manifests.
@@ -174,8 +181,20 @@ pub(super) struct DeliveryContext<'a> {
     pub(super) home: &'a RepositoryLocation,
     /// `GitRepository` objects.
     pub(super) repositories: ReferencedObjects<GitRepository>,
+    /// `HelmRepository` objects.
+    pub(super) helm_repositories: ReferencedObjects<ChartRepository>,
+    /// `OCIRepository` objects.
+    pub(super) oci_repositories: ReferencedObjects<ChartRepository>,
+    /// `HelmChart` objects.
+    pub(super) helm_charts: ReferencedObjects<HelmChart>,
+    /// Cluster Secrets of Argo CD.
+    pub(super) cluster_secrets: Vec<ClusterSecret>,
     /// `ConfigMap` objects.
     pub(super) config_maps: ReferencedObjects<ConfigMapData>,
+    /// External sources that the tree may use.
+    pub(super) external: &'a ExternalSources,
+    /// External sources that delivery objects request.
+    pub(super) requested: RefCell<SourceRequests>,
     /// Resources that generators have used.
     pub(super) usage: GeneratorUsage,
 }
@@ -258,21 +277,28 @@ impl DeliveryContext<'_> {
         Err(format!("there are no manifests at its path `{path}`"))
     }
 
-    /// Checks that `url` is this repository.
-    fn check_repository(&self, url: &str) -> Result<(), String> {
+    /// Returns whether `url` is this repository.
+    fn is_own_repository(&self, url: &str) -> Result<bool, String> {
         let own = self.fleet.delivery.repositories.iter().chain(&self.home.repository);
         if own.into_iter().any(|known| same_repository(known, url)) {
+            return Ok(true);
+        }
+        if self.home.repository.is_some() || !self.fleet.delivery.repositories.is_empty() {
+            return Ok(false);
+        }
+        Err(format!(
+            "it is unknown whether {} is this repository; list its URL under \
+             `delivery.repositories` in fleetwright.yaml",
+            super::decode::shorten(url)
+        ))
+    }
+
+    /// Checks that `url` is this repository.
+    fn check_repository(&self, url: &str) -> Result<(), String> {
+        if self.is_own_repository(url)? {
             return Ok(());
         }
-        let url = super::decode::shorten(url);
-        Err(if self.home.repository.is_none() && self.fleet.delivery.repositories.is_empty() {
-            format!(
-                "it is unknown whether {url} is this repository; list its URL under \
-                 `delivery.repositories` in fleetwright.yaml"
-            )
-        } else {
-            format!("its source {url} is another repository")
-        })
+        Err(format!("its source {} is another repository", super::decode::shorten(url)))
     }
 
     /// Checks that `revision` is the one that is read.

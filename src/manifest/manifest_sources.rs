@@ -20,7 +20,9 @@ use super::rendered_origins::{RenderedOrigins, SourceIndex};
 use super::repository_layout::RepositoryLayout;
 use super::source_area::{SourceArea, area_of, source_areas};
 use super::yaml::{self, YamlNode, YamlValue};
-use crate::model::desired::{Fleet, RenderRequest, RenderResults, Rendered, Tree, TreeFile};
+use crate::model::desired::{
+    Fleet, RenderRequest, RenderResults, Rendered, SourceRequests, Tree, TreeFile, is_external,
+};
 use delivered_files::DeliveredFiles;
 
 /// Maximum number of rounds in which delivery objects may lead to further ones.
@@ -50,6 +52,15 @@ pub fn render_requests(
         render_requests.into_iter().filter(|request| !renderings.results.contains_key(request));
     // Requests beyond the maximum are not run, and are reported as unresolved.
     open.take(RENDER_REQUESTS_MAX.saturating_sub(renderings.results.len())).cloned().collect()
+}
+
+/// Returns the external sources that the delivery objects of `tree` request.
+#[must_use]
+pub fn source_requests(tree: &Tree, fleet: &Fleet, renderings: &RenderResults) -> SourceRequests {
+    let tree = &*sorted_by_path(tree);
+    let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(fleet));
+    DeliverySources::discover(&SourceContext::new(tree, fleet, &layout, &areas, renderings))
+        .requested
 }
 
 /// Returns every text of a YAML file that may be a path, as written. `KEY=PATH` gives both.
@@ -90,6 +101,8 @@ pub(super) enum VisitedText<'a> {
 #[derive(Debug, PartialEq)]
 pub(super) struct DeliverySources {
     deliveries: Vec<DeliveryObject>,
+    /// External sources that they request.
+    requested: SourceRequests,
 }
 
 /// The inputs of the search for delivery objects and of the reading after it.
@@ -119,13 +132,14 @@ impl DeliverySources {
     /// Follows delivery objects as far as the renderings allow.
     pub(super) fn discover(context: &SourceContext<'_>) -> Self {
         let (stated, marked) = (context.declared_sources(), context.marked_files());
-        let mut sources = Self { deliveries: stated.clone() };
+        let mut sources = Self { deliveries: stated.clone(), requested: SourceRequests::default() };
         if !marked.values().any(|marks| marks.delivers) && stated.is_empty() {
             return sources;
         }
         for _ in 0..ROUNDS_MAX {
-            let found = context.delivery_objects(&sources, &marked);
-            let next = Self { deliveries: stated.iter().cloned().chain(found).collect() };
+            let (found, requested) = context.delivery_objects(&sources, &marked);
+            let deliveries = stated.iter().cloned().chain(found).collect();
+            let next = Self { deliveries, requested };
             if next == sources {
                 break;
             }
@@ -168,6 +182,10 @@ impl DeliverySources {
         let SourceContext { tree, areas, renderings, .. } = context;
         let delivered = DeliveredFiles::new(self, renderings, context.layout);
         for file in &tree.files {
+            // Delivery objects deliver the files of external sources.
+            if is_external(&file.path) {
+                continue;
+            }
             let Some(area) = area_of(areas, &file.path) else { continue };
             // An unreadable file is an error regardless of its name: it may be a directory.
             let format = match (&file.content, FileFormat::from_path(&file.path)) {

@@ -9,7 +9,7 @@ use super::rendered_origins::RenderedOrigins;
 use super::repository_layout::is_kustomization;
 use super::settings::FLEET_FILE;
 use super::yaml::{self, YamlNode, YamlStream};
-use crate::model::desired::{Tree, TreeFile};
+use crate::model::desired::{LEARNED_FILE, SOURCE_LOCK_FILE, Tree, TreeFile};
 use crate::model::ids::Origin;
 
 /// The format of a file, by its name.
@@ -100,7 +100,7 @@ pub(super) fn parse_documents<R>(
 
 /// Returns whether the file at `path` is a settings file.
 pub(super) fn is_settings(path: &str) -> bool {
-    path == FLEET_FILE || path == crate::model::desired::LEARNED_FILE
+    [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE].contains(&path)
 }
 
 /// Returns the tree with its files sorted by path, as readers expect.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::model::desired::{RenderRequest, Rendered};
+use crate::model::desired::{ExternalSource, RenderRequest, Rendered};
 
 /// The files of a repository at one revision, manifests or not.
 pub trait RepositoryFiles {
@@ -16,6 +16,11 @@ pub trait RepositoryFiles {
     fn content(&self, path: &str) -> Result<Arc<[u8]>, String>;
     /// Returns whether a file differs from that of the commit.
     fn is_changed(&self, path: &str) -> bool;
+    /// Returns the directory that contains the files of an external source.
+    ///
+    /// # Errors
+    /// With the reason why it is not available, and the remedy.
+    fn external_directory(&self, source: &ExternalSource) -> Result<String, String>;
 }
 
 /// Tools that render manifests.

@@ -6,7 +6,9 @@
 
 use crate::manifest::ports::{ManifestRenderer, RepositoryFiles};
 use crate::manifest::{read_with_renderings, render_requests};
-use crate::model::desired::{Desired, Fleet, RenderResults, RepositoryLocation, Tree};
+use crate::model::desired::{
+    Desired, ExternalSources, Fleet, RenderResults, RepositoryLocation, Tree,
+};
 
 /// Maximum number of rendering rounds.
 const ROUNDS_MAX: usize = 8;
@@ -17,10 +19,11 @@ pub fn read(
     tree: &Tree,
     fleet: &Fleet,
     home: RepositoryLocation,
+    external: ExternalSources,
     repo: &(dyn RepositoryFiles + Sync),
     tools: &dyn ManifestRenderer,
 ) -> (Desired, RenderResults) {
-    let mut renderings = RenderResults { location: home, ..RenderResults::default() };
+    let mut renderings = RenderResults { location: home, external, ..RenderResults::default() };
     for _ in 0..ROUNDS_MAX {
         let requests = render_requests(tree, fleet, &renderings);
         if requests.is_empty() {

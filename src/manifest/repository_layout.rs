@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::remote_reference::chart_source;
 use super::settings::normal_path;
 use super::yaml::{self, YamlFault, YamlNode, YamlValue};
-use crate::model::desired::{Tree, TreeFile};
+use crate::model::desired::{ExternalSource, Tree, TreeFile};
 
 /// Maximum number of files and directories that a kustomization is followed to; a tool receives no
 /// more.
@@ -51,8 +52,6 @@ pub(super) struct RepositoryLayout {
 pub(super) struct KustomizationFile {
     /// The keys that change its objects, in the order of the file.
     pub(super) changes: Vec<String>,
-    /// The kustomization uses remote charts or resources.
-    pub(super) remote: bool,
     /// Files and directories that it builds on.
     bases: Vec<String>,
 }
@@ -111,14 +110,9 @@ impl RepositoryLayout {
                     let items = scalar_texts(&entry.value);
                     let inside = items.iter().filter_map(|item| normal_path(base, item));
                     read.bases.extend(inside);
-                    read.remote |= items.iter().any(|item| is_remote(item));
                     if key != "resources" || !items.iter().all(|item| is_file(item)) {
                         read.changes.push(entry.key.to_string());
                     }
-                }
-                "helmCharts" | "helmChartInflationGenerator" => {
-                    read.remote = true;
-                    read.changes.push(entry.key.to_string());
                 }
                 key if HARMLESS_KEYS.contains(&key) => {}
                 _ => read.changes.push(entry.key.to_string()),
@@ -288,11 +282,51 @@ fn patch_paths<'n>(node: &'n YamlNode<'_>) -> Vec<&'n str> {
 pub struct KustomizationReferences {
     /// Files and directories to build on. A directory may be anywhere.
     pub bases: Vec<String>,
-    /// Remote sources: URLs, repositories, charts.
+    /// URLs and remote repositories.
     pub remote: Vec<String>,
     /// The reason that the references are not all known: the file cannot be parsed, or it has a key
     /// that kustomize does not know.
     pub unknown: Option<String>,
+    /// Charts that kustomize renders with Helm.
+    pub charts: Vec<InflatedChart>,
+    /// Reason why kustomize cannot render its charts from files.
+    pub unsupported: Option<&'static str>,
+}
+
+/// A chart that kustomize renders with Helm (`helmCharts`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InflatedChart {
+    /// The source of the chart; `None` if the chart is in the directory.
+    pub source: Option<ExternalSource>,
+    /// Directory in which kustomize expects the chart, relative to the kustomization.
+    pub directory: String,
+}
+
+/// Reads `helmCharts` and `helmGlobals`.
+///
+/// kustomize compares keys without case.
+fn inflated_charts(charts: &YamlNode<'_>, root: &YamlNode<'_>) -> Vec<InflatedChart> {
+    let text = |node: &YamlNode<'_>, key: &'static str| {
+        json_fields(node, key).last().and_then(YamlNode::text).unwrap_or_default().to_owned()
+    };
+    let home = json_fields(root, "helmGlobals").last().map(|globals| text(globals, "chartHome"));
+    let home = home.filter(|home| !home.is_empty()).unwrap_or_else(|| "charts".to_owned());
+    let YamlValue::Seq(items) = &charts.value else { return Vec::new() };
+    let chart = |item: &YamlNode<'_>| {
+        let (name, version, repo) = (text(item, "name"), text(item, "version"), text(item, "repo"));
+        if repo.is_empty() {
+            return InflatedChart { source: None, directory: format!("{home}/{name}") };
+        }
+        // kustomize separates the versions of a downloaded chart.
+        let directory = if version.is_empty() {
+            format!("{home}/{name}")
+        } else {
+            format!("{home}/{name}-{version}/{name}")
+        };
+        let source = chart_source(&repo, &name, &version);
+        InflatedChart { source: Some(source), directory }
+    };
+    items.iter().map(chart).collect()
 }
 
 /// Maximum characters of an unknown key in a message.
@@ -341,8 +375,10 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
                     .get_or_insert(format!("has the key `{key}`, which kustomize does not know"));
                 continue;
             };
-            if matches!(key, "helmCharts" | "helmChartInflationGenerator") {
-                found.remote.push(key.to_owned());
+            if key == "helmCharts" {
+                found.charts.extend(inflated_charts(&entry.value, &document.root));
+            } else if key == "helmChartInflationGenerator" {
+                found.unsupported = Some("helmChartInflationGenerator; write it as helmCharts");
             } else if BUILDS_ON.contains(&key) {
                 found.bases.extend(scalar_texts(&entry.value).into_iter().map(str::to_owned));
             } else if let Some((_, keys)) = FILES.iter().find(|(known, _)| *known == key) {
@@ -357,6 +393,50 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
     found.bases = bases;
     found.remote.extend::<Vec<String>>(remote);
     found
+}
+
+/// Returns whether a kustomization in `directory` cannot name a file outside of the repository.
+///
+/// Without its load restrictor, kustomize reads every file that a kustomization names. So each text
+/// of the file counts, wherever it is: a text that could be a path to the outside, or an absolute
+/// one, is none that stays inside. Generators and transformers have further files, and count as
+/// outside.
+#[must_use]
+pub fn stays_inside_repository(bytes: &[u8], directory: &str) -> bool {
+    let Ok(text) = yaml::decode(bytes) else { return false };
+    let loaded = yaml::load(&text);
+    if loaded.fault.is_some() {
+        return false;
+    }
+    let inside = |text: &str| {
+        // Inline patches have absolute paths of fields; no file has a name with two lines.
+        let relative =
+            |path| if text.contains('\n') { str::trim_start_matches(path, '/') } else { path };
+        let parts = [Some(text), text.split_once('=').map(|(_, path)| path)];
+        let mut paths = parts.into_iter().flatten().map(relative);
+        paths.all(|path| normal_path(directory, path).is_some())
+    };
+    let plugins = ["generators", "transformers", "validators"];
+    let mut open: Vec<&YamlNode<'_>> = loaded.documents.iter().map(|doc| &doc.root).collect();
+    while let Some(node) = open.pop() {
+        match &node.value {
+            YamlValue::Map(entries) => {
+                let keys = entries.iter().filter_map(|entry| kustomization_key(&entry.key));
+                if keys.into_iter().any(|key| plugins.contains(&key)) {
+                    return false;
+                }
+                open.extend(entries.iter().map(|entry| &entry.value));
+            }
+            YamlValue::Seq(items) => open.extend(items),
+            YamlValue::Tagged(_, inner) => open.push(inner),
+            YamlValue::Plain(text) | YamlValue::Quoted(text) => {
+                if !inside(text) {
+                    return false;
+                }
+            }
+        }
+    }
+    true
 }
 
 fn named_files(node: &YamlNode<'_>, keys: &[&str]) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 mod autoscaler;
 mod disruption_budget;
+mod external_source;
 mod hook;
 mod instance_settings;
 mod learned_nodes;
@@ -17,6 +18,10 @@ pub use autoscaler::{
     Scaler, ScalerRule, ScalingPolicy, ScalingRules, SelectPolicy, UpdateMode, VerticalScaler,
 };
 pub use disruption_budget::pods_to_keep;
+pub use external_source::{
+    EXTERNAL_DIRECTORY, ExternalSource, ExternalSources, LockedSource, SOURCE_LOCK_FILE,
+    SOURCE_LOCK_FORMAT, SourceKind, SourceLock, SourceRequests, TAG_RANGE_PREFIX, is_external,
+};
 pub use hook::{Hook, HookPhase};
 pub use instance_settings::{
     BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, UserData,

@@ -173,7 +173,7 @@ mod tests {
         let taint = |index: usize, pool: &mut Pool| {
             let value = format!("t{index}");
             let (key, effect) = ("team".to_owned(), TaintEffect::NoSchedule);
-            pool.taints.push(Taint { key, value, effect });
+            pool.taints.push(Taint { key: key.into(), value: value.into(), effect });
         };
         assert_eq!(candidates(&mut scenario(), taint), ["default"]);
     }

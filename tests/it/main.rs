@@ -15,6 +15,8 @@ mod delivery;
 mod deploy;
 mod determinism;
 mod docs;
+#[cfg(feature = "live")]
+mod external_sources;
 mod fuzz;
 mod golden;
 mod hostile_input;

@@ -12,6 +12,7 @@ use git2::{Oid, Repository};
 use super::io_reason;
 use super::tree_limits::TreeLimits;
 use crate::manifest::ports::RepositoryFiles;
+use crate::model::desired::{ExternalSource, ExternalSources};
 
 /// First line of a Git LFS pointer file.
 const LFS_MARKER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -115,6 +116,10 @@ impl RepositoryFiles for FileStore {
 
     fn is_changed(&self, path: &str) -> bool {
         self.changed.contains(path)
+    }
+
+    fn external_directory(&self, source: &ExternalSource) -> Result<String, String> {
+        ExternalSources::default().directory(source)
     }
 }
 

@@ -23,6 +23,19 @@ use crate::adapters::subprocess::{self, RunLimits};
 /// Allowed URL schemes.
 const SCHEMES: [&str; 3] = ["https", "ssh", "file"];
 
+/// Allowed URL schemes of external sources.
+#[cfg(feature = "live")]
+const SOURCE_SCHEMES: [&str; 3] = ["https", "http", "ssh"];
+
+/// Rules of a fetch.
+#[derive(Clone, Copy)]
+struct FetchRules<'a> {
+    /// Allowed URL schemes.
+    schemes: &'a [&'a str],
+    /// Number of commits.
+    depth: usize,
+}
+
 const FETCH_LIMITS: RunLimits = RunLimits {
     time: Duration::from_mins(2),
     output_bytes: 1 << 20,
@@ -113,14 +126,61 @@ impl RemoteRepository {
         Ok(tree)
     }
 
+    /// Reads `revision` as an external source: the caller has checked the host, so that `http` is
+    /// allowed and redirects are not followed.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    #[cfg(feature = "live")]
+    pub(crate) fn read_source(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+    ) -> Result<RepositoryTree, GitError> {
+        self.read_by(revision, cache, &FetchRules { schemes: &SOURCE_SCHEMES, depth: 1 })
+    }
+
+    /// Returns the tags of an external source.
+    ///
+    /// # Errors
+    /// As [`Self::read_source`].
+    #[cfg(feature = "live")]
+    pub(crate) fn source_tags(&self) -> Result<Vec<String>, GitError> {
+        let fail = |kind| GitError { path: self.display_url(), kind };
+        let rules = FetchRules { schemes: &SOURCE_SCHEMES, depth: 1 };
+        self.check_scheme(&rules).map_err(fail)?;
+        let listed = run_git(&["ls-remote", "--tags", "--refs", "--", &self.url], &rules);
+        let listed = listed
+            .map_err(|message| fail(GitErrorKind::Fetch(truncate(&redact(&message, &self.url)))))?;
+        let tag = |line: &str| Some(line.split_once("refs/tags/")?.1.trim().to_owned());
+        Ok(listed.lines().filter_map(tag).collect())
+    }
+
+    fn check_scheme(&self, rules: &FetchRules<'_>) -> Result<(), GitErrorKind> {
+        let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
+        if rules.schemes.contains(&scheme) {
+            return Ok(());
+        }
+        Err(GitErrorKind::Scheme { scheme: scheme.to_owned() })
+    }
+
     fn read_with_depth(
         &self,
         revision: &str,
         cache: &CloneCache,
         depth: usize,
     ) -> Result<RepositoryTree, GitError> {
+        self.read_by(revision, cache, &FetchRules { schemes: &SCHEMES, depth })
+    }
+
+    fn read_by(
+        &self,
+        revision: &str,
+        cache: &CloneCache,
+        rules: &FetchRules<'_>,
+    ) -> Result<RepositoryTree, GitError> {
         let fail = |kind| GitError { path: self.display_url(), kind };
-        let reference = self.fetch(revision, cache, depth).map_err(fail)?;
+        let reference = self.fetch(revision, cache, rules).map_err(fail)?;
         let clone = self.clone_path(cache);
         let tree = revision::read(&clone.join(&self.directory), &reference, TreeLimits::DEFAULT);
         tree.map_err(|error| fail(error.kind))
@@ -160,12 +220,9 @@ impl RemoteRepository {
         &self,
         revision: &str,
         cache: &CloneCache,
-        depth: usize,
+        rules: &FetchRules<'_>,
     ) -> Result<String, GitErrorKind> {
-        let scheme = self.url.split_once("://").map_or("ssh", |(scheme, _)| scheme);
-        if !SCHEMES.contains(&scheme) {
-            return Err(GitErrorKind::Scheme { scheme: scheme.to_owned() });
-        }
+        self.check_scheme(rules)?;
         let odd = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
         if revision.starts_with('-') || revision.is_empty() || revision.contains(odd) {
             let reason = "name a branch, a tag or a whole commit".to_owned();
@@ -174,8 +231,8 @@ impl RemoteRepository {
         }
         cache.prepare().map_err(GitErrorKind::Fetch)?;
         let clone = self.clone_path(cache);
-        let Some(depth) = clone_size::renewal_depth(&clone, depth) else {
-            return self.fetch_into(&clone, revision, depth);
+        let Some(depth) = clone_size::renewal_depth(&clone, rules.depth) else {
+            return self.fetch_into(&clone, revision, rules);
         };
         // A new clone has only the wanted commits. Readers of the old one have opened its files.
         let failed = |error: std::io::Error| GitErrorKind::Fetch(error.to_string());
@@ -183,7 +240,7 @@ impl RemoteRepository {
         let renewed = renewed.prefix(clone_size::RENEWAL_PREFIX).tempdir_in(&cache.path);
         let renewed = renewed.map_err(failed)?;
         let (fresh, old) = (renewed.path().join("new.git"), renewed.path().join("old.git"));
-        let reference = self.fetch_into(&fresh, revision, depth)?;
+        let reference = self.fetch_into(&fresh, revision, &FetchRules { depth, ..*rules })?;
         std::fs::rename(&clone, old).map_err(failed)?;
         std::fs::rename(fresh, &clone).map_err(failed)?;
         Ok(reference)
@@ -194,10 +251,10 @@ impl RemoteRepository {
         &self,
         clone: &std::path::Path,
         revision: &str,
-        depth: usize,
+        rules: &FetchRules<'_>,
     ) -> Result<String, GitErrorKind> {
         if !clone.join("HEAD").is_file() {
-            run_git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()])
+            run_git(&["init", "--quiet", "--bare", "--", &clone.display().to_string()], rules)
                 .map_err(GitErrorKind::Fetch)?;
         }
         remove_stale_lock(&clone.join("shallow.lock"));
@@ -205,25 +262,28 @@ impl RemoteRepository {
         let directory = clone;
         let clone = format!("--git-dir={}", clone.display());
         let refspec = format!("+{revision}:{reference}");
-        let depth_flag = format!("--depth={depth}");
-        let fetched = run_git(&[
-            &clone,
-            "fetch",
-            "--quiet",
-            &depth_flag,
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--no-write-fetch-head",
-            "--",
-            &self.url,
-            &refspec,
-        ]);
+        let depth = format!("--depth={}", rules.depth);
+        let fetched = run_git(
+            &[
+                &clone,
+                "fetch",
+                "--quiet",
+                &depth,
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-write-fetch-head",
+                "--",
+                &self.url,
+                &refspec,
+            ],
+            rules,
+        );
         // Credentials are removed before truncation, which could leave half of one.
         let plain = |message: String| truncate(&redact(&message, &self.url));
         if fetched.is_ok() {
-            clone_size::record(directory, depth);
+            clone_size::record(directory, rules.depth);
         }
-        fetched.map(|()| reference).map_err(|message| {
+        fetched.map(|_| reference).map_err(|message| {
             if is_too_large(&message) {
                 let most = FETCHED_BYTES_MAX >> 20;
                 let reason = format!("its newest commits have more than {most} MiB");
@@ -307,14 +367,18 @@ fn remove_stale_lock(lock: &std::path::Path) {
     }
 }
 
-/// Runs the installed `git` with the user's configuration and without prompts.
-fn run_git(arguments: &[&str]) -> Result<(), String> {
+/// Runs the installed `git` with the user's configuration and without prompts. Returns its output.
+fn run_git(arguments: &[&str], rules: &FetchRules<'_>) -> Result<String, String> {
     let mut command = Command::new("git");
     for setting in ["core.hooksPath=/dev/null", "fetch.fsckObjects=true", "gc.auto=0"] {
         command.args(["-c", setting]);
     }
+    if !rules.schemes.contains(&"file") {
+        // The host behind a redirect is not checked.
+        command.args(["-c", "http.followRedirects=false"]);
+    }
     command.args(arguments).env("GIT_TERMINAL_PROMPT", "0");
-    command.env("GIT_ALLOW_PROTOCOL", SCHEMES.join(":")).env("LC_ALL", "C");
+    command.env("GIT_ALLOW_PROTOCOL", rules.schemes.join(":")).env("LC_ALL", "C");
     if std::env::var_os("GIT_SSH_COMMAND").is_none() {
         command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes");
     }
@@ -322,7 +386,7 @@ fn run_git(arguments: &[&str]) -> Result<(), String> {
     let output = subprocess::run(&mut command, &FETCH_LIMITS)
         .map_err(|failure| format!("`git` {failure}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let message = String::from_utf8_lossy(&output.stderr);
     Err(message.split_whitespace().collect::<Vec<_>>().join(" "))

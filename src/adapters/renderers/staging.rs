@@ -14,9 +14,13 @@ use serde_json::json;
 use super::RendererLimits;
 use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{
-    KUSTOMIZATION, STAGED_PREFIX, candidate_paths, kustomization_references, normal_path,
+    ChartDependency, KUSTOMIZATION, RemoteReference, STAGED_PREFIX, candidate_paths,
+    chart_dependencies, dependency_source, kustomization_references, normal_path,
+    parse_remote_reference, stays_inside_repository,
 };
-use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
+use crate::model::desired::{
+    ExternalSource, Layer, Recipe, Release, RenderRequest, Values, is_external,
+};
 
 /// Directory of the wrapper files, which are not in the repository.
 pub(super) const WRAPPER_DIRECTORY: &str = "top";
@@ -29,6 +33,10 @@ pub(super) struct StagedFiles {
     pub(super) generated: BTreeMap<String, String>,
     /// Generated values files of a chart, in order.
     pub(super) values: Vec<String>,
+    /// kustomize needs Helm, because a kustomization has charts.
+    pub(super) needs_helm: bool,
+    /// kustomize may load files anywhere in the copy: no kustomization can name others.
+    pub(super) loads_anywhere: bool,
 }
 
 impl StagedFiles {
@@ -38,12 +46,16 @@ impl StagedFiles {
         repo: &dyn RepositoryFiles,
         limits: &RendererLimits,
     ) -> Result<Self, String> {
-        let mut stager = FileStager { repo, limits, staged: Self::default(), bytes: 0 };
+        let (staged, missing) = (Self::default(), Vec::new());
+        let mut stager = FileStager { repo, limits, staged, bytes: 0, missing };
         match &order.recipe {
             Recipe::Kustomize(layer) => stager.kustomize(&order.path, layer)?,
             Recipe::Helm(release) => stager.helm(&order.path, release)?,
         }
-        Ok(stager.staged)
+        match stager.missing.into_iter().next() {
+            Some(why) => Err(why),
+            None => Ok(stager.staged),
+        }
     }
 
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
@@ -74,11 +86,19 @@ struct FileStager<'a> {
     limits: &'a RendererLimits,
     staged: StagedFiles,
     bytes: u64,
+    /// Reasons why external sources are not available. All of them are requested before the
+    /// rendering fails.
+    missing: Vec<String>,
 }
 
 impl FileStager<'_> {
     fn add_file(&mut self, path: &str) -> Result<Arc<[u8]>, String> {
-        if let Some(known) = self.staged.files.get(path) {
+        self.add_file_as(path, path)
+    }
+
+    /// Adds the file at `path` of the repository as the file at `staged`.
+    fn add_file_as(&mut self, path: &str, staged: &str) -> Result<Arc<[u8]>, String> {
+        if let Some(known) = self.staged.files.get(staged) {
             return Ok(Arc::clone(known));
         }
         let content = self.repo.content(path).map_err(|why| format!("{path}: {why}"))?;
@@ -89,8 +109,29 @@ impl FileStager<'_> {
         if self.staged.files.len() >= self.limits.files {
             return Err(format!("its input has more than {} files", self.limits.files));
         }
-        self.staged.files.insert(path.to_owned(), Arc::clone(&content));
+        self.staged.files.insert(staged.to_owned(), Arc::clone(&content));
         Ok(content)
+    }
+
+    /// Adds all files of the directory `from` of the repository below `to`.
+    fn add_directory_as(&mut self, from: &str, to: &str) -> Result<(), String> {
+        let prefix = directory_prefix(from);
+        for file in self.files_below(from) {
+            let rest = file.strip_prefix(&prefix).unwrap_or(&file);
+            self.add_file_as(&file, &format!("{}{rest}", directory_prefix(to)))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the directory of an external source; `None` if it is not available.
+    fn external(&mut self, source: &ExternalSource) -> Option<String> {
+        match self.repo.external_directory(source) {
+            Ok(directory) => Some(directory),
+            Err(why) => {
+                self.missing.push(why);
+                None
+            }
+        }
     }
 
     fn files_below(&self, directory: &str) -> Vec<String> {
@@ -113,6 +154,10 @@ impl FileStager<'_> {
                 continue;
             }
             let Some(file) = self.kustomization(&directory) else {
+                if directory == path && layer.is_flux {
+                    open.extend(self.generate_kustomization(path)?);
+                    continue;
+                }
                 if directory == path {
                     let shown = if path.is_empty() { "." } else { path };
                     return Err(format!("`{shown}` has no kustomization"));
@@ -125,16 +170,51 @@ impl FileStager<'_> {
             };
             open.extend(self.follow(&directory, &file)?);
         }
+        if !self.missing.is_empty() {
+            return Ok(());
+        }
+        let mut stays_inside = true;
         for (file, content) in &self.staged.files {
             let (directory, name) = file.rsplit_once('/').unwrap_or(("", file));
             if KUSTOMIZATION.contains(&name) {
                 check_inside_repository(directory, file, content)?;
+                stays_inside &= stays_inside_repository(content, directory);
             }
         }
+        self.staged.loads_anywhere = layer.is_flux && stays_inside;
         self.staged
             .generated
             .insert("kustomization.yaml".to_owned(), wrapper_kustomization(path, layer));
         Ok(())
+    }
+
+    /// Adds a kustomization of all manifests below `path`, as Flux generates it, and returns the
+    /// directories that it names: those with a kustomization of their own.
+    fn generate_kustomization(&mut self, path: &str) -> Result<Vec<String>, String> {
+        let prefix = directory_prefix(path);
+        let (mut directories, mut resources) = (Vec::new(), Vec::new());
+        let own = self.files_below(path).into_iter();
+        for file in own.filter(|file| is_external(file) == is_external(path)) {
+            let above = file.rsplit_once('/').map_or("", |(directory, _)| directory);
+            let inner = directories_above(above, path).find(|d| self.kustomization(d).is_some());
+            if let Some(inner) = inner {
+                if !directories.contains(&inner) {
+                    resources.push(inner.strip_prefix(&prefix).unwrap_or(&inner).to_owned());
+                    directories.push(inner);
+                }
+            } else if [".yaml", ".yml"].iter().any(|end| file.ends_with(end)) {
+                self.add_file(&file)?;
+                resources.push(file.strip_prefix(&prefix).unwrap_or(&file).to_owned());
+            }
+        }
+        let kustomization = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": resources,
+        });
+        let content = kustomization.to_string().into_bytes().into();
+        self.staged.files.insert(format!("{prefix}{}", KUSTOMIZATION[0]), content);
+        Ok(directories)
     }
 
     /// Adds the kustomization file `top` of `directory` and the files that it names. Returns the
@@ -146,7 +226,10 @@ impl FileStager<'_> {
             if self.staged.files.contains_key(&file) {
                 continue;
             }
-            let content = self.add_file(&file)?;
+            let mut content = self.add_file(&file)?;
+            if KUSTOMIZATION.contains(&file.rsplit('/').next().unwrap_or(&file)) {
+                content = self.localize(&file, &content, &mut directories)?;
+            }
             // Generators and transformers are files that name further files.
             let is_yaml = [".yaml", ".yml", "Kustomization"].iter().any(|end| file.ends_with(end));
             if !is_yaml {
@@ -164,10 +247,109 @@ impl FileStager<'_> {
         Ok(directories)
     }
 
+    /// Replaces the remote references of a kustomization by the directories of their sources, and
+    /// adds its charts. Returns the new content.
+    fn localize(
+        &mut self,
+        file: &str,
+        content: &Arc<[u8]>,
+        directories: &mut Vec<String>,
+    ) -> Result<Arc<[u8]>, String> {
+        let directory = file.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let references = kustomization_references(content);
+        if let Some(why) = references.unsupported {
+            return Err(format!("{file} uses {why}"));
+        }
+        for chart in &references.charts {
+            self.staged.needs_helm = true;
+            let to = normal_path(directory, &chart.directory);
+            let to = to.ok_or_else(|| format!("{file} has charts outside of the repository"))?;
+            match &chart.source {
+                // A chart that the repository contains needs no source, as with kustomize.
+                _ if self.is_directory(&to) => self.add_directory_as(&to, &to)?,
+                None => return Err(format!("{file} uses the chart `{to}`, which is absent")),
+                Some(source) => {
+                    if let Some(from) = self.external(source) {
+                        self.add_directory_as(&from, &to)?;
+                    }
+                }
+            }
+        }
+        let mut remote = references.remote;
+        if remote.is_empty() {
+            return Ok(Arc::clone(content));
+        }
+        // A URL may be the beginning of another one.
+        remote.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        remote.dedup();
+        let mut text = String::from_utf8_lossy(content).into_owned();
+        for reference in &remote {
+            let Some(RemoteReference { source, path }) = parse_remote_reference(reference) else {
+                return Err(format!(
+                    "{file} loads `{reference}`, which is neither a file at a URL nor a Git \
+                     repository with https or ssh"
+                ));
+            };
+            let Some(from) = self.external(&source) else { continue };
+            let path = normal_path(&from, &path).filter(|path| path.starts_with(&from));
+            let path = path.ok_or_else(|| format!("`{reference}` is outside of its source"))?;
+            let up = directory.split('/').filter(|part| !part.is_empty()).map(|_| "../");
+            text = text.replace(reference, &format!("{}{path}", up.collect::<String>()));
+            if self.is_directory(&path) {
+                directories.push(path);
+            }
+        }
+        let content: Arc<[u8]> = text.into_bytes().into();
+        self.staged.files.insert(file.to_owned(), Arc::clone(&content));
+        Ok(content)
+    }
+
     fn is_directory(&self, path: &str) -> bool {
         let prefix = directory_prefix(path);
         let mut from = self.repo.paths().range(prefix.clone()..);
         from.next().is_some_and(|first| first.starts_with(&prefix))
+    }
+
+    /// Adds the dependencies of the chart at `path` that its directory does not contain.
+    fn dependencies(&mut self, path: &str) -> Result<(), String> {
+        let prefix = directory_prefix(path);
+        let read = |name: &str| self.staged.files.get(&format!("{prefix}{name}")).cloned();
+        let Some(chart) = read("Chart.yaml") else { return Ok(()) };
+        // Charts of the first API version list their dependencies in a file of their own.
+        let (listed, lock) = match read("requirements.yaml") {
+            Some(listed) => (listed, read("requirements.lock")),
+            None => (chart, read("Chart.lock")),
+        };
+        for dependency in chart_dependencies(&listed, lock.as_deref()) {
+            let to = format!("{prefix}charts/{}", dependency.name);
+            let is_archive = |file: &String| {
+                let rest = file.strip_prefix(&to).and_then(|rest| rest.strip_prefix('-'));
+                let version = rest.and_then(|rest| rest.strip_suffix(".tgz")).unwrap_or_default();
+                version.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit())
+            };
+            if dependency.repository.is_empty()
+                || self.is_directory(&to)
+                || self.staged.files.keys().any(is_archive)
+            {
+                continue;
+            }
+            if let Some(local) = dependency.repository.strip_prefix("file://") {
+                let from = normal_path(path, local).filter(|from| self.is_directory(from));
+                let from = from.ok_or_else(|| {
+                    format!("its dependency `{}` is not in the repository", dependency.name)
+                })?;
+                self.add_directory_as(&from, &to)?;
+                continue;
+            }
+            let source = dependency_source(&dependency).ok_or_else(|| {
+                let ChartDependency { name, repository, .. } = &dependency;
+                format!("its dependency {name} is in repository `{repository}`, which is no URL")
+            })?;
+            if let Some(from) = self.external(&source) {
+                self.add_directory_as(&from, &to)?;
+            }
+        }
+        Ok(())
     }
 
     fn helm(&mut self, path: &str, release: &Release) -> Result<(), String> {
@@ -178,6 +360,7 @@ impl FileStager<'_> {
         for file in chart {
             self.add_file(&file)?;
         }
+        self.dependencies(path)?;
         for (at, values) in release.values.iter().enumerate() {
             let content = match values {
                 Values::Text(text) => text.clone(),
@@ -221,6 +404,15 @@ fn check_inside_repository(directory: &str, file: &str, content: &[u8]) -> Resul
     }
 }
 
+/// Returns the directories from below `top` down to `directory`, the outermost first.
+fn directories_above(directory: &str, top: &str) -> impl Iterator<Item = String> {
+    let start = directory_prefix(top).len();
+    let ends = directory.match_indices('/').map(|(at, _)| at).chain([directory.len()]);
+    let ends: Vec<usize> = ends.filter(|end| *end > start).collect();
+    let directory = directory.to_owned();
+    ends.into_iter().map(move |end| directory[..end].to_owned())
+}
+
 fn directory_prefix(directory: &str) -> String {
     if directory.is_empty() { String::new() } else { format!("{directory}/") }
 }
@@ -228,7 +420,8 @@ fn directory_prefix(directory: &str) -> String {
 /// Returns the wrapper kustomization. It records the origin of each object and contains the
 /// overrides of the delivery tool.
 fn wrapper_kustomization(path: &str, layer: &Layer) -> String {
-    let Layer { namespace, name_prefix, name_suffix, components, patches, replicas } = layer;
+    let Layer { namespace, name_prefix, name_suffix, components, patches, replicas, is_flux: _ } =
+        layer;
     let mut top = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

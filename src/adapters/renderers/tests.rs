@@ -7,15 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::desired::{Layer, SetValue, Values};
+use crate::model::desired::{ExternalSource, ExternalSources, Layer, SetValue, SourceKind, Values};
 
-struct TestRepo(BTreeMap<String, Vec<u8>>, BTreeSet<String>);
+struct TestRepo(BTreeMap<String, Vec<u8>>, BTreeSet<String>, ExternalSources);
 
 impl TestRepo {
     fn new(files: &[(&str, &str)]) -> Self {
         let file = |(path, text): &(&str, &str)| ((*path).to_owned(), text.as_bytes().to_vec());
         let paths = files.iter().map(|(path, _)| (*path).to_owned()).collect();
-        Self(files.iter().map(file).collect(), paths)
+        Self(files.iter().map(file).collect(), paths, ExternalSources::default())
     }
 }
 
@@ -30,6 +30,10 @@ impl RepositoryFiles for TestRepo {
 
     fn is_changed(&self, _: &str) -> bool {
         false
+    }
+
+    fn external_directory(&self, source: &ExternalSource) -> Result<String, String> {
+        self.2.directory(source)
     }
 }
 
@@ -317,26 +321,33 @@ fn outside_and_remote_references_are_refused() {
         ("bases: [/etc]", "loads `/etc`, outside the directory"),
         ("components: [../../x]", "loads `../../x`, outside the directory"),
         ("generators: [../base, ../../x]", "loads `../../x`, outside the directory"),
-        ("resources: ['https://x.y/z']", "loads `https://x.y/z` from a remote source"),
-        ("resources: [github.com/x/y]", "loads `github.com/x/y` from a remote source"),
-        ("resources: ['git@x.y:a/b']", "loads `git@x.y:a/b` from a remote source"),
-        ("bases: ['x.y/a/b?ref=v1']", "loads `x.y/a/b?ref=v1` from a remote source"),
-        ("patches: [{path: 'https://x.y/p'}]", "loads `https://x.y/p` from a remote source"),
-        ("configMapGenerator: [{files: ['k=https://x.y/p']}]", "loads `k=https://x.y/p` from"),
-        ("openapi: {path: 'http://x.y/p'}", "loads `http://x.y/p` from a remote source"),
-        ("helmCharts: [{name: x}]", "loads `helmCharts` from a remote source"),
+        ("resources: ['https://x.y/z']", "loads `https://x.y/z`, which is neither a file"),
+        ("bases: ['x.y/a/b?ref=v1']", "loads `x.y/a/b?ref=v1`, which is neither a file"),
+        ("patches: [{path: 'https://x.y/p'}]", "loads `https://x.y/p`, which is neither a file"),
+        ("configMapGenerator: [{files: ['k=https://x.y/p']}]", "loads `k=https://x.y/p`, which"),
+        ("openapi: {path: 'http://x.y/p'}", "loads `http://x.y/p`, which is neither a file"),
+        ("helmCharts: [{name: x}]", "uses the chart `prod/charts/x`, which is absent"),
+        ("helmChartInflationGenerator: []", "write it as helmCharts"),
         // Kustomize compares keys without case.
         ("Resources: [../../../etc]", "loads `../../../etc`, outside the directory"),
         ("re\u{17f}ources: [../../../etc]", "loads `../../../etc`, outside the directory"),
-        ("resources: []\nRESOURCES: ['https://x.y/z']", "loads `https://x.y/z` from a remote"),
-        ("Patches: [{Path: 'https://x.y/p'}]", "loads `https://x.y/p` from a remote source"),
-        ("patches: ['https://x.y/p']", "loads `https://x.y/p` from a remote source"),
-        ("HelmCharts: [{name: x}]", "loads `helmCharts` from a remote source"),
+        ("resources: []\nRESOURCES: ['https://x.y/z']", "loads `https://x.y/z`, which is neither"),
+        ("Patches: [{Path: 'https://x.y/p'}]", "loads `https://x.y/p`, which is neither a file"),
+        ("patches: ['https://x.y/p']", "loads `https://x.y/p`, which is neither a file"),
+        ("HelmCharts: [{name: x}]", "uses the chart `prod/charts/x`, which is absent"),
         ("plugins: [x]", "has the key `plugins`, which kustomize does not know"),
         ("resources: [a\n", "cannot be parsed: line"),
     ] {
         let why = overlay_of(text).expect_err("refused");
         assert!(why.starts_with("prod/kustomization.yaml ") && why.contains(expected), "{why}");
+    }
+    for (text, expected) in [
+        ("resources: [github.com/x/y]", "revision HEAD of https://github.com/x/y is not in"),
+        ("resources: ['git@x.y:a/b']", "revision HEAD of git@x.y:a/b is not in"),
+        ("helmCharts: [{name: x, repo: 'https://c.io', version: 1.0.0}]", "chart x 1.0.0 of"),
+    ] {
+        let why = overlay_of(text).expect_err("it is not locked");
+        assert!(why.starts_with(expected) && why.contains("sources update"), "{why}");
     }
     // Texts that are not paths are harmless.
     let harmless = "resources: [../base]\ncommonAnnotations: {a: 'https://x.y/z'}\n\
@@ -350,6 +361,116 @@ fn outside_and_remote_references_are_refused() {
         ("prod/kustomization.yaml", "crds: [../base/kustomization.yaml]\nresources: [../base]"),
     ];
     assert!(tools.render(&files, &overlay("prod")).is_err());
+}
+
+/// Shows the arguments and the named files of the copy.
+const SHOW_COPY: &str = "echo \"$@\"; cd ../tree; for f in *.yaml */*.yaml */*/*/*.yaml; do \
+                         [ -f $f ] && { echo \"== $f\"; cat $f; echo; }; done; true";
+
+#[test]
+fn external_sources_are_paths_in_the_copy() {
+    let show = format!("{KUSTOMIZE}{SHOW_COPY}");
+    let tools = TestTools::new(&[("kustomize", &show), ("helm", "echo v3.9.9")]);
+    let files = [
+        (".fleetwright/sources/base-1/deploy/kustomization.yaml", "namePrefix: x-"),
+        (".fleetwright/sources/web-1/Chart.yaml", "name: web"),
+        (
+            "prod/kustomization.yaml",
+            "resources: ['https://h/o/r//deploy?ref=v1', 'https://h/o/r//deploy']\n\
+             helmCharts: [{name: web, repo: 'https://c.io', version: 1.0.0}]",
+        ),
+    ];
+    let mut repo = TestRepo::new(&files);
+    let source = |kind, url: &str, name: &str, version: &str| ExternalSource {
+        kind,
+        url: url.to_owned(),
+        name: name.to_owned(),
+        version: version.to_owned(),
+    };
+    for (source, directory) in [
+        (source(SourceKind::Git, "https://h/o/r", "", "v1"), "base-1"),
+        (source(SourceKind::Git, "https://h/o/r", "", "HEAD"), "base-1"),
+        (source(SourceKind::Helm, "https://c.io", "web", "1.0.0"), "web-1"),
+    ] {
+        repo.2.states.insert(source, Ok(format!(".fleetwright/sources/{directory}")));
+    }
+    let rendered = tools.toolbox().render(&repo, &[overlay("prod")]).remove(0).expect("rendered");
+    let output = String::from_utf8_lossy(&rendered.output).into_owned();
+    let base = "'../.fleetwright/sources/base-1/deploy'";
+    assert!(output.contains(&format!("resources: [{base}, {base}]")), "{output}");
+    assert!(output.contains("--enable-helm --helm-command /"), "{output}");
+    assert!(rendered.files.contains(&"prod/charts/web-1.0.0/web/Chart.yaml".to_owned()));
+    assert!(rendered.tool.ends_with(", helm v3.9.9"), "{}", rendered.tool);
+}
+
+#[test]
+fn dependencies_of_a_chart_are_added_where_absent() {
+    let tools = TestTools::new(&[("helm", "case $1 in version) echo v3;; *) echo a: b;; esac")]);
+    let chart = "dependencies: [{name: db, repository: 'https://c.io', version: 1.x}, \
+                 {name: kept, repository: 'https://c.io'}, {name: own, repository: 'file://../own'}]";
+    let files = [
+        (".fleetwright/sources/db-1/Chart.yaml", "name: db"),
+        (
+            "app/Chart.lock",
+            "dependencies: [{name: db, repository: 'https://c.io', version: 1.2.3}]",
+        ),
+        ("app/Chart.yaml", chart),
+        ("app/charts/kept-2.0.0.tgz", ""),
+        ("own/Chart.yaml", "name: own"),
+    ];
+    let mut repo = TestRepo::new(&files);
+    let source = ExternalSource {
+        kind: SourceKind::Helm,
+        url: "https://c.io".to_owned(),
+        name: "db".to_owned(),
+        version: "1.2.3".to_owned(),
+    };
+    let request =
+        RenderRequest { path: "app".to_owned(), recipe: Recipe::Helm(Release::default()) };
+    let missing = tools.toolbox().render(&repo, std::slice::from_ref(&request)).remove(0);
+    let missing = missing.expect_err("it is not locked");
+    assert!(missing.starts_with("chart db 1.2.3 of https://c.io is not in"), "{missing}");
+    repo.2.states.insert(source, Ok(".fleetwright/sources/db-1".to_owned()));
+    let rendered = tools.toolbox().render(&repo, &[request]).remove(0).expect("rendered");
+    for file in ["app/charts/db/Chart.yaml", "app/charts/own/Chart.yaml"] {
+        assert!(rendered.files.contains(&file.to_owned()), "{:?}", rendered.files);
+    }
+    assert!(!rendered.files.iter().any(|file| file.starts_with("app/charts/kept/")));
+}
+
+#[test]
+fn flux_may_load_files_anywhere_in_the_repository_only() {
+    let tools = TestTools::new(&[("kustomize", &format!("{KUSTOMIZE}{SHOW_COPY}"))]);
+    let flux = |path: &str| RenderRequest {
+        path: path.to_owned(),
+        recipe: Recipe::Kustomize(Layer { is_flux: true, ..Layer::default() }),
+    };
+    let none = "--load-restrictor=LoadRestrictionsNone";
+    for (text, is_free) in [
+        ("patches: [{path: ../other/p.yaml}]", true),
+        ("patches: [{patch: \"- op: add\\n  path: /spec\"}]", true),
+        ("configMapGenerator: [{name: a, files: [k=../../../../etc/passwd]}]", false),
+        ("configMapGenerator: [{name: a, files: [/etc/passwd]}]", false),
+        ("configMapGenerator: [{name: a, files: [\"k=a\\n/../../../x\"]}]", false),
+        ("generators: [g.yaml]", false),
+        ("patches: *a", false),
+    ] {
+        let files =
+            [("prod/kustomization.yaml", text), ("other/p.yaml", "a: b"), ("prod/g.yaml", "")];
+        let output = tools.render(&files, &flux("prod")).expect(text);
+        assert_eq!(output.contains(none), is_free, "{text}: {output}");
+    }
+    let strict = tools.render(&[("prod/kustomization.yaml", "")], &overlay("prod"));
+    assert!(!strict.expect("rendered").contains(none), "kustomize itself is strict");
+    let files = [
+        ("apps/a.yaml", "kind: A"),
+        ("apps/inner/kustomization.yaml", "resources: [deep/b.yaml]"),
+        ("apps/inner/deep/b.yaml", "kind: B"),
+        ("apps/readme.md", ""),
+    ];
+    let generated = tools.render(&files, &flux("apps")).expect("rendered");
+    assert!(generated.contains("\"resources\":[\"a.yaml\",\"inner\"]"), "{generated}");
+    assert!(tools.render(&files, &overlay("apps")).is_err(), "kustomize generates none");
 }
 
 #[test]

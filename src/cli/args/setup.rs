@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+#[cfg(feature = "live")]
+use clap::Subcommand;
 use clap::{Args, ValueHint};
 
 use super::FormatArgs;
@@ -25,6 +27,35 @@ pub(in crate::cli) struct InitArgs {
     /// Overwrite an existing fleetwright.yaml
     #[arg(long)]
     pub(in crate::cli) force: bool,
+}
+
+#[cfg(feature = "live")]
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum SourcesArgs {
+    /// Resolve, download and pin the sources in fleetwright.lock.json
+    Update(SourcesUpdateArgs),
+}
+
+#[cfg(feature = "live")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Commit fleetwright.lock.json. `plan` reads only what it names, and needs no network.
+
+Examples:
+  fleetwright sources update clusters/prod
+  fleetwright sources update --check clusters/prod && fleetwright plan clusters/prod
+
+Credentials come from the files of Helm and Docker, from netrc, and from the configuration of Git.")]
+pub(in crate::cli) struct SourcesUpdateArgs {
+    /// Directory of manifests
+    #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
+    pub(in crate::cli) path: PathBuf,
+    /// Download what the lock file names, and fail if it is not complete
+    ///
+    /// The lock file stays unchanged. The exit code is 1 if a source is missing from it, if it names
+    /// a source that the files do not use, or if the content differs from its digest.
+    #[arg(long)]
+    pub(in crate::cli) check: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! `Application` and `ApplicationSet` of Argo CD.
 
+use super::super::remote_reference::chart_source;
 use super::super::yaml::{self, YamlNode, YamlValue, to_json};
 use super::{
     DeliveryContext, FileSelection, ManifestContent, ManifestSet, TargetCluster, flag_at,
@@ -8,7 +9,7 @@ use super::{
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
 
 /// Names that Argo CD uses for its own cluster.
-const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
+pub(super) const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
 
 impl DeliveryContext<'_> {
     /// Returns the manifests that an `Application` in the cluster `home` delivers.
@@ -136,16 +137,20 @@ impl DeliveryContext<'_> {
         all: &[&YamlNode<'_>],
     ) -> Result<ManifestSet, String> {
         let url = text_at(source, &["repoURL"]).ok_or("its source has no repoURL")?;
-        if let Some(chart) = text_at(source, &["chart"]) {
-            return Err(format!("chart {chart} comes from {url}, and charts are not downloaded"));
-        }
-        self.check_repository(url)?;
-        self.check_revision(text_at(source, &["targetRevision"]).unwrap_or_default())?;
+        let revision = text_at(source, &["targetRevision"]).unwrap_or_default();
+        let path = match text_at(source, &["chart"]) {
+            Some(chart) => {
+                self.external_directory(chart_source(&argo_chart_url(url), chart, revision))?
+            }
+            None => {
+                let root = self.git_root(url, revision)?;
+                let path = text_at(source, &["path"]).ok_or("its source has no path")?;
+                self.directory_in(&root, path)?
+            }
+        };
         if node_at(source, &["plugin"]).is_some() {
             return Err("a config management plugin makes its manifests".to_owned());
         }
-        let path =
-            self.local_directory(text_at(source, &["path"]).ok_or("its source has no path")?)?;
         let is_helm = node_at(source, &["helm"]).is_some() || self.has_chart(&path);
         let content = if is_helm {
             let mut release = self.argo_release(source, &path, all)?;
@@ -226,10 +231,15 @@ impl DeliveryContext<'_> {
         let referenced = all.iter().find(|source| text_at(source, &["ref"]) == Some(name));
         let referenced =
             referenced.ok_or_else(|| format!("values file ${rest} names no source"))?;
-        self.check_repository(text_at(referenced, &["repoURL"]).unwrap_or_default())?;
-        self.check_revision(text_at(referenced, &["targetRevision"]).unwrap_or_default())?;
-        self.local_file(file)
+        let url = text_at(referenced, &["repoURL"]).unwrap_or_default();
+        let revision = text_at(referenced, &["targetRevision"]).unwrap_or_default();
+        self.file_in(&self.git_root(url, revision)?, file)
     }
+}
+
+/// Returns the URL of a chart repository. Argo CD writes OCI registries without a scheme.
+fn argo_chart_url(url: &str) -> String {
+    if url.contains("://") { url.to_owned() } else { format!("oci://{url}") }
 }
 
 /// Escapes a parameter as Argo CD does for Helm: an unescaped comma would begin the next value,
@@ -294,5 +304,6 @@ fn argo_layer(source: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
             .collect::<Result<_, _>>()?,
         patches: items_at(own, &["patches"]).iter().map(inline_patch).collect::<Result<_, _>>()?,
         replicas: items_at(own, &["replicas"]).iter().map(replicas).collect::<Result<_, _>>()?,
+        is_flux: false,
     })
 }

@@ -3,13 +3,16 @@
 use serde_json::Value as Json;
 
 use super::super::placeholder::Vars;
+use super::super::remote_reference::chart_source;
 use super::super::repository_layout::parent_directory;
 use super::super::settings::is_within;
 use super::super::yaml::{YamlNode, YamlValue, to_json};
 use super::argo::inline_patch;
+use super::external::SourceRoot;
 use super::{
-    ConfigMapData, DeliveryContext, FileSelection, GitRepository, ManifestContent, ManifestSet,
-    ObjectLocation, TargetCluster, flag_at, items_at, node_at, normal_path, scalar_text, text_at,
+    ConfigMapData, DeliveryContext, FileSelection, GitRepository, HelmChart, ManifestContent,
+    ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster, flag_at, items_at,
+    node_at, normal_path, scalar_text, text_at,
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
 
@@ -84,8 +87,8 @@ impl DeliveryContext<'_> {
         namespace: &str,
     ) -> Result<Vec<ManifestSet>, String> {
         check_not_suspended(spec)?;
-        self.check_flux_source(spec, &["sourceRef"], namespace)?;
-        let path = self.local_directory(text_at(spec, &["path"]).unwrap_or_default())?;
+        let root = self.flux_source_root(spec, &["sourceRef"], namespace)?;
+        let path = self.directory_in(&root, text_at(spec, &["path"]).unwrap_or_default())?;
         let vars = self.post_build(spec, namespace)?;
         let overlay = flux_layer(spec, &path)?;
         let target_namespace = overlay.namespace.clone();
@@ -104,15 +107,11 @@ impl DeliveryContext<'_> {
             return Ok(vec![rendered(path)]);
         }
         // Without a kustomization, Flux takes every manifest in the directory tree, and each nested
-        // kustomization as a whole.
+        // kustomization as a whole. A renderer is only needed for changes.
         let inner = self.kustomizations_below(&path);
-        let plain = Layer { namespace: overlay.namespace.clone(), ..Layer::default() };
-        if plain != overlay {
-            return Err(format!(
-                "Flux generates a kustomization for `{path}`, and changes of a generated one \
-                 (patches, images, names) are not supported; add a kustomization.yaml to the \
-                 directory"
-            ));
+        let (namespace, is_flux) = (overlay.namespace.clone(), true);
+        if overlay != (Layer { namespace, is_flux, ..Layer::default() }) {
+            return Ok(vec![rendered(path)]);
         }
         let files = FileSelection {
             path,
@@ -152,31 +151,48 @@ impl DeliveryContext<'_> {
             return Err(format!("its source {kind} {name} is not in this repository"));
         }
         let namespace = text_at(source, &["namespace"]).unwrap_or(location.namespace);
-        let found =
-            self.repositories.get(&(location.cluster, namespace.to_owned(), name.to_owned()));
-        let found = found.ok_or_else(|| {
-            format!("GitRepository {namespace}/{name}, its source, is not in this tree")
-        })?;
-        let found = found.as_ref().ok_or_else(|| {
-            format!("GitRepository {namespace}/{name}, its source, has two different definitions")
-        })?;
+        let key = (location.cluster, namespace.to_owned(), name.to_owned());
+        let found = found_object(&self.repositories, &key, kind)?;
         self.check_repository(&found.url)?;
         Ok(found)
     }
 
-    /// Checks that the source at `path` is this repository at the revision that is read.
-    fn check_flux_source(
+    /// Returns the root of the source at `path`: this repository, or an external source.
+    fn flux_source_root(
         &self,
         spec: &YamlNode<'_>,
         path: &[&str],
         namespace: &str,
-    ) -> Result<(), String> {
-        let location = ObjectLocation { cluster: TargetCluster::This, namespace };
-        let found = self.flux_source(spec, path, location)?;
+    ) -> Result<SourceRoot, String> {
+        let source = node_at(spec, path).ok_or("it names no source")?;
+        let kind = text_at(source, &["kind"]).unwrap_or("GitRepository");
+        let name = text_at(source, &["name"]).ok_or("its source has no name")?;
+        let namespace = text_at(source, &["namespace"]).unwrap_or(namespace);
+        self.root_of_object(kind, namespace, name)
+    }
+
+    /// Returns the root of the files that a source object provides.
+    fn root_of_object(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<SourceRoot, String> {
+        if kind == "OCIRepository" {
+            let repository = referenced(&self.oci_repositories, kind, namespace, name)?;
+            let source = chart_source(&repository.url, "", &repository.version);
+            return self.external_directory(source).map(SourceRoot::External);
+        }
+        if kind != "GitRepository" {
+            return Err(format!(
+                "its source {kind} {name} is not supported; the renderers read Git and OCI"
+            ));
+        }
+        let found = referenced(&self.repositories, kind, namespace, name)?;
         if let Some(changed) = found.changed {
             return Err(format!("its source {changed}, which is not supported"));
         }
-        self.check_revision(&found.revision)
+        self.git_root(&found.url, &found.revision)
     }
 
     /// Returns the values of Flux's post-build substitution.
@@ -243,24 +259,12 @@ impl DeliveryContext<'_> {
         namespace: &str,
     ) -> Result<ManifestSet, String> {
         check_not_suspended(spec)?;
-        let chart =
-            node_at(spec, &["chart", "spec"]).ok_or("its chart is not in this repository")?;
-        let chart_name = text_at(chart, &["chart"]).ok_or("its chart has no name")?;
-        let source_kind = text_at(chart, &["sourceRef", "kind"]).unwrap_or("HelmRepository");
-        if source_kind != "GitRepository" {
-            let name = text_at(chart, &["sourceRef", "name"]).unwrap_or_default();
-            return Err(format!(
-                "chart {chart_name} comes from {source_kind} {name}, and charts are not downloaded"
-            ));
-        }
-        self.check_flux_source(chart, &["sourceRef"], namespace)?;
         if !items_at(spec, &["postRenderers"]).is_empty() {
             return Err("its postRenderers are not supported".to_owned());
         }
-        let path = self.local_directory(chart_name)?;
+        let (path, files) = self.flux_chart(spec, namespace)?;
         let target = text_at(spec, &["targetNamespace"]);
         let lives_in = target.unwrap_or(namespace).to_owned();
-        let files = self.flux_values_files(chart)?;
         let release = Release {
             name: flux_release_name(root, spec, target)?,
             namespace: lives_in.clone(),
@@ -281,13 +285,54 @@ impl DeliveryContext<'_> {
         })
     }
 
-    fn flux_values_files(&self, chart: &YamlNode<'_>) -> Result<Vec<Values>, String> {
-        let optional = flag_at(chart, &["ignoreMissingValuesFiles"]);
-        let one = |file: &YamlNode<'_>| {
-            let path = self.local_file(file.text().unwrap_or_default())?;
-            Ok(if optional { Values::OptionalFile(path) } else { Values::File(path) })
+    /// Returns the directory of a release's chart and its values files.
+    fn flux_chart(
+        &self,
+        spec: &YamlNode<'_>,
+        namespace: &str,
+    ) -> Result<(String, Vec<Values>), String> {
+        if let Some(reference) = node_at(spec, &["chartRef"]) {
+            let kind = text_at(reference, &["kind"]).unwrap_or_default();
+            let name = text_at(reference, &["name"]).ok_or("its chartRef has no name")?;
+            let namespace = text_at(reference, &["namespace"]).unwrap_or(namespace);
+            if kind != "HelmChart" {
+                let root = self.root_of_object(kind, namespace, name)?;
+                return Ok((self.directory_in(&root, "")?, Vec::new()));
+            }
+            let chart = referenced(&self.helm_charts, kind, namespace, name)?;
+            return self.chart_directory(chart, namespace);
+        }
+        let template =
+            node_at(spec, &["chart", "spec"]).ok_or("it has neither `chart` nor `chartRef`")?;
+        let chart = read_helm_chart(template).ok_or("its chart has no name")?;
+        let namespace = text_at(template, &["sourceRef", "namespace"]).unwrap_or(namespace);
+        self.chart_directory(&chart, namespace)
+    }
+
+    /// Returns the directory of a chart and its values files.
+    fn chart_directory(
+        &self,
+        chart: &HelmChart,
+        namespace: &str,
+    ) -> Result<(String, Vec<Values>), String> {
+        let HelmChart { chart, version, source_kind, source_name, values_files, ignores_missing } =
+            chart;
+        let (path, root) = if source_kind == "HelmRepository" {
+            let kind = "HelmRepository";
+            let found = referenced(&self.helm_repositories, kind, namespace, source_name)?;
+            let path = self.external_directory(chart_source(&found.url, chart, version))?;
+            // Values files are relative to the source, which is the chart itself.
+            (path.clone(), SourceRoot::External(path))
+        } else {
+            let root = self.root_of_object(source_kind, namespace, source_name)?;
+            (self.directory_in(&root, chart)?, root)
         };
-        items_at(chart, &["valuesFiles"]).iter().map(one).collect()
+        let one = |file: &String| {
+            let path = self.file_in(&root, file)?;
+            Ok(if *ignores_missing { Values::OptionalFile(path) } else { Values::File(path) })
+        };
+        let files = values_files.iter().map(one).collect::<Result<_, String>>()?;
+        Ok((path, files))
     }
 
     /// Returns the values of a release in order of precedence, lowest first: referenced values in
@@ -312,6 +357,41 @@ impl DeliveryContext<'_> {
         values.extend(node_at(spec, &["values"]).map(|own| Values::Text(to_json(own).to_string())));
         Ok(values)
     }
+}
+
+/// Reads the chart of a `HelmRelease` or `HelmChart`.
+pub(in super::super) fn read_helm_chart(spec: &YamlNode<'_>) -> Option<HelmChart> {
+    let text = |path: &[&str]| text_at(spec, path).unwrap_or_default().to_owned();
+    let files = items_at(spec, &["valuesFiles"]).iter();
+    Some(HelmChart {
+        chart: text_at(spec, &["chart"])?.to_owned(),
+        version: text(&["version"]),
+        source_kind: text_at(spec, &["sourceRef", "kind"]).unwrap_or("HelmRepository").to_owned(),
+        source_name: text(&["sourceRef", "name"]),
+        values_files: files.filter_map(|file| file.text().map(str::to_owned)).collect(),
+        ignores_missing: flag_at(spec, &["ignoreMissingValuesFiles"]),
+    })
+}
+
+/// Returns the object `name` of this cluster that a delivery object refers to.
+fn referenced<'a, T>(
+    objects: &'a ReferencedObjects<T>,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<&'a T, String> {
+    found_object(objects, &(TargetCluster::This, namespace.to_owned(), name.to_owned()), kind)
+}
+
+fn found_object<'a, T>(
+    objects: &'a ReferencedObjects<T>,
+    key: &ReferenceKey,
+    kind: &str,
+) -> Result<&'a T, String> {
+    let (_, namespace, name) = key;
+    let shown = || format!("{kind} {namespace}/{name}, its source,");
+    let found = objects.get(key).ok_or_else(|| format!("{} is not in this tree", shown()))?;
+    found.as_ref().ok_or_else(|| format!("{} has two different definitions", shown()))
 }
 
 fn flux_release_name(
@@ -388,6 +468,7 @@ fn flux_layer(spec: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
             .map(component)
             .collect::<Result<_, _>>()?,
         patches: items_at(spec, &["patches"]).iter().map(inline_patch).collect::<Result<_, _>>()?,
+        is_flux: true,
         ..Layer::default()
     })
 }

@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::repository_layout::parent_directory;
 use super::super::settings::is_within;
 use super::super::yaml::{self, YamlNode, YamlValue, to_json};
+use crate::model::desired::{TreeFile, is_external};
+
+use super::expression::evaluate;
+use super::label_selector::matches_labels;
 use super::{DeliveryContext, flag_at, items_at, matches, node_at, scalar_text, text_at};
 
 /// Template parameters by path, such as `path.basename`.
@@ -20,7 +24,7 @@ const PARAMS_BYTES_MAX: usize = 32 << 10;
 const APPLICATION_BYTES_MAX: usize = 2 << 20;
 
 /// Keys of the supported generators.
-const KINDS: [&str; 4] = ["list", "git", "matrix", "clusters"];
+const KINDS: [&str; 5] = ["list", "git", "matrix", "merge", "clusters"];
 
 /// Checks the number of applications of a set against its limit.
 pub(super) fn check_application_count(count: usize) -> Result<(), String> {
@@ -33,14 +37,32 @@ pub(super) fn check_application_count(count: usize) -> Result<(), String> {
 impl DeliveryContext<'_> {
     /// Returns the parameters of each application that a generator produces.
     pub(super) fn generate(&self, generator: &YamlNode<'_>) -> Result<Vec<Params>, String> {
-        if node_at(generator, &["selector"]).is_some() {
-            return Err("its generator has a selector, which is not supported".to_owned());
+        let mut generated = self.generate_all(generator)?;
+        if let Some(selector) = node_at(generator, &["selector"]) {
+            let fits = generated.iter().map(|params| matches_labels(selector, params));
+            let fits = fits.collect::<Result<Vec<_>, _>>()?;
+            let mut fits = fits.into_iter();
+            generated.retain(|_| fits.next().unwrap_or(false));
         }
+        Ok(generated)
+    }
+
+    fn generate_all(&self, generator: &YamlNode<'_>) -> Result<Vec<Params>, String> {
         if KINDS.iter().any(|kind| node_at(generator, &[kind, "template"]).is_some()) {
             return Err("its generator has a template of its own".to_owned());
         }
         if let Some(matrix) = node_at(generator, &["matrix"]) {
             return self.matrix(matrix);
+        }
+        if let Some(merge) = node_at(generator, &["merge"]) {
+            return self.merge(merge);
+        }
+        if let Some(clusters) = generator.get("clusters") {
+            let generated = self.cluster_generator(clusters)?;
+            for params in &generated {
+                self.check_parameter_bytes(params)?;
+            }
+            return Ok(generated);
         }
         if is_template(&to_json(generator).to_string()) {
             return Err("its generator is a template itself, with nothing to fill it in".to_owned());
@@ -52,11 +74,6 @@ impl DeliveryContext<'_> {
             items_at(list, &["elements"]).iter().map(flatten).collect()
         } else if let Some(git) = node_at(generator, &["git"]) {
             self.git_generator(git)?
-        } else if let Some(clusters) = generator.get("clusters") {
-            if node_at(clusters, &["selector"]).is_some() {
-                return Err("its cluster generator selects by labels that are not in Git".into());
-            }
-            self.cluster_generator(clusters)
         } else {
             let kind = match &generator.value {
                 YamlValue::Map(entries) => entries.first().map_or("", |entry| &*entry.key),
@@ -113,21 +130,32 @@ impl DeliveryContext<'_> {
         Ok(generated)
     }
 
-    /// Returns the results of a cluster generator: for this cluster, and for the other clusters in
-    /// the settings, whose directories must be known as theirs.
-    fn cluster_generator(&self, clusters: &YamlNode<'_>) -> Vec<Params> {
-        let here = (self.fleet.cluster.name.as_str(), "https://kubernetes.default.svc");
-        let others = self.fleet.delivery.other_clusters.iter();
-        let all = others.map(|name| (name.as_str(), name.as_str())).chain([here]);
-        let own = node_at(clusters, &["values"]).map(flatten).unwrap_or_default();
-        let values = own.into_iter().map(|(key, value)| (format!("values.{key}"), value));
-        let values: Params = values.collect();
-        let params = |(name, server): (&str, &str)| {
-            let stated = [("name", name), ("nameNormalized", name), ("server", server)];
-            let stated = stated.map(|(key, value)| (key.to_owned(), value.to_owned()));
-            stated.into_iter().chain(values.clone()).collect()
+    /// Returns the results of the first generator, with the values of the others that have the same
+    /// merge keys.
+    fn merge(&self, merge: &YamlNode<'_>) -> Result<Vec<Params>, String> {
+        let keys = items_at(merge, &["mergeKeys"]).iter().filter_map(YamlNode::text);
+        let keys: Vec<&str> = keys.collect();
+        let [base, others @ ..] = items_at(merge, &["generators"]) else {
+            return Err("its merge generator has no generators".to_owned());
         };
-        all.map(params).collect()
+        if keys.is_empty() || others.is_empty() {
+            return Err("its merge generator needs mergeKeys and two generators".to_owned());
+        }
+        let key_of = |params: &Params| -> Vec<Option<String>> {
+            keys.iter().map(|key| params.get(*key).cloned()).collect()
+        };
+        let mut merged = self.generate(base)?;
+        for other in others {
+            for row in self.generate(other)? {
+                let key = key_of(&row);
+                // Only results of the first generator make applications.
+                for params in merged.iter_mut().filter(|params| key_of(params) == key) {
+                    params.extend(row.clone());
+                    self.check_parameter_bytes(params)?;
+                }
+            }
+        }
+        Ok(merged)
     }
 
     fn git_generator(&self, git: &YamlNode<'_>) -> Result<Vec<Params>, String> {
@@ -155,7 +183,7 @@ impl DeliveryContext<'_> {
             }
         }
         let (include, exclude) = (files, patterns(&["files"], true));
-        for file in &self.tree.files {
+        for file in self.own_files() {
             let path = self.repository_path(&file.path);
             let fits = |patterns: &[String]| patterns.iter().any(|p| matches(p, &path));
             if !fits(&include) || fits(&exclude) {
@@ -188,10 +216,15 @@ impl DeliveryContext<'_> {
         Err(format!("its pattern `{pattern}` looks outside the directory that is read"))
     }
 
+    /// Returns the files of this repository.
+    fn own_files(&self) -> impl Iterator<Item = &TreeFile> {
+        self.tree.files.iter().filter(|file| !is_external(&file.path))
+    }
+
     /// Returns every directory that contains a file, relative to the root of the repository.
     fn directories(&self) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
-        for file in &self.tree.files {
+        for file in self.own_files() {
             let path = self.repository_path(&file.path);
             let mut above = parent_directory(&path);
             while !above.is_empty() && is_within(above, &self.home.path) {
@@ -236,7 +269,7 @@ fn is_template(text: &str) -> bool {
 }
 
 /// Returns the scalars of a mapping by path.
-fn flatten(node: &YamlNode<'_>) -> Params {
+pub(super) fn flatten(node: &YamlNode<'_>) -> Params {
     let mut params = Params::new();
     let mut open = vec![(String::new(), node)];
     while let Some((path, node)) = open.pop() {
@@ -255,8 +288,8 @@ fn flatten(node: &YamlNode<'_>) -> Params {
 }
 
 impl DeliveryContext<'_> {
-    /// Replaces `{{name}}` and `{{ .name }}` in a template. A parameter without a value is an
-    /// error.
+    /// Replaces the expressions of a template, such as `{{name}}` and `{{ .name }}`. A parameter
+    /// without a value is an error.
     pub(super) fn render_template(
         &self,
         template: &str,
@@ -266,16 +299,12 @@ impl DeliveryContext<'_> {
         let mut rest = template;
         while let Some(from) = rest.find("{{") {
             let Some(to) = rest[from..].find("}}").map(|to| from + to) else { break };
-            let name = rest[from + 2..to].trim();
-            let value = params.get(name).or_else(|| params.get(name.trim_start_matches('.')));
-            let Some(value) = value else {
-                let name = super::super::decode::shorten(name).into_owned();
-                return Err(format!(
-                    "its template needs `{name}`, which its generators do not give"
-                ));
-            };
+            // The template is JSON, so the expression is a part of a JSON string.
+            let inner = rest[from + 2..to].trim_start_matches('-').trim_end_matches('-');
+            let inner: Option<String> = serde_json::from_str(&format!("\"{inner}\"")).ok();
+            let inner = inner.ok_or("its template has an expression that cannot be read")?;
+            let value = evaluate(&inner, params)?;
             out.push_str(&rest[..from]);
-            // The template is JSON, so the value is inside a JSON string.
             let quoted = serde_json::Value::from(value.as_str()).to_string();
             out.push_str(&quoted[1..quoted.len() - 1]);
             if out.len() > APPLICATION_BYTES_MAX {

@@ -19,6 +19,8 @@ pub(super) struct DeliveredFiles<'a> {
     directories: DeliveriesByPath<'a>,
     /// Manifest sets given by directory and pattern.
     manifest_sets: Vec<(&'a DeliveryObject, &'a ManifestSet)>,
+    /// Directories that are delivered as a whole.
+    generated: Vec<((&'a DeliveryObject, TargetCluster), &'a str)>,
 }
 
 impl<'a> DeliveredFiles<'a> {
@@ -31,6 +33,7 @@ impl<'a> DeliveredFiles<'a> {
             files: DeliveriesByPath::new(),
             directories: DeliveriesByPath::new(),
             manifest_sets: Vec::new(),
+            generated: Vec::new(),
         };
         for (delivery, manifest_set) in sources.manifest_sets() {
             let ManifestContent::Rendered(request) = &manifest_set.content else {
@@ -45,6 +48,12 @@ impl<'a> DeliveredFiles<'a> {
                     }
                 }
                 (_, Recipe::Helm(_)) => delivered.manifest_sets.push((delivery, manifest_set)),
+                // Flux generates a kustomization of the whole directory.
+                (_, Recipe::Kustomize(layer))
+                    if layer.is_flux && layout.kustomization_in(&request.path).is_none() =>
+                {
+                    delivered.generated.push((by, &request.path));
+                }
                 // The inputs of a kustomization are not workloads of their own, even if rendering
                 // fails.
                 (_, Recipe::Kustomize(layer)) => {
@@ -72,7 +81,9 @@ impl<'a> DeliveredFiles<'a> {
         let manifest_sets =
             self.manifest_sets.iter().filter(|(_, manifest_set)| may_contain(manifest_set, path));
         let manifest_sets = manifest_sets.map(|(by, manifest_set)| (*by, manifest_set.cluster));
-        let all = files.chain(directories).copied().chain(manifest_sets);
+        let generated = self.generated.iter().filter(|(_, root)| is_within(path, root));
+        let generated = generated.map(|(by, _)| *by);
+        let all = files.chain(directories).copied().chain(manifest_sets).chain(generated);
         let elsewhere = all.filter(|(by, _)| *by.origin.file != *path);
         elsewhere.map(|(_, cluster)| cluster).min()
     }

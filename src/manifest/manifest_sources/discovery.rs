@@ -1,20 +1,21 @@
 //! The search for delivery objects, in files and in the output of other delivery objects.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::classify::{DeliveryKind, DocumentClass, classify};
 use super::super::decode::NamespaceRules;
 use super::super::delivery::{
-    ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage, GitRepository, ManifestContent,
-    ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster,
-    declared_manifest_set,
+    ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage,
+    GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReferenceKey,
+    ReferencedObjects, TargetCluster, declared_manifest_set, read_cluster_secret, read_helm_chart,
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
 use super::super::yaml::{self, YamlNode, YamlValue};
 use super::delivered_files::may_contain;
 use super::{DeliverySources, SourceContext, VisitedText, display_directory};
-use crate::model::desired::TreeFile;
+use crate::model::desired::{SourceRequests, TAG_RANGE_PREFIX, TreeFile};
 
 /// Contents of a file that matter to the search.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,6 +44,10 @@ impl ContentMarks {
 #[derive(Default)]
 struct ReferenceIndex {
     repositories: ReferencedObjects<GitRepository>,
+    helm_repositories: ReferencedObjects<ChartRepository>,
+    oci_repositories: ReferencedObjects<ChartRepository>,
+    helm_charts: ReferencedObjects<HelmChart>,
+    cluster_secrets: Vec<ClusterSecret>,
     config_maps: ReferencedObjects<ConfigMapData>,
 }
 
@@ -54,6 +59,12 @@ impl SourceContext<'_> {
             fleet: self.fleet,
             home: &self.renderings.location,
             repositories: index.repositories,
+            helm_repositories: index.helm_repositories,
+            oci_repositories: index.oci_repositories,
+            helm_charts: index.helm_charts,
+            cluster_secrets: index.cluster_secrets,
+            external: &self.renderings.external,
+            requested: RefCell::default(),
             config_maps: index.config_maps,
             usage: GeneratorUsage::default(),
         }
@@ -90,7 +101,7 @@ impl SourceContext<'_> {
         &self,
         sources: &DeliverySources,
         marked: &BTreeMap<&str, ContentMarks>,
-    ) -> Vec<DeliveryObject> {
+    ) -> (Vec<DeliveryObject>, SourceRequests) {
         let mut index = ReferenceIndex::default();
         self.visit_objects(sources, marked, &mut |_, root, location| index.object(root, location));
         let delivery_context = self.delivery_context(index);
@@ -119,7 +130,7 @@ impl SourceContext<'_> {
         found.retain(|delivery| !delivers_itself(delivery));
         found.sort_by(|a, b| (&a.origin, &a.object).cmp(&(&b.origin, &b.object)));
         found.dedup_by(|a, b| a.object == b.object && a.manifest_sets == b.manifest_sets);
-        found
+        (found, delivery_context.requested.into_inner())
     }
 
     fn delivers_path(&self, manifest_set: &ManifestSet, path: &str) -> bool {
@@ -194,6 +205,22 @@ impl ReferenceIndex {
                     insert_unless_ambiguous(&mut self.repositories, key, repository);
                 }
             }
+            "HelmRepository" | "OCIRepository" => {
+                let Some(repository) = read_chart_repository(root) else { return };
+                let all = if kind == "HelmRepository" {
+                    &mut self.helm_repositories
+                } else {
+                    &mut self.oci_repositories
+                };
+                insert_unless_ambiguous(all, key, repository);
+            }
+            "Secret" => self.cluster_secrets.extend(read_cluster_secret(root)),
+            // k3s has an object of this kind, too.
+            "HelmChart" if is_flux(root) => {
+                if let Some(chart) = root.get("spec").and_then(read_helm_chart) {
+                    insert_unless_ambiguous(&mut self.helm_charts, key, chart);
+                }
+            }
             "ConfigMap" => {
                 let Some(YamlValue::Map(entries)) = root.get("data").map(|data| &data.value) else {
                     return;
@@ -225,6 +252,26 @@ fn insert_unless_ambiguous<T: PartialEq>(
         .or_insert(object);
 }
 
+fn is_flux(root: &YamlNode<'_>) -> bool {
+    let version = root.get("apiVersion").and_then(YamlNode::text).unwrap_or_default();
+    version.contains("toolkit.fluxcd.io/")
+}
+
+/// Reads a `HelmRepository` or `OCIRepository`. The most exact version wins, as in Flux.
+fn read_chart_repository(root: &YamlNode<'_>) -> Option<ChartRepository> {
+    let spec = root.get("spec")?;
+    let own = |key: &str| spec.get("ref")?.get(key)?.text().filter(|text| !text.is_empty());
+    let version = ["digest", "semver", "tag"].into_iter().find_map(own).unwrap_or_default();
+    let url = spec.get("url")?.text()?.to_owned();
+    let is_registry = spec.get("ref").is_some() || text_is(root, "kind", "OCIRepository");
+    let version = if version.is_empty() && is_registry { "latest" } else { version };
+    Some(ChartRepository { url, version: version.to_owned() })
+}
+
+fn text_is(node: &YamlNode<'_>, key: &str, expected: &str) -> bool {
+    node.get(key).and_then(YamlNode::text) == Some(expected)
+}
+
 /// Reads a `GitRepository`. The most exact revision wins, as in Flux.
 fn read_git_repository(root: &YamlNode<'_>) -> Option<GitRepository> {
     let spec = root.get("spec")?;
@@ -233,10 +280,12 @@ fn read_git_repository(root: &YamlNode<'_>) -> Option<GitRepository> {
         let text = spec.get("ref")?.get(key)?.text()?;
         Some(text).filter(|text| !text.is_empty())
     };
-    let revision = ["commit", "name", "semver", "tag", "branch"].into_iter().find_map(own);
+    let exact = || ["commit", "name"].into_iter().find_map(own).map(str::to_owned);
+    let range = || own("semver").map(|range| format!("{TAG_RANGE_PREFIX}{range}"));
+    let named = || ["tag", "branch"].into_iter().find_map(own).map(str::to_owned);
     // Without a revision, Flux follows `master`, not the host's default branch.
-    let revision = revision.unwrap_or("master");
-    let revision = revision.strip_prefix("refs/heads/").unwrap_or(revision);
+    let revision = exact().or_else(range).or_else(named).unwrap_or_else(|| "master".to_owned());
+    let revision = revision.strip_prefix("refs/heads/").unwrap_or(&revision);
     let is_stated = |key: &str| spec.get(key).is_some_and(|node| !node.is_null());
     let changed = match (is_stated("ignore"), is_stated("include")) {
         (true, _) => Some("leaves files out (`ignore`)"),

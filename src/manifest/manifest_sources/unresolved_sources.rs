@@ -8,7 +8,7 @@ use super::super::repository_layout::parent_directory;
 use super::super::source_area::area_of;
 use super::delivered_files::DeliveredFiles;
 use super::{DeliverySources, SourceContext, display_directory};
-use crate::model::desired::Fleet;
+use crate::model::desired::{Fleet, is_external};
 use crate::model::ids::Origin;
 
 impl DeliverySources {
@@ -43,7 +43,8 @@ impl DeliverySources {
         }
         let delivered = DeliveredFiles::new(self, renderings, layout);
         let is_plain = |path: &str| {
-            area_of(areas, path).is_some_and(|a| !a.rendered)
+            !is_external(path)
+                && area_of(areas, path).is_some_and(|a| !a.rendered)
                 && delivered.cluster_of(path).is_none()
         };
         for (chart, path) in layout.charts().filter(|(_, path)| is_plain(path)) {
@@ -59,10 +60,7 @@ impl DeliverySources {
                 continue;
             }
             let object = format!("Kustomization {}", display_directory(parent_directory(path)));
-            if kustomization.remote {
-                let reason = "uses remote charts or resources";
-                into.add_unresolved(file_origin(path), object, reason);
-            } else if !kustomization.changes.is_empty() {
+            if !kustomization.changes.is_empty() {
                 into.add_unresolved(
                     file_origin(path),
                     object,

@@ -476,9 +476,26 @@ fn read_delivery(map: &FieldMap<'_>) -> DeliverySettings {
         clusters: texts("clusters"),
         other_clusters: texts("otherClusters"),
         vars: map.get("vars").map(|field| read_vars(&field)).unwrap_or_default(),
+        mirrors: map.get("mirrors").map(|field| read_mirrors(&field)).unwrap_or_default(),
+        private_hosts: texts("privateHosts"),
     };
     map.finish(Severity::Error);
     settings
+}
+
+/// Reads the mirrors of external sources, by the beginning of a URL.
+fn read_mirrors(field: &Field<'_>) -> BTreeMap<String, String> {
+    let Some(map) = field.map() else { return BTreeMap::new() };
+    let pair = |(from, field): (&str, Field<'_>)| {
+        let to = field.non_empty_text()?.into_owned();
+        let hint = "write the beginning of a URL, such as https://charts.example.com/".to_owned();
+        if !from.contains("://") || !to.contains("://") {
+            field.error(format_args!("maps `{}` to `{}`", shorten(from), shorten(&to)), hint);
+            return None;
+        }
+        Some((from.to_owned(), to))
+    };
+    map.entries().filter_map(pair).collect()
 }
 
 fn read_vars(field: &Field<'_>) -> BTreeMap<String, String> {

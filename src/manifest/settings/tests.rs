@@ -93,7 +93,8 @@ fn every_setting_is_read() {
   - {path: charts/shop, render: helm, values: [v.yaml, ../eu.yaml], vars: {TEAM: shop, COUNT: 3},
      release: web, namespace: shop}
   signers: [{name: ops, ssh: ssh-ed25519 AAAA ops@x}, {name: lead, gpg: '-----BEGIN PGP PUBLIC KEY BLOCK-----'}]
-  delivery: {repositories: [a], revisions: [b], clusters: [c], otherClusters: [d], vars: {E: f}}
+  delivery: {repositories: [a], revisions: [b], clusters: [c], otherClusters: [d], vars: {E: f},
+    mirrors: {'https://a/': 'https://b/'}, privateHosts: [g]}
   demand: {autoscaled: ceiling, lead: 1h30m}
   world: sim:world
   policies: [apps]
@@ -115,9 +116,17 @@ fn every_setting_is_read() {
     assert_eq!((chart.release.as_deref(), chart.namespace.as_deref()), (Some("web"), Some("shop")));
     assert_eq!(fleet.signers[0].key, SignerKey::Ssh("ssh-ed25519 AAAA ops@x".to_owned()));
     assert!(matches!(fleet.signers[1].key, SignerKey::Gpg(_)));
-    let DeliverySettings { repositories, revisions, clusters, other_clusters, vars } =
-        &fleet.delivery;
+    let DeliverySettings {
+        repositories,
+        revisions,
+        clusters,
+        other_clusters,
+        vars,
+        mirrors,
+        private_hosts,
+    } = &fleet.delivery;
     assert_eq!([&repositories[0], &revisions[0], &clusters[0]], ["a", "b", "c"]);
+    assert_eq!((mirrors["https://a/"].as_str(), private_hosts[0].as_str()), ("https://b/", "g"));
     assert_eq!((other_clusters[0].as_str(), vars["E"].as_str()), ("d", "f"));
     assert_eq!((chart.vars["TEAM"].as_str(), chart.vars["COUNT"].as_str()), ("shop", "3"));
     assert_eq!(chart.origin.line, 8);
@@ -216,6 +225,7 @@ const VALID: &[&str] = &[
     "  sources: [{path: ./apps, vars: {A: b, C: 3, D: 0.5}}]\n",
     "  sources: [{path: charts, render: helm, values: [a.yaml]}]\n",
     "  sources: [{path: apps, render: kustomize}]\n",
+    "  delivery: {mirrors: {'https://a/': 'https://b/x/'}, privateHosts: ['http://c:80', d]}\n",
     "  demand: {autoscaled: floor, lead: 90s}\n",
     "  world: live\n  policies: [policies, apps/x]\n",
     "  consolidation: {horizon: 1.5h, restartCost: '0.001', minimumSaving: 0%}\n",
@@ -250,6 +260,8 @@ const INVALID: &[&str] = &[
     "  cluster: {name: 5}\n",
     "  cluster: {name: ''}\n",
     "  cluster: {zones: us-east-1a}\n",
+    "  delivery: {mirrors: {charts: 'https://b/x/'}}\n",
+    "  delivery: {mirrors: {'https://a/': b}}\n",
     "  cluster: {zones: [us-east-1a, us-east-1a]}\n",
     "  sources: {path: apps}\n",
     "  sources: [{}]\n",

@@ -229,8 +229,8 @@ fn an_application_of_this_repository_is_followed() {
 fn foreign_applications_are_unresolved_or_skipped() {
     let here = "repoURL: 'https://github.com/acme/infra', path: apps";
     for (source, destination, expected) in [
-        ("source: {repoURL: 'https://x.y/z', path: apps}", OURS, "is another repository"),
-        ("source: {repoURL: 'https://x.y', chart: redis}", OURS, "charts are not downloaded"),
+        ("source: {repoURL: 'https://x.y/z', path: apps}", OURS, "revision HEAD of https://x.y/z"),
+        ("source: {repoURL: 'https://x.y', chart: redis}", OURS, "chart redis * of https://x.y is"),
         (&format!("source: {{{here}, targetRevision: v1.2.3}}"), OURS, "follows revision `v1.2.3`"),
         (&format!("source: {{{here}, plugin: {{}}}}"), OURS, "config management plugin"),
         (&format!("source: {{{here}/nowhere}}"), OURS, "no manifests at its path"),
@@ -408,7 +408,7 @@ fn remote_or_suspended_flux_objects_are_unresolved() {
         (
             format!("{REPOSITORY}---\n{}", flux("apps", "  path: apps\n"))
                 .replace("GitRepository, name", "OCIRepository, name"),
-            "OCIRepository flux-system is not in this repository",
+            "OCIRepository flux-system/flux-system, its source, is not in this tree",
         ),
     ] {
         let scenario =
@@ -468,8 +468,8 @@ fn a_helm_release_of_this_repository_is_followed() {
     let found = unresolved(&DeliveryScenario::new(&[("flux.yaml", &release(elsewhere))]).read());
     assert_eq!(
         found,
-        ["flux.yaml:1: HelmRelease flux-system/shop: chart redis comes from HelmRepository \
-             bitnami, and charts are not downloaded"]
+        ["flux.yaml:1: HelmRelease flux-system/shop: HelmRepository flux-system/bitnami, its \
+             source, is not in this tree"]
     );
 }
 
@@ -482,6 +482,7 @@ fn candidate_paths_are_found_at_any_depth() {
 }
 
 mod application_sets;
+mod external_sources;
 mod helm_values;
 mod other_clusters;
 

@@ -5,7 +5,10 @@
 //! over equal files therefore have equal results.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
+
+use super::ExternalSources;
 
 /// A directory to render, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +40,7 @@ impl Recipe {
 }
 
 /// Changes that a delivery tool makes to a kustomization.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Layer {
     /// Namespace of every object.
     pub namespace: Option<String>,
@@ -51,6 +54,30 @@ pub struct Layer {
     pub patches: Vec<String>,
     /// Replica counts, by workload name.
     pub replicas: BTreeMap<String, u32>,
+    /// True if Flux builds it: files anywhere in the source may be loaded, and a directory without
+    /// a kustomization gets one of all its manifests.
+    pub is_flux: bool,
+}
+
+/// Shows fields that were added later only if they are set: the text is an input of digests in
+/// saved plans.
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name_prefix, name_suffix, components, patches, replicas, is_flux } =
+            self;
+        let mut shown = f.debug_struct("Layer");
+        shown
+            .field("namespace", namespace)
+            .field("name_prefix", name_prefix)
+            .field("name_suffix", name_suffix)
+            .field("components", components)
+            .field("patches", patches)
+            .field("replicas", replicas);
+        if *is_flux {
+            shown.field("is_flux", is_flux);
+        }
+        shown.finish()
+    }
 }
 
 /// A release of a Helm chart.
@@ -117,6 +144,8 @@ pub struct RepositoryLocation {
 pub struct RenderResults {
     /// Location of the tree.
     pub location: RepositoryLocation,
+    /// External sources that the tree may use.
+    pub external: ExternalSources,
     /// Result of each request, or the reason of its failure.
     pub results: BTreeMap<RenderRequest, Result<Rendered, String>>,
 }

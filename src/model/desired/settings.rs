@@ -166,6 +166,10 @@ pub struct DeliverySettings {
     pub other_clusters: Vec<String>,
     /// Values of placeholders that delivery tools read from other sources.
     pub vars: BTreeMap<String, String>,
+    /// Beginnings of the URLs of external sources, with the beginnings to download from instead.
+    pub mirrors: BTreeMap<String, String>,
+    /// Hosts, optionally with a port, whose addresses may be private and which may serve plain HTTP.
+    pub private_hosts: Vec<String>,
 }
 
 /// A renderer of manifests.

@@ -111,6 +111,75 @@ fn a_cluster_generator_includes_other_clusters() {
 }
 
 #[test]
+fn merged_results_take_values_of_the_same_keys() {
+    let elements = |text: &str| list(text);
+    let merge = format!(
+        "[{{merge: {{mergeKeys: [env], generators: [{}, {}]}}}}]",
+        elements("{env: eu, at: apps/none}, {env: us, at: apps/us}"),
+        elements("{env: eu, at: apps/eu}, {env: other, at: apps/other}"),
+    );
+    let selected = format!(
+        "[{{list: {{elements: [{{at: apps/eu, env: eu}}, {{at: apps/us, env: us}}]}}, \
+         selector: {{matchExpressions: [{{key: env, operator: NotIn, values: [us]}}]}}}}]"
+    );
+    for (generators, expected) in [
+        (merge, vec!["web/eu apps/eu/pod.yaml:1", "web/us apps/us/pod.yaml:1"]),
+        (selected, vec!["default/us apps/us/pod.yaml:1", "web/eu apps/eu/pod.yaml:1"]),
+    ] {
+        let scenario = DeliveryScenario::new(&[
+            ("apps/eu/pod.yaml", &pod("eu", "")),
+            ("apps/us/pod.yaml", &pod("us", "")),
+            ("set.yaml", &set(&generators, "{{at}}", "in-cluster")),
+        ]);
+        let desired = scenario.read();
+        assert_eq!((unresolved(&desired), workloads(&desired)), (vec![], to_owned(&expected)));
+    }
+}
+
+fn to_owned(all: &[&str]) -> Vec<String> {
+    all.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[test]
+fn cluster_secrets_decide_about_selectors() {
+    let secret = |name: &str, env: &str| {
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, labels: \
+             {{argocd.argoproj.io/secret-type: cluster, env: {env}}}}}\n\
+             stringData: {{name: {name}, server: 'https://{name}'}}\n---\n"
+        )
+    };
+    let settings = fleet("  delivery: {otherClusters: [staging]}\n");
+    let generator = "[{clusters: {selector: {matchLabels: {env: live}}, values: {at: \
+                     'apps/{{metadata.labels.env}}'}}}]";
+    for (own_env, expected) in [("live", vec!["web/a apps/live/pod.yaml:1"]), ("test", vec![])] {
+        let secrets = format!("{}{}", secret("prod", own_env), secret("staging", "live"));
+        let scenario = DeliveryScenario::new(&[
+            ("apps/live/pod.yaml", &pod("a", "")),
+            ("fleetwright.yaml", &settings),
+            ("secrets.yaml", &secrets),
+            ("set.yaml", &set(generator, "{{values.at}}", "{{name}}")),
+        ]);
+        let desired = scenario.read();
+        assert_eq!((unresolved(&desired), workloads(&desired)), (vec![], to_owned(&expected)));
+    }
+}
+
+#[test]
+fn functions_of_go_templates_are_evaluated() {
+    let template = "apps/{{ index .path.segments 1 | lower }}-{{ default \"x\" .stage }}";
+    let git = format!("[{{git: {{repoURL: '{OWN_URL}', directories: [{{path: envs/*}}]}}}}]");
+    let scenario = DeliveryScenario::new(&[
+        ("apps/eu-x/pod.yaml", &pod("a", "")),
+        ("envs/EU/a.yaml", "{}"),
+        ("set.yaml", &set(&git, template, "in-cluster")),
+    ]);
+    let desired = scenario.read();
+    assert_eq!(unresolved(&desired), [""; 0]);
+    assert_eq!(workloads(&desired), ["web/a apps/eu-x/pod.yaml:1"]);
+}
+
+#[test]
 fn oversized_application_sets_are_rejected_early() {
     let joined = |all: Vec<String>| list(&all.join(", "));
     let many = joined((0..1_500).map(|n| format!("{{at: apps/{n}}}")).collect());

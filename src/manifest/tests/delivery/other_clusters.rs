@@ -119,7 +119,7 @@ fn a_git_repository_follows_its_revision() {
         (", ref: {branch: release}", "", Some("revision `release`")),
         (", ref: {tag: v1}", "", Some("revision `v1`")),
         (", ref: {branch: main, tag: v1}", "", Some("revision `v1`")),
-        (", ref: {semver: '>=1.0'}", "", Some("revision `>=1.0`")),
+        (", ref: {semver: '>=1.0'}", "", Some("revision `semver:>=1.0`")),
         (", ref: {branch: main, commit: abcdef}", "", Some("revision `abcdef`")),
         (", ref: {tag: v1}", "  delivery: {revisions: [v1]}\n", None),
         ("", "  delivery: {revisions: [v1]}\n", Some("revision `master`")),
