@@ -322,7 +322,7 @@ fn rolling_update_surges_and_keeps_most_pods_available() {
         most = most.max(active.len());
         assert!(running >= 6, "{running} of 8 pods run");
     }
-    assert_eq!(most, 10, "a quarter more pods at most");
+    assert!(most > 8 && most <= 10, "{most} pods, a quarter more at most");
     let after = pods(&world, "api");
     let newest = after.iter().map(|pod| &pod.template).collect::<std::collections::BTreeSet<_>>();
     assert_eq!((after.len(), newest.len()), (8, 1));
