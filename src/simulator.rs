@@ -15,9 +15,9 @@
 //! verb returns, so that a crash keeps its launches. [`World::open`] replays the journal, which is
 //! idempotent by client tokens. Kubernetes writes since the last sleep are lost in a crash.
 //!
-//! Deliberate simplifications: a rollout replaces all old pods at once (no surge), a stateful set
-//! does not wait for its ordinals and begins with ordinal 0, jobs never finish, and nothing is
-//! preempted.
+//! Deliberate simplifications: a delivered rollout replaces all old pods at once (no surge; see
+//! [`World::roll_out`]), a stateful set does not wait for its ordinals and begins with ordinal 0,
+//! jobs never finish, and nothing is preempted.
 //!
 //! [`Clock::sleep`]: crate::apply::ports::Clock::sleep
 

@@ -46,6 +46,7 @@ impl WorldState {
                 first_ordinal: workload.first_ordinal,
                 delivered: true,
                 template,
+                is_rolling: false,
             };
             self.controllers.insert(id.clone(), controller);
             self.reconcile(id);
@@ -60,7 +61,13 @@ impl WorldState {
     /// Brings the pods of a workload to its desired state.
     pub(super) fn reconcile(&mut self, id: &WorkloadId) {
         let Some(controller) = self.controllers.get(id).cloned() else { return };
-        let WorkloadController { replicas, first_ordinal, delivered, template } = controller;
+        let WorkloadController { replicas, first_ordinal, delivered, template, is_rolling } =
+            controller;
+        if let Some(template) = template.as_ref().filter(|_| is_rolling)
+            && self.roll(id, replicas, template)
+        {
+            return;
+        }
         if let Some(template) = template.as_ref().filter(|_| delivered) {
             self.stop_outdated(id, template);
         }
@@ -95,6 +102,37 @@ impl WorldState {
         for pod in outdated {
             self.stop_pod(&pod);
         }
+    }
+
+    /// Advances a rolling update. Returns false once no outdated pod is left.
+    fn roll(&mut self, id: &WorkloadId, replicas: u32, template: &str) -> bool {
+        let admitted = self.admit(id, template);
+        let pods: Vec<&Pod> = self.pods.owned_by(id).filter(|pod| pod.is_active()).collect();
+        let is_outdated = |pod: &&Pod| pod.template != template && pod.template != admitted;
+        let (outdated, current): (Vec<&Pod>, Vec<&Pod>) = pods.into_iter().partition(is_outdated);
+        if outdated.is_empty() {
+            self.controllers.entry(id.clone()).and_modify(|known| known.is_rolling = false);
+            return false;
+        }
+        let desired = usize::try_from(replicas).unwrap_or(usize::MAX);
+        let most = desired.saturating_add(desired.div_ceil(4));
+        let new = desired
+            .saturating_sub(current.len())
+            .min(most.saturating_sub(outdated.len() + current.len()));
+        let runs = |pod: &&&Pod| pod.phase == PodPhase::Running;
+        let available = outdated.iter().chain(&current).filter(runs).count();
+        let spare = available.saturating_sub(desired - desired / 4);
+        // Pods that do not run are replaced first: they make nothing unavailable.
+        let (running, waiting): (Vec<&Pod>, Vec<&Pod>) =
+            outdated.into_iter().partition(|pod| pod.phase == PodPhase::Running);
+        let stopped = waiting.into_iter().chain(running.into_iter().take(spare));
+        let stopped: Vec<PodKey> = stopped.map(pod_key).collect();
+        stopped.iter().for_each(|pod| self.stop_pod(pod));
+        for _ in 0..new {
+            let name = self.generated_name(id, template);
+            self.create_pod(id, name, template, None);
+        }
+        true
     }
 
     /// Returns the template of an existing pod, for workloads that were not delivered.
@@ -226,8 +264,14 @@ impl WorldState {
     }
 
     pub(super) fn mark_pod_running(&mut self, pod: &PodRef) {
-        if let Some(pod) = self.pod_by_ref(pod).filter(|pod| pod.phase == PodPhase::Pending) {
-            pod.phase = PodPhase::Running;
+        let pending = |pod: &&mut Pod| pod.phase == PodPhase::Pending;
+        let Some(pod) = self.pod_by_ref(pod).filter(pending) else { return };
+        pod.phase = PodPhase::Running;
+        let Some(owner) = pod.owner.clone() else { return };
+        // A rolling update continues when a pod runs.
+        if self.controllers.get(&owner).is_some_and(|known| known.is_rolling) {
+            self.reconcile(&owner);
+            self.wake_scheduler();
         }
     }
 

@@ -265,6 +265,7 @@ impl World {
             first_ordinal: 0,
             delivered: false,
             template: Some(key),
+            is_rolling: false,
         };
         state.controllers.insert(id.clone(), controller);
         let (bound_key, chosen) =
@@ -299,9 +300,35 @@ impl World {
         let mut state = self.state.borrow_mut();
         let key = template_key(template);
         state.templates.insert(key.clone(), Arc::clone(template));
-        let controller =
-            WorkloadController { replicas, first_ordinal, delivered: true, template: Some(key) };
+        let controller = WorkloadController {
+            replicas,
+            first_ordinal,
+            delivered: true,
+            template: Some(key),
+            is_rolling: false,
+        };
         state.controllers.insert(id.clone(), controller);
+        state.reconcile(id);
+        state.wake_scheduler();
+    }
+
+    /// Sets the replicas of a workload, as an autoscaler does through its scale subresource.
+    pub fn set_replicas(&self, id: &WorkloadId, replicas: u32) {
+        let mut state = self.state.borrow_mut();
+        let Some(controller) = state.controllers.get_mut(id) else { return };
+        controller.replicas = replicas;
+        state.reconcile(id);
+        state.wake_scheduler();
+    }
+
+    /// Sets the template of a Deployment and replaces its pods by a `RollingUpdate` with the
+    /// defaults of Kubernetes: a surge of 25 %, and at most 25 % unavailable.
+    pub fn roll_out(&self, id: &WorkloadId, template: &Arc<PodTemplate>) {
+        let mut state = self.state.borrow_mut();
+        let key = template_key(template);
+        state.templates.insert(key.clone(), Arc::clone(template));
+        let Some(controller) = state.controllers.get_mut(id) else { return };
+        (controller.template, controller.is_rolling) = (Some(key), true);
         state.reconcile(id);
         state.wake_scheduler();
     }

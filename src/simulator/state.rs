@@ -76,6 +76,8 @@ pub(super) struct WorkloadController {
     pub(super) delivered: bool,
     /// Key of the template of new pods. `None` if the workload was not delivered.
     pub(super) template: Option<String>,
+    /// True while a rolling update replaces the outdated pods. World files do not store it.
+    pub(super) is_rolling: bool,
 }
 
 /// Counters of assigned IDs.

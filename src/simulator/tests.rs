@@ -307,6 +307,38 @@ fn stateful_set_starts_at_first_ordinal() {
 }
 
 #[test]
+fn rolling_update_surges_and_keeps_most_pods_available() {
+    let world = fleet(2);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 8, 100));
+    settle(&world);
+    let api = id(WorkloadKind::Deployment, "api");
+    world.roll_out(&api, &Arc::new(template("api", 110)));
+    let mut most = 0;
+    for _ in 0..120 {
+        advance(&world, seconds(1));
+        let active: Vec<_> =
+            pods(&world, "api").into_iter().filter(|pod| pod.is_active()).collect();
+        let running = active.iter().filter(|pod| pod.phase == PodPhase::Running).count();
+        most = most.max(active.len());
+        assert!(running >= 6, "{running} of 8 pods run");
+    }
+    assert!(most > 8 && most <= 10, "{most} pods, a quarter more at most");
+    let after = pods(&world, "api");
+    let newest = after.iter().map(|pod| &pod.template).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!((after.len(), newest.len()), (8, 1));
+}
+
+#[test]
+fn scale_changes_only_the_number_of_pods() {
+    let world = fleet(1);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 3, 100));
+    settle(&world);
+    world.set_replicas(&id(WorkloadKind::Deployment, "api"), 5);
+    settle(&world);
+    assert_eq!(pods(&world, "api").len(), 5);
+}
+
+#[test]
 fn new_template_replaces_all_pods() {
     let world = fleet(2);
     deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100));

@@ -266,7 +266,14 @@ fn restore(
 
 fn restored_controller(live: LiveWorkload) -> (WorkloadId, WorkloadController) {
     let LiveWorkload { id, replicas, first_ordinal, delivered, template: _ } = live;
-    (id, WorkloadController { replicas, first_ordinal, delivered, template: None })
+    let controller = WorkloadController {
+        replicas,
+        first_ordinal,
+        delivered,
+        template: None,
+        is_rolling: false,
+    };
+    (id, controller)
 }
 
 /// Restores the templates of controllers.

@@ -11,10 +11,12 @@ pub(crate) use replica::Replica;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use fleetwright::controller::PersistedState;
 use fleetwright::model::ids::{NodeName, Uid};
-use fleetwright::model::observed::{Instance, Node};
+use fleetwright::model::observed::{Instance, Node, Observed};
+use fleetwright::plan::Plan;
 use fleetwright::simulator::World;
 use jiff::{SignedDuration, Timestamp};
 
@@ -61,6 +63,9 @@ pub(crate) struct Faults {
     pub(crate) unresolved_images: u64,
 }
 
+/// A function that receives each plan of the whole fleet, and the observation that it was made from.
+pub(crate) type PlanObserver = Box<dyn FnMut(&Arc<Observed>, &Plan)>;
+
 /// State that all replicas share.
 pub(crate) struct SharedWorld {
     pub(crate) world: Rc<World>,
@@ -84,6 +89,7 @@ pub(crate) struct SharedWorld {
     pub(crate) lease: Cell<Option<(usize, Timestamp)>>,
     /// End of the signal flood.
     pub(crate) flood_until: Cell<Option<Timestamp>>,
+    pub(crate) plan_observer: RefCell<Option<PlanObserver>>,
     /// Nodes without our cordon mark that an operator cordoned and has not uncordoned since.
     operator_cordons: RefCell<BTreeSet<Uid>>,
     /// Managed instances as EC2 showed them over the last [`STALENESS`].
@@ -110,6 +116,7 @@ impl SharedWorld {
             queue: RefCell::default(),
             lease: Cell::default(),
             flood_until: Cell::default(),
+            plan_observer: RefCell::default(),
             operator_cordons: RefCell::default(),
             stale_instances: RefCell::default(),
         })

@@ -274,15 +274,21 @@ impl Simulation {
 
     /// Merges a commit, and delivers its workloads to the cluster.
     pub(crate) fn commit(&mut self, change: impl FnOnce(Commit) -> Commit) {
+        let files = self.merge(change);
+        self.shared.world.deliver(&files.delivery()).expect("kept in memory");
+    }
+
+    /// Merges a commit without a delivery of its workloads, and returns its files.
+    pub(crate) fn merge(&mut self, change: impl FnOnce(Commit) -> Commit) -> Rc<SimulatedCommit> {
         self.commit = change(self.commit.clone());
         self.commits += 1;
         let files = SimulatedCommit::read(&self.commit, self.commits, &self.catalog);
-        self.shared.world.deliver(&files.delivery()).expect("kept in memory");
         self.checks.borrow_mut().record_commit(&files, self.now());
         self.shared.commits.borrow_mut().push(Rc::clone(&files));
         let now = self.now();
         self.operators.iter_mut().for_each(|operators| operators.schedule_ci_apply(&files, now));
-        *self.shared.files.borrow_mut() = files;
+        *self.shared.files.borrow_mut() = Rc::clone(&files);
+        files
     }
 
     /// Releases a new image for the image term of a node class.

@@ -442,7 +442,7 @@ impl InvariantChecks {
             CallKind::Serves(served) => self.check_merge_wait(*at, served),
             CallKind::Nominate(pod, node) => self.check_nomination(call, pod, node),
             CallKind::Open(node) => self.record_opening(node, *at),
-            CallKind::Raise { .. } | CallKind::Launch(_, None) | CallKind::Evict(_) => {}
+            CallKind::Raise { .. } | CallKind::Launch(_, None) | CallKind::Evict(..) => {}
         }
     }
 

@@ -1,6 +1,8 @@
 //! Runs the simulation: `cargo test --profile ci --features cluster --test simulation -- [--from N] [--seeds N]`,
-//! `--replay SEED` for one seed with its events, or `--incident TEXT` for incidents by name.
+//! `--replay SEED` for one seed with its events, `--incident TEXT` for incidents by name, or `--day HOURS` for the
+//! measurements of a busy cluster (`--day-events HOURS` with its events).
 
+mod day;
 mod large_fleet;
 #[path = "mod.rs"]
 mod simulation;
@@ -22,7 +24,7 @@ use simulation::repository::catalog;
 const DEFAULT_SEEDS: u64 = 2_000;
 
 /// Usage of the program.
-const USAGE: &str = "usage: --seeds N --from N | --replay SEED | --incident TEXT | --list";
+const USAGE: &str = "usage: --seeds N --from N | --replay SEED | --incident TEXT | --day HOURS | --day-events HOURS | --list";
 
 /// What to run.
 enum Task {
@@ -32,6 +34,8 @@ enum Task {
     Replay(u64),
     /// The incidents with this text in their names.
     Incidents(String),
+    /// Hours of a busy cluster, and whether their events are printed.
+    Day { hours: i64, events: bool },
     /// Nothing: the incidents are listed.
     List,
 }
@@ -47,6 +51,10 @@ impl Task {
                 "--seeds" => count = number()?,
                 "--replay" => return Some(Self::Replay(number()?)),
                 "--incident" => return Some(Self::Incidents(arguments.next()?)),
+                "--day" | "--day-events" => {
+                    let hours = i64::try_from(number()?).ok()?;
+                    return Some(Self::Day { hours, events: option == "--day-events" });
+                }
                 "--list" => return Some(Self::List),
                 _ => return None,
             }
@@ -60,8 +68,12 @@ fn main() -> ExitCode {
         Some(Task::Seeds { from, count }) => run_seeds(from, count, false),
         Some(Task::Replay(seed)) => run_seeds(seed, 1, true),
         Some(Task::Incidents(text)) => run_incidents(&text),
+        Some(Task::Day { hours, events }) => run_day(hours, events),
         Some(Task::List) => {
-            incidents::all().chain(large_fleet::ALL).for_each(|(name, _)| print(name));
+            incidents::all()
+                .chain(large_fleet::ALL)
+                .chain(day::ALL)
+                .for_each(|(name, _)| print(name));
             ExitCode::SUCCESS
         }
         None => {
@@ -79,7 +91,7 @@ fn print(text: &str) {
 fn run_incidents(text: &str) -> ExitCode {
     let catalog = catalog();
     let (mut ran, mut failed) = (0, 0);
-    let all = incidents::all().chain(large_fleet::ALL);
+    let all = incidents::all().chain(large_fleet::ALL).chain(day::ALL);
     for (name, scenario) in all.filter(|(name, _)| name.contains(text)) {
         let began = Instant::now();
         let end = scenario(&catalog);
@@ -95,6 +107,19 @@ fn run_incidents(text: &str) -> ExitCode {
         print(&format!("no incident has `{text}` in its name"));
     }
     if ran > 0 && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_day(hours: i64, events: bool) -> ExitCode {
+    let began = Instant::now();
+    let end = day::run_day(hours, events, print);
+    print(&format!("{hours} hours in {:.0} s", began.elapsed().as_secs_f64()));
+    match end {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            print(&why);
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Totals over all seeds.

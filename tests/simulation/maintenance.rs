@@ -212,7 +212,8 @@ fn terminated_at_deadline(catalog: &Rc<Catalog>) -> ScenarioResult {
     }
     run.advance(minutes(45));
     run.check()?;
-    let evicts = |call: &&super::environment::RecordedCall| matches!(call.kind, CallKind::Evict(_));
+    let evicts =
+        |call: &&super::environment::RecordedCall| matches!(call.kind, CallKind::Evict(..));
     let evictions = run.shared.calls.borrow().iter().filter(evicts).count();
     ensure(evictions <= 10 * 120, || format!("{evictions} evictions were asked for"))?;
     ensure(run.checks.borrow().removals() == 0, || {

@@ -81,6 +81,8 @@ pub(crate) struct Commit {
     pub(crate) controller: String,
     /// Additional fields of `spec.apply`.
     pub(crate) apply: String,
+    /// Files by path, in place of the files that the other fields describe.
+    pub(crate) own_files: BTreeMap<&'static str, String>,
 }
 
 impl Default for Commit {
@@ -101,6 +103,7 @@ impl Default for Commit {
             mode: "full",
             controller: "removals: { most: 100% }, massRemoval: 100%".to_owned(),
             apply: String::new(),
+            own_files: BTreeMap::new(),
         }
     }
 }
@@ -114,6 +117,14 @@ impl Commit {
     }
 
     fn files(&self) -> Tree {
+        let file = |path: &str, text: String| TreeFile {
+            path: path.into(),
+            content: Ok(text.into_bytes().into()),
+        };
+        if !self.own_files.is_empty() {
+            let own_files = self.own_files.iter().map(|(path, text)| file(path, text.clone()));
+            return Tree { files: own_files.collect() };
+        }
         let fleet = format!(
             "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {{ name: test }}\nspec:\n  \
              cluster: {{ name: test, region: us-east-1, zones: [us-east-1a, us-east-1b] }}\n  \
@@ -148,10 +159,6 @@ impl Commit {
         let pools = pools.replace("al2023@v20260901", &self.image);
         let pools = pools.replace("TEMPLATE", &self.template);
         let pools = pools.replace("DISRUPTION", &self.disruption);
-        let file = |path: &str, text: String| TreeFile {
-            path: path.into(),
-            content: Ok(text.into_bytes().into()),
-        };
         let files = [
             file("fleetwright.yaml", fleet),
             file("pools.yaml", pools),
@@ -335,6 +342,7 @@ impl SimulatedPlanner {
             scope,
             settings: Settings {
                 workers: Some(std::num::NonZeroUsize::MIN),
+                steer: self.files.fleet.controller.nominates_pods(),
                 ..Settings::default()
             },
         }
@@ -351,7 +359,14 @@ impl RevisionPlanner for SimulatedPlanner {
         let exclude = exclude.iter().map(ToString::to_string).collect();
         let scope = Scope { exclude, only, running, ..Scope::default() };
         self.wait_for_planning().await;
-        with_policy_checks(planner::plan(&self.inputs(&world, scope)), &self.files.fleet)
+        let is_full = scope == Scope::default();
+        let plan =
+            with_policy_checks(planner::plan(&self.inputs(&world, scope)), &self.files.fleet);
+        if let Some(observer) = self.shared.plan_observer.borrow_mut().as_mut().filter(|_| is_full)
+        {
+            observer(&world, &plan);
+        }
+        plan
     }
 
     async fn replan_pinned(

@@ -88,7 +88,8 @@ pub(crate) enum CallKind {
     },
     /// An opening of a closed node.
     Open(NodeName),
-    Evict(Uid),
+    /// An eviction, and the node of the pod.
+    Evict(Uid, Option<NodeName>),
     /// A nomination of a pod to a node.
     Nominate(Uid, NodeName),
     Serves(ServedCommitChange),
@@ -116,7 +117,8 @@ impl std::fmt::Debug for CallKind {
             Self::Raise { group, from, to } => write!(f, "scales {group} from {from} to {to}"),
             Self::Cordon { node, on: true, .. } => write!(f, "cordons {node}"),
             Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
-            Self::Evict(uid) => write!(f, "evicts {uid}"),
+            Self::Evict(uid, None) => write!(f, "evicts {uid}"),
+            Self::Evict(uid, Some(node)) => write!(f, "evicts {uid} from {node}"),
             Self::Nominate(uid, node) => write!(f, "nominates {uid} to {node}"),
             Self::Open(node) => write!(f, "opens {node}"),
             Self::Serves(ServedCommitChange { from, to, .. }) => {

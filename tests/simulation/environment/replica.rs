@@ -284,7 +284,7 @@ impl Cluster for Replica {
         if self.shared.faults.get().kubernetes_down {
             return Err(failed("evict pod"));
         }
-        self.shared.note(&by, CallKind::Evict(pod.uid.clone()));
+        self.shared.note(&by, CallKind::Evict(pod.uid.clone(), pod.node.clone()));
         let outcome = self.shared.world.evict(pod).await?;
         self.reply("evict pod").await?;
         Ok(outcome)

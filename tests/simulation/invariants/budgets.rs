@@ -42,7 +42,7 @@ impl InvariantChecks {
             CallKind::Cordon { node, on, .. } => format!("cordon {node} {on}"),
             CallKind::Open(node) => format!("open {node}"),
             // Each drain tries its evictions anew.
-            CallKind::Evict(_)
+            CallKind::Evict(..)
             | CallKind::Acknowledge(..)
             | CallKind::Ended(_)
             | CallKind::Launched(_)

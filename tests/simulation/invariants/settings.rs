@@ -297,7 +297,7 @@ impl InvariantChecks {
             CallKind::Launch(..)
             | CallKind::Terminate(_)
             | CallKind::Raise { .. }
-            | CallKind::Evict(_)
+            | CallKind::Evict(..)
             | CallKind::Acknowledge(..)
             | CallKind::Nominate(..) => true,
             CallKind::Cordon { on, .. } => *on,

@@ -150,7 +150,7 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
         t.effects(&[]);
         t.later(1);
         let uid = t.world.pods.first().expect("one").uid.clone();
-        t.calls(CallKind::Evict(uid));
+        t.calls(CallKind::Evict(uid, None));
     }),
     ("I22", "a plan while suspended", |t| {
         t.status.suspended = Some(t.suspension());
