@@ -288,8 +288,7 @@ spec:
 ";
 
 /// Kustomizations of a remote base, of charts, and a chart with a dependency.
-const RENDERED: &str = "\
-  sources:
+const RENDERED: &str = "  sources:
   - path: .
   - { path: remote, render: kustomize }
   - { path: inflated, render: kustomize }

@@ -15,6 +15,7 @@ pub(super) fn download(
     version: Option<&str>,
 ) -> Result<DownloadedSource, String> {
     let base = downloader.mirror(&format!("{}/", source.url));
+    let base = format!("{}/", base.trim_end_matches('/'));
     let index = join_url(&base, "index.yaml");
     let found = chart_versions(&read_index(downloader, &index)?, &source.name)?;
     let ChartVersion { version, url, digest } = select(&found, source, version)?;
