@@ -28,7 +28,7 @@ pub(super) fn hook(
         return Some(Hook { delivered_by, phase, order, name: String::new() });
     }
     let types = annotations.get(HELM_HOOK)?;
-    let phase = first_phase(types, helm_phase)?;
+    let phase = first_phase(types, |name| Some(helm_phase(name)))?;
     // Helm waits for each hook, also among those of one weight.
     Some(Hook {
         delivered_by,
@@ -53,12 +53,12 @@ fn argo_phase(name: &str) -> Option<HookPhase> {
     })
 }
 
-fn helm_phase(name: &str) -> Option<HookPhase> {
-    Some(match name {
+fn helm_phase(name: &str) -> HookPhase {
+    match name {
         "pre-install" | "pre-upgrade" => HookPhase::Before,
         "post-install" | "post-upgrade" => HookPhase::After,
         _ => HookPhase::Never,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -46,12 +46,11 @@ pub(super) fn substitute_names<'a>(text: Cow<'a, str>, vars: &Vars) -> Cow<'a, s
         out.push_str(before);
         let len = from.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
         let (name, after) = from.split_at(len);
-        match vars.get(name) {
-            Some(value) => out.push_str(value),
-            None => {
-                out.push('$');
-                out.push_str(name);
-            }
+        if let Some(value) = vars.get(name) {
+            out.push_str(value);
+        } else {
+            out.push('$');
+            out.push_str(name);
         }
         rest = after;
     }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use super::offer::{OfferInput, pool_requirements};
 use crate::demand::PodShape;
 use crate::model::desired::{Pool, PoolLimits};
-use crate::model::ids::{LabelKey, Origin};
+use crate::model::ids::{LabelKey, LabelValue, Origin};
 use crate::model::observed::tag;
 use crate::model::pod::untolerated;
 use crate::model::requirement::{Requirements, is_well_known, key, label};
@@ -68,7 +68,7 @@ fn standing_pools<'a>(supply: &OfferInput<'a>) -> BTreeSet<&'a str> {
     let labels = nodes.flat_map(|node| keys.iter().filter_map(|key| node.labels.get(*key)));
     let instances = supply.observed.instances.values();
     let tags = instances.filter_map(|instance| instance.tags.get(tag::POOL));
-    labels.map(|value| value.as_str()).chain(tags.map(String::as_str)).collect()
+    labels.map(LabelValue::as_str).chain(tags.map(String::as_str)).collect()
 }
 
 /// Returns whether a pod may run on some node of the pool, as far as taints and labels of the pool

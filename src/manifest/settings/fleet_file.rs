@@ -211,12 +211,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
-    let policies = [
-        ("hold", UnresolvedPolicy::Hold),
-        ("running", UnresolvedPolicy::Running),
-        ("ignore", UnresolvedPolicy::Ignore),
-    ];
-    set(&mut fleet.unresolved, spec.get("unresolved").and_then(|f| f.choice(&policies)));
+    set(&mut fleet.unresolved, unresolved_policy(spec));
     if let Some(map) = spec.get("autoscalers").as_ref().and_then(Field::map) {
         fleet.autoscaler_namespaces = autoscaler_namespaces(&map);
     }
@@ -225,6 +220,15 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);
+}
+
+fn unresolved_policy(spec: &FieldMap<'_>) -> Option<UnresolvedPolicy> {
+    let policies = [
+        ("hold", UnresolvedPolicy::Hold),
+        ("running", UnresolvedPolicy::Running),
+        ("ignore", UnresolvedPolicy::Ignore),
+    ];
+    spec.get("unresolved").and_then(|field| field.choice(&policies))
 }
 
 fn autoscaler_namespaces(map: &FieldMap<'_>) -> Option<BTreeSet<Namespace>> {

@@ -12,6 +12,7 @@ use crate::model::ids::{Address, Origin, WorkloadId};
 use crate::model::reason::{Contingency, FailureDomainReport, Rejection, Unsteered};
 use crate::model::units::MicroUsd;
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }
