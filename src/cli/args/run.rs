@@ -48,7 +48,6 @@ pub(in crate::cli) struct RunArgs {
     /// that another process has written do not count. The key has at least 32 characters. During a
     /// rotation the file holds two keys, one per line, the new one first. Without the file, a
     /// warning is printed, and all stored decisions count.
-    #[cfg(feature = "cluster")]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(in crate::cli) state_key: Option<PathBuf>,
     /// Exit once nothing is left to do

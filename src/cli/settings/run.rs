@@ -21,7 +21,7 @@ pub(in crate::cli) struct RunSettings {
     /// The file of signers from outside of the repository.
     pub(in crate::cli) signers: Option<std::path::PathBuf>,
     /// The file of the key that authenticates stored decisions.
-    #[cfg(feature = "cluster")]
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a live cluster has it"))]
     pub(in crate::cli) state_key: Option<std::path::PathBuf>,
     /// True to stop once nothing is left to do.
     pub(in crate::cli) once: bool,
@@ -85,7 +85,6 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         mode,
         guard_ref,
         signers,
-        #[cfg(feature = "cluster")]
         state_key,
         once,
         #[cfg(feature = "page")]
@@ -113,7 +112,6 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         mode,
         guard_ref,
         signers,
-        #[cfg(feature = "cluster")]
         state_key,
         once,
         #[cfg(feature = "page")]
