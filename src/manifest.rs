@@ -56,8 +56,8 @@ mod yaml;
 pub mod adr_0001 {}
 
 #[cfg(doc)]
-#[doc = include_str!("adr/0019-external-sources.md")]
-pub mod adr_0019 {}
+#[doc = include_str!("adr/0020-external-sources.md")]
+pub mod adr_0020 {}
 
 pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,

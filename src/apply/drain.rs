@@ -341,7 +341,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     });
                 }
                 Err(error) => {
-                    blocked_by = blocked_by.or_else(|| Some(format!("{}: {error}", pod_text())))
+                    blocked_by = blocked_by.or_else(|| Some(format!("{}: {error}", pod_text())));
                 }
             }
         }

@@ -160,7 +160,7 @@ fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Pr
 fn reserved_files(tree: &RepositoryTree) -> impl Iterator<Item = Skipped> {
     let reserved = tree.tree.files.iter().filter(|file| is_external(&file.path));
     reserved.map(|file| Skipped {
-        origin: Origin::new(&*file.path, 0),
+        origin: Origin::new(&file.path, 0),
         reason: "its directory is reserved for external sources".to_owned(),
     })
 }

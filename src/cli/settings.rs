@@ -344,22 +344,14 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
             let source = source_settings(path, source);
             CommandSettings::Validate(ValidateSettings { source, format: to_format(format.format) })
         }
-        CommandArgs::Catalog(CatalogArgs::List(args)) => {
-            CommandSettings::CatalogList(catalog_list(args)?)
-        }
-        CommandArgs::Catalog(CatalogArgs::Explain(args)) => {
-            CommandSettings::CatalogExplain(catalog_explain(args)?)
-        }
+        CommandArgs::Catalog(args) => catalog(args)?,
         CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
         CommandArgs::Init(InitArgs { path, name, region, force }) => {
             CommandSettings::Init(InitSettings { path, name, region, force })
         }
         #[cfg(feature = "live")]
-        CommandArgs::Sources(super::args::SourcesArgs::Update(args)) => {
-            let super::args::SourcesUpdateArgs { path, check } = args;
-            CommandSettings::SourcesUpdate(SourcesUpdateSettings { path, check })
-        }
+        CommandArgs::Sources(args) => sources(args),
         CommandArgs::Doctor(DoctorArgs { path, format }) => {
             CommandSettings::Doctor(DoctorSettings { path, format: to_format(format.format) })
         }
@@ -368,6 +360,20 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Version(args) => CommandSettings::Version(to_format(args.format.format)),
     };
     Ok((GlobalSettings { loudness, no_color }, task))
+}
+
+fn catalog(args: CatalogArgs) -> Result<CommandSettings, CliError> {
+    Ok(match args {
+        CatalogArgs::List(args) => CommandSettings::CatalogList(catalog_list(args)?),
+        CatalogArgs::Explain(args) => CommandSettings::CatalogExplain(catalog_explain(args)?),
+    })
+}
+
+#[cfg(feature = "live")]
+fn sources(args: super::args::SourcesArgs) -> CommandSettings {
+    let super::args::SourcesArgs::Update(args) = args;
+    let super::args::SourcesUpdateArgs { path, check } = args;
+    CommandSettings::SourcesUpdate(SourcesUpdateSettings { path, check })
 }
 
 #[cfg(feature = "live")]

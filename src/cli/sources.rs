@@ -197,14 +197,15 @@ impl Update<'_> {
         let is_same = out.is_empty();
         if self.is_check {
             let is_complete = removed.is_empty() && failed == 0;
-            let _ = match is_complete {
-                true => writeln!(out, "{SOURCE_LOCK_FILE} is complete: {}.", sources(used)),
-                false => writeln!(
+            let _ = if is_complete {
+                writeln!(out, "{SOURCE_LOCK_FILE} is complete: {}.", sources(used))
+            } else {
+                writeln!(
                     out,
                     "{SOURCE_LOCK_FILE} is not complete: {failed} failed, {} not used. Run \
                      `fleetwright sources update`.",
                     removed.len()
-                ),
+                )
             };
             console.print(&out)?;
             return Ok(if is_complete { Exit::Done } else { Exit::Failed });

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use budget_room::BudgetRoom;
 use change_group::ChangeGroup;
 pub(super) use change_group::{change_groups, pool};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
@@ -39,7 +39,7 @@ const UNREADY_PERCENT: u64 = 45;
 const UNREADY_IGNORED_MAX: u32 = 3;
 
 /// Longest break-glass. A longer emergency needs another request.
-pub const BREAK_GLASS_MAX: jiff::SignedDuration = jiff::SignedDuration::from_hours(4);
+pub const BREAK_GLASS_MAX: SignedDuration = SignedDuration::from_hours(4);
 
 /// Breaker that a mass removal latches unless a commit explains it.
 pub const MASS_REMOVAL_BREAKER: &str = "mass-removal";
@@ -544,6 +544,10 @@ fn block_dependents(groups: &[ChangeGroup<'_>], decisions: &mut BTreeMap<Address
     }
 }
 
+fn budget_message(of: &str, most: u32, within: SignedDuration, next: Timestamp) -> String {
+    format!("{of} budget: at most {most} within {within:#}; the next {of} is possible at {next:.0}")
+}
+
 /// Returns the reason with a message for operators.
 #[must_use]
 pub fn with_message(reason: BlockedReason) -> Blocked {
@@ -566,32 +570,23 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
         BlockedReason::NotConfirmed { pool } => {
             format!("pool {pool} requires confirmation of each removal")
         }
-        BlockedReason::LaunchBudget { most, within, next } => format!(
-            "launch budget: at most {most} within {within:#}; the next launch is possible at {}",
-            at(next)
-        ),
+        BlockedReason::LaunchBudget { most, within, next } => {
+            budget_message("launch", *most, *within, *next)
+        }
         BlockedReason::RemovalBudget { most, within, next } => {
-            format!(
-                "removal budget: at most {most} within {within:#}; the next removal is possible at {}",
-                at(next)
-            )
+            budget_message("removal", *most, *within, *next)
         }
         BlockedReason::MassRemoval { most } => {
             format!("at most {most} nodes with pods are removed at once; the others come next")
         }
-        BlockedReason::UnexplainedRemoval { until } => format!(
-            "no commit explains so many removals; the branch is read again until {}",
-            at(until)
-        ),
+        BlockedReason::UnexplainedRemoval { until } => {
+            format!("no commit explains the removals; the branch is read until {}", at(until))
+        }
         BlockedReason::PodsMissing => {
-            "its pods do not exist, and no new commit adds them; waits for the pods or a commit"
-                .to_owned()
+            "its pods do not exist, and no new commit adds them".to_owned()
         }
         BlockedReason::Settling { until } => {
-            format!(
-                "planned only recently; the change waits until {} and starts if it is still planned",
-                at(until)
-            )
+            format!("planned only recently; starts at {} if it is still planned", at(until))
         }
         BlockedReason::ConsolidateAfter { until } => {
             format!(

@@ -306,21 +306,14 @@ impl ControllerState {
             self.start_apply(plan, planning.input.interrupted);
             return;
         }
-        let waits = planning.input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod));
-        // Launches whose pods do not exist block the removals beside them.
-        let is_missing = |reason: &BlockedReason| *reason == BlockedReason::PodsMissing;
-        let misses_pods = held.iter().any(|(_, reason)| is_missing(reason));
+        let misses_pods = held.iter().any(|(_, reason)| *reason == BlockedReason::PodsMissing);
         if misses_pods && round == 0 {
             // The branch may have a commit that the cluster has applied already.
             self.revisions.reads.bring_forward_after(AHEAD_READ_INTERVAL, self.now);
         }
-        let is_large = |reason| unused_removals(reason, self.now).is_some();
-        let has_large_group = held.iter().any(|(_, reason)| is_large(reason));
-        let some_go = held.len() < verdicts.len() || misses_pods || has_large_group;
+        let may_go = held.len() < verdicts.len() || self.may_go_in_part(&held, &planning.input);
         match narrowed_scope(&plan, &planning.scope, &held, self.now) {
-            Some(limits)
-                if round < NARROWING_ROUNDS_MAX && (some_go || waits) && self.may_act() =>
-            {
+            Some(limits) if round < NARROWING_ROUNDS_MAX && may_go && self.may_act() => {
                 self.start_planning(
                     planning.input,
                     limits,
@@ -333,6 +326,16 @@ impl ControllerState {
                 self.planning.note_settled(&planning, &plan);
             }
         }
+    }
+
+    /// Returns true if a plan around these changes may start, although all changes are blocked:
+    /// pending pods need no removal, launches for missing pods block the removals beside them, and a
+    /// part of a large group fits the budget.
+    fn may_go_in_part(&self, held: &[(Address, BlockedReason)], input: &PlanningInput) -> bool {
+        input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod))
+            || held.iter().any(|(_, reason)| {
+                *reason == BlockedReason::PodsMissing || unused_removals(reason, self.now).is_some()
+            })
     }
 
     /// Returns true if this replica leads in a mode other than `observe`.

@@ -109,7 +109,7 @@ fn split_repository_path<'a>(host: &str, path: &'a str) -> Option<(String, &'a s
     if let Some(end) = path.find(".git/").map(|at| at + 4) {
         return Some((url(&path[..end]), &path[end..]));
     }
-    if path.ends_with(".git") {
+    if path.strip_suffix(".git").is_some() {
         return Some((url(path), ""));
     }
     // Azure DevOps has the name of the repository after `_git`; others after the organization.

@@ -127,7 +127,9 @@ impl WorldState {
             outdated.into_iter().partition(|pod| pod.phase == PodPhase::Running);
         let stopped = waiting.into_iter().chain(running.into_iter().take(spare));
         let stopped: Vec<PodKey> = stopped.map(pod_key).collect();
-        stopped.iter().for_each(|pod| self.stop_pod(pod));
+        for pod in &stopped {
+            self.stop_pod(pod);
+        }
         for _ in 0..new {
             let name = self.generated_name(id, template);
             self.create_pod(id, name, template, None);

@@ -316,8 +316,7 @@ fn rolling_update_surges_and_keeps_most_pods_available() {
     let mut most = 0;
     for _ in 0..120 {
         advance(&world, seconds(1));
-        let active: Vec<_> =
-            pods(&world, "api").into_iter().filter(|pod| pod.is_active()).collect();
+        let active: Vec<_> = pods(&world, "api").into_iter().filter(Pod::is_active).collect();
         let running = active.iter().filter(|pod| pod.phase == PodPhase::Running).count();
         most = most.max(active.len());
         assert!(running >= 6, "{running} of 8 pods run");

@@ -97,7 +97,7 @@ struct Elsewhere {
     helm: PathBuf,
     charts: u16,
     git: u16,
-    _servers: Vec<Server>,
+    servers: Vec<Server>,
 }
 
 impl Elsewhere {
@@ -151,7 +151,7 @@ impl Elsewhere {
         let git = line.trim().parse().expect("a port");
         wait_for(charts);
         let mut elsewhere =
-            Self { workspace, helm, charts, git, _servers: vec![static_server, git_server] };
+            Self { workspace, helm, charts, git, servers: vec![static_server, git_server] };
         elsewhere.use_cache("cache");
         let path = std::env::var("PATH").expect("a PATH");
         elsewhere.workspace.variables.insert("PATH".to_owned(), path);
@@ -351,7 +351,7 @@ fn charts_and_bases_from_elsewhere_are_planned_offline() {
     let refill = elsewhere.run(&["sources", "update", "--check"]);
     assert_eq!(refill.code, Some(0), "{}{}", refill.out, refill.err);
     elsewhere.use_cache("cache");
-    elsewhere._servers.clear();
+    elsewhere.servers.clear();
     assert_eq!(elsewhere.plan(), online, "it needs no server");
     let check = elsewhere.run(&["sources", "update", "--check"]);
     assert_eq!(check.code, Some(0), "{}{}", check.out, check.err);
@@ -428,7 +428,7 @@ fn charts_of_an_oci_registry_are_planned() {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    elsewhere._servers.push(Server(server.expect("the registry starts")));
+    elsewhere.servers.push(Server(server.expect("the registry starts")));
     wait_for(port);
     let charts = elsewhere.workspace.path("elsewhere/charts");
     for archive in ["web-1.2.0.tgz", "web-1.3.0.tgz", "cache-0.1.0.tgz"] {
@@ -459,6 +459,6 @@ fn charts_of_an_oci_registry_are_planned() {
     assert!(updated.out.contains("/team/web 1.x at 1.3.0"), "{}", updated.out);
     let pods = elsewhere.pods();
     assert_eq!(pods.values().sum::<u64>(), 3, "{pods:?}");
-    elsewhere._servers.clear();
+    elsewhere.servers.clear();
     assert_eq!((elsewhere.unresolved(), elsewhere.pods()), (0, pods), "it needs no registry");
 }

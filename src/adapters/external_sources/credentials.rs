@@ -40,13 +40,12 @@ impl Credentials {
         let netrc = path("NETRC", home.join(".netrc"));
         let mut found = Self::default();
         // Later files win.
-        for (file, read) in [
-            (netrc, Self::read_netrc as fn(&mut Self, &str)),
-            (docker, Self::read_registry_config),
-            (registry, Self::read_registry_config),
-        ] {
+        if let Some(text) = read_text(&netrc) {
+            found.read_netrc(&text);
+        }
+        for file in [docker, registry] {
             if let Some(text) = read_text(&file) {
-                read(&mut found, &text);
+                found.read_registry_config(&text);
             }
         }
         found

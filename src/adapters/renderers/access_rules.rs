@@ -59,7 +59,7 @@ impl AccessRules {
 
 /// System directories and files with programs, libraries and devices that hold nothing private.
 #[cfg(target_os = "linux")]
-const SYSTEM: [&str; 9] = [
+const SYSTEM: [&str; 10] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -68,6 +68,7 @@ const SYSTEM: [&str; 9] = [
     "/nix/store",
     "/etc/ld.so.cache",
     "/dev/urandom",
+    "/dev/zero",
     "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
 ];
 

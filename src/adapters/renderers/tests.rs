@@ -453,7 +453,6 @@ fn flux_may_load_files_anywhere_in_the_repository_only() {
         ("configMapGenerator: [{name: a, files: [/etc/passwd]}]", false),
         ("configMapGenerator: [{name: a, files: [\"k=a\\n/../../../x\"]}]", false),
         ("generators: [g.yaml]", false),
-        ("patches: *a", false),
     ] {
         let files =
             [("prod/kustomization.yaml", text), ("other/p.yaml", "a: b"), ("prod/g.yaml", "")];

@@ -124,7 +124,7 @@ pub(in crate::cli) struct PlanArgs {
     pub(in crate::cli) out: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Output")]
     pub(in crate::cli) view: ViewArgs,
-    /// Exit with 12 if inputs were not read, with 2 if there are changes, and with 0 if there are none
+    /// Exit with 12 if inputs were not read, 2 for changes, 0 for none
     #[arg(long, help_heading = "Output")]
     pub(in crate::cli) detailed_exitcode: bool,
     /// Serve the plan as a page that is updated when files change

@@ -52,8 +52,8 @@ pub(in crate::cli) struct SourcesUpdateArgs {
     pub(in crate::cli) path: PathBuf,
     /// Download what the lock file names, and fail if it is not complete
     ///
-    /// The lock file stays unchanged. The exit code is 1 if a source is missing from it, if it names
-    /// a source that the files do not use, or if the content differs from its digest.
+    /// The lock file stays unchanged. The exit code is 1 if a source is missing from it, not used by
+    /// the files, or different from its digest.
     #[arg(long)]
     pub(in crate::cli) check: bool,
 }

@@ -231,7 +231,8 @@ fn next_batch_waits_for_the_end_of_an_opening() {
 }
 
 /// Returns a leader whose commit adds the pods of the plan.
-fn leads_with_new_pods(plan: Plan) -> ControllerHarness {
+fn leads_with_new_pods(pods: u32) -> ControllerHarness {
+    let plan = plan_for(pods);
     let mut harness = leads(Mode::Full, Some(plan.clone()));
     harness.modify(|state| {
         state.planning.launches_ahead.update(&plan, "new", false, &seen(0, &[]));
@@ -242,13 +243,13 @@ fn leads_with_new_pods(plan: Plan) -> ControllerHarness {
 #[test]
 fn ready_nodes_wait_for_pods_that_a_commit_adds() {
     // Without a pending pod, the delivery tool has five minutes.
-    let mut harness = leads_with_new_pods(plan_for(3));
+    let mut harness = leads_with_new_pods(3);
     for seconds in [0, 100, 299] {
         assert_eq!(observe(&mut harness, seconds, seen(seconds, &[])), [], "after {seconds} s");
     }
     assert_eq!(observe(&mut harness, 300, seen(300, &[])), opened(&[], &[1, 2]));
     // A pod that waits has twenty seconds.
-    let mut harness = leads_with_new_pods(plan_for(3));
+    let mut harness = leads_with_new_pods(3);
     assert_eq!(observe(&mut harness, 0, seen(0, &[])), []);
     assert_eq!(observe(&mut harness, 100, seen(100, &PENDING[..1])), opened(&[("a", 2)], &[]));
     assert_eq!(observe(&mut harness, 119, seen(119, &PENDING[..1])), []);

@@ -138,15 +138,12 @@ impl DeliveryContext<'_> {
     ) -> Result<ManifestSet, String> {
         let url = text_at(source, &["repoURL"]).ok_or("its source has no repoURL")?;
         let revision = text_at(source, &["targetRevision"]).unwrap_or_default();
-        let path = match text_at(source, &["chart"]) {
-            Some(chart) => {
-                self.external_directory(chart_source(&argo_chart_url(url), chart, revision))?
-            }
-            None => {
-                let root = self.git_root(url, revision)?;
-                let path = text_at(source, &["path"]).ok_or("its source has no path")?;
-                self.directory_in(&root, path)?
-            }
+        let path = if let Some(chart) = text_at(source, &["chart"]) {
+            self.external_directory(chart_source(&argo_chart_url(url), chart, revision))?
+        } else {
+            let root = self.git_root(url, revision)?;
+            let path = text_at(source, &["path"]).ok_or("its source has no path")?;
+            self.directory_in(&root, path)?
         };
         if node_at(source, &["plugin"]).is_some() {
             return Err("a config management plugin makes its manifests".to_owned());

@@ -252,7 +252,7 @@ fn print_format(format: &str, values: &[&str]) -> Result<String, String> {
         match letters.next() {
             Some('%') => out.push('%'),
             Some('s' | 'v' | 'd') => {
-                out.push_str(values.next().ok_or_else(|| unsupported(format))?)
+                out.push_str(values.next().ok_or_else(|| unsupported(format))?);
             }
             Some(_) | None => return Err(unsupported(format)),
         }

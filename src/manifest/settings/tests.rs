@@ -52,7 +52,7 @@ fn only_cluster_of_eksctl_counts_without_settings() {
     };
     let named = |name: &str, region: &str| (name.to_owned(), region.to_owned());
     let prod = ("a.yaml", config("{name: prod, region: eu-west-1}"));
-    assert_eq!(read(&[prod.clone()]), named("prod", "eu-west-1"));
+    assert_eq!(read(std::slice::from_ref(&prod)), named("prod", "eu-west-1"));
     let other = ("b.yaml", config("{name: dev, region: eu-west-1}"));
     assert_eq!(read(&[prod.clone(), other]), named("default", "us-east-1"), "two clusters");
     let open = ("a.yaml", config("{name: '${NAME}', region: eu-west-1}"));

@@ -43,7 +43,7 @@ fn documents_that_are_no_input_are_skipped_with_a_reason() {
 
 #[test]
 fn objects_with_unknown_pods_are_unresolved() {
-    let pods = "spec: {template: {spec: {containers: [{name: c}]}}}";
+    let pods = "spec: {selector: {}, template: {spec: {containers: [{name: c}]}}}";
     for (version, kind, rest) in [
         ("argoproj.io/v1alpha1", "Application", ""),
         ("argoproj.io/v1alpha1", "ApplicationSet", ""),

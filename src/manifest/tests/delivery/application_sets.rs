@@ -118,10 +118,9 @@ fn merged_results_take_values_of_the_same_keys() {
         elements("{env: eu, at: apps/none}, {env: us, at: apps/us}"),
         elements("{env: eu, at: apps/eu}, {env: other, at: apps/other}"),
     );
-    let selected = format!(
-        "[{{list: {{elements: [{{at: apps/eu, env: eu}}, {{at: apps/us, env: us}}]}}, \
-         selector: {{matchExpressions: [{{key: env, operator: NotIn, values: [us]}}]}}}}]"
-    );
+    let selected = "[{list: {elements: [{at: apps/eu, env: eu}, {at: apps/us, env: us}]}, \
+                    selector: {matchExpressions: [{key: env, operator: NotIn, values: [us]}]}}]"
+        .to_owned();
     for (generators, expected) in [
         (merge, vec!["web/eu apps/eu/pod.yaml:1", "web/us apps/us/pod.yaml:1"]),
         (selected, vec!["default/us apps/us/pod.yaml:1", "web/eu apps/eu/pod.yaml:1"]),
