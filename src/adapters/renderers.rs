@@ -245,7 +245,9 @@ fn run_renderer(
         Recipe::Helm(release) => program.arguments(&helm_arguments(order, release, staged)),
     };
     let name = order.recipe.as_str();
-    let output = sandbox.run(&program.path, &arguments, folder.path(), limits);
+    let programs: Vec<&Path> =
+        [Some(*program), *helm].into_iter().flatten().map(|program| &*program.path).collect();
+    let output = sandbox.run(&programs, &arguments, folder.path(), limits);
     let output = output.map_err(|why| {
         let why = strip_log_headers(&strip_folder(&why, folder.path()));
         if let Some(why) = outside_root(&why) {

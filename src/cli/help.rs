@@ -41,8 +41,8 @@ Examples:
 Exit codes: 0 done, 1 error. `fleetwright apply --help` lists every code.";
 
 /// Exit codes of `plan`.
-const PLAN_EXITS: [Exit; 5] =
-    [Exit::Done, Exit::Failed, Exit::Changes, Exit::Denied, Exit::OtherCluster];
+const PLAN_EXITS: [Exit; 6] =
+    [Exit::Done, Exit::Failed, Exit::Changes, Exit::Denied, Exit::OtherCluster, Exit::Incomplete];
 
 /// Returns the definition of the command line with its complete help.
 pub(super) fn command() -> Command {

@@ -25,7 +25,7 @@ use super::planning_snapshot::is_pending;
 use super::reconcile::launched_rows;
 use super::status::{ApprovedBy, Blocked, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode};
-use crate::model::ids::{Address, InstanceId, PoolName};
+use crate::model::ids::{Address, Digest, InstanceId, PoolName};
 use crate::model::observed::{Completeness, Observed};
 use crate::plan::Plan;
 use crate::plan::wire::{
@@ -88,6 +88,8 @@ pub struct GateContext<'a> {
     pub pods_arriving: Option<PodsArriving>,
     /// Workloads for which nodes may be launched before their pods exist.
     pub launches_ahead: &'a LaunchesAhead,
+    /// Plan whose large group cannot be divided.
+    pub inseparable: Option<&'a Digest>,
     /// Until when removals wait because no commit explains them.
     pub removals_wait_until: Option<Timestamp>,
 }

@@ -7,10 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::planning_snapshot::is_pending;
-use crate::demand::Decider;
 use crate::model::observed::Observed;
 use crate::plan::Plan;
-use crate::plan::wire::workload_key;
+use crate::plan::wire::{Decider, workload_key};
 
 /// Pods that commits added, by workload (`namespace/kind/name`).
 #[derive(Debug, Clone, Default)]

@@ -294,6 +294,7 @@ impl ControllerState {
             return;
         }
         if verdicts.is_empty() {
+            self.note_inseparable_group(&planning);
             self.counters.count(Counter::ReconcilesNoChanges);
             let is_done = planning.scope.is_full() && !plan.errored;
             if is_done && self.revisions.accept_rules_of_done(self.persistence.loaded.as_mut()) {
@@ -325,6 +326,21 @@ impl ControllerState {
                 self.counters.count(Counter::ReconcilesBlocked);
                 self.planning.note_settled(&planning, &plan);
             }
+        }
+    }
+
+    /// Notes that no part of a group that exceeds the removal budget can be planned. The group then
+    /// goes alone, because otherwise it could never go.
+    fn note_inseparable_group(&mut self, planning: &PlanningRun) {
+        let current = self.planning.current.as_ref();
+        let blocked = current.into_iter().flat_map(|current| current.blocked.values());
+        let has_large_group =
+            blocked.into_iter().any(|by| unused_removals(&by.reason, self.now).is_some());
+        let is_part = matches!(planning.pass, PlanningPass::Narrowed(1..));
+        let digest = self.planning.current_digest().filter(|_| is_part && has_large_group).cloned();
+        if digest.is_some() && digest != self.planning.inseparable {
+            self.planning.inseparable = digest;
+            self.planning.replan_at = self.now;
         }
     }
 
@@ -608,6 +624,7 @@ impl GateInputs<'_> {
             pods_unchanged_since: state.planning.pod_event_times.last_pod_event(),
             pods_arriving: state.pods_arriving(),
             launches_ahead: &state.planning.launches_ahead,
+            inseparable: state.planning.inseparable.as_ref(),
             removals_wait_until: (state.planning.unexplained_since)
                 .map(|since| later(since, UNEXPLAINED_WAIT)),
         }

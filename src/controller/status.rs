@@ -370,7 +370,7 @@ pub enum BlockedReason {
         /// Maximum number of such removals.
         most: u32,
     },
-    /// No commit explains a mass removal. The branch is read again before the breaker latches.
+    /// No commit explains a mass removal. The branch is read before the breaker latches.
     UnexplainedRemoval {
         /// Time until which the read is awaited.
         until: Timestamp,

@@ -195,10 +195,10 @@ fn controller_pod_meets_restricted_pod_security() {
     assert_eq!(security["allowPrivilegeEscalation"], false);
     assert_eq!(security["readOnlyRootFilesystem"], true);
     assert_eq!(security["capabilities"], json!({ "drop": ["ALL"] }));
-    // The writable directories are empty volumes.
+    // The writable directories are empty volumes; the key of stored decisions is a Secret.
     let volumes = pod["volumes"].as_array().expect("volumes");
-    let kinds = volumes.iter().map(|volume| volume["emptyDir"].is_object());
-    assert!(kinds.clone().count() == 2 && kinds.clone().all(|is| is), "{volumes:?}");
+    let of = |kind: &str| volumes.iter().filter(|volume| volume[kind].is_object()).count();
+    assert_eq!((of("emptyDir"), of("secret"), volumes.len()), (2, 1, 3), "{volumes:?}");
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn contradictory_chart_values_are_rejected_by_name() {
         (vec![URL, "serviceAccount.create=false"], "serviceAccount.name is required"),
         (vec![URL, "nodeselector.group=system"], "nodeselector"),
         (vec![URL, "service.type=NodePort"], "networkPolicy.from is required"),
-        (vec![URL, "ingress.enabled=true"], "ingress.hosts is required"),
+        (vec![URL, "ingress.enabled=true"], "networkPolicy.from is required"),
         (vec![URL, "service.type=ExternalName"], "service/type"),
     ] {
         let Some(ran) = render(&settings) else { return };

@@ -14,7 +14,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("scheduler", &["demand", "model"]),
     ("solver", &["catalog", "demand", "model", "scheduler"]),
     ("plan", &["catalog", "demand", "model"]),
-    ("planner", &["catalog", "demand", "model", "plan", "solver"]),
+    ("planner", &["catalog", "demand", "model", "plan", "scheduler", "solver"]),
     ("policy", &["model", "plan"]),
     ("apply", &["catalog", "demand", "model", "plan"]),
     ("render", &["apply", "catalog", "model", "plan", "policy"]),

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -9,9 +10,29 @@ use crate::binary::Workspace;
 
 const PLAN: [&str; 3] = ["plan", "--at", "2026-09-01T10:00:00Z"];
 
-/// Returns the directory of the fake renderers.
+/// Returns the directory of the fake renderers. Each prints its recording from its own text, because
+/// a renderer cannot read other files.
 pub(crate) fn fake_tools() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tools")
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let made = DIRECTORY.get_or_init(|| {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tools");
+        let process = std::process::id();
+        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-tools-{process}"));
+        std::fs::create_dir_all(&to).expect("a directory");
+        let read = |name: &str| std::fs::read_to_string(from.join(name)).expect("a file");
+        for name in ["helm", "kubectl", "unshare"] {
+            let mut script = read(name);
+            for recording in ["overlays-prod.yaml", "worker.yaml"] {
+                let text = format!("<<'RECORDING'\n{}RECORDING", read(recording));
+                script = script.replace(&format!("<\"$here/{recording}\""), &text);
+            }
+            std::fs::write(to.join(name), script).expect("written");
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(to.join(name), mode).expect("allowed");
+        }
+        to
+    });
+    made.clone()
 }
 
 /// Returns the example, with `path` as the only directory of programs.
@@ -68,9 +89,9 @@ fn failed_renderer_leaves_source_unresolved_and_nodes_kept() {
     let nowhere = absent.path("empty").display().to_string();
     absent.variables.insert("PATH".to_owned(), nowhere);
     let validated = absent.run(&["validate"]);
-    assert_eq!(validated.code, Some(0), "{}", validated.out);
+    assert_eq!(validated.code, Some(1), "{}", validated.out);
     assert!(validated.out.contains(
-        "warning: fleetwright.yaml:10: source apps/overlays/prod: is not counted: neither \
+        "error: fleetwright.yaml:10: source apps/overlays/prod: is not counted: neither \
          `kustomize` nor `kubectl` is on the PATH; install one of them"
     ));
     assert!(validated.out.contains("2 unresolved"), "{}", validated.out);

@@ -4,6 +4,7 @@
 //! ago. So clients that send nothing, or that read slowly, cannot occupy a server.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -22,8 +23,9 @@ pub(crate) struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Bounds of a server that other computers can reach. A browser opens up to seven connections.
-    pub(crate) const SHARED: Self = Self { total: 512, per_peer: 64 };
+    /// Bounds of a server that other computers can reach. A browser opens up to seven connections,
+    /// and all of 64 event streams may come through one proxy.
+    pub(crate) const SHARED: Self = Self { total: 512, per_peer: 128 };
     /// Bounds of a server for one person: all clients have the same address.
     pub(crate) const LOCAL: Self = Self { total: 512, per_peer: 512 };
 }
@@ -77,8 +79,8 @@ impl Connections {
     }
 }
 
-/// Ends the connection that has been idle for the longest time, otherwise the one that has been
-/// busy for the longest time.
+/// Ends an idle connection, otherwise one that has been busy for long: the oldest of the address with
+/// the most connections. So a client of another address, such as a probe, does not give way.
 fn evict(
     open: &mut BTreeMap<u64, Connection>,
     of: impl Fn(&Connection) -> bool,
@@ -87,8 +89,14 @@ fn evict(
     let may_end = |connection: &Connection| {
         !connection.is_busy || now.saturating_duration_since(connection.since) >= BUSY_MIN
     };
+    let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for connection in open.values() {
+        *counts.entry(connection.peer).or_default() += 1;
+    }
+    let count = |one: &Connection| counts.get(&one.peer).copied().unwrap_or(0);
     let candidates = open.iter().filter(|(_, one)| of(one) && may_end(one));
-    let (id, _) = candidates.min_by_key(|(id, one)| (one.is_busy, one.since, **id))?;
+    let (id, _) =
+        candidates.min_by_key(|(id, one)| (one.is_busy, Reverse(count(one)), one.since, **id))?;
     let id = *id;
     if let Some(Connection { end: Some(end), .. }) = open.remove(&id) {
         end.abort();

@@ -83,7 +83,7 @@ fn read_version(
         .write(folder.path())
         .map_err(|error| format!("cannot prepare a temporary directory: {error}"))?;
     let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-    let output = sandbox.run(path, &words, folder.path(), limits);
+    let output = sandbox.run(&[path], &words, folder.path(), limits);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let output = output.map_err(|why| format!("`{name} {}` {}", arguments[0], shorten(&why)))?;
     Ok(String::from_utf8_lossy(&output).into_owned())

@@ -86,16 +86,17 @@ impl ProcessSandbox {
         !self.wrapper.is_empty() || self.rules.connections
     }
 
-    /// Runs `program` in the subdirectory `top` of `folder`, its private directory.
+    /// Runs the first of `programs`, which may run the others, in a subdirectory of `folder`, its
+    /// private directory.
     pub(super) fn run(
         &self,
-        program: &Path,
+        programs: &[&Path],
         arguments: &[OsString],
         folder: &Path,
         limits: &RendererLimits,
     ) -> Result<Vec<u8>, String> {
         let mut words: Vec<OsString> = self.wrapper.clone();
-        words.push(program.into());
+        words.extend(programs.first().map(OsString::from));
         words.extend_from_slice(arguments);
         let (first, rest) = words.split_first().expect("the program itself is a word");
         let mut command = Command::new(first);
@@ -108,10 +109,12 @@ impl ProcessSandbox {
             file_bytes: None,
         };
         // Rules name the file, not a link to it.
-        let program = program.canonicalize().unwrap_or_else(|_| program.to_owned());
-        let wrapper = self.wrapper.first().map_or(program.as_path(), Path::new);
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let programs: Vec<PathBuf> =
+            programs.iter().copied().chain(self.wrapper.first().map(Path::new)).map(real).collect();
+        let readable: Vec<&Path> = programs.iter().map(PathBuf::as_path).collect();
         let ran = || run(&mut command, &bounds).map_err(|failure| failure.to_string());
-        let output = self.rules.confine(&[&program, wrapper], Some(folder), ran)??;
+        let output = self.rules.confine(&readable, Some(folder), ran)??;
         if output.status.success() {
             return Ok(output.stdout);
         }

@@ -120,6 +120,7 @@ impl Situation {
             pods_unchanged_since: &nothing.3,
             pods_arriving: None,
             launches_ahead: &LaunchesAhead::default(),
+            inseparable: None,
             removals_wait_until: None,
         })
     }

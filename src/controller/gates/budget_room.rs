@@ -16,6 +16,8 @@ pub(super) struct BudgetRoom {
     /// Time of the next possible launch.
     pub(super) next_launch: Timestamp,
     removals: u32,
+    /// True if a group larger than the whole budget may go alone.
+    may_exceed_removals: bool,
     /// Time of the next possible removal.
     pub(super) next_removal: Timestamp,
     /// Nodes with pods that this plan may still remove without replacement.
@@ -44,6 +46,9 @@ impl BudgetRoom {
             is_launch_budget_unused: launches == launches_max && launches_max > 0,
             next_launch,
             removals,
+            may_exceed_removals: removals == removals_max
+                && removals_max > 0
+                && context.inseparable == Some(&plan.capacity.digest),
             next_removal,
             at_once,
         }
@@ -55,6 +60,7 @@ impl BudgetRoom {
             is_launch_budget_unused: true,
             next_launch: now,
             removals: u32::MAX,
+            may_exceed_removals: true,
             next_removal: now,
             at_once: u32::MAX,
         }
@@ -67,9 +73,9 @@ impl BudgetRoom {
     }
 
     /// Returns true if the budget covers a group. The next plan replaces a part of a group that is
-    /// larger than the whole budget.
+    /// larger than the whole budget. If it has no part, the group goes alone.
     pub(super) fn removes(&self, group: &ChangeGroup<'_>) -> bool {
-        group.removes <= self.removals
+        group.removes <= self.removals || (self.may_exceed_removals && group.rows.len() > 1)
     }
 
     /// Returns true if the group is no mass removal, alone and with those before it.
@@ -80,6 +86,7 @@ impl BudgetRoom {
     pub(super) fn consume(&mut self, group: &ChangeGroup<'_>) {
         self.launches = self.launches.saturating_sub(group.launches);
         self.removals = self.removals.saturating_sub(group.removes);
+        self.may_exceed_removals &= group.removes == 0;
         self.at_once = self.at_once.saturating_sub(group.unreplaced());
         self.is_launch_budget_unused &= group.launches == 0;
     }

@@ -96,6 +96,7 @@ impl GateScenario {
             pods_unchanged_since: &self.pods_unchanged_since,
             pods_arriving: self.pods_arriving.clone(),
             launches_ahead: &self.launches_ahead,
+            inseparable: None,
             removals_wait_until: None,
         }
     }
