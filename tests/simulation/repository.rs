@@ -342,7 +342,6 @@ impl SimulatedPlanner {
             scope,
             settings: Settings {
                 workers: Some(std::num::NonZeroUsize::MIN),
-                steer: self.files.fleet.controller.nominates_pods(),
                 ..Settings::default()
             },
         }
