@@ -109,7 +109,7 @@ pub(super) fn pack(files: &ArchiveFiles) -> std::io::Result<Vec<u8>> {
     builder.into_inner()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "live"))]
 mod tests {
     use std::io::Write;
 
