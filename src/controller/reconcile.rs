@@ -294,14 +294,7 @@ impl ControllerState {
             return;
         }
         if verdicts.is_empty() {
-            self.note_inseparable_group(&planning);
-            self.counters.count(Counter::ReconcilesNoChanges);
-            let is_done = planning.scope.is_full() && !plan.errored;
-            if is_done && self.revisions.accept_rules_of_done(self.persistence.loaded.as_mut()) {
-                self.planning.replan_at = self.now;
-            }
-            self.planning.note_settled(&planning, &plan);
-            return;
+            return self.on_nothing_to_change(&planning, &plan);
         }
         if held.is_empty() {
             self.start_apply(plan, planning.input.interrupted);
@@ -323,21 +316,33 @@ impl ControllerState {
                 );
             }
             Some(_) | None => {
+                self.note_inseparable_group();
                 self.counters.count(Counter::ReconcilesBlocked);
                 self.planning.note_settled(&planning, &plan);
             }
         }
     }
 
+    fn on_nothing_to_change(&mut self, planning: &PlanningRun, plan: &Plan) {
+        if matches!(planning.pass, PlanningPass::Narrowed(1..)) {
+            self.note_inseparable_group();
+        }
+        self.counters.count(Counter::ReconcilesNoChanges);
+        let is_done = planning.scope.is_full() && !plan.errored;
+        if is_done && self.revisions.accept_rules_of_done(self.persistence.loaded.as_mut()) {
+            self.planning.replan_at = self.now;
+        }
+        self.planning.note_settled(planning, plan);
+    }
+
     /// Notes that no part of a group that exceeds the removal budget can be planned. The group then
     /// goes alone, because otherwise it could never go.
-    fn note_inseparable_group(&mut self, planning: &PlanningRun) {
+    fn note_inseparable_group(&mut self) {
         let current = self.planning.current.as_ref();
         let blocked = current.into_iter().flat_map(|current| current.blocked.values());
         let has_large_group =
             blocked.into_iter().any(|by| unused_removals(&by.reason, self.now).is_some());
-        let is_part = matches!(planning.pass, PlanningPass::Narrowed(1..));
-        let digest = self.planning.current_digest().filter(|_| is_part && has_large_group).cloned();
+        let digest = self.planning.current_digest().filter(|_| has_large_group).cloned();
         if digest.is_some() && digest != self.planning.inseparable {
             self.planning.inseparable = digest;
             self.planning.replan_at = self.now;
