@@ -17,6 +17,7 @@ fn full_view_matches_the_snapshot() {
 #[test]
 fn concise_view_is_header_and_table() {
     insta::assert_snapshot!(view(&plan(), Verbosity::Concise), @r#"
+    Incomplete: 1 source not read, 3 pods unschedulable.
     Cluster prod-eu1 (eu-west-1)   base 4f2c9a1, with local changes   plan sha256:9b1e02c4d5f6
     world sim:world, observed 2026-09-01T10:00:00Z (2m before)   expires 2026-09-01T10:32:00Z (in 30m)
 
@@ -41,7 +42,7 @@ fn concise_view_is_header_and_table() {
 
     Not shown here: 1 warning, 1 unschedulable workload, 1 unresolved source.
 
-    Plan: 4 to add, 1 to change, 4 to destroy.
+    Plan (incomplete): 4 to add, 1 to change, 4 to destroy. 1 source not read, 3 pods unschedulable.
     "#);
 }
 
