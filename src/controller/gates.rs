@@ -7,6 +7,7 @@
 
 mod budget_room;
 mod change_group;
+mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,8 @@ use budget_room::BudgetRoom;
 use change_group::ChangeGroup;
 pub(super) use change_group::{change_groups, pool};
 use jiff::{SignedDuration, Timestamp};
+use message::not_applyable_reason;
+pub use message::with_message;
 
 use super::contingency::{self, ContingencyUse, Cover};
 use super::event::Revision;
@@ -23,15 +26,12 @@ pub use super::opening::PodsArriving;
 use super::persisted_state::{PersistedState, change_digests, later};
 use super::planning_snapshot::is_pending;
 use super::reconcile::launched_rows;
-use super::status::{ApprovedBy, Blocked, BlockedReason};
+use super::status::{ApprovedBy, BlockedReason};
 use crate::model::desired::{ApprovalRule, Mode};
 use crate::model::ids::{Address, Digest, InstanceId, PoolName};
-use crate::model::observed::{Completeness, Observed};
+use crate::model::observed::Observed;
 use crate::plan::Plan;
-use crate::plan::wire::{
-    CheckStatus, DiagnosticSeverity, ExplainRow, Reason, ResourceChange, RetireReason,
-};
-use crate::render::escape;
+use crate::plan::wire::{CheckStatus, ExplainRow, Reason, ResourceChange, RetireReason};
 
 /// Percentage of unready nodes above which nothing is removed, and the number of unready nodes that
 /// never blocks. Cluster Autoscaler uses the same limits.
@@ -298,25 +298,6 @@ fn plan_block(plan: &Plan, context: &GateContext<'_>) -> GroupBlock {
     None
 }
 
-/// Returns the reason why a plan cannot be applied.
-fn not_applyable_reason(plan: &Plan) -> String {
-    if !plan.errored {
-        return "policies deny it".to_owned();
-    }
-    let sources = plan.capacity.base.world.sources.iter();
-    let unread = sources.filter(|(_, source)| **source != Completeness::Complete);
-    let unread: Vec<&str> = unread.map(|(name, _)| name.as_str()).collect();
-    if !unread.is_empty() {
-        return format!("{} could not be read in full", unread.join(" and "));
-    }
-    let mut diagnostics = plan.capacity.diagnostics.iter();
-    let error = diagnostics.find(|diagnostic| diagnostic.severity == DiagnosticSeverity::Error);
-    error.map_or_else(
-        || "its inputs have errors".to_owned(),
-        |error| format!("{}: {}", escape(&error.object), escape(&error.message)),
-    )
-}
-
 fn window_block(context: &GateContext<'_>, now: Timestamp) -> GroupBlock {
     let guard = &context.revision.guard;
     let is_open = context.persisted.break_glass.is_some() || guard.is_open(now);
@@ -544,85 +525,6 @@ fn block_dependents(groups: &[ChangeGroup<'_>], decisions: &mut BTreeMap<Address
             *decision = GateDecision::Block(BlockedReason::GroupBlocked { by: cause.clone() });
         }
     }
-}
-
-fn budget_message(of: &str, most: u32, within: SignedDuration, next: Timestamp) -> String {
-    format!("{of} budget: at most {most} within {within:#}; the next {of} is possible at {next:.0}")
-}
-
-/// Returns the reason with a message for operators.
-#[must_use]
-pub fn with_message(reason: BlockedReason) -> Blocked {
-    let at = |at: &Timestamp| format!("{at:.0}");
-    let message = match &reason {
-        BlockedReason::NotLeader => "another replica is the leader".to_owned(),
-        BlockedReason::Mode { mode } => format!("mode {} allows no such change", mode.as_str()),
-        BlockedReason::Suspended { reason, until } => {
-            let until = until.as_ref().map(|until| format!(" until {}", at(until)));
-            format!("suspended{}: {reason}", until.unwrap_or_default())
-        }
-        BlockedReason::NotApplyable { why } => format!("the plan cannot be applied: {why}"),
-        BlockedReason::OutsideWindow { opens: Some(opens) } => {
-            format!("outside the apply windows; the next window opens at {}", at(opens))
-        }
-        BlockedReason::OutsideWindow { opens: None } => {
-            "outside the apply windows, and no later window opens".to_owned()
-        }
-        BlockedReason::NotApproved { digest } => format!("plan {digest} is not approved"),
-        BlockedReason::NotConfirmed { pool } => {
-            format!("pool {pool} requires confirmation of each removal")
-        }
-        BlockedReason::LaunchBudget { most, within, next } => {
-            budget_message("launch", *most, *within, *next)
-        }
-        BlockedReason::RemovalBudget { most, within, next } => {
-            budget_message("removal", *most, *within, *next)
-        }
-        BlockedReason::MassRemoval { most } => {
-            format!("at most {most} nodes with pods are removed at once; the others come next")
-        }
-        BlockedReason::UnexplainedRemoval { until } => {
-            format!("no commit explains the removals; the branch is read until {}", at(until))
-        }
-        BlockedReason::PodsMissing => {
-            "its pods do not exist, and no new commit adds them".to_owned()
-        }
-        BlockedReason::Settling { until } => {
-            format!("planned only recently; starts at {} if it is still planned", at(until))
-        }
-        BlockedReason::ConsolidateAfter { until } => {
-            format!(
-                "pods came or left within consolidateAfter of the pool; waits until {}",
-                at(until)
-            )
-        }
-        BlockedReason::PodsArriving { until } => {
-            format!("its pods may still be placed on launched nodes; waits until {}", at(until))
-        }
-        BlockedReason::MassUnready { unready, nodes } => {
-            format!("{unready} of {nodes} nodes are not Ready; nothing is removed meanwhile")
-        }
-        BlockedReason::Breaker { name } => {
-            format!("breaker {name} is latched; an operator must reset it")
-        }
-        BlockedReason::Quarantined { pool, until } => {
-            format!(
-                "recent launches of pool {pool} did not help; it launches again at {}",
-                at(until)
-            )
-        }
-        BlockedReason::GroupBlocked { by } => {
-            format!("its group is blocked by {by}")
-        }
-        BlockedReason::BackingOff { until } => {
-            format!("the last try failed; retried at {}", at(until))
-        }
-        BlockedReason::LaunchInDoubt { until } => {
-            format!("earlier launches have an unknown result; awaited until {}", at(until))
-        }
-        BlockedReason::InProgress => "in progress".to_owned(),
-    };
-    Blocked { reason, message }
 }
 
 #[cfg(test)]

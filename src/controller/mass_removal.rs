@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use super::gates::{GateContext, approval_by_digest, change_groups, pool};
-use crate::model::desired::RateLimit;
+use super::gates::{GateContext, MASS_REMOVAL_BREAKER, approval_by_digest, change_groups, pool};
+use super::state::ControllerState;
+use crate::model::desired::{Mode, RateLimit};
 use crate::model::ids::PoolName;
 use crate::model::observed::Observed;
 use crate::plan::Plan;
@@ -55,6 +56,57 @@ impl FleetBaseline {
 pub struct MassRemoval {
     /// Description of a loss that no commit explains.
     pub unexplained: Option<String>,
+}
+
+impl ControllerState {
+    /// Notes for which workloads nodes may be launched before their pods exist.
+    pub(super) fn update_launches_ahead(&mut self, plan: &Plan) {
+        let (Some(revision), Some(last)) = (&self.revisions.served, &self.planning.last) else {
+            return;
+        };
+        let persisted = self.persistence.loaded.as_ref();
+        let baseline = persisted.and_then(|persisted| persisted.baseline.as_ref());
+        let was_delivered =
+            baseline.is_some_and(|of| of.commit == revision.commit && of.is_delivered);
+        self.planning.launches_ahead.update(plan, &revision.commit, was_delivered, &last.world);
+    }
+
+    /// Latches the breaker for a mass removal that no commit explains, even after the branch was read
+    /// once more. Any other plan is the baseline of the next ones.
+    pub(super) fn detect_mass_removal(&mut self, plan: &Plan) {
+        let now = self.now;
+        // A mode without removals needs no breaker.
+        if !self.leadership.is_leader() || self.mode() != Mode::Full {
+            return;
+        }
+        let Some(inputs) = self.gate_inputs() else { return };
+        let context = inputs.as_context();
+        let mass = mass_removal(plan, &context);
+        let is_delivered = self.planning.launches_ahead.is_delivered();
+        let baseline = FleetBaseline::new(&context.revision.commit, context.observed, is_delivered);
+        let Some(persisted) = &mut self.persistence.loaded else { return };
+        let Some(mass) = mass else {
+            self.planning.unexplained_since = None;
+            if !plan.errored
+                && persisted.baseline.as_ref().is_none_or(|of| of.differs_from(&baseline))
+            {
+                persisted.baseline = Some(baseline);
+            }
+            return;
+        };
+        let Some(why) = mass.unexplained else {
+            self.planning.unexplained_since = None;
+            return;
+        };
+        let since = *self.planning.unexplained_since.get_or_insert(now);
+        let reads = &mut self.revisions.reads;
+        if reads.is_running || reads.has_failed() || reads.started_at < since {
+            reads.hint(now);
+            return;
+        }
+        let removes = unreplaced_removals(plan);
+        persisted.latch(MASS_REMOVAL_BREAKER, why, Some(removes), now);
+    }
 }
 
 /// Returns the mass removal of `plan`, if it is one and its digest is not approved.

@@ -6,7 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::event::PlanScope;
 use super::persisted_state::later;
+use super::planning::PlanningInput;
+use super::planning_snapshot;
 use super::reconcile::retired_rows;
+use super::state::ControllerState;
 use super::status::BlockedReason;
 use crate::model::ids::{Address, NodeName};
 use crate::plan::Plan;
@@ -14,6 +17,36 @@ use crate::plan::wire::ResourceChange;
 
 /// Blocks that end within this time are waited for.
 const SHORT_WAIT_MAX: SignedDuration = SignedDuration::from_mins(1);
+
+impl ControllerState {
+    /// Notes that no part of a group that exceeds the removal budget can be planned. The group then
+    /// goes alone, because otherwise it could never go.
+    pub(super) fn note_inseparable_group(&mut self) {
+        let current = self.planning.current.as_ref();
+        let blocked = current.into_iter().flat_map(|current| current.blocked.values());
+        let has_large_group =
+            blocked.into_iter().any(|by| unused_removals(&by.reason, self.now).is_some());
+        let digest = self.planning.current_digest().filter(|_| has_large_group).cloned();
+        if digest.is_some() && digest != self.planning.inseparable {
+            self.planning.inseparable = digest;
+            self.planning.replan_at = self.now;
+        }
+    }
+
+    /// Returns true if a plan around these changes may start, although all changes are blocked:
+    /// pending pods need no removal, launches for missing pods block the removals beside them, and a
+    /// part of a large group fits the budget.
+    pub(super) fn may_go_in_part(
+        &self,
+        held: &[(Address, BlockedReason)],
+        input: &PlanningInput,
+    ) -> bool {
+        input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod))
+            || held.iter().any(|(_, reason)| {
+                *reason == BlockedReason::PodsMissing || unused_removals(reason, self.now).is_some()
+            })
+    }
+}
 
 /// Returns a scope without the blocked changes, or `None` if `scope` already excludes them.
 pub(super) fn narrowed_scope(
@@ -69,7 +102,7 @@ fn part_of_large_group<'p>(
 }
 
 /// Returns the removal budget if it is unused, and blocks a group that is larger.
-pub(super) fn unused_removals(reason: &BlockedReason, now: Timestamp) -> Option<u32> {
+fn unused_removals(reason: &BlockedReason, now: Timestamp) -> Option<u32> {
     let BlockedReason::RemovalBudget { most, next, .. } = reason else { return None };
     (*next <= now && *most > 0).then_some(*most)
 }

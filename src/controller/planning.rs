@@ -115,7 +115,7 @@ pub(super) struct PlanningState {
     pub(super) launched_demand: BTreeMap<String, u32>,
     /// Workloads for which nodes may be launched before their pods exist.
     pub(super) launches_ahead: LaunchesAhead,
-    /// Plan with a group that exceeds the removal budget and of which no part could be planned.
+    /// Plan with a group that exceeds the removal budget and has no part that could be planned.
     pub(super) inseparable: Option<Digest>,
     /// Since when the full plan is a mass removal that no commit explains.
     pub(super) unexplained_since: Option<Timestamp>,

@@ -11,8 +11,7 @@ use super::counters::Counter;
 use super::event::{Effect, PlanScope, Ticket};
 use super::gates::{self, GateContext, GateDecision, evaluate_gates};
 use super::interruption::{PlannedReplacements, StepScope};
-use super::mass_removal::{FleetBaseline, mass_removal, unreplaced_removals};
-use super::narrow_scope::{narrowed_scope, unused_removals};
+use super::narrow_scope::narrowed_scope;
 use super::observation::BUSY_REFRESH;
 use super::observation_diff::is_same_world;
 use super::persisted_state::{LaunchDemand, later};
@@ -335,30 +334,6 @@ impl ControllerState {
         self.planning.note_settled(planning, plan);
     }
 
-    /// Notes that no part of a group that exceeds the removal budget can be planned. The group then
-    /// goes alone, because otherwise it could never go.
-    fn note_inseparable_group(&mut self) {
-        let current = self.planning.current.as_ref();
-        let blocked = current.into_iter().flat_map(|current| current.blocked.values());
-        let has_large_group =
-            blocked.into_iter().any(|by| unused_removals(&by.reason, self.now).is_some());
-        let digest = self.planning.current_digest().filter(|_| has_large_group).cloned();
-        if digest.is_some() && digest != self.planning.inseparable {
-            self.planning.inseparable = digest;
-            self.planning.replan_at = self.now;
-        }
-    }
-
-    /// Returns true if a plan around these changes may start, although all changes are blocked:
-    /// pending pods need no removal, launches for missing pods block the removals beside them, and a
-    /// part of a large group fits the budget.
-    fn may_go_in_part(&self, held: &[(Address, BlockedReason)], input: &PlanningInput) -> bool {
-        input.world.pods.iter().any(|pod| planning_snapshot::is_pending(pod))
-            || held.iter().any(|(_, reason)| {
-                *reason == BlockedReason::PodsMissing || unused_removals(reason, self.now).is_some()
-            })
-    }
-
     /// Returns true if this replica leads in a mode other than `observe`.
     #[must_use]
     pub fn may_act(&self) -> bool {
@@ -381,55 +356,6 @@ impl ControllerState {
             current.blocked = blocked_by_address(&verdicts);
         }
         verdicts
-    }
-
-    /// Notes for which workloads nodes may be launched before their pods exist.
-    fn update_launches_ahead(&mut self, plan: &Plan) {
-        let (Some(revision), Some(last)) = (&self.revisions.served, &self.planning.last) else {
-            return;
-        };
-        let persisted = self.persistence.loaded.as_ref();
-        let baseline = persisted.and_then(|persisted| persisted.baseline.as_ref());
-        let was_delivered =
-            baseline.is_some_and(|of| of.commit == revision.commit && of.is_delivered);
-        self.planning.launches_ahead.update(plan, &revision.commit, was_delivered, &last.world);
-    }
-
-    /// Latches the breaker for a mass removal that no commit explains, even after the branch was read
-    /// once more. Any other plan is the baseline of the next ones.
-    fn detect_mass_removal(&mut self, plan: &Plan) {
-        let now = self.now;
-        // A mode without removals needs no breaker.
-        if !self.leadership.is_leader() || self.mode() != Mode::Full {
-            return;
-        }
-        let Some(inputs) = self.gate_inputs() else { return };
-        let context = inputs.as_context();
-        let mass = mass_removal(plan, &context);
-        let is_delivered = self.planning.launches_ahead.is_delivered();
-        let baseline = FleetBaseline::new(&context.revision.commit, context.observed, is_delivered);
-        let Some(persisted) = &mut self.persistence.loaded else { return };
-        let Some(mass) = mass else {
-            self.planning.unexplained_since = None;
-            if !plan.errored
-                && persisted.baseline.as_ref().is_none_or(|of| of.differs_from(&baseline))
-            {
-                persisted.baseline = Some(baseline);
-            }
-            return;
-        };
-        let Some(why) = mass.unexplained else {
-            self.planning.unexplained_since = None;
-            return;
-        };
-        let since = *self.planning.unexplained_since.get_or_insert(now);
-        let reads = &mut self.revisions.reads;
-        if reads.is_running || reads.has_failed() || reads.started_at < since {
-            reads.hint(now);
-            return;
-        }
-        let removes = unreplaced_removals(plan);
-        persisted.latch(gates::MASS_REMOVAL_BREAKER, why, Some(removes), now);
     }
 
     pub(super) fn gate_inputs(&self) -> Option<GateInputs<'_>> {

@@ -110,6 +110,7 @@ fn mac(key: &[u8], record: &Json) -> Result<Hmac<Sha256>, String> {
 mod tests {
     use super::*;
     use crate::controller::apply_record::with_applied;
+    use crate::controller::mass_removal::FleetBaseline;
     use crate::controller::persisted_state::ApprovalRecord;
     use crate::controller::status::Suspension;
     use crate::testing::controller::at;
@@ -152,6 +153,12 @@ mod tests {
         assert!(read.suspended.is_some() && read.breakers.len() == 1, "restrictions count");
         let (read, _) = forged(|state| state.served_commit = Some("a".into()));
         assert_eq!(read.served_commit, None);
+        // With it, a commit would explain a mass removal.
+        let (read, _) = forged(|state| {
+            let commit = "another".to_owned();
+            state.baseline = Some(FleetBaseline { commit, pods: 900, is_delivered: true });
+        });
+        assert_eq!(read.baseline, None);
         // A state without a seal is a state of anyone.
         let plain = serde_json::to_string(&state).expect("JSON");
         assert!(keys.open(Some(&plain)).is_ok_and(|(_, is_sealed)| !is_sealed));

@@ -342,7 +342,7 @@ fn charts_and_bases_from_elsewhere_are_planned_offline() {
     let expected = expected.map(|(workload, count)| (workload.to_owned(), count));
     assert_eq!(pods, BTreeMap::from(expected));
 
-    // Another machine downloads the locked versions, although newer ones exist.
+    // Another computer downloads the locked versions, although newer ones exist.
     let online = elsewhere.plan();
     package(&elsewhere.workspace, &elsewhere.helm, "web", "1.4.0");
     let directory = elsewhere.workspace.path("elsewhere");

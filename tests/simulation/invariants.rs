@@ -86,6 +86,8 @@ pub(crate) struct InvariantChecks {
     removals: Vec<(Timestamp, InstanceId, String)>,
     /// Changes whose instance was Ready at least once.
     ready_changes: BTreeSet<ChangeId>,
+    /// Since when, and until when, the instance of each of these changes was Ready and open.
+    serving: BTreeMap<ChangeId, (Timestamp, Timestamp)>,
     /// Instances that were terminated.
     terminated: BTreeSet<InstanceId>,
     /// Number of nodes, at each change of it.
@@ -456,7 +458,10 @@ impl InvariantChecks {
         let serve = observed.nodes.values().filter(|node| node.ready && !node.is_closed());
         let serve = serve.filter_map(|node| observed.instances.get(node.instance.as_ref()?));
         let changes = serve.filter_map(|instance| instance.tags.get(tag::CHANGE));
-        self.ready_changes.extend(changes.map(|change| ChangeId::from(change.as_str())));
+        for change in changes.map(|change| ChangeId::from(change.as_str())) {
+            self.serving.entry(change.clone()).or_insert((now, now)).1 = now;
+            self.ready_changes.insert(change);
+        }
         self.record_cordons(observed, now);
         self.check_cordon_duration(observed, now);
         self.check_unique_changes(observed, now);

@@ -1,3 +1,5 @@
+mod removals;
+
 use jiff::SignedDuration;
 
 use super::*;
@@ -398,7 +400,7 @@ fn break_glass_keeps_all_gates_except_approval() {
     }
     let removes = |broken: bool| {
         let given = GateScenario::with(|g| {
-            g.plan = plan_removing_all();
+            g.plan = removals::plan_removing_all();
             g.persisted.break_glass = broken.then(|| suspension(Some(ago(-600))));
         });
         mass_removal(&given.plan, &given.circumstances())
@@ -490,113 +492,6 @@ fn approved_changes_do_not_wait_for_unapproved_ones() {
 }
 
 #[test]
-fn empty_nodes_are_no_mass_removal() {
-    let mass = |because: RetireReason| {
-        let given = GateScenario::with(|g| {
-            g.plan = plan_removing_all();
-            g.plan.capacity.explain.iter_mut().for_each(|row| {
-                row.reason = Reason::Retire { because: because.clone() };
-            });
-        });
-        mass_removal(&given.plan, &given.circumstances()).is_some()
-    };
-    assert!(mass(RetireReason::PoolRemoved));
-    assert!(!mass(RetireReason::Empty { saves_hourly: crate::model::units::MicroUsd(0) }));
-}
-
-/// A plan that removes all of its eight nodes.
-fn plan_removing_all() -> Plan {
-    let mut plan = sample_plan::large(8, 8);
-    let addresses = plan.resource_changes.iter().map(|row| row.address.clone()).collect();
-    plan.capacity.waves = vec![Wave { step: WaveStep::Retire, addresses }];
-    for row in &mut plan.capacity.explain {
-        row.reason = Reason::Retire { because: RetireReason::PoolRemoved };
-    }
-    plan
-}
-
-#[test]
-fn mass_removal_counts_unreplaced_nodes() {
-    let most = |most: CountOrShare, change: fn(&mut GateScenario)| {
-        let given = GateScenario::with(|g| {
-            g.revision.controller.mass_removal = most;
-            change(g);
-        });
-        mass_removal(&given.plan, &given.circumstances()).is_some()
-    };
-    // The plan removes two rows without replacement: too few, whatever the share.
-    assert!(!most(CountOrShare::Share(1_000), |_| ()));
-    let many = |g: &mut GateScenario| g.plan = plan_removing_all();
-    assert!(most(CountOrShare::Share(50_000), many));
-    assert!(!most(CountOrShare::Share(100_000), many));
-    let approved = |g: &mut GateScenario| {
-        g.plan = plan_removing_all();
-        let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-        g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
-    };
-    assert!(!most(CountOrShare::Share(50_000), approved), "it is approved by digest");
-}
-
-#[test]
-fn commit_explains_a_mass_removal_and_a_vanished_pool_or_pods_do_not() {
-    let because = RetireReason::Underutilized {
-        saves_hourly: crate::model::units::MicroUsd(0),
-        moves: 0,
-        payback_hours: 0,
-    };
-    let pods = |count: usize| -> Vec<Pod> {
-        (0..count).map(|n| world::pod(&format!("p{n}")).on("n")).collect()
-    };
-    let found = |commit: &str, before: Option<u32>, now: usize, reason: RetireReason| {
-        let given = GateScenario::with(|g| {
-            g.plan = plan_removing_all();
-            for row in &mut g.plan.capacity.explain {
-                row.reason = Reason::Retire { because: reason.clone() };
-            }
-            let of = |pods| FleetBaseline { commit: commit.to_owned(), pods, is_delivered: true };
-            g.persisted.baseline = before.map(of);
-            g.observed = Observed::of_cluster("c", super::tests::now()).with_pods(pods(now));
-        });
-        mass_removal(&given.plan, &given.circumstances()).expect("it is one").unexplained
-    };
-    let current = GateScenario::new().revision.commit;
-    assert_eq!(found("an earlier one", Some(100), 10, because.clone()), None);
-    assert_eq!(found(&current, Some(100), 90, because.clone()), None, "few pods are gone");
-    let why = found(&current, Some(100), 10, because.clone()).expect("pods vanished");
-    assert!(why.contains("10 of 100 pods are left in the cluster"), "{why}");
-    let why = found(&current, None, 10, because).expect("nothing is known");
-    assert!(why.contains("no earlier plan"), "{why}");
-    let why = found("an earlier one", Some(100), 90, RetireReason::PoolRemoved).expect("a pool");
-    assert!(why.contains("pool pool-0 is no longer in the repository"), "{why}");
-}
-
-#[test]
-fn explained_mass_removal_goes_on_in_parts() {
-    let given = |approved: bool| {
-        GateScenario::with(|g| {
-            g.plan = plan_removing_all();
-            g.plan.applyable = true;
-            for row in &mut g.plan.capacity.explain {
-                row.pods_before.clear();
-            }
-            let rows = g.plan.resource_changes.iter();
-            let known = rows.filter_map(|row| row.change.before.as_ref()?.instance_id.clone());
-            g.removal_planned_since = known.map(|id| (id, ago(3600))).collect();
-            if approved {
-                let (digest, by) = (g.plan.capacity.digest.clone(), "bob".to_owned());
-                g.persisted.approvals.push(ApprovalRecord::new(digest, by, now()));
-            }
-        })
-    };
-    // Half of the eight nodes.
-    assert_eq!(given(false).allowed().len(), 4);
-    let all = evaluate_gates(&given(false).plan, &given(false).circumstances(), now());
-    let blocked = GateDecision::Block(BlockedReason::MassRemoval { most: 4 });
-    assert_eq!(all.iter().filter(|(_, verdict)| *verdict == blocked).count(), 4);
-    assert_eq!(given(true).allowed().len(), 8, "its digest is approved");
-}
-
-#[test]
 fn launch_waits_for_pods_that_only_the_repository_has() {
     let scenario = |pods: &[Pod], is_new: bool| {
         GateScenario::with(|g| {
@@ -627,31 +522,6 @@ fn launch_waits_for_pods_that_only_the_repository_has() {
         .map(|row| world::pod(&row.workload.name).owned_by(&row.workload))
         .collect();
     assert!(!is_blocked(&scenario(&pending, false), "web 9"), "its pods are pending");
-}
-
-#[test]
-fn new_node_without_pods_stays_while_pods_are_pending() {
-    let is_removed = |pending: bool, ready: i64, useful: bool| {
-        let given = GateScenario::with(|g| {
-            g.persisted.launches = vec![LaunchRecord {
-                instance: "i-web2".into(),
-                pool: "web".into(),
-                at: ago(ready + 30),
-                ready_at: Some(ago(ready)),
-                useful,
-                from_start: true,
-                passed_over: false,
-            }];
-            let pod = world::pod("waits");
-            let pod = if pending { pod } else { pod.on("node") };
-            g.observed = Observed::of_cluster("c", now()).with_pods([pod]);
-        });
-        given.allowed().contains(&"web 2".to_owned())
-    };
-    assert!(!is_removed(true, 20, false));
-    assert!(is_removed(true, 61, false), "it has been evaluated");
-    assert!(is_removed(true, 20, true), "it has had pods");
-    assert!(is_removed(false, 20, false), "no pod is pending");
 }
 
 #[test]

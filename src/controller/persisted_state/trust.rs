@@ -42,6 +42,8 @@ impl PersistedState {
         Self {
             served_commit: None,
             verified: None,
+            // It lets a commit explain a mass removal.
+            baseline: None,
             break_glass: None,
             approvals: Vec::new(),
             confirmed_removals: Vec::new(),

@@ -180,7 +180,7 @@ impl SharedWorld {
         let node = observed.node_for_instance(id);
         let on = |pod: &Pod| {
             pod.is_active()
-                && !pod.mirror
+                && !pod.is_node_bound()
                 && node.is_some_and(|n| pod.node.as_ref() == Some(&n.name))
         };
         let ready = observed.nodes.values().filter(|node| node.ready);

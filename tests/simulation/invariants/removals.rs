@@ -17,6 +17,9 @@ use super::{
     rows,
 };
 
+/// Time after which a wait has read a Ready node, whatever the faults of a seed: it reads every five
+/// seconds.
+const SEEN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 /// Longest duration of a read of Kubernetes.
 const READ_DURATION_MAX: SignedDuration = SignedDuration::from_millis(200);
 /// Longest time for which our cordon of a node may last: all waits of an apply in sequence.
@@ -237,8 +240,8 @@ impl InvariantChecks {
         }
     }
 
-    /// Returns whether an apply in progress has waited for an instance that it launched for as long
-    /// as a launch may take.
+    /// Returns whether an apply in progress has stopped waiting for an instance that it launched,
+    /// and its node was never Ready and open for long enough to be read.
     fn is_launch_timed_out(&self, replica: usize, id: &InstanceId, at: Timestamp) -> bool {
         let applying = self.applying.get(&replica);
         let is_in_progress = |change: &ChangeId| {
@@ -246,12 +249,15 @@ impl InvariantChecks {
             launch.is_some_and(|launch| applying.is_some_and(|plans| plans.contains(&launch.plan)))
         };
         self.launched_instances.get(id).filter(|(_, change)| is_in_progress(change)).is_some_and(
-            |(since, _)| {
+            |(since, change)| {
                 // The wait may use a clock that was set since.
                 let set = self.clock_set.is_some_and(|set| set >= *since);
                 let waits = if set { READY_WITHIN - CLOCK_DIFFERENCE_MAX } else { READY_WITHIN };
-                // A node that was Ready and closed may be NotReady again before it opens.
-                at.duration_since(*since) >= waits
+                // Reads fail. A kubelet that stops at once may be Ready in none of them.
+                let serving = self.serving.get(change);
+                let is_seen =
+                    serving.is_some_and(|(from, to)| to.duration_since(*from) >= SEEN_WITHIN);
+                !is_seen && at.duration_since(*since) >= waits
             },
         )
     }

@@ -370,11 +370,12 @@ pub(super) const OF_REMOVALS: &[ViolationCase] = &[
         t.reports_in_progress(&rollout);
         t.calls(CallKind::Terminate(t.removal_of_launched(0)));
     }),
-    ("I18", "a removal of an instance that was Ready and has not timed out", |t| {
+    ("I18", "a removal of an instance that was Ready once", |t| {
         t.applies(&t.growth);
         t.calls(t.launch(&t.growth, 0));
         t.becomes_ready(0);
-        t.later(5);
+        t.later(60);
+        t.tick();
         let growth = t.growth.clone();
         t.reports_in_progress(&growth);
         t.calls(CallKind::Terminate(t.removal_of_launched(0)));
