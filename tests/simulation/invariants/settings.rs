@@ -18,6 +18,8 @@ use crate::simulation::repository::SimulatedCommit;
 /// Time after its opening for which a node may still be nominated: an observation may be old, and
 /// a second round of nominations follows the first.
 const NOMINATED_AFTER_OPENING_MAX: SignedDuration = SignedDuration::from_mins(1);
+/// Nominations that began before the observe-only mode end within this time.
+const NOMINATIONS_END_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 
 /// Time for which a plan with unresolved terms does not end a confirmation. The controller retains
 /// confirmations for 15 minutes from the first such observation, which precedes the plan.
@@ -307,7 +309,12 @@ impl InvariantChecks {
             | CallKind::Pinned(..)
             | CallKind::Serves(_) => false,
         };
-        if writes && since.is_some_and(|since| call.began > *since) {
+        let may_end_within = match &call.kind {
+            CallKind::Nominate(..) => NOMINATIONS_END_WITHIN,
+            _ => SignedDuration::ZERO,
+        };
+        let is_later = |since: &Timestamp| call.began.duration_since(*since) > may_end_within;
+        if writes && since.is_some_and(is_later) {
             self.fail(call.at, &format!("I21: mode observe has the call {:?}", call.kind));
         }
     }

@@ -152,6 +152,13 @@ pub(super) const OF_SETTINGS: &[ViolationCase] = &[
         let uid = t.world.pods.first().expect("one").uid.clone();
         t.calls(CallKind::Evict(uid, None));
     }),
+    ("I21", "a nomination a minute after the start of mode observe", |t| {
+        t.settings.mode = Mode::Observe;
+        t.effects(&[]);
+        t.later(1);
+        let uid = t.world.pods.first().expect("one").uid.clone();
+        t.calls(CallKind::Nominate(uid, "n".into()));
+    }),
     ("I22", "a plan while suspended", |t| {
         t.status.suspended = Some(t.suspension());
         t.applies(&t.growth);
