@@ -45,6 +45,7 @@ mod priced_packing;
 mod pricing;
 mod pricing_input;
 mod problem;
+mod redeployment;
 mod repair;
 mod replacement;
 mod reported_resources;

@@ -229,6 +229,13 @@ pub enum KeepReason {
         /// Number of pods planned on the node.
         pods: u32,
     },
+    /// The pods of the node fit elsewhere, but without the node, some pods would stay pending if all
+    /// pods were created again.
+    #[serde(rename = "needed-by-arrivals")]
+    NeededByArrivals {
+        /// Number of pods planned on the node.
+        pods: u32,
+    },
     /// A change would save less than the minimum for its moves.
     #[serde(rename = "not-worth-moving")]
     NotWorthMoving {

@@ -137,6 +137,10 @@ fn keep(reason: &KeepReason) -> String {
         KeepReason::Needed { pods } => {
             format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
         }
+        KeepReason::NeededByArrivals { pods } => format!(
+            "needed: its {} fit elsewhere, but pods would stay pending if all were created again",
+            count(*pods, "pod")
+        ),
         KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes } => {
             let replacing = nodes.map(|nodes| format!("replacing {} ", count(nodes, "node")));
             let share = if nodes.is_some() { ", a share of the fleet's price" } else { "" };

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::disruption_budget::DisruptionBudgets;
 use super::existing_node::{ExistingNode, NodeDisposition};
-use super::layout::Layout;
+use super::layout::{Layout, PodsByClass};
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair_below, repair_trial};
 use super::scheduling_runs::{occupied_nodes, planned_pods};
@@ -67,6 +67,7 @@ impl Strategy for Consolidation {
             budget_blocked: BTreeSet::new(),
             may_move: problem.settings.minimum_fleet_saving_milli_percent == 0,
             is_cut_by_budget: false,
+            ignores_budgets: false,
         };
         let baseline_price = current.fleet.layout.price;
         let unmoved = round.improve_to_end(current.fleet);
@@ -113,6 +114,8 @@ struct ConsolidationRound<'s, 'a> {
     may_move: bool,
     /// True if a disruption budget allowed only a part of a change.
     is_cut_by_budget: bool,
+    /// True while a whole change is searched, of which budgets allow a part.
+    ignores_budgets: bool,
 }
 
 impl ConsolidationRound<'_, '_> {
@@ -177,13 +180,30 @@ impl ConsolidationRound<'_, '_> {
         let removed: Vec<usize> = removed.map(|(index, _)| index).collect();
         let saves = unmoved.layout.price - improved.layout.price;
         let needed = self.problem.settings.needed_saving_of_fleet(unmoved.layout.price);
-        let is_part = self.is_cut_by_budget || self.is_limited();
-        if saves >= needed || is_part || moved_pods(&removed, &unmoved) == 0 {
+        let moves_no_pod = self.moved_pods(&removed, &unmoved) == 0;
+        if saves >= needed || moves_no_pod || self.is_limited() {
             return improved;
+        }
+        // A part goes on if the whole change is worth it.
+        if self.is_cut_by_budget {
+            let whole = self.improve_without_budgets(unmoved.clone());
+            if unmoved.layout.price - whole.layout.price >= needed {
+                return improved;
+            }
         }
         self.decline_moves(removed, &unmoved, saves);
         self.may_move = false;
         unmoved
+    }
+
+    /// Changes the fleet until no change is worth its cost, as if no budget delayed removals.
+    fn improve_without_budgets(&mut self, fleet: VerifiedFleet) -> VerifiedFleet {
+        let declined = std::mem::take(&mut self.declined);
+        self.ignores_budgets = true;
+        let whole = self.improve_to_end(fleet);
+        self.ignores_budgets = false;
+        self.declined = declined;
+        whole
     }
 
     /// Returns true if the plan may change only a part of the fleet: a user named the part, or the
@@ -199,8 +219,9 @@ impl ConsolidationRound<'_, '_> {
         let declined = DeclinedChange {
             saves,
             needed: self.problem.settings.needed_saving_of_fleet(fleet.layout.price),
-            moves: moved_pods(&nodes, fleet),
+            moves: self.moved_pods(&nodes, fleet),
             nodes: Some(u32::try_from(nodes.len()).unwrap_or(u32::MAX)),
+            breaks_orders: false,
         };
         let names = nodes.into_iter().map(|index| self.problem.existing[index].name.clone());
         self.declined.extend(names.map(|name| (name, declined)));
@@ -238,7 +259,7 @@ impl ConsolidationRound<'_, '_> {
         // Planned nodes are removed at no cost.
         let real = || set.iter().filter(|i| !problem.existing[**i].is_planned);
         let affected: MicroUsd = real().map(|i| price_or_minimum(&problem.existing[*i])).sum();
-        let moves = real().map(|i| current.layout.staying_pods_on(*i)).sum();
+        let moves = real().map(|i| self.pods_tied_to(&current.layout, *i)).sum();
         if moves > 0 && !self.may_move {
             return None;
         }
@@ -254,7 +275,8 @@ impl ConsolidationRound<'_, '_> {
         if fits && gain > MicroUsd::ZERO && saves >= needed {
             return Some(ConsolidationTrial { nodes: set, layout, gain, needed, moves });
         }
-        self.decline(&set, DeclinedChange { saves, needed, moves, nodes: None });
+        let declined = DeclinedChange { saves, needed, moves, nodes: None, breaks_orders: false };
+        self.decline(&set, declined);
         None
     }
 
@@ -280,12 +302,27 @@ impl ConsolidationRound<'_, '_> {
         let holds = fleet.unplaced.iter().all(has_place);
         let holds = holds && !self.relies_on_starting_nodes(current, &fleet);
         let pays = saves >= needed && self.problem.settings.gain(saves, moves) > MicroUsd::ZERO;
-        if holds && pays && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work)
-        {
+        let is_better = holds
+            && pays
+            && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work);
+        let breaks_orders = is_better && !self.holds_redeployment(current, &set, &fleet);
+        if is_better && !breaks_orders {
             return Some(fleet);
         }
-        self.decline(&set, DeclinedChange { saves, needed, moves, nodes: None });
+        self.decline(&set, DeclinedChange { saves, needed, moves, nodes: None, breaks_orders });
         None
+    }
+
+    /// Returns true if the pods still have room when all of them are created again. The removal of
+    /// empty nodes is not checked.
+    fn holds_redeployment(
+        &self,
+        current: &VerifiedFleet,
+        set: &[usize],
+        next: &VerifiedFleet,
+    ) -> bool {
+        let is_empty = set.iter().all(|node| current.layout.staying_pods_on(*node) == 0);
+        is_empty || self.problem.redeployment.is_none_or(|pods| pods.holds(current, next))
     }
 
     /// Returns true if a set is dropped as soon as it costs too much: if its exact price is
@@ -381,6 +418,9 @@ impl ConsolidationRound<'_, '_> {
 
     /// Returns the budgets that remain after the removals of a layout.
     fn remaining_pace(&self, layout: &Layout) -> DisruptionBudgets {
+        if self.ignores_budgets {
+            return DisruptionBudgets::default();
+        }
         let gone =
             self.problem.existing.iter().zip(&layout.retained).filter(|(_, retained)| !**retained);
         self.problem.pace.after_removing(gone.map(|(node, _)| &node.name))
@@ -418,6 +458,22 @@ impl ConsolidationRound<'_, '_> {
         }
     }
 
+    /// Returns the number of pods that a removal of these nodes moves.
+    fn moved_pods(&self, nodes: &[usize], fleet: &VerifiedFleet) -> u32 {
+        nodes.iter().map(|index| self.pods_tied_to(&fleet.layout, *index)).sum()
+    }
+
+    /// Returns the number of pods that run on a node, and of pending pods for which an earlier plan
+    /// launched it. A node just launched is not replaced to save a fraction of its price.
+    fn pods_tied_to(&self, layout: &Layout, node: usize) -> u32 {
+        let (on, staying) = (&layout.pods_on[node], &layout.staying[node]);
+        let count = |pods: &PodsByClass, class| pods.get(class).copied().unwrap_or(0);
+        let awaited = self.problem.model.bins[node].planned.iter().map(|(class, planned)| {
+            count(on, class).saturating_sub(count(staying, class)).min(*planned)
+        });
+        layout.staying_pods_on(node) + awaited.sum::<u32>()
+    }
+
     fn simulations_max(&self) -> usize {
         let pods = self.problem.model.classes.iter().map(|class| u64::from(class.planned));
         let nodes = u64::try_from(self.problem.existing.len()).unwrap_or(u64::MAX);
@@ -441,11 +497,6 @@ impl ConsolidationRound<'_, '_> {
         let used: i128 = layout.pods_on[node].iter().map(worth).sum();
         i128::from(price_or_minimum(&self.problem.existing[node]).0) * 1000 - used
     }
-}
-
-/// Returns the number of running pods on these nodes that stay in the fleet.
-fn moved_pods(nodes: &[usize], fleet: &VerifiedFleet) -> u32 {
-    nodes.iter().map(|index| fleet.layout.staying_pods_on(*index)).sum()
 }
 
 /// Returns the price of a node, or the minimum price if it is unknown. Such a node is removed when

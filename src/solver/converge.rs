@@ -19,6 +19,7 @@ use super::lower_bound::{Proof, lower_bound};
 use super::offer::Offer;
 use super::packing_model::{PackingModel, PackingSupply};
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
+use super::redeployment::Redeployment;
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
 use super::simulation::{Simulation, SimulationOutcome};
@@ -353,7 +354,9 @@ impl Passes<'_> {
         existing: &[ExistingNode],
         model: &PackingModel,
     ) -> SolvedFleet {
-        let problem = self.problem(groups, existing, model);
+        let redeployment = Redeployment::new(self, groups, existing);
+        let problem =
+            self.problem(groups, existing, model).with_redeployment(redeployment.as_ref());
         let mut simulation = Simulation::new(&problem);
         let start = SolvedFleet::new(initial_fleet(&mut simulation));
         improve(Stage::Pass, &mut simulation, start)
@@ -391,6 +394,7 @@ impl Passes<'_> {
             refused_arrive: self.refused_arrive,
             pace: self.pace_for(existing),
             shares: self.shares,
+            redeployment: None,
         });
         if self.ignores_nominations { problem.without_nominations() } else { problem }
     }

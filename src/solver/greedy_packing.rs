@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::limits::RemainingLimits;
-use super::node_packing::{NodePacking, holds};
+use super::node_packing::{NodePacking, PodSet};
 use super::packing_model::PackingModel;
 use crate::model::units::MicroUsd;
 
@@ -314,7 +314,8 @@ impl WeightTier<'_> {
         let pods: BTreeMap<usize, u32> =
             wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
         let open = |c: &&usize| self.limits.allows(**c);
-        let mut able = candidates.iter().copied().filter(|c| open(&c) && self.holds(*c, &pods));
+        let all = PodSet::new(self.model, &pods);
+        let mut able = candidates.iter().copied().filter(|c| open(&c) && self.holds(*c, &all));
         let offer_class = if self.model.has_preferences {
             able.min_by_key(|c| (self.model.effective_cost(*c, &pods), *c))?
         } else {
@@ -324,12 +325,12 @@ impl WeightTier<'_> {
     }
 
     /// Returns true if one node of the offer class holds all of `pods`.
-    fn holds(&self, offer_class: usize, pods: &BTreeMap<usize, u32>) -> bool {
+    fn holds(&self, offer_class: usize, pods: &PodSet) -> bool {
         let empty = &self.model.offer_classes[offer_class];
-        for class in pods.keys() {
+        for class in pods.classes() {
             self.count(*class);
         }
-        holds(self.model, &empty.room, &empty.admits, pods)
+        pods.fits(&empty.room, &empty.admits)
     }
 
     /// Tries each candidate as the next node and packs the rest without look-ahead. Returns the
@@ -397,8 +398,9 @@ impl WeightTier<'_> {
             };
             let allowed = |c: &&usize| self.limits.allows_swap(node.offer_class, **c);
             let cheaper = self.all.iter().take_while(|c| is_cheaper(c)).filter(allowed);
+            let pods = PodSet::new(self.model, &node.pods);
             let saves = |c: &usize| {
-                self.holds(*c, &node.pods) && self.model.effective_cost(*c, &node.pods) < outlay
+                self.holds(*c, &pods) && self.model.effective_cost(*c, &node.pods) < outlay
             };
             let found = cheaper.copied().find(saves);
             if let Some(offer_class) = found {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::packing_model::{PackingModel, ResourceVector, RuleSide, copies, subtract};
+use super::packing_model::{PackingModel, ResourceVector, RuleSide, has_room, subtract};
 use super::topology::NodeRule;
 
 /// Pod counts by class.
@@ -93,22 +93,35 @@ impl NodePacking {
     }
 }
 
-/// Returns true if one node with this room, which admits these classes, may hold exactly `pods`.
-pub(super) fn holds(
-    model: &PackingModel,
-    room: &[i64],
-    admits: &[bool],
-    pods: &PodsByClass,
-) -> bool {
-    let mut packing = NodePacking::new(room);
-    for (class, count) in pods {
-        let request = &model.classes[*class].requests;
-        if !admits[*class] || copies(request, &packing.room, *count) < *count {
-            return false;
+/// Pods that are tried on many nodes: their classes, their total requests, and their rules.
+pub(super) struct PodSet {
+    classes: Vec<usize>,
+    requests: ResourceVector,
+    obeys_rules: bool,
+}
+
+impl PodSet {
+    pub(super) fn new(model: &PackingModel, pods: &PodsByClass) -> Self {
+        let mut packing = NodePacking::new(&vec![0; model.resource_count()]);
+        for (class, count) in pods {
+            packing.add(model, *class, *count);
         }
-        packing.add(model, *class, *count);
+        let requests = packing.room.iter().map(|room| room.saturating_neg()).collect();
+        let obeys_rules = packing.satisfies_rules(model);
+        Self { classes: pods.keys().copied().collect(), requests, obeys_rules }
     }
-    packing.satisfies_rules(model)
+
+    /// Returns the classes of the pods.
+    pub(super) fn classes(&self) -> &[usize] {
+        &self.classes
+    }
+
+    /// Returns true if one node with this room, which admits these classes, may hold all pods.
+    pub(super) fn fits(&self, room: &[i64], admits: &[bool]) -> bool {
+        self.obeys_rules
+            && has_room(&self.requests, room)
+            && self.classes.iter().all(|class| admits[*class])
+    }
 }
 
 impl NodePacking {

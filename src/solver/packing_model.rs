@@ -213,6 +213,11 @@ impl PackingModel {
         price + pods.iter().map(cost).sum::<i128>()
     }
 
+    /// Returns the number of resources of a vector.
+    pub(super) fn resource_count(&self) -> usize {
+        self.classes.first().map_or(0, |class| class.requests.len())
+    }
+
     /// Returns how many pods of `class` fit into `free`, at most `limit`.
     pub(super) fn copies(&self, class: usize, free: &[i64], limit: u32) -> u32 {
         copies(&self.classes[class].requests, free, limit)
@@ -231,7 +236,7 @@ pub(super) fn copies(request: &[i64], free: &[i64], limit: u32) -> u32 {
 }
 
 /// Returns true if `request` fits into `free`.
-fn has_room(request: &[i64], free: &[i64]) -> bool {
+pub(super) fn has_room(request: &[i64], free: &[i64]) -> bool {
     request.iter().zip(free).all(|(requested, free)| *requested <= 0 || requested <= free)
 }
 

@@ -15,6 +15,7 @@ use super::layout::Layout;
 use super::limits::RemainingLimits;
 use super::offer::Offer;
 use super::packing_model::PackingModel;
+use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
@@ -45,6 +46,8 @@ pub(super) struct ProblemInput<'a> {
     pub pace: DisruptionBudgets,
     /// Failure-domain limits.
     pub shares: FailureDomainLimits<'a>,
+    /// Check of changes that move pods; `None` if they are not checked.
+    pub redeployment: Option<&'a Redeployment<'a>>,
 }
 
 /// The input, with indices that every strategy uses.
@@ -132,6 +135,12 @@ impl<'a> Problem<'a> {
     pub(super) fn without_nominations(mut self) -> Self {
         self.input.settings.steer = false;
         self.input.settings.worst_case = WorstCase::Capacity;
+        self
+    }
+
+    /// Returns the problem with a check of changes that move pods.
+    pub(super) fn with_redeployment(mut self, redeployment: Option<&'a Redeployment<'a>>) -> Self {
+        self.input.redeployment = redeployment;
         self
     }
 

@@ -253,7 +253,10 @@ impl TargetBuilder<'_> {
             }
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
-                    Some(DeclinedChange { saves, needed, moves, nodes })
+                    Some(declined) if declined.breaks_orders => {
+                        KeepReason::NeededByArrivals { pods }
+                    }
+                    Some(DeclinedChange { saves, needed, moves, nodes, .. })
                         if *saves > MicroUsd::ZERO && *saves < *needed =>
                     {
                         KeepReason::NotWorthMoving {

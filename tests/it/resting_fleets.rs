@@ -1,5 +1,7 @@
 //! Law: the plan after an apply is empty while nothing changes, and a small edit moves few pods.
 
+mod drawn_trees;
+
 use std::path::Path;
 
 use serde_json::Value as Json;

@@ -268,10 +268,10 @@ pub struct DomainShares {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WorstCase {
     /// Nodes: every simulated order places every pod.
-    #[default]
     Capacity,
     /// A contingency: likely orders place every pod, and the plan names the nodes that the others
     /// need beyond it.
+    #[default]
     Contingency,
 }
 

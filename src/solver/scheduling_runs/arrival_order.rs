@@ -32,20 +32,6 @@ pub(super) enum ArrivalOrder {
 }
 
 impl ArrivalOrder {
-    /// Returns true for an order in which controllers and delivery tools create pods, and for an
-    /// order without a rule. Pods sorted by size arrive only by intent.
-    pub(super) fn is_likely(self) -> bool {
-        match self {
-            Self::LargestFirst(_) | Self::SmallestFirst(_) => false,
-            Self::Declared
-            | Self::Interleaved
-            | Self::Shuffled(_)
-            | Self::PatientLast
-            | Self::Drained
-            | Self::AsNodesBecomeReady => true,
-        }
-    }
-
     /// Returns the arriving pods by group in arrival order. Higher priorities always come first.
     pub(super) fn queue(self, groups: &[PodGroup], arrivals: &Arrivals) -> Vec<usize> {
         let pending = arrivals.pending;
