@@ -2,21 +2,23 @@
 //! with it.
 //!
 //! Invariants: the lease counts as held only while that is certain; only the holder writes the
-//! persisted state, in the same write that renews the lease; an apply that requests the lease gets
-//! it as soon as no work is in progress.
+//! persisted state, in the same write that renews the lease; with a key, a renewal also seals the
+//! state anew; an apply that requests the lease gets it as soon as no work is in progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::adapters::kube::{
-    HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
+    HeldLease, Kubernetes, LeaseRecord, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::{CallEffect, Clock as _, PortError};
 use crate::controller::apply_record::read_persisted_state;
+use crate::controller::state_memory::StateMemory;
 use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, StateStore};
 use crate::model::ids::NodeName;
 use crate::model::observed::Pod;
@@ -28,6 +30,9 @@ const RENEW_WITHIN: Duration = Duration::from_secs(8);
 
 /// The longest time that work in progress may delay the release of the lease.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(90);
+
+/// Interval at which a standby reads the persisted state, so that it knows the newest one.
+const WITNESS_EVERY: Duration = Duration::from_secs(20);
 
 /// Intervals and timeouts of the lease.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +58,8 @@ pub(super) struct Leadership {
     held: Mutex<Option<HeldLease>>,
     /// The keys that authenticate the persisted state, if any.
     state_keys: Option<StateKeys>,
+    /// The newest sealed state that is known.
+    memory: Mutex<StateMemory>,
     /// Serializes renewals and state writes: each replaces the previous version.
     write_lock: tokio::sync::Mutex<()>,
     /// True if the controller has work in progress.
@@ -73,6 +80,7 @@ impl Leadership {
             lease: LeaseLock::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
             held: Mutex::default(),
             state_keys,
+            memory: Mutex::default(),
             write_lock: tokio::sync::Mutex::default(),
             is_busy: AtomicBool::new(false),
             is_leader: watch::channel(false).0,
@@ -81,6 +89,10 @@ impl Leadership {
 
     fn lock(&self) -> MutexGuard<'_, Option<HeldLease>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, StateMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held_lease(&self) -> Option<HeldLease> {
@@ -110,6 +122,7 @@ impl Leadership {
     /// Takes the lease, without waiting.
     pub(super) async fn acquire(&self) -> Result<(), LeaseError> {
         let held = self.lease.acquire(SystemClock.now()).await?;
+        self.memory().begin_tenure();
         self.set_held(Some(held));
         Ok(())
     }
@@ -117,6 +130,7 @@ impl Leadership {
     /// Contends for the lease and holds it, for as long as it is polled.
     pub(super) async fn run(&self, signals: mpsc::Sender<Signal>) {
         let mut last_holder: Option<String> = None;
+        let mut witnessed_at: Option<tokio::time::Instant> = None;
         loop {
             let is_held = self.held_lease().is_some();
             let acquired = if is_held { Ok(()) } else { self.acquire().await };
@@ -133,6 +147,10 @@ impl Leadership {
                     if last_holder.as_ref() != Some(&holder) {
                         last_holder = Some(holder);
                         send_signal(&signals, lost_signal(last_holder.clone())).await;
+                    }
+                    if witnessed_at.is_none_or(|at| at.elapsed() >= WITNESS_EVERY) {
+                        witnessed_at = Some(tokio::time::Instant::now());
+                        self.witness().await;
                     }
                 }
                 Err(error @ LeaseError::Port(_)) => tracing::warn!(%error, "cannot acquire lease"),
@@ -156,7 +174,8 @@ impl Leadership {
                 tokio::time::sleep(self.timing.renew_every).await;
             }
             let _guard = self.write_lock.lock().await;
-            let held = self.held_lease()?;
+            let mut held = self.held_lease()?;
+            let resealed = self.resealed(&mut held);
             let within = self.timing.renew_within;
             let renewed = tokio::time::timeout(within, self.lease.renew(&held, SystemClock.now()));
             // A renewal that hangs is abandoned early enough for another attempt.
@@ -166,6 +185,9 @@ impl Leadership {
                 Ok(next) => {
                     let by = next.requested_by().map(str::to_owned);
                     self.set_held(Some(next));
+                    if let Some((state, at)) = resealed {
+                        self.memory().record_written(state, at);
+                    }
                     if let Some(by) = by.filter(|_| requested_by.is_none()) {
                         tracing::info!(by, "apply requested the lease");
                         send_signal(signals, lost_signal(Some(by.clone()))).await;
@@ -183,6 +205,30 @@ impl Leadership {
                     }
                 }
             }
+        }
+    }
+
+    /// Lets a renewal write the state with a new seal, if that is due. Returns the state and the
+    /// time of the seal.
+    fn resealed(&self, held: &mut HeldLease) -> Option<(PersistedState, Timestamp)> {
+        let keys = self.state_keys.as_ref()?;
+        let (mut memory, now) = (self.memory(), SystemClock.now());
+        let state = memory.due(now)?.clone();
+        let at = memory.next_seal(now);
+        // A state that cannot be sealed keeps its old seal.
+        held.controller_state = Some(keys.seal(&state, at, &held.uid).ok()?);
+        Some((state, at))
+    }
+
+    /// Remembers the state of the leader.
+    async fn witness(&self) {
+        let Some(keys) = &self.state_keys else { return };
+        match self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await {
+            Ok(LeaseRecord { controller_state: Some(text), uid, .. }) => {
+                self.memory().witness(&text, keys, &uid, SystemClock.now());
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "cannot read persisted state"),
         }
     }
 
@@ -223,18 +269,19 @@ fn state_error(reason: String) -> PortError {
 
 impl StateStore for Leadership {
     async fn load(&self) -> Result<PersistedState, PortError> {
-        let (unavailable, text) = self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await?;
-        let read = match &self.state_keys {
-            Some(keys) => keys.open(text.as_deref()),
-            None => read_persisted_state(text.as_deref()).map(|state| (state, true)),
-        };
-        let (mut state, is_sealed) = read.map_err(state_error)?;
-        if !is_sealed {
-            tracing::warn!("persisted state has no valid seal; its decisions are dropped");
-        }
+        let LeaseRecord { unavailable_offerings, controller_state: text, uid } =
+            self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await?;
         let now = SystemClock.now();
+        let read = match &self.state_keys {
+            Some(keys) => self.memory().load(text.as_deref(), keys, &uid, now),
+            None => read_persisted_state(text.as_deref()).map(|state| (state, None)),
+        };
+        let (mut state, problem) = read.map_err(state_error)?;
+        if let Some(problem) = problem {
+            tracing::warn!(consequence = problem.consequence(), "persisted state is not trusted");
+        }
         // Offerings that applies found sold out are excluded here as well.
-        for exclusion in unavailable.exclusions(now) {
+        for exclusion in unavailable_offerings.exclusions(now) {
             let known = state.exclusions(now);
             let same = |one: &&crate::model::observed::Exclusion| {
                 one.instance_type == exclusion.instance_type
@@ -249,8 +296,13 @@ impl StateStore for Leadership {
     }
 
     async fn save(&self, state: &PersistedState) -> Result<(), PortError> {
+        let _guard = self.write_lock.lock().await;
+        let mut held =
+            self.held_lease().ok_or_else(|| state_error("the lease is not held".to_owned()))?;
+        let now = SystemClock.now();
+        let at = self.memory().next_seal(now);
         let text = match &self.state_keys {
-            Some(keys) => keys.seal(state),
+            Some(keys) => keys.seal(state, at, &held.uid),
             None => serde_json::to_string(state).map_err(|error| error.to_string()),
         };
         let text = text.map_err(state_error)?;
@@ -258,13 +310,11 @@ impl StateStore for Leadership {
             let (dropped, bytes) = (state.dropped_entries, text.len());
             tracing::warn!(dropped, bytes, "persisted state truncated; oldest entries dropped");
         }
-        let _guard = self.write_lock.lock().await;
-        let mut held =
-            self.held_lease().ok_or_else(|| state_error("the lease is not held".to_owned()))?;
         held.controller_state = Some(text);
-        match self.lease.renew(&held, SystemClock.now()).await {
+        match self.lease.renew(&held, now).await {
             Ok(next) => {
                 self.set_held(Some(next));
+                self.memory().record_written(state.clone(), at);
                 Ok(())
             }
             Err(LeaseError::Port(error)) => Err(error),
@@ -318,7 +368,7 @@ mod tests {
             of.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        fn start() -> (Arc<Self>, Leadership) {
+        fn start(state_keys: Option<StateKeys>) -> (Arc<Self>, Leadership) {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let url = format!("http://{}", listener.local_addr().expect("an address"));
             let server = Arc::<Self>::default();
@@ -338,7 +388,7 @@ mod tests {
                 poll: Duration::from_millis(20),
                 hand_over_within: Duration::from_millis(600),
             };
-            (server, Leadership { timing, ..Leadership::new(&kubernetes, "run/a", None) })
+            (server, Leadership { timing, ..Leadership::new(&kubernetes, "run/a", state_keys) })
         }
 
         fn faults(&self, faults: &[ServerFault]) {
@@ -445,9 +495,16 @@ mod tests {
 
     /// Runs `work` against an API server during leader election; it receives the signals.
     fn run(work: impl AsyncFnOnce(&FakeApiServer, &Leadership, mpsc::Receiver<Signal>)) {
+        run_with(None, work);
+    }
+
+    fn run_with(
+        state_keys: Option<StateKeys>,
+        work: impl AsyncFnOnce(&FakeApiServer, &Leadership, mpsc::Receiver<Signal>),
+    ) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build().expect("a runtime").block_on(async {
-            let (server, leadership) = FakeApiServer::start();
+            let (server, leadership) = FakeApiServer::start(state_keys);
             let (signals, received) = mpsc::channel(8);
             let work = work(&server, &leadership, received);
             tokio::select! {
@@ -562,5 +619,89 @@ mod tests {
                 assert_eq!(server.holder(), "");
             });
         }
+    }
+
+    /// The record in the lease.
+    fn record(server: &FakeApiServer) -> String {
+        let lease = FakeApiServer::lock(&server.lease);
+        let record = &lease.as_ref().expect("a lease")["metadata"]["annotations"][RECORD];
+        record.as_str().unwrap_or_default().to_owned()
+    }
+
+    const RECORD: &str = "fleetwright.dev/controller";
+
+    /// Takes the lease from the controller, puts `record` into it, and frees it.
+    async fn replace_record(
+        server: &FakeApiServer,
+        received: &mut mpsc::Receiver<Signal>,
+        record: Option<&str>,
+    ) {
+        server.steal_lease();
+        assert_eq!(next(received).await, lost_to("run/b", false));
+        server.change(|lease| {
+            lease["metadata"]["annotations"] = json!({});
+            if let Some(record) = record {
+                lease["metadata"]["annotations"][RECORD] = record.into();
+            }
+            lease["spec"]["holderIdentity"] = "".into();
+        });
+        assert_eq!(next(received).await, Signal::LeaseGained);
+    }
+
+    #[test]
+    fn older_sealed_record_in_the_lease_is_replaced() {
+        let keys = StateKeys::parse(&"k".repeat(32)).expect("a key");
+        run_with(Some(keys.clone()), async |server, leadership, mut received| {
+            assert_eq!(next(&mut received).await, Signal::LeaseGained);
+            leadership.load().await.expect("loaded");
+            let commit = |name: &str| PersistedState {
+                served_commit: Some(name.to_owned()),
+                ..PersistedState::default()
+            };
+            leadership.save(&commit("old")).await.expect("saved");
+            let old = record(server);
+            leadership.save(&commit("new")).await.expect("saved");
+            for replayed in [Some(old.as_str()), None, Some("{")] {
+                replace_record(server, &mut received, replayed).await;
+                assert_eq!(leadership.load().await, Ok(commit("new")), "{replayed:?}");
+                // The next renewal replaces the record, for processes that do not know it.
+                while record(server) == replayed.unwrap_or_default() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                let written = keys.open(&record(server), "").expect("a state");
+                assert!(written.0 == commit("new") && written.1.is_some(), "{written:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn standby_remembers_the_state_of_the_leader() {
+        let keys = StateKeys::parse(&"k".repeat(32)).expect("a key");
+        run_with(Some(keys.clone()), async |server, leadership, mut received| {
+            assert_eq!(next(&mut received).await, Signal::LeaseGained);
+            let commit = |name: &str| PersistedState {
+                served_commit: Some(name.to_owned()),
+                ..PersistedState::default()
+            };
+            let earlier = SystemClock.now();
+            let seal = |name: &str, at| keys.seal(&commit(name), at, "").expect("sealed");
+            let old = seal("old", earlier);
+            let newer = seal("new", earlier + Duration::from_secs(1));
+            server.change(|lease| {
+                lease["metadata"]["annotations"] = json!({ RECORD: newer });
+                lease["spec"]["holderIdentity"] = "run/b".into();
+                lease["spec"]["leaseTransitions"] = 77.into();
+            });
+            assert_eq!(next(&mut received).await, lost_to("run/b", false));
+            while leadership.memory().next_seal(earlier) < earlier + Duration::from_secs(1) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            server.change(|lease| {
+                lease["metadata"]["annotations"][RECORD] = old.into();
+                lease["spec"]["holderIdentity"] = "".into();
+            });
+            assert_eq!(next(&mut received).await, Signal::LeaseGained);
+            assert_eq!(leadership.load().await, Ok(commit("new")));
+        });
     }
 }
