@@ -22,6 +22,8 @@ mod golden;
 mod hostile_input;
 #[path = "../bench/large.rs"]
 mod large;
+#[cfg(unix)]
+mod kills;
 mod layers;
 #[cfg(feature = "kubernetes")]
 mod live;
