@@ -2,8 +2,8 @@
 //!
 //! Mutations start from files of this repository and from `fuzz/corpus`, and are deterministic, so
 //! that a failure is the same everywhere. A longer run sets `FUZZ_SECONDS`, the time of each target.
-//! `FUZZ_SAVE=1` adds each failing input to the corpus, and each input with a new outcome while the
-//! corpus of its target is small. Every file of the corpus is replayed by a test.
+//! `FUZZ_SAVE=1` adds the failing input of each target to the corpus as `failed`, and each input with
+//! a new outcome while the corpus of its target is small. Every file of the corpus is replayed by a test.
 
 mod targets;
 
@@ -92,8 +92,9 @@ fn fuzz(target: &Target) {
         let end = catch_unwind(AssertUnwindSafe(|| run(target, &input)));
         match end {
             Err(panic) => {
+                // The last one is the smallest.
                 if saves {
-                    save(target.name, &input);
+                    save(target.name, "failed", &input);
                 }
                 resume_unwind(panic);
             }
@@ -102,7 +103,9 @@ fn fuzz(target: &Target) {
                     && *size.borrow() + input.len() <= TARGET_BYTES_MAX;
                 if outcomes.borrow_mut().insert(outcome) && saves && fits {
                     *size.borrow_mut() += input.len();
-                    save(target.name, &input);
+                    let name: String =
+                        hex::encode(Sha256::digest(&input)).chars().take(12).collect();
+                    save(target.name, &name, &input);
                 }
             }
         }
@@ -125,17 +128,18 @@ fn fuzz(target: &Target) {
 
 /// Returns the files of the corpus of a target.
 fn saved_inputs(target: &str) -> Vec<Vec<u8>> {
-    let Ok(entries) = std::fs::read_dir(root().join(CORPUS).join(target)) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(root().join(CORPUS).join(target)) else {
+        return Vec::new();
+    };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     paths.iter().map(|path| std::fs::read(path).expect("read")).collect()
 }
 
-/// Adds an input to the corpus of a target. Its name is its hash.
-fn save(target: &str, input: &[u8]) {
+/// Adds an input to the corpus of a target.
+fn save(target: &str, name: &str, input: &[u8]) {
     let directory = root().join(CORPUS).join(target);
     std::fs::create_dir_all(&directory).expect("created");
-    let name: String = hex::encode(Sha256::digest(input)).chars().take(12).collect();
     std::fs::write(directory.join(name), input).expect("written");
 }
 

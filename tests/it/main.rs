@@ -20,10 +20,10 @@ mod external_sources;
 mod fuzz;
 mod golden;
 mod hostile_input;
-#[path = "../bench/large.rs"]
-mod large;
 #[cfg(unix)]
 mod kills;
+#[path = "../bench/large.rs"]
+mod large;
 mod layers;
 #[cfg(feature = "kubernetes")]
 mod live;

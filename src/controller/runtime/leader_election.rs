@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::adapters::kube::{
-    HeldLease, Kubernetes, LeaseRecord, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
+    HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
+    LeaseRecord,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::{CallEffect, Clock as _, PortError};
