@@ -152,16 +152,16 @@ mod tests {
         StateKeys::parse("0123456789abcdef0123456789abcdef").expect("keys")
     }
 
-    fn request(until: i64) -> Option<Suspension> {
+    fn request(until: i64) -> Suspension {
         let (reason, by) = ("r".into(), "eve".into());
-        Some(Suspension { reason, until: Some(at(until)), since: at(0), by })
+        Suspension { reason, until: Some(at(until)), since: at(0), by }
     }
 
     /// A state with every decision that permits a change.
     fn permissive() -> PersistedState {
         let commit = "a".to_owned();
         PersistedState {
-            break_glass: request(9_000),
+            break_glass: Some(request(9_000)),
             approvals: vec![ApprovalRecord::new("sha256:ab".into(), "eve".into(), at(0))],
             confirmed_removals: vec!["i-1".into()],
             forgiven_before: Some(at(0)),
@@ -183,7 +183,8 @@ mod tests {
 
     /// A state with a suspension and a breaker.
     fn restrictive() -> PersistedState {
-        let mut state = PersistedState { suspended: request(60), ..PersistedState::default() };
+        let mut state =
+            PersistedState { suspended: Some(request(60)), ..PersistedState::default() };
         state.latch("mass-removal", "much".to_owned(), Some(3), at(0));
         state
     }
@@ -202,7 +203,7 @@ mod tests {
 
     #[test]
     fn forged_decisions_do_not_count_and_restrictions_do() {
-        let mut forged = PersistedState { suspended: request(60), ..permissive() };
+        let mut forged = PersistedState { suspended: Some(request(60)), ..permissive() };
         forged.latch("mass-removal", "much".to_owned(), Some(3), at(0));
         let text = serde_json::to_string(&forged).expect("JSON");
         let (read, problem) = load(&mut StateMemory::default(), Some(&text), 1);

@@ -90,7 +90,7 @@ impl KillPoint {
             Some(0) => {
                 self.passes.set(None);
                 self.is_reached.set(true);
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
             Some(more) => self.passes.set(Some(more - 1)),
         }
