@@ -50,6 +50,8 @@ mod served_rules;
 mod stale_cordons;
 mod state;
 #[cfg(feature = "cluster")]
+pub(crate) mod state_memory;
+#[cfg(feature = "cluster")]
 mod state_seal;
 mod status;
 mod status_snapshot;

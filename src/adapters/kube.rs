@@ -40,7 +40,8 @@ pub use client::{ConnectError, Kubernetes};
 pub use cluster_identity::{ExpectedCluster, OtherCluster};
 pub use events::{EventSubject, KubernetesEvent};
 pub use lease::{
-    HeldLease, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, RENEW_EVERY,
+    HeldLease, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock, LeaseRecord,
+    RENEW_EVERY,
 };
 pub use preflight::SteeringObstacle;
 pub use unavailable_offerings::UnavailableOfferings;

@@ -26,7 +26,7 @@ pub fn with_applied(record: Option<&str>, plan: &Plan, at: Timestamp, complete: 
 pub fn read_persisted_state(text: Option<&str>) -> Result<PersistedState, String> {
     let Some(text) = text else { return Ok(PersistedState::default()) };
     serde_json::from_str(text).map_err(|error| {
-        format!("cannot read the persisted controller state ({error}); remove the annotation to start over")
+        format!("cannot read the persisted controller state ({error}); to start over, remove the annotation and restart all replicas")
     })
 }
 

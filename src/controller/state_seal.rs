@@ -1,15 +1,17 @@
 //! Authentication of the persisted state, which is an annotation of a lease that every apply may
 //! write. See ADR 19.
 //!
-//! The seal is an HMAC over the state without the mark of CI applies, which have no key. Invariants:
-//! decisions of a state without a valid seal do not count, and its restrictions do; keys are in no
-//! output.
+//! The seal is an HMAC over the state, the time of the seal and the lease. The mark of CI applies is
+//! left out, because they have no key. Invariants: a sealed state counts in its own lease only; keys
+//! are in no output. [`super::state_memory`] decides what a state without a valid seal, or with an
+//! old one, may do.
 
 use std::fmt;
 use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use serde_json::Value as Json;
+use jiff::Timestamp;
+use serde_json::{Value as Json, json};
 use sha2::Sha256;
 
 use super::apply_record::read_persisted_state;
@@ -18,6 +20,10 @@ use crate::plan::canonical;
 
 /// Key of the record that holds the seal.
 const SEAL: &str = "seal";
+
+/// Keys of the seal: its time, and the authentication code.
+const AT: &str = "at";
+const CODE: &str = "code";
 
 /// Key of the record that applies write, see [`super::apply_record::with_applied`].
 const APPLIED: &str = "applied";
@@ -58,60 +64,67 @@ impl StateKeys {
         Ok(Self(keys.into()))
     }
 
-    /// Returns the state with a seal, as text.
+    /// Returns the state with a seal of `at` for the lease with the UID `lease`, as text.
     ///
     /// # Errors
     /// If it cannot be written as JSON.
-    pub fn seal(&self, state: &PersistedState) -> Result<String, String> {
+    pub fn seal(
+        &self,
+        state: &PersistedState,
+        at: Timestamp,
+        lease: &str,
+    ) -> Result<String, String> {
         let mut record = serde_json::to_value(state).map_err(|error| error.to_string())?;
         let first = self.0.first().ok_or("there is no key")?;
-        let seal = mac(first, &record)?.finalize().into_bytes();
-        record[SEAL] = hex::encode(seal).into();
+        record[SEAL] = json!({ AT: at });
+        let code = mac(first, &record, lease)?.finalize().into_bytes();
+        record[SEAL][CODE] = hex::encode(code).into();
         Ok(record.to_string())
     }
 
-    /// Reads a state, and returns whether its seal is valid. Without a valid seal, its decisions
-    /// are removed.
+    /// Reads a state of the lease with the UID `lease`, and the time of its seal if that is valid.
     ///
     /// # Errors
     /// If the text is not a state.
-    pub fn open(&self, text: Option<&str>) -> Result<(PersistedState, bool), String> {
-        let state = read_persisted_state(text)?;
-        let Some(text) = text else { return Ok((state, true)) };
+    pub fn open(
+        &self,
+        text: &str,
+        lease: &str,
+    ) -> Result<(PersistedState, Option<Timestamp>), String> {
+        let state = read_persisted_state(Some(text))?;
         let record: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if self.is_sealed(&record) {
-            Ok((state, true))
-        } else {
-            Ok((state.without_decisions(), false))
-        }
+        let at = record[SEAL][AT].as_str().and_then(|at| at.parse().ok());
+        Ok((state, at.filter(|_| self.is_sealed(&record, lease))))
     }
 
-    fn is_sealed(&self, record: &Json) -> bool {
-        let digits = record.get(SEAL).and_then(Json::as_str).unwrap_or_default();
-        let Ok(seal) = hex::decode(digits) else { return false };
-        let verifies =
-            |key: &Vec<u8>| mac(key, record).is_ok_and(|mac| mac.verify_slice(&seal).is_ok());
+    fn is_sealed(&self, record: &Json, lease: &str) -> bool {
+        let digits = record[SEAL][CODE].as_str().unwrap_or_default();
+        let Ok(code) = hex::decode(digits) else { return false };
+        let verifies = |key: &Vec<u8>| {
+            mac(key, record, lease).is_ok_and(|mac| mac.verify_slice(&code).is_ok())
+        };
         self.0.iter().any(verifies)
     }
 }
 
-fn mac(key: &[u8], record: &Json) -> Result<Hmac<Sha256>, String> {
+fn mac(key: &[u8], record: &Json, lease: &str) -> Result<Hmac<Sha256>, String> {
     let mut sealed = record.clone();
     if let Some(object) = sealed.as_object_mut() {
-        object.remove(SEAL);
         object.remove(APPLIED);
+        if let Some(seal) = object.get_mut(SEAL).and_then(Json::as_object_mut) {
+            seal.remove(CODE);
+        }
     }
+    let sealed = json!({ "lease": lease, "state": sealed });
     let bytes = canonical::compact(&sealed).map_err(|error| error.to_string())?;
     let mac = Hmac::<Sha256>::new_from_slice(key).map_err(|error| error.to_string())?;
-    Ok(mac.chain_update(b"fleetwright controller state 1\0").chain_update(bytes))
+    Ok(mac.chain_update(b"fleetwright controller state 2\0").chain_update(bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::controller::apply_record::with_applied;
-    use crate::controller::mass_removal::FleetBaseline;
-    use crate::controller::persisted_state::ApprovalRecord;
     use crate::controller::status::Suspension;
     use crate::testing::controller::at;
 
@@ -122,66 +135,52 @@ mod tests {
     const OLD: &str = "0123456789abcdef0123456789abcdef";
     const NEW: &str = "fedcba9876543210fedcba9876543210";
 
-    fn suspension(until: i64) -> Suspension {
-        Suspension { reason: "r".into(), until: Some(at(until)), since: at(0), by: "eve".into() }
+    fn state() -> PersistedState {
+        let (reason, by) = ("r".to_owned(), "eve".to_owned());
+        let break_glass = Suspension { reason, until: Some(at(60)), since: at(0), by };
+        PersistedState { break_glass: Some(break_glass), ..Default::default() }
     }
 
     #[test]
-    fn forged_decisions_do_not_count_and_restrictions_do() {
-        let mut state = PersistedState { suspended: Some(suspension(60)), ..Default::default() };
-        state.latch("mass-removal", "much".to_owned(), Some(3), at(0));
+    fn seal_covers_state_time_and_lease() {
         let keys = keys(OLD);
-        let sealed = keys.seal(&state).expect("sealed");
-        assert_eq!(keys.open(Some(&sealed)), Ok((state.clone(), true)));
-        let forged = |change: fn(&mut PersistedState)| {
+        let sealed = keys.seal(&state(), at(7), "u-1").expect("sealed");
+        assert_eq!(keys.open(&sealed, "u-1"), Ok((state(), Some(at(7)))));
+        // The lease of another cluster, or of an earlier lease with the same name.
+        assert_eq!(keys.open(&sealed, "u-2"), Ok((state(), None)));
+        for (path, value) in [
+            ("/breakGlass/until", json!(at(9_000))),
+            ("/seal/at", json!(at(8))),
+            ("/seal/code", json!("00")),
+            ("/seal", Json::Null),
+            ("/served", json!("a")),
+        ] {
             let mut record: Json = serde_json::from_str(&sealed).expect("JSON");
-            let mut state = state.clone();
-            change(&mut state);
-            let seal = record[SEAL].take();
-            record = serde_json::to_value(&state).expect("JSON");
-            record[SEAL] = seal;
-            keys.open(Some(&record.to_string())).expect("read")
-        };
-        let (read, is_sealed) = forged(|state| state.break_glass = Some(suspension(9_000)));
-        assert_eq!((read.break_glass, is_sealed), (None, false));
-        let (read, _) = forged(|state| {
-            state.approvals.push(ApprovalRecord::new("sha256:ab".into(), "eve".into(), at(0)));
-        });
-        assert!(read.approvals.is_empty());
-        let (read, _) = forged(|state| state.confirmed_removals.push("i-1".into()));
-        assert!(read.confirmed_removals.is_empty());
-        assert!(read.suspended.is_some() && read.breakers.len() == 1, "restrictions count");
-        let (read, _) = forged(|state| state.served_commit = Some("a".into()));
-        assert_eq!(read.served_commit, None);
-        // With it, a commit would explain a mass removal.
-        let (read, _) = forged(|state| {
-            let commit = "another".to_owned();
-            state.baseline = Some(FleetBaseline { commit, pods: 900, is_delivered: true });
-        });
-        assert_eq!(read.baseline, None);
+            *record.pointer_mut(path).expect(path) = value;
+            let (_, at) = keys.open(&record.to_string(), "u-1").expect("read");
+            assert_eq!(at, None, "{path}");
+        }
         // A state without a seal is a state of anyone.
-        let plain = serde_json::to_string(&state).expect("JSON");
-        assert!(keys.open(Some(&plain)).is_ok_and(|(_, is_sealed)| !is_sealed));
-        assert_eq!(keys.open(None), Ok((PersistedState::default(), true)));
+        let plain = serde_json::to_string(&state()).expect("JSON");
+        assert_eq!(keys.open(&plain, "u-1"), Ok((state(), None)));
     }
 
     #[test]
     fn apply_without_a_key_keeps_the_seal_valid() {
-        let state = PersistedState { break_glass: Some(suspension(60)), ..Default::default() };
         let keys = keys(OLD);
-        let sealed = keys.seal(&state).expect("sealed");
+        let sealed = keys.seal(&state(), at(7), "u-1").expect("sealed");
         let plan = crate::testing::sample_plan::nothing();
         let marked = with_applied(Some(&sealed), &plan, at(1), true);
-        let (read, is_sealed) = keys.open(Some(&marked)).expect("read");
-        assert!(is_sealed && read.break_glass.is_some() && read.ci_apply.is_some());
+        let (read, sealed_at) = keys.open(&marked, "u-1").expect("read");
+        assert!(sealed_at.is_some() && read.break_glass.is_some() && read.ci_apply.is_some());
     }
 
     #[test]
     fn keys_rotate_and_are_hidden() {
-        let state = PersistedState { break_glass: Some(suspension(60)), ..Default::default() };
-        let sealed = keys(OLD).seal(&state).expect("sealed");
-        assert!(keys(&format!("{NEW}\n{OLD}\n")).open(Some(&sealed)).is_ok_and(|(_, ok)| ok));
-        assert!(keys(NEW).open(Some(&sealed)).is_ok_and(|(_, ok)| !ok));
+        let sealed = keys(OLD).seal(&state(), at(7), "").expect("sealed");
+        let is_sealed = |keys: StateKeys| keys.open(&sealed, "").is_ok_and(|(_, at)| at.is_some());
+        assert!(is_sealed(keys(&format!("{NEW}\n{OLD}\n"))));
+        assert!(!is_sealed(keys(NEW)));
         assert!(!format!("{:?}", keys(OLD)).contains("0123"));
         for text in ["", "short", &format!("{OLD}\n{NEW}\n{OLD}")] {
             let error = StateKeys::parse(text).expect_err("refused");

@@ -22,6 +22,7 @@ use crate::model::observed::{
 };
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
+use crate::model::units::Resources;
 
 /// A workload of the world.
 #[derive(Debug, Clone, Copy)]
@@ -155,6 +156,15 @@ impl World {
             node.faults.clone_from(&changed.faults);
             state.wake_scheduler();
         }
+    }
+
+    /// Sets the resources that the kubelet of an instance reports, right or wrong.
+    pub fn set_reported_by(&self, id: &InstanceId, capacity: Resources, allocatable: Resources) {
+        let mut state = self.state.borrow_mut();
+        if let Some(node) = state.node_mut(id) {
+            (node.capacity, node.allocatable) = (capacity, allocatable);
+        }
+        state.wake_scheduler();
     }
 
     /// Sets a tag of an instance, as an account user may.

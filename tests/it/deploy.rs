@@ -344,7 +344,9 @@ fn workflow_actions_are_pinned_with_minimal_permissions() {
 /// Checks that a workflow pins every action by commit.
 fn assert_pinned(name: &str, text: &str) {
     let lines = text.lines().map(|line| line.trim_start().trim_start_matches("- "));
-    for uses in lines.filter_map(|line| line.strip_prefix("uses: ")) {
+    // A workflow of this repository has the commit of its caller.
+    let uses = lines.filter_map(|line| line.strip_prefix("uses: "));
+    for uses in uses.filter(|uses| !uses.starts_with("./.github/workflows/")) {
         let pin = uses.split(['@', ' ']).nth(1).unwrap_or_default();
         let is_commit = pin.len() == 40 && pin.chars().all(|c| c.is_ascii_hexdigit());
         assert!(is_commit, "{name}: {uses}");
@@ -357,29 +359,53 @@ fn file(path: &str) -> String {
 }
 
 #[test]
+fn ci_checks_dependencies_and_fuzzes_readers() {
+    let text = file(".github/workflows/ci.yml");
+    assert!(text.contains("cargo-deny\" --all-features --config .cargo/deny.toml check\n"));
+    let fuzz = text.split_once("\n  fuzz:\n").expect("a job").1;
+    assert!(fuzz.contains("FUZZ_SECONDS: 60") && fuzz.contains("--test it -- fuzz::\n"));
+    let deny = file(".cargo/deny.toml");
+    for rule in ["unknown-registry", "unknown-git", "multiple-versions", "yanked"] {
+        assert!(deny.contains(&format!("\n{rule} = \"deny\"\n")), "{rule}");
+    }
+}
+
+#[test]
 fn release_is_built_without_publish_rights_and_matches_chart() {
     let text = file(".github/workflows/release.yml");
     assert_pinned("release", &text);
     assert!(text.contains("\npermissions: {}\n"), "no permission applies to all jobs");
     let actual = permissions(&text);
-    let (read, write) = ("contents: read", "contents: write");
-    let publishes = ["attestations: write", write, "id-token: write", "packages: write"];
+    let (read, attests) = ("contents: read", ["attestations: write", "id-token: write"]);
     let expected = [
         ("check", vec!["actions: read", read]),
-        ("build", vec![read]),
-        ("publish", publishes.to_vec()),
+        ("build", vec![attests[0], read, attests[1]]),
+        ("publish", vec!["contents: write", "packages: write"]),
+        ("index", vec![attests[0], attests[1], "packages: read"]),
     ];
-    let actual: Vec<(&str, Vec<&str>)> = actual
-        .iter()
-        .map(|(job, granted)| (job.as_str(), granted.iter().map(String::as_str).collect()))
-        .collect();
-    assert_eq!(actual, expected);
+    let granted = |all: &[(String, Vec<String>)]| {
+        let row = |(job, granted): &(String, Vec<String>)| (job.clone(), granted.join(", "));
+        all.iter().map(row).collect::<Vec<_>>()
+    };
+    let wanted = |all: &[(&str, Vec<&str>)]| {
+        let row = |(job, granted): &(&str, Vec<&str>)| ((*job).to_owned(), granted.join(", "));
+        all.iter().map(row).collect::<Vec<_>>()
+    };
+    assert_eq!(granted(&actual), wanted(&expected));
     let (_, publish) = text.split_once("\n  publish:\n").expect("a job");
     assert!(publish.contains("\n    environment: release\n"), "a reviewer approves it");
-    for name in ["ci", "codeql", "scorecard"] {
+    for name in ["build", "ci", "codeql", "scorecard"] {
         assert_pinned(name, &file(&format!(".github/workflows/{name}.yml")));
     }
     assert!(!publish.contains("docker buildx build") && !publish.contains("cargo "));
+    // The builder: compilation has no identity, and what has an identity runs no code of the
+    // repository.
+    let builder = file(".github/workflows/build.yml");
+    assert!(builder.contains("\npermissions: {}\n"), "no permission applies to all jobs");
+    let expected = [("build", vec![read]), ("attest", attests.to_vec())];
+    assert_eq!(granted(&permissions(&builder)), wanted(&expected));
+    let (_, attest) = builder.split_once("\n  attest:\n").expect("a job");
+    assert!(!attest.contains("actions/checkout") && !attest.contains("cargo "));
     // The chart has the version of the program and the repository of the image.
     let version = env!("CARGO_PKG_VERSION");
     let chart = file("deploy/helm/fleetwright/Chart.yaml");

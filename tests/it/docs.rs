@@ -20,6 +20,7 @@ mod session;
 mod settings;
 mod shown_output;
 mod tables;
+mod threat_model;
 
 use fleetwright::model::code::Code;
 

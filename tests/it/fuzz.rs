@@ -1,26 +1,42 @@
-//! Mutated inputs of every reader: none may panic, hang, or give two results.
+//! Fuzzing of every reader: no input may panic, hang, or give two results.
 //!
-//! Mutations start from files of this repository and are deterministic, so that a failure is the
-//! same everywhere. `FUZZ_CASES` sets the number of cases of each target for a longer run.
+//! Mutations start from files of this repository and from `fuzz/corpus`, and are deterministic, so
+//! that a failure is the same everywhere. A longer run sets `FUZZ_SECONDS`, the time of each target.
+//! `FUZZ_SAVE=1` adds the failing input of each target to the corpus as `failed`, and each input with
+//! a new outcome while the corpus of its target is small. Every file of the corpus is replayed by a test.
 
+mod targets;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fleetwright::manifest::{kustomization_references, read, read_fleet, read_live_objects};
-use fleetwright::model::desired::{Fleet, Tree, TreeFile};
-use fleetwright::model::observed::read_world;
-use fleetwright::plan::{Approvals, read_plan};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{Value as Json, json};
+use sha2::{Digest as _, Sha256};
+
+use targets::Target;
 
 /// Cases of each target in CI.
 const CASES: u32 = 60;
 
 /// Longest time of one case.
 const CASE_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Directory of the corpus; each target has a directory in it.
+const CORPUS: &str = "tests/it/fuzz/corpus";
+
+/// Largest size of the corpus of all targets, and of one target, in bytes.
+const CORPUS_BYTES_MAX: usize = 300_000;
+const TARGET_BYTES_MAX: usize = 25_000;
+
+/// Largest file that is saved because its outcome is new.
+const SAVED_BYTES_MAX: usize = 1_500;
 
 /// Texts that readers misread easily: quantities, schedules, placeholders, operators, templates.
 const TEXTS: [&str; 28] = [
@@ -54,22 +70,77 @@ const TEXTS: [&str; 28] = [
     "sha256:0",
 ];
 
-/// Runs `check` on mutated inputs.
-fn fuzz<S: Strategy>(inputs: S, check: impl Fn(S::Value)) {
-    let cases = std::env::var("FUZZ_CASES").ok().and_then(|text| text.parse().ok());
-    let config = Config {
-        cases: cases.unwrap_or(CASES),
-        rng_seed: RngSeed::Fixed(11),
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let timed = |input| {
-        let began = Instant::now();
-        check(input);
-        assert!(began.elapsed() < CASE_TIME_MAX, "one case took {:?}", began.elapsed());
+/// Runs a target on one input, and returns its outcome.
+fn run(target: &Target, input: &[u8]) -> String {
+    let began = Instant::now();
+    let outcome = (target.run)(input);
+    assert!(began.elapsed() < CASE_TIME_MAX, "one case took {:?}", began.elapsed());
+    outcome
+}
+
+/// Runs a target on mutated inputs.
+fn fuzz(target: &Target) {
+    let seconds: Option<u64> =
+        std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+    let saves = std::env::var_os("FUZZ_SAVE").is_some();
+    let files = saved_inputs(target.name);
+    let size = RefCell::new(files.iter().map(Vec::len).sum::<usize>());
+    let outcomes: BTreeSet<String> = files.iter().map(|input| run(target, input)).collect();
+    let outcomes = RefCell::new(outcomes);
+    let inputs = (target.inputs)();
+    let checked = |input: Vec<u8>| {
+        let end = catch_unwind(AssertUnwindSafe(|| run(target, &input)));
+        match end {
+            Err(panic) => {
+                // The last one is the smallest.
+                if saves {
+                    save(target.name, "failed", &input);
+                }
+                resume_unwind(panic);
+            }
+            Ok(outcome) => {
+                let fits = input.len() <= SAVED_BYTES_MAX
+                    && *size.borrow() + input.len() <= TARGET_BYTES_MAX;
+                if outcomes.borrow_mut().insert(outcome) && saves && fits {
+                    *size.borrow_mut() += input.len();
+                    let name: String =
+                        hex::encode(Sha256::digest(&input)).chars().take(12).collect();
+                    save(target.name, &name, &input);
+                }
+            }
+        }
         Ok(())
     };
-    TestRunner::new(config).run(&inputs, timed).expect("no case fails");
+    let began = Instant::now();
+    for seed in 11.. {
+        let config = Config {
+            cases: CASES,
+            rng_seed: RngSeed::Fixed(seed),
+            failure_persistence: None,
+            ..Config::default()
+        };
+        TestRunner::new(config).run(&inputs, checked).expect("no case fails");
+        if seconds.is_none_or(|seconds| began.elapsed() >= Duration::from_secs(seconds)) {
+            break;
+        }
+    }
+}
+
+/// Returns the files of the corpus of a target.
+fn saved_inputs(target: &str) -> Vec<Vec<u8>> {
+    let Ok(entries) = std::fs::read_dir(root().join(CORPUS).join(target)) else {
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("read")).collect()
+}
+
+/// Adds an input to the corpus of a target.
+fn save(target: &str, name: &str, input: &[u8]) {
+    let directory = root().join(CORPUS).join(target);
+    std::fs::create_dir_all(&directory).expect("created");
+    std::fs::write(directory.join(name), input).expect("written");
 }
 
 fn root() -> &'static Path {
@@ -139,9 +210,9 @@ fn pointers(value: &Json) -> Vec<String> {
 }
 
 /// Replaces nodes of one of the values by hostile ones.
-fn mutated_json(values: Vec<Json>) -> impl Strategy<Value = Json> {
+fn mutated_json(values: Vec<Json>) -> BoxedStrategy<Vec<u8>> {
     let changes = prop::collection::vec((any::<Index>(), hostile_value()), 1..5);
-    (any::<Index>(), changes).prop_map(move |(which, changes)| {
+    let mutated = (any::<Index>(), changes).prop_map(move |(which, changes)| {
         let mut value = which.get(&values).clone();
         for (at, new) in changes {
             let all = pointers(&value);
@@ -149,12 +220,13 @@ fn mutated_json(values: Vec<Json>) -> impl Strategy<Value = Json> {
                 *node = new;
             }
         }
-        value
-    })
+        value.to_string().into_bytes()
+    });
+    mutated.boxed()
 }
 
 /// Cuts, repeats and overwrites parts of one of the files.
-fn mutated_bytes(files: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+fn mutated_bytes(files: Vec<Vec<u8>>) -> BoxedStrategy<Vec<u8>> {
     let text = prop_oneof![
         select(TEXTS.to_vec()).prop_map(|text| text.as_bytes().to_vec()),
         select(vec![
@@ -165,7 +237,7 @@ fn mutated_bytes(files: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 1..6),
     ];
     let edits = prop::collection::vec((any::<Index>(), 0_usize..12, text), 1..8);
-    (any::<Index>(), edits).prop_map(move |(which, edits)| {
+    let mutated = (any::<Index>(), edits).prop_map(move |(which, edits)| {
         let mut bytes = which.get(&files).clone();
         for (at, removed, new) in edits {
             let from = at.index(bytes.len() + 1);
@@ -173,106 +245,55 @@ fn mutated_bytes(files: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
             bytes.splice(from..to, new);
         }
         bytes
-    })
-}
-
-fn tree(path: &str, bytes: &[u8]) -> Tree {
-    Tree { files: vec![TreeFile { path: path.into(), content: Ok(Arc::from(bytes)) }] }
-}
-
-#[test]
-fn mutated_manifests_never_panic() {
-    fuzz(mutated_bytes(corpus("examples", &[".yaml", ".yml"])), |bytes| {
-        let tree = tree("a.yaml", &bytes);
-        let fleet = Fleet::default();
-        assert_eq!(format!("{:?}", read(&tree, &fleet)), format!("{:?}", read(&tree, &fleet)));
-        let _ = kustomization_references(&bytes);
     });
+    mutated.boxed()
 }
 
-#[test]
-fn mutated_settings_never_panic() {
-    fuzz(mutated_bytes(corpus("examples", &["fleetwright.yaml"])), |bytes| {
-        let (_, problems) = read_fleet(&tree("fleetwright.yaml", &bytes));
-        assert!(problems.iter().all(|problem| problem.message.len() < 4_000), "{problems:?}");
-    });
+macro_rules! fuzzed {
+    ($($test:ident => $target:expr;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                fuzz(&$target);
+            }
+        )*
+    };
 }
 
-/// Returns the objects of the examples, as an API server returns them.
-fn objects() -> Vec<Json> {
-    let files = corpus("examples", &[".yaml"]);
-    let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-    let documents = files.iter().map(text).collect::<Vec<_>>();
-    let documents = documents.iter().flat_map(|text| text.split("\n---\n"));
-    let parsed = documents.filter_map(|part| serde_saphyr::from_str::<Json>(part).ok());
-    let found: Vec<Json> = parsed.filter(|object| object["kind"].is_string()).collect();
-    assert!(found.len() > 20, "{}", found.len());
-    found
-}
-
-#[test]
-fn mutated_live_objects_never_panic() {
-    let objects = objects();
-    fuzz(mutated_json(objects.clone()), |object| {
-        let good = objects.first().expect("one");
-        let desired = read_live_objects([&object, good]);
-        assert_eq!(format!("{desired:?}"), format!("{:?}", read_live_objects([&object, good])));
-    });
-}
-
-#[test]
-fn mutated_manifests_of_valid_yaml_never_panic() {
-    fuzz(mutated_json(objects()), |object| {
-        // JSON is YAML.
-        let text = object.to_string();
-        let _ = read(&tree("a.yaml", text.as_bytes()), &Fleet::default());
-    });
-}
-
-fn plans() -> Vec<Json> {
-    let files = corpus("plans", &[".json"]);
-    let parsed = files.iter().filter_map(|bytes| serde_json::from_slice::<Json>(bytes).ok());
-    parsed.filter(|plan| plan["format_version"].is_string()).take(4).collect()
-}
-
-#[test]
-fn mutated_plans_are_refused_or_read() {
-    fuzz(mutated_json(plans()), |plan| {
-        let text = plan.to_string();
-        // The checksum covers every byte that is read, so a changed plan is refused.
-        if let Ok(read) = read_plan(text.as_bytes()) {
-            let again = read_plan(read.to_json().as_bytes()).expect("read again");
-            assert_eq!(again.capacity.plan_id, read.capacity.plan_id);
-        }
-    });
-    fuzz(mutated_bytes(corpus("plans", &["quickstart.json"])), |bytes| {
-        let _ = read_plan(&bytes);
-    });
-}
-
-#[test]
-fn mutated_worlds_and_approvals_never_panic() {
-    let worlds = corpus("examples", &["world.json"]);
-    let parsed = worlds.iter().filter_map(|bytes| serde_json::from_slice(bytes).ok()).collect();
-    fuzz(mutated_json(parsed), |world: Json| {
-        let _ = read_world(world.to_string().as_bytes());
-    });
-    let approval = json!({ "approvals": [{
-        "by": "ann", "at": "2026-11-26T10:00:00Z", "digest": "sha256:ab", "plan_id": "sha256:cd",
-        "signature": "ef",
-    }] });
-    assert!(serde_json::from_value::<Approvals>(approval.clone()).is_ok());
-    fuzz(mutated_json(vec![approval]), |approvals| {
-        let _ = serde_json::from_value::<Approvals>(approvals);
-    });
+fuzzed! {
+    mutated_manifests_never_panic => targets::MANIFESTS;
+    mutated_settings_never_panic => targets::SETTINGS;
+    mutated_live_objects_never_panic => targets::LIVE_OBJECTS;
+    mutated_quantities_never_panic => targets::QUANTITIES;
+    mutated_schedules_never_panic => targets::SCHEDULES;
+    mutated_placeholders_never_panic => targets::PLACEHOLDERS;
+    mutated_plans_are_refused_or_read => targets::PLANS;
+    mutated_worlds_never_panic => targets::WORLDS;
+    mutated_approvals_never_panic => targets::APPROVALS;
 }
 
 #[cfg(feature = "page")]
+fuzzed! {
+    mutated_webhooks_never_panic => targets::WEBHOOKS;
+}
+
 #[test]
-fn hostile_webhook_secrets_never_panic() {
-    use fleetwright::server::http::WebhookSecrets;
-    let secrets = select(TEXTS.to_vec()).prop_map(|text| text.repeat(20));
-    fuzz(prop::collection::vec(secrets, 0..4), |lines| {
-        let _ = WebhookSecrets::parse(&lines.join("\n"));
-    });
+fn every_input_of_the_corpus_is_replayed() {
+    let mut size = 0;
+    for target in targets::all() {
+        let inputs = saved_inputs(target.name);
+        assert!(inputs.len() >= 5, "{} has {} inputs", target.name, inputs.len());
+        for input in &inputs {
+            run(&target, input);
+            size += input.len();
+        }
+    }
+    assert!(size <= CORPUS_BYTES_MAX, "the corpus has {size} bytes");
+    let mut names: BTreeSet<&str> = targets::all().iter().map(|target| target.name).collect();
+    // Without the page, its target is left out.
+    names.insert("webhooks");
+    for entry in std::fs::read_dir(root().join(CORPUS)).expect("listed").flatten() {
+        let name = entry.file_name().into_string().expect("text");
+        assert!(names.contains(name.as_str()), "{name} is the corpus of no target");
+    }
 }

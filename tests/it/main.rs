@@ -20,6 +20,8 @@ mod external_sources;
 mod fuzz;
 mod golden;
 mod hostile_input;
+#[cfg(unix)]
+mod kills;
 #[path = "../bench/large.rs"]
 mod large;
 mod layers;

@@ -7,7 +7,7 @@ mod page;
 #[cfg(feature = "page")]
 mod requests;
 mod status_objects;
-mod statuses;
+pub(crate) mod statuses;
 #[cfg(feature = "page")]
 mod webhook;
 

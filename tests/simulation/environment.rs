@@ -63,6 +63,40 @@ pub(crate) struct Faults {
     pub(crate) unresolved_images: u64,
 }
 
+/// The moment at which the process is killed. Each write has two: before it takes effect, and after
+/// that but before its reply.
+#[derive(Debug, Default)]
+pub(crate) struct KillPoint {
+    /// Number of moments to pass before.
+    passes: Cell<Option<u64>>,
+    is_reached: Cell<bool>,
+}
+
+impl KillPoint {
+    /// Kills the process at a later moment.
+    pub(crate) fn set(&self, passes: Option<u64>) {
+        self.passes.set(passes);
+    }
+
+    /// Returns whether the process has to be killed now, once.
+    pub(crate) fn take(&self) -> bool {
+        self.is_reached.take()
+    }
+
+    /// Passes a moment. Never returns if the process is killed at it.
+    async fn pass(&self) {
+        match self.passes.get() {
+            None => {}
+            Some(0) => {
+                self.passes.set(None);
+                self.is_reached.set(true);
+                std::future::pending::<()>().await;
+            }
+            Some(more) => self.passes.set(Some(more - 1)),
+        }
+    }
+}
+
 /// A function that receives each plan of the whole fleet, and the observation that it was made from.
 pub(crate) type PlanObserver = Box<dyn FnMut(&Arc<Observed>, &Plan)>;
 
@@ -90,6 +124,8 @@ pub(crate) struct SharedWorld {
     /// End of the signal flood.
     pub(crate) flood_until: Cell<Option<Timestamp>>,
     pub(crate) plan_observer: RefCell<Option<PlanObserver>>,
+    /// Where the process is killed, if at all.
+    pub(crate) kill: KillPoint,
     /// Nodes without our cordon mark that an operator cordoned and has not uncordoned since.
     operator_cordons: RefCell<BTreeSet<Uid>>,
     /// Managed instances as EC2 showed them over the last [`STALENESS`].
@@ -117,6 +153,7 @@ impl SharedWorld {
             lease: Cell::default(),
             flood_until: Cell::default(),
             plan_observer: RefCell::default(),
+            kill: KillPoint::default(),
             operator_cordons: RefCell::default(),
             stale_instances: RefCell::default(),
         })

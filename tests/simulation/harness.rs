@@ -400,7 +400,15 @@ impl Simulation {
             if let Poll::Ready(()) = replica.controller.as_mut().poll(&mut context) {
                 *slot = None;
             }
+            if self.shared.kill.take() {
+                *slot = None;
+            }
         }
+    }
+
+    /// Returns whether a replica runs.
+    pub(crate) fn is_running(&self, number: usize) -> bool {
+        self.replicas.get(number).is_some_and(Option::is_some)
     }
 
     /// Checks that the fleet matches the repository. Each pod is on a Ready node, each instance has

@@ -7,6 +7,7 @@
 
 pub(crate) mod clock_skew;
 pub(crate) mod controller_modes;
+pub(crate) mod crashes;
 pub(crate) mod edge_cases;
 pub(crate) mod environment;
 pub(crate) mod external_actors;

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use fleetwright::catalog::Catalog;
 use fleetwright::controller::AuthorizedRequest;
-use fleetwright::model::ids::InstanceId;
+use fleetwright::model::ids::{InstanceId, NodeName};
 use fleetwright::model::observed::UnreadObject;
+use fleetwright::model::units::{Bytes, Resources};
 use fleetwright::simulator::OfferingOutage;
 use jiff::{SignedDuration, Timestamp};
 
@@ -62,18 +63,27 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
         lines.push("two replicas".to_owned());
     }
     let end = begin.checked_add(FAULT_PERIOD).unwrap_or(begin);
+    let mut misreported = None;
     while run.now() < end && run.check().is_ok() {
         let seconds = 5 + run.random.below(100);
         run.advance(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(60)));
         lines.extend(
             perform_due_actions(&mut run, &mut due).map(|what| format!("{:.0} {what}", run.now())),
         );
+        if due.lying_node_at.take_if(|at| run.now().duration_since(begin) >= *at).is_some() {
+            misreported = report_little_memory(&run);
+            let instance = misreported.as_ref().map(|node| &node.instance);
+            lines.push(format!("{:.0} {instance:?} reports a tenth of its memory", run.now()));
+        }
         let what = random_event(&mut run);
         lines.push(format!("{:.0} {what}", run.now()));
     }
     run.faults(Faults::default());
     run.shared.world.set_unavailable(Vec::new());
     run.shared.world.set_unread(Vec::new());
+    if let Some(node) = misreported {
+        run.shared.world.set_reported_by(&node.instance, node.capacity, node.allocatable);
+    }
     for replica in 0..2 {
         run.skew(replica, SignedDuration::ZERO);
     }
@@ -128,6 +138,27 @@ fn hide_pod(run: &Simulation) -> String {
     let (reason, nodes) = ("an unknown field".to_owned(), [node].into());
     run.shared.world.set_unread(vec![UnreadObject { object, reason, nodes, hides_requests: true }]);
     event
+}
+
+/// A node whose kubelet reports too little, with what it reported before.
+struct MisreportedNode {
+    instance: InstanceId,
+    capacity: Resources,
+    allocatable: Resources,
+}
+
+/// Lets the first Ready node with a running pod report a tenth of its memory.
+fn report_little_memory(run: &Simulation) -> Option<MisreportedNode> {
+    let observed = run.observed();
+    let is_busy = |name: &NodeName| {
+        observed.pods.iter().any(|pod| pod.node.as_ref() == Some(name) && !pod.is_node_bound())
+    };
+    let node = observed.nodes.values().find(|node| node.ready && is_busy(&node.name))?;
+    let instance = node.instance.clone()?;
+    let tenth = |of: &Resources| Resources { memory: Bytes(of.memory.0 / 10), ..of.clone() };
+    let (capacity, allocatable) = (node.capacity.clone(), node.allocatable.clone());
+    run.shared.world.set_reported_by(&instance, tenth(&capacity), tenth(&allocatable));
+    Some(MisreportedNode { instance, capacity, allocatable })
 }
 
 /// Waits for convergence after the faults. In another mode than `full`, it first checks the effect

@@ -47,6 +47,8 @@ pub(crate) struct RandomSettings {
     disruption: Option<&'static str>,
     /// Time from which clients cannot understand one pod, until the faults end.
     pub(crate) unread_pod_at: Option<SignedDuration>,
+    /// Time from which one node reports too little memory, until the faults end.
+    pub(crate) lying_node_at: Option<SignedDuration>,
 }
 
 impl RandomSettings {
@@ -89,6 +91,7 @@ impl RandomSettings {
         // Without budgets, Karpenter's default of 10 % applies.
         settings.disruption = random.chance(300).then_some("");
         settings.unread_pod_at = random.chance(250).then(|| minute(&mut random, 15));
+        settings.lying_node_at = random.chance(250).then(|| minute(&mut random, 15));
         settings
     }
 
@@ -142,6 +145,7 @@ impl fmt::Display for RandomSettings {
             break_glass_at,
             disruption,
             unread_pod_at,
+            lying_node_at,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
@@ -157,6 +161,7 @@ impl fmt::Display for RandomSettings {
         all.extend(break_glass_at.iter().map(|time| format!("break-glass {}", at(time))));
         all.extend(disruption.map(|text| format!("disruption settings `{text}`")));
         all.extend(unread_pod_at.iter().map(|time| format!("an unreadable pod {}", at(time))));
+        all.extend(lying_node_at.iter().map(|time| format!("a lying node {}", at(time))));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }

@@ -79,12 +79,25 @@ pub struct HeldLease {
     pub unavailable_offerings: UnavailableOfferings,
     /// The serialized controller state.
     pub controller_state: Option<String>,
+    /// UID of the API object; the API server assigns it.
+    pub uid: String,
     /// All other annotations.
     other_annotations: BTreeMap<String, String>,
     resource_version: Option<String>,
     renewed_at: Instant,
     /// True if another holder was observed.
     lost: bool,
+}
+
+/// What a lease records, whoever holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// Offerings without capacity.
+    pub unavailable_offerings: UnavailableOfferings,
+    /// The serialized controller state.
+    pub controller_state: Option<String>,
+    /// UID of the API object; empty without a lease.
+    pub uid: String,
 }
 
 impl HeldLease {
@@ -185,9 +198,11 @@ impl LeaseLock {
         }
         let lease = self.to_api_lease(&held, Some((&self.holder, LEASE_DURATION)), now);
         match self.api.create(&params(), &lease).await {
-            Ok(lease) => {
-                Ok(HeldLease { resource_version: lease.metadata.resource_version, ..held })
-            }
+            Ok(lease) => Ok(HeldLease {
+                resource_version: lease.metadata.resource_version,
+                uid: lease.metadata.uid.unwrap_or_default(),
+                ..held
+            }),
             // Another process was faster. The next read shows its holder.
             Err(Error::Api(status)) if status.code == 409 => Err(self.lost_error().await),
             Err(error) => Err(port_error("write lease", &error).into()),
@@ -333,13 +348,10 @@ impl Kubernetes {
         namespace: &str,
         name: &str,
     ) -> Result<UnavailableOfferings, PortError> {
-        self.lease_record(namespace, name)
-            .await
-            .map(|(unavailable_offerings, _)| unavailable_offerings)
+        self.lease_record(namespace, name).await.map(|record| record.unavailable_offerings)
     }
 
-    /// Returns the offerings without capacity and the controller state that the lease
-    /// `namespace/name` records.
+    /// Returns what the lease `namespace/name` records.
     ///
     /// # Errors
     /// Returns an error if it cannot be read. A missing lease is an empty record.
@@ -347,12 +359,13 @@ impl Kubernetes {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<(UnavailableOfferings, Option<String>), PortError> {
+    ) -> Result<LeaseRecord, PortError> {
         let leases: Api<ApiLease> = Api::namespaced(self.client.clone(), namespace);
         let found = leases.get_opt(name).await;
         let found = found.map_err(|error| port_error("read lease", &error))?;
         let held = from_api_lease(&found.unwrap_or_default(), Instant::now());
-        Ok((held.unavailable_offerings, held.controller_state))
+        let HeldLease { unavailable_offerings, controller_state, uid, .. } = held;
+        Ok(LeaseRecord { unavailable_offerings, controller_state, uid })
     }
 }
 
@@ -367,6 +380,7 @@ fn from_api_lease(found: &ApiLease, renewed_at: Instant) -> HeldLease {
         epoch: found.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0),
         unavailable_offerings,
         controller_state: other_annotations.remove(CONTROLLER_STATE),
+        uid: found.metadata.uid.clone().unwrap_or_default(),
         other_annotations,
         resource_version: found.metadata.resource_version.clone(),
         renewed_at,

@@ -5,6 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::{PersistedState, SOLD_OUT_FOR_MAX, later};
 use crate::controller::authorization::SUSPENSION_MAX;
 use crate::controller::gates::BREAK_GLASS_MAX;
+#[cfg(feature = "cluster")]
+use crate::controller::status::Breaker;
 use crate::controller::status::Suspension;
 
 /// A newer commit waits for CI at most this long.
@@ -51,6 +53,37 @@ impl PersistedState {
             interruptions: Vec::new(),
             ..self
         }
+    }
+
+    /// Returns what counts of a state without a valid seal. Its decisions do not. Beside a state
+    /// that is `known`, only its restrictions are added to those of the known one.
+    #[cfg(feature = "cluster")]
+    pub(in crate::controller) fn unsealed(self, known: Option<Self>) -> Self {
+        let read = self.without_decisions();
+        let Some(known) = known else { return read };
+        let (served_commit, verified) = (known.served_commit.clone(), known.verified.clone());
+        let known = known.without_decisions();
+        let mut breakers = known.breakers.clone();
+        let is_new = |breaker: &Breaker| known.breakers.iter().all(|one| one.name != breaker.name);
+        breakers.extend(read.breakers.into_iter().filter(is_new));
+        Self {
+            served_commit,
+            verified,
+            suspended: known.suspended.clone().or(read.suspended),
+            breakers,
+            ci_apply: read.ci_apply,
+            ..known
+        }
+    }
+
+    /// Returns what counts of an old state with a valid seal: no decision of an operator that
+    /// permits a change. Facts stay: without them, the controller would check less.
+    #[cfg(feature = "cluster")]
+    pub(in crate::controller) fn outdated(mut self) -> Self {
+        let served_commit = self.served_commit.take();
+        let verified = self.verified.take();
+        let interruptions = std::mem::take(&mut self.interruptions);
+        Self { served_commit, verified, interruptions, ..self.without_decisions() }
     }
 }
 

@@ -2,21 +2,24 @@
 //! with it.
 //!
 //! Invariants: the lease counts as held only while that is certain; only the holder writes the
-//! persisted state, in the same write that renews the lease; an apply that requests the lease gets
-//! it as soon as no work is in progress.
+//! persisted state, in the same write that renews the lease; with a key, a renewal also seals the
+//! state anew; an apply that requests the lease gets it as soon as no work is in progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
 use crate::adapters::kube::{
     HeldLease, Kubernetes, LEASE_NAME, LEASE_NAMESPACE, LOCK_POLL, LeaseError, LeaseLock,
+    LeaseRecord,
 };
 use crate::adapters::system_clock::SystemClock;
 use crate::apply::ports::{CallEffect, Clock as _, PortError};
 use crate::controller::apply_record::read_persisted_state;
+use crate::controller::state_memory::StateMemory;
 use crate::controller::{LEASE_HOLDER_PREFIX, PersistedState, Signal, StateKeys, StateStore};
 use crate::model::ids::NodeName;
 use crate::model::observed::Pod;
@@ -28,6 +31,9 @@ const RENEW_WITHIN: Duration = Duration::from_secs(8);
 
 /// The longest time that work in progress may delay the release of the lease.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(90);
+
+/// Interval at which a standby reads the persisted state, so that it knows the newest one.
+const WITNESS_EVERY: Duration = Duration::from_secs(20);
 
 /// Intervals and timeouts of the lease.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +59,8 @@ pub(super) struct Leadership {
     held: Mutex<Option<HeldLease>>,
     /// The keys that authenticate the persisted state, if any.
     state_keys: Option<StateKeys>,
+    /// The newest sealed state that is known.
+    memory: Mutex<StateMemory>,
     /// Serializes renewals and state writes: each replaces the previous version.
     write_lock: tokio::sync::Mutex<()>,
     /// True if the controller has work in progress.
@@ -73,6 +81,7 @@ impl Leadership {
             lease: LeaseLock::new(kubernetes, LEASE_NAMESPACE, LEASE_NAME, name),
             held: Mutex::default(),
             state_keys,
+            memory: Mutex::default(),
             write_lock: tokio::sync::Mutex::default(),
             is_busy: AtomicBool::new(false),
             is_leader: watch::channel(false).0,
@@ -81,6 +90,10 @@ impl Leadership {
 
     fn lock(&self) -> MutexGuard<'_, Option<HeldLease>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, StateMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held_lease(&self) -> Option<HeldLease> {
@@ -110,6 +123,7 @@ impl Leadership {
     /// Takes the lease, without waiting.
     pub(super) async fn acquire(&self) -> Result<(), LeaseError> {
         let held = self.lease.acquire(SystemClock.now()).await?;
+        self.memory().begin_tenure();
         self.set_held(Some(held));
         Ok(())
     }
@@ -117,6 +131,7 @@ impl Leadership {
     /// Contends for the lease and holds it, for as long as it is polled.
     pub(super) async fn run(&self, signals: mpsc::Sender<Signal>) {
         let mut last_holder: Option<String> = None;
+        let mut witnessed_at: Option<tokio::time::Instant> = None;
         loop {
             let is_held = self.held_lease().is_some();
             let acquired = if is_held { Ok(()) } else { self.acquire().await };
@@ -133,6 +148,10 @@ impl Leadership {
                     if last_holder.as_ref() != Some(&holder) {
                         last_holder = Some(holder);
                         send_signal(&signals, lost_signal(last_holder.clone())).await;
+                    }
+                    if witnessed_at.is_none_or(|at| at.elapsed() >= WITNESS_EVERY) {
+                        witnessed_at = Some(tokio::time::Instant::now());
+                        self.witness().await;
                     }
                 }
                 Err(error @ LeaseError::Port(_)) => tracing::warn!(%error, "cannot acquire lease"),
@@ -156,7 +175,8 @@ impl Leadership {
                 tokio::time::sleep(self.timing.renew_every).await;
             }
             let _guard = self.write_lock.lock().await;
-            let held = self.held_lease()?;
+            let mut held = self.held_lease()?;
+            let resealed = self.resealed(&mut held);
             let within = self.timing.renew_within;
             let renewed = tokio::time::timeout(within, self.lease.renew(&held, SystemClock.now()));
             // A renewal that hangs is abandoned early enough for another attempt.
@@ -166,6 +186,9 @@ impl Leadership {
                 Ok(next) => {
                     let by = next.requested_by().map(str::to_owned);
                     self.set_held(Some(next));
+                    if let Some((state, at)) = resealed {
+                        self.memory().record_written(state, at);
+                    }
                     if let Some(by) = by.filter(|_| requested_by.is_none()) {
                         tracing::info!(by, "apply requested the lease");
                         send_signal(signals, lost_signal(Some(by.clone()))).await;
@@ -183,6 +206,30 @@ impl Leadership {
                     }
                 }
             }
+        }
+    }
+
+    /// Lets a renewal write the state with a new seal, if that is due. Returns the state and the
+    /// time of the seal.
+    fn resealed(&self, held: &mut HeldLease) -> Option<(PersistedState, Timestamp)> {
+        let keys = self.state_keys.as_ref()?;
+        let (mut memory, now) = (self.memory(), SystemClock.now());
+        let state = memory.due(now)?.clone();
+        let at = memory.next_seal(now);
+        // A state that cannot be sealed keeps its old seal.
+        held.controller_state = Some(keys.seal(&state, at, &held.uid).ok()?);
+        Some((state, at))
+    }
+
+    /// Remembers the state of the leader.
+    async fn witness(&self) {
+        let Some(keys) = &self.state_keys else { return };
+        match self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await {
+            Ok(LeaseRecord { controller_state: Some(text), uid, .. }) => {
+                self.memory().witness(&text, keys, &uid, SystemClock.now());
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "cannot read persisted state"),
         }
     }
 
@@ -223,18 +270,19 @@ fn state_error(reason: String) -> PortError {
 
 impl StateStore for Leadership {
     async fn load(&self) -> Result<PersistedState, PortError> {
-        let (unavailable, text) = self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await?;
-        let read = match &self.state_keys {
-            Some(keys) => keys.open(text.as_deref()),
-            None => read_persisted_state(text.as_deref()).map(|state| (state, true)),
-        };
-        let (mut state, is_sealed) = read.map_err(state_error)?;
-        if !is_sealed {
-            tracing::warn!("persisted state has no valid seal; its decisions are dropped");
-        }
+        let LeaseRecord { unavailable_offerings, controller_state: text, uid } =
+            self.kubernetes.lease_record(LEASE_NAMESPACE, LEASE_NAME).await?;
         let now = SystemClock.now();
+        let read = match &self.state_keys {
+            Some(keys) => self.memory().load(text.as_deref(), keys, &uid, now),
+            None => read_persisted_state(text.as_deref()).map(|state| (state, None)),
+        };
+        let (mut state, problem) = read.map_err(state_error)?;
+        if let Some(problem) = problem {
+            tracing::warn!(consequence = problem.consequence(), "persisted state is not trusted");
+        }
         // Offerings that applies found sold out are excluded here as well.
-        for exclusion in unavailable.exclusions(now) {
+        for exclusion in unavailable_offerings.exclusions(now) {
             let known = state.exclusions(now);
             let same = |one: &&crate::model::observed::Exclusion| {
                 one.instance_type == exclusion.instance_type
@@ -249,8 +297,13 @@ impl StateStore for Leadership {
     }
 
     async fn save(&self, state: &PersistedState) -> Result<(), PortError> {
+        let _guard = self.write_lock.lock().await;
+        let mut held =
+            self.held_lease().ok_or_else(|| state_error("the lease is not held".to_owned()))?;
+        let now = SystemClock.now();
+        let at = self.memory().next_seal(now);
         let text = match &self.state_keys {
-            Some(keys) => keys.seal(state),
+            Some(keys) => keys.seal(state, at, &held.uid),
             None => serde_json::to_string(state).map_err(|error| error.to_string()),
         };
         let text = text.map_err(state_error)?;
@@ -258,13 +311,11 @@ impl StateStore for Leadership {
             let (dropped, bytes) = (state.dropped_entries, text.len());
             tracing::warn!(dropped, bytes, "persisted state truncated; oldest entries dropped");
         }
-        let _guard = self.write_lock.lock().await;
-        let mut held =
-            self.held_lease().ok_or_else(|| state_error("the lease is not held".to_owned()))?;
         held.controller_state = Some(text);
-        match self.lease.renew(&held, SystemClock.now()).await {
+        match self.lease.renew(&held, now).await {
             Ok(next) => {
                 self.set_held(Some(next));
+                self.memory().record_written(state.clone(), at);
                 Ok(())
             }
             Err(LeaseError::Port(error)) => Err(error),
@@ -281,286 +332,4 @@ impl StateStore for Leadership {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
-    use std::sync::Arc;
-
-    use serde_json::{Value as Json, json};
-    use tokio::time::Instant;
-
-    use super::*;
-
-    /// A fault of the API server on a write.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum ServerFault {
-        /// Answers with an error.
-        Refuse,
-        /// Never answers.
-        Hang,
-        /// Lets another replica take the lease first.
-        StealLease,
-        /// Writes, and drops the response.
-        DropResponse,
-    }
-
-    /// An API server with one lease.
-    #[derive(Default)]
-    struct FakeApiServer {
-        lease: Mutex<Option<Json>>,
-        faults: Mutex<VecDeque<ServerFault>>,
-        writes: Mutex<u32>,
-    }
-
-    impl FakeApiServer {
-        fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-            of.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-
-        fn start() -> (Arc<Self>, Leadership) {
-            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-            let url = format!("http://{}", listener.local_addr().expect("an address"));
-            let server = Arc::<Self>::default();
-            let serving = Arc::clone(&server);
-            std::thread::spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    let serving = Arc::clone(&serving);
-                    // A client may disconnect at any time.
-                    std::thread::spawn(move || serving.serve(&stream).ok());
-                }
-            });
-            let config = kube::Config::new(url.parse().expect("a URL"));
-            let kubernetes = Kubernetes::from_config(config).expect("a client");
-            let timing = LeaseTiming {
-                renew_every: Duration::from_millis(40),
-                renew_within: Duration::from_millis(400),
-                poll: Duration::from_millis(20),
-                hand_over_within: Duration::from_millis(600),
-            };
-            (server, Leadership { timing, ..Leadership::new(&kubernetes, "run/a", None) })
-        }
-
-        fn faults(&self, faults: &[ServerFault]) {
-            Self::lock(&self.faults).extend(faults);
-        }
-
-        /// Changes the lease as another client does.
-        fn change(&self, change: impl FnOnce(&mut Json)) {
-            let mut lease = Self::lock(&self.lease);
-            let lease = lease.as_mut().expect("a lease");
-            change(lease);
-            *Self::lock(&self.writes) += 1;
-            lease["metadata"]["resourceVersion"] = Self::lock(&self.writes).to_string().into();
-        }
-
-        fn holder(&self) -> String {
-            let lease = Self::lock(&self.lease);
-            let holder = lease.as_ref().map(|lease| lease["spec"]["holderIdentity"].clone());
-            holder.and_then(|holder| holder.as_str().map(str::to_owned)).unwrap_or_default()
-        }
-
-        fn steal_lease(&self) {
-            self.change(|lease| {
-                lease["spec"]["holderIdentity"] = "run/b".into();
-                lease["spec"]["leaseTransitions"] = 77.into();
-            });
-        }
-
-        fn serve(&self, mut stream: &TcpStream) -> std::io::Result<()> {
-            let mut reader = BufReader::new(stream.try_clone()?);
-            loop {
-                let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-                if reader.read_line(&mut first)? == 0 {
-                    return Ok(());
-                }
-                while reader.read_line(&mut line)? > 0 && !line.trim().is_empty() {
-                    if let Some(of) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                        length = of.trim().parse().unwrap_or(0);
-                    }
-                    line.clear();
-                }
-                let mut body = vec![0; length];
-                reader.read_exact(&mut body)?;
-                let fault = if first.starts_with("GET") {
-                    None
-                } else {
-                    Self::lock(&self.faults).pop_front()
-                };
-                if fault == Some(ServerFault::StealLease) {
-                    self.steal_lease();
-                }
-                let (code, answer) = match fault {
-                    Some(ServerFault::Refuse) => (503, refusal(503)),
-                    Some(ServerFault::Hang) => {
-                        std::thread::sleep(Duration::from_secs(3));
-                        return Ok(());
-                    }
-                    Some(ServerFault::StealLease | ServerFault::DropResponse) | None => {
-                        self.answer(&first, &body)
-                    }
-                };
-                if fault == Some(ServerFault::DropResponse) {
-                    return Ok(());
-                }
-                let text = answer.to_string();
-                write!(
-                    stream,
-                    "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
-                    text.len()
-                )?;
-            }
-        }
-
-        fn answer(&self, first: &str, body: &[u8]) -> (u16, Json) {
-            let mut lease = Self::lock(&self.lease);
-            if first.starts_with("GET") {
-                return lease.clone().map_or((404, refusal(404)), |lease| (200, lease));
-            }
-            let mut new: Json = serde_json::from_slice(body).expect("JSON");
-            let version = |lease: &Json| lease["metadata"]["resourceVersion"].clone();
-            let known = lease.as_ref().map(version);
-            if known.as_ref().is_some_and(|known| *known != version(&new)) {
-                return (409, refusal(409));
-            }
-            let mut writes = Self::lock(&self.writes);
-            *writes += 1;
-            new["metadata"]["resourceVersion"] = writes.to_string().into();
-            *lease = Some(new.clone());
-            (200, new)
-        }
-    }
-
-    fn refusal(code: u16) -> Json {
-        let reason = match code {
-            404 => "NotFound",
-            409 => "Conflict",
-            _ => "ServiceUnavailable",
-        };
-        json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "no",
-            "reason": reason, "code": code
-        })
-    }
-
-    /// Runs `work` against an API server during leader election; it receives the signals.
-    fn run(work: impl AsyncFnOnce(&FakeApiServer, &Leadership, mpsc::Receiver<Signal>)) {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_all().build().expect("a runtime").block_on(async {
-            let (server, leadership) = FakeApiServer::start();
-            let (signals, received) = mpsc::channel(8);
-            let work = work(&server, &leadership, received);
-            tokio::select! {
-                () = leadership.run(signals) => unreachable!("it never ends"),
-                end = tokio::time::timeout(Duration::from_secs(30), work) => {
-                    end.expect("it ends");
-                }
-            }
-        });
-    }
-
-    async fn next(received: &mut mpsc::Receiver<Signal>) -> Signal {
-        received.recv().await.expect("the election runs")
-    }
-
-    fn lost_to(holder: &str, to_apply: bool) -> Signal {
-        Signal::LeaseLost { holder: Some(holder.to_owned()), to_apply }
-    }
-
-    #[test]
-    fn failed_renewals_are_retried_while_the_lease_is_certain() {
-        run(async |server, leadership, mut received| {
-            assert_eq!(next(&mut received).await, Signal::LeaseGained);
-            for fault in [
-                ServerFault::Refuse,
-                ServerFault::Refuse,
-                ServerFault::Hang,
-                ServerFault::Refuse,
-                ServerFault::DropResponse,
-            ] {
-                server.faults(&[fault]);
-                let before = *FakeApiServer::lock(&server.writes);
-                // Waits for a later write that succeeds.
-                while *FakeApiServer::lock(&server.writes) < before + 3
-                    || !FakeApiServer::lock(&server.faults).is_empty()
-                {
-                    assert!(leadership.is_certain(), "{fault:?}");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            }
-            assert!(received.try_recv().is_err(), "it has held the lease all the time");
-            assert_eq!(server.holder(), "run/a");
-        });
-    }
-
-    #[test]
-    fn stolen_lease_is_lost_and_state_is_not_saved() {
-        run(async |server, leadership, mut received| {
-            assert_eq!(next(&mut received).await, Signal::LeaseGained);
-            server.faults(&[ServerFault::StealLease]);
-            assert_eq!(next(&mut received).await, lost_to("run/b", false));
-            assert!(!leadership.is_certain());
-            let saved = leadership.save(&PersistedState::default()).await;
-            assert!(saved.is_err_and(|error| error.reason.contains("not held")));
-            assert_eq!(server.holder(), "run/b", "the lease is not touched");
-            // A released lease is taken again.
-            server.change(|lease| lease["spec"]["holderIdentity"] = "".into());
-            assert_eq!(next(&mut received).await, Signal::LeaseGained);
-        });
-    }
-
-    #[test]
-    fn only_the_lease_holder_saves_state() {
-        run(async |server, leadership, mut received| {
-            assert_eq!(next(&mut received).await, Signal::LeaseGained);
-            let state =
-                PersistedState { served_commit: Some("a".repeat(40)), ..PersistedState::default() };
-            leadership.save(&state).await.expect("saved");
-            assert_eq!(leadership.load().await, Ok(state.clone()));
-            server.faults(&[ServerFault::Refuse]);
-            let mut other =
-                PersistedState { served_commit: Some("b".repeat(40)), ..PersistedState::default() };
-            // A renewal may consume the fault instead.
-            while leadership.save(&other).await.is_ok() {
-                server.faults(&[ServerFault::Refuse]);
-                other.ci_wait_until = Some(SystemClock.now());
-            }
-            assert!(leadership.is_certain(), "one refusal does not lose the lease");
-            server.steal_lease();
-            assert!(leadership.save(&state).await.is_err());
-            assert!(!leadership.is_certain());
-            assert_eq!(next(&mut received).await, lost_to("run/b", false));
-        });
-    }
-
-    #[test]
-    fn requested_lease_is_released_when_idle_or_after_timeout() {
-        for busy_for in [Some(Duration::from_millis(200)), None] {
-            run(async |server, leadership, mut received| {
-                assert_eq!(next(&mut received).await, Signal::LeaseGained);
-                leadership.set_busy(true);
-                server.change(|lease| {
-                    lease["metadata"]["annotations"] =
-                        json!({ "fleetwright.dev/requested-by": "ci/7" });
-                });
-                assert_eq!(next(&mut received).await, lost_to("ci/7", true), "nothing new starts");
-                let since = Instant::now();
-                assert!(leadership.is_certain(), "work in progress may end");
-                if let Some(busy_for) = busy_for {
-                    tokio::time::sleep(busy_for).await;
-                    assert_eq!(server.holder(), "run/a");
-                    leadership.set_busy(false);
-                }
-                while !server.holder().is_empty() {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                let least = busy_for.unwrap_or(Duration::from_millis(600));
-                assert!(since.elapsed() >= least && !leadership.is_certain());
-                assert_eq!(next(&mut received).await, lost_to("ci/7", true));
-                // Only the apply may take the lease for a while.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                assert_eq!(server.holder(), "");
-            });
-        }
-    }
-}
+mod tests;

@@ -121,7 +121,11 @@ impl Replica {
         if shared.chance(shared.faults.get().lost_calls) {
             return Err(failed(verb));
         }
-        if shared.chance(shared.faults.get().writes) { Err(rejected(verb)) } else { Ok(by) }
+        if shared.chance(shared.faults.get().writes) {
+            return Err(rejected(verb));
+        }
+        shared.kill.pass().await;
+        Ok(by)
     }
 
     /// Records the termination of an instance, and the time of the last read of its pods.
@@ -137,6 +141,7 @@ impl Replica {
     /// Waits for the reply. Fails if it is lost.
     async fn reply(&self, verb: &str) -> Result<(), PortError> {
         let shared = &self.shared;
+        shared.kill.pass().await;
         shared.time.sleep(shared.delay()).await;
         if shared.chance(shared.faults.get().lost_replies) { Err(failed(verb)) } else { Ok(()) }
     }
@@ -191,7 +196,9 @@ impl Cloud for Replica {
         let by = self.write_call("raise group").await?;
         let from = self.shared.world.observed().groups.get(group).map_or(0, |g| g.desired);
         self.shared.note(&by, CallKind::Raise { group: group.clone(), from, to: desired });
-        self.shared.world.raise_group(group, desired).await
+        self.shared.world.raise_group(group, desired).await?;
+        self.shared.kill.pass().await;
+        Ok(())
     }
 
     async fn terminate_member(&self, id: &InstanceId) -> Result<(), PortError> {
@@ -292,7 +299,9 @@ impl Cluster for Replica {
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
         self.write_call("delete node").await?;
-        self.shared.world.delete_node(node, uid).await
+        self.shared.world.delete_node(node, uid).await?;
+        self.shared.kill.pass().await;
+        Ok(())
     }
 }
 
