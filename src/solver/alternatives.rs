@@ -10,11 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::offer::Offer;
 use super::target_fleet::NewNode;
 use crate::model::ids::LabelKey;
+use crate::model::market::alternative_price_max;
 use crate::model::reason::{Alternative, Relaxed};
-use crate::model::units::MicroUsd;
-
-/// Maximum markup of an alternative, in percent of the node's price.
-const BAND_PERCENT: i64 = 20;
 
 /// Maximum alternatives of a node, unless its pool demands more.
 const ALTERNATIVES_MAX: usize = 15;
@@ -36,7 +33,7 @@ pub(super) fn choose_alternatives(
     if node.reservation.is_some() {
         return;
     }
-    let cap = MicroUsd(node.price.0 + node.price.0 * BAND_PERCENT / 100);
+    let cap = alternative_price_max(node.price);
     let (price, offers) = (node.price, candidates.offers);
     // An alternative must have the labels that the launch chose where its pool leaves them open.
     let chosen = |offer: &Offer| {

@@ -45,6 +45,8 @@ mod proxy_additions;
 #[cfg(feature = "sandbox")]
 mod sandbox_api;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod spot_launches;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod sqs_queue;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod standing_fleet;
