@@ -29,6 +29,8 @@ mod faults;
 mod image_rollout;
 mod install;
 #[cfg(feature = "cluster")]
+mod instance_profiles;
+#[cfg(feature = "cluster")]
 mod kubelets;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod large_cluster;

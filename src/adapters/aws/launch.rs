@@ -28,7 +28,7 @@ use super::launch_template_gc::NO_SUCH_TEMPLATE;
 use super::rate_limiter::ApiBucket;
 use super::user_data::BootstrapConfig;
 use crate::apply::ports::{CallEffect, LaunchOutcome, LaunchRequest, LaunchedInstance, PortError};
-use crate::model::desired::{Identity, NodeClass, UserData};
+use crate::model::desired::{NodeClass, UserData};
 use crate::model::ids::InstanceTypeName;
 use crate::model::observed::{Hardware, KEY_LABEL, tag};
 
@@ -198,7 +198,7 @@ impl Aws {
         let hardware = Hardware::from_labels(&request.labels);
         let image = self.launch_image(context, class, hardware).await?;
         let groups = self.launch_security_groups(context, class).await?;
-        let profile = self.instance_profile(context, class).await?;
+        let profile = self.ensure_instance_profile(context, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
         // The label is constant, and the tag of the instance holds the key. Otherwise every node
         // would need its own launch template, and EC2 limits their creation.
@@ -224,42 +224,6 @@ impl Aws {
             user_data: base64::encode(user_data),
             class,
         })
-    }
-
-    /// Returns the instance profile of a class: the named profile, or a profile that contains its
-    /// role.
-    pub(super) async fn instance_profile(
-        &self,
-        context: &LaunchContext,
-        class: &NodeClass,
-    ) -> Result<Option<String>, AwsError> {
-        let role = match &class.instance_settings.identity {
-            Identity::Profile(name) => return Ok(Some(name.clone())),
-            Identity::None => return Ok(None),
-            Identity::Role(role) => role,
-        };
-        if let Some(known) = context.read_lookups(|known| known.profiles.get(&class.name).cloned())
-        {
-            return Ok(Some(known));
-        }
-        self.limiter.acquire(ApiBucket::Other).await;
-        let found = self.iam.list_instance_profiles_for_role().role_name(role).send().await;
-        let found =
-            found.map_err(|error| port_error(&format!("read the role `{role}`"), &error))?;
-        // The first by name, so that the choice is deterministic.
-        let names =
-            found.instance_profiles.into_iter().map(|profile| profile.instance_profile_name);
-        let Some(name) = names.min() else {
-            return Err(AwsError::Missing(format!(
-                "no instance profile contains the role `{role}` of node class {}; create one, or set \
-                 `instanceProfile`",
-                class.name
-            )));
-        };
-        context.update_lookups(|known| {
-            known.profiles.insert(class.name.clone(), name.clone());
-        });
-        Ok(Some(name))
     }
 }
 

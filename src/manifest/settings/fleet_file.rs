@@ -191,6 +191,9 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
             [("Strict", MinValuesPolicy::Strict), ("BestEffort", MinValuesPolicy::BestEffort)];
         let policy = map.get("minValuesPolicy").and_then(|f| f.choice(&policies));
         set(&mut fleet.min_values_policy, policy);
+        let profile = map.get("defaultInstanceProfile");
+        fleet.default_instance_profile =
+            profile.and_then(|field| Some(field.non_empty_text()?.into_owned()));
         map.finish(Severity::Error);
     }
     if let Some(map) = spec.get("scheduler").as_ref().and_then(Field::map) {
