@@ -43,7 +43,7 @@ impl std::fmt::Display for Offering {
 /// planned offering alone, because its capacity is not reclaimed. The remaining alternatives follow,
 /// one request for each capacity type.
 pub(super) fn launch_attempts<'a>(
-    planned: Offering,
+    planned: &Offering,
     price: Option<MicroUsd>,
     alternatives: impl Iterator<Item = &'a Alternative>,
 ) -> Vec<Vec<Offering>> {
@@ -142,7 +142,7 @@ mod tests {
         alternatives: &[Alternative],
     ) -> Vec<Vec<String>> {
         let planned = offering("planned", planned);
-        let attempts = launch_attempts(planned, price.map(MicroUsd), alternatives.iter());
+        let attempts = launch_attempts(&planned, price.map(MicroUsd), alternatives.iter());
         let names = |attempt: Vec<Offering>| -> Vec<String> {
             attempt.iter().map(|of| of.instance_type.to_string()).collect()
         };

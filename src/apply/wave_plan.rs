@@ -286,7 +286,7 @@ impl<'p> Reader<'p> {
         let alternatives = capacity.alternatives.iter().filter(|of| of.address == row.address);
         let explained = capacity.explain.iter().find(|of| of.address == row.address);
         let price = explained.and_then(|row| row.hourly_after);
-        Ok(launch_attempts(planned, price, alternatives.flat_map(|of| &of.offerings)))
+        Ok(launch_attempts(&planned, price, alternatives.flat_map(|of| &of.offerings)))
     }
 
     fn retire(&self, row: &'p ResourceChange) -> Result<RetireWork<'p>, String> {

@@ -254,7 +254,11 @@ impl Aws {
             self.limiter.acquire(ApiBucket::Other).await;
             match pages.next().await {
                 None => return Ok(Some(all)),
-                Some(Ok(page)) => all.extend(page.instance_profiles),
+                // Checked again here: a foreign profile is never deleted.
+                Some(Ok(page)) => {
+                    let profiles = page.instance_profiles.into_iter();
+                    all.extend(profiles.filter(|profile| profile.path == self.profile_path()));
+                }
                 Some(Err(error)) if error.code() == Some(ACCESS_DENIED) => return Ok(None),
                 Some(Err(error)) => return Err(port_error("list instance profiles", &error)),
             }

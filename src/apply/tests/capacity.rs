@@ -158,9 +158,10 @@ fn receipt_names_the_offering_that_ec2_chose() {
             let planned = "m6i.large in eu-west-1a (spot)".to_owned();
             assert_eq!(instead_of, (!has_capacity).then_some(planned));
         }
-        let requests = writes(&world).into_iter().filter_map(|call| match call {
-            PortCall::Launch { request, .. } => Some(request.offerings().count()),
-            _ => None,
+        let calls = writes(&world);
+        let requests = calls.iter().filter_map(|call| {
+            let PortCall::Launch { request, .. } = call else { return None };
+            Some(request.offerings().count())
         });
         assert_eq!(requests.collect::<Vec<_>>(), [2; 3], "one request offers both");
         let unavailable =

@@ -12,7 +12,7 @@ use super::account::{launch_context, prepare, read_pools, request};
 use super::cluster::runtime;
 use super::end_to_end::create_cluster;
 use super::moto::Moto;
-use super::proxy::{Call, Fault, Proxy, refusal_body};
+use super::proxy::{Call, Fault, Proxy};
 
 /// An account with the role `nodes` and no instance profile, and a node class with this role.
 struct RoleAccount {
@@ -59,6 +59,15 @@ fn with_role(mut desired: Desired) -> Desired {
     desired
 }
 
+/// Returns an error response of IAM.
+fn iam_refusal(code: &str, message: &str) -> String {
+    format!(
+        "<ErrorResponse xmlns=\"https://iam.amazonaws.com/doc/2010-05-08/\"><Error><Type>Sender\
+         </Type><Code>{code}</Code><Message>{message}</Message></Error><RequestId>r</RequestId>\
+         </ErrorResponse>"
+    )
+}
+
 fn launch(token: &str) -> LaunchRequest {
     LaunchRequest { token: token.to_owned(), ..request("us-east-1b") }
 }
@@ -78,7 +87,7 @@ fn launch_creates_the_profile_of_a_role_once() {
         // The first attempt ends between the two calls.
         account.proxy.set_fault_rule(|call: &Call| match call.name().as_str() {
             "AddRoleToInstanceProfile" => {
-                Fault::Answer(403, refusal_body("AccessDenied", "not now"))
+                Fault::Answer(403, iam_refusal("AccessDenied", "not now"))
             }
             _ => Fault::None,
         });
@@ -92,15 +101,19 @@ fn launch_creates_the_profile_of_a_role_once() {
         assert_eq!(profile.path, "/fleetwright/us-east-1/prod/");
         assert_eq!(profile.roles.len(), 1);
         assert_eq!(profile.roles[0].role_name, "nodes");
-        let tags = account.iam.list_instance_profile_tags();
-        let tags = tags.instance_profile_name(&profile.instance_profile_name).send().await;
-        let tags: Vec<(String, String)> =
-            tags.expect("tags").tags.into_iter().map(|tag| (tag.key, tag.value)).collect();
+        let calls = account.proxy.calls().into_iter().map(|row| row.call);
+        let create = calls.rev().find(|call| call.name() == "CreateInstanceProfile");
+        let form = create.expect("a creation").form;
+        let tags = (1..=3).map(|n| {
+            let part = |part: &str| form[&format!("Tags.member.{n}.{part}")].clone();
+            (part("Key"), part("Value"))
+        });
+        let tags: Vec<(String, String)> = tags.collect();
         for (key, value) in [(tag::CLUSTER, "prod"), ("fleetwright.dev/node-class", "web")] {
             assert!(tags.contains(&(key.to_owned(), value.to_owned())), "{tags:?}");
         }
-        let template = account.proxy.calls().into_iter().map(|row| row.call);
-        let template = template.filter(|call| call.name() == "CreateLaunchTemplate").last();
+        let calls = account.proxy.calls().into_iter().map(|row| row.call);
+        let template = calls.rev().find(|call| call.name() == "CreateLaunchTemplate");
         assert_eq!(
             template.expect("a template").form["LaunchTemplateData.IamInstanceProfile.Name"],
             profile.instance_profile_name
@@ -127,8 +140,8 @@ fn existing_profile_of_the_role_is_used() {
             call.role_name("nodes").send().await.expect("a role");
         }
         account.aws().launch(&launch("a")).await.expect("launched");
-        let template = account.proxy.calls().into_iter().map(|row| row.call);
-        let template = template.filter(|call| call.name() == "CreateLaunchTemplate").last();
+        let calls = account.proxy.calls().into_iter().map(|row| row.call);
+        let template = calls.rev().find(|call| call.name() == "CreateLaunchTemplate");
         let name = "LaunchTemplateData.IamInstanceProfile.Name";
         assert_eq!(template.expect("a template").form[name], "z-by-hand");
         assert_eq!(account.count("CreateInstanceProfile"), 0);
@@ -155,7 +168,7 @@ fn profile_of_karpenter_is_the_last_choice() {
         };
         account.proxy.set_fault_rule(|call: &Call| match call.name().as_str() {
             "CreateInstanceProfile" => {
-                Fault::Answer(403, refusal_body("AccessDenied", "not authorized"))
+                Fault::Answer(403, iam_refusal("AccessDenied", "not authorized"))
             }
             _ => Fault::None,
         });
@@ -174,7 +187,7 @@ fn denied_creation_names_the_profile() {
         let account = RoleAccount::new(&moto).await;
         account.proxy.set_fault_rule(|call: &Call| match call.name().as_str() {
             "CreateInstanceProfile" | "ListInstanceProfiles" => {
-                Fault::Answer(403, refusal_body("AccessDenied", "not authorized to perform it"))
+                Fault::Answer(403, iam_refusal("AccessDenied", "not authorized to perform it"))
             }
             _ => Fault::None,
         });
@@ -217,9 +230,10 @@ fn profile_without_class_and_instance_is_deleted() {
         let use_by = |instances: usize| {
             account.proxy.set_fault_rule(move |call: &Call| {
                 let of_profile = call.form.values().any(|v| v == "iam-instance-profile.arn");
-                match of_profile && call.name() == "DescribeInstances" {
-                    true => Fault::Answer(200, instances_of_profile(instances)),
-                    false => Fault::None,
+                if of_profile && call.name() == "DescribeInstances" {
+                    Fault::Answer(200, instances_of_profile(instances))
+                } else {
+                    Fault::None
                 }
             });
         };
