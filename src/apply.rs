@@ -17,6 +17,10 @@
 //! [`tag::CHANGE`]: crate::model::observed::tag::CHANGE
 //! [`CORDONED_ANNOTATION`]: crate::model::observed::CORDONED_ANNOTATION
 
+#[cfg(doc)]
+#[doc = include_str!("adr/0021-spot-launches.md")]
+pub mod adr_0021 {}
+
 pub mod adoption;
 mod auto_scaling_group;
 pub(crate) mod concurrent;
@@ -38,7 +42,7 @@ mod wave_plan;
 
 pub use lease_guard::LeaseGuard;
 pub use preconditions::{ApplyError, FailedCondition};
-pub use receipt::{ApplyStatus, ChangeOutcome, Event, Outcome, Receipt, Step};
+pub use receipt::{ApplyStatus, ChangeOutcome, Event, LaunchedOffering, Outcome, Receipt, Step};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -101,19 +105,19 @@ pub struct ApplySettings<'a> {
 pub struct EarlierLaunch {
     /// Change ID of that request.
     pub change: ChangeId,
-    /// Index of the offering that was requested last. Offerings before it had no capacity.
-    pub offering_index: u32,
+    /// Index of the last request. The offerings of the requests before it had no capacity.
+    pub attempt_index: u32,
 }
 
-/// Persists the offering index of a launch before the call. After a crash, the next process
-/// continues with that offering.
+/// Persists the request index of a launch before the call. After a crash, the next process
+/// continues with that request.
 pub trait OfferingAttempts: std::fmt::Debug {
-    /// Persists that the launch at `address` requests offering `offering_index` next. If it fails,
-    /// the offering is not requested.
+    /// Persists that the launch at `address` makes request `attempt_index` next. If it fails, the
+    /// request is not made.
     fn record<'t>(
         &'t self,
         address: &'t Address,
-        offering_index: u32,
+        attempt_index: u32,
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + 't>>;
 }
 
@@ -344,11 +348,15 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         instance_id: Option<&InstanceId>,
         outcome: Outcome,
     ) {
-        self.emit(Some(address), Step::Finished { step, outcome: outcome.clone() });
         let instance_id = instance_id.cloned();
         let address = address.clone();
-        let outcome = ChangeOutcome { address, step, instance_id, outcome };
-        self.outcomes.borrow_mut().push(outcome);
+        self.record_outcome(ChangeOutcome { address, step, instance_id, launched: None, outcome });
+    }
+
+    fn record_outcome(&self, ended: ChangeOutcome) {
+        let ChangeOutcome { address, step, outcome, .. } = &ended;
+        self.emit(Some(address), Step::Finished { step: *step, outcome: outcome.clone() });
+        self.outcomes.borrow_mut().push(ended);
     }
 
     fn into_receipt(self, started_at: Timestamp) -> Receipt {

@@ -1,9 +1,12 @@
-//! Fallback offerings, and the nodes that they provide.
+//! Approved alternatives: the requests that offer them to EC2, and the nodes that they provide.
 
 use crate::catalog::{Catalog, InstanceType};
 use crate::model::ids::{InstanceTypeName, Labels, ZoneName};
-use crate::model::market::CapacityType;
+use crate::model::market::{CapacityType, alternative_price_max};
+use crate::model::observed::Instance;
+use crate::model::reason::Alternative;
 use crate::model::requirement::{key, label};
+use crate::model::units::MicroUsd;
 use crate::plan::wire::{Amount, NodeState};
 
 /// Instance type, zone and capacity type of a launch.
@@ -12,6 +15,61 @@ pub(super) struct Offering {
     pub(super) instance_type: InstanceTypeName,
     pub(super) zone: ZoneName,
     pub(super) capacity_type: CapacityType,
+}
+
+impl Offering {
+    /// Returns the offering of a running instance.
+    pub(super) fn of_instance(instance: &Instance) -> Self {
+        let Instance { instance_type, zone, capacity_type, .. } = instance;
+        Self {
+            instance_type: instance_type.clone(),
+            zone: zone.clone(),
+            capacity_type: *capacity_type,
+        }
+    }
+}
+
+impl std::fmt::Display for Offering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { instance_type, zone, capacity_type } = self;
+        write!(f, "{instance_type} in {zone} ({capacity_type})")
+    }
+}
+
+/// Returns the offerings of each request of a launch.
+///
+/// A Spot launch first requests the planned offering and every Spot alternative within the maximum
+/// markup, so that EC2 takes the one with the most capacity. Any other launch first requests the
+/// planned offering alone, because its capacity is not reclaimed. The remaining alternatives follow,
+/// one request for each capacity type.
+pub(super) fn launch_attempts<'a>(
+    planned: &Offering,
+    price: Option<MicroUsd>,
+    alternatives: impl Iterator<Item = &'a Alternative>,
+) -> Vec<Vec<Offering>> {
+    let most = price.map(alternative_price_max).filter(|_| planned.capacity_type.is_spot());
+    let mut attempts = vec![vec![planned.clone()]];
+    for alternative in alternatives {
+        let Alternative { instance_type, zone, capacity_type, hourly } = alternative;
+        let is_first =
+            *capacity_type == planned.capacity_type && most.is_some_and(|m| *hourly <= m);
+        let offering = Offering {
+            instance_type: instance_type.clone(),
+            zone: zone.clone(),
+            capacity_type: *capacity_type,
+        };
+        if attempts.iter().flatten().any(|known| *known == offering) {
+            continue;
+        }
+        let same = |attempt: &&mut Vec<Offering>| attempt[0].capacity_type == *capacity_type;
+        let later = attempts.iter_mut().skip(1).find(same);
+        match (is_first, later) {
+            (true, _) => attempts[0].push(offering),
+            (false, Some(later)) => later.push(offering),
+            (false, None) => attempts.push(vec![offering]),
+        }
+    }
+    attempts
 }
 
 /// Returns the node of the fallback `offering`; `None` if the catalog lacks a type or the zone.
@@ -60,5 +118,61 @@ fn scaled_down(planned: &Amount, old: &InstanceType, new: &InstanceType) -> Amou
         cpu_milli: share(planned.cpu_milli, old.vcpus, new.vcpus),
         memory_bytes: share(planned.memory_bytes, old.memory_mib, new.memory_mib),
         ..planned.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offering(kind: &str, capacity_type: CapacityType) -> Offering {
+        let zone = "eu-west-1a".into();
+        Offering { instance_type: kind.into(), zone, capacity_type }
+    }
+
+    fn alternative(kind: &str, capacity_type: CapacityType, hourly: i64) -> Alternative {
+        let Offering { instance_type, zone, capacity_type } = offering(kind, capacity_type);
+        Alternative { instance_type, zone, capacity_type, hourly: MicroUsd(hourly) }
+    }
+
+    /// Returns the instance types of each request.
+    fn requests(
+        planned: CapacityType,
+        price: Option<i64>,
+        alternatives: &[Alternative],
+    ) -> Vec<Vec<String>> {
+        let planned = offering("planned", planned);
+        let attempts = launch_attempts(&planned, price.map(MicroUsd), alternatives.iter());
+        let names = |attempt: Vec<Offering>| -> Vec<String> {
+            attempt.iter().map(|of| of.instance_type.to_string()).collect()
+        };
+        attempts.into_iter().map(names).collect()
+    }
+
+    #[test]
+    fn spot_request_has_all_spot_alternatives_within_the_markup() {
+        use CapacityType::{OnDemand, Spot};
+        let alternatives = [
+            alternative("planned", Spot, 100),
+            alternative("near", Spot, 110),
+            alternative("full-price", OnDemand, 115),
+            alternative("edge", Spot, 120),
+            alternative("dearer", Spot, 121),
+            alternative("other-price", OnDemand, 130),
+        ];
+        let found = requests(Spot, Some(100), &alternatives);
+        let expected: [&[&str]; 3] =
+            [&["planned", "near", "edge"], &["full-price", "other-price"], &["dearer"]];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn other_launches_request_the_planned_offering_first() {
+        use CapacityType::{OnDemand, Reserved, Spot};
+        let alternatives = [alternative("a", OnDemand, 100), alternative("b", OnDemand, 110)];
+        let expected: [&[&str]; 2] = [&["planned"], &["a", "b"]];
+        assert_eq!(requests(OnDemand, Some(100), &alternatives), expected);
+        assert_eq!(requests(Spot, None, &alternatives), expected, "the price is unknown");
+        assert_eq!(requests(Reserved, Some(100), &[]), [["planned"]]);
     }
 }

@@ -9,11 +9,12 @@ use super::concurrent::run_concurrently;
 use super::fallback::{Offering, fallback_node};
 use super::opening::{ClosedNodes, closed_node};
 use super::preconditions::{has_ended, is_launched_by};
-use super::receipt::{Outcome, Step};
+use super::receipt::{ChangeOutcome, LaunchedOffering, Outcome, Step};
 use super::wave_plan::LaunchWork;
 use super::{LaunchWait, Run, deadline_after};
 use crate::apply::ports::{
-    CallEffect, Clock, Cloud, Cluster, LaunchOutcome, LaunchRequest, PortError,
+    CallEffect, Clock, Cloud, Cluster, LaunchOffering, LaunchOutcome, LaunchRequest,
+    LaunchedInstance, PortError,
 };
 use crate::model::ids::InstanceId;
 use crate::model::observed::{Instance, KEY_LABEL, Node, Observed, Pod, tag};
@@ -28,6 +29,8 @@ const CONCURRENT_LAUNCHES_MAX: usize = 8;
 pub(super) struct Booting<'w, 'p> {
     pub(super) work: &'w LaunchWork<'p>,
     pub(super) instance: InstanceId,
+    /// Launched offering, if this apply chose it or found it.
+    pub(super) launched: Option<LaunchedOffering>,
     /// Outcome of the change once the node is Ready.
     pub(super) success: Outcome,
     pub(super) deadline: Timestamp,
@@ -44,7 +47,7 @@ impl<'w, 'p> Booting<'w, 'p> {
         success: Outcome,
         deadline: Timestamp,
     ) -> Self {
-        Self { work, instance, success, deadline, cordoned: false, tries: 0 }
+        Self { work, instance, launched: None, success, deadline, cordoned: false, tries: 0 }
     }
 }
 
@@ -100,12 +103,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                     let instance = found.id.clone();
                     self.emit(Some(work.address), Step::Found { instance_id: instance.clone() });
                     let deadline = deadline_after(found.launched_at, bound);
-                    return Some(Booting::new(work, instance, Outcome::AlreadyDone, deadline));
+                    let launched = Some(work.launched(&Offering::of_instance(found)));
+                    let item = Booting::new(work, instance, Outcome::AlreadyDone, deadline);
+                    return Some(Booting { launched, ..item });
                 }
                 match self.launch(work, ended.len()).await {
-                    Ok(instance) => {
+                    Ok((instance, offering)) => {
                         let deadline = self.deadline(bound);
-                        return Some(Booting::new(work, instance, Outcome::Done, deadline));
+                        let launched = Some(work.launched(&offering));
+                        let item = Booting::new(work, instance, Outcome::Done, deadline);
+                        return Some(Booting { launched, ..item });
                     }
                     Err(why) => Outcome::Failed { why },
                 }
@@ -115,38 +122,63 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         None
     }
 
-    /// Launches the first offering with capacity. Each of the `ended` instances of the change
-    /// completed one round of attempts.
+    /// Requests the approved offerings until EC2 launches one. Each of the `ended` instances of the
+    /// change completed one round of requests.
     ///
-    /// The attempt number counts the offerings of all rounds. After a crash, the next run requests
-    /// the same offering with the same token.
-    async fn launch(&self, work: &LaunchWork<'_>, ended: usize) -> Result<InstanceId, String> {
+    /// The attempt number counts the requests of all rounds. After a crash, the next run repeats the
+    /// same request with the same token.
+    async fn launch(
+        &self,
+        work: &LaunchWork<'_>,
+        ended: usize,
+    ) -> Result<(InstanceId, Offering), String> {
         let mut failure = "no offering is approved".to_owned();
-        for (turn, offering) in work.offerings.iter().enumerate().skip(work.offering_index) {
-            let Some(node) = self.node_of(work, offering, turn) else { continue };
-            if turn > work.offering_index {
+        for (turn, offerings) in work.attempts.iter().enumerate().skip(work.attempt_index) {
+            let nodes = offerings.iter().enumerate().filter_map(|(index, offering)| {
+                Some((offering, self.node_of(work, offering, turn == 0 && index == 0)?))
+            });
+            let nodes: Vec<(&Offering, NodeState)> = nodes.collect();
+            if nodes.is_empty() {
+                continue;
+            }
+            if turn > work.attempt_index {
                 self.record_offering(work, turn).await?;
             }
-            let attempt = ended.saturating_mul(work.offerings.len()).saturating_add(turn);
+            let attempt = ended.saturating_mul(work.attempts.len()).saturating_add(turn);
             let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
-            let request = self.request(work, offering, &node, attempt);
+            let request = self.request(work, &nodes, attempt);
             let outcome = self.launch_with_retries(work, &request).await;
-            let Offering { instance_type, zone, capacity_type } = offering.clone();
             match outcome.map_err(|error| error.to_string())? {
-                LaunchOutcome::Launched(instance_id) => {
-                    let id = instance_id.clone();
-                    let step = Step::Launched { instance_id, instance_type, zone, capacity_type };
-                    self.emit(Some(work.address), step);
-                    return Ok(id);
+                LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }) => {
+                    for (offering, _) in unavailable.iter().filter_map(|index| nodes.get(*index)) {
+                        self.report_unavailable(work, offering);
+                    }
+                    let (offering, _) = nodes.get(offering).unwrap_or(&nodes[0]);
+                    self.report_launched(work, &id, offering);
+                    return Ok((id, (*offering).clone()));
                 }
                 LaunchOutcome::InsufficientCapacity { reason } => {
-                    let step = Step::NoCapacity { instance_type, zone, capacity_type };
-                    self.emit(Some(work.address), step);
+                    for (offering, _) in &nodes {
+                        self.report_unavailable(work, offering);
+                    }
                     failure = format!("no approved offering has capacity; the last: {reason}");
                 }
             }
         }
         Err(failure)
+    }
+
+    fn report_unavailable(&self, work: &LaunchWork<'_>, offering: &Offering) {
+        let Offering { instance_type, zone, capacity_type } = offering.clone();
+        self.emit(Some(work.address), Step::NoCapacity { instance_type, zone, capacity_type });
+    }
+
+    fn report_launched(&self, work: &LaunchWork<'_>, id: &InstanceId, offering: &Offering) {
+        let LaunchedOffering { instance_type, zone, capacity_type, instead_of } =
+            work.launched(offering);
+        let instance_id = id.clone();
+        let step = Step::Launched { instance_id, instance_type, zone, capacity_type, instead_of };
+        self.emit(Some(work.address), step);
     }
 
     async fn record_offering(&self, work: &LaunchWork<'_>, turn: usize) -> Result<(), String> {
@@ -162,21 +194,22 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         &self,
         work: &LaunchWork<'_>,
         offering: &Offering,
-        turn: usize,
+        is_planned: bool,
     ) -> Option<NodeState> {
-        if turn == 0 {
+        if is_planned {
             return Some(work.node.clone());
         }
         fallback_node(work.node, offering, self.settings.catalog?)
     }
 
+    /// Returns the request for one of these nodes, the preferred node first.
     fn request(
         &self,
         work: &LaunchWork<'_>,
-        offering: &Offering,
-        node: &NodeState,
+        nodes: &[(&Offering, NodeState)],
         attempt: u32,
     ) -> LaunchRequest {
+        let (offering, node) = &nodes[0];
         let mut tags: BTreeMap<String, String> = [
             (tag::CLUSTER, self.settings.cluster.name.as_str()),
             (tag::POOL, work.pool.as_str()),
@@ -193,12 +226,24 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             let value = node.labels.get(key).filter(|_| name.len() <= tag::KEY_CHARS_MAX);
             tags.extend(value.map(|value| (name, value.to_string())));
         }
-        let mut labels = node.labels.clone();
-        labels.insert(KEY_LABEL.into(), work.key.into());
+        let request_offering = |(offering, node): &(&Offering, NodeState)| {
+            let mut labels = node.labels.clone();
+            labels.insert(KEY_LABEL.into(), work.key.into());
+            LaunchOffering {
+                instance_type: offering.instance_type.clone(),
+                zone: offering.zone.clone(),
+                labels,
+                capacity: (&node.capacity).into(),
+                allocatable: (&node.allocatable).into(),
+            }
+        };
+        let alternatives = nodes.iter().skip(1).map(request_offering).collect();
+        let LaunchOffering { instance_type, zone, labels, capacity, allocatable } =
+            request_offering(&nodes[0]);
         LaunchRequest {
             token: client_token(&work.change_id, attempt),
-            instance_type: offering.instance_type.clone(),
-            zone: offering.zone.clone(),
+            instance_type,
+            zone,
             capacity_type: offering.capacity_type,
             reservation: node.reservation.clone(),
             image: work.image.to_owned(),
@@ -207,8 +252,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             // The node is closed until the nodes of its batch open together.
             taints: node.taints.iter().cloned().chain([Taint::opening()]).collect(),
             startup_taints: node.startup_taints.clone(),
-            capacity: (&node.capacity).into(),
-            allocatable: (&node.allocatable).into(),
+            capacity,
+            allocatable,
+            alternatives,
         }
     }
 
@@ -305,7 +351,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     pub(super) fn finish_launch(&self, item: &Booting<'_, '_>, outcome: Outcome) {
-        self.finish(item.work.address, WaveStep::Launch, Some(&item.instance), outcome);
+        let Booting { work, instance, launched, .. } = item;
+        self.record_outcome(ChangeOutcome {
+            address: work.address.clone(),
+            step: WaveStep::Launch,
+            instance_id: Some(instance.clone()),
+            launched: launched.clone(),
+            outcome,
+        });
     }
 }
 

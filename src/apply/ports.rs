@@ -108,18 +108,85 @@ pub struct LaunchRequest {
     pub capacity: Resources,
     /// Expected allocatable resources of the node.
     pub allocatable: Resources,
+    /// Further offerings of the same capacity type. EC2 chooses one offering of the request. It
+    /// weighs price and capacity of Spot offerings, and takes the first available offering
+    /// otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<LaunchOffering>,
+}
+
+impl LaunchRequest {
+    /// Returns a request for each offering alone, the preferred offering first.
+    pub fn offerings(&self) -> impl Iterator<Item = Self> + '_ {
+        let alone = |offering: &LaunchOffering| {
+            let LaunchOffering { instance_type, zone, labels, capacity, allocatable } =
+                offering.clone();
+            let alternatives = Vec::new();
+            let tags = self.tags.clone();
+            Self {
+                instance_type,
+                zone,
+                labels,
+                capacity,
+                allocatable,
+                alternatives,
+                tags,
+                token: self.token.clone(),
+                capacity_type: self.capacity_type,
+                reservation: self.reservation.clone(),
+                image: self.image.clone(),
+                taints: self.taints.clone(),
+                startup_taints: self.startup_taints.clone(),
+            }
+        };
+        let preferred = Self { alternatives: Vec::new(), ..self.clone() };
+        std::iter::once(preferred).chain(self.alternatives.iter().map(alone))
+    }
+}
+
+/// An offering of a launch request, and the node that it provides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchOffering {
+    /// Instance type.
+    pub instance_type: InstanceTypeName,
+    /// Availability zone.
+    pub zone: ZoneName,
+    /// Labels at registration.
+    pub labels: Labels,
+    /// Expected capacity of the node.
+    pub capacity: Resources,
+    /// Expected allocatable resources of the node.
+    pub allocatable: Resources,
 }
 
 /// Outcome of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LaunchOutcome {
     /// The instance was launched by this call or by an earlier one with the same token.
-    Launched(InstanceId),
-    /// The zone has no capacity for the instance type now.
+    Launched(LaunchedInstance),
+    /// No offering of the request has capacity now.
     InsufficientCapacity {
         /// Message of EC2.
         reason: String,
     },
+}
+
+/// A launched instance, and the offering that EC2 chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchedInstance {
+    /// ID of the instance.
+    pub id: InstanceId,
+    /// Index of the chosen offering in the request. The preferred offering has index 0.
+    pub offering: usize,
+    /// Indexes of the offerings that EC2 reported without capacity.
+    pub unavailable: Vec<usize>,
+}
+
+impl From<InstanceId> for LaunchedInstance {
+    /// Returns an instance of the preferred offering.
+    fn from(id: InstanceId) -> Self {
+        Self { id, offering: 0, unavailable: Vec::new() }
+    }
 }
 
 /// Outcome of a cordon or uncordon.
@@ -166,7 +233,7 @@ pub struct CloudInventory {
 pub trait Cloud {
     /// Reads instances, groups, reservations, Fargate profiles and resolved selectors.
     fn holdings(&self) -> impl Future<Output = Result<CloudInventory, PortError>>;
-    /// Launches one instance, at most once for each token.
+    /// Launches one instance of one offering of the request, at most once for each token.
     fn launch(
         &self,
         request: &LaunchRequest,

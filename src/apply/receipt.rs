@@ -75,9 +75,26 @@ pub struct ChangeOutcome {
     /// Launched or retired instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<InstanceId>,
+    /// Offering of a launched instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched: Option<LaunchedOffering>,
     /// Outcome of the step.
     #[serde(flatten)]
     pub outcome: Outcome,
+}
+
+/// Offering of a launched instance: the planned offering, or an approved alternative.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchedOffering {
+    /// Instance type.
+    pub instance_type: InstanceTypeName,
+    /// Availability zone.
+    pub zone: ZoneName,
+    /// Capacity type.
+    pub capacity_type: CapacityType,
+    /// Planned offering, if EC2 launched an alternative.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead_of: Option<String>,
 }
 
 /// Status of a finished apply.
@@ -160,8 +177,12 @@ pub enum Step {
         zone: ZoneName,
         /// Capacity type.
         capacity_type: CapacityType,
+        /// Planned offering, if EC2 launched an alternative.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        instead_of: Option<String>,
     },
-    /// EC2 has insufficient capacity. The next approved offering is requested.
+    /// EC2 has insufficient capacity for an offering. EC2 or the apply chooses another approved
+    /// offering.
     NoCapacity {
         /// Instance type.
         instance_type: InstanceTypeName,

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::EarlierLaunch;
-use super::fallback::Offering;
+use super::fallback::{Offering, launch_attempts};
+use super::receipt::LaunchedOffering;
 use crate::model::ids::{Address, ChangeId, GroupName, InstanceId, PoolName, WorkloadId};
 use crate::plan::wire::{Action, Condition, NodeState, ResourceChange, ResourceKind, WaveStep};
 use crate::plan::{Plan, change_id};
@@ -22,13 +23,13 @@ impl WaveWork<'_> {
         }
     }
 
-    /// Reuses the change IDs and offering indexes of launches that an earlier plan requested.
+    /// Reuses the change IDs and request indexes of launches that an earlier plan requested.
     pub(super) fn reuse_change_ids(&mut self, earlier: &BTreeMap<Address, EarlierLaunch>) {
         let Self::Launch(launches) = self else { return };
         for work in launches {
-            if let Some(EarlierLaunch { change, offering_index }) = earlier.get(work.address) {
+            if let Some(EarlierLaunch { change, attempt_index }) = earlier.get(work.address) {
                 work.change_id = change.clone();
-                work.offering_index = usize::try_from(*offering_index).unwrap_or(usize::MAX);
+                work.attempt_index = usize::try_from(*attempt_index).unwrap_or(usize::MAX);
             }
         }
     }
@@ -52,10 +53,10 @@ pub(super) struct LaunchWork<'p> {
     pub(super) node: &'p NodeState,
     /// Instance to retire once this one is Ready.
     pub(super) replaces: Option<&'p InstanceId>,
-    /// Planned offering, then the fallbacks; empty for a group member.
-    pub(super) offerings: Vec<Offering>,
-    /// Index of the first offering to request. Offerings before it had no capacity.
-    pub(super) offering_index: usize,
+    /// Offerings of each request, the planned offering first; empty for a group member.
+    pub(super) attempts: Vec<Vec<Offering>>,
+    /// Index of the first request. The offerings of the requests before it had no capacity.
+    pub(super) attempt_index: usize,
     /// Auto Scaling group that launches the instance, if it is a group member.
     pub(super) group: Option<GroupWork<'p>>,
 }
@@ -95,6 +96,16 @@ pub(super) struct Reader<'p> {
     rows: BTreeMap<&'p Address, &'p ResourceChange>,
     groups: BTreeMap<&'p Address, &'p str>,
     problems: Vec<String>,
+}
+
+impl LaunchWork<'_> {
+    /// Returns the record of a launched offering.
+    pub(super) fn launched(&self, offering: &Offering) -> LaunchedOffering {
+        let planned = self.attempts.first().and_then(|attempt| attempt.first());
+        let instead_of = planned.filter(|planned| *planned != offering).map(ToString::to_string);
+        let Offering { instance_type, zone, capacity_type } = offering.clone();
+        LaunchedOffering { instance_type, zone, capacity_type, instead_of }
+    }
 }
 
 impl<'p> Reader<'p> {
@@ -180,7 +191,7 @@ impl<'p> Reader<'p> {
         let missing = |what: &str| format!("`{}` has no {what} to launch with", row.address);
         let node = row.change.after.as_ref().ok_or_else(|| missing("`after`"))?;
         let group = self.group_of(node, row)?;
-        let offerings = if group.is_some() { Vec::new() } else { self.offerings(node, row)? };
+        let attempts = if group.is_some() { Vec::new() } else { self.attempts(node, row)? };
         Ok(LaunchWork {
             address: &row.address,
             change_id: change_id(&self.plan.capacity.plan_id, &row.address),
@@ -189,8 +200,8 @@ impl<'p> Reader<'p> {
             image: node.image.as_deref().ok_or_else(|| missing("image"))?,
             node,
             replaces: row.change.before.as_ref().and_then(|before| before.instance_id.as_ref()),
-            offerings,
-            offering_index: 0,
+            attempts,
+            attempt_index: 0,
             group,
         })
     }
@@ -259,22 +270,23 @@ impl<'p> Reader<'p> {
         Err(format!("`{}`: the group size differs from its precondition", group.address))
     }
 
-    fn offerings(&self, node: &NodeState, row: &ResourceChange) -> Result<Vec<Offering>, String> {
+    /// Returns the offerings of each request.
+    fn attempts(
+        &self,
+        node: &NodeState,
+        row: &ResourceChange,
+    ) -> Result<Vec<Vec<Offering>>, String> {
         let missing = |what: &str| format!("`{}` has no {what} to launch with", row.address);
         let planned = Offering {
             instance_type: required(node.instance_type.as_ref(), || missing("instance type"))?,
             zone: required(node.zone.as_ref(), || missing("zone"))?,
             capacity_type: required(node.capacity_type.as_ref(), || missing("capacity type"))?,
         };
-        let alternatives = self.plan.capacity.alternatives.iter();
-        let alternatives =
-            alternatives.filter(|of| of.address == row.address).flat_map(|of| &of.offerings);
-        let alternatives = alternatives.map(|offering| Offering {
-            instance_type: offering.instance_type.clone(),
-            zone: offering.zone.clone(),
-            capacity_type: offering.capacity_type,
-        });
-        Ok(std::iter::once(planned).chain(alternatives).collect())
+        let capacity = &self.plan.capacity;
+        let alternatives = capacity.alternatives.iter().filter(|of| of.address == row.address);
+        let explained = capacity.explain.iter().find(|of| of.address == row.address);
+        let price = explained.and_then(|row| row.hourly_after);
+        Ok(launch_attempts(&planned, price, alternatives.flat_map(|of| &of.offerings)))
     }
 
     fn retire(&self, row: &'p ResourceChange) -> Result<RetireWork<'p>, String> {

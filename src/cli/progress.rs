@@ -108,11 +108,13 @@ fn describe(step: &Step) -> String {
             let nodes = if *changes == 1 { "node" } else { "nodes" };
             format!("{}: {changes} {nodes}", wave_text(*step))
         }
-        Step::Launched { instance_id, instance_type, zone, capacity_type } => {
-            format!("launched {instance_id} ({instance_type}, {zone}, {capacity_type})")
+        Step::Launched { instance_id, instance_type, zone, capacity_type, instead_of } => {
+            let planned = instead_of.as_ref().map(|planned| format!(" instead of {planned}"));
+            let planned = planned.unwrap_or_default();
+            format!("launched {instance_id} ({instance_type}, {zone}, {capacity_type}){planned}")
         }
         Step::NoCapacity { instance_type, zone, capacity_type } => {
-            format!("no capacity for {instance_type} in {zone} ({capacity_type}); trying the next")
+            format!("no capacity for {instance_type} in {zone} ({capacity_type})")
         }
         Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),
         Step::Joined { instance_id } => format!("{instance_id} was launched by its group"),
@@ -235,6 +237,7 @@ mod tests {
             address: format!("ec2_instance.web[\"{key}\"]").into(),
             step: WaveStep::Retire,
             instance_id: None,
+            launched: None,
             outcome: Outcome::Abandoned { why: "not\ndrained".into() },
         };
         let verdict = ApplyStatus::Partly;

@@ -105,7 +105,7 @@ pub(super) fn register_launches(
                 let turn = entry.offerings.get(address).copied().unwrap_or(0);
                 repeated.insert(
                     address.clone(),
-                    EarlierLaunch { change: change_id(&entry.plan, address), offering_index: turn },
+                    EarlierLaunch { change: change_id(&entry.plan, address), attempt_index: turn },
                 );
             }
         }
@@ -248,7 +248,8 @@ pub(super) fn take_over(all: &mut [InDoubtLaunches], now: Timestamp) {
     }
 }
 
-/// Returns a digest of each launch of a plan: its row and its alternatives. Members that a group
+/// Returns a digest of each launch of a plan: its row, its alternatives and the price that decides
+/// which of them are requested together. Members that a group
 /// creates are excluded: setting the size of a group is repeatable.
 fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
     let grouped: BTreeSet<&str> = plan
@@ -261,12 +262,17 @@ fn launch_digests(plan: &Plan) -> BTreeMap<Address, String> {
     for row in &plan.capacity.alternatives {
         alternatives.entry(&row.address).or_default().push(&row.offerings);
     }
+    let explained = plan.capacity.explain.iter();
+    let prices: BTreeMap<&Address, _> =
+        explained.map(|row| (&row.address, row.hourly_after)).collect();
     let own = |row: &&ResourceChange| {
         let pool = row.change.after.as_ref().and_then(|after| after.pool.as_ref());
         !pool.is_some_and(|pool| grouped.contains(pool.as_str()))
     };
     let digest = |row: &ResourceChange| {
-        let decides = (&row.address, &row.change, alternatives.get(&row.address));
+        let alternatives = alternatives.get(&row.address);
+        let price = alternatives.and_then(|_| prices.get(&row.address));
+        let decides = (&row.address, &row.change, alternatives, price);
         let digest = canonical::sha256(&decides).unwrap_or_default();
         digest.chars().take(DIGEST_LENGTH).collect()
     };
@@ -313,7 +319,7 @@ mod tests {
             .into_keys()
             .map(|address| {
                 let change = change_id(&plan.capacity.plan_id, &address);
-                (address, EarlierLaunch { change, offering_index: 0 })
+                (address, EarlierLaunch { change, attempt_index: 0 })
             })
             .collect();
         assert!(expected.len() > 2);
@@ -366,7 +372,7 @@ mod tests {
         assert_eq!(fallback_since(&all), Some(at(7)), "not since the process restarted");
         let repeated =
             register_launches(&mut all, &replanned(&plan, "later"), at(91)).expect("the same");
-        assert_eq!((repeated[&first].offering_index, repeated[&second].offering_index), (2, 0));
+        assert_eq!((repeated[&first].attempt_index, repeated[&second].attempt_index), (2, 0));
         forget_answered(&mut all, &first);
         assert_eq!(fallback_since(&all), None);
         assert!(has_recorded_attempt(&all, &first, 3), "it is not awaited");

@@ -362,6 +362,7 @@ mod tests {
             address: row.address.clone(),
             step: crate::plan::wire::WaveStep::Launch,
             instance_id: Some("i-1".into()),
+            launched: None,
             outcome: crate::apply::Outcome::Abandoned { why: "it was late".to_owned() },
         });
         let outcomes: Vec<_> = outcomes.collect();

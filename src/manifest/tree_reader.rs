@@ -19,8 +19,8 @@ use super::{
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    AssumedPods, Desired, ExternalGroup, Fleet, Problem, RenderResults, Scale, Severity, Source,
-    Tree, TreeFile, Unresolved, Workload,
+    AssumedPods, Desired, ExternalGroup, Fleet, Generation, Identity, Problem, RenderResults,
+    Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
@@ -69,6 +69,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
         report.add(problem);
     }
     desired.min_values_policy = fleet.min_values_policy;
+    require_instance_profiles(&mut desired, fleet, &report);
     desired.default_spread.clone_from(&fleet.default_spread);
     desired.failure_domains.clone_from(&fleet.failure_domains);
     desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
@@ -106,6 +107,27 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.problems.sort();
     desired.problems.dedup();
     desired
+}
+
+/// Sets the default instance profile of classes of the oldest generation, which have no role.
+/// Without any profile, an instance cannot join the cluster.
+fn require_instance_profiles(desired: &mut Desired, fleet: &Fleet, report: &ProblemCollector) {
+    for class in desired.node_classes.values_mut() {
+        let identity = &mut class.instance_settings.identity;
+        if class.generation != Generation::V1alpha5 || *identity != Identity::None {
+            continue;
+        }
+        if let Some(profile) = &fleet.default_instance_profile {
+            *identity = Identity::Profile(profile.clone());
+            continue;
+        }
+        let hint = "set it, or spec.karpenter.defaultInstanceProfile in fleetwright.yaml to \
+                    Karpenter's aws.defaultInstanceProfile";
+        let object = format!("AWSNodeTemplate {}", class.name);
+        let message = "has no `instanceProfile`, so that no instance can join the cluster";
+        report.add(Problem::error(class.origin.clone(), &object, message.to_owned()).hint(hint));
+        class.unreadable.get_or_insert_with(|| "spec.instanceProfile".to_owned());
+    }
 }
 
 /// The file of an embedded world, in its directory.

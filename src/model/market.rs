@@ -40,12 +40,34 @@ impl CapacityType {
             Self::Reserved => "reserved",
         }
     }
+
+    /// Returns true for Spot capacity.
+    #[must_use]
+    pub fn is_spot(self) -> bool {
+        self == Self::Spot
+    }
 }
 
 impl std::fmt::Display for CapacityType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.as_str())
     }
+}
+
+/// Maximum markup of an alternative offering, in percent of the planned price. A Spot launch
+/// requests all alternatives within it at once, and EC2 chooses.
+const MARKUP_MAX_PERCENT: i64 = 20;
+
+/// Returns the maximum price of an alternative for a node of this price.
+#[must_use]
+pub fn alternative_price_max(price: MicroUsd) -> MicroUsd {
+    MicroUsd(price.0.saturating_add(price.0.saturating_mul(MARKUP_MAX_PERCENT) / 100))
+}
+
+/// Returns the part of a Spot price that EC2's choice of an alternative may account for.
+#[must_use]
+pub fn alternative_markup_in(price: MicroUsd) -> MicroUsd {
+    MicroUsd(price.0.saturating_mul(MARKUP_MAX_PERCENT) / (100 + MARKUP_MAX_PERCENT))
 }
 
 /// A configured zone of a cluster.

@@ -82,5 +82,6 @@ fn member_request(
         startup_taints: Vec::new(),
         capacity: amounts.capacity,
         allocatable: amounts.allocatable,
+        alternatives: Vec::new(),
     }
 }

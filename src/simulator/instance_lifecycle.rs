@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::delay;
 use super::state::{ClientToken, NodeRegistration, OfferingOutage, ScheduledEvent, WorldState};
-use crate::apply::ports::{LaunchOutcome, LaunchRequest};
+use crate::apply::ports::{LaunchOutcome, LaunchRequest, LaunchedInstance};
 use crate::model::ids::{InstanceId, NodeName, Uid};
 use crate::model::observed::{Hardware, Instance, InstanceState, LaunchedWith, Node, tag};
 use crate::model::pod::Taint;
@@ -30,8 +30,17 @@ fn parameters(request: &LaunchRequest) -> String {
     hex::encode(Sha256::digest(json))
 }
 
+impl ClientToken {
+    /// Returns the launched instance. The offerings before it had no capacity.
+    fn to_launched(&self) -> LaunchedInstance {
+        let Self { instance, offering, .. } = self;
+        let unavailable = (0..*offering).collect();
+        LaunchedInstance { id: instance.clone(), offering: *offering, unavailable }
+    }
+}
+
 impl WorldState {
-    /// Launches an instance, or returns the instance that the same token launched.
+    /// Launches an instance of the first offering with capacity, or returns the instance that the same token launched.
     ///
     /// # Errors
     /// Returns an error if the token was used with other parameters.
@@ -39,7 +48,7 @@ impl WorldState {
         let parameters = parameters(request);
         if let Some(used) = self.tokens.get(&request.token) {
             return if used.parameters == parameters {
-                Ok(LaunchOutcome::Launched(used.instance.clone()))
+                Ok(LaunchOutcome::Launched(used.to_launched()))
             } else {
                 Err(format!(
                     "IdempotentParameterMismatch: token `{}` launched {} with other parameters",
@@ -47,14 +56,20 @@ impl WorldState {
                 ))
             };
         }
-        if let Some(reason) = self.insufficient_capacity(request) {
-            return Ok(LaunchOutcome::InsufficientCapacity { reason });
+        let mut reasons = Vec::new();
+        for (offering, alone) in request.offerings().enumerate() {
+            if let Some(reason) = self.insufficient_capacity(&alone) {
+                reasons.push(reason);
+                continue;
+            }
+            let id = self.new_instance(&alone);
+            let token = ClientToken { parameters, instance: id, offering };
+            let launched = token.to_launched();
+            self.tokens.insert(request.token.clone(), token);
+            self.after(delay::TOKEN, ScheduledEvent::TokenExpired { token: request.token.clone() });
+            return Ok(LaunchOutcome::Launched(launched));
         }
-        let id = self.new_instance(request);
-        let token = ClientToken { parameters, instance: id.clone() };
-        self.tokens.insert(request.token.clone(), token);
-        self.after(delay::TOKEN, ScheduledEvent::TokenExpired { token: request.token.clone() });
-        Ok(LaunchOutcome::Launched(id))
+        Ok(LaunchOutcome::InsufficientCapacity { reason: reasons.join("; ") })
     }
 
     /// Returns the reason for missing capacity. Launch faults are injected only here.

@@ -66,6 +66,9 @@ pub(super) struct ClientToken {
     /// Hash of the parameters of its first use.
     pub(super) parameters: String,
     pub(super) instance: InstanceId,
+    /// Index of the launched offering in the request.
+    #[serde(default)]
+    pub(super) offering: usize,
 }
 
 #[derive(Debug, Clone)]

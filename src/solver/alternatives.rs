@@ -10,14 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::offer::Offer;
 use super::target_fleet::NewNode;
 use crate::model::ids::LabelKey;
+use crate::model::market::{CapacityType, alternative_price_max};
 use crate::model::reason::{Alternative, Relaxed};
-use crate::model::units::MicroUsd;
-
-/// Maximum markup of an alternative, in percent of the node's price.
-const BAND_PERCENT: i64 = 20;
 
 /// Maximum alternatives of a node, unless its pool demands more.
 const ALTERNATIVES_MAX: usize = 15;
+
+/// Alternatives of a Spot node that may be of another capacity type, for when no Spot capacity is
+/// left.
+const OTHERS_OF_SPOT: usize = 3;
 
 /// Offers that hold the pods of a node.
 pub(super) struct AlternativeCandidates<'a> {
@@ -36,7 +37,7 @@ pub(super) fn choose_alternatives(
     if node.reservation.is_some() {
         return;
     }
-    let cap = MicroUsd(node.price.0 + node.price.0 * BAND_PERCENT / 100);
+    let cap = alternative_price_max(node.price);
     let (price, offers) = (node.price, candidates.offers);
     // An alternative must have the labels that the launch chose where its pool leaves them open.
     let chosen = |offer: &Offer| {
@@ -45,8 +46,8 @@ pub(super) fn choose_alternatives(
     };
     let is_candidate = |offer: &&&Offer| chosen(offer) && (candidates.is_allowed)(offer);
     let near = |offer: &&&Offer| (price..=cap).contains(&offer.node.price);
-    let mut selected: Vec<&Offer> =
-        offers.iter().filter(near).filter(is_candidate).take(ALTERNATIVES_MAX).copied().collect();
+    let near = offers.iter().filter(near).filter(is_candidate).copied().collect();
+    let mut selected = select_near(node.capacity_type, near);
     let itself = |other: &Offer| {
         let other = &other.node;
         (&other.instance_type, &other.zone, other.capacity_type)
@@ -83,6 +84,20 @@ pub(super) fn choose_alternatives(
     });
     alternatives.dedup();
     (node.alternatives, node.relaxed) = (alternatives, relaxed);
+}
+
+/// Returns the cheapest of the offers within the markup, the planned one included. EC2 chooses among the
+/// Spot alternatives of a Spot node, so that most of its alternatives are Spot.
+fn select_near(planned: CapacityType, mut offers: Vec<&Offer>) -> Vec<&Offer> {
+    if planned.is_spot() {
+        let (spot, mut others): (Vec<&Offer>, Vec<&Offer>) =
+            offers.into_iter().partition(|offer| offer.node.capacity_type.is_spot());
+        let rest = others.split_off(others.len().min(OTHERS_OF_SPOT));
+        let spot_max = ALTERNATIVES_MAX - others.len();
+        offers = spot.into_iter().take(spot_max).chain(others).chain(rest).collect();
+    }
+    offers.truncate(ALTERNATIVES_MAX);
+    offers
 }
 
 fn alternative(offer: &Offer) -> Alternative {

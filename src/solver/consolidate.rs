@@ -22,7 +22,9 @@ use super::strategy::{DeclinedChange, SolvedFleet, Strategy};
 use super::tie_break_sampling::passes_same_samples;
 use super::work_budget::WorkBudget;
 use crate::model::ids::NodeName;
+use crate::model::market::{CapacityType, alternative_markup_in};
 use crate::model::reason::{BlockReason, KeepReason};
+use crate::model::requirement::key;
 use crate::model::units::MicroUsd;
 
 /// Maximum number of rounds. Each accepted round lowers the price; the limit bounds the work.
@@ -268,7 +270,11 @@ impl ConsolidationRound<'_, '_> {
             retained[*index] = false;
         }
         let layout = problem.trial_layout(retained);
+        // EC2 chose the offering of a Spot node. A cheaper one alone is no reason to replace the
+        // node: EC2 could choose the same offering again.
+        let markup: MicroUsd = real().filter_map(|i| spot_markup(&problem.existing[*i])).sum();
         let needed = self.problem.settings.needed_saving(affected, moves);
+        let needed = needed.max(markup + MicroUsd(1));
         let saves = current.layout.price - layout.price;
         let gain = self.problem.settings.gain(saves, moves);
         let fits = layout.packing.leaves_no_more_than(&current.layout.packing);
@@ -497,6 +503,12 @@ impl ConsolidationRound<'_, '_> {
         let used: i128 = layout.pods_on[node].iter().map(worth).sum();
         i128::from(price_or_minimum(&self.problem.existing[node]).0) * 1000 - used
     }
+}
+
+/// Returns the part of the price of a Spot node that EC2's choice may account for.
+fn spot_markup(node: &ExistingNode) -> Option<MicroUsd> {
+    let is_spot = node.labels.get(key::CAPACITY_TYPE)?.as_str() == CapacityType::Spot.as_str();
+    node.price.filter(|_| is_spot).map(alternative_markup_in)
 }
 
 /// Returns the price of a node, or the minimum price if it is unknown. Such a node is removed when

@@ -127,6 +127,16 @@ impl RemainingLimits {
         left.allows(&self.sizes[to])
     }
 
+    /// Returns true if `launches` nodes of class `from` may each be replaced by a node of class
+    /// `to`, all at once. `self` counts the launches.
+    pub(super) fn allows_swaps(&self, from: usize, to: usize, launches: i64) -> bool {
+        let Some(left) = self.left.get(&self.pools[to]) else { return true };
+        left.amounts.iter().all(|(name, left)| {
+            let more = amount(&self.sizes[to], name) - amount(&self.sizes[from], name);
+            more <= 0 || more.saturating_mul(launches) <= *left
+        })
+    }
+
     /// Subtracts an existing node from the usage.
     pub(super) fn remove_standing(&mut self, node: &ExistingNode) {
         if let Some(left) = node.pool.as_ref().and_then(|pool| self.left.get_mut(pool)) {

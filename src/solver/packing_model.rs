@@ -4,6 +4,7 @@
 //! Pods with the same requests and the same admission form one class. Offers with the same price
 //! and the same room form one offer class. Work is per class, never per pod.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -448,7 +449,8 @@ fn offer_classes(
         let node = &offer.node;
         let room = resource_vector(&offer.room, names);
         let NodeAdmission { admitted, unmet } = admissions.admission_of(&node.labels, &node.taints);
-        let kind = (&node.instance_type, node.capacity_type, &node.reservation);
+        // At the same price, Spot comes before on-demand: its unknown price is at most that.
+        let kind = (&node.instance_type, Reverse(node.capacity_type), &node.reservation);
         let key = (node.price, room, &node.pool, kind, (admitted, unmet));
         keyed.entry(key).or_default().push(index);
     }

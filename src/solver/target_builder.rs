@@ -18,7 +18,7 @@ use super::target_fleet::{Launch, NodeRef, Retire};
 use super::topology::TopologyInput;
 use super::{Input, Settings, alternatives, auto_scaling_groups, min_values};
 use crate::demand::PodGroup;
-use crate::model::ids::{LabelKey, NodeName, workload_key};
+use crate::model::ids::{LabelKey, NodeName, PoolName, workload_key};
 use crate::model::reason::{BlockReason, KeepReason, LaunchReason, Rejection, RetireReason};
 use crate::model::units::MicroUsd;
 
@@ -58,10 +58,14 @@ impl TargetBuilder<'_> {
         let opened = settled.layout.packing.opened.iter().zip(&settled.offers);
         for ((node, offer), pods_on_launch) in opened.zip(pods_on_launch) {
             let key = (node.offer_class, &node.pods);
-            let options = memo.entry(key).or_insert_with(|| self.node_options(node, &limits));
             let mut new = self.offers[*offer].node.clone();
             let pool = self.input.desired.pools.get(&new.pool);
             let demands = pool.map(min_values::required_value_counts).unwrap_or_default();
+            // EC2 may launch an alternative of every node at once. `minValues` demands its
+            // alternatives regardless.
+            let together = if demands.is_empty() { self.launches_of(&new.pool) } else { 1 };
+            let options =
+                memo.entry(key).or_insert_with(|| self.node_options(node, &limits, together));
             // Alternatives must stay in the topology domains that inter-pod rules tie the pods to.
             let packed = node.pods.keys().flat_map(|class| self.model.classes[*class].groups());
             // The scheduling simulation may place other pods there than the packing.
@@ -82,6 +86,13 @@ impl TargetBuilder<'_> {
         launches
     }
 
+    /// Returns the number of launches of a pool.
+    fn launches_of(&self, pool: &PoolName) -> i64 {
+        let offers = self.outcome.fleet.offers.iter();
+        let launches = offers.filter(|offer| self.offers[**offer].node.pool == *pool).count();
+        i64::try_from(launches).unwrap_or(i64::MAX)
+    }
+
     /// Returns the remaining limits of pools after all launches.
     fn limits(&self) -> RemainingLimits {
         let pools = auto_scaling_groups::pool_limits(self.input.desired, self.input.observed);
@@ -96,8 +107,13 @@ impl TargetBuilder<'_> {
     }
 
     /// Returns the alternative offers for `node`, and the rejected offer classes with their
-    /// reasons.
-    fn node_options(&self, node: &OpenedNode, limits: &RemainingLimits) -> NodeOptions<'_> {
+    /// reasons. The limits hold if as many nodes as `together` launch an alternative.
+    fn node_options(
+        &self,
+        node: &OpenedNode,
+        limits: &RemainingLimits,
+        together: i64,
+    ) -> NodeOptions<'_> {
         let selected = &self.model.offer_classes[node.offer_class];
         let (mut candidates, mut more_expensive) = (Vec::new(), Vec::new());
         let (mut too_small, mut too_tight, mut used_up) = (0_u32, 0_u32, 0_u32);
@@ -114,7 +130,9 @@ impl TargetBuilder<'_> {
                 used_up += u32::from(!selected.is_reserved);
                 continue;
             }
-            if limits.allows_swap(node.offer_class, index) {
+            if limits.allows_swap(node.offer_class, index)
+                && limits.allows_swaps(node.offer_class, index, together)
+            {
                 candidates.extend(offer_class.offers.iter().map(|i| &self.offers[*i]));
             }
             if offer_class.price < selected.price {

@@ -85,12 +85,13 @@ pub(crate) fn request(token: &str) -> LaunchRequest {
         startup_taints: Vec::new(),
         capacity: resources(2000, 8, 29),
         allocatable: resources(2000, 8, 29),
+        alternatives: Vec::new(),
     }
 }
 
 pub(crate) fn launch(world: &World, request: &LaunchRequest) -> InstanceId {
     match run(world.launch(request)).expect("a fresh token") {
-        LaunchOutcome::Launched(id) => id,
+        LaunchOutcome::Launched(launched) => launched.id,
         LaunchOutcome::InsufficientCapacity { reason } => panic!("{reason}"),
     }
 }

@@ -79,7 +79,7 @@ spec:
 apiVersion: karpenter.k8s.aws/v1alpha1
 kind: AWSNodeTemplate
 metadata: { name: spare }
-spec: { subnetSelector: { a: b }, securityGroupSelector: { a: b } }
+spec: { instanceProfile: p, subnetSelector: { a: b }, securityGroupSelector: { a: b } }
 ";
 
 const WEB_APPS: &str = "\

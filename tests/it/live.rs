@@ -29,6 +29,8 @@ mod faults;
 mod image_rollout;
 mod install;
 #[cfg(feature = "cluster")]
+mod instance_profiles;
+#[cfg(feature = "cluster")]
 mod kubelets;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod large_cluster;
@@ -44,6 +46,8 @@ mod proxy;
 mod proxy_additions;
 #[cfg(feature = "sandbox")]
 mod sandbox_api;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod spot_launches;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod sqs_queue;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]

@@ -73,6 +73,15 @@ fn allowed(file: &str) -> BTreeSet<String> {
 const LAUNCH_TEMPLATE_CLEANUP: [&str; 2] =
     ["ec2:DeleteLaunchTemplate", "ec2:DescribeLaunchTemplates"];
 
+/// Calls that create and delete instance profiles, which an additional policy allows.
+const INSTANCE_PROFILES: [&str; 5] = [
+    "iam:AddRoleToInstanceProfile",
+    "iam:CreateInstanceProfile",
+    "iam:DeleteInstanceProfile",
+    "iam:ListInstanceProfiles",
+    "iam:RemoveRoleFromInstanceProfile",
+];
+
 /// Returns the calls of the controller alone: the interruption queue, and cleanup of launch
 /// templates.
 fn controller_calls() -> BTreeSet<String> {
@@ -86,9 +95,30 @@ fn controller_calls() -> BTreeSet<String> {
 fn apply_policy_allows_exactly_the_calls_made() {
     let mut needed = calls();
     needed.retain(|call| !controller_calls().contains(call));
+    for call in INSTANCE_PROFILES {
+        assert!(needed.remove(call), "{call} is not made");
+    }
     assert!(needed.contains("ec2:CreateFleet") && needed.len() > 8, "{needed:?}");
     needed.extend(IMPLIED.map(str::to_owned));
     assert_eq!(allowed("apply.json"), needed);
+}
+
+#[test]
+fn profile_policy_reaches_profiles_of_the_cluster_only() {
+    const FILE: &str = "instance-profiles.json";
+    let mut needed: BTreeSet<String> = INSTANCE_PROFILES.map(str::to_owned).into();
+    // IAM checks it for the tags of a created profile.
+    needed.insert("iam:TagInstanceProfile".to_owned());
+    assert_eq!(allowed(FILE), needed);
+    for statement in statements(FILE) {
+        if statement["Action"] == "iam:ListInstanceProfiles" {
+            continue;
+        }
+        let resource = statement["Resource"].as_str().expect("one resource");
+        assert!(resource.ends_with(":instance-profile/fleetwright/${REGION}/${CLUSTER}/*"));
+        let condition = statement["Condition"].to_string();
+        assert!(condition.contains("/fleetwright.dev/cluster\":\"${CLUSTER}\""), "{condition}");
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct Aws {
     pub(super) limiter: RateLimiter,
     /// Name of the cluster that owns the instances.
     pub(super) cluster: String,
+    /// Region of the cluster.
+    pub(super) region: String,
     /// Tag key of all resources of the cluster, from any tool.
     pub(super) owned_tag: String,
     /// Pools and node classes for launches. Launches fail without it.
@@ -123,6 +125,7 @@ impl Aws {
             ),
             limiter: RateLimiter::default(),
             cluster: cluster.to_owned(),
+            region: region.to_owned(),
             owned_tag: format!("kubernetes.io/cluster/{cluster}"),
             launch_context: Mutex::default(),
             resolution: ResolutionCache::default(),

@@ -1,6 +1,8 @@
-//! A launch: looks up its inputs and calls `CreateFleet`.
+//! A launch: looks up its inputs and calls `CreateFleet` with all offerings of the request.
+//!
+//! Each offering has its own launch template, because the labels of its node are in the user data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use aws_sdk_ec2::config::Config;
@@ -8,9 +10,10 @@ use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::operation::create_fleet::CreateFleetOutput;
 use aws_sdk_ec2::operation::create_fleet::builders::CreateFleetFluentBuilder;
 use aws_sdk_ec2::types::{
-    DefaultTargetCapacityType, FleetLaunchTemplateConfigRequest,
-    FleetLaunchTemplateOverridesRequest, FleetLaunchTemplateSpecificationRequest,
-    FleetOnDemandAllocationStrategy, FleetType, InstanceType, OnDemandOptionsRequest, ResourceType,
+    CreateFleetError, DefaultTargetCapacityType, FleetLaunchTemplateConfigRequest,
+    FleetLaunchTemplateOverrides, FleetLaunchTemplateOverridesRequest,
+    FleetLaunchTemplateSpecificationRequest, FleetOnDemandAllocationStrategy, FleetType,
+    InstanceType, LaunchTemplateAndOverridesResponse, OnDemandOptionsRequest, ResourceType,
     SpotAllocationStrategy, SpotOptionsRequest, Tag, TagSpecification,
     TargetCapacitySpecificationRequest,
 };
@@ -24,9 +27,9 @@ use super::launch_template::TemplateContent;
 use super::launch_template_gc::NO_SUCH_TEMPLATE;
 use super::rate_limiter::ApiBucket;
 use super::user_data::BootstrapConfig;
-use crate::apply::ports::{CallEffect, LaunchOutcome, LaunchRequest, PortError};
-use crate::model::desired::{Identity, NodeClass, UserData};
-use crate::model::market::CapacityType;
+use crate::apply::ports::{CallEffect, LaunchOutcome, LaunchRequest, LaunchedInstance, PortError};
+use crate::model::desired::{NodeClass, UserData};
+use crate::model::ids::InstanceTypeName;
 use crate::model::observed::{Hardware, KEY_LABEL, tag};
 
 /// Maximum attempts of a throttled launch, and the first backoff. Each further backoff is twice as
@@ -49,36 +52,56 @@ impl Aws {
         let class = context.node_class(pool);
         let class = class
             .ok_or_else(|| AwsError::Missing(format!("pool {pool} no longer has a node class")))?;
-        let subnets = self.launch_subnets(context, class).await.map_err(before_launch_error)?;
-        let Some(subnet) = subnets.get(&request.zone).and_then(|subnets| subnets.first()) else {
+        let overrides = self.fleet_overrides(context, class, request).await?;
+        if overrides.is_empty() {
             let (class, zone) = (&class.name, &request.zone);
             let reason = format!("node class {class} has no subnet in {zone}");
             return Ok(LaunchOutcome::InsufficientCapacity { reason });
-        };
-        let template = {
-            // Concurrent launches with the same inputs wait here and then find the cached lookups.
-            let _guard = context.lookup_lock.lock().await;
-            let content = self
-                .template_content(context, class, request)
-                .await
-                .map_err(before_launch_error)?;
-            self.ensure_template(context, &content).await.map_err(before_launch_error)?
-        };
+        }
         let end = self
-            .create_fleet_with_retry(|| {
-                self.create_fleet_request(class, request, template.clone(), &subnet.id)
+            .create_fleet_with_retry(&overrides, || {
+                self.create_fleet_request(class, request, &overrides)
             })
             .await;
         if let Err(AwsError::Port(error)) = &end
             && NO_SUCH_TEMPLATE.iter().any(|code| error.reason.contains(code))
         {
-            // The template was deleted externally. The retry of the launch creates it again.
+            // A template was deleted externally. The retry of the launch creates it again.
             context.update_lookups(|known| {
-                known.templates.remove(&template);
+                for of in &overrides {
+                    known.templates.remove(&of.template);
+                }
             });
             return Err(PortError { effect: CallEffect::NotApplied, ..error.clone() }.into());
         }
         end
+    }
+
+    /// Returns the offerings of the request that the node class can launch, each with its subnet and
+    /// launch template. Alternatives without a subnet or an image are left out.
+    async fn fleet_overrides(
+        &self,
+        context: &LaunchContext,
+        class: &NodeClass,
+        request: &LaunchRequest,
+    ) -> Result<Vec<FleetOverride>, AwsError> {
+        let subnets = self.launch_subnets(context, class).await.map_err(before_launch_error)?;
+        // Concurrent launches with the same inputs wait here and then find the cached lookups.
+        let _guard = context.lookup_lock.lock().await;
+        let mut overrides = Vec::new();
+        for (offering, alone) in request.offerings().enumerate() {
+            let subnet = subnets.get(&alone.zone).and_then(|subnets| subnets.first());
+            let Some(subnet) = subnet else { continue };
+            let content = match self.template_content(context, class, &alone).await {
+                Err(AwsError::Missing(_)) if offering > 0 => continue,
+                content => content.map_err(before_launch_error)?,
+            };
+            let template =
+                self.ensure_template(context, &content).await.map_err(before_launch_error)?;
+            let (instance_type, subnet) = (alone.instance_type, subnet.id.clone());
+            overrides.push(FleetOverride { offering, template, instance_type, subnet });
+        }
+        Ok(overrides)
     }
 
     /// Calls `CreateFleet` and retries while it is throttled. SDK retries are disabled: after its
@@ -86,6 +109,7 @@ impl Aws {
     /// succeeded.
     async fn create_fleet_with_retry(
         &self,
+        overrides: &[FleetOverride],
         call: impl Fn() -> CreateFleetFluentBuilder,
     ) -> Result<LaunchOutcome, AwsError> {
         use aws_sdk_ec2::error::ProvideErrorMetadata as _;
@@ -96,7 +120,7 @@ impl Aws {
             self.check_write_permit(VERB)?;
             let once = Config::builder().retry_config(RetryConfig::disabled());
             let error = match call().customize().config_override(once).send().await {
-                Ok(answer) => return launch_outcome(answer),
+                Ok(answer) => return launch_outcome(answer, overrides),
                 Err(error) => error,
             };
             if let Some(code) = error.code().filter(|code| is_insufficient_capacity(code)) {
@@ -113,28 +137,26 @@ impl Aws {
         }
     }
 
-    /// Returns the request for a fleet of one instance in one subnet.
+    /// Returns the request for a fleet of one instance of one of the overrides.
+    ///
+    /// The request has no maximum Spot price: EC2 would also reclaim a running instance above it.
     fn create_fleet_request(
         &self,
         class: &NodeClass,
         request: &LaunchRequest,
-        template: String,
-        subnet: &str,
+        overrides: &[FleetOverride],
     ) -> CreateFleetFluentBuilder {
-        let overrides = FleetLaunchTemplateOverridesRequest::builder()
-            .instance_type(InstanceType::from(request.instance_type.as_str()))
-            .subnet_id(subnet)
-            .build();
-        let config = FleetLaunchTemplateConfigRequest::builder()
-            .launch_template_specification(
-                FleetLaunchTemplateSpecificationRequest::builder()
-                    .launch_template_name(template)
-                    .version("$Default")
-                    .build(),
-            )
-            .overrides(overrides)
-            .build();
-        let spot = request.capacity_type == CapacityType::Spot;
+        let spot = request.capacity_type.is_spot();
+        let configs = overrides.chunk_by(|a, b| a.template == b.template).map(|chunk| {
+            let template = FleetLaunchTemplateSpecificationRequest::builder()
+                .launch_template_name(&chunk[0].template)
+                .version("$Default");
+            FleetLaunchTemplateConfigRequest::builder()
+                .launch_template_specification(template.build())
+                .set_overrides(Some(chunk.iter().map(|of| of.request(spot)).collect()))
+                .build()
+        });
+        let configs: Vec<_> = configs.collect();
         let capacity = TargetCapacitySpecificationRequest::builder()
             .total_target_capacity(1)
             .default_target_capacity_type(if spot {
@@ -153,14 +175,14 @@ impl Aws {
             .create_fleet()
             .r#type(FleetType::Instant)
             .client_token(&request.token)
-            .launch_template_configs(config)
+            .set_launch_template_configs(Some(configs))
             .target_capacity_specification(capacity)
             .set_tag_specifications(Some(specifications.into()));
         if spot {
             let strategy = SpotAllocationStrategy::PriceCapacityOptimized;
             call.spot_options(SpotOptionsRequest::builder().allocation_strategy(strategy).build())
         } else {
-            let strategy = FleetOnDemandAllocationStrategy::LowestPrice;
+            let strategy = FleetOnDemandAllocationStrategy::Prioritized;
             let options = OnDemandOptionsRequest::builder().allocation_strategy(strategy);
             call.on_demand_options(options.build())
         }
@@ -176,7 +198,7 @@ impl Aws {
         let hardware = Hardware::from_labels(&request.labels);
         let image = self.launch_image(context, class, hardware).await?;
         let groups = self.launch_security_groups(context, class).await?;
-        let profile = self.instance_profile(context, class).await?;
+        let profile = self.ensure_instance_profile(context, class).await?;
         let taints = [&request.taints[..], &request.startup_taints[..]].concat();
         // The label is constant, and the tag of the instance holds the key. Otherwise every node
         // would need its own launch template, and EC2 limits their creation.
@@ -203,42 +225,6 @@ impl Aws {
             class,
         })
     }
-
-    /// Returns the instance profile of a class: the named profile, or a profile that contains its
-    /// role.
-    pub(super) async fn instance_profile(
-        &self,
-        context: &LaunchContext,
-        class: &NodeClass,
-    ) -> Result<Option<String>, AwsError> {
-        let role = match &class.instance_settings.identity {
-            Identity::Profile(name) => return Ok(Some(name.clone())),
-            Identity::None => return Ok(None),
-            Identity::Role(role) => role,
-        };
-        if let Some(known) = context.read_lookups(|known| known.profiles.get(&class.name).cloned())
-        {
-            return Ok(Some(known));
-        }
-        self.limiter.acquire(ApiBucket::Other).await;
-        let found = self.iam.list_instance_profiles_for_role().role_name(role).send().await;
-        let found =
-            found.map_err(|error| port_error(&format!("read the role `{role}`"), &error))?;
-        // The first by name, so that the choice is deterministic.
-        let names =
-            found.instance_profiles.into_iter().map(|profile| profile.instance_profile_name);
-        let Some(name) = names.min() else {
-            return Err(AwsError::Missing(format!(
-                "no instance profile contains the role `{role}` of node class {}; create one, or set \
-                 `instanceProfile`",
-                class.name
-            )));
-        };
-        context.update_lookups(|known| {
-            known.profiles.insert(class.name.clone(), name.clone());
-        });
-        Ok(Some(name))
-    }
 }
 
 /// Converts an error that occurred before the launch call. A transient error then has no effect on
@@ -252,14 +238,70 @@ fn before_launch_error(error: AwsError) -> AwsError {
     }
 }
 
-/// Reads the response: one instance, or the reason that there is none.
-fn launch_outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> {
-    let instances = answer.instances.unwrap_or_default();
-    let mut ids = instances.into_iter().flat_map(|found| found.instance_ids.unwrap_or_default());
-    if let Some(id) = ids.next() {
-        return Ok(LaunchOutcome::Launched(id.into()));
+/// An offering of a fleet request.
+#[derive(Debug)]
+struct FleetOverride {
+    /// Index in the launch request.
+    offering: usize,
+    template: String,
+    instance_type: InstanceTypeName,
+    subnet: String,
+}
+
+impl FleetOverride {
+    /// Returns the override. EC2 tries overrides in the order of their priority, unless they are
+    /// Spot.
+    fn request(&self, spot: bool) -> FleetLaunchTemplateOverridesRequest {
+        let priority = u32::try_from(self.offering).unwrap_or(u32::MAX);
+        FleetLaunchTemplateOverridesRequest::builder()
+            .instance_type(InstanceType::from(self.instance_type.as_str()))
+            .subnet_id(&self.subnet)
+            .set_priority((!spot).then(|| f64::from(priority)))
+            .build()
     }
+
+    fn is(&self, found: &FleetLaunchTemplateOverrides) -> bool {
+        let kind = found.instance_type().map(InstanceType::as_str);
+        kind == Some(self.instance_type.as_str()) && found.subnet_id() == Some(&self.subnet)
+    }
+}
+
+/// Returns the override that EC2 names in its response.
+fn named_override<'o>(
+    overrides: &'o [FleetOverride],
+    named: Option<&LaunchTemplateAndOverridesResponse>,
+) -> Option<&'o FleetOverride> {
+    let named = named.and_then(|named| named.overrides())?;
+    overrides.iter().find(|of| of.is(named))
+}
+
+/// Reads the response: one instance, or the reason that there is none.
+fn launch_outcome(
+    answer: CreateFleetOutput,
+    overrides: &[FleetOverride],
+) -> Result<LaunchOutcome, AwsError> {
     let errors = answer.errors.unwrap_or_default();
+    let is_capacity =
+        |error: &&CreateFleetError| error.error_code().is_some_and(is_insufficient_capacity);
+    let unavailable = errors.iter().filter(is_capacity).filter_map(|error| {
+        Some(named_override(overrides, error.launch_template_and_overrides())?.offering)
+    });
+    let unavailable: BTreeSet<usize> = unavailable.collect();
+    for found in answer.instances.unwrap_or_default() {
+        let chosen = named_override(overrides, found.launch_template_and_overrides());
+        let same_type = |of: &&FleetOverride| {
+            found.instance_type().is_some_and(|kind| kind.as_str() == of.instance_type.as_str())
+        };
+        let chosen = chosen.or_else(|| overrides.iter().find(same_type));
+        let offering = chosen.map_or(0, |of| of.offering);
+        if let Some(id) = found.instance_ids.unwrap_or_default().into_iter().next() {
+            let unavailable = unavailable.iter().copied().filter(|index| *index != offering);
+            let unavailable = unavailable.collect();
+            let id = id.into();
+            return Ok(LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }));
+        }
+    }
+    let has_capacity_error = errors.iter().any(|error| is_capacity(&error));
     let words: BTreeMap<String, String> = errors
         .into_iter()
         .map(|error| {
@@ -271,7 +313,9 @@ fn launch_outcome(answer: CreateFleetOutput) -> Result<LaunchOutcome, AwsError> 
         .map(|(code, message)| format!("{message} ({code})"))
         .collect::<Vec<_>>()
         .join("; ");
-    if !words.is_empty() && words.keys().all(|code| is_insufficient_capacity(code)) {
+    // Of several offerings, some may be refused for good. Another request still helps if any of
+    // them only lacks capacity.
+    if has_capacity_error {
         return Ok(LaunchOutcome::InsufficientCapacity { reason });
     }
     let reason = if reason.is_empty() {
@@ -299,4 +343,67 @@ pub(super) fn launch_tags(
     tags.insert(IMAGE_TAG, image);
     tags.extend(ours.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_ec2::types::CreateFleetInstance;
+
+    use super::*;
+
+    fn overrides() -> Vec<FleetOverride> {
+        let one = |(offering, kind, subnet): (usize, &str, &str)| FleetOverride {
+            offering,
+            template: format!("template-{offering}"),
+            instance_type: kind.into(),
+            subnet: subnet.to_owned(),
+        };
+        [(0, "m5.large", "subnet-a"), (1, "m6i.large", "subnet-a"), (3, "m5.large", "subnet-b")]
+            .map(one)
+            .into()
+    }
+
+    fn named(of: &FleetOverride) -> LaunchTemplateAndOverridesResponse {
+        let overrides = FleetLaunchTemplateOverrides::builder()
+            .instance_type(InstanceType::from(of.instance_type.as_str()))
+            .subnet_id(&of.subnet);
+        LaunchTemplateAndOverridesResponse::builder().overrides(overrides.build()).build()
+    }
+
+    fn error(code: &str, of: &FleetOverride) -> CreateFleetError {
+        CreateFleetError::builder()
+            .error_code(code)
+            .error_message("no")
+            .launch_template_and_overrides(named(of))
+            .build()
+    }
+
+    #[test]
+    fn response_names_the_launched_and_unavailable_offerings() {
+        let overrides = overrides();
+        let instance = CreateFleetInstance::builder()
+            .instance_ids("i-1")
+            .instance_type(InstanceType::M5Large)
+            .launch_template_and_overrides(named(&overrides[2]));
+        let answer = CreateFleetOutput::builder()
+            .instances(instance.build())
+            .errors(error("InsufficientInstanceCapacity", &overrides[1]))
+            .errors(error("UnsupportedOperation", &overrides[0]));
+        let found = launch_outcome(answer.build(), &overrides).expect("launched");
+        let expected = LaunchedInstance { id: "i-1".into(), offering: 3, unavailable: vec![1] };
+        assert_eq!(found, LaunchOutcome::Launched(expected));
+    }
+
+    #[test]
+    fn capacity_error_among_refusals_permits_the_next_request() {
+        let overrides = overrides();
+        let outcome = |codes: [&str; 2]| {
+            let errors = codes.iter().zip(&overrides).map(|(code, of)| error(code, of));
+            let answer = CreateFleetOutput::builder().set_errors(Some(errors.collect()));
+            launch_outcome(answer.build(), &overrides)
+        };
+        let found = outcome(["UnfulfillableCapacity", "UnsupportedOperation"]);
+        assert!(matches!(found, Ok(LaunchOutcome::InsufficientCapacity { .. })), "{found:?}");
+        assert!(outcome(["UnauthorizedOperation", "UnsupportedOperation"]).is_err());
+    }
 }

@@ -117,6 +117,59 @@ fn next_approved_alternative_is_launched_without_capacity() {
     }
 }
 
+/// Returns the plan with Spot launches that may be `m7i.large` at a price within the markup.
+fn spot_plan(world: &World) -> Plan {
+    let mut plan = plan(world);
+    for row in &mut plan.resource_changes {
+        let launches = row.change.actions.contains(&Action::Create);
+        if let Some(after) = row.change.after.as_mut().filter(|_| launches) {
+            after.capacity_type = Some(CapacityType::Spot);
+        }
+    }
+    plan.capacity.alternatives = alternatives(&["m7i.large"]);
+    for row in &mut plan.capacity.alternatives {
+        row.offerings[0].hourly = MicroUsd(110);
+        let launch = Reason::Keep { because: KeepReason::NotOurs };
+        let hourly_after = Some(MicroUsd(100));
+        plan.capacity.explain.retain(|known| known.address != row.address);
+        let explained = explain(row.address.clone(), launch);
+        plan.capacity.explain.push(ExplainRow { hourly_after, ..explained });
+    }
+    plan
+}
+
+#[test]
+fn receipt_names_the_offering_that_ec2_chose() {
+    for has_capacity in [true, false] {
+        let world = fleet();
+        let plan = spot_plan(&world);
+        if !has_capacity {
+            set_no_capacity(&world, "m6i.large");
+        }
+        let catalog = catalog();
+        let settings = ApplySettings { catalog: Some(&catalog), ..settings() };
+        let (receipt, events) = apply_over(&plan, &world, &settings);
+        let receipt = receipt.expect("not refused");
+        let launched: Vec<_> = receipt.outcomes.iter().filter_map(|o| o.launched.clone()).collect();
+        assert_eq!(launched.len(), 3, "{receipt:?}");
+        for LaunchedOffering { instance_type, instead_of, .. } in launched {
+            let expected = if has_capacity { "m6i.large" } else { "m7i.large" };
+            assert_eq!(instance_type.as_str(), expected);
+            let planned = "m6i.large in eu-west-1a (spot)".to_owned();
+            assert_eq!(instead_of, (!has_capacity).then_some(planned));
+        }
+        let calls = writes(&world);
+        let requests = calls.iter().filter_map(|call| {
+            let PortCall::Launch { request, .. } = call else { return None };
+            Some(request.offerings().count())
+        });
+        assert_eq!(requests.collect::<Vec<_>>(), [2; 3], "one request offers both");
+        let unavailable =
+            events.iter().filter(|event| matches!(event.step, Step::NoCapacity { .. })).count();
+        assert_eq!(unavailable, if has_capacity { 0 } else { 3 });
+    }
+}
+
 #[test]
 fn alternative_missing_in_the_catalog_is_never_launched() {
     let world = fleet();

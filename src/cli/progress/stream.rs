@@ -195,6 +195,7 @@ mod tests {
                     instance_type: kind,
                     zone,
                     capacity_type,
+                    instead_of: None,
                 },
                 "apply_start",
             ),
@@ -245,6 +246,7 @@ mod tests {
             address: "a".into(),
             step: WaveStep::Launch,
             instance_id: None,
+            launched: None,
             outcome,
         };
         let why = || "w".to_owned();

@@ -10,7 +10,7 @@ use super::condition::{
     Condition, ConditionReason, Progress, ProgressState, condition_reason, needs_operator,
 };
 use super::{LISTED_ROWS_MAX, ObjectKind, StatusObject, truncate_text};
-use crate::apply::{ApplyStatus, ChangeOutcome, Outcome};
+use crate::apply::{ApplyStatus, ChangeOutcome, LaunchedOffering, Outcome};
 use crate::controller::{
     ApprovedBy, Blocked, BlockedReason, CompletedApply, PartialApply, PlanTotals, PublishedPlan,
     Status, SupersededPlan, labels,
@@ -200,6 +200,9 @@ pub struct OutcomeStatus {
     /// Instance of the row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
+    /// Launched offering, such as `m7i.large us-east-1b spot`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offering: Option<String>,
 }
 
 impl PlanStatus {
@@ -552,6 +555,10 @@ fn outcome_status(row: &ChangeOutcome) -> OutcomeStatus {
         outcome: row.outcome.as_str().to_owned(),
         why: why.map(|why| truncate_text(why)),
         instance_id: row.instance_id.as_ref().map(ToString::to_string),
+        offering: row.launched.as_ref().map(|launched| {
+            let LaunchedOffering { instance_type, zone, capacity_type, .. } = launched;
+            format!("{instance_type} {zone} {capacity_type}")
+        }),
     }
 }
 

@@ -201,7 +201,8 @@ fn change_outcome(row: WireOutcome) -> Result<ChangeOutcome, String> {
         other => return Err(format!("the outcome `{}` is unknown", other.escape_debug())),
     };
     let instance_id = row.instance_id.map(Into::into);
-    Ok(ChangeOutcome { address: row.address.into(), step: row.step, instance_id, outcome })
+    let (address, step) = (row.address.into(), row.step);
+    Ok(ChangeOutcome { address, step, instance_id, launched: None, outcome })
 }
 
 fn parse_approval(text: Option<&str>) -> ApprovedBy {

@@ -175,7 +175,7 @@ mod tests {
         }
 
         async fn launch(&self, _: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
-            Ok(LaunchOutcome::Launched("i-1".into()))
+            Ok(LaunchOutcome::Launched(InstanceId::from("i-1").into()))
         }
 
         async fn raise_group(&self, _: &GroupName, _: u32) -> Result<(), PortError> {

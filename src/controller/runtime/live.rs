@@ -292,7 +292,7 @@ impl BackgroundTasks {
             state = run_controller(ports, start, Bounds::default(), &mut on_step) => state,
             () = inventory.refresh_periodically() => unreachable!("it never ends"),
             () = output.write_periodically(&kubernetes) => unreachable!("it never ends"),
-            () = template_sweep::sweep_templates(&sweeper, &inventory, &may_act) => unreachable!("it never ends"),
+            () = template_sweep::sweep_launch_resources(&sweeper, &inventory, &may_act) => unreachable!("it never ends"),
             () = source.refresh_lookups() => unreachable!("it never ends"),
             () = throttle.wake_when_due(&wake_sender) => unreachable!("it never ends"),
             () = answering => unreachable!("it never ends"),

@@ -1,4 +1,4 @@
-//! Deletes unused launch templates while this replica leads and may act.
+//! Deletes unused launch templates and instance profiles while this replica leads and may act.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ use crate::apply::ports::Cloud;
 /// Time between two sweeps, and before the first.
 const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 
-/// The minimum age of a deleted launch template: no launch takes as long.
+/// The minimum age of a deleted resource: no launch takes as long.
 const AGE_MIN: Duration = Duration::from_hours(24);
 
 /// Sweeps at each interval while `may_act` is set, for as long as it is polled.
-pub(super) async fn sweep_templates(aws: &Aws, account: &impl Cloud, may_act: &Cell<bool>) {
+pub(super) async fn sweep_launch_resources(aws: &Aws, account: &impl Cloud, may_act: &Cell<bool>) {
     let mut left = BTreeMap::new();
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -41,6 +41,18 @@ pub(super) async fn sweep_templates(aws: &Aws, account: &impl Cloud, may_act: &C
             }
             // Nothing depends on this sweep, and the next one follows.
             Err(error) => tracing::warn!(%error, "cannot sweep launch templates"),
+        }
+        match aws.delete_unused_profiles(AGE_MIN).await {
+            Ok(swept) => {
+                if swept.deleted > 0 {
+                    let swept = swept.deleted;
+                    tracing::info!(swept, "unused instance profiles deleted");
+                }
+                for (profile, error) in &swept.failed {
+                    tracing::warn!(profile, error, "cannot delete instance profile");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot sweep instance profiles"),
         }
     }
 }

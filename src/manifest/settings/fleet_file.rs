@@ -187,11 +187,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         read_consolidation(&map, &mut fleet.consolidation);
     }
     if let Some(map) = spec.get("karpenter").as_ref().and_then(Field::map) {
-        let policies =
-            [("Strict", MinValuesPolicy::Strict), ("BestEffort", MinValuesPolicy::BestEffort)];
-        let policy = map.get("minValuesPolicy").and_then(|f| f.choice(&policies));
-        set(&mut fleet.min_values_policy, policy);
-        map.finish(Severity::Error);
+        read_karpenter(&map, fleet);
     }
     if let Some(map) = spec.get("scheduler").as_ref().and_then(Field::map) {
         if let Some(constraints) = map.get("defaultConstraints") {
@@ -220,6 +216,17 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         map.finish(Severity::Error);
     }
     spec.finish(Severity::Error);
+}
+
+fn read_karpenter(map: &FieldMap<'_>, fleet: &mut Fleet) {
+    let policies =
+        [("Strict", MinValuesPolicy::Strict), ("BestEffort", MinValuesPolicy::BestEffort)];
+    let policy = map.get("minValuesPolicy").and_then(|f| f.choice(&policies));
+    set(&mut fleet.min_values_policy, policy);
+    let profile = map.get("defaultInstanceProfile");
+    fleet.default_instance_profile =
+        profile.and_then(|field| Some(field.non_empty_text()?.into_owned()));
+    map.finish(Severity::Error);
 }
 
 fn unresolved_policy(spec: &FieldMap<'_>) -> Option<UnresolvedPolicy> {

@@ -2,8 +2,8 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::model::desired::{
-    AmiFamily, Consolidation, Expiry, Generation, NodeClass, Pool, PoolLimits, PoolRequirement,
-    PriceChange, ReservedAmount,
+    AmiFamily, Consolidation, Expiry, Generation, Identity, NodeClass, Pool, PoolLimits,
+    PoolRequirement, PriceChange, ReservedAmount,
 };
 use crate::model::pod::TaintEffect;
 use crate::model::requirement::Operator;
@@ -36,7 +36,7 @@ fn provisioner(spec: &str) -> String {
     format!(
         "apiVersion: karpenter.sh/v1alpha5\nkind: Provisioner\nmetadata: {{name: web}}\nspec:\n  \
          providerRef: {{name: default}}\n{spec}---\napiVersion: karpenter.k8s.aws/v1alpha1\n\
-         kind: AWSNodeTemplate\nmetadata: {{name: default}}\nspec: {{subnetSelector: {{a: b}}}}\n"
+         kind: AWSNodeTemplate\nmetadata: {{name: default}}\nspec: {{instanceProfile: p, subnetSelector: {{a: b}}}}\n"
     )
 }
 
@@ -483,7 +483,7 @@ fn older_node_classes_map_to_the_same_model() {
     let template = |spec: &str| {
         class(&format!(
             "apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\nmetadata: {{name: c}}\n\
-             spec: {{{spec}}}"
+             spec: {{instanceProfile: p, {spec}}}"
         ))
     };
     let bare = template("");
@@ -547,4 +547,25 @@ fn node_class_problems_are_reported() {
     assert!(
         problem(&bare).starts_with("warning a.yaml:5: EC2NodeClass c: `spec` has neither `role`")
     );
+}
+
+#[test]
+fn node_template_without_a_profile_is_an_error() {
+    let template = "apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\n\
+                    metadata: {name: c}\nspec: {subnetSelector: {a: b}}";
+    let desired = read_text(template);
+    let [problem] = &desired.problems[..] else { panic!("{:?}", desired.problems) };
+    assert_eq!((problem.severity, problem.object.as_str()), (Severity::Error, "AWSNodeTemplate c"));
+    assert!(problem.message.contains("has no `instanceProfile`"), "{problem:?}");
+    let class = desired.node_classes.values().next().expect("the class");
+    assert!(class.unreadable.is_some(), "nothing is launched with it");
+    let settings = "apiVersion: fleetwright.dev/v1\nkind: Fleet\n\
+                    spec: {karpenter: {defaultInstanceProfile: nodes}}";
+    let tree = tree(&[("a.yaml", template), ("fleetwright.yaml", settings)]);
+    let (fleet, problems) = read_fleet(&tree);
+    assert_eq!(problems, []);
+    let desired = read(&tree, &fleet);
+    assert_eq!(desired.problems, []);
+    let class = desired.node_classes.values().next().expect("the class");
+    assert_eq!(class.instance_settings.identity, Identity::Profile("nodes".to_owned()));
 }

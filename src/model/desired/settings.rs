@@ -53,6 +53,9 @@ pub struct Fleet {
     pub consolidation: ConsolidationSettings,
     /// Policy for `minValues` that cannot be met, as in Karpenter's `MIN_VALUES_POLICY`.
     pub min_values_policy: MinValuesPolicy,
+    /// Instance profile of every `AWSNodeTemplate` without one, as Karpenter's setting
+    /// `aws.defaultInstanceProfile`.
+    pub default_instance_profile: Option<String>,
     /// Default topology spread constraints of kube-scheduler; `None` means its built-in defaults.
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Failure domain limits, by pool.
@@ -296,6 +299,7 @@ impl Default for Fleet {
             controller: ControllerSettings::default(),
             consolidation: ConsolidationSettings::default(),
             min_values_policy: MinValuesPolicy::default(),
+            default_instance_profile: None,
             default_spread: None,
             failure_domains: BTreeMap::new(),
             worst_case: WorstCase::default(),

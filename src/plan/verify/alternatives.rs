@@ -193,6 +193,7 @@ impl<'a> AlternativeChecker<'a> {
             };
             self.alternative_nodes.insert(place, alternative_node);
         }
+        let limits_of = &self.context.facts.desired.failure_domains;
         let Self { state, constraint_classes, groups, alternative_nodes, parts, .. } = self;
         let alternative_node = match alternative_nodes.get_mut(&place)? {
             Ok(alternative_node) => alternative_node,
@@ -202,6 +203,13 @@ impl<'a> AlternativeChecker<'a> {
             |key: &&&LabelKey| alternative_node.labels.get(**key) != after.labels.get(**key);
         if let Some(key) = bound_keys.iter().find(differs) {
             let fault = format!("inter-pod rules bind the pods of the node to its {key}");
+            return Some(("alternatives/topology", fault));
+        }
+        let limits = after.pool.as_ref().and_then(|pool| limits_of.get(pool));
+        let is_limited =
+            limits.is_some_and(|of| of.workload.zone.is_some() || of.pods.zone.is_some());
+        if is_limited && after.zone.as_ref() != Some(zone) {
+            let fault = "the pool limits the share of pods in a zone".to_owned();
             return Some(("alternatives/topology", fault));
         }
         for pod_set in placed {

@@ -35,6 +35,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         }
         totals.insert(&pool.name, total);
     }
+    let mut growth: BTreeMap<(&PoolName, &ResourceName), i64> = BTreeMap::new();
     for of in &context.plan.capacity.alternatives {
         let row = context.row(&of.address).filter(|row| row.action.creates());
         let Some((row, pool)) = row.and_then(|row| Some((row, row.after?.pool.as_ref()?))) else {
@@ -48,7 +49,45 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         for offering in &of.offerings {
             check_alternative(context, pool, row, &others, offering, violations);
         }
+        // `minValues` demands alternatives whatever the limits leave for several launches.
+        if pool.requirements.iter().all(|requirement| requirement.min_values.is_none()) {
+            for (name, more) in largest_growth(context, pool, row, &of.offerings) {
+                *growth.entry((&pool.name, name)).or_insert(0) += more;
+            }
+        }
     }
+    for ((pool, name), more) in growth {
+        let Some((pool, total)) = context.pool(pool).zip(totals.get(pool)) else { continue };
+        let (amount, limit) =
+            (amount(total, name).saturating_add(more), pool.limits.resources[name]);
+        if amount > limit {
+            let fault = format!(
+                "with the largest alternatives pool {} comes to {name} {amount}, its limit is {limit}",
+                pool.name
+            );
+            violations.report_plan("limits/alternatives", fault);
+        }
+    }
+}
+
+/// Returns how much the largest alternative of a launch exceeds it, for each limited resource.
+fn largest_growth<'a>(
+    context: &CheckContext<'_>,
+    pool: &'a Pool,
+    row: &CheckedRow<'_>,
+    offerings: &[Alternative],
+) -> Vec<(&'a ResourceName, i64)> {
+    let planned = capacity(row);
+    let allocations = offerings.iter().filter_map(|offering| {
+        let kind = context.facts.catalog.types.get(&offering.instance_type)?;
+        context.allocation(pool, kind, &row.after?.labels)
+    });
+    let capacities: Vec<Resources> = allocations.map(|found| found.capacity.clone()).collect();
+    let growth = |name| {
+        let more = capacities.iter().map(|of| amount(of, name) - amount(&planned, name)).max();
+        (name, more.unwrap_or(0).max(0))
+    };
+    pool.limits.resources.keys().map(growth).collect()
 }
 
 fn is_of(row: &CheckedRow<'_>, pool: &Pool) -> bool {

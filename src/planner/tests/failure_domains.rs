@@ -5,11 +5,11 @@ use crate::demand::{Demand, DemandMode};
 use crate::model::desired::{DomainShares, FailureDomains};
 use crate::model::ids::{Origin, PoolName, WorkloadId};
 use crate::model::requirement::key;
-use crate::plan::wire::{DomainKind, FailureDomainReport};
+use crate::plan::wire::{AlternativesRow, DomainKind, FailureDomainReport};
 use crate::plan::{Facts, Plan, check};
 use crate::planner::plan;
 use crate::testing::{Scenario, requirement};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const QUARTER: u32 = 25_000;
 const HALF: u32 = 50_000;
@@ -169,7 +169,32 @@ fn verification_finds_an_unreported_excess() {
         catalog: &scenario.catalog,
         allocation,
     };
-    let rules: Vec<&str> = check(&free, &facts).iter().map(|found| found.rule).collect();
+    let found = check(&free, &facts);
+    let (rules, others): (Vec<&str>, Vec<&str>) =
+        found.iter().map(|found| found.rule).partition(|rule| rule.starts_with("failures/"));
     assert_eq!(rules, ["failures/share"; 2], "a single node in a single zone has all pods");
+    // EC2 could launch every node in the same zone.
+    assert!(!others.is_empty() && others.iter().all(|rule| *rule == "alternatives/topology"));
     assert_eq!(check(&scenario.plan(), &facts), []);
+}
+
+#[test]
+fn alternatives_stay_in_the_zone_of_a_limited_pool() {
+    for shares in [(zone(HALF), DomainShares::default()), (DomainShares::default(), zone(HALF))] {
+        let mut scenario = cores(40);
+        scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+        let zones = |plan: &Plan| -> BTreeSet<bool> {
+            let of_row = |row: &AlternativesRow| {
+                let mut rows = plan.resource_changes.iter();
+                let after = rows.find(|change| change.address == row.address);
+                let zone = after.and_then(|row| row.change.after.as_ref()?.zone.clone());
+                let zone = zone.expect("a launch");
+                row.offerings.iter().map(|of| of.zone == zone).collect::<Vec<_>>()
+            };
+            plan.capacity.alternatives.iter().flat_map(of_row).collect()
+        };
+        assert!(zones(&scenario.plan()).contains(&false), "other zones without a limit");
+        limit(&mut scenario, shares.0, shares.1);
+        assert!(!zones(&scenario.plan()).contains(&false));
+    }
 }

@@ -5,6 +5,7 @@ use crate::model::desired::{
     MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
 };
 use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
+use crate::model::market::CapacityType;
 use crate::model::observed::{Exclusion, Reservation};
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
@@ -467,4 +468,18 @@ fn windows_nodes_pass_the_check_of_the_plan() {
     let plan = plan(&scenario.inputs());
     assert!(plan.summary.add > 0, "{:?}", plan.capacity.unschedulable);
     assert!(!plan.errored, "{:?}", plan.capacity.diagnostics);
+}
+
+#[test]
+fn spot_is_preferred_while_its_price_is_unknown() {
+    let mut scenario = Scenario::new(&["c5.large", "m5.large"], 900, 100);
+    scenario.pool().requirements[1] =
+        requirement("karpenter.sh/capacity-type", &["on-demand", "spot"]);
+    scenario.scale(9);
+    let plan = scenario.plan();
+    let launched = plan.resource_changes.iter().filter_map(|row| row.change.after.as_ref());
+    let spot: Vec<bool> =
+        launched.map(|node| node.capacity_type == Some(CapacityType::Spot)).collect();
+    assert!(spot.len() > 4 && spot.iter().all(|is_spot| *is_spot), "{spot:?}");
+    assert!(plan.capacity.explain.iter().all(|row| row.estimated), "no price is known");
 }

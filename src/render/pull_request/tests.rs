@@ -151,6 +151,7 @@ fn comment_becomes_the_receipt_after_apply() {
             address: "ec2_instance.web[\"9\"]".into(),
             step: crate::plan::wire::WaveStep::Launch,
             instance_id: None,
+            launched: None,
             outcome: Outcome::Failed { why: "no @capacity".into() },
         }],
         started_at: plan.timestamp,
@@ -206,6 +207,7 @@ fn long_receipt_and_name_fit_the_limit() {
         address: format!("ec2_instance.web[\"{n}\"]").into(),
         step: crate::plan::wire::WaveStep::Launch,
         instance_id: None,
+        launched: None,
         outcome: Outcome::Failed { why: "@".repeat(300) },
     };
     let receipt = Receipt {

@@ -4,17 +4,20 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
 use super::pod_rules::deployment;
+use crate::catalog::NodeSettings;
 use crate::manifest::read;
 use crate::model::desired::{Budget, Fleet, Tree, TreeFile};
 use crate::model::ids::NodeName;
+use crate::model::market::alternative_price_max;
 use crate::model::observed::UnreadObject;
 use crate::model::pod::{Taint, TaintEffect};
-use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::reason::{Alternative, BlockReason, KeepReason, RetireReason};
+use crate::model::requirement::{key, label};
 use crate::model::units::{Bytes, MicroUsd};
 use crate::plan::{drift, has_drift};
-use crate::solver::{Settings, TargetFleet};
-use crate::testing::Scenario;
+use crate::solver::{NewNode, Settings, TargetFleet};
 use crate::testing::pods::no_schedule;
+use crate::testing::{Scenario, requirement};
 
 const TYPES: [&str; 5] = ["c5.large", "m5.large", "r5.large", "m5.xlarge", "m5.2xlarge"];
 
@@ -77,6 +80,101 @@ fn prices_that_move_by_two_percent_move_no_node() {
         let moved = (again.launches.len(), again.retires.keys().collect::<Vec<_>>());
         assert_eq!(moved, (0, vec![]), "seed {seed}");
     }
+}
+
+/// Returns the launch with another offering, as an apply launches its alternatives.
+fn with_offering(scenario: &Scenario, new: &NewNode, offering: &Alternative) -> NewNode {
+    let kind = |name| &scenario.catalog.types[name];
+    let (old, kind) = (kind(&new.instance_type), kind(&offering.instance_type));
+    let desired = &scenario.desired;
+    let pool = desired.pools.values().next().expect("a pool");
+    let class = desired.node_classes.values().next().expect("a node class");
+    let amounts = scenario.catalog.allocation(kind, &NodeSettings::new(pool, class));
+    let mut labels = new.labels.clone();
+    labels.retain(|key, _| !old.labels.contains_key(key));
+    labels.extend(kind.labels.clone());
+    labels.extend([
+        label(key::INSTANCE_TYPE, offering.instance_type.as_str()),
+        label(key::ZONE, offering.zone.as_str()),
+    ]);
+    NewNode {
+        instance_type: offering.instance_type.clone(),
+        zone: offering.zone.clone(),
+        capacity: amounts.capacity,
+        allocatable: amounts.allocatable,
+        labels,
+        ..new.clone()
+    }
+}
+
+#[test]
+fn spot_alternative_that_ec2_chose_stays() {
+    const TYPES: [&str; 6] =
+        ["c5.large", "m5.large", "m6i.large", "m5a.large", "m7i.large", "m5.xlarge"];
+    let mut chosen = 0;
+    for seed in 0..CASES {
+        let mut rng = Pcg64::seed_from_u64(seed);
+        let (cpu, memory) = (rng.random_range(300..1_500), rng.random_range(64..2_048));
+        let mut scenario = Scenario::new(&TYPES, cpu, memory);
+        scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+        scenario.scale(rng.random_range(1..20));
+        let offerings = scenario.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings);
+        for offering in offerings {
+            let price = rng.random_range(40..140);
+            offering.price = offering.price.map(|full| MicroUsd(full.0 * price / 300));
+        }
+        let mut first = scenario.solve();
+        for launch in &mut first.target.launches {
+            let near = alternative_price_max(launch.node.price);
+            let alternatives = launch.node.alternatives.iter().filter(|of| of.hourly <= near);
+            let dearest = alternatives.max_by_key(|of| of.hourly).cloned();
+            if let Some(dearest) = dearest.filter(|_| rng.random_bool(0.7)) {
+                launch.node = with_offering(&scenario, &launch.node, &dearest);
+                chosen += 1;
+            }
+        }
+        scenario.carry_out(&first);
+        let again = scenario.solve().target;
+        let moved = (again.launches.len(), again.retires.keys().collect::<Vec<_>>());
+        assert_eq!(moved, (0, vec![]), "seed {seed}");
+    }
+    assert!(chosen > 50, "{chosen}");
+}
+
+#[test]
+fn half_empty_spot_nodes_are_still_consolidated() {
+    let mut scenario = Scenario::new(&["m5.large"], 400, 64);
+    scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+    scenario.scale(8);
+    let first = scenario.solve();
+    assert_eq!(first.target.launches.len(), 2);
+    scenario.carry_out(&first);
+    scenario.scale(4);
+    scenario.pool().budgets = budgets(&[("100%", &[])]);
+    let target = scenario.solve().target;
+    assert_eq!((target.launches.len(), target.retires.len()), (0, 1), "{:?}", target.keeps);
+}
+
+#[test]
+fn alternatives_of_all_launches_fit_the_pool_limit() {
+    let mut scenario = Scenario::new(&["m5.large", "m6i.large", "r5.large"], 1_500, 64);
+    scenario.pool().requirements[1] = requirement("karpenter.sh/capacity-type", &["spot"]);
+    for offering in scenario.catalog.types.values_mut().flat_map(|kind| &mut kind.offerings) {
+        offering.price = Some(MicroUsd(90_000));
+    }
+    let r5 = scenario.catalog.types.get_mut("r5.large").expect("a type");
+    r5.offerings.iter_mut().for_each(|offering| offering.price = Some(MicroUsd(95_000)));
+    scenario.scale(4);
+    let largest = |scenario: &Scenario| -> Vec<usize> {
+        let launches = scenario.solve().target.launches;
+        let is_large = |of: &&Alternative| of.instance_type.as_str() == "r5.large";
+        launches.iter().map(|l| l.node.alternatives.iter().filter(is_large).count()).collect()
+    };
+    // Four launches of 8 GiB leave 8 GiB, which is enough for one `r5.large` only.
+    scenario.pool().limits.resources = [("memory".into(), Bytes::gib(40).0)].into();
+    assert_eq!(largest(&scenario), [0; 4]);
+    scenario.pool().limits.resources = [("memory".into(), Bytes::gib(64).0)].into();
+    assert!(largest(&scenario).iter().all(|count| *count > 0));
 }
 
 fn budgets(written: &[(&str, &[&str])]) -> Vec<Budget> {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
 use fleetwright::adapters::aws::{Aws, ClusterEndpoint, LaunchContext, TemplateGcResult};
-use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, RequirementState};
+use fleetwright::apply::ports::{
+    Cloud, LaunchOutcome, LaunchRequest, LaunchedInstance, RequirementState,
+};
 use fleetwright::manifest::read;
 use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
 use fleetwright::model::market::CapacityType;
@@ -101,6 +103,7 @@ pub(super) fn request(zone: &str) -> LaunchRequest {
         startup_taints: Vec::new(),
         capacity: Resources::default(),
         allocatable: Resources::default(),
+        alternatives: Vec::new(),
     }
 }
 
@@ -119,7 +122,9 @@ fn instance_is_launched_listed_and_terminated() {
         let aws = aws.with_launch_context(launch_context(&desired));
         assert_eq!(aws.account_id().await.expect("an account"), "123456789012");
         let launched = aws.launch(&request("us-east-1b")).await.expect("an answer");
-        let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
+        let LaunchOutcome::Launched(LaunchedInstance { id, .. }) = launched else {
+            panic!("{launched:?}")
+        };
         let nowhere = aws.launch(&request("us-east-1a")).await.expect("an answer");
         assert!(
             matches!(&nowhere, LaunchOutcome::InsufficientCapacity { reason }

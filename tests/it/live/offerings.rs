@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use aws_sdk_ec2::types::Filter;
 use fleetwright::adapters::aws::Aws;
-use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest};
+use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, LaunchedInstance};
 use fleetwright::model::market::CapacityType;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value as Json, json};
@@ -333,7 +333,7 @@ fn apply_checks_identity_before_offerings() {
 }
 
 /// Returns a proxy in front of moto, an AWS client with a launch context, and the id of an image.
-async fn account(moto: &Moto, images: &str) -> (Proxy, Aws, String) {
+pub(super) async fn account(moto: &Moto, images: &str) -> (Proxy, Aws, String) {
     let config = moto.account();
     let ec2 = aws_sdk_ec2::Client::new(&config);
     let image = prepare(&ec2, &["us-east-1a", "us-east-1b"]).await;
@@ -360,7 +360,9 @@ fn image_alias_resolves_through_ssm_parameter() {
             drop(additions.parameters.insert(path.to_owned(), image.clone()));
         });
         let launched = aws.launch(&request("us-east-1a")).await.expect("launched");
-        let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
+        let LaunchOutcome::Launched(LaunchedInstance { id, .. }) = launched else {
+            panic!("{launched:?}")
+        };
         let ec2 = aws_sdk_ec2::Client::new(&moto.account());
         let by_id = Filter::builder().name("instance-id").values(id.as_str()).build();
         let found = ec2.describe_instances().filters(by_id).send().await.expect("a list");
@@ -390,7 +392,9 @@ fn reservation_launches_stop_at_its_capacity() {
             ..request("us-east-1a")
         };
         let launched = aws.launch(&into("token-a")).await.expect("launched");
-        let LaunchOutcome::Launched(id) = launched else { panic!("{launched:?}") };
+        let LaunchOutcome::Launched(LaunchedInstance { id, .. }) = launched else {
+            panic!("{launched:?}")
+        };
         let holdings = aws.holdings().await.expect("read");
         assert_eq!(holdings.reservations[0].available, 0, "the reservation is full");
         let instance =

@@ -213,7 +213,8 @@ impl ProxyState {
         if let Some(reply) = lock(&self.additions).answer(call) {
             return Ok(reply);
         }
-        let reply = self.forward_once(call, raw)?;
+        let raw = lock(&self.additions).with_fleet_choice(call, raw);
+        let reply = self.forward_once(call, &raw)?;
         Ok(lock(&self.additions).extend_response(call, reply))
     }
 

@@ -24,6 +24,9 @@ pub(super) struct ProxyAdditions {
     pub(super) reservations: BTreeMap<String, Reserved>,
     /// True if a reply to `CreateFleet` has an error beside its instance.
     pub(super) partial_fleets: bool,
+    /// Number of the offering of each fleet that EC2 launches; `None` for the first. It has one
+    /// digit.
+    pub(super) fleet_choice: Option<u8>,
     /// Nodes that the API server lists; `None` for all.
     pub(super) visible_nodes: Option<BTreeSet<String>>,
     /// Ids of the targeted reservations, by launch template name.
@@ -81,6 +84,18 @@ impl ProxyAdditions {
             }
             _ => None,
         }
+    }
+
+    /// Returns the request with the chosen offering in the first place. The upstream server launches
+    /// the first offering, EC2 any of them.
+    pub(super) fn with_fleet_choice(&self, call: &Call, raw: &[u8]) -> Vec<u8> {
+        let config = |n: u8| format!("LaunchTemplateConfigs.{n}.");
+        let chosen = self.fleet_choice.filter(|n| {
+            call.name() == "CreateFleet" && call.form.keys().any(|key| key.starts_with(&config(*n)))
+        });
+        let Some(chosen) = chosen.filter(|n| *n != 1) else { return raw.to_vec() };
+        let text = String::from_utf8_lossy(raw).replace(&config(1), &config(0));
+        text.replace(&config(chosen), &config(1)).replace(&config(0), &config(chosen)).into_bytes()
     }
 
     /// Adds to the response of the upstream server, and records the reservations of launches.

@@ -176,7 +176,7 @@ fn outcomes(plan: &Plan, outcome: &Outcome) -> Vec<ChangeOutcome> {
             _ => return None,
         };
         let (address, outcome) = (row.address.clone(), outcome.clone());
-        Some(ChangeOutcome { address, step, instance_id: None, outcome })
+        Some(ChangeOutcome { address, step, instance_id: None, launched: None, outcome })
     });
     changes.take(8).collect()
 }

@@ -181,7 +181,7 @@ impl Cloud for Replica {
         let by = Caller { listed_instances: self.listed_instances.borrow().clone(), ..by };
         let outcome = self.shared.world.launch(request).await?;
         let id = match &outcome {
-            LaunchOutcome::Launched(id) => Some(id.clone()),
+            LaunchOutcome::Launched(launched) => Some(launched.id.clone()),
             LaunchOutcome::InsufficientCapacity { .. } => None,
         };
         self.shared.note(&by, CallKind::Launch(Box::new(request.clone()), id.clone()));

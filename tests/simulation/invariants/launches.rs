@@ -30,8 +30,12 @@ pub(super) struct ApprovedLaunch {
 }
 
 impl ApprovedLaunch {
-    /// Returns whether a request matches the planned node or one of its alternatives.
+    /// Returns whether each offering of a request is the planned node or one of its alternatives.
     fn is_of(&self, request: &LaunchRequest) -> bool {
+        request.offerings().all(|alone| self.covers(&alone))
+    }
+
+    fn covers(&self, request: &LaunchRequest) -> bool {
         let Self { node, alternatives, unit: _, plan: _, begun: _, waits: _ } = self;
         let is_planned = node.instance_type.as_ref() == Some(&request.instance_type)
             && node.zone.as_ref() == Some(&request.zone)

@@ -248,7 +248,7 @@ impl ViolationTrace {
     /// Returns the earlier request of the `n`-th launch of `plan`.
     fn earlier_launch(plan: &Plan, n: usize) -> BTreeMap<Address, EarlierLaunch> {
         let row = rows(plan, WaveStep::Launch).nth(n).expect("so many come");
-        [(row.address.clone(), EarlierLaunch { change: EARLIER_CHANGE.into(), offering_index: 0 })]
+        [(row.address.clone(), EarlierLaunch { change: EARLIER_CHANGE.into(), attempt_index: 0 })]
             .into()
     }
 

@@ -77,7 +77,9 @@ fn removal_is_released_if_its_instance_stays() {
             report_step(&mut harness, 5, ticket, Some(&address), step);
         }
         let (step, instance_id) = (WaveStep::Retire, Some(instance));
-        let ended = ChangeOutcome { address, step, instance_id, outcome: outcome.clone() };
+        let outcome_of = outcome.clone();
+        let launched = None;
+        let ended = ChangeOutcome { address, step, instance_id, launched, outcome: outcome_of };
         finish_apply_with(&mut harness, 9, ticket, vec![ended]);
         assert_eq!(counted_removals(&harness), expected, "{outcome:?}");
     }

@@ -104,4 +104,9 @@ pub(super) const LIMITS: &[Defect] = &[
         let large = p.capacity.alternatives[1].offerings.clone();
         p.capacity.alternatives[0].offerings = large;
     }),
+    ("limits/alternatives", "alternatives that exceed the pool's limit together", |p, i| {
+        // Each launch has an alternative with 4 GiB more, and the limit leaves 4 GiB.
+        after(p, "3").capacity.memory_bytes -= 4 << 30;
+        pool(i).limits.resources = [("memory".into(), 52 << 30)].into();
+    }),
 ];

@@ -7,7 +7,7 @@ use super::{
     AwsApi, AwsFault, FormFields, LaunchTemplateData, field, invalid, list_values, poll_ready,
     port_fault,
 };
-use crate::apply::ports::{Cloud, LaunchOutcome, LaunchRequest};
+use crate::apply::ports::{Cloud, LaunchOffering, LaunchOutcome, LaunchRequest, LaunchedInstance};
 use crate::catalog::{InstanceType, NodeSettings};
 use crate::model::desired::{Desired, Pool};
 use crate::model::ids::{Labels, PoolName};
@@ -71,46 +71,61 @@ impl AwsApi {
         Ok(Xml::default().element("launchTemplate", &made))
     }
 
+    /// Launches one instance of the first offering with capacity.
     pub(super) fn create_fleet(&self, form: &FormFields) -> Result<Xml, AwsFault> {
-        let config = "LaunchTemplateConfigs.1";
-        let name = field(form, &format!("{config}.LaunchTemplateSpecification.LaunchTemplateName"));
         let templates = self.templates.borrow();
-        let Some(template) = templates.get(name) else {
-            let code = "InvalidLaunchTemplateName.NotFoundException";
-            return Err(AwsFault(400, code, format!("there is no launch template {name}")));
+        let offerings = fleet_offerings(form);
+        let mut requests = Vec::new();
+        for FleetOffering { template: name, kind, subnet } in &offerings {
+            let Some(template) = templates.get(*name) else {
+                let code = "InvalidLaunchTemplateName.NotFoundException";
+                return Err(AwsFault(400, code, format!("there is no launch template {name}")));
+            };
+            let Some(kind) = self.catalog.types.get(*kind) else {
+                return Err(invalid(&format!("there is no instance type {kind}")));
+            };
+            requests.push(self.launch_request(form, template, kind, subnet));
+        }
+        let Some(request) = joined_request(requests) else {
+            return Err(invalid("a fleet needs a launch template and an override"));
         };
-        let kind = field(form, &format!("{config}.Overrides.1.InstanceType"));
-        let Some(kind) = self.catalog.types.get(kind) else {
-            return Err(invalid(&format!("there is no instance type {kind}")));
-        };
-        let subnet = field(form, &format!("{config}.Overrides.1.SubnetId"));
-        let request = self.launch_request(form, template, kind, subnet);
         let outcome = poll_ready(self.world.launch(&request)).map_err(port_fault)?;
         let capacity = request.capacity_type.as_str();
+        let error = |index: usize, reason: &str| {
+            let (code, message) = reason.split_once(": ").unwrap_or(("", reason));
+            let error = Xml::default().text("lifecycle", capacity).text("errorCode", code);
+            error
+                .text("errorMessage", message)
+                .element("launchTemplateAndOverrides", &offerings[index].xml())
+        };
         Ok(match outcome {
-            LaunchOutcome::Launched(id) => {
-                let groups = template.security_groups.iter().map(|id| id.as_str().into());
+            LaunchOutcome::Launched(LaunchedInstance { id, offering, unavailable }) => {
+                let FleetOffering { template, kind, subnet } = offerings[offering];
+                let groups = &templates[template].security_groups;
                 let launched_with = LaunchedWith {
-                    image: Some(template.image.as_str().into()),
+                    image: Some(templates[template].image.as_str().into()),
                     subnet: Some(subnet.into()),
-                    security_groups: Some(groups.collect()),
+                    security_groups: Some(groups.iter().map(|id| id.as_str().into()).collect()),
                 };
                 self.world.set_launched_with(&id, launched_with);
                 let ids = Xml::default().text("item", id.as_str());
-                let one = Xml::default().text("instanceType", kind.name.as_str());
-                let one = one.text("lifecycle", capacity).element("instanceIds", &ids);
-                fleet_xml().list("errorSet", "item", []).list("fleetInstanceSet", "item", [one])
+                let one = Xml::default().text("instanceType", kind).text("lifecycle", capacity);
+                let one = one
+                    .element("instanceIds", &ids)
+                    .element("launchTemplateAndOverrides", &offerings[offering].xml());
+                let reason = "InsufficientInstanceCapacity: the offering has no capacity now";
+                let errors = unavailable.into_iter().map(|index| error(index, reason));
+                fleet_xml().list("errorSet", "item", errors).list("fleetInstanceSet", "item", [one])
             }
             LaunchOutcome::InsufficientCapacity { reason } => {
-                let (code, message) = reason.split_once(": ").unwrap_or(("", &reason));
-                let error = Xml::default().text("lifecycle", capacity).text("errorCode", code);
-                let error = error.text("errorMessage", message);
-                fleet_xml().list("errorSet", "item", [error]).list("fleetInstanceSet", "item", [])
+                let reasons = reason.split("; ").enumerate().take(offerings.len());
+                let errors = reasons.map(|(index, reason)| error(index, reason));
+                fleet_xml().list("errorSet", "item", errors).list("fleetInstanceSet", "item", [])
             }
         })
     }
 
-    /// Converts a fleet request for one instance to a launch request.
+    /// Converts one offering of a fleet request to a launch request.
     fn launch_request(
         &self,
         form: &FormFields,
@@ -156,8 +171,55 @@ impl AwsApi {
             startup_taints,
             capacity: amounts.capacity,
             allocatable: amounts.allocatable,
+            alternatives: Vec::new(),
         }
     }
+}
+
+/// An offering of a fleet request.
+#[derive(Clone, Copy)]
+struct FleetOffering<'f> {
+    template: &'f str,
+    kind: &'f str,
+    subnet: &'f str,
+}
+
+impl FleetOffering<'_> {
+    fn xml(&self) -> Xml {
+        let template = Xml::default().text("launchTemplateName", self.template);
+        let chosen = Xml::default().text("instanceType", self.kind).text("subnetId", self.subnet);
+        Xml::default()
+            .element("launchTemplateSpecification", &template)
+            .element("overrides", &chosen)
+    }
+}
+
+/// Returns the offerings of a fleet request, in its order.
+fn fleet_offerings(form: &FormFields) -> Vec<FleetOffering<'_>> {
+    let mut offerings = Vec::new();
+    for n in 1.. {
+        let config = format!("LaunchTemplateConfigs.{n}");
+        let name = format!("{config}.LaunchTemplateSpecification.LaunchTemplateName");
+        let Some(template) = form.get(&name) else { break };
+        for m in 1.. {
+            let kind = form.get(&format!("{config}.Overrides.{m}.InstanceType"));
+            let Some(kind) = kind else { break };
+            let subnet = field(form, &format!("{config}.Overrides.{m}.SubnetId"));
+            offerings.push(FleetOffering { template, kind, subnet });
+        }
+    }
+    offerings
+}
+
+/// Returns the first request with the others as its alternatives.
+fn joined_request(requests: Vec<LaunchRequest>) -> Option<LaunchRequest> {
+    let mut requests = requests.into_iter();
+    let first = requests.next()?;
+    let alternative = |request: LaunchRequest| {
+        let LaunchRequest { instance_type, zone, labels, capacity, allocatable, .. } = request;
+        LaunchOffering { instance_type, zone, labels, capacity, allocatable }
+    };
+    Some(LaunchRequest { alternatives: requests.map(alternative).collect(), ..first })
 }
 
 fn node_settings(desired: &Desired, pool: Option<&Pool>) -> NodeSettings {
