@@ -4,6 +4,8 @@
 //! part of this room looks superfluous. A change that gives it up would follow every apply, and
 //! pods would stay pending after a restart of the workloads.
 
+use std::collections::BTreeMap;
+
 use super::converge::Passes;
 use super::existing_node::ExistingNode;
 use super::greedy_packing::{OpenedNode, Packing};
@@ -45,7 +47,7 @@ impl<'a> Redeployment<'a> {
             && is_simulated(groups)
             && planned_pods(groups).saturating_mul(nodes) <= WORK_MAX;
         let pending = |group: &PodGroup| PodGroup {
-            running: std::collections::BTreeMap::new(),
+            running: BTreeMap::new(),
             partitions: group.partitions.iter().map(without_running).collect(),
             ..group.clone()
         };
@@ -54,9 +56,11 @@ impl<'a> Redeployment<'a> {
 
     /// Returns true if each run leaves no more pods pending on `next` than on `current`.
     pub(super) fn holds(&self, current: &VerifiedFleet, next: &VerifiedFleet) -> bool {
-        let model = self.passes.model(&self.groups, self.existing);
-        let problem = self.passes.problem(&self.groups, self.existing, &model);
-        let mut simulation = Simulation::new(&problem);
+        // By then, every node is Ready and none is drained.
+        let passes = Passes { with_events: false, ..*self.passes };
+        let model = passes.model(&self.groups, self.existing);
+        let problem = passes.problem(&self.groups, self.existing, &model);
+        let simulation = Simulation::new(&problem);
         let [current, next] = [current, next].map(|fleet| as_pending(&model, fleet));
         let left = |simulation: &Simulation, fleet: &VerifiedFleet| -> Vec<Vec<u32>> {
             let runs = simulation.left_over_by_run(fleet);
@@ -65,18 +69,12 @@ impl<'a> Redeployment<'a> {
         let (before, after) = (left(&simulation, &current), left(&simulation, &next));
         let is_no_worse = after.iter().zip(&before).all(|(after, before)| after <= before);
         is_no_worse
-            && passes_same_samples(
-                &mut simulation,
-                &next,
-                &current,
-                0,
-                &mut WorkBudget::unlimited(),
-            )
+            && passes_same_samples(&simulation, &next, &current, 0, &mut WorkBudget::unlimited())
     }
 }
 
 fn without_running(partition: &ReplicaPartition) -> ReplicaPartition {
-    ReplicaPartition { running: std::collections::BTreeMap::new(), ..partition.clone() }
+    ReplicaPartition { running: BTreeMap::new(), ..partition.clone() }
 }
 
 /// Returns the nodes of a fleet without its pods.
