@@ -229,10 +229,9 @@ pub enum KeepReason {
         /// Number of pods planned on the node.
         pods: u32,
     },
-    /// The pods of the node fit elsewhere, but without the node, some pods would stay pending if all
-    /// pods were created again.
-    #[serde(rename = "needed-by-arrivals")]
-    NeededByArrivals {
+    /// Without the node, more pods would stay pending if all pods were created again.
+    #[serde(rename = "needed-for-rescheduling")]
+    NeededForRescheduling {
         /// Number of pods planned on the node.
         pods: u32,
     },

@@ -137,8 +137,8 @@ fn keep(reason: &KeepReason) -> String {
         KeepReason::Needed { pods } => {
             format!("needed by {}, and nothing cheaper holds them", count(*pods, "pod"))
         }
-        KeepReason::NeededByArrivals { pods } => format!(
-            "needed: its {} fit elsewhere, but pods would stay pending if all were created again",
+        KeepReason::NeededForRescheduling { pods } => format!(
+            "needed by {}: without it, more pods would stay pending if all were created again",
             count(*pods, "pod")
         ),
         KeepReason::NotWorthMoving { saves_hourly, needed_hourly, moves, nodes } => {

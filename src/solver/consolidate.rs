@@ -77,6 +77,7 @@ impl Strategy for Consolidation {
             unmoved
         } else {
             round.may_move = true;
+            round.is_cut_by_budget = false;
             let improved = round.improve_to_end(unmoved.clone());
             round.select(unmoved, improved)
         };
@@ -116,7 +117,7 @@ struct ConsolidationRound<'s, 'a> {
     may_move: bool,
     /// True if a disruption budget allowed only a part of a change.
     is_cut_by_budget: bool,
-    /// True while a whole change is searched, of which budgets allow a part.
+    /// True while removals are searched without disruption budgets.
     ignores_budgets: bool,
 }
 
@@ -188,8 +189,7 @@ impl ConsolidationRound<'_, '_> {
         }
         // A part goes on if the whole change is worth it.
         if self.is_cut_by_budget {
-            let whole = self.improve_without_budgets(unmoved.clone());
-            if unmoved.layout.price - whole.layout.price >= needed {
+            if self.saves_without_budgets(&unmoved, needed) {
                 return improved;
             }
         }
@@ -198,14 +198,17 @@ impl ConsolidationRound<'_, '_> {
         unmoved
     }
 
-    /// Changes the fleet until no change is worth its cost, as if no budget delayed removals.
-    fn improve_without_budgets(&mut self, fleet: VerifiedFleet) -> VerifiedFleet {
+    /// Returns true if all changes would save the amount without budgets, or if the search for them
+    /// is cut short: a fleet built anew would save as much.
+    fn saves_without_budgets(&mut self, fleet: &VerifiedFleet, needed: MicroUsd) -> bool {
         let declined = std::mem::take(&mut self.declined);
+        let work = std::mem::replace(&mut self.work, WorkBudget::for_searches(WORK_MAX));
         self.ignores_budgets = true;
-        let whole = self.improve_to_end(fleet);
+        let whole = self.improve_to_end(fleet.clone());
         self.ignores_budgets = false;
         self.declined = declined;
-        whole
+        let is_cut_short = std::mem::replace(&mut self.work, work).is_exhausted();
+        is_cut_short || fleet.layout.price - whole.layout.price >= needed
     }
 
     /// Returns true if the plan may change only a part of the fleet: a user named the part, or the
@@ -223,7 +226,7 @@ impl ConsolidationRound<'_, '_> {
             needed: self.problem.settings.needed_saving_of_fleet(fleet.layout.price),
             moves: self.moved_pods(&nodes, fleet),
             nodes: Some(u32::try_from(nodes.len()).unwrap_or(u32::MAX)),
-            breaks_orders: false,
+            fails_redeployment: false,
         };
         let names = nodes.into_iter().map(|index| self.problem.existing[index].name.clone());
         self.declined.extend(names.map(|name| (name, declined)));
@@ -261,7 +264,7 @@ impl ConsolidationRound<'_, '_> {
         // Planned nodes are removed at no cost.
         let real = || set.iter().filter(|i| !problem.existing[**i].is_planned);
         let affected: MicroUsd = real().map(|i| price_or_minimum(&problem.existing[*i])).sum();
-        let moves = real().map(|i| self.pods_tied_to(&current.layout, *i)).sum();
+        let moves = real().map(|i| self.running_and_awaited_pods(&current.layout, *i)).sum();
         if moves > 0 && !self.may_move {
             return None;
         }
@@ -281,7 +284,8 @@ impl ConsolidationRound<'_, '_> {
         if fits && gain > MicroUsd::ZERO && saves >= needed {
             return Some(ConsolidationTrial { nodes: set, layout, gain, needed, moves });
         }
-        let declined = DeclinedChange { saves, needed, moves, nodes: None, breaks_orders: false };
+        let declined =
+            DeclinedChange { saves, needed, moves, nodes: None, fails_redeployment: false };
         self.decline(&set, declined);
         None
     }
@@ -311,24 +315,29 @@ impl ConsolidationRound<'_, '_> {
         let is_better = holds
             && pays
             && passes_same_samples(self.simulation, &fleet, current, 0, &mut self.work);
-        let breaks_orders = is_better && !self.holds_redeployment(current, &set, &fleet);
-        if is_better && !breaks_orders {
+        let fails_redeployment = is_better && !self.holds_redeployment(current, &set, &fleet);
+        if is_better && !fails_redeployment {
             return Some(fleet);
         }
-        self.decline(&set, DeclinedChange { saves, needed, moves, nodes: None, breaks_orders });
+        self.decline(
+            &set,
+            DeclinedChange { saves, needed, moves, nodes: None, fails_redeployment },
+        );
         None
     }
 
     /// Returns true if the pods still have room when all of them are created again. The removal of
     /// empty nodes is not checked.
     fn holds_redeployment(
-        &self,
+        &mut self,
         current: &VerifiedFleet,
         set: &[usize],
         next: &VerifiedFleet,
     ) -> bool {
-        let is_empty = set.iter().all(|node| current.layout.staying_pods_on(*node) == 0);
-        is_empty || self.problem.redeployment.is_none_or(|pods| pods.holds(current, next))
+        let is_empty =
+            set.iter().all(|node| self.running_and_awaited_pods(&current.layout, *node) == 0);
+        let redeployment = self.problem.redeployment;
+        is_empty || redeployment.is_none_or(|pods| pods.holds(current, next, &mut self.work))
     }
 
     /// Returns true if a set is dropped as soon as it costs too much: if its exact price is
@@ -466,12 +475,12 @@ impl ConsolidationRound<'_, '_> {
 
     /// Returns the number of pods that a removal of these nodes moves.
     fn moved_pods(&self, nodes: &[usize], fleet: &VerifiedFleet) -> u32 {
-        nodes.iter().map(|index| self.pods_tied_to(&fleet.layout, *index)).sum()
+        nodes.iter().map(|index| self.running_and_awaited_pods(&fleet.layout, *index)).sum()
     }
 
     /// Returns the number of pods that run on a node, and of pending pods for which an earlier plan
     /// launched it. A node just launched is not replaced to save a fraction of its price.
-    fn pods_tied_to(&self, layout: &Layout, node: usize) -> u32 {
+    fn running_and_awaited_pods(&self, layout: &Layout, node: usize) -> u32 {
         let (on, staying) = (&layout.pods_on[node], &layout.staying[node]);
         let count = |pods: &PodsByClass, class| pods.get(class).copied().unwrap_or(0);
         let awaited = self.problem.model.bins[node].planned.iter().map(|(class, planned)| {

@@ -12,6 +12,7 @@ use super::rescue::RescueContext;
 use super::scheduling_runs::planned_pods;
 use super::simulation::Simulation;
 use super::target_fleet::Contention;
+use super::work_budget::WorkBudget;
 use crate::demand::PodGroup;
 use crate::model::desired::{Desired, DisruptionBudget, pods_to_keep};
 use crate::model::ids::workload_key;
@@ -34,7 +35,7 @@ pub(super) fn contention_by_group(
     if fleet.unplaced.is_empty() || is_too_large_for_contention(simulation.problem, fleet) {
         return contests;
     }
-    for left in simulation.left_over_by_run(fleet) {
+    for left in simulation.left_over_by_run(fleet, &mut WorkBudget::unlimited()) {
         record_displaced(simulation.problem, fleet, &left, &mut contests);
     }
     let mut groups: Vec<usize> = fleet.unplaced.keys().copied().collect();

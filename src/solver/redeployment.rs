@@ -4,7 +4,7 @@
 //! part of this room looks superfluous. A change that gives it up would follow every apply, and
 //! pods would stay pending after a restart of the workloads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::converge::Passes;
 use super::existing_node::ExistingNode;
@@ -19,16 +19,17 @@ use super::tie_break_sampling::passes_same_samples;
 use super::work_budget::WorkBudget;
 use super::{Input, Purpose};
 use crate::demand::{PodGroup, ReplicaPartition};
+use crate::model::ids::NodeName;
 
-/// Pods times nodes up to which the check runs: fleets that all required runs simulate. In a larger
-/// fleet the room for other orders is a small share of the price.
-const WORK_MAX: u64 = 5_000_000;
+/// Pods times nodes up to which the check runs. In a larger fleet the room for other orders is a
+/// small share of the price.
+const WORK_MAX: u64 = 2_500_000;
 
 /// The pods of a fleet that are all created again.
 pub(super) struct Redeployment<'a> {
     passes: &'a Passes<'a>,
     existing: &'a [ExistingNode],
-    /// The groups without running pods.
+    /// The groups without running pods, but for those that stay where they are.
     groups: Vec<PodGroup>,
 }
 
@@ -46,38 +47,54 @@ impl<'a> Redeployment<'a> {
             && !existing.is_empty()
             && is_simulated(groups)
             && planned_pods(groups).saturating_mul(nodes) <= WORK_MAX;
-        let pending = |group: &PodGroup| PodGroup {
-            running: BTreeMap::new(),
-            partitions: group.partitions.iter().map(without_running).collect(),
-            ..group.clone()
+        // Pods on closed nodes would take the room of others, and the simulation places no pod that it
+        // does not support.
+        let closed: BTreeSet<&NodeName> =
+            existing.iter().filter(|node| !node.schedulable).map(|node| &node.name).collect();
+        let staying = |running: &BTreeMap<NodeName, u32>| -> BTreeMap<NodeName, u32> {
+            let on = running.iter().filter(|(node, _)| closed.contains(node));
+            on.map(|(node, pods)| (node.clone(), *pods)).collect()
+        };
+        let pending = |group: &PodGroup| {
+            if !group.shape.unsupported.is_empty() {
+                return group.clone();
+            }
+            let partitions = group.partitions.iter().map(|partition| ReplicaPartition {
+                running: staying(&partition.running),
+                ..partition.clone()
+            });
+            let partitions = partitions.collect();
+            PodGroup { running: staying(&group.running), partitions, ..group.clone() }
         };
         is_checked.then(|| Self { passes, existing, groups: groups.iter().map(pending).collect() })
     }
 
-    /// Returns true if each run leaves no more pods pending on `next` than on `current`.
-    pub(super) fn holds(&self, current: &VerifiedFleet, next: &VerifiedFleet) -> bool {
-        // By then, every node is Ready and none is drained.
-        let passes = Passes { with_events: false, ..*self.passes };
-        let model = passes.model(&self.groups, self.existing);
-        let problem = passes.problem(&self.groups, self.existing, &model);
+    /// Returns true if each run leaves no more pods of any priority pending on `next` than on
+    /// `current`.
+    pub(super) fn holds(
+        &self,
+        current: &VerifiedFleet,
+        next: &VerifiedFleet,
+        work: &mut WorkBudget,
+    ) -> bool {
+        let model = self.passes.model(&self.groups, self.existing);
+        let problem = self.passes.problem(&self.groups, self.existing, &model);
         let simulation = Simulation::new(&problem);
         let [current, next] = [current, next].map(|fleet| as_pending(&model, fleet));
-        let left = |simulation: &Simulation, fleet: &VerifiedFleet| -> Vec<Vec<u32>> {
-            let runs = simulation.left_over_by_run(fleet);
+        let mut left = |fleet: &VerifiedFleet| -> Vec<Vec<u32>> {
+            let runs = simulation.left_over_by_run(fleet, work);
             runs.iter().map(|left| sum_by_priority(left, &self.groups)).collect()
         };
-        let (before, after) = (left(&simulation, &current), left(&simulation, &next));
-        let is_no_worse = after.iter().zip(&before).all(|(after, before)| after <= before);
-        is_no_worse
-            && passes_same_samples(&simulation, &next, &current, 0, &mut WorkBudget::unlimited())
+        let (before, after) = (left(&current), left(&next));
+        let is_no_worse = |(after, before): (&Vec<u32>, &Vec<u32>)| {
+            after.iter().zip(before).all(|(after, before)| after <= before)
+        };
+        after.iter().zip(&before).all(is_no_worse)
+            && passes_same_samples(&simulation, &next, &current, 0, work)
     }
 }
 
-fn without_running(partition: &ReplicaPartition) -> ReplicaPartition {
-    ReplicaPartition { running: BTreeMap::new(), ..partition.clone() }
-}
-
-/// Returns the nodes of a fleet without its pods.
+/// Returns the nodes of a fleet without its pods, but for those that stay.
 fn as_pending(model: &PackingModel, fleet: &VerifiedFleet) -> VerifiedFleet {
     let opened = fleet.offers.iter().map(|offer| OpenedNode {
         offer_class: model.class_of_offer[*offer],
@@ -85,10 +102,14 @@ fn as_pending(model: &PackingModel, fleet: &VerifiedFleet) -> VerifiedFleet {
         offer: Some(*offer),
     });
     let nodes = fleet.layout.retained.len();
+    let staying = model.bins.iter().map(|bin| {
+        let running = bin.running.iter().copied().enumerate();
+        running.filter(|(_, pods)| *pods > 0).collect()
+    });
     let layout = Layout {
         retained: fleet.layout.retained.clone(),
         pods_on: vec![PodsByClass::new(); nodes],
-        staying: vec![PodsByClass::new(); nodes],
+        staying: staying.collect(),
         packing: Packing { opened: opened.collect(), left: Vec::new() },
         price: fleet.layout.price,
     };

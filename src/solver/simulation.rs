@@ -203,19 +203,23 @@ impl<'a> Simulation<'a> {
 
     /// Returns true if unschedulable pods that arrive first leave planned pods pending.
     pub(super) fn is_displacing(&self, fleet: &VerifiedFleet) -> bool {
-        let left = self.left_over_by_run(fleet);
+        let left = self.left_over_by_run(fleet, &mut WorkBudget::unlimited());
         left.iter().any(|left| !more_than(left, &fleet.unplaced).is_empty())
     }
 
     /// Returns the unscheduled pods of each run when all pods are in the queue, excluded ones as
     /// well.
-    pub(super) fn left_over_by_run(&self, fleet: &VerifiedFleet) -> Vec<BTreeMap<usize, u32>> {
+    pub(super) fn left_over_by_run(
+        &self,
+        fleet: &VerifiedFleet,
+        work: &mut WorkBudget,
+    ) -> Vec<BTreeMap<usize, u32>> {
         let state = self.initial_state(&fleet.layout, &fleet.offers);
+        work.count_setup(state.setup_work);
         let nominations = self.nominations(&fleet.layout, &state);
         let none = BTreeMap::new();
         let input = || SimInput { excluded: &none, nominations: nominations.as_ref() };
         let runs = self.required_runs(&state);
-        let work = &mut WorkBudget::unlimited();
         runs.iter().map(|run| self.run_one(&state, *run, input(), work).left_over).collect()
     }
 

@@ -121,6 +121,6 @@ pub(super) struct DeclinedChange {
     /// Number of nodes that all moves of pods together would remove, if the minimum is a share of the
     /// fleet's price.
     pub nodes: Option<u32>,
-    /// True if pods would stay pending in some order of arrival.
-    pub breaks_orders: bool,
+    /// True if more pods would stay pending if all pods were created again.
+    pub fails_redeployment: bool,
 }

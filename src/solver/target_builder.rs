@@ -271,8 +271,8 @@ impl TargetBuilder<'_> {
             }
             NodeDisposition::Consolidatable | NodeDisposition::RemoveWhenEmpty(_) => {
                 match self.outcome.declined.get(&node.name) {
-                    Some(declined) if declined.breaks_orders => {
-                        KeepReason::NeededByArrivals { pods }
+                    Some(declined) if declined.fails_redeployment => {
+                        KeepReason::NeededForRescheduling { pods }
                     }
                     Some(DeclinedChange { saves, needed, moves, nodes, .. })
                         if *saves > MicroUsd::ZERO && *saves < *needed =>

@@ -563,7 +563,7 @@ fn retire_hint(reason: &RetireReason) -> &'static str {
 fn keep_hint(reason: &KeepReason) -> &'static str {
     match reason {
         KeepReason::Needed { .. } => "noop_because_needed",
-        KeepReason::NeededByArrivals { .. } => "noop_because_needed_by_arrivals",
+        KeepReason::NeededForRescheduling { .. } => "noop_because_needed_for_rescheduling",
         KeepReason::NotWorthMoving { .. } => "noop_because_not_worth_moving",
         KeepReason::Blocked { .. } => "noop_because_blocked",
         KeepReason::NotOurs => "noop_because_not_ours",
