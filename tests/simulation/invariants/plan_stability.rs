@@ -109,6 +109,7 @@ fn is_same(a: &Observed, b: &Observed) -> bool {
         && a.pods == b.pods
         && a.workloads == b.workloads
         && a.resolved == b.resolved
+        && a.planned_pods == b.planned_pods
         && in_effect(a).eq(in_effect(b))
         && a.sources == b.sources
         && a.unread == b.unread
