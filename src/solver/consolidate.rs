@@ -188,10 +188,8 @@ impl ConsolidationRound<'_, '_> {
             return improved;
         }
         // A part goes on if the whole change is worth it.
-        if self.is_cut_by_budget {
-            if self.saves_without_budgets(&unmoved, needed) {
-                return improved;
-            }
+        if self.is_cut_by_budget && self.saves_without_budgets(&unmoved, needed) {
+            return improved;
         }
         self.decline_moves(removed, &unmoved, saves);
         self.may_move = false;
