@@ -242,7 +242,7 @@ pub enum KeepReason {
         saves_hourly: MicroUsd,
         /// Minimum saving per hour.
         needed_hourly: MicroUsd,
-        /// Number of running pods that the change would move.
+        /// Number of running and awaited pods that the change would move.
         moves: u32,
         /// Number of nodes that the change would remove. It is set if the change is all moves of pods
         /// together, whose minimum is a share of the fleet's price.

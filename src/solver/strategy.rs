@@ -116,7 +116,7 @@ pub(super) struct DeclinedChange {
     pub saves: MicroUsd,
     /// Minimum saving per hour.
     pub needed: MicroUsd,
-    /// Number of running pods that it would move.
+    /// Number of running and awaited pods that it would move.
     pub moves: u32,
     /// Number of nodes that all moves of pods together would remove, if the minimum is a share of the
     /// fleet's price.

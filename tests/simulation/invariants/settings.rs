@@ -309,10 +309,9 @@ impl InvariantChecks {
             | CallKind::Pinned(..)
             | CallKind::Serves(_) => false,
         };
-        let may_end_within = match &call.kind {
-            CallKind::Nominate(..) => NOMINATIONS_END_WITHIN,
-            _ => SignedDuration::ZERO,
-        };
+        let is_nomination = matches!(call.kind, CallKind::Nominate(..));
+        let may_end_within =
+            if is_nomination { NOMINATIONS_END_WITHIN } else { SignedDuration::ZERO };
         let is_later = |since: &Timestamp| call.began.duration_since(*since) > may_end_within;
         if writes && since.is_some_and(is_later) {
             self.fail(call.at, &format!("I21: mode observe has the call {:?}", call.kind));
