@@ -444,13 +444,18 @@ fn offer_classes(
     admissions: &AdmissionTable,
     names: &[ResourceName],
 ) -> Vec<OfferClass> {
+    let is_spot = |offer: &Offer| offer.node.capacity_type.is_spot();
+    let spot_prices_known = offers.iter().any(|o| is_spot(o) && !o.node.price_estimated);
     let mut keyed: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (index, offer) in offers.iter().enumerate() {
         let node = &offer.node;
         let room = resource_vector(&offer.room, names);
         let NodeAdmission { admitted, unmet } = admissions.admission_of(&node.labels, &node.taints);
-        // At the same price, Spot comes before on-demand: its unknown price is at most that.
-        let kind = (&node.instance_type, Reverse(node.capacity_type), &node.reservation);
+        // At the same price, Spot comes before on-demand: its unknown price is at most that. Where EC2
+        // tells Spot prices, an offering without one is probably not sold, and comes after.
+        let comes_first = is_spot(offer) && !(spot_prices_known && node.price_estimated);
+        let capacity_type = (Reverse(comes_first), node.capacity_type);
+        let kind = (&node.instance_type, capacity_type, &node.reservation);
         let key = (node.price, room, &node.pool, kind, (admitted, unmet));
         keyed.entry(key).or_default().push(index);
     }
