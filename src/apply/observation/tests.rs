@@ -108,3 +108,48 @@ fn contradictory_reads_are_partial() {
         assert!(matches!(observed.sources[source], Completeness::Partial { .. }), "{source}");
     }
 }
+
+/// Makes all nodes old, and adds `unlisted` copies of the first one with an instance of their own.
+fn add_unlisted_nodes(objects: &mut ClusterObjects, unlisted: u32) {
+    for node in &mut objects.nodes {
+        node.created_at = Timestamp::UNIX_EPOCH;
+    }
+    let first = objects.nodes[0].clone();
+    objects.nodes.extend((0..unlisted).map(|n| Node {
+        name: format!("unlisted-{n}").as_str().into(),
+        instance: Some(format!("i-unlisted-{n}").as_str().into()),
+        ..first.clone()
+    }));
+}
+
+#[test]
+fn node_whose_instance_lost_its_tags_is_held_alone() {
+    let world = small_world();
+    let faulty = FaultyPorts::without_fault(&world);
+    faulty.edit_objects.set(|objects| {
+        add_unlisted_nodes(objects, 1);
+        Ok(())
+    });
+    let observed = observe_through(&faulty);
+    assert!(observed.is_complete(), "{:?}", observed.sources);
+    let [unread] = observed.unread.as_slice() else { panic!("{:?}", observed.unread) };
+    assert_eq!(unread.object, "Node unlisted-0");
+    assert_eq!(unread.nodes, ["unlisted-0".into()].into());
+    assert!(!unread.hides_requests, "it takes pods");
+
+    faulty.edit_objects.set(|objects| {
+        add_unlisted_nodes(objects, 2);
+        Ok(())
+    });
+    let observed = observe_through(&faulty);
+    assert!(matches!(observed.sources[EC2], Completeness::Partial { .. }), "a filter may be wrong");
+    assert!(observed.unread.is_empty());
+
+    faulty.edit_objects.set(|objects| {
+        add_unlisted_nodes(objects, 1);
+        objects.nodes.iter_mut().for_each(|node| node.created_at = Timestamp::MAX);
+        Ok(())
+    });
+    let observed = observe_through(&faulty);
+    assert!(matches!(observed.sources[EC2], Completeness::Partial { .. }), "EC2 may lag");
+}
