@@ -213,6 +213,24 @@ impl World {
         self.save()
     }
 
+    /// Creates the missing node groups, as eksctl does: lets time pass until their members have
+    /// joined, at most `limit`. Without a missing group, nothing happens.
+    ///
+    /// # Errors
+    /// Returns an error if the world cannot be written.
+    pub fn create_groups(
+        &self,
+        groups: &[DeliveredGroup],
+        limit: SignedDuration,
+    ) -> Result<(), SimError> {
+        let is_missing = self.state.borrow().is_any_missing(groups);
+        if is_missing {
+            self.state.borrow_mut().deliver_groups(groups);
+            self.settle(limit)?;
+        }
+        Ok(())
+    }
+
     /// Lets time pass until no event is due, at most `limit`.
     ///
     /// # Errors

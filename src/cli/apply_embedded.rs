@@ -6,7 +6,7 @@ use std::rc::Rc;
 use jiff::SignedDuration;
 
 use super::apply_session::{apply_error, interrupt_flag, write_receipt};
-use super::embedded::{genesis, open};
+use super::embedded::{GROUP_CREATION_MAX, genesis, open};
 use super::error::CliError;
 use super::lock::WorldLock;
 use super::progress::ProgressReporter;
@@ -54,6 +54,7 @@ pub(super) fn carry_out(
     apply_settings.receipt.as_deref().map(files::writable).transpose()?;
     let mut delivered = Delivery::from_desired(&desired, &world.observed());
     delivered.groups = eksctl_groups(&desired, &catalog);
+    world.create_groups(&delivered.groups, GROUP_CREATION_MAX).map_err(CliError::new)?;
     world.deliver(&delivered).map_err(CliError::new)?;
     let mut reporter = ProgressReporter::new(plan, apply_settings.form, console);
     let receipt = run_apply(plan, &world, &settings, &mut reporter).inspect_err(|error| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::error::CliError;
 use super::repository::{FleetSettings, Repository};
@@ -17,8 +17,11 @@ use crate::simulator::{ShapeFn, SimError, World, WorldInit, eksctl_groups};
 /// Seed of the tie-breaking between equally good nodes in a new world.
 const SEED: u64 = 1;
 
-/// Observes the embedded world of `directory`, which is created if missing. Declared node groups are
-/// part of it: an apply creates the missing ones first, as eksctl does.
+/// The longest simulated time until the members of a new node group have joined.
+pub(super) const GROUP_CREATION_MAX: SignedDuration = SignedDuration::from_mins(30);
+
+/// Observes the embedded world of `directory`, which is created if missing. Declared node groups and
+/// their first members are part of it: an apply creates the missing ones first, as eksctl does.
 pub(super) fn observe(
     directory: &Path,
     repository: &Repository,
@@ -26,17 +29,20 @@ pub(super) fn observe(
 ) -> Result<Observed, CliError> {
     let desired = Rc::new(repository.desired.clone());
     let genesis = genesis(&repository.fleet, at);
-    let mut observed = open(directory, &genesis, &desired)?.observed();
-    if !desired.node_groups.is_empty() {
-        let region = genesis.cluster.region.as_str().into();
-        let catalog = Catalog::load(&region, &repository.fleet.zones)?;
-        for delivered in eksctl_groups(&desired, &catalog) {
-            if !observed.groups.values().any(|group| delivered.is(group)) {
-                observed.groups.insert(delivered.group.name.clone(), delivered.group);
-            }
-        }
+    let observed = open(directory, &genesis, &desired)?.observed();
+    if desired.node_groups.is_empty() {
+        return Ok(observed);
     }
-    Ok(observed)
+    let region = genesis.cluster.region.as_str().into();
+    let catalog = Catalog::load(&region, &repository.fleet.zones)?;
+    let copy = World::copy_in_memory(directory, &genesis, &shapes(&desired))
+        .map_err(|error| cannot_open(directory, error))?;
+    let world = copy.unwrap_or_else(|| World::in_memory(&genesis, shapes(&desired)));
+    let groups = eksctl_groups(&desired, &catalog);
+    world
+        .create_groups(&groups, GROUP_CREATION_MAX)
+        .map_err(|error| cannot_open(directory, error))?;
+    Ok(world.observed())
 }
 
 /// Returns the simulated time of the world of `directory`; without a world, the time of its

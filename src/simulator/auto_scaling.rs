@@ -71,6 +71,11 @@ impl DeliveredGroup {
 }
 
 impl WorldState {
+    /// Returns true if one of these groups does not exist.
+    pub(super) fn is_any_missing(&self, groups: &[DeliveredGroup]) -> bool {
+        groups.iter().any(|group| !self.groups.values().any(|live| group.is(live)))
+    }
+
     /// Creates missing groups, and stores all launch templates.
     pub(super) fn deliver_groups(&mut self, groups: &[DeliveredGroup]) {
         for delivered in groups {
