@@ -32,6 +32,7 @@ mod limits;
 mod local_search;
 mod lower_bound;
 mod min_values;
+mod node_disposition;
 mod node_packing;
 mod node_shape;
 mod node_template;
@@ -96,8 +97,9 @@ pub use auto_scaling_groups::{
     external_group_problems, live_group, observe_only_reason, with_external_groups,
 };
 pub use cloud_drift::unresolved_selectors;
-pub use existing_node::{DispositionInput, ExistingNode, NodeDisposition, RetireCondition};
+pub use existing_node::ExistingNode;
 pub use lower_bound::Proof;
+pub use node_disposition::{DispositionInput, NodeDisposition, RetireCondition};
 pub use offer::{
     Offer, OfferInput, Offers, PoolRefusal, WithheldReason, admits, admits_daemon, daemon_requests,
     pool_problems, pool_requirements,
@@ -144,6 +146,9 @@ pub struct Settings {
     /// Further nodes for pods that stay pending after nominations, in thousandths of a percent of
     /// the launched nodes of a pool.
     pub contingency_milli_percent: u32,
+    /// True if a node younger than `consolidateAfter` of its pool stays. The controller waits by
+    /// itself, from the last pod event of the node.
+    pub keep_young_nodes: bool,
     /// Number of worker threads; `None` uses one per core. It affects the planning time only.
     pub workers: Option<NonZero<usize>>,
 }
@@ -168,6 +173,7 @@ impl Default for Settings {
             steer: false,
             worst_case: WorstCase::Capacity,
             contingency_milli_percent: contingency::STEERED_MILLI_PERCENT,
+            keep_young_nodes: true,
             workers: None,
         }
     }
@@ -303,6 +309,7 @@ impl Prepared {
             frozen: input.frozen.clone(),
             replace: input.replace,
             untouched: input.untouched,
+            keep_young_nodes: input.settings.keep_young_nodes,
         };
         let mut existing =
             existing_node::existing_nodes(input.observed, input.catalog, &offers, &circumstances);

@@ -291,6 +291,12 @@ pub enum BlockReason {
     /// The pool never consolidates (`consolidateAfter: Never`).
     #[serde(rename = "consolidation-disabled")]
     ConsolidationDisabled,
+    /// The node is younger than `consolidateAfter` of its pool.
+    #[serde(rename = "consolidate-after")]
+    ConsolidateAfter {
+        /// `consolidateAfter`, in seconds.
+        seconds: u64,
+    },
     /// The observed state is incomplete, or demand is unresolved.
     #[serde(rename = "unknown")]
     Unknown {

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use super::amount::{count, hourly, list};
+use jiff::SignedDuration;
+
+use super::amount::{count, hourly, list, span};
 use super::row::PlanRow;
 use crate::model::ids::InstanceId;
 use crate::model::units::MicroUsd;
@@ -166,6 +168,13 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::PinnedPod { workload } => format!("a pod of {workload} may not be moved"),
         BlockReason::PolicyWhenEmpty => "its pool removes only empty nodes".to_owned(),
         BlockReason::ConsolidationDisabled => "its pool never consolidates".to_owned(),
+        BlockReason::ConsolidateAfter { seconds } => {
+            let seconds = i64::try_from(*seconds).unwrap_or(i64::MAX);
+            let after = span(SignedDuration::from_secs(seconds));
+            format!(
+                "it is younger than {after}, which its pool waits before it consolidates a node"
+            )
+        }
         BlockReason::Unknown { what } => format!("incomplete information: {what}"),
         BlockReason::NoOtherPlace => "its pods would be unschedulable".to_owned(),
         BlockReason::UnsupportedPod { workload, feature } => {

@@ -10,7 +10,8 @@ pub use external::{external_group_problems, with_external_groups};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::existing_node::{ExistingNode, NodeDisposition};
+use super::existing_node::ExistingNode;
+use super::node_disposition::NodeDisposition;
 use crate::catalog::{Allocation, Catalog, InstanceType, NodeSettings};
 use crate::demand::Demand;
 use crate::model::competing_autoscaler::group_resizer;

@@ -12,8 +12,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::disruption_budget::DisruptionBudgets;
-use super::existing_node::{ExistingNode, NodeDisposition};
+use super::existing_node::ExistingNode;
 use super::layout::{Layout, PodsByClass};
+use super::node_disposition::NodeDisposition;
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair_below, repair_trial};
 use super::scheduling_runs::{occupied_nodes, planned_pods};

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::disruption_budget::DisruptionBudgets;
-use super::existing_node::{ExistingNode, NodeDisposition};
+use super::existing_node::ExistingNode;
 use super::failure_domains::PlacementMap;
 use super::greedy_packing::{OpenedNode, Packing};
 use super::idle_removal::IdleRemoval;
@@ -16,6 +16,7 @@ use super::initial_fleet::initial_fleet;
 use super::layout::{Layout, PodsByClass};
 use super::limits::RemainingLimits;
 use super::lower_bound::{Proof, lower_bound};
+use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
 use super::packing_model::{PackingModel, PackingSupply};
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::disruption_blockers::is_budget_active;
-use super::existing_node::{ExistingNode, NodeDisposition};
+use super::existing_node::ExistingNode;
+use super::node_disposition::NodeDisposition;
 use super::scheduling_runs::occupied_nodes;
 use crate::demand::PodGroup;
 use crate::model::desired::{Budget, Desired};

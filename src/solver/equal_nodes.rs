@@ -1,6 +1,6 @@
 //! Retains nodes that would be replaced by equal ones, if that costs no more.
 
-use super::existing_node::NodeDisposition;
+use super::node_disposition::NodeDisposition;
 use super::problem::VerifiedFleet;
 use super::repair::repair;
 use super::simulation::Simulation;

@@ -5,22 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::auto_scaling_groups::AutoScalingGroups;
-use super::cloud_drift::detect_cloud_drift;
-use super::disruption_blockers;
-use super::drift::{self, DriftedField};
+use super::drift;
+use super::node_disposition::{
+    DispositionInput, NodeDisposition, RetireCondition, pinned_daemons, pinned_pods,
+};
 use super::offer::{Offer, Offers, admits_daemon};
-use super::reported_resources::is_near_formulas;
 use crate::catalog::{Catalog, Overlays};
-use crate::demand::{Demand, DoNotDisrupt, ShapeContext, is_do_not_disrupt_at, live_requests};
-use crate::model::desired::{Consolidation, Desired, Expiry, Pool, UnresolvedPolicy};
-use crate::model::ids::{
-    Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind, workload_key,
-};
-use crate::model::observed::{
-    Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, UnreadObject, tag,
-};
+use crate::demand::{ShapeContext, live_requests};
+use crate::model::desired::{Desired, Pool};
+use crate::model::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind};
+use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, tag};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
-use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::reason::{KeepReason, RetireReason};
 use crate::model::requirement::{key, label};
 use crate::model::units::{MicroUsd, Resources};
 
@@ -106,44 +102,6 @@ impl ExistingNode {
     }
 }
 
-/// Condition for the retirement of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RetireCondition {
-    /// Its pods fit on other nodes.
-    OncePodsPlaced,
-    /// No condition: the pool declares the number of nodes.
-    Unconditional,
-}
-
-/// What the solver may do with a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NodeDisposition {
-    /// Keep the node, whatever it costs.
-    Keep(KeepReason),
-    /// Remove the node only if just DaemonSet pods are left on it; the reason blocks other changes.
-    RemoveWhenEmpty(BlockReason),
-    /// Remove or replace the node if that saves enough.
-    Consolidatable,
-    /// Retire the node for this reason, as soon as its pods fit on other nodes.
-    Retire(RetireReason),
-}
-
-/// Inputs of node dispositions, apart from the nodes themselves.
-pub struct DispositionInput<'a> {
-    /// Desired state, as the repository declares it.
-    pub desired: &'a Desired,
-    /// Pods to place.
-    pub demand: &'a Demand,
-    /// Time that the plan is computed for.
-    pub at: Timestamp,
-    /// Reason why no node may be removed, if there is one.
-    pub frozen: Option<String>,
-    /// Nodes that the user asked to replace.
-    pub replace: &'a [NodeName],
-    /// Nodes that must not change, because the user limited the plan.
-    pub untouched: &'a [NodeName],
-}
-
 /// Returns every node that can run pods, sorted by name.
 #[must_use]
 pub(super) fn existing_nodes(
@@ -194,14 +152,14 @@ pub(super) struct ExistingNodeBuilder<'a> {
     /// By node: requests of static pods, and of DaemonSet pods that no rule expects there.
     static_requests: BTreeMap<NodeName, Resources>,
     /// By node: the workload of a DaemonSet or static pod that blocks changes of the node.
-    pinned_daemons: BTreeMap<NodeName, String>,
+    pub(super) pinned_daemons: BTreeMap<NodeName, String>,
     /// Nodes with workloads whose pod there must not be moved now.
-    pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
-    groups: AutoScalingGroups<'a>,
+    pub(super) pinned_pods: BTreeSet<(&'a NodeName, &'a WorkloadId)>,
+    pub(super) groups: AutoScalingGroups<'a>,
     /// Digest of the declared launch settings of each pool. There are many nodes and few pools.
-    spec_digests: BTreeMap<PoolName, String>,
+    pub(super) spec_digests: BTreeMap<PoolName, String>,
     /// By node: the first unread object that may need it, those that hide requests first.
-    unread: BTreeMap<&'a NodeName, &'a UnreadObject>,
+    pub(super) unread: BTreeMap<&'a NodeName, &'a UnreadObject>,
 }
 
 fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
@@ -305,48 +263,10 @@ impl ExistingNodeBuilder<'_> {
         if holds_pods { manual } else { Vec::new() }
     }
 
-    /// Returns the drift of a managed node from its declaration.
-    fn drift_reason(
-        &self,
-        node: &Node,
-        ours: &Instance,
-        pool: Option<&PoolName>,
-    ) -> Option<RetireReason> {
-        let declared = pool.and_then(|name| self.input.desired.pools.get(name));
-        let Some(pool) = declared else { return Some(RetireReason::PoolRemoved) };
-        let reason = self.retire_reason(node, ours, pool);
-        let reason = reason.filter(|reason| matches!(reason, RetireReason::Drifted { .. }));
-        let class = pool.node_class.as_ref();
-        let class = class.and_then(|name| self.input.desired.node_classes.get(name));
-        reason.or_else(|| {
-            let spec = self.spec_digests.get(&pool.name)?;
-            let moved = drift::manual_change(node, ours, pool, class?, spec)?;
-            let DriftedField { field, is, declared } = moved;
-            Some(RetireReason::Drifted { field, is, declared })
-        })
-    }
-
     /// Returns the pool of a managed instance, or of a member of a declared group.
     pub(super) fn pool_of(&self, instance: &Instance) -> Option<PoolName> {
         let ours = instance.is_managed_by(&self.observed.cluster.name);
         pool_of(instance).filter(|_| ours).or_else(|| self.groups.pool_of(instance).cloned())
-    }
-
-    fn member_disposition(
-        &self,
-        node: &Node,
-        instance: &Instance,
-        pool: &PoolName,
-    ) -> NodeDisposition {
-        let blocked = |by| NodeDisposition::Keep(KeepReason::Blocked { by });
-        if let Some(why) = self.groups.observe_only_reason(pool.as_str()) {
-            return blocked(BlockReason::GroupObserved { why: why.to_owned() });
-        }
-        if instance.group.as_ref().is_some_and(|of| of.protected) {
-            let why = "it is protected from being scaled in".to_owned();
-            return blocked(BlockReason::GroupObserved { why });
-        }
-        self.disposition(node, instance, Some(pool))
     }
 
     /// Adds the devices that a young node does not report yet: device plugins start after its
@@ -374,178 +294,6 @@ impl ExistingNodeBuilder<'_> {
 
     pub(super) fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
         super::offer::daemon_requests(&self.input.demand.daemons, labels, taints)
-    }
-
-    fn disposition(
-        &self,
-        node: &Node,
-        instance: &Instance,
-        pool: Option<&PoolName>,
-    ) -> NodeDisposition {
-        let blocked = |by| NodeDisposition::Keep(KeepReason::Blocked { by });
-        let circumstances = self.input;
-        if circumstances.untouched.contains(&node.name) {
-            return blocked(BlockReason::NotTargeted);
-        }
-        if let Some(what) = &circumstances.frozen {
-            return blocked(BlockReason::Unknown { what: what.clone() });
-        }
-        if let Some(UnreadObject { object, reason, .. }) = self.unread.get(&node.name) {
-            return blocked(BlockReason::Unknown { what: format!("{object} {reason}") });
-        }
-        if !node.ready {
-            return blocked(BlockReason::NotReady);
-        }
-        if let Some(by) = self.block_reason(node) {
-            return blocked(by);
-        }
-        let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
-        let Some(pool) = declared else {
-            return match undeclared_pool_doubt(circumstances) {
-                Some(what) => blocked(BlockReason::Unknown { what }),
-                None => NodeDisposition::Retire(RetireReason::PoolRemoved),
-            };
-        };
-        if circumstances.replace.contains(&node.name) {
-            return NodeDisposition::Retire(RetireReason::Requested);
-        }
-        let is_blocked_by_budget = |reason: &str| {
-            disruption_blockers::is_disruption_blocked(pool, reason, circumstances.at)
-        };
-        if let Some(reason) = self.retire_reason(node, instance, pool) {
-            // Expired nodes are retired regardless of budgets, as in Karpenter.
-            if matches!(reason, RetireReason::Drifted { .. }) && is_blocked_by_budget("Drifted") {
-                return blocked(BlockReason::Budget);
-            }
-            return NodeDisposition::Retire(reason);
-        }
-        if self.reports_too_little(node, instance, &pool.name) {
-            let what = "the node reports far less CPU or memory than its instance type has";
-            return blocked(BlockReason::Unknown { what: what.to_owned() });
-        }
-        if pool.replicas.is_some() {
-            return blocked(BlockReason::StaticPool);
-        }
-        if pool.consolidate_after.is_none() {
-            return blocked(BlockReason::ConsolidationDisabled);
-        }
-        if is_blocked_by_budget("Empty") {
-            return blocked(BlockReason::Budget);
-        }
-        match pool.consolidation {
-            Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced
-                if is_blocked_by_budget("Underutilized") =>
-            {
-                NodeDisposition::RemoveWhenEmpty(BlockReason::Budget)
-            }
-            Consolidation::WhenEmpty => {
-                NodeDisposition::RemoveWhenEmpty(BlockReason::PolicyWhenEmpty)
-            }
-            Consolidation::WhenEmptyOrUnderutilized | Consolidation::Balanced => {
-                NodeDisposition::Consolidatable
-            }
-        }
-    }
-
-    /// Returns true if running pods may seem to have no room on the node because its report is wrong.
-    /// The settings of nodes that were launched with another specification are unknown.
-    fn reports_too_little(&self, node: &Node, instance: &Instance, pool: &PoolName) -> bool {
-        let as_declared = instance.tags.get(tag::SPEC) == self.spec_digests.get(pool);
-        let kind = self.catalog.types.get(&instance.instance_type).filter(|_| as_declared);
-        let Some(kind) = kind else { return false };
-        let model = self.catalog.allocation(kind, &self.node_settings(pool));
-        let size = &model.capacity;
-        let least = |reported: &Resources, model: &Resources| Resources {
-            cpu: reported.cpu.min(model.cpu),
-            memory: reported.memory.min(model.memory),
-            pods: reported.pods,
-            ..Resources::default()
-        };
-        let is_near = |reported: &Resources, model: &Resources| {
-            is_near_formulas(&least(reported, model), model, size)
-        };
-        !is_near(&node.capacity, &model.capacity) || !is_near(&node.allocatable, &model.allocatable)
-    }
-
-    /// Returns the annotation or pod that blocks changes of the node.
-    fn block_reason(&self, node: &Node) -> Option<BlockReason> {
-        if node.annotations.get("karpenter.sh/do-not-disrupt").is_some_and(|v| v == "true") {
-            return Some(BlockReason::DoNotDisrupt);
-        }
-        if node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION).is_some_and(|v| v == "true") {
-            return Some(BlockReason::ScaleDownDisabled);
-        }
-        if let Some(workload) = self.pinned_daemons.get(&node.name).cloned() {
-            return Some(BlockReason::PinnedPod { workload });
-        }
-        let mut here = self
-            .input
-            .demand
-            .groups
-            .iter()
-            .filter(|group| group.counts.planned > 0 && group.running.contains_key(&node.name));
-        here.find_map(|group| {
-            let workload = workload_key(&group.workload);
-            let asks = self.pinned_pods.contains(&(&node.name, &group.workload));
-            if group.shape.do_not_disrupt || asks {
-                return Some(BlockReason::PinnedPod { workload });
-            }
-            let circumstances = self.input;
-            let groups = &circumstances.demand.groups;
-            if let Some(budget) = disruption_blockers::blocking_disruption_budget(
-                circumstances.desired,
-                groups,
-                group,
-            ) {
-                let budget = format!("{}/{}", budget.namespace, budget.name);
-                return Some(BlockReason::ProtectedPod { workload, budget });
-            }
-            let feature = group.shape.unsupported.first()?.as_str().to_owned();
-            Some(BlockReason::UnsupportedPod { workload, feature })
-        })
-    }
-
-    fn retire_reason(&self, node: &Node, instance: &Instance, pool: &Pool) -> Option<RetireReason> {
-        if let Expiry::After(limit) = pool.expire_after {
-            let age = self.input.at.duration_since(instance.launched_at);
-            if age >= limit {
-                let hours = |d: SignedDuration| u32::try_from(d.as_hours()).unwrap_or(u32::MAX);
-                return Some(RetireReason::Expired {
-                    age_hours: hours(age),
-                    limit_hours: hours(limit),
-                });
-            }
-        }
-        // The owner of a group decides the settings of its nodes.
-        if self.input.desired.node_groups.contains_key(&pool.name) {
-            return None;
-        }
-        let requirements = super::offer::pool_requirements(pool);
-        let class = pool.node_class.as_ref();
-        let class = class.and_then(|name| self.input.desired.node_classes.get(name));
-        let launched = instance.tags.get(tag::SPEC);
-        if let Some(key) = requirements.unmatched(&node.labels) {
-            let of_commit = pool.labels.contains_key(key)
-                && launched.zip(class).is_some_and(|(l, c)| drift::had_other_labels(l, pool, c));
-            let state = node.labels.get(key).map_or("absent".to_owned(), ToString::to_string);
-            let declared = requirements.get(key.as_str()).map(ToString::to_string);
-            return Some(RetireReason::Drifted {
-                field: format!("{}{key}", if of_commit { "template label " } else { "label " }),
-                is: state,
-                declared: declared.unwrap_or_default(),
-            });
-        }
-        let otherwise =
-            launched.filter(|launched| self.spec_digests.get(&pool.name) != Some(launched));
-        if let Some(field) =
-            otherwise.zip(class).and_then(|(l, c)| drift::changed_fields(l, pool, c))
-        {
-            let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
-            return Some(RetireReason::Drifted { field, is, declared });
-        }
-        let moved = detect_cloud_drift(instance, class?, self.catalog, self.observed)?;
-        let DriftedField { field, is, declared } = moved;
-        Some(RetireReason::Drifted { field, is, declared })
     }
 }
 
@@ -580,42 +328,6 @@ fn static_requests(
         *sum = sum.plus(&requests);
     }
     fixed
-}
-
-/// Returns nodes with a static or DaemonSet pod that must not be disrupted. Karpenter honors this
-/// for such pods as well.
-fn pinned_daemons(observed: &Observed, at: Timestamp) -> BTreeMap<NodeName, String> {
-    let nobody_places = |pod: &Pod| {
-        let owner = pod.owner.as_ref();
-        pod.mirror || owner.is_some_and(|owner| owner.kind == WorkloadKind::DaemonSet)
-    };
-    let pinned = |pod: &Pod| {
-        let template = observed.templates.get(&pod.template)?;
-        let itself = || format!("{}/Pod/{}", pod.namespace, pod.name);
-        let workload = pod.owner.as_ref().map_or_else(itself, workload_key);
-        let pin = DoNotDisrupt::from_karpenter_annotations(&template.annotations);
-        pin.holds(pod.started_at, at).then_some((pod.node.clone()?, workload))
-    };
-    observed
-        .pods
-        .iter()
-        .filter(|pod| pod.is_active() && nobody_places(pod))
-        .filter_map(|pod| pinned(pod))
-        .collect()
-}
-
-/// Returns why an undeclared pool may still be in use: an unread source may declare it.
-fn undeclared_pool_doubt(circumstances: &DispositionInput<'_>) -> Option<String> {
-    let source = circumstances.demand.unresolved.first()?;
-    (circumstances.desired.unresolved_policy != UnresolvedPolicy::Ignore)
-        .then(|| format!("{} was not read, and may declare the pool of the node", source.object))
-}
-
-/// Returns nodes with workloads whose pod there must not be moved at `at`.
-fn pinned_pods(observed: &Observed, at: Timestamp) -> BTreeSet<(&NodeName, &WorkloadId)> {
-    let pods = observed.pods.iter().filter(|pod| pod.is_active() && pod.node.is_some());
-    let pods = pods.filter(|pod| is_do_not_disrupt_at(pod, observed, at));
-    pods.filter_map(|pod| Some((pod.node.as_ref()?, pod.owner.as_ref()?))).collect()
 }
 
 /// Returns the zone label of a node, if it has one.

@@ -1,8 +1,8 @@
 //! The fleet of a pass before any voluntary change: nodes to retire are removed, and nodes are
 //! added for pending pods.
 
-use super::existing_node::{NodeDisposition, RetireCondition};
 use super::layout::Layout;
+use super::node_disposition::{NodeDisposition, RetireCondition};
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, repair};
 use super::rescue::rescue;

@@ -12,9 +12,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::existing_node::NodeDisposition;
 use super::greedy_packing::{OpenedNode, Packing};
 use super::layout::{Layout, PodsByClass};
+use super::node_disposition::NodeDisposition;
 use super::offer::admits;
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, pin_offers};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::existing_node::{ExistingNode, ExistingNodeBuilder, NodeDisposition, RetireCondition};
+use super::existing_node::{ExistingNode, ExistingNodeBuilder};
+use super::node_disposition::{NodeDisposition, RetireCondition};
 use crate::catalog::{Allocation, NodeSettings, Offering};
 use crate::model::ids::{Labels, PoolName};
 use crate::model::market::CapacityType;

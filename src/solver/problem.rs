@@ -9,10 +9,11 @@ use std::ops::Deref;
 
 use super::consolidate::price_or_minimum;
 use super::disruption_budget::DisruptionBudgets;
-use super::existing_node::{ExistingNode, NodeDisposition, zone_of};
+use super::existing_node::{ExistingNode, zone_of};
 use super::failure_domains::FailureDomainLimits;
 use super::layout::Layout;
 use super::limits::RemainingLimits;
+use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
 use super::packing_model::PackingModel;
 use super::redeployment::Redeployment;

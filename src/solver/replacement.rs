@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::existing_node::{ExistingNode, NodeDisposition};
+use super::existing_node::ExistingNode;
+use super::node_disposition::NodeDisposition;
 use super::problem::Placements;
 use super::target_fleet::{Launch, NodeRef};
 use crate::demand::PodGroup;

@@ -19,9 +19,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::alternatives::AlternativeCandidates;
-use super::existing_node::{
-    DispositionInput, ExistingNode, NodeDisposition, RetireCondition, zone_of,
-};
+use super::existing_node::{ExistingNode, zone_of};
+use super::node_disposition::{DispositionInput, NodeDisposition, RetireCondition};
 use super::offer::{Offer, Offers, admits};
 use super::target_builder::PodPlacements;
 use super::target_fleet::{Launch, NewNode, NodeRef};

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::alternatives::AlternativeCandidates;
 
-use super::existing_node::{ExistingNode, NodeDisposition};
+use super::existing_node::ExistingNode;
 use super::greedy_packing::OpenedNode;
 use super::layout::PodsByClass;
 use super::limits::RemainingLimits;
+use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
 use super::packing_model::{OfferClass, PackingModel, ResourceVector};
 use super::problem::Placements;

@@ -275,7 +275,11 @@ impl JudgedPlanner {
             demand,
             is_forecast: false,
             scope,
-            settings: crate::solver::Settings { steer, ..repository.fleet.solve },
+            settings: crate::solver::Settings {
+                steer,
+                keep_young_nodes: false,
+                ..repository.fleet.solve
+            },
         }
     }
 }

@@ -1,5 +1,7 @@
 //! End-to-end tests of pool rules. Each plan is verified.
 
+use jiff::SignedDuration;
+
 use super::*;
 use crate::model::desired::{
     MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
@@ -482,4 +484,22 @@ fn spot_is_preferred_while_its_price_is_unknown() {
         launched.map(|node| node.capacity_type == Some(CapacityType::Spot)).collect();
     assert!(spot.len() > 4 && spot.iter().all(|is_spot| *is_spot), "{spot:?}");
     assert!(plan.capacity.explain.iter().all(|row| row.estimated), "no price is known");
+}
+
+#[test]
+fn node_younger_than_consolidate_after_stays() {
+    let mut scenario = Scenario::new(&["m5.large"], 1000, 100);
+    scenario.step(3);
+    scenario.scale(1);
+    scenario.pool().consolidate_after = Some(SignedDuration::from_mins(10));
+    let launched = scenario.observed.taken_at;
+    let mut planned = |minutes: i64, keep_young_nodes: bool| {
+        scenario.observed.taken_at = launched + SignedDuration::from_mins(minutes);
+        scenario.settings.keep_young_nodes = keep_young_nodes;
+        let plan = scenario.plan();
+        (plan.summary.destroy, keeps(&plan, &BlockReason::ConsolidateAfter { seconds: 600 }))
+    };
+    assert_eq!(planned(9, true), (0, 3), "all nodes are young");
+    assert_eq!(planned(10, true), (2, 0), "as old as consolidateAfter");
+    assert_eq!(planned(9, false), (2, 0), "the controller waits by itself");
 }
