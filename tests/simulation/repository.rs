@@ -341,6 +341,8 @@ impl SimulatedPlanner {
             is_forecast: false,
             scope,
             settings: Settings {
+                // As in production: the controller waits from the last pod event.
+                keep_young_nodes: false,
                 workers: Some(std::num::NonZeroUsize::MIN),
                 ..Settings::default()
             },
