@@ -6,6 +6,7 @@
 //! object whose source, cluster or settings lie outside the tree is unresolved, with the reason.
 
 mod argo;
+mod artifact_generator;
 mod cluster_generator;
 mod expression;
 mod external;
@@ -28,6 +29,8 @@ use crate::model::desired::{
 };
 use crate::model::ids::Origin;
 
+use artifact_generator::GeneratedArtifact;
+pub(super) use artifact_generator::{ReadArtifact, read_artifacts};
 pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};
 pub(super) use external::{ChartRepository, HelmChart};
 pub(super) use flux::read_helm_chart;
@@ -187,6 +190,8 @@ pub(super) struct DeliveryContext<'a> {
     pub(super) oci_repositories: ReferencedObjects<ChartRepository>,
     /// `HelmChart` objects.
     pub(super) helm_charts: ReferencedObjects<HelmChart>,
+    /// Artifacts of `ArtifactGenerator` objects.
+    pub(super) artifacts: ReferencedObjects<ReadArtifact>,
     /// Cluster Secrets of Argo CD.
     pub(super) cluster_secrets: Vec<ClusterSecret>,
     /// `ConfigMap` objects.

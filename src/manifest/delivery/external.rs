@@ -2,7 +2,7 @@
 
 use super::super::remote_reference::git_source;
 use super::super::settings::{is_within, normal_path};
-use super::DeliveryContext;
+use super::{DeliveryContext, GeneratedArtifact};
 use crate::model::desired::ExternalSource;
 
 /// The place of a source's files in the tree.
@@ -12,6 +12,8 @@ pub(super) enum SourceRoot {
     Own,
     /// The directory of an external source.
     External(String),
+    /// An artifact that is copied from another source.
+    Artifact { of: Box<SourceRoot>, artifact: GeneratedArtifact },
 }
 
 /// A `HelmRepository` or `OCIRepository`.
@@ -58,6 +60,9 @@ impl DeliveryContext<'_> {
             SourceRoot::External(directory) => {
                 self.existing_directory(path_in_source(directory, path)?)
             }
+            SourceRoot::Artifact { of, artifact } => {
+                self.directory_in(of, &artifact.source_path(path)?)
+            }
         }
     }
 
@@ -66,6 +71,7 @@ impl DeliveryContext<'_> {
         match root {
             SourceRoot::Own => self.local_file(path),
             SourceRoot::External(directory) => path_in_source(directory, path),
+            SourceRoot::Artifact { of, artifact } => self.file_in(of, &artifact.source_path(path)?),
         }
     }
 }

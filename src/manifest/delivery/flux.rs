@@ -16,6 +16,9 @@ use super::{
 };
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
 
+/// Namespace and name of the repository from which Flux delivers itself.
+const BOOTSTRAP_NAME: &str = "flux-system";
+
 /// Maximum length of a release name; Flux shortens longer ones with a hash of its own.
 const RELEASE_NAME_MAX: usize = 53;
 
@@ -183,16 +186,33 @@ impl DeliveryContext<'_> {
             let source = chart_source(&repository.url, "", &repository.version);
             return self.external_directory(source).map(SourceRoot::External);
         }
+        if kind == "ExternalArtifact" {
+            let artifact = referenced(&self.artifacts, kind, namespace, name)?.clone()?;
+            let (kind, of_namespace, name) = artifact.source();
+            let of = self.root_of_object(kind, of_namespace.unwrap_or(namespace), name)?;
+            return Ok(SourceRoot::Artifact { of: Box::new(of), artifact });
+        }
         if kind != "GitRepository" {
             return Err(format!(
                 "its source {kind} {name} is not supported; the renderers read Git and OCI"
             ));
+        }
+        if self.is_bootstrap_repository(namespace, name) {
+            return Ok(SourceRoot::Own);
         }
         let found = referenced(&self.repositories, kind, namespace, name)?;
         if let Some(changed) = found.changed {
             return Err(format!("its source {changed}, which is not supported"));
         }
         self.git_root(&found.url, &found.revision)
+    }
+
+    /// Returns true for the undeclared repository from which Flux delivers itself. `flux bootstrap` and
+    /// Flux Operator give it this name, and create it in the cluster.
+    fn is_bootstrap_repository(&self, namespace: &str, name: &str) -> bool {
+        let key = (TargetCluster::This, namespace.to_owned(), name.to_owned());
+        (namespace, name) == (BOOTSTRAP_NAME, BOOTSTRAP_NAME)
+            && !self.repositories.contains_key(&key)
     }
 
     /// Returns the values of Flux's post-build substitution.

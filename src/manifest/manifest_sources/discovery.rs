@@ -7,8 +7,9 @@ use super::super::classify::{DeliveryKind, DocumentClass, classify};
 use super::super::decode::NamespaceRules;
 use super::super::delivery::{
     ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage,
-    GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReferenceKey,
-    ReferencedObjects, TargetCluster, declared_manifest_set, read_cluster_secret, read_helm_chart,
+    GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReadArtifact,
+    ReferenceKey, ReferencedObjects, TargetCluster, declared_manifest_set, read_artifacts,
+    read_cluster_secret, read_helm_chart,
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
@@ -30,7 +31,7 @@ impl ContentMarks {
     fn from_bytes(bytes: &[u8]) -> Self {
         let Ok(text) = yaml::decode(bytes) else { return Self::default() };
         Self {
-            delivers: text.contains("argoproj.io/") || text.contains("toolkit.fluxcd.io/"),
+            delivers: text.contains("argoproj.io/") || text.contains(".fluxcd.io/"),
             config: text.contains("ConfigMap"),
         }
     }
@@ -47,6 +48,7 @@ struct ReferenceIndex {
     helm_repositories: ReferencedObjects<ChartRepository>,
     oci_repositories: ReferencedObjects<ChartRepository>,
     helm_charts: ReferencedObjects<HelmChart>,
+    artifacts: ReferencedObjects<ReadArtifact>,
     cluster_secrets: Vec<ClusterSecret>,
     config_maps: ReferencedObjects<ConfigMapData>,
 }
@@ -62,6 +64,7 @@ impl SourceContext<'_> {
             helm_repositories: index.helm_repositories,
             oci_repositories: index.oci_repositories,
             helm_charts: index.helm_charts,
+            artifacts: index.artifacts,
             cluster_secrets: index.cluster_secrets,
             external: &self.renderings.external,
             requested: RefCell::default(),
@@ -219,6 +222,13 @@ impl ReferenceIndex {
             "HelmChart" if is_flux(root) => {
                 if let Some(chart) = root.get("spec").and_then(read_helm_chart) {
                     insert_unless_ambiguous(&mut self.helm_charts, key, chart);
+                }
+            }
+            "ArtifactGenerator" => {
+                let (cluster, namespace, _) = key;
+                for (name, artifact) in read_artifacts(root) {
+                    let key = (cluster, namespace.clone(), name);
+                    insert_unless_ambiguous(&mut self.artifacts, key, artifact);
                 }
             }
             "ConfigMap" => {

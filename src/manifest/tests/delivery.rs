@@ -384,8 +384,8 @@ fn a_flux_kustomization_applies_namespace_and_substitutions() {
 fn remote_or_suspended_flux_objects_are_unresolved() {
     for (text, expected) in [
         (
-            flux("apps", "  path: apps\n"),
-            "GitRepository flux-system/flux-system, its source, is not",
+            flux("apps", "  path: apps\n").replace(", name: flux-system}", ", name: team}"),
+            "GitRepository flux-system/team, its source, is not",
         ),
         (
             format!("{REPOSITORY}---\n{}", flux("apps", "  path: apps\n  suspend: true\n")),
@@ -482,6 +482,7 @@ fn candidate_paths_are_found_at_any_depth() {
 }
 
 mod application_sets;
+mod artifacts;
 mod external_sources;
 mod helm_values;
 mod other_clusters;
