@@ -19,6 +19,7 @@
 mod autoscaling;
 mod chart_index;
 mod classify;
+mod cluster_directories;
 mod cluster_objects;
 mod collector;
 mod cron;
@@ -63,6 +64,7 @@ pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,
     newest_in_range,
 };
+pub use cluster_directories::cluster_directories;
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
 pub use remote_reference::{RemoteReference, dependency_source, parse_remote_reference};

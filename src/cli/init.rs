@@ -112,6 +112,23 @@ fn summary(path: &Path, cluster: &Choice, region: &Choice, detected: &Detected) 
     for (what, Choice { value, why }) in [("cluster", cluster), ("region", region)] {
         let _ = writeln!(out, "  {what} {} ({})", escape(value), escape(why));
     }
+    if let Some(directory) = detected.directory_of(&cluster.value) {
+        let _ = writeln!(
+            out,
+            "  spec.sources lists {}, the directory of this cluster",
+            escape(directory)
+        );
+    } else if let Some(first) = detected.cluster_directories.first() {
+        let all: Vec<&str> = detected.cluster_directories.iter().map(String::as_str).collect();
+        let name = first.rsplit('/').next().unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "  several clusters: {}\n  name one, such as --name {} --force, or list its directory under \
+             spec.sources",
+            escape(&all.join(", ")),
+            escape(name)
+        );
+    }
     if !detected.kustomizations.is_empty() || !detected.charts.is_empty() {
         out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
     }

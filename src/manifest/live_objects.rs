@@ -34,7 +34,7 @@ pub fn read_live_objects<'a>(objects: impl IntoIterator<Item = &'a Json>) -> Des
         let scope = ObjectContext {
             report: &report,
             file: &file,
-            object: display_name(kind, &root, object_kind.scope(), DEFAULT_NAMESPACES),
+            object: display_name(kind, &root, object_kind.scope(), DEFAULT_NAMESPACES, &vars),
             vars: &vars,
             rendered_origin: None,
             delivered_by: None,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::decode::{FieldMap, NamespaceRules, shorten};
 use super::labels::{LabelOwner, labels};
+use super::placeholder::{Vars, substitute};
 use super::yaml::YamlNode;
 use crate::model::ids::{Labels, Namespace, Origin};
 
@@ -25,22 +26,27 @@ pub(super) enum ObjectScope {
     Cluster,
 }
 
-/// Returns the name of an object for messages, as far as it is known before reading.
+/// Returns the name of an object for messages, as far as it is known before reading. Placeholders with
+/// a value are replaced, so that objects of one template have different names.
 pub(super) fn display_name(
     kind: &str,
     root: &YamlNode<'_>,
     object_scope: ObjectScope,
     lives_in: NamespaceRules<'_>,
+    vars: &Vars,
 ) -> String {
     let metadata = root.get("metadata");
-    let part = |key| metadata.and_then(|m| m.get(key)).and_then(YamlNode::text);
-    let name = part("name").or_else(|| part("generateName")).unwrap_or("(no name)");
-    let (kind, name) = (shorten(kind), shorten(name));
+    let part = |key| {
+        let text = metadata.and_then(|m| m.get(key)).and_then(YamlNode::text)?;
+        Some(substitute(text, vars).text)
+    };
+    let name = part("name").or_else(|| part("generateName")).unwrap_or("(no name)".into());
+    let (kind, name) = (shorten(kind), shorten(&name));
     match object_scope {
         ObjectScope::Cluster => format!("{kind} {name}"),
         ObjectScope::Namespaced => {
             let namespace = part("namespace").filter(|text| !text.is_empty());
-            format!("{kind} {}/{name}", shorten(lives_in.resolve(namespace)))
+            format!("{kind} {}/{name}", shorten(lives_in.resolve(namespace.as_deref())))
         }
     }
 }

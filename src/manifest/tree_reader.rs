@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 
 use super::classify::{DocumentClass, ObjectKind, classify};
+use super::cluster_directories::several_clusters_warning;
 use super::collector::Collector;
 use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector};
 use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
@@ -103,6 +104,9 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
         group.manage = fleet.groups.get(group.name.as_str()).copied().unwrap_or(false);
     }
     reference_check::check(&desired, &report);
+    if let Some(warning) = several_clusters_warning(tree, fleet) {
+        report.add(warning);
+    }
     desired.problems = report.into_problems();
     desired.problems.sort();
     desired.problems.dedup();
@@ -241,7 +245,7 @@ impl TreeReader<'_> {
     ) {
         let origin = manifest.origin(root);
         let kind = root.get("kind").and_then(YamlNode::text).unwrap_or_default();
-        let object = |place| display_name(kind, root, place, manifest.namespaces);
+        let object = |place| display_name(kind, root, place, manifest.namespaces, manifest.vars);
         if manifest.origins.is_some_and(|origins| origins.is_hook(root)) {
             return self.into.skip(origin, "hook of a Helm chart");
         }
@@ -289,7 +293,13 @@ impl TreeReader<'_> {
         let scope = ObjectContext {
             report: self.report,
             file: &manifest.file.path,
-            object: display_name(kind, root, object_kind.scope(), manifest.namespaces),
+            object: display_name(
+                kind,
+                root,
+                object_kind.scope(),
+                manifest.namespaces,
+                manifest.vars,
+            ),
             vars: manifest.vars,
             rendered_origin: manifest.origins.is_some().then_some(origin),
             delivered_by: manifest.delivered_by,

@@ -194,6 +194,9 @@ codes! {
     OverlayConflict "overlay-conflict"
         "Two NodeOverlays of the same weight set different values."
         "Raise `spec.weight` of one of them.";
+    SeveralClusters "several-clusters"
+        "The repository seems to hold several clusters, which are read as one."
+        "List the directory of this cluster under spec.sources.";
     CommitNotTrusted "commit-not-trusted"
         "A commit has no valid signature of a declared signer."
         "Sign the commit, or declare the signer in spec.signers.";

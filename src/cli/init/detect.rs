@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::manifest::{KUSTOMIZATION, kustomization_references, normal_path, read};
+use crate::manifest::{
+    KUSTOMIZATION, cluster_directories, kustomization_references, normal_path, read,
+};
 use crate::model::desired::{Fleet, Tree, TreeFile};
 
 /// A value with the file that states it.
@@ -20,6 +22,8 @@ pub(in crate::cli) struct Detected {
     pub(in crate::cli) node_groups: usize,
     /// Directories of kustomizations that no other one builds on.
     pub(in crate::cli) kustomizations: BTreeSet<String>,
+    /// Directories of different clusters.
+    pub(in crate::cli) cluster_directories: BTreeSet<String>,
     /// Directories of Helm charts, without subcharts.
     pub(in crate::cli) charts: BTreeSet<String>,
     /// `None` if no file or more than one cluster is named.
@@ -43,11 +47,18 @@ impl Detected {
             pools: desired.pools.len(),
             node_groups: desired.node_groups.len(),
             kustomizations: kustomizations(tree),
+            cluster_directories: cluster_directories(tree),
             charts: charts(tree),
             cluster: only(configs).or_else(|| only(discovered)),
             zones: zones.into_iter().map(|zone| zone.value).filter(is_inside).collect(),
             region,
         }
+    }
+
+    /// Returns the directory of the cluster `name`.
+    pub(in crate::cli) fn directory_of(&self, name: &str) -> Option<&str> {
+        let mut all = self.cluster_directories.iter().map(String::as_str);
+        all.find(|directory| directory.rsplit('/').next() == Some(name))
     }
 }
 

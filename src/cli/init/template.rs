@@ -39,7 +39,7 @@ impl fmt::Display for FleetTemplate<'_> {
             scalar(&region.value),
             zones(&region.value, detected),
         )?;
-        write_sources(f, detected)?;
+        write_sources(f, &cluster.value, detected)?;
         f.write_str(REST)
     }
 }
@@ -61,16 +61,25 @@ fn zones(region: &str, detected: &Detected) -> String {
     if found.is_empty() { format!("{region}a, {region}b") } else { found.join(", ") }
 }
 
-fn write_sources(f: &mut fmt::Formatter<'_>, detected: &Detected) -> fmt::Result {
+fn write_sources(f: &mut fmt::Formatter<'_>, cluster: &str, detected: &Detected) -> fmt::Result {
     f.write_str(
         "\n  # Manifests of this cluster. Default: all plain manifests below this directory, and what\n  \
-         # Argo CD and Flux deliver from it.\n  \
-         # sources:\n",
+         # Argo CD and Flux deliver from it.\n",
     )?;
+    if let Some(directory) = detected.directory_of(cluster) {
+        write!(f, "  sources:\n    - path: {}\n", scalar(directory))?;
+    } else {
+        f.write_str("  # sources:\n")?;
+    }
+    for directory in &detected.cluster_directories {
+        if Some(directory.as_str()) != detected.directory_of(cluster) {
+            writeln!(f, "  #   - path: {}", scalar(directory))?;
+        }
+    }
     let kustomizations = detected.kustomizations.iter().map(|path| (path, "kustomize"));
     let charts = detected.charts.iter().map(|path| (path, "helm"));
     let all: Vec<(&String, &str)> = kustomizations.chain(charts).collect();
-    if all.is_empty() {
+    if all.is_empty() && detected.cluster_directories.is_empty() {
         f.write_str("  #   - path: .\n")?;
     }
     for (path, render) in all.iter().take(SOURCES_MAX) {

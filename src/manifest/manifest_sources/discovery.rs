@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::classify::{DeliveryKind, DocumentClass, classify};
-use super::super::decode::NamespaceRules;
 use super::super::delivery::{
     ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage,
     GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReadArtifact,
@@ -13,6 +12,7 @@ use super::super::delivery::{
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
+use super::super::placeholder::substitute;
 use super::super::yaml::{self, YamlNode, YamlValue};
 use super::delivered_files::may_contain;
 use super::{DeliverySources, SourceContext, VisitedText, display_directory};
@@ -114,7 +114,7 @@ impl SourceContext<'_> {
             let manifest_sets = delivery_context.manifest_sets_of(delivery_kind, root, location);
             found.push(DeliveryObject {
                 origin: manifest.origin(root),
-                object: delivery_name(delivery_kind, root, manifest.namespaces),
+                object: delivery_name(delivery_kind, root, manifest),
                 manifest_sets,
                 delivered_by: manifest.delivered_by.map(str::to_owned),
             });
@@ -171,6 +171,11 @@ impl SourceContext<'_> {
                 return;
             }
             let Ok(text) = yaml::decode(bytes) else { return };
+            // Flux substitutes in the whole text, before it knows kinds and fields.
+            let text = match manifest.delivered_by {
+                Some(_) => substitute(&text, manifest.vars).text,
+                None => text,
+            };
             parse_documents(manifest.format, &text, manifest.vars, |loaded| {
                 let mut open: Vec<&YamlNode<'_>> =
                     loaded.documents.iter().rev().map(|doc| &doc.root).collect();
@@ -308,7 +313,7 @@ fn read_git_repository(root: &YamlNode<'_>) -> Option<GitRepository> {
 fn delivery_name(
     delivery_kind: DeliveryKind,
     root: &YamlNode<'_>,
-    namespaces: NamespaceRules<'_>,
+    manifest: ManifestText<'_>,
 ) -> String {
     let kind = match delivery_kind {
         DeliveryKind::Application => "Application",
@@ -316,5 +321,5 @@ fn delivery_name(
         DeliveryKind::Kustomization => "Kustomization",
         DeliveryKind::HelmRelease => "HelmRelease",
     };
-    display_name(kind, root, ObjectScope::Namespaced, namespaces)
+    display_name(kind, root, ObjectScope::Namespaced, manifest.namespaces, manifest.vars)
 }

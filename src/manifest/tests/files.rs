@@ -311,10 +311,8 @@ fn placeholders_use_variables_of_source_and_cluster() {
     }
     assert_eq!(
         lines(&read("${M}")),
-        [
-            "error a/b.yaml:5: Deployment default/${CLUSTER_NAME}-x: `spec.replicas` needs `M`, which has \
-          no value; give `M` a value under `vars` of the source in fleetwright.yaml"
-        ]
+        ["error a/b.yaml:5: Deployment default/prod-x: `spec.replicas` needs `M`, which has \
+          no value; give `M` a value under `vars` of the source in fleetwright.yaml"]
     );
     assert!(lines(&read("'{{ n }}'"))[0].contains("contains the template expression `{{ n }}`"));
     let in_flow = "apiVersion: v1\nkind: Pod\nmetadata: {name: ${CLUSTER_NAME}}\n\

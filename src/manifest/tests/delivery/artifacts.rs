@@ -4,10 +4,8 @@ use super::*;
 
 /// Returns a generator with one artifact `apps`, copied by `rules`.
 fn generator(rules: &[(&str, &str)]) -> String {
-    let rules: String = rules
-        .iter()
-        .map(|(from, to)| format!("        - {{from: '{from}', to: '{to}'}}\n"))
-        .collect();
+    let rule = |(from, to): &(&str, &str)| format!("        - {{from: '{from}', to: '{to}'}}\n");
+    let rules = rules.iter().map(rule).collect::<Vec<_>>().concat();
     format!(
         "apiVersion: source.extensions.fluxcd.io/v1beta1\nkind: ArtifactGenerator\nmetadata: {{name: \
          flux-system, namespace: flux-system}}\nspec:\n  sources:\n    - {{alias: repo, kind: \
@@ -69,4 +67,42 @@ fn undeclared_bootstrap_repository_is_this_one() {
         ("clusters/flux.yaml", &flux("apps", "  path: ./apps\n")),
     ]);
     assert_eq!(scenario.pending_requests(), ["kustomize apps"]);
+}
+
+#[test]
+fn delivered_objects_are_substituted_before_they_are_followed() {
+    let outer = "  path: ./apps/outer\n  postBuild: {substitute: {APP: shop, SIZE: '3'}}\n";
+    let inner = flux("${APP}", "  path: ./apps/${APP}\n");
+    let other =
+        flux("${APP}", "  path: ./apps/${APP}\n").replace("name: ${APP}", "name: ${APP}-${SIZE}");
+    let inner = format!("{inner}---\n{other}");
+    let scenario = DeliveryScenario::new(&[
+        ("apps/outer/apps.yaml", &inner),
+        ("apps/shop/kustomization.yaml", "resources: []"),
+        ("clusters/flux.yaml", &flux("outer", outer)),
+    ]);
+    assert_eq!(scenario.pending_requests(), ["kustomize apps/shop"]);
+    assert_eq!(unresolved(&scenario.read()).len(), 2, "both wait for the rendering");
+}
+
+#[test]
+fn objects_of_one_template_have_the_names_of_their_values() {
+    let scaler = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: '${APP}'}\n\
+                  spec:\n  maxReplicas: 3\n  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: '${APP}'}\n";
+    let of = |app: &str| {
+        flux(
+            app,
+            &format!(
+                "  path: ./scaler\n  targetNamespace: web\n  postBuild: {{substitute: {{APP: {app}}}}}\n"
+            ),
+        )
+    };
+    let scenario = DeliveryScenario::new(&[
+        ("scaler/scaler.yaml", scaler),
+        ("clusters/flux.yaml", &format!("{}---\n{}", of("a"), of("b"))),
+    ]);
+    let desired = scenario.read();
+    let scalers: Vec<&str> = desired.scalers.iter().map(|scaler| scaler.object.as_str()).collect();
+    let name = |app| format!("HorizontalPodAutoscaler web/{app}");
+    assert_eq!(scalers, [name("a"), name("b")], "{:?}", lines(&desired));
 }
