@@ -53,6 +53,16 @@ pub struct RepositoryTree {
     pub signed_history: Option<SignedHistory>,
     /// Origin of the files.
     pub base: TreeBase,
+    /// True if the tree is the whole repository, and its settings are those of `base.below`.
+    pub is_whole_repository: bool,
+}
+
+impl RepositoryTree {
+    /// Returns the path of the tree below the root of the repository.
+    #[must_use]
+    pub fn root_in_repository(&self) -> &str {
+        if self.is_whole_repository { "" } else { &self.base.below }
+    }
 }
 
 /// Origin of the files, as recorded in a plan.

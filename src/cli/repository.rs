@@ -81,8 +81,10 @@ impl Repository {
     fn read_with(tree: &RepositoryTree, trust: &SignatureTrust, toolbox: &Renderers) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
-        let home =
-            RepositoryLocation { repository: base.repository.clone(), path: base.below.clone() };
+        let home = RepositoryLocation {
+            repository: base.repository.clone(),
+            path: tree.root_in_repository().to_owned(),
+        };
         let (locked, lock_problem) = read_source_lock(&tree.tree);
         let cache = SourceCache::from_environment();
         let files = MountedFiles::new(&*tree.files, &locked, cache.as_ref());

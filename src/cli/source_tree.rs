@@ -7,22 +7,14 @@ use super::repository::{FleetSettings, Repository};
 use super::settings::SourceSettings;
 use super::signature_check::SignatureTrust;
 use crate::adapters::git::{
-    CloneCache, GitErrorKind, RemoteRepository, RepositoryTree, read_revision, read_tree,
+    CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, read_revision, read_tree,
 };
+use crate::manifest::{read_fleet, use_settings_of};
 use crate::plan::Plan;
 
 /// Reads the files of the settings.
 pub(super) fn read(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
-    let SourceSettings { path, revision } = source;
-    let read = match (path.to_str().and_then(RemoteRepository::parse), revision) {
-        (Some(remote), revision) => {
-            let cache = CloneCache::from_environment()?;
-            remote.read(revision.as_deref(), &cache)
-        }
-        (None, None) => read_tree(path),
-        (None, Some(revision)) => read_revision(path, revision),
-    };
-    let read = read?;
+    let read = read_files(source, History::Enough)?;
     tracing::info!(files = read.tree.files.len(), commit = read.base.commit, "tree read");
     Ok(read)
 }
@@ -33,16 +25,77 @@ pub(super) fn longer_history(
     source: &SourceSettings,
     trust: &SignatureTrust,
 ) -> Result<Option<RepositoryTree>, CliError> {
-    let SourceSettings { path, revision } = source;
-    match path.to_str().and_then(RemoteRepository::parse) {
-        Some(remote) if trust.needs_more_of(tree) => {
-            let cache = CloneCache::from_environment()?;
+    match source.path.to_str().and_then(RemoteRepository::parse) {
+        Some(_) if trust.needs_more_of(tree) => {
             // A branch may have moved on.
-            let read = tree.base.commit.as_deref().or(revision.as_deref());
-            Ok(Some(remote.read_with_history(read, &cache)?))
+            let revision = tree.base.commit.clone().or_else(|| source.revision.clone());
+            let source = SourceSettings { revision, ..source.clone() };
+            Ok(Some(read_files(&source, History::Whole)?))
         }
         Some(_) | None => Ok(None),
     }
+}
+
+/// Commits that are read with the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum History {
+    /// As many as most checks of signatures need.
+    Enough,
+    /// All that a check considers.
+    Whole,
+}
+
+/// Reads the directory of the settings, or the whole repository if its `fleetwright.yaml` says so.
+fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTree, GitError> {
+    let near = read_directory(source, history)?;
+    let below = near.base.below.clone();
+    if below.is_empty() || !read_fleet(&near.tree).0.whole_repository {
+        return Ok(near);
+    }
+    let mut whole = read_directory(&root_of(source, &near), History::Enough)?;
+    if whole.base.commit != near.base.commit {
+        let why = "another commit was checked out while it was read".to_owned();
+        return Err(GitError {
+            path: source.path.display().to_string(),
+            kind: GitErrorKind::Repository(why),
+        });
+    }
+    use_settings_of(&mut whole.tree, &below);
+    whole.base.below = below;
+    // The signers are those of the directory.
+    whole.signed_history = near.signed_history;
+    whole.is_whole_repository = true;
+    Ok(whole)
+}
+
+fn read_directory(source: &SourceSettings, history: History) -> Result<RepositoryTree, GitError> {
+    let SourceSettings { path, revision } = source;
+    match (path.to_str().and_then(RemoteRepository::parse), revision) {
+        (Some(remote), revision) => {
+            let cache = CloneCache::from_environment()?;
+            match history {
+                History::Enough => remote.read(revision.as_deref(), &cache),
+                History::Whole => remote.read_with_history(revision.as_deref(), &cache),
+            }
+        }
+        (None, None) => read_tree(path),
+        (None, Some(revision)) => read_revision(path, revision),
+    }
+}
+
+/// Returns the root of the repository of a directory, at the same commit.
+fn root_of(source: &SourceSettings, near: &RepositoryTree) -> SourceSettings {
+    if let Some(remote) = source.path.to_str().and_then(RemoteRepository::parse) {
+        let revision = near.base.commit.clone();
+        return SourceSettings { path: remote.url().into(), revision };
+    }
+    // The directory may exist only in the commit.
+    let path = source.path.canonicalize().or_else(|_| std::path::absolute(&source.path));
+    let path = path.unwrap_or_else(|_| source.path.clone());
+    let depth = near.base.below.split('/').count();
+    let root = path.ancestors().nth(depth).unwrap_or(&path).to_owned();
+    let revision = source.revision.is_some().then(|| near.base.commit.clone()).flatten();
+    SourceSettings { path: root, revision }
 }
 
 /// Reads the tree of the plan at the place of the caller. The embedded world also plays the delivery
@@ -61,7 +114,8 @@ pub(super) fn read_planned(plan: &Plan, caller: &SourceSettings) -> Result<Repos
     let Some(commit) = committed.filter(|_| !is_remote) else {
         return Err(changed_files_error(plan, caller, &now.fleet));
     };
-    let then = read_revision(&caller.path, commit).map_err(|error| {
+    let committed = SourceSettings { revision: Some(commit.clone()), ..caller.clone() };
+    let then = read_files(&committed, History::Enough).map_err(|error| {
         let is_unknown = matches!(error.kind, GitErrorKind::UnknownRevision { .. });
         let error = CliError::from(error);
         if is_unknown { error.kind(Exit::OtherCluster) } else { error }
@@ -92,3 +146,6 @@ pub(super) fn changed_files_error(
         .kind(Exit::Stale)
         .hint("plan again")
 }
+
+#[cfg(test)]
+mod tests;

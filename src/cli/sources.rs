@@ -117,8 +117,10 @@ impl Update<'_> {
         let files = MountedFiles::new(&*self.tree.files, &locked, Some(self.cache));
         let tree = files.extend_tree(&self.tree.tree);
         let base = &self.tree.base;
-        let home =
-            RepositoryLocation { repository: base.repository.clone(), path: base.below.clone() };
+        let home = RepositoryLocation {
+            repository: base.repository.clone(),
+            path: self.tree.root_in_repository().to_owned(),
+        };
         let external = files.sources().clone();
         let (_, renderings) =
             render_rounds::read(&tree, self.fleet, home, external, &files, renderers);

@@ -98,9 +98,23 @@ pub(super) fn parse_documents<R>(
     }
 }
 
+/// Names of the settings files.
+const SETTINGS_FILES: [&str; 3] = [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE];
+
 /// Returns whether the file at `path` is a settings file.
 pub(super) fn is_settings(path: &str) -> bool {
-    [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE].contains(&path)
+    SETTINGS_FILES.contains(&path)
+}
+
+/// Makes the settings files of `directory` those of the tree, instead of the files at its root.
+pub fn use_settings_of(tree: &mut Tree, directory: &str) {
+    tree.files.retain(|file| !is_settings(&file.path));
+    for file in &mut tree.files {
+        let name = file.path.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/'));
+        if let Some(name) = name.filter(|name| is_settings(name)) {
+            file.path = name.into();
+        }
+    }
 }
 
 /// Returns the tree with its files sorted by path, as readers expect.

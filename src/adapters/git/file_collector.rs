@@ -126,6 +126,7 @@ impl FileCollector {
         let base = TreeBase { tree: tree_digest(&self.files), ..base };
         self.submodules.sort();
         Ok(RepositoryTree {
+            is_whole_repository: false,
             tree: Tree { files: self.files },
             skipped: self.skipped,
             submodules: self.submodules,

@@ -81,6 +81,12 @@ impl RemoteRepository {
         Some(Self { url: url.to_owned(), directory: directory.trim_matches('/').to_owned() })
     }
 
+    /// Returns the URL of the repository, with its credentials.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Returns the URL and the directory without credentials.
     #[must_use]
     pub fn display_url(&self) -> String {

@@ -157,6 +157,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
     if let Some(sources) = spec.get("sources") {
         fleet.sources = sources.items().filter_map(|item| source(&item)).collect();
     }
+    set(&mut fleet.whole_repository, spec.get("wholeRepository").and_then(|f| f.boolean()));
     if let Some(signers) = spec.get("signers") {
         fleet.signers = signers.items().filter_map(|item| signer(&item)).collect();
     }
@@ -555,7 +556,11 @@ fn check_sources(fleet: &Fleet, tree: &Tree, report: &ProblemCollector) {
             note(format!("source `{}` is named twice", source.path), "keep one of the two");
         }
         if !tree.files.iter().any(|file| is_within(&file.path, &source.path)) {
-            let hint = "paths are relative to the directory of fleetwright.yaml";
+            let hint = if fleet.whole_repository {
+                "paths are relative to the root of the repository (spec.wholeRepository)"
+            } else {
+                "paths are relative to the directory of fleetwright.yaml"
+            };
             note(format!("source `{}` does not exist", source.path), hint);
         }
     }

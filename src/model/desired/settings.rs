@@ -33,6 +33,9 @@ pub struct Fleet {
     pub cluster: ClusterSettings,
     /// Sources of manifests; empty means all files below the root.
     pub sources: Vec<Source>,
+    /// True if the whole Git repository is read, and not only the directory of `fleetwright.yaml`.
+    /// Paths of sources and policies are then below the root of the repository.
+    pub whole_repository: bool,
     /// Trusted commit signers; empty means that signatures are not required.
     pub signers: Vec<Signer>,
     /// Settings for the delivery objects of Argo CD and Flux.
@@ -289,6 +292,7 @@ impl Default for Fleet {
                 zones: BTreeMap::new(),
             },
             sources: Vec::new(),
+            whole_repository: false,
             signers: Vec::new(),
             delivery: DeliverySettings::default(),
             demand: DemandSettings::default(),
