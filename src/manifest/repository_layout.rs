@@ -52,6 +52,8 @@ pub(super) struct RepositoryLayout {
 pub(super) struct KustomizationFile {
     /// The keys that change its objects, in the order of the file.
     pub(super) changes: Vec<String>,
+    /// True for a component, which only other kustomizations can use.
+    pub(super) is_component: bool,
     /// Files and directories that it builds on.
     bases: Vec<String>,
 }
@@ -114,6 +116,7 @@ impl RepositoryLayout {
                         read.changes.push(entry.key.to_string());
                     }
                 }
+                "kind" => read.is_component = is_component(&entry.value),
                 key if HARMLESS_KEYS.contains(&key) => {}
                 _ => read.changes.push(entry.key.to_string()),
             }
@@ -180,8 +183,15 @@ impl RepositoryLayout {
         if self.templates.iter().any(|templates| inside(&templates)) {
             return Some("template of a Helm chart".to_owned());
         }
+        if self.kustomization_in(parent_directory(path)).is_some_and(|of| of.is_component) {
+            return Some("part of a kustomize component".to_owned());
+        }
         self.patches.get(path).map(|by| format!("patch of {by}"))
     }
+}
+
+fn is_component(kind: &YamlNode<'_>) -> bool {
+    kind.text() == Some("Component")
 }
 
 /// Returns whether a chart only provides templates to other charts.
@@ -291,6 +301,8 @@ pub struct KustomizationReferences {
     pub charts: Vec<InflatedChart>,
     /// Reason why kustomize cannot render its charts from files.
     pub unsupported: Option<&'static str>,
+    /// True for a component, which only other kustomizations can use.
+    pub is_component: bool,
 }
 
 /// A chart that kustomize renders with Helm (`helmCharts`).
@@ -375,7 +387,9 @@ pub fn kustomization_references(bytes: &[u8]) -> KustomizationReferences {
                     .get_or_insert(format!("has the key `{key}`, which kustomize does not know"));
                 continue;
             };
-            if key == "helmCharts" {
+            if key == "kind" {
+                found.is_component = is_component(&entry.value);
+            } else if key == "helmCharts" {
                 found.charts.extend(inflated_charts(&entry.value, &document.root));
             } else if key == "helmChartInflationGenerator" {
                 found.unsupported = Some("helmChartInflationGenerator; write it as helmCharts");

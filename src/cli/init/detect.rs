@@ -166,9 +166,11 @@ fn kustomizations(tree: &Tree) -> BTreeSet<String> {
     let (mut all, mut bases) = (BTreeSet::new(), BTreeSet::new());
     for file in tree.files.iter().filter(|file| KUSTOMIZATION.contains(&name(&file.path))) {
         let directory = parent(&file.path);
-        all.insert(directory.to_owned());
-        let Ok(bytes) = &file.content else { continue };
-        let references = kustomization_references(bytes);
+        let references =
+            file.content.as_ref().map(|bytes| kustomization_references(bytes)).unwrap_or_default();
+        if !references.is_component {
+            all.insert(directory.to_owned());
+        }
         bases.extend(references.bases.iter().filter_map(|base| normal_path(directory, base)));
     }
     all.difference(&bases).cloned().collect()

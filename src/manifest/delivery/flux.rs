@@ -247,6 +247,10 @@ impl DeliveryContext<'_> {
             None if flag_at(item, &["optional"]) => Ok(ConfigMapData::new()),
             // Secrets are not read; the settings may provide their values.
             None if kind == "Secret" && !vars.is_empty() => Ok(ConfigMapData::new()),
+            None if kind == "Secret" => Err(format!(
+                "values of {kind} {namespace}/{name} are not in this tree; list those that affect \
+                 capacity under `delivery.vars` in fleetwright.yaml"
+            )),
             None => Err(format!("values of {kind} {namespace}/{name} are not in this tree")),
         }
     }

@@ -56,7 +56,7 @@ impl DeliverySources {
             );
         }
         for (path, kustomization) in &layout.kustomizations {
-            if !is_plain(path) || layout.is_base(path) {
+            if kustomization.is_component || !is_plain(path) || layout.is_base(path) {
                 continue;
             }
             let object = format!("Kustomization {}", display_directory(parent_directory(path)));

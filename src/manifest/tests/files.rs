@@ -421,3 +421,15 @@ fn common_problems_have_codes() {
         assert_eq!(codes, [Some(code)], "{text}{found:?}");
     }
 }
+
+#[test]
+fn components_are_only_parts_of_kustomizations() {
+    let component = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: [x.yaml]\n\
+                     patches: [{path: p.yaml}]\n";
+    let files = [("parts/kustomization.yaml", component), ("parts/x.yaml", &pod("")[..])];
+    let desired = read(&tree(&files), &Fleet::default());
+    assert_eq!((desired.workloads.len(), unresolved(&desired)), (0, vec![]));
+    let reasons: Vec<&str> =
+        desired.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
+    assert_eq!(reasons, ["part of a kustomize component"; 2]);
+}

@@ -34,7 +34,7 @@ pub struct Fleet {
     /// Sources of manifests; empty means all files below the root.
     pub sources: Vec<Source>,
     /// True if the whole Git repository is read, and not only the directory of `fleetwright.yaml`.
-    /// Paths of sources and policies are then below the root of the repository.
+    /// Paths of sources are then below the root of the repository.
     pub whole_repository: bool,
     /// Trusted commit signers; empty means that signatures are not required.
     pub signers: Vec<Signer>,
