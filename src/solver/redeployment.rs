@@ -5,6 +5,7 @@
 //! pods would stay pending after a restart of the workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use super::converge::Passes;
 use super::existing_node::ExistingNode;
@@ -31,6 +32,8 @@ pub(super) struct Redeployment<'a> {
     existing: &'a [ExistingNode],
     /// The groups without running pods, but for those that stay where they are.
     groups: Vec<PodGroup>,
+    /// Packing model of the groups, which all checks share.
+    model: OnceLock<PackingModel>,
 }
 
 impl<'a> Redeployment<'a> {
@@ -66,7 +69,12 @@ impl<'a> Redeployment<'a> {
             let partitions = partitions.collect();
             PodGroup { running: staying(&group.running), partitions, ..group.clone() }
         };
-        is_checked.then(|| Self { passes, existing, groups: groups.iter().map(pending).collect() })
+        is_checked.then(|| Self {
+            passes,
+            existing,
+            groups: groups.iter().map(pending).collect(),
+            model: OnceLock::new(),
+        })
     }
 
     /// Returns true if each run leaves no more pods of any priority pending on `next` than on
@@ -77,10 +85,10 @@ impl<'a> Redeployment<'a> {
         next: &VerifiedFleet,
         work: &mut WorkBudget,
     ) -> bool {
-        let model = self.passes.model(&self.groups, self.existing);
-        let problem = self.passes.problem(&self.groups, self.existing, &model);
+        let model = self.model.get_or_init(|| self.passes.model(&self.groups, self.existing));
+        let problem = self.passes.problem(&self.groups, self.existing, model);
         let simulation = Simulation::new(&problem);
-        let [current, next] = [current, next].map(|fleet| as_pending(&model, fleet));
+        let [current, next] = [current, next].map(|fleet| as_pending(model, fleet));
         let mut left = |fleet: &VerifiedFleet| -> Vec<Vec<u32>> {
             let runs = simulation.left_over_by_run(fleet, work);
             runs.iter().map(|left| sum_by_priority(left, &self.groups)).collect()
