@@ -36,14 +36,23 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
         Catalog::load(&region.as_str().into(), &[])?;
     }
     let source = SourceSettings { path: path.clone(), revision: None };
-    let detected = Detected::from_tree(&source_tree::read(&source)?.tree);
+    let read = source_tree::read(&source)?;
+    let detected = Detected::from_tree(&read.tree);
+    let own_directory = own_cluster_directory(&read.base.below);
     let cluster = cluster_name(name.as_deref(), &detected, path);
     let region = region_name(region.as_deref(), &detected);
-    let text =
-        FleetTemplate { cluster: &cluster, region: &region, detected: &detected }.to_string();
+    let template =
+        FleetTemplate { cluster: &cluster, region: &region, detected: &detected, own_directory };
+    let text = template.to_string();
     files::write(&file, &text)?;
-    console.print(&summary(path, &cluster, &region, &detected))?;
+    console.print(&summary(path, &cluster, &region, &detected, own_directory))?;
     Ok(Exit::Done)
+}
+
+/// Returns the path of a directory in its repository if it is that of one cluster, below `clusters`.
+fn own_cluster_directory(below: &str) -> Option<&str> {
+    let parent = below.rsplit('/').nth(1);
+    (parent == Some("clusters")).then_some(below)
 }
 
 /// A value of the file, and why it has been chosen.
@@ -94,7 +103,13 @@ fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
 }
 
 /// Returns what was found and the next steps.
-fn summary(path: &Path, cluster: &Choice, region: &Choice, detected: &Detected) -> String {
+fn summary(
+    path: &Path,
+    cluster: &Choice,
+    region: &Choice,
+    detected: &Detected,
+    own_directory: Option<&str>,
+) -> String {
     let mut out = format!("Wrote {}.\n\nFound:\n", path.join(FILE).display());
     let counts = [
         counted(detected.workloads, "workload"),
@@ -112,7 +127,9 @@ fn summary(path: &Path, cluster: &Choice, region: &Choice, detected: &Detected) 
     for (what, Choice { value, why }) in [("cluster", cluster), ("region", region)] {
         let _ = writeln!(out, "  {what} {} ({})", escape(value), escape(why));
     }
-    if let Some(directory) = detected.directory_of(&cluster.value) {
+    if own_directory.is_some() {
+        out.push_str("  spec.wholeRepository is set, so that references may lead anywhere in the repository\n");
+    } else if let Some(directory) = detected.directory_of(&cluster.value) {
         let _ = writeln!(
             out,
             "  spec.sources lists {}, the directory of this cluster",
@@ -129,7 +146,8 @@ fn summary(path: &Path, cluster: &Choice, region: &Choice, detected: &Detected) 
             escape(name)
         );
     }
-    if !detected.kustomizations.is_empty() || !detected.charts.is_empty() {
+    let has_rendered = !detected.kustomizations.is_empty() || !detected.charts.is_empty();
+    if has_rendered && own_directory.is_none() {
         out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
     }
     let argument =

@@ -17,11 +17,13 @@ pub(super) struct FleetTemplate<'a> {
     pub(super) cluster: &'a Choice,
     pub(super) region: &'a Choice,
     pub(super) detected: &'a Detected,
+    /// Path of the directory in its repository, if it is that of one cluster.
+    pub(super) own_directory: Option<&'a str>,
 }
 
 impl fmt::Display for FleetTemplate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, region, detected } = self;
+        let Self { cluster, region, detected, own_directory } = self;
         let name = scalar(&cluster.value);
         write!(
             f,
@@ -39,7 +41,10 @@ impl fmt::Display for FleetTemplate<'_> {
             scalar(&region.value),
             zones(&region.value, detected),
         )?;
-        write_sources(f, &cluster.value, detected)?;
+        match own_directory {
+            Some(directory) => write_own_directory(f, directory)?,
+            None => write_sources(f, &cluster.value, detected)?,
+        }
         f.write_str(REST)
     }
 }
@@ -59,6 +64,15 @@ fn zones(region: &str, detected: &Detected) -> String {
         .filter(|zone| zone.strip_prefix(region).is_some_and(|end| end.len() == 1))
         .collect();
     if found.is_empty() { format!("{region}a, {region}b") } else { found.join(", ") }
+}
+
+fn write_own_directory(f: &mut fmt::Formatter<'_>, directory: &str) -> fmt::Result {
+    write!(
+        f,
+        "\n  # References may lead anywhere in the repository. Paths of sources are below its root.\n  \
+         wholeRepository: true\n  sources:\n    - path: {}\n",
+        scalar(directory)
+    )
 }
 
 fn write_sources(f: &mut fmt::Formatter<'_>, cluster: &str, detected: &Detected) -> fmt::Result {

@@ -120,3 +120,14 @@ fn directory_without_the_setting_reads_nothing_above_it() {
     let expected = "its path `./apps/prod` is outside the directory that is read";
     assert!(ran.out.contains(expected), "{}{}", ran.out, ran.err);
 }
+
+#[test]
+fn new_settings_of_a_cluster_directory_read_the_whole_repository() {
+    let repository = repository();
+    let file = repository.path().join("clusters/prod/fleetwright.yaml");
+    fs::remove_file(&file).expect("removed");
+    let path = repository.path().join("clusters/prod").display().to_string();
+    let ran = run_command(&["init", &path, "--region", "us-east-1"]);
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    assert_eq!(planned(&[&path]), ("prod".to_owned(), "clusters/prod".to_owned(), 3));
+}
