@@ -34,6 +34,7 @@ mod permissions;
 mod pipelines;
 mod plan_page;
 mod plan_properties;
+mod release_packages;
 mod resting_fleets;
 mod review;
 #[cfg(feature = "sandbox")]
