@@ -18,9 +18,9 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::args::{
-    AdoptArgs, ApplyArgs, ApproveArgs, BootstrapArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs, DoctorArgs,
-    DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs, PlanArgs,
-    PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
+    AdoptArgs, ApplyArgs, ApproveArgs, BootstrapArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs,
+    DoctorArgs, DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs,
+    PlanArgs, PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::output::DocumentFormat;

@@ -89,11 +89,13 @@ impl BrowserPage {
     }
 
     /// Returns the current document.
+    #[cfg(feature = "page")]
     pub(crate) fn document(&self) -> anyhow::Result<String> {
         self.tab.get_content()
     }
 
     /// Waits until the document contains a text.
+    #[cfg(feature = "page")]
     pub(crate) fn wait_for(&self, text: &str) -> anyhow::Result<()> {
         let started = Instant::now();
         loop {

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod binary;
+mod bootstrap;
 mod browser;
 mod conformance;
 #[cfg(feature = "cluster")]

@@ -62,8 +62,9 @@ fn apply_commands(setup: &Setup, format: TemplateFormatArg, directory: Option<&P
             )
         }
         TemplateFormatArg::Terraform => {
-            let at = escape(&shown.display().to_string()).into_owned();
-            format!("  terraform -chdir={at} init && terraform -chdir={at} apply\n")
+            let at = directory.map(|at| format!(" -chdir={}", escape(&at.display().to_string())));
+            let at = at.unwrap_or_default();
+            format!("  terraform{at} init && terraform{at} apply\n")
         }
     }
 }
