@@ -57,9 +57,7 @@ fn archive(workspace: &Workspace, os: &str, arch: &str) -> (String, String) {
 /// Returns an archive as the formula names it, below its blocks for operating system and processor.
 fn formula_archive(formula: &str, os: &str, processor: &str) -> (String, String) {
     let (_, rest) = formula.split_once(&format!("\n  on_{os} do\n")).expect("a block");
-    let (_, rest) = rest.split_once(&format!("\n    on_{processor} do\n")).unwrap_or_else(|| {
-        rest.split_once(&format!("    on_{processor} do\n")).expect("a processor")
-    });
+    let (_, rest) = rest.split_once(&format!("    on_{processor} do\n")).expect("a processor");
     let quoted = |key: &str| {
         let (_, rest) = rest.split_once(&format!("{key} \"")).expect("a key");
         rest.split('"').next().unwrap_or_default().to_owned()
