@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use headless_chrome::protocol::cdp::types::Event;
@@ -97,7 +97,7 @@ impl BrowserPage {
     /// Waits until the document contains a text.
     #[cfg(feature = "page")]
     pub(crate) fn wait_for(&self, text: &str) -> anyhow::Result<()> {
-        let started = Instant::now();
+        let started = std::time::Instant::now();
         loop {
             let document = self.document()?;
             if document.contains(text) {
