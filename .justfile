@@ -7,6 +7,7 @@ fmt:
     cargo fmt --check
 
 lint:
+    cargo clippy --locked --all-targets --no-default-features -- -D warnings
     cargo clippy --locked --all-targets -- -D warnings
 
 test:

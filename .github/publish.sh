@@ -2,7 +2,7 @@
 # The steps of the job `publish` of a release, as one script, which also runs locally.
 #
 #   publish.sh push      push image and chart to the registry
-#   publish.sh release   upload binaries and chart to the GitHub release of the tag
+#   publish.sh release   upload binaries, packages and chart to the GitHub release of the tag
 #
 # Both commands can be repeated after a failure. Published artifacts with the same content are kept.
 # Artifacts with other content, and artifacts that cannot be read, are errors. Nothing published is
@@ -158,7 +158,10 @@ release() {
   if [ "$draft" = true ]; then draft=draft; fi
   gh api --paginate "repos/$GITHUB_REPOSITORY/releases/$id/assets?per_page=100" \
     --jq '.[] | "\(.id) \(.state) \(.name)"' >"$scratch/assets"
-  for file in built/fleetwright-linux-* built/fleetwright.cdx.json "built/fleetwright-$version.tgz"; do add "$file" "$draft"; done
+  for file in built/fleetwright-linux-* built/fleetwright-darwin-* built/fleetwright.rb built/krew.yaml \
+    built/fleetwright.cdx.json "built/fleetwright-$version.tgz"; do
+    add "$file" "$draft"
+  done
   if [ "$draft" = draft ]; then
     gh release edit "$GITHUB_REF_NAME" --repo "$GITHUB_REPOSITORY" --draft=false "${options[@]}"
   fi

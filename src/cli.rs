@@ -14,6 +14,7 @@ mod apply_live;
 mod apply_session;
 mod approval;
 mod args;
+mod bootstrap;
 mod catalog;
 #[cfg(feature = "live")]
 mod comment;
@@ -188,6 +189,7 @@ fn dispatch(
             completions::run(shell, &mut help::command(), console)
         }
         CommandSettings::Init(settings) => init::run(&settings, console),
+        CommandSettings::Bootstrap(settings) => bootstrap::run(&settings, console),
         #[cfg(feature = "live")]
         CommandSettings::SourcesUpdate(settings) => sources::update(&settings, console),
         CommandSettings::Doctor(settings) => doctor::run(&settings, console),

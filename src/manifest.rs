@@ -78,6 +78,7 @@ pub(crate) use settings::normal_path;
 pub use settings::{is_read_directly, read_fleet};
 pub use source_lock::read_source_lock;
 pub use tree_reader::{read, read_with_renderings};
+pub(crate) use yaml::yaml_to_json;
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Arguments as they are typed, with their help. Their meaning is decided in `settings`.
 
+mod bootstrap;
 mod catalog;
 mod planning;
 mod run;
@@ -7,6 +8,9 @@ mod setup;
 mod top;
 mod view;
 
+pub(super) use bootstrap::{
+    AllowArg, BootstrapArgs, BootstrapAwsArgs, CiArg, IdentityArg, TemplateFormatArg,
+};
 pub(super) use catalog::{
     CatalogArgs, CatalogExplainArgs, CatalogListArgs, FamilyArg, RegionArgs, SortArg,
 };
@@ -99,6 +103,9 @@ pub(super) enum CommandArgs {
     Sandbox(SandboxArgs),
     /// Write a fleetwright.yaml for a directory
     Init(InitArgs),
+    /// Write templates that prepare an account
+    #[command(subcommand)]
+    Bootstrap(BootstrapArgs),
     /// Download charts and bases from elsewhere, and pin them
     #[cfg(feature = "live")]
     #[command(subcommand)]

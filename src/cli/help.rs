@@ -17,6 +17,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
         "Set up",
         &[
             "init",
+            "bootstrap",
             "sources",
             "doctor",
             "preflight",

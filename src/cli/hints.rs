@@ -9,8 +9,8 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use super::error::CliError;
 
 /// Where to get a build that reads and changes clusters.
-pub(super) const CLUSTER_BUILD: &str = "the release binary and the container image have it; to build it: cargo install --locked --git \
-     https://github.com/fleetwright/fleetwright --features cluster";
+pub(super) const CLUSTER_BUILD: &str = "the release binary, the container image and each build with default features have it: cargo install \
+     --locked --git https://github.com/fleetwright/fleetwright";
 
 /// Options of Terraform and kubectl that do not exist here, with the way to the same end.
 const OPTIONS: [(&str, &str); 26] = [
@@ -227,6 +227,6 @@ mod tests {
     #[test]
     fn command_of_another_build_names_that_build() {
         let ran = run_command(&["preflight"]);
-        assert!(ran.err.contains("cargo install") && ran.err.contains("--features cluster"));
+        assert!(ran.err.contains("cargo install") && ran.err.contains("default features"));
     }
 }

@@ -1,11 +1,13 @@
 //! Settings: every argument as a value, every contradiction as an error.
 
+mod bootstrap;
 mod catalog;
 mod parse;
 mod planning;
 mod run;
 mod top;
 
+pub(super) use bootstrap::{BootstrapSettings, CiHost, CiJobs, ControllerIdentity};
 pub(super) use catalog::{CatalogExplainSettings, CatalogListSettings, NodeSource, RegionSettings};
 pub(super) use planning::{GuardChoice, PlanningSettings, SourceSettings};
 pub(super) use run::RunSettings;
@@ -16,9 +18,9 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 
 use super::args::{
-    AdoptArgs, ApplyArgs, ApproveArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs, DoctorArgs,
-    DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs, PlanArgs,
-    PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
+    AdoptArgs, ApplyArgs, ApproveArgs, BootstrapArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs,
+    DoctorArgs, DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs,
+    PlanArgs, PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
 };
 use super::error::CliError;
 use super::output::DocumentFormat;
@@ -28,6 +30,7 @@ use crate::demand::DemandMode;
 use crate::model::ids::Digest;
 use crate::render::Verbosity;
 use crate::telemetry::LogLevel;
+use bootstrap::bootstrap;
 use catalog::{catalog_explain, catalog_list};
 use parse::{digest, duration, moment};
 use planning::{demand_mode, guard_choice, no_effect, planning, refuse_planning, source_settings};
@@ -67,6 +70,7 @@ pub(super) enum CommandSettings {
     Forecast(ForecastSettings),
     Explain(ExplainSettings),
     Init(InitSettings),
+    Bootstrap(BootstrapSettings),
     #[cfg(feature = "live")]
     SourcesUpdate(SourcesUpdateSettings),
     Doctor(DoctorSettings),
@@ -349,6 +353,9 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
         CommandArgs::Init(InitArgs { path, name, region, force }) => {
             CommandSettings::Init(InitSettings { path, name, region, force })
+        }
+        CommandArgs::Bootstrap(BootstrapArgs::Aws(args)) => {
+            CommandSettings::Bootstrap(bootstrap(args)?)
         }
         #[cfg(feature = "live")]
         CommandArgs::Sources(args) => sources(args),

@@ -171,6 +171,7 @@ fn commands_not_built_in_are_not_listed() {
         "adopt",
         "apply",
         "approve",
+        "bootstrap",
         "catalog",
         "comment",
         "completions",

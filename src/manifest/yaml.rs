@@ -12,6 +12,7 @@ mod scalar;
 mod text_encoding;
 
 pub(super) use json::to_json;
+pub(crate) use json::yaml_to_json;
 pub(super) use lenient_indentation::indent_continuations;
 pub(super) use loader::load;
 pub(super) use scalar::{Scalar, resolve};

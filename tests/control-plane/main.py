@@ -53,7 +53,7 @@ def check_environment():
     if missing:
         unavailable(f"KUBEBUILDER_ASSETS has no {missing[0]}")
     if not Path(os.environ.get("FLEETWRIGHT", "")).is_file():
-        sys.exit("FLEETWRIGHT names no program that was built with `--features cluster`")
+        sys.exit("FLEETWRIGHT names no program with cluster support: build it with default features")
 
 
 def unavailable(why):

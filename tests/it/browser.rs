@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use headless_chrome::protocol::cdp::types::Event;
@@ -89,13 +89,15 @@ impl BrowserPage {
     }
 
     /// Returns the current document.
+    #[cfg(feature = "page")]
     pub(crate) fn document(&self) -> anyhow::Result<String> {
         self.tab.get_content()
     }
 
     /// Waits until the document contains a text.
+    #[cfg(feature = "page")]
     pub(crate) fn wait_for(&self, text: &str) -> anyhow::Result<()> {
-        let started = Instant::now();
+        let started = std::time::Instant::now();
         loop {
             let document = self.document()?;
             if document.contains(text) {

@@ -402,7 +402,7 @@ fn release_is_built_without_publish_rights_and_matches_chart() {
     // repository.
     let builder = file(".github/workflows/build.yml");
     assert!(builder.contains("\npermissions: {}\n"), "no permission applies to all jobs");
-    let expected = [("build", vec![read]), ("attest", attests.to_vec())];
+    let expected = [("linux", vec![read]), ("macos", vec![read]), ("attest", attests.to_vec())];
     assert_eq!(granted(&permissions(&builder)), wanted(&expected));
     let (_, attest) = builder.split_once("\n  attest:\n").expect("a job");
     assert!(!attest.contains("actions/checkout") && !attest.contains("cargo "));

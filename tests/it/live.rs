@@ -10,6 +10,8 @@ mod account;
 mod api_faults;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod apply_faults;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod bootstrap;
 #[cfg(feature = "cluster")]
 mod broken_watches;
 mod burst;

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod binary;
+mod bootstrap;
 mod browser;
 mod conformance;
 #[cfg(feature = "cluster")]
@@ -34,6 +35,7 @@ mod permissions;
 mod pipelines;
 mod plan_page;
 mod plan_properties;
+mod release_packages;
 mod resting_fleets;
 mod review;
 #[cfg(feature = "sandbox")]

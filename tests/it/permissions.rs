@@ -166,6 +166,43 @@ fn launching_policies_require_imdsv2_and_encryption() {
     }
 }
 
+#[test]
+fn ci_roles_trust_only_jobs_of_the_repository() {
+    const GITHUB: &str = "token.actions.githubusercontent.com";
+    const GITLAB: &str = "${GITLAB_HOST}";
+    for (file, host, subject) in [
+        (
+            "trust-github-plan.json",
+            GITHUB,
+            r#"["repo:${REPOSITORY}:pull_request","repo:${REPOSITORY}:ref:refs/heads/${BRANCH}"]"#,
+        ),
+        ("trust-github-apply.json", GITHUB, r#""repo:${REPOSITORY}:environment:capacity""#),
+        ("trust-gitlab-plan.json", GITLAB, r#""project_path:${REPOSITORY}:ref_type:branch:ref:*""#),
+        (
+            "trust-gitlab-apply.json",
+            GITLAB,
+            r#""project_path:${REPOSITORY}:ref_type:branch:ref:${BRANCH}""#,
+        ),
+    ] {
+        assert_eq!(allowed(file), ["sts:AssumeRoleWithWebIdentity".to_owned()].into());
+        let statements = statements(file);
+        let [statement] = &statements[..] else { panic!("{file}: one statement") };
+        let provider = format!("arn:aws:iam::${{ACCOUNT}}:oidc-provider/{host}");
+        assert_eq!(statement["Principal"], serde_json::json!({ "Federated": provider }), "{file}");
+        let condition = statement["Condition"].as_object().expect("conditions");
+        assert_eq!(condition["StringEquals"][format!("{host}:aud")], "sts.amazonaws.com");
+        let subjects = condition.values().filter_map(|test| test.get(format!("{host}:sub")));
+        let subjects: Vec<String> = subjects.map(Json::to_string).collect();
+        assert_eq!(subjects, [subject], "{file}");
+        // A wildcard in `StringEquals` would match nothing, and one in an apply role too much.
+        let text = condition["StringEquals"].to_string();
+        assert!(!text.contains('*') && (!file.contains("apply") || !subject.contains('*')));
+    }
+    assert_eq!(allowed("trust-node.json"), ["sts:AssumeRole".to_owned()].into());
+    let principal = &statements("trust-node.json")[0]["Principal"];
+    assert_eq!(*principal, serde_json::json!({ "Service": "ec2.amazonaws.com" }));
+}
+
 /// Returns the statements of a policy.
 fn statements(file: &str) -> Vec<Json> {
     let text = fs::read_to_string(root().join("deploy/aws").join(file)).expect("a policy");

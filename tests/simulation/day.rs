@@ -1,6 +1,6 @@
 //! Days of a busy cluster, measured: cost, pending pods, evictions and pointless changes.
 //!
-//! `cargo test --profile ci --features cluster --test simulation -- --day 72` runs three days.
+//! `cargo test --profile ci --test simulation -- --day 72` runs three days.
 
 mod demand;
 mod meter;

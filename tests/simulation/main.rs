@@ -1,4 +1,4 @@
-//! Runs the simulation: `cargo test --profile ci --features cluster --test simulation -- [--from N] [--seeds N]`,
+//! Runs the simulation: `cargo test --profile ci --test simulation -- [--from N] [--seeds N]`,
 //! `--replay SEED` for one seed with its events, `--incident TEXT` for incidents by name, or `--day HOURS` for the
 //! measurements of a busy cluster (`--day-events HOURS` with its events).
 

@@ -1,7 +1,7 @@
 //! Deterministic simulation of the controller. It runs production code over the embedded world in
 //! one thread, with virtual time and random faults.
 //!
-//! `cargo test --profile ci --features cluster --test simulation` runs 2,000 seeds of 30 simulated
+//! `cargo test --profile ci --test simulation` runs 2,000 seeds of 30 simulated
 //! minutes. `-- --replay SEED` runs one seed and prints its events. A seed gives the same run on each
 //! computer.
 

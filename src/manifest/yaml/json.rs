@@ -28,6 +28,15 @@ pub(in super::super) fn to_json(node: &YamlNode<'_>) -> Json {
     }
 }
 
+/// Returns the only document of a text as JSON, or `None` if the text is not one YAML document.
+pub(crate) fn yaml_to_json(text: &str) -> Option<Json> {
+    let stream = super::load(text);
+    match &stream.documents[..] {
+        [document] if stream.fault.is_none() => Some(to_json(&document.root)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::load;
@@ -45,6 +54,10 @@ mod tests {
         ] {
             let loaded = load(yaml);
             assert_eq!(to_json(&loaded.documents[0].root).to_string(), json, "{yaml}");
+            assert_eq!(yaml_to_json(yaml).expect("one document").to_string(), json);
+        }
+        for text in ["", "a: 1\n---\nb: 2\n", "{"] {
+            assert_eq!(yaml_to_json(text), None, "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use super::page::blocks;
 use super::session::logical_lines;
 use super::{help, long_options, pages_below, read, subcommands, without_code_blocks};
 
-/// Commands of builds with `--features cluster`.
+/// Commands that builds without the feature `cluster` lack.
 const CLUSTER_COMMANDS: &[&str] = &["preflight"];
 
 /// Commands of the program and their long options.

@@ -126,7 +126,8 @@ fn interrupted_instance_is_replaced_before_acknowledgment() {
     let fixture = ControllerFixture::new("controller", Some(moto));
     runtime().block_on(async {
         let moto = fixture.moto.as_ref().expect("it runs");
-        moto.deploy(include_str!("../../../deploy/aws/queue.yaml"), "prod");
+        let template = include_str!("../../../deploy/aws/queue.yaml");
+        moto.deploy(template, "prod", &[("Name", "prod")]);
         let sqs = aws_sdk_sqs::Client::new(&account(moto.url()));
         let queue = sqs.get_queue_url().queue_name("prod").send().await.expect("a queue");
         let queue = queue.queue_url.expect("a URL");

@@ -13,6 +13,9 @@ use serde_json::{Value as Json, json};
 /// Release of moto. `proxy_additions.rs` adds the features that it lacks.
 const VERSION: &str = "5.2.5";
 
+/// Release of `cfn-lint`, which moto needs as well.
+const CFN_LINT_VERSION: &str = "1.58.0";
+
 /// A running server. It is stopped when this value is dropped.
 pub(super) struct Moto {
     process: Child,
@@ -55,15 +58,19 @@ impl Moto {
     }
 
     /// Deploys a `CloudFormation` template, as `aws cloudformation deploy` does.
-    pub(super) fn deploy(&self, template: &str, name: &str) {
+    pub(super) fn deploy(&self, template: &str, name: &str, parameters: &[(&str, &str)]) {
         let form = [
             ("Action", "CreateStack"),
             ("Version", "2010-05-15"),
             ("StackName", name),
             ("TemplateBody", template),
-            ("Parameters.member.1.ParameterKey", "Name"),
-            ("Parameters.member.1.ParameterValue", name),
         ];
+        let mut form = form.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        for (n, (key, value)) in parameters.iter().enumerate() {
+            let part = |part: &str| format!("Parameters.member.{}.Parameter{part}", n + 1);
+            form.push((part("Key"), (*key).to_owned()));
+            form.push((part("Value"), (*value).to_owned()));
+        }
         let call = ureq::post(&self.url).header("authorization", authorization("cloudformation"));
         call.send_form(form).expect("a deployed stack");
     }
@@ -111,15 +118,28 @@ fn authorization(service: &str) -> String {
     )
 }
 
+/// Returns the path of `cfn-lint`. Returns `None`, with the reason on stderr, if it cannot be
+/// installed.
+pub(super) fn cfn_lint() -> Option<PathBuf> {
+    match install() {
+        Ok(server) => Some(server.with_file_name("cfn-lint")),
+        Err(why) => {
+            super::not_run(&format!("cfn-lint {CFN_LINT_VERSION} cannot be installed: {why}"));
+            None
+        }
+    }
+}
+
 /// Returns the path of the program. Concurrent tests share one installation.
 fn install() -> Result<PathBuf, String> {
     static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     INSTALLED.get_or_init(install_version).clone()
 }
 
-/// Installs this version unless an earlier run has installed it.
+/// Installs these versions unless an earlier run has installed them.
 fn install_version() -> Result<PathBuf, String> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("moto-{VERSION}"));
+    let name = format!("moto-{VERSION}-{CFN_LINT_VERSION}");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let (server, marker) = (directory.join("bin/moto_server"), directory.join("installed"));
     if marker.exists() {
         return Ok(server);
@@ -130,6 +150,7 @@ fn install_version() -> Result<PathBuf, String> {
         "--quiet",
         "--disable-pip-version-check",
         &format!("moto[server,ec2,autoscaling,eks,ssm,iam]=={VERSION}"),
+        &format!("cfn-lint=={CFN_LINT_VERSION}"),
     ]))?;
     std::fs::write(&marker, "").map_err(|error| error.to_string())?;
     Ok(server)

@@ -1,0 +1,92 @@
+//! The steps after the templates are written: how to apply them, and what they cannot declare.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::setup::{DISCOVERY_TAG, RoleId, Setup};
+use crate::cli::args::TemplateFormatArg;
+use crate::render::escape;
+
+/// Returns the commands and settings that follow, for templates in `directory` or on stdout.
+pub(super) fn text(
+    setup: &Setup,
+    formats: &[TemplateFormatArg],
+    directory: Option<&Path>,
+) -> String {
+    let mut out = "\nNext, with credentials that may create roles:\n".to_owned();
+    for (n, format) in formats.iter().enumerate() {
+        if n > 0 {
+            out.push_str("or\n");
+        }
+        out.push_str(&apply_commands(setup, *format, directory));
+    }
+    out.push_str("Switch off what the account has already: see the parameters of the template.\n");
+    out.push_str("\nThen:\n");
+    if formats.contains(&TemplateFormatArg::Cloudformation) {
+        let cluster = &setup.cluster;
+        let _ = writeln!(
+            out,
+            "  aws ec2 create-tags --resources SUBNET… SECURITY_GROUP… \\\n    \
+             --tags Key={DISCOVERY_TAG},Value={cluster}"
+        );
+    }
+    if setup.pod_identity {
+        let _ = writeln!(
+            out,
+            "  aws eks create-addon --cluster-name {} --addon-name eks-pod-identity-agent",
+            setup.cluster
+        );
+    }
+    if setup.has_ci() {
+        out.push_str("  kubectl apply --filename deploy/kubernetes/rbac.yaml\n");
+    }
+    out.push_str("\nSettings:\n");
+    for (place, value) in settings(setup) {
+        let _ = writeln!(out, "  {place:<36}  {}", escape(&value));
+    }
+    out.push_str("\n`fleetwright preflight` then checks the cluster and the account.\n");
+    out
+}
+
+fn apply_commands(setup: &Setup, format: TemplateFormatArg, directory: Option<&Path>) -> String {
+    let shown = directory.unwrap_or(Path::new("."));
+    match format {
+        TemplateFormatArg::Cloudformation => {
+            let file = shown.join(format.file_name());
+            let file = file.strip_prefix(".").unwrap_or(&file);
+            format!(
+                "  aws cloudformation deploy --stack-name fleetwright-{} \\\n    \
+                 --template-file {} --capabilities CAPABILITY_NAMED_IAM\n",
+                setup.cluster,
+                escape(&file.display().to_string())
+            )
+        }
+        TemplateFormatArg::Terraform => {
+            let at = directory.map(|at| format!(" -chdir={}", escape(&at.display().to_string())));
+            let at = at.unwrap_or_default();
+            format!("  terraform{at} init && terraform{at} apply\n")
+        }
+    }
+}
+
+/// Returns the settings that name what the templates create, each with its place.
+fn settings(setup: &Setup) -> Vec<(&'static str, String)> {
+    let role = |id| setup.role_name(id).unwrap_or_default().to_owned();
+    let mut all = vec![
+        ("spec.role of each EC2NodeClass", role(RoleId::Node)),
+        ("selector terms of each EC2NodeClass", format!("tag {DISCOVERY_TAG}: {}", setup.cluster)),
+        ("spec.controller.queue", setup.cluster.clone()),
+    ];
+    if !setup.pod_identity {
+        let name = role(RoleId::Controller);
+        all.push(("aws.roleArn of the chart", format!("the ARN of the role {name}")));
+    }
+    if setup.has_ci() {
+        for (variable, id) in
+            [("FLEETWRIGHT_READ_ROLE", RoleId::Plan), ("FLEETWRIGHT_WRITE_ROLE", RoleId::Apply)]
+        {
+            all.push((variable, format!("the ARN of the role {}", role(id))));
+        }
+    }
+    all
+}

@@ -1,0 +1,199 @@
+use std::collections::BTreeSet;
+
+use serde_json::Value as Json;
+
+use crate::cli::Exit;
+use crate::cli::tests::{CommandOutput, run_command};
+
+const BASE: [&str; 4] = ["bootstrap", "aws", "--cluster", "prod"];
+const GITHUB: [&str; 4] = ["--ci", "github", "--repository", "acme/fleet"];
+
+fn run(more: &[&str]) -> CommandOutput {
+    run_command(&[&BASE[..], more].concat())
+}
+
+fn template(more: &[&str]) -> Json {
+    let ran = run(more);
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    serde_json::from_str(&ran.out).expect("JSON")
+}
+
+/// Calls `visit` with each key and each text of a document.
+fn visit_texts(document: &Json, visit: &mut impl FnMut(&str)) {
+    match document {
+        Json::String(text) => visit(text),
+        Json::Array(items) => items.iter().for_each(|item| visit_texts(item, visit)),
+        Json::Object(entries) => {
+            for (key, item) in entries {
+                visit(key);
+                visit_texts(item, visit);
+            }
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+/// Returns the placeholders `${…}` of a document.
+fn placeholders(document: &Json) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    visit_texts(document, &mut |text| {
+        let names = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
+        found.extend(names.map(str::to_owned));
+    });
+    found
+}
+
+#[test]
+fn template_leaves_only_values_of_the_stack_open() {
+    for more in [
+        &GITHUB[..],
+        &["--ci", "gitlab", "--repository", "acme/platform/fleet", "--allow", "adoption"],
+        &["--identity", "irsa", "--oidc-provider", "https://oidc.example/id/1"],
+    ] {
+        let template = template(more);
+        let open = ["AWS::AccountId", "AWS::Partition", "AWS::Region"].map(str::to_owned);
+        assert_eq!(placeholders(&template["Resources"]), BTreeSet::from(open), "{more:?}");
+        // The reader of a key cannot replace values.
+        let text = template.to_string();
+        assert!(!text.contains("arn:aws:") && !text.contains("\"${"), "{more:?}");
+    }
+}
+
+#[test]
+fn configuration_refers_to_declared_blocks_only() {
+    for more in [&GITHUB[..], &["--identity", "irsa", "--oidc-provider", "oidc.example/id/1"]] {
+        let configuration = template(&[&["--format", "terraform"], more].concat());
+        let expressions = placeholders(&configuration);
+        assert!(expressions.len() > 10, "{expressions:?}");
+        for expression in expressions {
+            let is_word = |c: char| c.is_ascii_alphanumeric() || "_.".contains(c);
+            for address in expression.split(|c| !is_word(c)) {
+                let parts: Vec<&str> = address.split('.').collect();
+                let declared = match &parts[..] {
+                    ["data", kind, name, ..] => &configuration["data"][kind][name],
+                    ["var", name] => &configuration["variable"][name],
+                    ["local", name] => &configuration["locals"][name],
+                    [kind, name, ..] if kind.starts_with("aws_") => {
+                        &configuration["resource"][kind][name]
+                    }
+                    _ => continue,
+                };
+                assert!(!declared.is_null(), "{address} in {expression}");
+            }
+        }
+    }
+}
+
+/// Returns the size of a policy as IAM counts it, with an account and a long region.
+fn policy_size(policy: &Json) -> usize {
+    let text = policy.to_string();
+    let text = text.replace("{\"Fn::Sub\":", "").replace("\"}", "\"");
+    text.replace("${AWS::AccountId}", "123456789012")
+        .replace("${AWS::Partition}", "aws-us-gov")
+        .replace("${AWS::Region}", "ap-southeast-1")
+        .len()
+}
+
+#[test]
+fn policies_of_a_role_fit_the_limits_of_iam() {
+    let name = "a-cluster-with-a-name-of-41-characters-xx";
+    let command = ["bootstrap", "aws", "--cluster", name, "--allow", "adoption"];
+    let ran = run_command(&[&command[..], &["--allow", "instance-profiles"], &GITHUB[..]].concat());
+    let template: Json = serde_json::from_str(&ran.out).expect(&ran.err);
+    let resources = template["Resources"].as_object().expect("resources");
+    let roles = resources.values().filter(|one| one["Type"] == "AWS::IAM::Role");
+    let mut count = 0;
+    for properties in roles.map(|role| &role["Properties"]) {
+        count += 1;
+        let own = properties["Policies"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let size: usize = own.iter().map(|one| policy_size(&one["PolicyDocument"])).sum();
+        assert!(size <= 10_240, "{}: {size}", properties["RoleName"]);
+        assert!(policy_size(&properties["AssumeRolePolicyDocument"]) <= 2_048);
+        let name = properties["RoleName"].as_str().expect("a name");
+        assert!(name.len() <= 64, "{name}");
+    }
+    assert_eq!(count, 4);
+}
+
+#[test]
+fn both_formats_have_the_same_resources() {
+    for more in [&GITHUB[..], &["--identity", "irsa", "--oidc-provider", "oidc.example/id/1"]] {
+        let template = template(more);
+        let configuration = self::template(&[&["--format", "terraform"], more].concat());
+        let resources = template["Resources"].as_object().expect("resources").values();
+        let types = resources.filter_map(|one| one["Type"].as_str());
+        // Attachments of policies are parts of a role, and targets parts of a rule.
+        let counterpart = |kind: &str| match kind {
+            "AWS::EKS::AccessEntry" => "aws_eks_access_entry",
+            "AWS::EKS::PodIdentityAssociation" => "aws_eks_pod_identity_association",
+            "AWS::Events::Rule" => "aws_cloudwatch_event_rule",
+            "AWS::IAM::InstanceProfile" => "aws_iam_instance_profile",
+            "AWS::IAM::OIDCProvider" => "aws_iam_openid_connect_provider",
+            "AWS::IAM::Role" => "aws_iam_role",
+            "AWS::IAM::ServiceLinkedRole" => "aws_iam_service_linked_role",
+            "AWS::SQS::Queue" => "aws_sqs_queue",
+            "AWS::SQS::QueuePolicy" => "aws_sqs_queue_policy",
+            other => panic!("{other}"),
+        };
+        let mut wanted: Vec<&str> = types.map(counterpart).collect();
+        wanted.sort_unstable();
+        let declared = configuration["resource"].as_object().expect("resources");
+        let parts = [
+            "aws_cloudwatch_event_target",
+            "aws_iam_role_policy",
+            "aws_iam_role_policy_attachment",
+        ];
+        let parts = |kind: &str| parts.contains(&kind) || kind == "aws_ec2_tag";
+        let found = declared.iter().filter(|(kind, _)| !parts(kind)).flat_map(|(kind, all)| {
+            let count = all.as_object().map_or(0, serde_json::Map::len);
+            std::iter::repeat_n(kind.as_str(), count)
+        });
+        let mut found: Vec<&str> = found.collect();
+        found.sort_unstable();
+        assert_eq!(found, wanted, "{more:?}");
+    }
+}
+
+#[test]
+fn directory_gets_both_formats_unless_one_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("new/aws");
+    let out = path.to_str().expect("UTF-8");
+    let ran = run(&["--out", out]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, ""), "{}", ran.err);
+    for name in ["fleetwright.template.json", "fleetwright.tf.json"] {
+        let text = std::fs::read_to_string(path.join(name)).expect("a template");
+        assert!(serde_json::from_str::<Json>(&text).is_ok(), "{name}");
+        assert!(ran.err.contains(name), "{}", ran.err);
+    }
+    for part in ["CAPABILITY_NAMED_IAM", "terraform -chdir=", "fleetwright-prod-node"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    std::fs::remove_dir_all(&path).expect("removed");
+    let ran = run(&["--out", out, "--format", "terraform"]);
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    assert_eq!(std::fs::read_dir(&path).expect("listed").count(), 1);
+    assert!(!ran.err.contains("cloudformation"), "{}", ran.err);
+}
+
+#[test]
+fn names_that_would_widen_a_policy_are_refused() {
+    for (more, part) in [
+        (&["--prefix", "a*"][..], "--prefix `a*` is not a name"),
+        (&["--ci", "github", "--repository", "acme"], "has no owner"),
+        (&["--ci", "github", "--repository", "acme/*"], "--repository `acme/*` is not a name"),
+        (&["--ci", "github"], "--repository"),
+        (&["--repository", "acme/fleet"], "--ci"),
+        (&["--identity", "irsa"], "--oidc-provider"),
+        (&["--identity", "irsa", "--oidc-provider", "${x}"], "is not a name"),
+        (&["--prefix", &"a".repeat(54)], "AWS allows 53"),
+    ] {
+        let ran = run(more);
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Failed, ""), "{more:?}");
+        assert!(ran.err.contains(part), "{more:?}: {}", ran.err);
+    }
+    let long = run_command(&["bootstrap", "aws", "--cluster", &"c".repeat(42)]);
+    assert!(long.err.contains("name a shorter one with --prefix"), "{}", long.err);
+    let placeholder = run_command(&["bootstrap", "aws", "--cluster", "${AWS::StackName}"]);
+    assert!(placeholder.err.contains("--cluster"), "{}", placeholder.err);
+}
