@@ -218,8 +218,13 @@ async fn check_template_garbage_collection(
             "{case} is kept"
         );
     }
-    // A template that cannot be deleted is reported and does not block the others. It is the last
-    // one to be retried.
+    check_protected_template(config, ec2, foreign).await;
+}
+
+/// Checks that a template that cannot be deleted is reported and does not block the others. It is
+/// the last one to be retried.
+async fn check_protected_template(config: &aws_config::SdkConfig, ec2: &Client, foreign: &str) {
+    let (none, now) = ([], std::time::Duration::ZERO);
     let protected = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
     let make = ec2.create_launch_template().launch_template_name(protected);
     let make = make.launch_template_data(data()).tag_specifications(of_cluster);
