@@ -1,5 +1,9 @@
 //! The reconcile body: decides when to read, when to plan and what to apply.
 
+mod plan_rows;
+
+pub(super) use plan_rows::{instance_of, launched_rows, retire_reason_label, retired_rows};
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,7 +28,7 @@ use crate::model::desired::Mode;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Node, Observed};
 use crate::plan::Plan;
-use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
+use crate::plan::wire::ResourceChange;
 
 /// Number of times that a plan is narrowed by its blocked changes.
 const NARROWING_ROUNDS_MAX: u32 = 3;
@@ -574,40 +578,6 @@ impl GateInputs<'_> {
             removals_wait_until: (state.planning.unexplained_since)
                 .map(|since| later(since, UNEXPLAINED_WAIT)),
         }
-    }
-}
-
-fn rows_of_step(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {
-    let waves = plan.capacity.waves.iter().filter(move |wave| wave.step == step);
-    let addresses: BTreeSet<&Address> = waves.flat_map(|wave| &wave.addresses).collect();
-    plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
-}
-
-/// Returns the rows of a plan that launch an instance.
-pub(super) fn launched_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
-    rows_of_step(plan, WaveStep::Launch).filter(|row| row.change.actions.contains(&Action::Create))
-}
-
-/// Returns the rows of a plan that terminate an instance.
-pub(super) fn retired_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
-    rows_of_step(plan, WaveStep::Retire)
-}
-
-/// Returns the current instance of a row.
-pub(super) fn instance_of(row: &ResourceChange) -> Option<InstanceId> {
-    row.change.before.as_ref()?.instance_id.clone()
-}
-
-/// Returns a retire reason as counters and labels spell it.
-pub(super) fn retire_reason_label(because: &RetireReason) -> &'static str {
-    match because {
-        RetireReason::Empty { .. } => "empty",
-        RetireReason::Underutilized { .. } => "underutilized",
-        RetireReason::Surplus { .. } => "surplus",
-        RetireReason::PoolRemoved => "pool-removed",
-        RetireReason::Drifted { .. } => "drifted",
-        RetireReason::Expired { .. } => "expired",
-        RetireReason::Requested => "requested",
     }
 }
 
