@@ -78,7 +78,8 @@ pub struct ApplySettings<'a> {
     pub cluster: ClusterIdentity,
     /// Approved digest; `None` if the plan was approved in another way.
     pub approved: Option<Digest>,
-    /// Planner that runs again on the observed state before the first write.
+    /// Planner that runs again during an apply: before the first write, and before removals that
+    /// follow a write.
     pub replan: &'a dyn Replan,
     /// Catalog with the labels of fallback offerings. Without it, no fallback is launched.
     pub catalog: Option<&'a Catalog>,
@@ -166,7 +167,8 @@ impl<'a> ApplySettings<'a> {
     }
 }
 
-/// Planner that runs before the first write.
+/// Planner that runs again during an apply: before the first write, and before removals that follow
+/// a write.
 pub trait Replan: std::fmt::Debug {
     /// Plans again for `observed`, pinned to `plan`. A large fleet takes seconds, so an
     /// implementation may use another thread.

@@ -374,14 +374,10 @@ pub fn solve(input: &Input) -> Solution {
         let contention = contests.remove(&unplaced.group).unwrap_or_default();
         UnschedulablePods { contention, ..unplaced }
     };
-    let refusals = offers.refusals.iter().map(|(p, r)| unschedulable::refusal_message(p, r));
-    let refusals = refusals.chain(repair::not_simulated_message(groups));
-    let refusals =
-        refusals.chain(contention::incomplete_contention_message(&problem, &outcome.fleet));
-    let refusals = refusals.chain((!eventful).then(|| EVENTS_NOT_COVERED.to_owned()));
     let (covered, uncovered) = covered_orders(&passes, orders, &simulation, &outcome);
-    let refusals = refusals.chain(uncovered).chain(competing);
-    let refusals = refusals.chain(limitations(&passes, orders, &simulation, &outcome)).collect();
+    let mut refusals = refusal_messages(&offers, &problem, &outcome.fleet, eventful);
+    refusals.extend(uncovered.into_iter().chain(competing));
+    refusals.extend(limitations(&passes, orders, &simulation, &outcome));
     let target = TargetFleet {
         placement_rejections: apart
             .merge_rejections(rescue::placement_rejections(&simulation, &outcome.fleet)),
@@ -409,6 +405,20 @@ const EVENTS_NOT_COVERED: &str = "no fleet places every pod while nodes start or
 
 const CUT_SHORT: &str =
     "the search for savings ended early in a fleet of this size: a later plan may find more";
+
+/// Returns messages about pools that cannot launch nodes, and about limits of the simulation.
+fn refusal_messages(
+    offers: &Offers,
+    problem: &problem::Problem,
+    fleet: &problem::VerifiedFleet,
+    with_events: bool,
+) -> Vec<String> {
+    let refusals = offers.refusals.iter().map(|(p, r)| unschedulable::refusal_message(p, r));
+    let not_simulated = repair::not_simulated_message(problem.groups);
+    let incomplete = contention::incomplete_contention_message(problem, fleet);
+    let events = (!with_events).then(|| EVENTS_NOT_COVERED.to_owned());
+    refusals.chain(not_simulated).chain(incomplete).chain(events).collect()
+}
 
 /// Returns messages about preempted daemons, failed samples and a search that ended early.
 fn limitations(

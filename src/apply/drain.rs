@@ -88,9 +88,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let remaining = self.remaining_members(retires).await;
         let mut retirements = Vec::new();
         for work in retires {
-            let skipped = blocker.map(|reason| Outcome::Skipped {
-                why: format!("by now it is not as approved: {reason}"),
-            });
+            let skipped = blocker
+                .map(|reason| Outcome::Skipped { why: format!("removal skipped: {reason}") });
             match self.skip_outcome(work).or(skipped) {
                 Some(outcome) => self.finish_retirement(work, outcome),
                 None => {
@@ -467,11 +466,11 @@ fn uncordon_reason(node: &Node) -> Option<String> {
 /// Returns the reason why the node must not be drained, if any.
 fn do_not_disrupt_reason(node: &Node, observed: &Observed, now: Timestamp) -> Option<String> {
     if has_do_not_disrupt(node) {
-        return Some(format!("node `{}` asks not to be disrupted", node.name));
+        return Some(format!("node `{}` has a do-not-disrupt annotation", node.name));
     }
     let is_protected = |pod: &Pod| {
         must_be_evicted(pod, node) && !pod.terminating && is_do_not_disrupt_at(pod, observed, now)
     };
     let pod = observed.pods.iter().find(|pod| is_protected(pod))?;
-    Some(format!("pod `{}/{}` asks not to be moved", pod.namespace, pod.name))
+    Some(format!("pod `{}/{}` must not be disrupted now", pod.namespace, pod.name))
 }

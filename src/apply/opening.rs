@@ -104,7 +104,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let nodes: Vec<&Node> = observed.nodes.values().filter(is_left).collect();
         for (node, answer) in nodes.iter().zip(self.open_all(&nodes).await) {
             if let Err(error) = answer {
-                self.emit(None, Step::Blocked { why: format!("node {}: {error}", node.name) });
+                let why = format!("cannot open node {}: {error}", node.name);
+                self.emit(None, Step::NodeWriteFailed { why });
             }
         }
     }

@@ -36,10 +36,13 @@ impl NodeAndPods {
             return Some(format!("node `{name}` was uncordoned"));
         }
         if has_do_not_disrupt(node) && !has_do_not_disrupt(observed) {
-            return Some(format!("node `{name}` asks not to be disrupted"));
+            return Some(format!("node `{name}` has a do-not-disrupt annotation"));
         }
         let pod = self.pods.iter().find(|pod| pod.needs_eviction())?;
-        Some(format!("pod `{}/{}` came to node `{name}`", pod.namespace, pod.name))
+        Some(format!(
+            "pod `{}/{}` was bound to node `{name}` after the cordon",
+            pod.namespace, pod.name
+        ))
     }
 }
 

@@ -246,9 +246,14 @@ pub enum Step {
         /// Number of evicted pods.
         pods: usize,
     },
-    /// An eviction is blocked, or an uncordon failed.
+    /// A PodDisruptionBudget blocks an eviction.
     Blocked {
-        /// Affected pod or node, and the reason.
+        /// Affected pod, and the reason.
+        why: String,
+    },
+    /// A node could not be opened or uncordoned.
+    NodeWriteFailed {
+        /// Affected node, and the reason.
         why: String,
     },
     /// The node is drained, and the termination of the instance was requested.

@@ -109,9 +109,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 Some(outcome)
             }
             Err(error) => {
-                let why =
-                    format!("the mark of a drain that is over stays on {}: {error}", node.name);
-                self.emit(None, Step::Blocked { why });
+                let why = format!("cannot remove the stale cordon of {}: {error}", node.name);
+                self.emit(None, Step::NodeWriteFailed { why });
                 None
             }
         }

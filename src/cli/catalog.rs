@@ -167,3 +167,6 @@ fn warn(catalog: &Catalog, region: &RegionSettings, console: &mut Console) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,7 +119,7 @@ fn describe(step: &Step) -> String {
         Step::Raised { group, from, to } => format!("group {group} raised from {from} to {to}"),
         Step::Joined { instance_id } => format!("{instance_id} was launched by its group"),
         Step::Found { instance_id } => format!("{instance_id} was launched by an earlier run"),
-        Step::Retrying { why } => format!("trying again: {why}"),
+        Step::Retrying { why } => format!("retrying: {why}"),
         Step::Unanswered => "EC2 did not answer, so the result is unknown".to_owned(),
         Step::Unreadable => "the observation is incomplete; waiting".to_owned(),
         Step::Going { left } => format!("{left} in progress"),
@@ -128,6 +128,7 @@ fn describe(step: &Step) -> String {
         Step::Cordoned { node } => format!("{node} is cordoned"),
         Step::Evicted { node, pods } => format!("evicted {pods} pods from {node}"),
         Step::Blocked { why } => format!("blocked: {why}"),
+        Step::NodeWriteFailed { why } => why.clone(),
         Step::Terminating { instance_id } => format!("terminating {instance_id}"),
         Step::Uncordoned { node } => format!("{node} is uncordoned"),
         Step::Finished { step, outcome } => {

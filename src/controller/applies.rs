@@ -268,6 +268,7 @@ impl ControllerState {
                 self.counters.add(Counter::EvictionsDone, u64::try_from(*pods).unwrap_or(u64::MAX));
             }
             Step::Blocked { .. } => self.counters.count(Counter::EvictionsBlocked),
+            Step::NodeWriteFailed { .. } => self.counters.count_error("kubernetes"),
             Step::Found { .. } => self.on_launch_answered(ticket, event.address.as_ref()),
             Step::Unanswered => {
                 if run.is_launching {
@@ -382,13 +383,13 @@ impl ControllerState {
                 self.time_since("apply", receipt.verdict.as_str(), run.record.started_at);
                 self.count_outcomes(&receipt);
                 run.record.outcomes = outcome_counts(&receipt);
-                self.release_unused_removals(&run, Some(&receipt));
+                self.settle_records(&run, Some(&receipt));
                 run.record.receipt = Some(*receipt);
             }
             Err(why) => {
                 self.counters.count(Counter::ReconcilesRefused);
                 run.record.refused = Some(why);
-                self.release_unused_removals(&run, None);
+                self.settle_records(&run, None);
             }
         }
         let failed = self.applies.back_off_failed_pools(&run.plan, &failed, now);
@@ -396,8 +397,9 @@ impl ControllerState {
         self.applies.complete(run.record);
     }
 
-    /// Releases the removal budget of instances that the apply left running.
-    pub(super) fn release_unused_removals(&mut self, run: &ApplyRun, receipt: Option<&Receipt>) {
+    /// Updates the persisted records of an ended apply: launches without an answer stay in doubt,
+    /// unused removals are released, and terminations with a lost answer are counted.
+    pub(super) fn settle_records(&mut self, run: &ApplyRun, receipt: Option<&Receipt>) {
         let is_left = |instance: &&InstanceId| {
             let of = |change: &&crate::apply::ChangeOutcome| {
                 change.step == WaveStep::Retire && change.instance_id.as_ref() == Some(*instance)
@@ -435,8 +437,8 @@ impl ControllerState {
         }
     }
 
-    /// Lets a launch try its next offering once the attempt is persisted. Refuses if this replica
-    /// does not persist.
+    /// Lets a launch try its next offering once the attempt is persisted. Refuses unless this replica
+    /// leads and is not stopping.
     pub(super) fn on_offering_attempt_requested(
         &mut self,
         ticket: Ticket,
@@ -490,7 +492,7 @@ impl ControllerState {
     fn drop_applies(&mut self, tickets: &[Ticket]) {
         for ticket in tickets {
             let Some(run) = self.applies.runs.remove(ticket) else { continue };
-            self.release_unused_removals(&run, None);
+            self.settle_records(&run, None);
             self.counters.count(Counter::ReconcilesRefused);
         }
     }
@@ -514,7 +516,8 @@ struct FailedPools {
     removals: BTreeSet<PoolName>,
 }
 
-/// Returns the pools with a failed change; all pools of a refused plan.
+/// Returns the pools with a failed change. For a refused plan: the pools of its removals, or of its
+/// launches if it removes nothing.
 fn failed_pools(plan: &Plan, receipt: Option<&Receipt>) -> FailedPools {
     let Some(receipt) = receipt else {
         let removes: BTreeSet<PoolName> = reconcile::retired_rows(plan).map(gates::pool).collect();

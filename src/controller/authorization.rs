@@ -314,7 +314,7 @@ mod tests {
             OperatorRequest::Reset { breaker: breaker.to_owned(), digest: None }.verb()
         };
         assert_eq!(
-            (reset(MASS_REMOVAL_BREAKER), reset("launches-not-ready")),
+            (reset(MASS_REMOVAL_BREAKER), reset("ineffective-launches")),
             ("approve", "reset")
         );
     }

@@ -1,8 +1,8 @@
 //! Competing autoscalers: while another one runs, the controller only plans, since the two would
 //! fight over nodes.
 //!
-//! A controller counts if it has a running pod where no tenant could have created it. A name alone
-//! fights over nothing, and any user who may create a Deployment could stop this controller by it.
+//! An autoscaler counts only if it has a running pod in a namespace that tenants cannot write to.
+//! Otherwise any user who may create a Deployment could stop the controller.
 //! EKS Auto Mode has no pods: it is detected by its nodes, and by the node pools that EKS reports.
 
 use jiff::{SignedDuration, Timestamp};
@@ -121,7 +121,9 @@ mod tests {
 
     #[test]
     fn karpenter_in_a_tenant_namespace_is_ignored() {
-        let Event::Observed(seen) = world(0, Some(PodPhase::Running)) else { return };
+        let Event::Observed(seen) = world(0, Some(PodPhase::Running)) else {
+            panic!("not an observation")
+        };
         let mut seen = Observed::clone(&seen);
         let owner = WorkloadId { namespace: "shop".into(), ..seen.workloads[0].id.clone() };
         seen.workloads[0].id = owner.clone();

@@ -301,7 +301,7 @@ pub enum Effect {
         instance: InstanceId,
         /// The node, as it was observed.
         node: Box<Node>,
-        /// What for; nothing where it is to be uncordoned.
+        /// Purpose of the cordon; `None` to uncordon.
         mark: Option<CordonReason>,
     },
     /// Cordon the node of an interrupted instance while an apply holds the lease.

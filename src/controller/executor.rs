@@ -1,9 +1,9 @@
 //! Runs effects through the ports, and feeds their results back as events.
 //!
 //! The executor decides nothing and holds only running effects. Invariants: signals take precedence
-//! over all other events, and a bounded number of them in a row starves nothing; every effect ends
-//! in one event; nothing is written without a certain lease, except cordons of interrupted nodes
-//! while an apply holds it.
+//! over all other events, and a bounded number of them in a row starves nothing; every effect that
+//! calls a port ends in one event; an apply also reports its progress; nothing is written without a
+//! certain lease, except cordons of interrupted nodes while an apply holds it.
 
 mod node_writes;
 mod open_nodes;
@@ -450,6 +450,21 @@ where
         })
     }
 
+    /// Returns the observation that the plan was made from, if it is the last plan.
+    fn planned_world_of(&self, plan: &Arc<Plan>) -> Option<Arc<Observed>> {
+        let last = self.last_planned.borrow();
+        last.as_ref().filter(|(of, _)| Arc::ptr_eq(of, plan)).map(|(_, world)| Arc::clone(world))
+    }
+
+    /// Returns the flag that interrupts a new apply, and forgets those of ended applies.
+    fn register_interrupt_flag(&self) -> Rc<AtomicBool> {
+        let flag = Rc::new(AtomicBool::new(false));
+        let mut flags = self.interrupt_flags.borrow_mut();
+        flags.retain(|flag| Rc::strong_count(flag) > 1);
+        flags.push(Rc::clone(&flag));
+        flag
+    }
+
     fn apply(
         &self,
         ticket: Ticket,
@@ -469,14 +484,8 @@ where
                 "the planner of its commit is no longer cached; it is planned again".to_owned();
             return Box::pin(std::future::ready(Event::ApplyFinished { ticket, result: Err(why) }));
         };
-        let planned_world = self.last_planned.borrow().clone();
-        let planned_world =
-            planned_world.filter(|(of, _)| Arc::ptr_eq(of, &plan)).map(|(_, world)| world);
-        let flag = Rc::new(AtomicBool::new(false));
-        let mut flags = self.interrupt_flags.borrow_mut();
-        flags.retain(|flag| Rc::strong_count(flag) > 1);
-        flags.push(Rc::clone(&flag));
-        drop(flags);
+        let planned_world = self.planned_world_of(&plan);
+        let flag = self.register_interrupt_flag();
         let (identity, bounds, inbox) = (self.cluster.clone(), self.bounds, Rc::clone(&self.inbox));
         let attempt_gate = AttemptGate {
             ticket,

@@ -68,7 +68,7 @@ pub struct GateContext<'a> {
     pub persisted: &'a PersistedState,
     /// The newest complete observation.
     pub observed: &'a Observed,
-    /// Number of nodes.
+    /// Number of nodes, without Fargate and stale nodes.
     pub nodes: u32,
     /// Number of unready nodes.
     pub unready: u32,
@@ -83,7 +83,7 @@ pub struct GateContext<'a> {
     /// Since when each instance is planned for removal without interruption.
     pub removal_planned_since: &'a BTreeMap<InstanceId, Timestamp>,
     /// Last known pod event on the node of each instance.
-    pub pods_unchanged_since: &'a BTreeMap<InstanceId, Timestamp>,
+    pub last_pod_event: &'a BTreeMap<InstanceId, Timestamp>,
     /// Workloads whose pods may still be placed on launched nodes, and until when.
     pub pods_arriving: Option<PodsArriving>,
     /// Workloads for which nodes may be launched before their pods exist.
@@ -484,7 +484,7 @@ fn row_block(
     // `consolidateAfter` only delays removals that save cost.
     let rest = before.pool.as_ref().filter(|_| group.cost_savings.contains(&row.address));
     let rest = rest.and_then(|pool| context.revision.consolidate_after.get(pool)).copied()?;
-    let until = later(context.pods_unchanged_since.get(instance).copied().unwrap_or(now), rest);
+    let until = later(context.last_pod_event.get(instance).copied().unwrap_or(now), rest);
     (now < until).then_some(BlockedReason::ConsolidateAfter { until })
 }
 

@@ -12,9 +12,9 @@
 //! first call never arrived, the repeat launches an instance that the repository no longer
 //! requests, perhaps because it was wrong. Lists by tag or token are the lists that lag. The wait
 //! does not start when an earlier process sent the request: its clock may differ, and it may have
-//! sent requests until it died. A controller that is killed repeatedly waits [`SHOWN_WITHIN`] from
-//! the time at which the last process reads the persisted state, and only if it has something else
-//! to launch.
+//! sent requests until it died. A controller that is killed repeatedly waits
+//! [`EC2_VISIBILITY_MAX`] from the time at which the last process reads the persisted state, and
+//! only if it has something else to launch.
 //!
 //! Invariant: while the result of a launch is unknown, no other launch begins than that one again.
 

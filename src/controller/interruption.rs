@@ -224,22 +224,16 @@ impl ControllerState {
         let next_observation = self.observation.next_number();
         let fresh = self.observation.number >= interruption.known_from;
         let pods = || node.map(|node| pods(&node.name)).unwrap_or_default();
+        let phase = interruption.phase();
         let mut replaced = false;
-        let view = match (interruption.phase(), is_replaced) {
-            (InterruptionPhase::Replacing, Some(is_replaced)) if !member => {
-                let pods = pods();
-                replaced = is_replaced && self.planning.replacements.has_places_for(id, &pods);
-                interruption.set_wait(self.planning.replacements.wait_for(id, &pods, now));
-                NodeView { node, ..NodeView::default() }
-            }
-            (InterruptionPhase::Draining, _) => NodeView::for_drain(node, pods(), world),
-            (
-                InterruptionPhase::Noticed
-                | InterruptionPhase::Replacing
-                | InterruptionPhase::Terminating,
-                _,
-            ) => NodeView { node, ..NodeView::default() },
-        };
+        if let (InterruptionPhase::Replacing, Some(is_replaced), false) =
+            (phase, is_replaced, member)
+        {
+            let pods = pods();
+            replaced = is_replaced && self.planning.replacements.has_places_for(id, &pods);
+            interruption.set_wait(self.planning.replacements.wait_for(id, &pods, now));
+        }
+        let view = node_view(phase, node, pods, world);
         let context =
             StepContext { now, replaced, observed, joined, drained, fresh, next_observation };
         let transition = interruption.step(&view, context, effects);
@@ -447,6 +441,21 @@ impl ControllerState {
                 .to_status(node, pods.and_then(|pods| self.planning.replacements.block_on(pods)))
         };
         self.interruptions.all.values().map(one).collect()
+    }
+}
+
+/// Returns the facts of a node that the next step of an interruption in this phase needs.
+fn node_view<'w>(
+    phase: InterruptionPhase,
+    node: Option<&'w Node>,
+    pods: impl Fn() -> Vec<&'w Pod>,
+    world: &'w Observed,
+) -> NodeView<'w> {
+    match phase {
+        InterruptionPhase::Draining => NodeView::for_drain(node, pods(), world),
+        InterruptionPhase::Noticed
+        | InterruptionPhase::Replacing
+        | InterruptionPhase::Terminating => NodeView { node, ..NodeView::default() },
     }
 }
 

@@ -33,9 +33,8 @@ impl ControllerState {
         }
     }
 
-    /// Returns true if a plan around these changes may start, although all changes are blocked:
-    /// pending pods need no removal, launches for missing pods block the removals beside them, and a
-    /// part of a large group fits the budget.
+    /// Returns true if a plan without the blocked changes may start: pods are pending, pods of
+    /// launches are missing, or a part of a large group fits the removal budget.
     pub(super) fn may_go_in_part(
         &self,
         held: &[(Address, BlockedReason)],
@@ -101,7 +100,7 @@ fn part_of_large_group<'p>(
     retired_rows(plan).filter(move |row| large.contains_key(&row.address)).take(most)
 }
 
-/// Returns the removal budget if it is unused, and blocks a group that is larger.
+/// Returns the limit if `reason` is a removal budget that is unused.
 fn unused_removals(reason: &BlockedReason, now: Timestamp) -> Option<u32> {
     let BlockedReason::RemovalBudget { most, next, .. } = reason else { return None };
     (*next <= now && *most > 0).then_some(*most)

@@ -133,6 +133,17 @@ impl NodeOpening {
             || opened.is_some_and(|at| now < later(*at, PLACES_PODS_MAX))
     }
 
+    /// Returns the waiting times of a closed Ready node of a batch with these pods.
+    fn waiting_node(&self, node: &Uid, pods: BatchPods, now: Timestamp) -> WaitingNode {
+        let before = self.waiting.get(node);
+        let pods_since = before.and_then(|before| before.pods_since).unwrap_or(now);
+        WaitingNode {
+            ready_since: before.map_or(now, |before| before.ready_since),
+            pods_since: pods.are_pending.then_some(pods_since),
+            awaits_commit: pods.are_added,
+        }
+    }
+
     /// Returns the time of the next deadline.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         if self.is_serial && !self.in_progress.is_empty() {
@@ -224,13 +235,7 @@ impl ControllerState {
             };
             let mut is_due = is_settled && !batch.is_booting && !pods.are_missing;
             for node in &batch.ready {
-                let before = self.opening.waiting.get(&node.uid);
-                let pods_since = before.and_then(|before| before.pods_since).unwrap_or(now);
-                let waiting = WaitingNode {
-                    ready_since: before.map_or(now, |before| before.ready_since),
-                    pods_since: pods.are_pending.then_some(pods_since),
-                    awaits_commit: pods.are_added,
-                };
+                let waiting = self.opening.waiting_node(&node.uid, pods, now);
                 is_due |= waiting.deadline() <= now;
                 still_waiting.insert(node.uid.clone(), waiting);
             }

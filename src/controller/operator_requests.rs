@@ -27,7 +27,7 @@ pub enum AuthorizedRequest {
         /// Operator.
         by: String,
     },
-    /// Confirm the planned removal of an instance, for pools in `spec.controller.confirm_pools`.
+    /// Confirm the planned removal of an instance, for pools in `spec.controller.confirm`.
     Confirm {
         /// The instance. An address may later belong to another instance.
         instance: InstanceId,
@@ -75,23 +75,17 @@ pub enum AuthorizedRequest {
 }
 
 impl ControllerState {
-    /// Applies a request, as far as it still makes sense.
+    /// Applies a request. Unknown breakers and unplanned removals are ignored.
     pub(super) fn on_request(&mut self, request: AuthorizedRequest) {
         let now = self.now;
         let is_planned = |wanted: &InstanceId| {
             let rows = self.planning.current.iter().flat_map(|current| retired_rows(&current.plan));
             rows.filter_map(instance_of).any(|removed| removed == *wanted)
         };
-        let confirmed = match &request {
-            AuthorizedRequest::Confirm { instance, .. } => {
-                Some(instance.clone()).filter(is_planned)
-            }
-            AuthorizedRequest::Approve { .. }
-            | AuthorizedRequest::Suspend { .. }
-            | AuthorizedRequest::Resume { .. }
-            | AuthorizedRequest::BreakGlass { .. }
-            | AuthorizedRequest::EndBreakGlass { .. }
-            | AuthorizedRequest::Reset { .. } => None,
+        let confirmed = if let AuthorizedRequest::Confirm { instance, .. } = &request {
+            Some(instance.clone()).filter(is_planned)
+        } else {
+            None
         };
         let Some(persisted) = &mut self.persistence.loaded else { return };
         let since = now;
@@ -124,26 +118,33 @@ impl ControllerState {
             }
             AuthorizedRequest::EndBreakGlass { .. } => persisted.break_glass = None,
             AuthorizedRequest::Reset { breaker, digest, by } => {
-                let latched = persisted.breakers.iter().position(|latched| latched.name == breaker);
-                // A repeated or unknown reset changes nothing.
-                let Some(latched) = latched.map(|at| persisted.breakers.remove(at)) else { return };
-                if breaker == INEFFECTIVE_LAUNCHES_BREAKER {
-                    persisted.forgiven_before = Some(now);
-                    persisted.quarantine.clear();
-                }
-                // The reset approves only the named plan, and only up to the removals that latched
-                // the breaker.
-                let plan = self.planning.current.as_ref().map(|current| &current.plan);
-                let seen = |plan: &&Arc<Plan>| {
-                    let few = latched.removes.is_some_and(|most| unreplaced_removals(plan) <= most);
-                    few && digest.as_ref() == Some(&plan.capacity.digest)
-                };
-                if let Some(plan) = plan.filter(seen) {
-                    let digest = plan.capacity.digest.clone();
-                    persisted.approvals.push(ApprovalRecord::new(digest, by, now));
-                    persisted.record_approved_rows(plan);
-                }
+                return self.reset_breaker(&breaker, digest.as_ref(), by);
             }
+        }
+        self.planning.replan_at = now;
+    }
+
+    /// Resets a breaker. A repeated or unknown reset changes nothing.
+    fn reset_breaker(&mut self, breaker: &str, digest: Option<&Digest>, by: String) {
+        let now = self.now;
+        let Some(persisted) = &mut self.persistence.loaded else { return };
+        let latched = persisted.breakers.iter().position(|latched| latched.name == breaker);
+        let Some(latched) = latched.map(|at| persisted.breakers.remove(at)) else { return };
+        if breaker == INEFFECTIVE_LAUNCHES_BREAKER {
+            persisted.forgiven_before = Some(now);
+            persisted.quarantine.clear();
+        }
+        // The reset approves only the named plan, and only up to the removals that latched the
+        // breaker.
+        let plan = self.planning.current.as_ref().map(|current| &current.plan);
+        let seen = |plan: &&Arc<Plan>| {
+            let few = latched.removes.is_some_and(|most| unreplaced_removals(plan) <= most);
+            few && digest == Some(&plan.capacity.digest)
+        };
+        if let Some(plan) = plan.filter(seen) {
+            let digest = plan.capacity.digest.clone();
+            persisted.approvals.push(ApprovalRecord::new(digest, by, now));
+            persisted.record_approved_rows(plan);
         }
         self.planning.replan_at = now;
     }

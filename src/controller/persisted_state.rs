@@ -6,25 +6,28 @@
 //! [`PersistedState::merge_observed`] adds the instances that exist.
 
 mod ineffective_launches;
+mod records;
 mod trust;
 
 pub(super) use ineffective_launches::LaunchDemand;
 pub use ineffective_launches::Quarantine;
+pub use records::{
+    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, RepairRecord,
+    SoldOutOffering, VerifiedCommit,
+};
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::contingency::ApprovedContingency;
 use super::inflight_launches::InDoubtLaunches;
-use super::interruption_message::MessageKind;
 use super::mass_removal::FleetBaseline;
 use super::move_history::MoveHistory;
 use super::served_rules::ServedRules;
 use super::status::{Breaker, Suspension};
 use crate::model::desired::RateLimit;
-use crate::model::ids::{Address, Digest, InstanceId, PoolName};
+use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Exclusion, Instance, InstanceState, Observed, tag};
 use crate::plan::{Plan, canonical};
 
@@ -142,136 +145,6 @@ pub struct PersistedState {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_zero(count: &usize) -> bool {
     *count == 0
-}
-
-/// A commit whose signatures were verified. The chain of later commits starts at it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct VerifiedCommit {
-    /// The commit.
-    pub commit: String,
-    /// The trusted revision that the controller was started with. With another one, the chain
-    /// starts there instead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guard_ref: Option<String>,
-}
-
-/// A completed CI apply, as its record in the cluster shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CiApply {
-    /// The commit.
-    pub commit: String,
-    /// End of the apply.
-    pub at: Timestamp,
-    /// True if every change was carried out.
-    #[serde(rename = "whole")]
-    pub complete: bool,
-}
-
-/// A launched instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchRecord {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Its pool.
-    pub pool: PoolName,
-    /// Launch time.
-    pub at: Timestamp,
-    /// First observation of its node as Ready.
-    pub ready_at: Option<Timestamp>,
-    /// True once a pod other than a daemon was observed on it.
-    #[serde(rename = "helped")]
-    pub useful: bool,
-    /// True if the instance was known before its node could have joined; otherwise the node may
-    /// have joined unnoticed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub from_start: bool,
-    /// True if pods waited beside its node while a plan launched more for them and placed none on
-    /// it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub passed_over: bool,
-}
-
-/// A removed instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemovalRecord {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Removal time; the time of the decision while the removal is pending.
-    pub at: Timestamp,
-    /// True while a plan is about to remove it and its termination has not been requested.
-    #[serde(rename = "open", default, skip_serializing_if = "std::ops::Not::not")]
-    pub pending: bool,
-    /// Time by the clock of the process that recorded it, where a later process counts it later.
-    #[serde(rename = "noted", default, skip_serializing_if = "Option::is_none")]
-    pub first_noted_at: Option<Timestamp>,
-}
-
-/// An instance replaced for a fault.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RepairRecord {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Its pool.
-    pub pool: PoolName,
-    /// Time of the decision.
-    pub at: Timestamp,
-}
-
-/// An approved digest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ApprovalRecord {
-    /// The digest.
-    pub digest: Digest,
-    /// The approving user.
-    pub by: String,
-    /// Approval time.
-    pub at: Timestamp,
-    /// Digest of each change of the plan: a plan with some of these changes and no other is
-    /// approved as well.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub rows: BTreeSet<String>,
-    /// What is left of the contingency of the plan; absent until the plan was seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contingency: Option<ApprovedContingency>,
-}
-
-/// A sold-out offering.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SoldOutOffering {
-    /// The offering, and the end of its exclusion.
-    #[serde(flatten)]
-    pub exclusion: Exclusion,
-    /// Length of the exclusion, in seconds.
-    pub seconds: i64,
-}
-
-/// An interrupted instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InterruptionRecord {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Reason, such as `spot-interruption`.
-    pub why: String,
-    /// Time at which the interruption became known.
-    pub since: Timestamp,
-    /// Time at which the instance terminates in any case.
-    pub deadline: Option<Timestamp>,
-    /// True for a member of a managed group, which replaces it once it is gone.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub member: bool,
-}
-
-impl InterruptionRecord {
-    /// Returns whether the deadline lay ahead when the interruption became known.
-    pub(super) fn is_ahead(&self) -> bool {
-        self.deadline.is_some_and(|deadline| deadline > self.since)
-    }
-
-    /// Returns whether the message is only a reason to observe the instance.
-    pub(super) fn is_hint(&self) -> bool {
-        self.why == MessageKind::StateChange.as_str()
-    }
 }
 
 impl PersistedState {
@@ -408,11 +281,13 @@ impl PersistedState {
     /// Returns the state to write, in at most `most` bytes where that is possible. Entries are
     /// dropped in this order, the cheapest loss first:
     ///
-    /// Rows and contingencies of approvals, the oldest approval first: its plan is then approved as a
-    /// whole or not at all, and further launches need an approval. Details of single launches, the oldest useful ones first: budgets still count them, and
-    /// existing instances restore them. Sold-out offerings: they are tried once more. Digests of
-    /// requested launches, the oldest first: their results are awaited, and the launches are not
-    /// requested again.
+    /// 1. Rows and contingencies of approvals, the oldest approval first. Its plan is then approved
+    ///    as a whole or not at all, and further launches need an approval.
+    /// 2. Details of single launches, the oldest useful ones first. Budgets still count them, and
+    ///    existing instances restore them.
+    /// 3. Sold-out offerings. They are tried once more.
+    /// 4. Digests of requested launches, the oldest first. Their results are awaited, and the
+    ///    launches are not requested again.
     ///
     /// Removals, interruptions, repairs and operators' requests are never dropped. The caller
     /// compares the result with its limit ([`PersistedState::size`]).

@@ -1,5 +1,9 @@
 //! The reconcile body: decides when to read, when to plan and what to apply.
 
+mod plan_rows;
+
+pub(super) use plan_rows::{instance_of, launched_rows, retire_reason_label, retired_rows};
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -24,7 +28,7 @@ use crate::model::desired::Mode;
 use crate::model::ids::{Address, InstanceId, PoolName};
 use crate::model::observed::{Node, Observed};
 use crate::plan::Plan;
-use crate::plan::wire::{Action, ResourceChange, RetireReason, WaveStep};
+use crate::plan::wire::ResourceChange;
 
 /// Number of times that a plan is narrowed by its blocked changes.
 const NARROWING_ROUNDS_MAX: u32 = 3;
@@ -259,23 +263,23 @@ impl ControllerState {
             self.planning.replan_at = self.now;
             return;
         }
-        let whole = planning.is_full;
-        if whole {
+        let is_full = planning.is_full;
+        if is_full {
             self.set_current_plan(&plan, planning.scope.running_pods_only);
         }
-        let verdicts = self.evaluate_plan(&plan, whole);
+        let decisions = self.evaluate_plan(&plan, is_full);
         // Later rounds leave out blocked changes.
         if !matches!(planning.pass, PlanningPass::Narrowed(1..)) {
             self.planning.replacements = PlannedReplacements::from_plan(
                 &plan,
-                &blocked_by_address(&verdicts),
+                &blocked_by_address(&decisions),
                 planning.input.interrupted.clone(),
             );
         }
-        let held = blocked_changes(&verdicts);
-        let round = match planning.pass {
-            PlanningPass::Narrowed(round) => round,
-            PlanningPass::AdditiveFirst if !verdicts.is_empty() && held.is_empty() => {
+        let blocked = blocked_changes(&decisions);
+        match planning.pass {
+            PlanningPass::Narrowed(_) => {}
+            PlanningPass::AdditiveFirst if !decisions.is_empty() && blocked.is_empty() => {
                 return self.start_apply(plan, planning.input.interrupted);
             }
             // Nothing to launch, or some launches are blocked: the full plan decides.
@@ -287,26 +291,41 @@ impl ControllerState {
                     effects,
                 );
             }
-        };
-        self.planning.replan_when_unblocked(&held, self.now);
+        }
+        self.planning.replan_when_unblocked(&blocked, self.now);
         if self.uncordon_stale(&planning, &plan, effects) {
             return;
         }
-        if verdicts.is_empty() {
+        if decisions.is_empty() {
             return self.on_nothing_to_change(&planning, &plan);
         }
-        if held.is_empty() {
+        if blocked.is_empty() {
             self.start_apply(plan, planning.input.interrupted);
             return;
         }
-        let misses_pods = held.iter().any(|(_, reason)| *reason == BlockedReason::PodsMissing);
+        let is_partly_allowed = blocked.len() < decisions.len();
+        self.narrow_or_settle(planning, &plan, &blocked, is_partly_allowed, effects);
+    }
+
+    /// Plans again without the blocked changes, if such a plan may start. Otherwise nothing is left
+    /// to plan until a wake-up.
+    fn narrow_or_settle(
+        &mut self,
+        planning: PlanningRun,
+        plan: &Plan,
+        blocked: &[(Address, BlockedReason)],
+        is_partly_allowed: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let PlanningPass::Narrowed(round) = planning.pass else { return };
+        let misses_pods = blocked.iter().any(|(_, reason)| *reason == BlockedReason::PodsMissing);
         if misses_pods && round == 0 {
             // The branch may have a commit that the cluster has applied already.
             self.revisions.reads.bring_forward_after(AHEAD_READ_INTERVAL, self.now);
         }
-        let may_go = held.len() < verdicts.len() || self.may_go_in_part(&held, &planning.input);
-        match narrowed_scope(&plan, &planning.scope, &held, self.now) {
-            Some(limits) if round < NARROWING_ROUNDS_MAX && may_go && self.may_act() => {
+        let may_start = is_partly_allowed || self.may_go_in_part(blocked, &planning.input);
+        match narrowed_scope(plan, &planning.scope, blocked, self.now) {
+            Some(limits) if round < NARROWING_ROUNDS_MAX && may_start && self.may_act() => {
                 self.start_planning(
                     planning.input,
                     limits,
@@ -317,7 +336,7 @@ impl ControllerState {
             Some(_) | None => {
                 self.note_inseparable_group();
                 self.counters.count(Counter::ReconcilesBlocked);
-                self.planning.note_settled(&planning, &plan);
+                self.planning.note_settled(&planning, plan);
             }
         }
     }
@@ -328,7 +347,7 @@ impl ControllerState {
         }
         self.counters.count(Counter::ReconcilesNoChanges);
         let is_done = planning.scope.is_full() && !plan.errored;
-        if is_done && self.revisions.accept_rules_of_done(self.persistence.loaded.as_mut()) {
+        if is_done && self.revisions.accept_rules_if_done(self.persistence.loaded.as_mut()) {
             self.planning.replan_at = self.now;
         }
         self.planning.note_settled(planning, plan);
@@ -552,47 +571,13 @@ impl GateInputs<'_> {
             removal_retry_at: &self.removal_retry_at,
             launch_retry_at: &self.launch_retry_at,
             removal_planned_since: &state.planning.removal_planned_since,
-            pods_unchanged_since: state.planning.pod_event_times.last_pod_event(),
+            last_pod_event: state.planning.pod_event_times.last_pod_event(),
             pods_arriving: state.pods_arriving(),
             launches_ahead: &state.planning.launches_ahead,
             inseparable: state.planning.inseparable.as_ref(),
             removals_wait_until: (state.planning.unexplained_since)
                 .map(|since| later(since, UNEXPLAINED_WAIT)),
         }
-    }
-}
-
-fn rows_of_step(plan: &Plan, step: WaveStep) -> impl Iterator<Item = &ResourceChange> {
-    let waves = plan.capacity.waves.iter().filter(move |wave| wave.step == step);
-    let addresses: BTreeSet<&Address> = waves.flat_map(|wave| &wave.addresses).collect();
-    plan.resource_changes.iter().filter(move |row| addresses.contains(&row.address))
-}
-
-/// Returns the rows of a plan that launch an instance.
-pub(super) fn launched_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
-    rows_of_step(plan, WaveStep::Launch).filter(|row| row.change.actions.contains(&Action::Create))
-}
-
-/// Returns the rows of a plan that terminate an instance.
-pub(super) fn retired_rows(plan: &Plan) -> impl Iterator<Item = &ResourceChange> {
-    rows_of_step(plan, WaveStep::Retire)
-}
-
-/// Returns the current instance of a row.
-pub(super) fn instance_of(row: &ResourceChange) -> Option<InstanceId> {
-    row.change.before.as_ref()?.instance_id.clone()
-}
-
-/// Returns a retire reason as counters and labels spell it.
-pub(super) fn retire_reason_label(because: &RetireReason) -> &'static str {
-    match because {
-        RetireReason::Empty { .. } => "empty",
-        RetireReason::Underutilized { .. } => "underutilized",
-        RetireReason::Surplus { .. } => "surplus",
-        RetireReason::PoolRemoved => "pool-removed",
-        RetireReason::Drifted { .. } => "drifted",
-        RetireReason::Expired { .. } => "expired",
-        RetireReason::Requested => "requested",
     }
 }
 

@@ -188,9 +188,9 @@ impl Revisions {
         }
     }
 
-    /// Accepts the rules of the served revision once nothing of it is left to do, unless they need
-    /// an approval.
-    pub(super) fn accept_rules_of_done(&mut self, persisted: Option<&mut PersistedState>) -> bool {
+    /// Accepts loosened rules that need no approval. Returns true if they were accepted. The caller
+    /// has found nothing left to do.
+    pub(super) fn accept_rules_if_done(&mut self, persisted: Option<&mut PersistedState>) -> bool {
         let (Some(held), Some(persisted)) = (&self.held, persisted) else { return false };
         let before = persisted.rules.as_ref();
         if !before.is_some_and(|before| before.accepts_done(&held.loosened)) {

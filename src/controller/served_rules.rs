@@ -1,9 +1,9 @@
 //! The rules that plans of a commit are judged by, and their order.
 //!
 //! A commit does not loosen the rules it is judged by. The controller remembers the rules that it
-//! served last. If the next commit has looser ones and also changes the fleet, its plans are judged
-//! by the stricter of both, until the operator approves one of them by its digest, or until nothing
-//! of the commit is left to do. A commit that changes rules alone is accepted by its merge, unless
+//! served last. If the next commit has looser rules and also changes the fleet, the stricter of both
+//! judge its plans. This ends when the operator approves one by digest, or when nothing is left to
+//! do. A commit that changes rules alone is accepted by its merge, unless
 //! its own approval was stricter than a merge and it loosens who approves.
 //!
 //! From strict to loose:
@@ -15,7 +15,7 @@
 //! | `apply.by` | `ci`, `controller` |
 //! | `launches`, `removals` | a lower limit, a longer window |
 //! | `massRemoval` | a lower limit |
-//! | `removalDelay` | a longer delay |
+//! | `settle` | a longer delay |
 //! | `confirm` | more pools |
 //! | `unresolved` | `hold`, `running`, `ignore` |
 //! | `windows` | fewer of the same windows; none is the loosest |
@@ -85,7 +85,7 @@ impl LoosenedRule {
             Self::Launches => "spec.controller.launches",
             Self::Removals => "spec.controller.removals",
             Self::MassRemoval => "spec.controller.massRemoval",
-            Self::RemovalDelay => "spec.controller.removalDelay",
+            Self::RemovalDelay => "spec.controller.settle",
             Self::Confirm => "spec.controller.confirm",
             Self::Windows => "spec.apply.windows",
             Self::Keys => "spec.apply.keys",

@@ -1,5 +1,11 @@
 //! Snapshot of the controller: plain values for metrics, page and Kubernetes objects.
 
+mod blocked;
+mod completed_apply;
+
+pub use blocked::{Blocked, BlockedReason};
+pub use completed_apply::{ApprovedBy, CompletedApply, PlanTotals};
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -7,14 +13,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::counters::Counters;
-use crate::apply::Receipt;
 use crate::model::commit::CommitOrigin;
 use crate::model::desired::{Mode, PoolLimits};
 use crate::model::ids::{Address, Digest, InstanceId, NodeName, PlanId, PoolName};
 use crate::model::observed::{ClusterIdentity, Completeness, Exclusion};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
-use crate::plan::wire::{Action, PodTotals, Summary};
 use crate::telemetry::histogram::Histograms;
 
 /// Published status of the controller.
@@ -149,7 +153,7 @@ pub struct Suspension {
 /// A latched breaker: it blocks its kind of change until an operator resets it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Breaker {
-    /// Name, such as `launches-not-ready`.
+    /// Name, such as `ineffective-launches`.
     pub name: String,
     /// Latch time.
     pub since: Timestamp,
@@ -299,166 +303,6 @@ impl PublishedPlan {
     }
 }
 
-/// A reason that blocks a change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Blocked {
-    /// Typed reason.
-    pub reason: BlockedReason,
-    /// Message for operators.
-    pub message: String,
-}
-
-/// Reason why a change is blocked. The comments are the meanings on the reference page
-/// `events.md`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(tag = "blocked", rename_all = "kebab-case")]
-pub enum BlockedReason {
-    /// This replica is not the leader.
-    NotLeader,
-    /// The mode does not allow the change.
-    Mode {
-        /// The mode.
-        mode: Mode,
-    },
-    /// An operator suspended the controller, until a time or until an operator resumes it.
-    Suspended {
-        /// Reason of the operator.
-        reason: String,
-        /// End of the suspension.
-        until: Option<Timestamp>,
-    },
-    /// The inputs have errors, or a policy denies the plan.
-    NotApplyable {
-        /// Reason.
-        why: String,
-    },
-    /// No apply window is open, until the next one opens.
-    OutsideWindow {
-        /// Start of the next window.
-        opens: Option<Timestamp>,
-    },
-    /// No operator has approved the digest.
-    NotApproved {
-        /// Digest to approve.
-        digest: Digest,
-    },
-    /// The pool requires that an operator confirms each removal.
-    NotConfirmed {
-        /// The pool.
-        pool: PoolName,
-    },
-    /// The launch budget is used up, until a period of it ends.
-    LaunchBudget {
-        /// Maximum number of launches.
-        most: u32,
-        /// Period of the budget.
-        within: SignedDuration,
-        /// Time of the next launch.
-        next: Timestamp,
-    },
-    /// The removal budget is used up, until a period of it ends.
-    RemovalBudget {
-        /// Maximum number of removals.
-        most: u32,
-        /// Period of the budget.
-        within: SignedDuration,
-        /// Time of the next removal.
-        next: Timestamp,
-    },
-    /// The plan removes more nodes with pods than `spec.controller.massRemoval` allows at once.
-    MassRemoval {
-        /// Maximum number of such removals.
-        most: u32,
-    },
-    /// No commit explains a mass removal. The branch is read before the breaker latches.
-    UnexplainedRemoval {
-        /// Time until which the read is awaited.
-        until: Timestamp,
-    },
-    /// The pods of the launch exist only in the repository, and the cluster had them before.
-    PodsMissing,
-    /// The removal has been planned for less than `spec.controller.settle`.
-    Settling {
-        /// Time when it has.
-        until: Timestamp,
-    },
-    /// A pod came to or left the node within `consolidateAfter` of its pool.
-    ConsolidateAfter {
-        /// End of that time.
-        until: Timestamp,
-    },
-    /// kube-scheduler may still place the pods of the launch on nodes that were launched for them.
-    PodsArriving {
-        /// End of that time.
-        until: Timestamp,
-    },
-    /// More than 3 nodes, and more than 45 % of them, are not Ready.
-    MassUnready {
-        /// Number of unready nodes.
-        unready: u32,
-        /// Number of nodes.
-        nodes: u32,
-    },
-    /// A breaker is latched, until an operator resets it.
-    Breaker {
-        /// Name of the breaker.
-        name: String,
-    },
-    /// Recent launches of the pool did not help, and its quarantine has not ended.
-    Quarantined {
-        /// The pool.
-        pool: PoolName,
-        /// End of the quarantine.
-        until: Timestamp,
-    },
-    /// Another change of the same group is blocked.
-    GroupBlocked {
-        /// Address of the other change.
-        by: Address,
-    },
-    /// The last try failed, and its retry is not due.
-    BackingOff {
-        /// Time of the retry.
-        until: Timestamp,
-    },
-    /// The results of earlier launch calls are unknown, and their instances may be starting.
-    LaunchInDoubt {
-        /// Time until which they are awaited.
-        until: Timestamp,
-    },
-    /// The change, or one that it depends on, is in progress.
-    InProgress,
-}
-
-/// A completed apply.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CompletedApply {
-    /// The plan.
-    pub plan_id: PlanId,
-    /// Digest of its decisions.
-    pub digest: Digest,
-    /// The commit of the plan.
-    pub commit: String,
-    /// Approval of the plan.
-    pub approved: ApprovedBy,
-    /// Start.
-    pub started_at: Timestamp,
-    /// End.
-    pub ended_at: Timestamp,
-    /// The receipt; absent if the apply was refused before its first write.
-    pub receipt: Option<Receipt>,
-    /// Reason of the refusal.
-    pub refused: Option<String>,
-    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `abandoned`, `failed`).
-    pub outcomes: BTreeMap<String, u32>,
-    /// Planned price per hour before the apply.
-    pub hourly_before: MicroUsd,
-    /// Planned price per hour after the apply.
-    pub hourly_after: MicroUsd,
-    /// Totals of the plan; absent if unknown.
-    pub decided: Option<PlanTotals>,
-}
-
 /// An apply in progress.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PartialApply {
@@ -477,94 +321,6 @@ pub struct SupersededPlan {
     pub digest: Digest,
     /// Time of the replacement.
     pub at: Timestamp,
-}
-
-/// Totals of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct PlanTotals {
-    /// The repository, without credentials.
-    pub repository: Option<String>,
-    /// Numbers of changes and nodes.
-    pub summary: Summary,
-    /// Rows that change something.
-    pub changes: u32,
-    /// Numbers of pods.
-    pub pods: PodTotals,
-    /// Workloads with unschedulable pods.
-    pub unschedulable: u32,
-    /// Monthly cost difference.
-    pub monthly_delta: MicroUsd,
-}
-
-impl PlanTotals {
-    fn from_plan(plan: &Plan) -> Self {
-        let capacity = &plan.capacity;
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let changes = plan
-            .resource_changes
-            .iter()
-            .filter(|row| row.change.actions.iter().any(|action| *action != Action::NoOp));
-        Self {
-            repository: capacity.base.repository.clone(),
-            summary: plan.summary,
-            changes: count(changes.count()),
-            pods: capacity.pods,
-            unschedulable: count(capacity.unschedulable.len()),
-            monthly_delta: capacity.cost.monthly_delta,
-        }
-    }
-}
-
-impl CompletedApply {
-    /// Returns the record of an apply that starts now.
-    pub(super) fn started(plan: &Plan, commit: &str, approved: ApprovedBy, now: Timestamp) -> Self {
-        let cost = &plan.capacity.cost;
-        Self {
-            plan_id: plan.capacity.plan_id.clone(),
-            digest: plan.capacity.digest.clone(),
-            commit: commit.to_owned(),
-            approved,
-            started_at: now,
-            ended_at: now,
-            receipt: None,
-            refused: None,
-            outcomes: BTreeMap::new(),
-            hourly_before: cost.hourly_before,
-            hourly_after: cost.hourly_after,
-            decided: Some(PlanTotals::from_plan(plan)),
-        }
-    }
-}
-
-/// Approval of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "by", rename_all = "kebab-case")]
-pub enum ApprovedBy {
-    /// The merge of its commit.
-    Merge,
-    /// An operator who approved its digest.
-    Digest {
-        /// The operator.
-        who: String,
-    },
-    /// The policies: none denies or warns.
-    Policy,
-    /// The contingency of an approved plan that was applied.
-    Contingency {
-        /// Digest of that plan.
-        digest: Digest,
-        /// The operator who approved it.
-        who: String,
-    },
-    /// A break-glass: the plan has no approval.
-    BreakGlass {
-        /// The operator.
-        who: String,
-        /// Reason.
-        reason: String,
-    },
-    /// Unknown, for example from an older record.
-    Unknown,
 }
 
 /// A node that was found cordoned and was uncordoned.

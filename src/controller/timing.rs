@@ -202,7 +202,8 @@ mod tests {
     use crate::apply::{ApplyStatus, Receipt};
     use crate::controller::event::TerminateOutcome;
     use crate::controller::{
-        Event as Heard, InterruptionMessage, LaunchRecord, MessageKind, PersistedState, Signal,
+        Event as ControllerEvent, InterruptionMessage, LaunchRecord, MessageKind, PersistedState,
+        Signal,
     };
     use crate::model::ids::Address;
     use crate::plan::wire::WaveStep;
@@ -293,7 +294,7 @@ mod tests {
         let report = |harness: &mut ControllerHarness, seconds, step| {
             let event = Event { at: at(seconds), address: Some(address.clone()), step };
             // The event arrives later.
-            harness.step_at(seconds + 1, Heard::ApplyProgressed { ticket, event });
+            harness.step_at(seconds + 1, ControllerEvent::ApplyProgressed { ticket, event });
         };
         report(&mut harness, 10, Step::Cordoned { node: "n".into() });
         report(&mut harness, 40, Step::Terminating { instance_id: "i-1".into() });
@@ -317,7 +318,8 @@ mod tests {
             finished_at: at(75),
             verdict: ApplyStatus::Applied,
         };
-        harness.step_at(75, Heard::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
+        harness
+            .step_at(75, ControllerEvent::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
         let took = at(75).duration_since(began).unsigned_abs();
         assert_eq!(measured(&harness, "apply.applied"), (1, took));
     }
@@ -325,7 +327,7 @@ mod tests {
     #[test]
     fn reads_plans_messages_and_launches_are_timed() {
         let mut harness = ControllerHarness::leading();
-        harness.step_at(2, Heard::Signal(Signal::PodPending));
+        harness.step_at(2, ControllerEvent::Signal(Signal::PodPending));
         let message = InterruptionMessage {
             receipt: "r".to_owned(),
             kind: MessageKind::Rebalance,
@@ -333,7 +335,7 @@ mod tests {
             deadline: None,
             sent: Some(at(-5)),
         };
-        harness.step_at(3, Heard::Signal(Signal::Message(message)));
+        harness.step_at(3, ControllerEvent::Signal(Signal::Message(message)));
         assert_eq!(measured(&harness, "message.rebalance"), once(8));
         let ((reads, took), began) =
             (measured(&harness, "read.cluster"), harness.state().observation.reads.started_at);
@@ -359,8 +361,10 @@ mod tests {
         harness.interrupt(3, MessageKind::SpotInterruption, &["i-1"], Some(120));
         for seconds in [10, 11] {
             let end = Ok(TerminateOutcome::Called);
-            let does = harness
-                .step_at(seconds, Heard::TerminateFinished { instance: "i-1".into(), result: end });
+            let does = harness.step_at(
+                seconds,
+                ControllerEvent::TerminateFinished { instance: "i-1".into(), result: end },
+            );
             assert_eq!(does, [""; 0], "the request was sent just now");
         }
         let mut ends = world(20);

@@ -6,9 +6,9 @@
 //! canonical JSON.
 //!
 //! The digest covers the actions. The identity also covers every other field that `apply` reads: the
-//! repository, the flags, the expiry, and what the second planning compares. An approval signs both. Derived parts such as totals are recomputed instead, see
-//! [`totals`]. Invariant: digest, identity or recomputation protects every field that `apply`
-//! reads.
+//! repository, the flags, the expiry, and what the second planning compares. An approval signs
+//! both. Derived parts such as totals are recomputed instead, see [`totals`]. Invariant: digest,
+//! identity or recomputation protects every field that `apply` reads.
 
 mod applied_inputs;
 

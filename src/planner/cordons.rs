@@ -27,9 +27,7 @@ fn warning(cordon: &StaleCordon<'_>) -> Diagnostic {
             "it is cordoned: an apply cordoned it for a drain and ended early, unless one is in \
              progress"
         }
-        CordonReason::Interruption => {
-            "it is cordoned: for an interruption of its instance, or by an earlier version"
-        }
+        CordonReason::Interruption => "it is cordoned: for an interruption of its instance",
     };
     let automatic = match cordon.mark {
         _ if !cordon.is_ours => "",

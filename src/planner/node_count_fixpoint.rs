@@ -1,7 +1,8 @@
 //! Fixpoint iteration for workloads whose pod count depends on the node count.
 //!
-//! Invariant: the iteration starts without nodes and counts only nodes that the plan needs, so it
-//! converges to the smallest fixpoint. The number of rounds is bounded.
+//! The iteration starts with a cluster size of zero. Packing is not monotonic: if sizes alternate,
+//! the largest size of the cycle counts; without one, each proportional scaler gets an error. The
+//! number of rounds is bounded.
 
 use super::rule_budget::limit_pod_rules;
 use super::{Inputs, solver_input};
@@ -101,14 +102,14 @@ pub(super) fn without_running_pods(demand: &Demand) -> Demand {
 /// Returns an error for each proportional scaler, for an iteration that did not converge.
 fn divergence_errors(inputs: &Inputs, size: &ClusterSize) -> Vec<Problem> {
     let is_proportional = |scaler: &&Scaler| matches!(scaler.rule, ScalerRule::Proportional(_));
-    let error = |scaler: &Scaler| {
-        Problem::error(scaler.origin.clone(), scaler.object.clone(), format!(
-            "its pods and their nodes do not converge: after {ROUNDS} rounds there are {} nodes, \
-             and they still require more pods",
+    let error =
+        |scaler: &Scaler| {
+            Problem::error(scaler.origin.clone(), scaler.object.clone(), format!(
+            "the number of its pods and the number of nodes do not converge (last: {} nodes)",
             size.nodes.len()
         )).hint("let a pod request less than the cores it is added for, or bound the replicas with \
              `max`")
-    };
+        };
     inputs.desired.scalers.iter().filter(is_proportional).map(error).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Limit of the rules between pods in one plan.
 //!
-//! Each pair of a rule and another workload that it selects makes every step of the solver slower,
-//! and a user of one namespace can declare any number of them. The limit is a count of such pairs,
+//! Each pair of a rule and a workload that it selects slows every solver step. A user of one
+//! namespace can declare any number of them. The limit is a count of such pairs,
 //! so that the result does not depend on the computer. Namespaces share it: each one gets an equal
 //! part, and what it does not use goes to the others. Workloads beyond it are not placed, and are
 //! named with this reason. Their running pods stay where they are.

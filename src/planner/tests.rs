@@ -37,7 +37,7 @@ fn plan_warns_only_of_stale_fleetwright_cordons() {
         (Some("drain"), true, Some("an apply cordoned it for a drain")),
         (Some("interruption"), true, Some("an interruption of its instance")),
         (Some("leaving"), true, Some("an interruption of its instance")),
-        (Some("true"), true, Some("or by an earlier version")),
+        (Some("true"), true, Some("an interruption of its instance")),
         (Some("drain"), false, None),
         (None, true, None),
     ] {

@@ -46,7 +46,7 @@ pub(super) fn row_reason(row: &PlanRow<'_>) -> String {
     }
     let (pending, saves) = (count(row.pending, "pending pod"), saving(*saves_hourly));
     let moves = count(*moves, "pod");
-    format!("takes {pending}, and pods of dearer nodes: {saves}, moves {moves}")
+    format!("takes {pending}, and pods of more expensive nodes: {saves}, moves {moves}")
 }
 
 /// Returns the reason of a row. A saving that an earlier row states is not repeated.
@@ -72,13 +72,13 @@ fn launch(reason: &LaunchReason) -> String {
     match reason {
         LaunchReason::Demand { pods } => no_room(pods),
         LaunchReason::Consolidation { saves_hourly, moves } => {
-            let dearer = if saves_hourly.0 > 0 { "dearer nodes" } else { "removed nodes" };
+            let dearer = if saves_hourly.0 > 0 { "more expensive nodes" } else { "removed nodes" };
             let saves = saving(*saves_hourly);
             format!("takes the pods of {dearer}: {saves}, moves {}", count(*moves, "pod"))
         }
         LaunchReason::Static { declared, there } => {
             let nodes = count(*declared, "node");
-            format!("its pool has a fixed number of {nodes}, of which {there} were there")
+            format!("its pool has a fixed number of {nodes}, of which {there} exist")
         }
         LaunchReason::Replacement { of, because } => {
             format!("replaces {of}: {}", retire(because))
@@ -121,7 +121,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         ),
         RetireReason::Surplus { declared, there } => {
             let nodes = count(*declared, "node");
-            format!("its pool has a fixed number of {nodes}, and {there} were there")
+            format!("its pool has a fixed number of {nodes}, and {there} exist")
         }
         RetireReason::PoolRemoved => "its pool is no longer declared".to_owned(),
         RetireReason::Drifted { field, is, declared } => {
@@ -130,7 +130,7 @@ pub(super) fn retire(reason: &RetireReason) -> String {
         RetireReason::Expired { age_hours, limit_hours } => {
             format!("{age_hours} h old, its pool allows {limit_hours} h")
         }
-        RetireReason::Requested => "asked for with --replace".to_owned(),
+        RetireReason::Requested => "requested with --replace".to_owned(),
     }
 }
 
@@ -245,10 +245,10 @@ pub(super) fn decider(decider: &Decider) -> String {
 pub(super) fn condition(condition: &Condition) -> String {
     match condition {
         Condition::InstanceIs { instance_id, node_uid: Some(uid) } => {
-            format!("instance {instance_id} is there, and its node has UID {uid}")
+            format!("instance {instance_id} exists, and its node has UID {uid}")
         }
         Condition::InstanceIs { instance_id, node_uid: None } => {
-            format!("instance {instance_id} is there")
+            format!("instance {instance_id} exists")
         }
         Condition::GroupIs { group, desired } => {
             format!("group {group} is to have {}", count(*desired, "member"))
@@ -287,7 +287,7 @@ mod tests {
             ),
             (
                 launch(&LaunchReason::Consolidation { saves_hourly, moves: 1 }),
-                "takes the pods of dearer nodes: saves $0.0960/h, moves 1 pod",
+                "takes the pods of more expensive nodes: saves $0.0960/h, moves 1 pod",
             ),
             (
                 launch(&LaunchReason::Replacement { of: "a.b".into(), because }),

@@ -32,9 +32,9 @@ fn concise_view_is_header_and_table() {
       -    ec2_instance.batch["0"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere: saves $0.0070/h, moves 5 pods, pays back in 2 h
       -    ec2_instance.batch["1"]  m5.large               eu-west-1a  on-demand     0            0.1070  its pods fit elsewhere; its saving is part of ec2_instance.batch["0"]
       -    ec2_instance.web["2"]    m5.large               eu-west-1a  on-demand     0            0.1070  no pods left but those of DaemonSets: saves $0.1070/h
-      +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods
+      +/-  ec2_instance.web["1"]    m5.xlarge -> m5.large  eu-west-1a  on-demand     4  0.2140 -> 0.1070  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
       ~    ec2_instance.web["4"]    m5.large               eu-west-1a  on-demand     6            0.1070  needed by 6 pods, and nothing cheaper holds them
-      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of dearer nodes; its saving is part of ec2_instance.batch["0"]
+      +    ec2_instance.batch["2"]  c5.xlarge              eu-west-1a  on-demand     5            0.2070  takes the pods of more expensive nodes; its saving is part of ec2_instance.batch["0"]
       +    ec2_instance.web["9"]    m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]   m5.large               eu-west-1a  on-demand     6            0.1070  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]    m5.large               eu-west-1a  on-demand     1            0.1070  the node is annotated karpenter.sh/do-not-disrupt
@@ -248,7 +248,7 @@ fn tables_keep_to_the_width_of_the_terminal() {
         let widest = text.lines().map(unicode_width::UnicodeWidthStr::width).max();
         assert!(widest <= Some(width), "{width}: {text}");
         let words: Vec<&str> = text.split_whitespace().collect();
-        let reason = "takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods";
+        let reason = "takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods";
         assert!(words.join(" ").contains(reason), "{width}: reasons are never cut: {text}");
     }
 }

@@ -40,7 +40,8 @@ impl ClientToken {
 }
 
 impl WorldState {
-    /// Launches an instance of the first offering with capacity, or returns the instance that the same token launched.
+    /// Launches an instance of the first offering with capacity, or returns the instance that the same
+    /// token launched.
     ///
     /// # Errors
     /// Returns an error if the token was used with other parameters.

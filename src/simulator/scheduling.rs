@@ -107,8 +107,8 @@ impl WorldState {
         true
     }
 
-    /// Returns the scheduler with all bound pods, and the nominations of pending pods. A stopping pod uses resources, but does not count
-    /// for spreading. A finished pod uses none.
+    /// Returns the scheduler with all bound pods, and the nominations of pending pods. A stopping pod
+    /// uses resources, but does not count for spreading. A finished pod uses none.
     fn build_scheduler(&mut self) -> Scheduler {
         // Fargate nodes run no daemons and no other pods.
         let nodes = self.nodes.values().filter(|node| !node.is_fargate());

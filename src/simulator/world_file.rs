@@ -197,9 +197,18 @@ fn restore(
     hidden: HiddenState,
     pod_shape: ShapeFn,
 ) -> Result<WorldState, WorldError> {
+    let cluster = observed.cluster.clone();
+    let genesis = WorldInit { cluster, now: hidden.now, seed: hidden.seed };
+    let mut state = WorldState::new(&genesis, pod_shape);
+    restore_observed(&mut state, observed);
+    restore_hidden(&mut state, hidden)?;
+    Ok(state)
+}
+
+fn restore_observed(state: &mut WorldState, observed: Observed) {
     let Observed {
         format_version: _,
-        cluster,
+        cluster: _,
         taken_at: _,
         sources: _,
         instances,
@@ -220,22 +229,6 @@ fn restore(
         resolved,
         unread,
     } = observed;
-    let HiddenState {
-        seed,
-        now,
-        counters,
-        registrations,
-        tokens,
-        timers,
-        rollouts,
-        budgets,
-        namespaces,
-        unavailable,
-        reported,
-        launch_templates,
-    } = hidden;
-    let mut state = WorldState::new(&WorldInit { cluster, now, seed }, pod_shape);
-    state.counters = counters;
     state.instances = instances;
     state.resolved = resolved;
     state.unread = unread;
@@ -247,12 +240,29 @@ fn restore(
     state.fargate_profiles = fargate_profiles;
     state.scaling = scaling;
     state.groups = groups;
-    state.launch_templates = launch_templates;
     for pod in pods {
         state.pods.insert(Arc::unwrap_or_clone(pod));
     }
     state.controllers.extend(workloads.into_iter().map(restored_controller));
-    restore_templates(&mut state, rollouts)?;
+}
+
+fn restore_hidden(state: &mut WorldState, hidden: HiddenState) -> Result<(), WorldError> {
+    let HiddenState {
+        seed: _,
+        now: _,
+        counters,
+        registrations,
+        tokens,
+        timers,
+        rollouts,
+        budgets,
+        namespaces,
+        unavailable,
+        reported,
+        launch_templates,
+    } = hidden;
+    restore_templates(state, rollouts)?;
+    state.counters = counters;
     state.tick_due = timers.iter().any(|timer| timer.due == ScheduledEvent::Tick);
     state.registrations = registrations;
     state.tokens = tokens;
@@ -261,7 +271,8 @@ fn restore(
     state.namespaces = namespaces;
     state.unavailable = unavailable;
     state.reported = reported;
-    Ok(state)
+    state.launch_templates = launch_templates;
+    Ok(())
 }
 
 fn restored_controller(live: LiveWorkload) -> (WorkloadId, WorkloadController) {

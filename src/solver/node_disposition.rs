@@ -98,7 +98,7 @@ impl ExistingNodeBuilder<'_> {
         self.disposition(node, instance, Some(pool))
     }
 
-    /// Returns what the solver may do with a Ready node of a pool.
+    /// Returns what the solver may do with a managed node.
     pub(super) fn disposition(
         &self,
         node: &Node,

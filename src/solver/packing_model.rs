@@ -4,16 +4,18 @@
 //! Pods with the same requests and the same admission form one class. Offers with the same price
 //! and the same room form one offer class. Work is per class, never per pod.
 
+mod admission;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+
+use admission::{AdmissionTable, NodeAdmission, PodAdmissionKey};
 
 use super::existing_node::ExistingNode;
-use super::offer::{Offer, admits, admits_daemon};
-use super::topology::{DomainShare, NodeRule, TopologyAssignment, host_ports_conflict, is_within};
-use crate::demand::{Daemon, NodeChoice, PodGroup, PodShape};
+use super::offer::Offer;
+use super::topology::{DomainShare, NodeRule, TopologyAssignment, is_within};
+use crate::demand::{Daemon, PodGroup};
 use crate::model::ids::{Labels, PoolName, workload_key};
-use crate::model::pod::{HostPort, Taint, TaintEffect, Toleration};
 use crate::model::requirement::Requirements;
 use crate::model::units::{MicroUsd, ResourceName, Resources};
 
@@ -280,7 +282,7 @@ fn pod_classes(
             .iter()
             .map(|domain_share| domain_share.planned)
             .fold(0, u32::saturating_add),
-        admission: admissions.index[&key.admission_key],
+        admission: admissions.index_of(&key.admission_key),
         group_counts: shares
             .iter()
             .map(|domain_share| (domain_share.group, domain_share.planned))
@@ -351,90 +353,6 @@ fn resource_vector(resources: &Resources, names: &[ResourceName]) -> ResourceVec
     let plain =
         [resources.cpu.0, resources.memory.0, resources.ephemeral_storage.0, resources.pods];
     plain.into_iter().chain(names.iter().map(|name| resources.extended(name))).collect()
-}
-
-/// The properties of a pod that decide which nodes admit it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct PodAdmissionKey<'a> {
-    nodes: &'a NodeChoice,
-    tolerations: &'a [Toleration],
-    ports: &'a [HostPort],
-    within: &'a Requirements,
-}
-
-impl<'a> PodAdmissionKey<'a> {
-    fn new(groups: &'a [PodGroup], domain_share: &'a DomainShare) -> Self {
-        let shape: &PodShape = &groups[domain_share.group].shape;
-        let (nodes, tolerations) = (&shape.nodes, shape.tolerations.as_slice());
-        Self { nodes, tolerations, ports: &shape.host_ports, within: &domain_share.within }
-    }
-}
-
-/// The distinct admission keys, each with a pod shape. Admission to a node is computed once per
-/// key.
-struct AdmissionTable<'a> {
-    index: BTreeMap<PodAdmissionKey<'a>, usize>,
-    shapes: Vec<(&'a PodShape, &'a Requirements)>,
-    daemons: &'a [Daemon],
-}
-
-/// Admission of each key to one node.
-struct NodeAdmission {
-    admitted: Vec<bool>,
-    /// Penalty for unmet preferences, in percent of the pod value.
-    unmet: Vec<u32>,
-}
-
-impl<'a> AdmissionTable<'a> {
-    fn new(groups: &'a [PodGroup], shares: &'a [DomainShare], daemons: &'a [Daemon]) -> Self {
-        let mut admissions = Self { index: BTreeMap::new(), shapes: Vec::new(), daemons };
-        for domain_share in shares {
-            if let Entry::Vacant(vacant) =
-                admissions.index.entry(PodAdmissionKey::new(groups, domain_share))
-            {
-                vacant.insert(admissions.shapes.len());
-                admissions.shapes.push((&groups[domain_share.group].shape, &domain_share.within));
-            }
-        }
-        admissions
-    }
-
-    /// Returns the admission of each key to a node with these labels and taints.
-    fn admission_of(&self, labels: &Labels, taints: &[Taint]) -> NodeAdmission {
-        let binds = |daemon: &&Daemon| !daemon.shape.host_ports.is_empty();
-        let here = self.daemons.iter().filter(binds).filter(|d| admits_daemon(d, labels, taints));
-        let bound_ports: Vec<&HostPort> =
-            here.flat_map(|daemon| &daemon.shape.host_ports).collect();
-        let admitted = |(shape, within): &(&PodShape, &Requirements)| {
-            let clash =
-                |port: &HostPort| bound_ports.iter().any(|bound| host_ports_conflict(port, bound));
-            is_within(within, labels)
-                && admits(shape, labels, taints)
-                && !shape.host_ports.iter().any(clash)
-        };
-        let unmet =
-            |(shape, _): &(&PodShape, &Requirements)| preference_penalty(shape, labels, taints);
-        NodeAdmission {
-            admitted: self.shapes.iter().map(admitted).collect(),
-            unmet: self.shapes.iter().map(unmet).collect(),
-        }
-    }
-}
-
-/// Returns the penalty for unmet preferences on a node, in percent of the pod value.
-///
-/// A preference of weight 1 to 100 costs as many percent of the pod value. Preferences add up, so
-/// that one that no node satisfies does not hide the others. An untolerated `PreferNoSchedule`
-/// taint adds 100.
-fn preference_penalty(shape: &PodShape, labels: &Labels, taints: &[Taint]) -> u32 {
-    let preferences = shape.nodes.preferred.iter();
-    let unmet = preferences.filter(|(_, preference)| !preference.matches_labels(labels));
-    let weights = unmet.map(|(weight, _)| u32::try_from(*weight).unwrap_or(0));
-    let weight = weights.fold(0, u32::saturating_add);
-    let soft_taints = taints.iter().filter(|taint| taint.effect == TaintEffect::PreferNoSchedule);
-    let tolerated = |taint: &&Taint| shape.tolerations.iter().any(|t| t.tolerates(taint));
-    let avoided = soft_taints.into_iter().any(|taint| !tolerated(&taint));
-    weight.saturating_add(if avoided { 100 } else { 0 })
 }
 
 /// Groups the offers that no pod class distinguishes.

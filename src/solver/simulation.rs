@@ -96,7 +96,7 @@ impl<'a> Simulation<'a> {
         if let Some(missing) = self.displaced(&state, &runs, input, work) {
             return SimulationOutcome::LeftOver(missing);
         }
-        let first = order.iter().position(|run| *run == 0).expect("every run was played");
+        let first = order.iter().position(|run| *run == 0).expect("every run was simulated");
         SimulationOutcome::Passed(self.verified(layout, &state, &results[first], unplaced))
     }
 

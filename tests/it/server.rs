@@ -101,7 +101,7 @@ fn metrics_show_known_values_only() {
     }
     let failing = samples(&metrics(&failing()));
     for (key, value) in [
-        ("fleetwright_breaker_latched{breaker=\"launches-not-ready\"}", "1"),
+        ("fleetwright_breaker_latched{breaker=\"ineffective-launches\"}", "1"),
         ("fleetwright_observation_complete{source=\"ec2\"}", "0"),
         ("fleetwright_source_age_seconds{source=\"cluster\"}", "2820.000"),
         ("fleetwright_pods_pending_seconds", "1860.000"),

@@ -91,6 +91,7 @@ impl<'p> ApplyEvents<'p> {
             | Step::Unreadable
             | Step::Waiting { .. }
             | Step::Blocked { .. }
+            | Step::NodeWriteFailed { .. }
             | Step::Terminating { .. }
             | Step::Finished { .. } => return None,
         };

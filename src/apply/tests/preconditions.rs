@@ -206,7 +206,7 @@ fn new_demand_during_the_apply_blocks_removals() {
     let why = "its removals did not start, so it was terminated again".to_owned();
     assert_eq!(*outcome(&receipt, "1", WaveStep::Launch), Outcome::Abandoned { why });
     assert_eq!(*outcome(&receipt, "3", WaveStep::Launch), Outcome::Done, "it is for new pods");
-    let why = "by now it is not as approved: 1 more pods would be unschedulable".to_owned();
+    let why = "removal skipped: 1 more pods would be unschedulable".to_owned();
     assert_eq!(*outcome(&receipt, "0", WaveStep::Retire), Outcome::Skipped { why });
     let now = active(&world);
     assert!(before.iter().all(|instance| now.contains(instance)), "{before:?} {now:?}");

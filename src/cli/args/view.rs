@@ -8,9 +8,10 @@ use clap::{Args, ValueEnum};
 pub(in crate::cli) struct ViewArgs {
     /// Format: text, wide, json, yaml, markdown, html or github
     ///
-    /// `text`: for a terminal. `wide`: text with node names, instances, sizes and ages. `json`: the plan itself; stable. `yaml`: the same document as YAML.
-    /// `markdown`: for a comment, at most 60,000 characters. `html`: a self-contained page.
-    /// `github`: annotations of a GitHub workflow, at the lines that cause changes.
+    /// `text`: for a terminal. `wide`: text with node names, instances, sizes and ages. `json`: the
+    /// plan itself; stable. `yaml`: the same document as YAML. `markdown`: for a comment, at most
+    /// 60,000 characters. `html`: a self-contained page. `github`: annotations of a GitHub workflow,
+    /// at the lines that cause changes.
     #[arg(short = 'o', long, value_enum, value_name = "FORMAT", alias = "output")]
     #[arg(default_value_t = PlanFormatArg::Text, hide_possible_values = true)]
     pub(in crate::cli) format: PlanFormatArg,

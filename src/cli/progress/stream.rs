@@ -62,6 +62,7 @@ fn message(
         | Step::Unanswered
         | Step::Unreadable
         | Step::Blocked { .. }
+        | Step::NodeWriteFailed { .. }
         | Step::Uncordoned { .. } => (StreamLevel::Warn, StreamMessage::ApplyProgress { hook }),
         Step::Going { .. }
         | Step::Ready { .. }
@@ -109,6 +110,7 @@ fn half(step: &Step) -> Option<&'static str> {
         | Step::Wave { .. }
         | Step::Retrying { .. }
         | Step::Unreadable
+        | Step::NodeWriteFailed { .. }
         | Step::Going { .. } => None,
     }
 }
@@ -203,6 +205,7 @@ mod tests {
             (Step::Cordoned { node: "n".into() }, "apply_start"),
             (Step::Going { left: 2 }, "apply_progress"),
             (Step::Blocked { why: why() }, "apply_progress"),
+            (Step::NodeWriteFailed { why: why() }, "apply_progress"),
             (Step::Terminating { instance_id: instance_id() }, "apply_progress"),
             (ended(Outcome::Done), "apply_complete"),
             (ended(Outcome::Dropped { why: why() }), "apply_complete"),

@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use super::*;
 use crate::apply::ChangeOutcome;
 use crate::controller::planning_snapshot::EC2_VISIBILITY_MAX;
-use crate::controller::{BlockedReason, Event as Heard, InDoubtLaunches, PersistedState, Signal};
+use crate::controller::{
+    BlockedReason, Event as ControllerEvent, InDoubtLaunches, PersistedState, Signal,
+};
 use crate::model::observed::InstanceState;
 use crate::testing::controller::{ControllerHarness, at, world};
 use crate::testing::sample_plan;
@@ -36,8 +38,8 @@ fn replanned_launches() -> Plan {
 /// Returns a leader that has loaded this state and finished this plan.
 fn controller_with_plan(persisted: PersistedState, plan: &Plan) -> ControllerHarness {
     let mut harness = ControllerHarness::started();
-    harness.step_at(1, Heard::Signal(Signal::LeaseGained));
-    harness.step_at(2, Heard::StateLoaded(Ok(Box::new(persisted))));
+    harness.step_at(1, ControllerEvent::Signal(Signal::LeaseGained));
+    harness.step_at(2, ControllerEvent::StateLoaded(Ok(Box::new(persisted))));
     harness.observe(2, world(2));
     // The plan that started before it led does not count.
     harness.finish_planning(2, plan.clone());
@@ -62,7 +64,7 @@ fn report_step(
     step: Step,
 ) {
     let event = Event { at: at(seconds), address: address.cloned(), step };
-    harness.step_at(seconds, Heard::ApplyProgressed { ticket, event });
+    harness.step_at(seconds, ControllerEvent::ApplyProgressed { ticket, event });
 }
 
 fn finish_apply(harness: &mut ControllerHarness, seconds: i64, ticket: Ticket) {
@@ -84,7 +86,8 @@ fn finish_apply_with(
         finished_at: at(seconds),
         verdict: ApplyStatus::Partly,
     };
-    harness.step_at(seconds, Heard::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
+    harness
+        .step_at(seconds, ControllerEvent::ApplyFinished { ticket, result: Ok(Box::new(receipt)) });
 }
 
 /// Returns the launches in doubt, and since when.
@@ -110,9 +113,9 @@ fn unanswered_launch_is_awaited_from_the_end_of_its_apply() {
     finish_apply(&mut harness, 50, ticket);
     assert_eq!(awaited_launches(&harness), [(all[0].clone(), at(50))]);
     let until = 50 + EC2_VISIBILITY_MAX.as_secs();
-    harness.step_at(until - 1, Heard::Timer);
+    harness.step_at(until - 1, ControllerEvent::Timer);
     assert_eq!(awaited_launches(&harness).len(), 1);
-    harness.step_at(until, Heard::Timer);
+    harness.step_at(until, ControllerEvent::Timer);
     assert_eq!(awaited_launches(&harness), [], "it would be visible by now");
 }
 
@@ -126,7 +129,7 @@ fn unanswered_launch_of_a_running_apply_counts_from_last_call() {
     assert!(!harness.state().applies.runs[&ticket].is_launching);
     let since = awaited_launches(&harness).into_iter().find(|(address, _)| *address == first);
     assert_eq!(since, Some((first.clone(), at(90))), "until then it may have been heard");
-    harness.step_at(89 + EC2_VISIBILITY_MAX.as_secs(), Heard::Timer);
+    harness.step_at(89 + EC2_VISIBILITY_MAX.as_secs(), ControllerEvent::Timer);
     assert!(awaited_launches(&harness).iter().any(|(address, _)| *address == first));
 }
 
@@ -175,9 +178,9 @@ fn planning_waits_until_recent_launches_are_visible() {
     };
     let persisted = PersistedState { launches: vec![new], ..PersistedState::default() };
     let mut harness = ControllerHarness::started();
-    harness.step_at(1, Heard::Signal(Signal::LeaseGained));
+    harness.step_at(1, ControllerEvent::Signal(Signal::LeaseGained));
     harness.modify(|state| state.planning.run = None);
-    harness.step_at(2, Heard::StateLoaded(Ok(Box::new(persisted))));
+    harness.step_at(2, ControllerEvent::StateLoaded(Ok(Box::new(persisted))));
     let until = EC2_VISIBILITY_MAX.as_secs();
     for seconds in [2, until - 1] {
         harness.observe(seconds, world(seconds));
@@ -196,7 +199,7 @@ fn stale_observation_does_not_revive_a_terminated_instance() {
     let shows = |seconds, state| {
         let mut world = world(seconds);
         world.instances.get_mut(&id).expect("there").state = state;
-        Heard::Observed(Arc::new(world))
+        ControllerEvent::Observed(Arc::new(world))
     };
     // The end was observed late, and a stale observation followed.
     for (seconds, state) in [
@@ -208,7 +211,7 @@ fn stale_observation_does_not_revive_a_terminated_instance() {
         harness.modify(|state| state.planning.run = None);
         harness.step_at(seconds, shows(seconds, state));
         harness.modify(|state| state.planning.replan_at = at(seconds));
-        harness.step_at(seconds, Heard::Timer);
+        harness.step_at(seconds, ControllerEvent::Timer);
         let planning = harness.state().planning.run.as_ref().expect("a plan is being made");
         let state = planning.input.world.instances[&id].state;
         assert!(state != InstanceState::Running, "{seconds}: {state:?}");
@@ -233,7 +236,8 @@ fn suspension_while_persisting_prevents_the_start() {
         if suspends {
             let (reason, by) = ("r".to_owned(), "a".to_owned());
             let request = crate::controller::AuthorizedRequest::Suspend { reason, until: None, by };
-            harness.step_at(4, Heard::Signal(crate::controller::Signal::Request(request)));
+            harness
+                .step_at(4, ControllerEvent::Signal(crate::controller::Signal::Request(request)));
         }
         harness.finish_saving(5);
         assert!(!waits(&harness));

@@ -117,7 +117,7 @@ impl Situation {
             removal_retry_at: &nothing.1,
             launch_retry_at: &nothing.1,
             removal_planned_since: &nothing.2,
-            pods_unchanged_since: &nothing.3,
+            last_pod_event: &nothing.3,
             pods_arriving: None,
             launches_ahead: &LaunchesAhead::default(),
             inseparable: None,

@@ -12,6 +12,11 @@ fn budget_message(of: &str, most: u32, within: SignedDuration, next: Timestamp) 
     format!("{of} budget: at most {most} within {within:#}; the next {of} is possible at {next:.0}")
 }
 
+fn suspension_message(reason: &str, until: Option<Timestamp>) -> String {
+    let until = until.map(|until| format!(" until {until:.0}"));
+    format!("suspended{}: {reason}", until.unwrap_or_default())
+}
+
 /// Returns the reason with a message for operators.
 #[must_use]
 pub fn with_message(reason: BlockedReason) -> Blocked {
@@ -19,10 +24,7 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
     let message = match &reason {
         BlockedReason::NotLeader => "another replica is the leader".to_owned(),
         BlockedReason::Mode { mode } => format!("mode {} allows no such change", mode.as_str()),
-        BlockedReason::Suspended { reason, until } => {
-            let until = until.as_ref().map(|until| format!(" until {}", at(until)));
-            format!("suspended{}: {reason}", until.unwrap_or_default())
-        }
+        BlockedReason::Suspended { reason, until } => suspension_message(reason, *until),
         BlockedReason::NotApplyable { why } => format!("the plan cannot be applied: {why}"),
         BlockedReason::OutsideWindow { opens: Some(opens) } => {
             format!("outside the apply windows; the next window opens at {}", at(opens))
@@ -73,9 +75,7 @@ pub fn with_message(reason: BlockedReason) -> Blocked {
                 at(until)
             )
         }
-        BlockedReason::GroupBlocked { by } => {
-            format!("its group is blocked by {by}")
-        }
+        BlockedReason::GroupBlocked { by } => format!("its group is blocked by {by}"),
         BlockedReason::BackingOff { until } => {
             format!("the last try failed; retried at {}", at(until))
         }

@@ -34,7 +34,7 @@ struct GateScenario {
     removal_retry_at: BTreeMap<PoolName, Timestamp>,
     launch_retry_at: BTreeMap<PoolName, Timestamp>,
     removal_planned_since: BTreeMap<InstanceId, Timestamp>,
-    pods_unchanged_since: BTreeMap<InstanceId, Timestamp>,
+    last_pod_event: BTreeMap<InstanceId, Timestamp>,
     observed: Observed,
     plan: Plan,
     pods_arriving: Option<PodsArriving>,
@@ -67,7 +67,7 @@ impl GateScenario {
             removal_retry_at: BTreeMap::new(),
             launch_retry_at: BTreeMap::new(),
             removal_planned_since: known.clone().map(|id| (id, ago(3600))).collect(),
-            pods_unchanged_since: known.map(|id| (id, ago(3600))).collect(),
+            last_pod_event: known.map(|id| (id, ago(3600))).collect(),
             observed,
             plan,
             pods_arriving: None,
@@ -95,7 +95,7 @@ impl GateScenario {
             removal_retry_at: &self.removal_retry_at,
             launch_retry_at: &self.launch_retry_at,
             removal_planned_since: &self.removal_planned_since,
-            pods_unchanged_since: &self.pods_unchanged_since,
+            last_pod_event: &self.last_pod_event,
             pods_arriving: self.pods_arriving.clone(),
             launches_ahead: &self.launches_ahead,
             inseparable: None,
@@ -243,7 +243,7 @@ const ROW_CASES: &[GateCase] = &[
         "a recent pod event within consolidateAfter",
         |g| {
             g.revision.consolidate_after.insert("batch".into(), SignedDuration::from_mins(5));
-            g.pods_unchanged_since.insert("i-batch1".into(), ago(299));
+            g.last_pod_event.insert("i-batch1".into(), ago(299));
         },
         &["web 1", "web 10", "web 2", "web 9"],
     ),
@@ -251,7 +251,7 @@ const ROW_CASES: &[GateCase] = &[
         "no pod event within consolidateAfter",
         |g| {
             g.revision.consolidate_after.insert("batch".into(), SignedDuration::from_mins(5));
-            g.pods_unchanged_since.insert("i-batch1".into(), ago(300));
+            g.last_pod_event.insert("i-batch1".into(), ago(300));
         },
         &ALL,
     ),
@@ -259,7 +259,7 @@ const ROW_CASES: &[GateCase] = &[
         "drift ignores consolidateAfter",
         |g| {
             g.revision.consolidate_after.insert("web".into(), SignedDuration::from_mins(5));
-            g.pods_unchanged_since.insert("i-web1".into(), ago(1));
+            g.last_pod_event.insert("i-web1".into(), ago(1));
             let mut rows = g.plan.capacity.explain.iter_mut();
             let row =
                 rows.find(|row| short_name(&row.address) == "web 1").expect("web 1 is replaced");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::controller::{Event, Signal};
 use crate::model::observed::{CORDONED_ANNOTATION, Observed, Pod};
+use crate::plan::wire::WaveStep;
 use crate::testing::controller::{ControllerHarness, world};
 use crate::testing::sample_plan;
 use crate::testing::world::pod;

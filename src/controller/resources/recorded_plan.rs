@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::condition::ConditionReason;
-use super::plan::{BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE, BY_CONTINGENCY, BY_DIGEST, OMITTED};
+use super::plan::{BY_BREAK_GLASS, BY_CONTINGENCY, BY_DIGEST, OMITTED};
 use crate::apply::{ApplyStatus, ChangeOutcome, Outcome, Receipt};
 use crate::controller::{ApprovedBy, CompletedApply, SupersededPlan};
 use crate::model::ids::PlanId;
@@ -214,9 +214,7 @@ fn parse_approval(text: Option<&str>) -> ApprovedBy {
     if let Some((digest, who)) = contingency {
         return ApprovedBy::Contingency { digest: digest.into(), who: who.to_owned() };
     }
-    let break_glass = [BY_BREAK_GLASS, BY_BREAK_GLASS_BEFORE]
-        .into_iter()
-        .find_map(|prefix| text.strip_prefix(prefix)?.split_once(": "));
+    let break_glass = text.strip_prefix(BY_BREAK_GLASS).and_then(|rest| rest.split_once(": "));
     if let Some((who, reason)) = break_glass {
         return ApprovedBy::BreakGlass { who: who.to_owned(), reason: reason.to_owned() };
     }

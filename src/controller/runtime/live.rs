@@ -117,7 +117,8 @@ async fn steering<H: Host>(host: &mut H, kubernetes: &Kubernetes) -> Steering {
     };
     if steering != Steering::Supported {
         host.report(&format!(
-            "Pods are not nominated to their planned nodes: {}. Plans buy room for every order.",
+            "Pods are not nominated to their planned nodes: {}. Unlikely scheduling orders are \
+             handled as set in spec.placement.worstCase.",
             escape(&obstacle)
         ));
     }

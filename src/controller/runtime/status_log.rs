@@ -130,7 +130,7 @@ impl<'r> StatusLogger<'r> {
         );
     }
 
-    /// Logs terminating instances, break-break_glass, suspension and latched breakers.
+    /// Logs terminating instances, break-glass, suspension and latched breakers.
     fn log_incidents(&mut self, now: Timestamp, status: &Status) {
         // Forgets instances that are no longer terminating, so that a second interruption is
         // logged.

@@ -45,77 +45,83 @@ spec:
     problems(&text).into_iter().map(message_of).collect()
 }
 
+/// Rule, kind of the limit, limit, resources of the container, and expected rejections.
+type LimitRangeCase =
+    (&'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+
+const LIMIT_RANGE_CASES: &[LimitRangeCase] = &[
+    ("within", "Container", "min: {cpu: 50m}, max: {cpu: 2}", "requests: {cpu: 1}", &[]),
+    (
+        "a request below the minimum",
+        "Container",
+        "min: {cpu: 100m}",
+        "requests: {cpu: 50m}",
+        &["LimitRange range asks for at least 100m of cpu, and container app requests 50m"],
+    ),
+    ("the minimum is the default", "Container", "min: {cpu: 100m}", "", &[]),
+    (
+        "a limit above the maximum",
+        "Container",
+        "max: {memory: 1Gi}",
+        "limits: {memory: 2Gi}",
+        &["LimitRange range allows at most 1Gi of memory, and container app is limited to 2Gi"],
+    ),
+    ("the maximum is the default", "Container", "max: {cpu: 2}", "", &[]),
+    (
+        "a request above the default limit",
+        "Container",
+        "default: {cpu: 500m}, max: {cpu: 2}",
+        "requests: {cpu: 1}",
+        &["container app requests 1 of cpu, more than the limit of 500m that a LimitRange \
+                 gives it"],
+    ),
+    (
+        "limit and request too far apart",
+        "Container",
+        "maxLimitRequestRatio: {cpu: '1.5'}",
+        "requests: {cpu: 1}, limits: {cpu: 1600m}",
+        &["LimitRange range allows a limit of at most 1500m times the request of cpu, and \
+                 container app is limited to 1600m and requests 1"],
+    ),
+    (
+        "the maximum ratio",
+        "Container",
+        "maxLimitRequestRatio: {cpu: '1.5'}",
+        "requests: {cpu: 1}, limits: {cpu: 1500m}",
+        &[],
+    ),
+    (
+        "a ratio needs both",
+        "Container",
+        "maxLimitRequestRatio: {cpu: 2}",
+        "requests: {cpu: 1}",
+        &["LimitRange range allows a limit of at most 2 times the request of cpu, and \
+                 container app has no limit"],
+    ),
+    (
+        "a pod as a whole",
+        "Pod",
+        "max: {cpu: 2}, min: {memory: 1Gi}",
+        "limits: {cpu: 3}",
+        &[
+            "LimitRange range asks for at least 1Gi of memory, and the pod requests none",
+            "LimitRange range allows at most 2 of cpu, and the pod is limited to 3",
+        ],
+    ),
+    (
+        "no defaults for a pod",
+        "Pod",
+        "max: {cpu: 2}",
+        "requests: {cpu: 1}",
+        &["LimitRange range allows at most 2 of cpu, and the pod has no limit"],
+    ),
+    ("volumes are ignored", "PersistentVolumeClaim", "max: {storage: 1Gi}", "", &[]),
+];
+
 #[test]
 fn limit_ranges_reject_resources_out_of_range() {
-    for (rule, kind, item, resources, expected) in [
-        ("within", "Container", "min: {cpu: 50m}, max: {cpu: 2}", "requests: {cpu: 1}", &[][..]),
-        (
-            "a request below the minimum",
-            "Container",
-            "min: {cpu: 100m}",
-            "requests: {cpu: 50m}",
-            &["LimitRange range asks for at least 100m of cpu, and container app requests 50m"],
-        ),
-        ("the minimum is the default", "Container", "min: {cpu: 100m}", "", &[]),
-        (
-            "a limit above the maximum",
-            "Container",
-            "max: {memory: 1Gi}",
-            "limits: {memory: 2Gi}",
-            &["LimitRange range allows at most 1Gi of memory, and container app is limited to 2Gi"],
-        ),
-        ("the maximum is the default", "Container", "max: {cpu: 2}", "", &[]),
-        (
-            "a request above the default limit",
-            "Container",
-            "default: {cpu: 500m}, max: {cpu: 2}",
-            "requests: {cpu: 1}",
-            &["container app requests 1 of cpu, more than the limit of 500m that a LimitRange \
-                 gives it"],
-        ),
-        (
-            "limit and request too far apart",
-            "Container",
-            "maxLimitRequestRatio: {cpu: '1.5'}",
-            "requests: {cpu: 1}, limits: {cpu: 1600m}",
-            &["LimitRange range allows a limit of at most 1500m times the request of cpu, and \
-                 container app is limited to 1600m and requests 1"],
-        ),
-        (
-            "the maximum ratio",
-            "Container",
-            "maxLimitRequestRatio: {cpu: '1.5'}",
-            "requests: {cpu: 1}, limits: {cpu: 1500m}",
-            &[],
-        ),
-        (
-            "a ratio needs both",
-            "Container",
-            "maxLimitRequestRatio: {cpu: 2}",
-            "requests: {cpu: 1}",
-            &["LimitRange range allows a limit of at most 2 times the request of cpu, and \
-                 container app has no limit"],
-        ),
-        (
-            "a pod as a whole",
-            "Pod",
-            "max: {cpu: 2}, min: {memory: 1Gi}",
-            "limits: {cpu: 3}",
-            &[
-                "LimitRange range asks for at least 1Gi of memory, and the pod requests none",
-                "LimitRange range allows at most 2 of cpu, and the pod is limited to 3",
-            ],
-        ),
-        (
-            "no defaults for a pod",
-            "Pod",
-            "max: {cpu: 2}",
-            "requests: {cpu: 1}",
-            &["LimitRange range allows at most 2 of cpu, and the pod has no limit"],
-        ),
-        ("volumes are ignored", "PersistentVolumeClaim", "max: {storage: 1Gi}", "", &[]),
-    ] {
-        assert_eq!(rejections(kind, item, resources), expected, "{rule}");
+    for (rule, kind, item, resources, expected) in LIMIT_RANGE_CASES {
+        assert_eq!(&rejections(kind, item, resources), expected, "{rule}");
     }
 }
 

@@ -223,6 +223,30 @@ fn karpenter_rejections_are_errors_with_their_line() {
         ),
         (requirement("{key: a, operator: Exists, minValues: 51}"), "is 51, above 50"),
         (v1("    metadata: {labels: {karpenter.sh/x: z}}\n", ""), "which pools may not set"),
+        (
+            v1("", "  disruption: {consolidateafter: 0s}\n"),
+            "warning a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
+             did you mean `consolidateAfter`?",
+        ),
+        (
+            v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
+            "is `NodeClass`, a node class that is not supported",
+        ),
+        (
+            v1("", "").replace("EC2NodeClass, name: default", "EC2NodeClass, name: defualt"),
+            "error a.yaml:1: NodePool web: refers to the EC2NodeClass `defualt`, which is not in the \
+             repository; did you mean `default`?",
+        ),
+        (provisioner("  provider: {instanceProfile: x}\n"), "states the provider inline"),
+    ] {
+        let found = problem(&text);
+        assert!(found.contains(expected), "{text}\n{found}");
+    }
+}
+
+#[test]
+fn values_that_karpenter_rejects_are_errors() {
+    for (text, expected) in [
         (v1("", "  weight: 101\n"), "`spec.weight` is 101, above 100"),
         (v1("", "  weight: 0\n"), "`spec.weight` is 0, below 1"),
         (v1("", "  replicas: 3\n  weight: 5\n"), "conflicts with `replicas`"),
@@ -250,21 +274,6 @@ fn karpenter_rejections_are_errors_with_their_line() {
         ),
         (v1("", "  disruption: {consolidationPolicy: WhenUnderutilized}\n"), "warning a.yaml:8"),
         (v1("", "  limits: {cpu: lots}\n"), "`spec.limits.cpu` is `lots`, not a quantity"),
-        (
-            v1("", "  disruption: {consolidateafter: 0s}\n"),
-            "warning a.yaml:8: NodePool web: unknown field `consolidateafter` in `spec.disruption`; \
-             did you mean `consolidateAfter`?",
-        ),
-        (
-            v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
-            "is `NodeClass`, a node class that is not supported",
-        ),
-        (
-            v1("", "").replace("EC2NodeClass, name: default", "EC2NodeClass, name: defualt"),
-            "error a.yaml:1: NodePool web: refers to the EC2NodeClass `defualt`, which is not in the \
-             repository; did you mean `default`?",
-        ),
-        (provisioner("  provider: {instanceProfile: x}\n"), "states the provider inline"),
     ] {
         let found = problem(&text);
         assert!(found.contains(expected), "{text}\n{found}");

@@ -243,6 +243,7 @@ impl PlanRows {
         }
         for row in &mut self.explain {
             if row.pods_before == row.pods {
+                // Equal maps share one allocation.
                 row.pods_before = row.pods.clone();
             }
         }

@@ -36,7 +36,7 @@ fn workload_explanation_has_counts_and_nodes() {
       each needs cpu 250m, memory 512Mi
 
            node                    pods  stay  type      zone        why the node
-      +/-  ec2_instance.web["1"]      4     0  m5.large  eu-west-1a  takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods
+      +/-  ec2_instance.web["1"]      4     0  m5.large  eu-west-1a  takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods
       ~    ec2_instance.web["4"]      6     0  m5.large  eu-west-1a  needed by 6 pods, and nothing cheaper holds them
       +    ec2_instance.web["9"]      6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       +    ec2_instance.web["10"]     6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
@@ -73,7 +73,7 @@ fn node_explanation_accepts_address_name_and_instance() {
     assert_eq!(by_address, explained("i-web1"));
     insta::assert_snapshot!(by_address, @r#"
     # ec2_instance.web["1"] must be replaced: launched, then terminated
-    # (takes the pods of dearer nodes: saves $0.1070/h, moves 4 pods)
+    # (takes the pods of more expensive nodes: saves $0.1070/h, moves 4 pods)
     # (its pods fit elsewhere: saves $0.1070/h, moves 4 pods, pays back in 1 h)
     +/- ec2_instance.web["1"]
           pool          = web
@@ -90,7 +90,7 @@ fn node_explanation_accepts_address_name_and_instance() {
           price     $0.2140/h -> $0.1070/h
           pods      web/Deployment/api x4
           daemons   cpu 150m, memory 200Mi
-          only if   instance i-web1 is there, and its node has UID uid-1
+          only if   instance i-web1 exists, and its node has UID uid-1
           wave 1 of 2: launch, and wait until Ready
           wave 2 of 2: cordon, drain, terminate
     "#);

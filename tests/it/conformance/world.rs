@@ -24,6 +24,10 @@ use super::case_line::{CaseLine, pairs};
 /// Default age of nodes, in minutes.
 const AGE_MINUTES: i64 = 60;
 
+/// Options of a line of a node.
+const NODE_OPTIONS: [&str; 9] =
+    ["pool", "capacity", "labels", "taints", "annotations", "holds", "granted", "age", "member"];
+
 /// Adds the node of a line, with its pods.
 pub(super) fn add_node(
     world: &mut Observed,
@@ -31,17 +35,7 @@ pub(super) fn add_node(
     desired: &Desired,
     catalog: &Catalog,
 ) -> Result<(), String> {
-    line.only(&[
-        "pool",
-        "capacity",
-        "labels",
-        "taints",
-        "annotations",
-        "holds",
-        "granted",
-        "age",
-        "member",
-    ])?;
+    line.only(&NODE_OPTIONS)?;
     let (name, kind, zone) = (line.word(1)?, line.word(2)?, line.word(3)?);
     let pool = line.option("pool").unwrap_or("default");
     let member = line.option("member");

@@ -7,7 +7,7 @@ use super::read;
 use super::tables::{Tables, hold, table};
 
 const PAGE: &str = "docs/src/reference/events.md";
-const STATUS: &str = "src/controller/status.rs";
+const BLOCKED: &str = "src/controller/status/blocked.rs";
 
 /// Returns the reasons of blocked changes: `/// meaning`, then the variant at the same indentation.
 fn blocked_rows(source: &str) -> Vec<[String; 2]> {
@@ -52,7 +52,7 @@ fn event_reference_comes_from_the_source() {
             "conditions",
             table(["object", "`Ready`", "reason", "meaning"], &conditions.collect::<Vec<_>>()),
         ),
-        ("blocked changes", table(["reason", "meaning"], &blocked_rows(&read(STATUS)))),
+        ("blocked changes", table(["reason", "meaning"], &blocked_rows(&read(BLOCKED)))),
     ];
     let tables: Tables = tables.into_iter().map(|(name, rows)| (name.to_owned(), rows)).collect();
     hold(PAGE, &tables);

@@ -175,26 +175,17 @@ async fn check_template_garbage_collection(
     ec2: &Client,
     launcher: &Aws,
 ) {
-    let names = async || {
-        let found = ec2.describe_launch_templates().send().await.expect("templates");
-        let found = found.launch_templates.unwrap_or_default().into_iter();
-        found.filter_map(|template| template.launch_template_name).collect::<Vec<_>>()
-    };
     // A foreign template with the name prefix of the cluster, and a template with the tag of the
     // cluster under another name.
-    let data =
-        || aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-1").build();
-    let of_cluster = aws_sdk_ec2::types::TagSpecification::builder()
-        .resource_type(aws_sdk_ec2::types::ResourceType::LaunchTemplate)
-        .tags(Tag::builder().key(tag::CLUSTER).value(CLUSTER).build())
-        .build();
     let foreign = "fleetwright-prod-0123456789abcdef01234567";
-    for (name, tags) in [(foreign, None), ("by-hand", Some(of_cluster.clone()))] {
+    for (name, tags) in [(foreign, None), ("by-hand", Some(cluster_tags()))] {
         let make = ec2.create_launch_template().launch_template_name(name);
-        let make = make.launch_template_data(data()).set_tag_specifications(tags.map(|t| vec![t]));
+        let make = make
+            .launch_template_data(template_data())
+            .set_tag_specifications(tags.map(|t| vec![t]));
         make.send().await.expect("made");
     }
-    let all = names().await;
+    let all = template_names(ec2).await;
     assert_eq!(all.len(), 3, "{all:?}");
     let (none, now) = ([], std::time::Duration::ZERO);
     let later = Aws::from_config(config, CLUSTER);
@@ -213,16 +204,39 @@ async fn check_template_garbage_collection(
         let found =
             aws.delete_unused_templates(age, &[].into(), tags.iter()).await.expect("collected");
         assert_eq!(
-            (found, names().await.len()),
+            (found, template_names(ec2).await.len()),
             (TemplateGcResult::default(), 3),
             "{case} is kept"
         );
     }
-    // A template that cannot be deleted is reported and does not block the others. It is the last
-    // one to be retried.
+    check_protected_template(config, ec2, foreign).await;
+}
+
+async fn template_names(ec2: &Client) -> Vec<String> {
+    let found = ec2.describe_launch_templates().send().await.expect("templates");
+    let found = found.launch_templates.unwrap_or_default().into_iter();
+    found.filter_map(|template| template.launch_template_name).collect()
+}
+
+fn template_data() -> aws_sdk_ec2::types::RequestLaunchTemplateData {
+    aws_sdk_ec2::types::RequestLaunchTemplateData::builder().image_id("ami-1").build()
+}
+
+/// Returns the tag of the cluster for a launch template.
+fn cluster_tags() -> aws_sdk_ec2::types::TagSpecification {
+    aws_sdk_ec2::types::TagSpecification::builder()
+        .resource_type(aws_sdk_ec2::types::ResourceType::LaunchTemplate)
+        .tags(Tag::builder().key(tag::CLUSTER).value(CLUSTER).build())
+        .build()
+}
+
+/// Checks that a template that cannot be deleted is reported and does not block the others. It is
+/// the last one to be retried.
+async fn check_protected_template(config: &aws_config::SdkConfig, ec2: &Client, foreign: &str) {
+    let (none, now) = ([], std::time::Duration::ZERO);
     let protected = "fleetwright-prod-aaaaaaaaaaaaaaaaaaaaaaaa";
     let make = ec2.create_launch_template().launch_template_name(protected);
-    let make = make.launch_template_data(data()).tag_specifications(of_cluster);
+    let make = make.launch_template_data(template_data()).tag_specifications(cluster_tags());
     let protected_id = make.send().await.expect("made").launch_template.expect("it");
     let protected_id = protected_id.launch_template_id.expect("an id");
     let proxy = Proxy::start(config.endpoint_url().expect("moto's"));
@@ -240,7 +254,7 @@ async fn check_template_garbage_collection(
         later.delete_unused_templates(now, &[].into(), none.iter()).await.expect("collected");
     assert_eq!((collected.deleted, collected.failed.len()), (1, 1), "{collected:?}");
     assert!(collected.failed[protected].contains("it is protected"), "{collected:?}");
-    let remaining = names().await;
+    let remaining = template_names(ec2).await;
     assert!(remaining.len() == 3 && remaining.contains(&foreign.to_owned()), "{remaining:?}");
     let repeated = later
         .delete_unused_templates(now, &collected.failed, none.iter())

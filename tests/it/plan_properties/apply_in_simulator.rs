@@ -126,8 +126,8 @@ fn apply_case(
     let receipt = applied.map_err(|error| error.to_string())?;
     // Pods that started before the cordon may block a removal. The next plan considers them.
     let is_deferred = |change: &ChangeOutcome| match &change.outcome {
-        Outcome::Skipped { why } => why.contains("by now it is not as approved"),
-        Outcome::Abandoned { why } => why.contains("asks not to be moved"),
+        Outcome::Skipped { why } => why.contains("removal skipped"),
+        Outcome::Abandoned { why } => why.contains("must not be disrupted now"),
         Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } | Outcome::Failed { .. } => {
             change.outcome.is_settled()
         }

@@ -27,11 +27,11 @@ fn page_shows_problems_first() {
     let position = |text: &str| html.find(text).unwrap_or_else(|| panic!("{text}\n{html}"));
     let mut last = 0;
     for text in [
-        "<strong>Blocked: breaker launches-not-ready latched</strong>",
+        "<strong>Blocked: breaker ineffective-launches latched</strong>",
         "121 of 180",
         "pending pods, oldest 31m",
         "standby of fleetwright-7d9-zzzzz",
-        "Breaker launches-not-ready latched",
+        "Breaker ineffective-launches latched",
         "<strong>Suspended</strong> by bob@example.com",
         "are bypassed</strong> by carol@example.com",
         "The repository cannot be read since 2026-11-21 11:16:00 UTC (44 times in a row",

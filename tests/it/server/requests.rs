@@ -45,7 +45,7 @@ fn with_pending_decisions() -> Status {
         let why = format!("8 of 12 instances {HOSTILE}");
         Breaker { name: name.to_owned(), since, why, removes }
     };
-    let breakers = vec![breaker("mass-removal", Some(8)), breaker("launches-not-ready", None)];
+    let breakers = vec![breaker("mass-removal", Some(8)), breaker("ineffective-launches", None)];
     Status { breakers, ..status }
 }
 
@@ -59,7 +59,7 @@ fn confirmable_instances(html: &str) -> Vec<String> {
 fn pending_decisions_have_forms() {
     let html = render_page(&with_pending_decisions(), CONTROLLER);
     assert_eq!(html.matches("<form").count(), 6);
-    for name in ["mass-removal", "launches-not-ready"] {
+    for name in ["mass-removal", "ineffective-launches"] {
         assert!(html.contains(&format!("name=\"breaker\" readonly value=\"{name}\"")), "{html}");
     }
     assert_eq!(html.matches("removes at most 8 instances").count(), 1);

@@ -411,7 +411,7 @@ pub(crate) fn failing() -> Status {
             by: "carol@example.com".to_owned(),
         }),
         breakers: vec![Breaker {
-            name: "launches-not-ready".to_owned(),
+            name: "ineffective-launches".to_owned(),
             since: minutes_ago(33),
             why: "12 of 12 instances launched within 15m did not become Ready".to_owned(),
             removes: None,

@@ -158,7 +158,7 @@ fn unready_nodes_drop_a_removal_before_its_start() {
             let other = Node { name, uid, instance: None, ready, ..node.clone() };
             shows.nodes.insert(other.name.clone(), other);
         }
-        harness.step_at(4, Heard::Observed(Arc::new(shows)));
+        harness.step_at(4, ControllerEvent::Observed(Arc::new(shows)));
         harness.finish_saving(5);
         assert_eq!(harness.state().applies.runs.is_empty(), unready > 3, "{unready} of 7");
     }
@@ -180,7 +180,7 @@ fn only_the_blocked_one_of_two_deferred_applies_is_dropped() {
         state.applies.runs.insert(99, run);
         latch_breaker(state, MASS_REMOVAL_BREAKER);
     });
-    harness.step_at(4, Heard::Timer);
+    harness.step_at(4, ControllerEvent::Timer);
     let left: Vec<(Ticket, bool)> = harness
         .state()
         .applies

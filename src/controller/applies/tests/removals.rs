@@ -10,8 +10,8 @@ use crate::testing::controller::plan_removing_one;
 pub(super) fn controller_removing() -> ControllerHarness {
     let mut harness = ControllerHarness::started();
     harness.edit_revision(|revision| revision.controller.removal_delay = SignedDuration::ZERO);
-    harness.step_at(1, Heard::Signal(Signal::LeaseGained));
-    harness.step_at(2, Heard::StateLoaded(Ok(Box::default())));
+    harness.step_at(1, ControllerEvent::Signal(Signal::LeaseGained));
+    harness.step_at(2, ControllerEvent::StateLoaded(Ok(Box::default())));
     harness.observe(2, world(2));
     // The plan that started before it led does not count.
     harness.finish_planning(2, plan_removing_one());
@@ -47,7 +47,8 @@ fn failed_save_or_observation_drops_a_removal_uncounted() {
     let reason = "the second page was not answered".to_owned();
     let mut part = world(4);
     part.sources.insert("kubernetes".to_owned(), Completeness::Partial { reason });
-    for event in [Heard::StateSaved(Err(lost)), Heard::Observed(Arc::new(part))] {
+    for event in [ControllerEvent::StateSaved(Err(lost)), ControllerEvent::Observed(Arc::new(part))]
+    {
         let mut harness = controller_removing();
         harness.step_at(4, event.clone());
         assert!(harness.state().applies.runs.is_empty(), "{event:?}");
@@ -94,14 +95,16 @@ fn message_is_deleted_once_apply_ended_and_cordon_is_observed() {
     assert_eq!(all, ["cordons node-of-i-1"]);
     all.extend(harness.finish_saving(5));
     let (mark, end) = (Some(CordonReason::Interruption), Ok(CordonOutcome::Written));
-    all.extend(harness.step_at(6, Heard::Cordoned { instance: "i-1".into(), mark, result: end }));
+    all.extend(
+        harness.step_at(6, ControllerEvent::Cordoned { instance: "i-1".into(), mark, result: end }),
+    );
     let stands = |seconds| {
         let mut world = world(seconds);
         let node = world.nodes.values_mut().find(|node| node.instance == Some("i-1".into()));
         let node = node.expect("it joined");
         node.unschedulable = true;
         node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "interruption".to_owned());
-        Heard::Observed(Arc::new(world))
+        ControllerEvent::Observed(Arc::new(world))
     };
     for seconds in 7..10 {
         all.extend(harness.step_at(seconds, stands(seconds)));

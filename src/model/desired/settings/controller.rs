@@ -124,7 +124,8 @@ pub struct ControllerSettings {
     pub launches: RateLimit,
     /// Rate limit of removals.
     pub removals: RateLimit,
-    /// Maximum net removals of one plan. A larger number trips the breaker.
+    /// Maximum number of nodes with pods that one plan removes without replacement. The breaker
+    /// latches only if no commit explains the removals.
     pub mass_removal: CountOrShare,
     /// Time after which the instance of a faulty node is replaced; `None` means never. A node is
     /// faulty if it is not Ready or reports a [`crate::model::observed::NodeFault`].
