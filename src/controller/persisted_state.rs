@@ -11,9 +11,10 @@ mod trust;
 
 pub(super) use ineffective_launches::LaunchDemand;
 pub use ineffective_launches::Quarantine;
+pub(super) use records::RepairRecord;
 pub use records::{
-    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, RepairRecord,
-    SoldOutOffering, VerifiedCommit,
+    ApprovalRecord, CiApply, InterruptionRecord, LaunchRecord, RemovalRecord, SoldOutOffering,
+    VerifiedCommit,
 };
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,12 +2,14 @@
 
 mod schema;
 
-pub use schema::{
-    BlockedStatus, CostSpec, NodeTotalsSpec, OutcomeStatus, PlanSpec, PlanStatus, PodTotalsSpec,
-    RowSpec, UnschedulableSpec,
-};
+pub use schema::{PlanSpec, PlanStatus};
 
 use std::collections::BTreeMap;
+
+use schema::{
+    BlockedStatus, CostSpec, NodeTotalsSpec, OutcomeStatus, PodTotalsSpec, RowSpec,
+    UnschedulableSpec,
+};
 
 use super::condition::{
     ConditionReason, Progress, ProgressState, condition_reason, needs_operator,
