@@ -6,24 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
-
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
 use crate::model::ids::NodeName;
 use crate::model::observed::{
-    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed, UnreadObject,
+    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
 };
 use crate::model::units::Resources;
 
 /// Name of the source for instances.
 pub const EC2: &str = "ec2";
-/// EC2 lists an instance at most this long after its node was created.
-const LISTED_WITHIN: SignedDuration = SignedDuration::from_mins(10);
-
-/// If EC2 does not list the instance of more than one in so many nodes, the read is incomplete: a
-/// filter may be wrong.
-const UNLISTED_SHARE: usize = 10;
-
 /// Name of the source for nodes, pods and workloads.
 pub const KUBERNETES: &str = "kubernetes";
 
@@ -39,8 +30,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let taken_at = clock.now();
     let inventory = cloud.holdings().await;
     let objects = cluster.objects().await;
-    let (ec2, unlisted) = ec2_completeness(&inventory, &objects, taken_at);
-    let kubernetes = kubernetes_completeness(&objects);
+    let (ec2, kubernetes) =
+        (ec2_completeness(&inventory, &objects), kubernetes_completeness(&objects));
     let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
         inventory.unwrap_or_default();
     let ClusterObjects {
@@ -51,9 +42,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         storage,
         scaling,
         unread: _,
-        unread_objects: mut unread,
+        unread_objects: unread,
     } = objects.unwrap_or_default();
-    unread.extend(unlisted);
     let mut observed = Observed {
         format_version: FORMAT_VERSION.to_owned(),
         cluster: identity,
@@ -94,44 +84,33 @@ fn remove_unreported_nodes(observed: &mut Observed) {
     });
 }
 
-/// Returns the completeness of EC2, and the nodes whose instance it does not list.
 fn ec2_completeness(
     inventory: &Result<CloudInventory, PortError>,
     objects: &Result<ClusterObjects, PortError>,
-    now: Timestamp,
-) -> (Completeness, Vec<UnreadObject>) {
+) -> Completeness {
     let inventory = match inventory {
         Ok(inventory) => inventory,
-        Err(error) => return (Completeness::Failed { reason: error.to_string() }, Vec::new()),
+        Err(error) => return Completeness::Failed { reason: error.to_string() },
     };
     if let Some(partial) = partial(&inventory.unread) {
-        return (partial, Vec::new());
+        return partial;
     }
     let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
     let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
-    // A managed Ready node has a running instance.
-    let ours = nodes.iter().filter(|node| node.ready && node.labels.contains_key(KEY_LABEL));
-    let (with_instance, unlisted): (Vec<&Node>, Vec<&Node>) =
-        ours.partition(|node| node.instance.as_ref().is_none_or(|id| listed.contains(id)));
-    let Some(first) = unlisted.first() else { return (Completeness::Complete, Vec::new()) };
-    let unlisted_max = (with_instance.len() / UNLISTED_SHARE).max(1);
-    let may_lag = |node: &&Node| now.duration_since(node.created_at) < LISTED_WITHIN;
-    if unlisted.len() > unlisted_max || unlisted.iter().any(may_lag) {
-        let reason =
-            format!("EC2 does not list the instance of node `{}`, which is Ready", first.name);
-        return (Completeness::Partial { reason }, Vec::new());
-    }
-    (Completeness::Complete, unlisted.into_iter().map(unlisted_node).collect())
-}
-
-/// Returns a node whose instance probably lost its tags. The node stays, and takes pods.
-fn unlisted_node(node: &Node) -> UnreadObject {
-    UnreadObject {
-        object: format!("Node {}", node.name),
-        reason: "is Ready, and EC2 does not list its instance with the tags of the cluster"
-            .to_owned(),
-        nodes: [node.name.clone()].into(),
-        hides_requests: false,
+    // A managed Ready node has a running instance. EC2's responses may lag, and a filter may be
+    // wrong.
+    let missing = |node: &&Node| {
+        let ours = node.ready && node.labels.contains_key(KEY_LABEL);
+        ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
+    };
+    match nodes.iter().find(missing) {
+        None => Completeness::Complete,
+        Some(node) => Completeness::Partial {
+            reason: format!(
+                "EC2 does not list the instance of node `{}`, which is Ready",
+                node.name
+            ),
+        },
     }
 }
 
