@@ -223,9 +223,9 @@ impl World {
         groups: &[DeliveredGroup],
         limit: SignedDuration,
     ) -> Result<(), SimError> {
-        let is_missing = self.state.borrow().is_any_missing(groups);
-        if is_missing {
-            self.state.borrow_mut().deliver_groups(groups);
+        let missing = self.state.borrow().missing_groups(groups);
+        if !missing.is_empty() {
+            self.state.borrow_mut().deliver_groups(&missing);
             self.settle(limit)?;
         }
         Ok(())

@@ -267,7 +267,7 @@ fn open_repository(directory: &Path) -> Result<Option<Repository>, GitErrorKind>
 }
 
 /// Returns the absolute `path`. Only its beginning needs to exist.
-fn absolute_path(path: &Path) -> Option<PathBuf> {
+pub(crate) fn absolute_path(path: &Path) -> Option<PathBuf> {
     let start = std::path::absolute(path).ok()?;
     let existing = start.ancestors().find_map(|a| Some((a, a.canonicalize().ok()?)));
     let (ancestor, resolved) = existing?;

@@ -225,6 +225,7 @@ pub(super) fn plan_base(
         judged_by: Vec::new(),
         unresolved: None,
         ignores_runs: false,
+        whole_repository: repository.is_whole,
     }
 }
 

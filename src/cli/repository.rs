@@ -31,6 +31,8 @@ pub(super) struct Repository {
     pub(super) desired: Desired,
     /// The commit and digest of the tree, including the inputs of renderers.
     pub(super) base: TreeBase,
+    /// True if the tree is the whole Git repository.
+    pub(super) is_whole: bool,
     /// The output of renderers.
     pub(super) rendered: Vec<RenderedRow>,
     /// Digest of everything that the tree declares besides the rules that judge its plans.
@@ -108,7 +110,8 @@ impl Repository {
         desired.unresolved.sort();
         let fleet_digest = fleet_digest(&fleet, tree, &rendered);
         let fleet = FleetSettings::from_fleet(fleet);
-        Self { fleet, desired, base, rendered, fleet_digest, signature }
+        let is_whole = tree.is_whole_repository;
+        Self { fleet, desired, base, is_whole, rendered, fleet_digest, signature }
     }
 
     /// Returns the part for which EC2 offerings are read.

@@ -1,5 +1,7 @@
 //! The files of a repository: as settings name them, and as a plan recorded them.
 
+use sha2::{Digest, Sha256};
+
 use super::Exit;
 use super::error::CliError;
 use super::plan_origin::check_origin;
@@ -7,7 +9,8 @@ use super::repository::{FleetSettings, Repository};
 use super::settings::SourceSettings;
 use super::signature_check::SignatureTrust;
 use crate::adapters::git::{
-    CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, read_revision, read_tree,
+    CloneCache, GitError, GitErrorKind, RemoteRepository, RepositoryTree, absolute_path,
+    read_revision, read_tree,
 };
 use crate::manifest::{read_fleet, use_settings_of};
 use crate::plan::Plan;
@@ -53,14 +56,20 @@ fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTre
         return Ok(near);
     }
     let mut whole = read_directory(&root_of(source, &near), History::Enough)?;
-    if whole.base.commit != near.base.commit {
-        let why = "another commit was checked out while it was read".to_owned();
-        return Err(GitError {
-            path: source.path.display().to_string(),
-            kind: GitErrorKind::Repository(why),
-        });
+    let has_settings = use_settings_of(&near.tree, &mut whole.tree, &below);
+    let is_root = whole.base.below.is_empty() && whole.base.commit == near.base.commit;
+    if !is_root || !has_settings {
+        let why = format!(
+            "the repository does not hold the settings of `{below}` (spec.wholeRepository); they may be \
+             ignored, or have changed while they were read"
+        );
+        let path = source.path.display().to_string();
+        return Err(GitError { path, kind: GitErrorKind::Repository(why) });
     }
-    use_settings_of(&mut whole.tree, &below);
+    // Two directories of one repository are different trees.
+    let digest = Sha256::digest(format!("{below}\n{}", whole.base.tree));
+    whole.base.tree = format!("sha256:{}", hex::encode(digest));
+    whole.base.dirty |= near.base.dirty;
     whole.base.below = below;
     // The signers are those of the directory.
     whole.signed_history = near.signed_history;
@@ -90,8 +99,7 @@ fn root_of(source: &SourceSettings, near: &RepositoryTree) -> SourceSettings {
         return SourceSettings { path: remote.url().into(), revision };
     }
     // The directory may exist only in the commit.
-    let path = source.path.canonicalize().or_else(|_| std::path::absolute(&source.path));
-    let path = path.unwrap_or_else(|_| source.path.clone());
+    let path = absolute_path(&source.path).unwrap_or_else(|| source.path.clone());
     let depth = near.base.below.split('/').count();
     let root = path.ancestors().nth(depth).unwrap_or(&path).to_owned();
     let revision = source.revision.is_some().then(|| near.base.commit.clone()).flatten();

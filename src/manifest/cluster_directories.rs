@@ -60,8 +60,10 @@ pub(super) fn several_clusters_warning(tree: &Tree, fleet: &Fleet) -> Option<Pro
     let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
     let message =
         format!("{}{more} seem to be different clusters, and are read as one", named.join(", "));
+    let is_own = |directory: &&str| directory.rsplit('/').next() == Some(&fleet.cluster.name);
+    let own = named.iter().copied().find(is_own).unwrap_or(named[0]);
     let hint =
-        format!("list the directory of this cluster under spec.sources: `- path: {}`", named[0]);
+        format!("list the directory of this cluster under spec.sources, such as `- path: {own}`");
     Some(Problem::warning(origin, "Fleet", message).hint(hint).code(Code::SeveralClusters))
 }
 

@@ -33,7 +33,7 @@ use artifact_generator::GeneratedArtifact;
 pub(super) use artifact_generator::{ReadArtifact, read_artifacts};
 pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};
 pub(super) use external::{ChartRepository, HelmChart};
-pub(super) use flux::read_helm_chart;
+pub(super) use flux::{declares_bootstrap_repository, read_helm_chart};
 pub(super) use glob::matches;
 
 /// A source or object that delivers manifests.
@@ -184,6 +184,8 @@ pub(super) struct DeliveryContext<'a> {
     pub(super) home: &'a RepositoryLocation,
     /// `GitRepository` objects.
     pub(super) repositories: ReferencedObjects<GitRepository>,
+    /// True if a file of the tree may declare the repository from which Flux delivers itself.
+    pub(super) declares_bootstrap_repository: bool,
     /// `HelmRepository` objects.
     pub(super) helm_repositories: ReferencedObjects<ChartRepository>,
     /// `OCIRepository` objects.

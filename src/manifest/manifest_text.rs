@@ -102,19 +102,28 @@ pub(super) fn parse_documents<R>(
 const SETTINGS_FILES: [&str; 3] = [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE];
 
 /// Returns whether the file at `path` is a settings file.
-pub(super) fn is_settings(path: &str) -> bool {
+#[must_use]
+pub fn is_settings(path: &str) -> bool {
     SETTINGS_FILES.contains(&path)
 }
 
-/// Makes the settings files of `directory` those of the tree, instead of the files at its root.
-pub fn use_settings_of(tree: &mut Tree, directory: &str) {
-    tree.files.retain(|file| !is_settings(&file.path));
-    for file in &mut tree.files {
-        let name = file.path.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/'));
-        if let Some(name) = name.filter(|name| is_settings(name)) {
-            file.path = name.into();
-        }
-    }
+/// Makes the settings files of `near` those of `whole`, in which `near` is the directory `directory`.
+/// Returns false if `whole` has other settings there: it leaves files out, or is another repository.
+#[must_use]
+pub fn use_settings_of(near: &Tree, whole: &mut Tree, directory: &str) -> bool {
+    let place = |name: &str| format!("{directory}/{name}");
+    let content = |tree: &Tree, path: &str| {
+        let file = tree.files.iter().find(|file| &*file.path == path);
+        file.map(|file| file.content.clone())
+    };
+    let is_same =
+        SETTINGS_FILES.iter().all(|name| content(whole, &place(name)) == content(near, name));
+    let moved: Vec<String> = SETTINGS_FILES.iter().map(|name| place(name)).collect();
+    whole
+        .files
+        .retain(|file| !is_settings(&file.path) && !moved.iter().any(|at| **at == *file.path));
+    whole.files.extend(near.files.iter().filter(|file| is_settings(&file.path)).cloned());
+    is_same
 }
 
 /// Returns the tree with its files sorted by path, as readers expect.

@@ -183,7 +183,11 @@ impl RepositoryLayout {
         if self.templates.iter().any(|templates| inside(&templates)) {
             return Some("template of a Helm chart".to_owned());
         }
-        if self.kustomization_in(parent_directory(path)).is_some_and(|of| of.is_component) {
+        let mut above = std::iter::successors(Some(parent_directory(path)), |directory| {
+            (!directory.is_empty()).then(|| parent_directory(directory))
+        });
+        let nearest = above.find_map(|directory| self.kustomization_in(directory));
+        if nearest.is_some_and(|of| of.is_component) {
             return Some("part of a kustomize component".to_owned());
         }
         self.patches.get(path).map(|by| format!("patch of {by}"))

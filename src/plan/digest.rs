@@ -236,6 +236,8 @@ fn decided_base(base: &Base) -> (&ClusterIdentity, Vec<DecidedPrecondition<'_>>)
         // Part of the identity: it states why nodes stay, not which.
         unresolved: _,
         ignores_runs: _,
+        // It decides how files are named.
+        whole_repository: _,
         preconditions,
         // Part of the identity.
         guard: _,

@@ -12,6 +12,7 @@ use super::amount::{count, signed_dollars};
 use super::comparison;
 use super::reason::{rejection, retire};
 use super::text_page::{escape, shorten};
+use crate::manifest::is_settings;
 use crate::model::ids::{Origin, WorkloadId};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
@@ -105,9 +106,13 @@ fn command(plan: &Plan, annotation: &Annotation) -> String {
     format!("::{} {}::{message}\n", level.as_str(), properties.join(","))
 }
 
-/// Returns a file below the planned directory by its path in the repository.
+/// Returns a file of the planned tree by its path in the repository. Settings are those of the planned
+/// directory, also where the whole repository was read.
 fn path(plan: &Plan, file: &str) -> String {
     let base = &plan.capacity.base;
+    if base.whole_repository && !is_settings(file) {
+        return file.to_owned();
+    }
     let root = base.directory.as_ref().unwrap_or(&base.path);
     let root = root.trim_start_matches("./").trim_end_matches('/');
     // An absolute path is a location on this computer, and not in the repository.

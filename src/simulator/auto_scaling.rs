@@ -71,9 +71,10 @@ impl DeliveredGroup {
 }
 
 impl WorldState {
-    /// Returns true if one of these groups does not exist.
-    pub(super) fn is_any_missing(&self, groups: &[DeliveredGroup]) -> bool {
-        groups.iter().any(|group| !self.groups.values().any(|live| group.is(live)))
+    /// Returns the groups that do not exist.
+    pub(super) fn missing_groups(&self, groups: &[DeliveredGroup]) -> Vec<DeliveredGroup> {
+        let exists = |group: &&DeliveredGroup| !self.groups.values().any(|live| group.is(live));
+        groups.iter().filter(exists).cloned().collect()
     }
 
     /// Creates missing groups, and stores all launch templates.

@@ -126,6 +126,7 @@ pub(crate) fn base(observed: &Observed) -> Base {
         judged_by: Vec::new(),
         unresolved: None,
         ignores_runs: false,
+        whole_repository: false,
     }
 }
 

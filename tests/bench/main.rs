@@ -330,6 +330,7 @@ fn run(
         judged_by: Vec::new(),
         unresolved: None,
         ignores_runs: false,
+        whole_repository: false,
     };
     let plan = plan(&Inputs {
         desired: &desired,

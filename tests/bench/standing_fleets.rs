@@ -112,6 +112,7 @@ impl StandingInputs {
             judged_by: Vec::new(),
             unresolved: None,
             ignores_runs: false,
+            whole_repository: false,
         };
         let inputs = Inputs {
             desired,

@@ -212,6 +212,7 @@ impl FixedInputs {
             judged_by: Vec::new(),
             unresolved: None,
             ignores_runs: false,
+            whole_repository: false,
         };
         let plan = plan(&Inputs {
             desired: &desired,

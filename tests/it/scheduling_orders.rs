@@ -61,6 +61,7 @@ fn replayed(root: &Path, variants: &[ReplayVariant]) -> (Plan, Vec<usize>) {
         judged_by: Vec::new(),
         unresolved: None,
         ignores_runs: false,
+        whole_repository: false,
     };
     let plan = plan(&Inputs {
         desired: &desired,

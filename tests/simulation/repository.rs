@@ -335,6 +335,7 @@ impl SimulatedPlanner {
                 judged_by: Vec::new(),
                 unresolved: None,
                 ignores_runs: false,
+                whole_repository: false,
             },
             at: observed.taken_at,
             demand: DemandMode::Live,

@@ -168,7 +168,10 @@ fn do_not_disrupt_pod_keeps_its_node() {
     world.settle(MINUTE * 5).expect("kept in memory");
     let receipt = applied(&plan(&world), &world);
     let kept = outcome(&receipt, "1", WaveStep::Retire);
-    assert!(matches!(kept, Outcome::Abandoned { why } if why.contains("asks not to")), "{kept:?}");
+    assert!(
+        matches!(kept, Outcome::Abandoned { why } if why.contains("must not be disrupted now")),
+        "{kept:?}"
+    );
     assert!(world.observed().nodes.values().all(|node| !node.unschedulable));
     assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Evict { .. })));
 }

@@ -64,7 +64,12 @@ fn repository() -> tempfile::TempDir {
     }
     // Settings at the root do not count for a directory with its own.
     write(root, "fleetwright.yaml", &settings("root", ""));
-    commit(root);
+    directory
+}
+
+fn committed() -> tempfile::TempDir {
+    let directory = repository();
+    commit(directory.path());
     directory
 }
 
@@ -84,7 +89,7 @@ fn planned(arguments: &[&str]) -> (String, String, u64) {
 
 #[test]
 fn directory_may_read_the_whole_repository() {
-    let repository = repository();
+    let repository = committed();
     let path =
         |cluster: &str| repository.path().join("clusters").join(cluster).display().to_string();
     let expected = |cluster: &str, pods| (cluster.to_owned(), format!("clusters/{cluster}"), pods);
@@ -99,21 +104,40 @@ fn directory_may_read_the_whole_repository() {
 
 #[test]
 fn plan_of_one_cluster_is_not_applied_to_another() {
-    let repository = repository();
-    let path =
-        |cluster: &str| repository.path().join("clusters").join(cluster).display().to_string();
-    let outside = tempfile::tempdir().expect("a directory");
-    let world = format!("sim:{}", outside.path().join("world").display());
-    let file = outside.path().join("p.json").display().to_string();
-    let ran = run_command(&["plan", &path("prod"), "--world", &world, "--out", &file]);
-    assert_eq!(ran.exit, Exit::Done, "{}{}", ran.out, ran.err);
-    let ran = run_command(&["apply", &file, "--auto-approve", "--path", &path("staging")]);
-    assert_eq!(ran.exit, Exit::OtherCluster, "{}{}", ran.out, ran.err);
+    for has_commit in [true, false] {
+        let repository = repository();
+        git2::Repository::init(repository.path()).expect("a repository");
+        if has_commit {
+            commit(repository.path());
+        }
+        let path =
+            |cluster: &str| repository.path().join("clusters").join(cluster).display().to_string();
+        let outside = tempfile::tempdir().expect("a directory");
+        let world = format!("sim:{}", outside.path().join("world").display());
+        let file = outside.path().join("p.json").display().to_string();
+        let ran = run_command(&["plan", &path("prod"), "--world", &world, "--out", &file]);
+        assert_eq!(ran.exit, Exit::Done, "{}{}", ran.out, ran.err);
+        let ran = run_command(&["apply", &file, "--auto-approve", "--path", &path("staging")]);
+        assert_eq!(ran.exit, Exit::OtherCluster, "{has_commit}: {}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
+fn ignored_settings_do_not_read_the_whole_repository() {
+    let repository = committed();
+    write(repository.path(), ".gitignore", "rendered/\n");
+    let sources = "  wholeRepository: true\n  sources: [{path: apps}]\n";
+    write(repository.path(), "rendered/prod/fleetwright.yaml", &settings("prod", sources));
+    let path = repository.path().join("rendered/prod").display().to_string();
+    let ran = run_command(&["plan", &path]);
+    assert_ne!(ran.exit, Exit::Done, "{}", ran.out);
+    let expected = "does not hold the settings of `rendered/prod`";
+    assert!(ran.err.contains(expected), "{}", ran.err);
 }
 
 #[test]
 fn directory_without_the_setting_reads_nothing_above_it() {
-    let repository = repository();
+    let repository = committed();
     write(repository.path(), "clusters/prod/fleetwright.yaml", &settings("prod", ""));
     let path = repository.path().join("clusters/prod").display().to_string();
     let ran = run_command(&["plan", &path]);
@@ -123,7 +147,7 @@ fn directory_without_the_setting_reads_nothing_above_it() {
 
 #[test]
 fn new_settings_of_a_cluster_directory_read_the_whole_repository() {
-    let repository = repository();
+    let repository = committed();
     let file = repository.path().join("clusters/prod/fleetwright.yaml");
     fs::remove_file(&file).expect("removed");
     let path = repository.path().join("clusters/prod").display().to_string();

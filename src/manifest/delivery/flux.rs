@@ -10,11 +10,11 @@ use super::super::yaml::{YamlNode, YamlValue, to_json};
 use super::argo::inline_patch;
 use super::external::SourceRoot;
 use super::{
-    ConfigMapData, DeliveryContext, FileSelection, GitRepository, HelmChart, ManifestContent,
-    ManifestSet, ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster, flag_at, items_at,
-    node_at, normal_path, scalar_text, text_at,
+    ConfigMapData, DeliveryContext, FileSelection, HelmChart, ManifestContent, ManifestSet,
+    ObjectLocation, ReferenceKey, ReferencedObjects, TargetCluster, flag_at, items_at, node_at,
+    normal_path, scalar_text, text_at,
 };
-use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Values};
+use crate::model::desired::{Layer, Recipe, Release, RenderRequest, Tree, Values};
 
 /// Namespace and name of the repository from which Flux delivers itself.
 const BOOTSTRAP_NAME: &str = "flux-system";
@@ -42,7 +42,7 @@ impl DeliveryContext<'_> {
         let mut manifest_sets: Vec<_> = why.map(Err).into_iter().collect();
         let check_repository = self.flux_source(spec, &["sourceRef"], location);
         let path = self.local_directory(text_at(spec, &["path"]).unwrap_or_default());
-        if let (Ok(_), Ok(path)) = (check_repository, path) {
+        if let (Ok(()), Ok(path)) = (check_repository, path) {
             let manifest_set = self.other_cluster_set(path.clone());
             if let ManifestContent::Files(files) = &manifest_set.content {
                 let files = FileSelection { recurse: true, ..files.clone() };
@@ -146,7 +146,7 @@ impl DeliveryContext<'_> {
         spec: &YamlNode<'_>,
         path: &[&str],
         location: ObjectLocation<'_>,
-    ) -> Result<&GitRepository, String> {
+    ) -> Result<(), String> {
         let source = node_at(spec, path).ok_or("it names no source")?;
         let kind = text_at(source, &["kind"]).unwrap_or("GitRepository");
         let name = text_at(source, &["name"]).ok_or("its source has no name")?;
@@ -154,10 +154,12 @@ impl DeliveryContext<'_> {
             return Err(format!("its source {kind} {name} is not in this repository"));
         }
         let namespace = text_at(source, &["namespace"]).unwrap_or(location.namespace);
+        if self.is_bootstrap_repository(namespace, name) {
+            return Ok(());
+        }
         let key = (location.cluster, namespace.to_owned(), name.to_owned());
         let found = found_object(&self.repositories, &key, kind)?;
-        self.check_repository(&found.url)?;
-        Ok(found)
+        self.check_repository(&found.url)
     }
 
     /// Returns the root of the source at `path`: this repository, or an external source.
@@ -207,19 +209,23 @@ impl DeliveryContext<'_> {
         self.git_root(&found.url, &found.revision)
     }
 
-    /// Returns true for the undeclared repository from which Flux delivers itself. `flux bootstrap` and
-    /// Flux Operator give it this name, and create it in the cluster.
+    /// Returns true for the repository from which Flux delivers itself, if no file declares one.
+    /// `flux bootstrap` and Flux Operator give it this name, and create it in the cluster.
     fn is_bootstrap_repository(&self, namespace: &str, name: &str) -> bool {
-        let key = (TargetCluster::This, namespace.to_owned(), name.to_owned());
-        (namespace, name) == (BOOTSTRAP_NAME, BOOTSTRAP_NAME)
-            && !self.repositories.contains_key(&key)
+        (namespace, name) == (BOOTSTRAP_NAME, BOOTSTRAP_NAME) && !self.declares_bootstrap_repository
     }
 
     /// Returns the values of Flux's post-build substitution.
     fn post_build(&self, spec: &YamlNode<'_>, namespace: &str) -> Result<Vars, String> {
         let mut vars = self.fleet.delivery.vars.clone();
         for item in items_at(spec, &["postBuild", "substituteFrom"]) {
-            vars.extend(self.config_values(item, namespace, &vars)?);
+            let found = self.config_values(item, namespace, &vars).map_err(|why| {
+                let is_secret = text_at(item, &["kind"]) == Some("Secret");
+                let hint =
+                    "; list those that affect capacity under `delivery.vars` in fleetwright.yaml";
+                if is_secret { why + hint } else { why }
+            });
+            vars.extend(found?);
         }
         if let Some(YamlValue::Map(entries)) =
             node_at(spec, &["postBuild", "substitute"]).map(|node| &node.value)
@@ -247,10 +253,6 @@ impl DeliveryContext<'_> {
             None if flag_at(item, &["optional"]) => Ok(ConfigMapData::new()),
             // Secrets are not read; the settings may provide their values.
             None if kind == "Secret" && !vars.is_empty() => Ok(ConfigMapData::new()),
-            None if kind == "Secret" => Err(format!(
-                "values of {kind} {namespace}/{name} are not in this tree; list those that affect \
-                 capacity under `delivery.vars` in fleetwright.yaml"
-            )),
             None => Err(format!("values of {kind} {namespace}/{name} are not in this tree")),
         }
     }
@@ -494,5 +496,17 @@ fn flux_layer(spec: &YamlNode<'_>, path: &str) -> Result<Layer, String> {
         patches: items_at(spec, &["patches"]).iter().map(inline_patch).collect::<Result<_, _>>()?,
         is_flux: true,
         ..Layer::default()
+    })
+}
+
+/// Returns true if a file may declare the repository from which Flux delivers itself, also one that
+/// is not read as a source.
+pub(in super::super) fn declares_bootstrap_repository(tree: &Tree) -> bool {
+    tree.files.iter().any(|file| {
+        let Ok(bytes) = &file.content else { return true };
+        let Ok(text) = super::super::yaml::decode(bytes) else { return true };
+        let declares_git =
+            text.contains("source.toolkit.fluxcd.io/") && text.contains("kind: GitRepository");
+        text.contains("kind: FluxInstance") || declares_git && text.contains(BOOTSTRAP_NAME)
     })
 }

@@ -7,8 +7,8 @@ use super::super::classify::{DeliveryKind, DocumentClass, classify};
 use super::super::delivery::{
     ChartRepository, ClusterSecret, ConfigMapData, DeliveryContext, DeliveryObject, GeneratorUsage,
     GitRepository, HelmChart, ManifestContent, ManifestSet, ObjectLocation, ReadArtifact,
-    ReferenceKey, ReferencedObjects, TargetCluster, declared_manifest_set, read_artifacts,
-    read_cluster_secret, read_helm_chart,
+    ReferenceKey, ReferencedObjects, TargetCluster, declared_manifest_set,
+    declares_bootstrap_repository, read_artifacts, read_cluster_secret, read_helm_chart,
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
@@ -31,7 +31,9 @@ impl ContentMarks {
     fn from_bytes(bytes: &[u8]) -> Self {
         let Ok(text) = yaml::decode(bytes) else { return Self::default() };
         Self {
-            delivers: text.contains("argoproj.io/") || text.contains(".fluxcd.io/"),
+            delivers: ["argoproj.io/", ".fluxcd.io/", "kind: FluxInstance"]
+                .iter()
+                .any(|mark| text.contains(mark)),
             config: text.contains("ConfigMap"),
         }
     }
@@ -61,6 +63,7 @@ impl SourceContext<'_> {
             fleet: self.fleet,
             home: &self.renderings.location,
             repositories: index.repositories,
+            declares_bootstrap_repository: declares_bootstrap_repository(self.tree),
             helm_repositories: index.helm_repositories,
             oci_repositories: index.oci_repositories,
             helm_charts: index.helm_charts,
@@ -171,12 +174,13 @@ impl SourceContext<'_> {
                 return;
             }
             let Ok(text) = yaml::decode(bytes) else { return };
-            // Flux substitutes in the whole text, before it knows kinds and fields.
-            let text = match manifest.delivered_by {
-                Some(_) => substitute(&text, manifest.vars).text,
-                None => text,
-            };
-            parse_documents(manifest.format, &text, manifest.vars, |loaded| {
+            // As Flux does before it applies objects. A text that is no YAML afterwards stays as it is.
+            let is_delivered =
+                manifest.delivered_by.is_some_and(|by| by.starts_with("Kustomization "));
+            let substituted = substitute(&text, manifest.vars).text;
+            let is_used = is_delivered && is_yaml(&substituted);
+            let text: &str = if is_used { &substituted } else { &text };
+            parse_documents(manifest.format, text, manifest.vars, |loaded| {
                 let mut open: Vec<&YamlNode<'_>> =
                     loaded.documents.iter().rev().map(|doc| &doc.root).collect();
                 while let Some(root) = open.pop() {
@@ -212,6 +216,20 @@ impl ReferenceIndex {
                 if let Some(repository) = read_git_repository(root) {
                     insert_unless_ambiguous(&mut self.repositories, key, repository);
                 }
+            }
+            // Flux Operator makes a source of its `sync`, named as the namespace.
+            "FluxInstance" => {
+                let (cluster, namespace, _) = key;
+                let sync = root.get("spec").and_then(|spec| spec.get("sync"));
+                let Some((name, repository)) = sync.and_then(|sync| flux_sync(sync, &namespace))
+                else {
+                    return;
+                };
+                insert_unless_ambiguous(
+                    &mut self.repositories,
+                    (cluster, namespace, name),
+                    repository,
+                );
             }
             "HelmRepository" | "OCIRepository" => {
                 let Some(repository) = read_chart_repository(root) else { return };
@@ -252,6 +270,23 @@ impl ReferenceIndex {
             _ => {}
         }
     }
+}
+
+/// Returns name and content of the Git repository that Flux Operator syncs from.
+fn flux_sync(sync: &YamlNode<'_>, namespace: &str) -> Option<(String, GitRepository)> {
+    let text = |key: &str| sync.get(key)?.text().filter(|text| !text.is_empty());
+    if text("kind") != Some("GitRepository") {
+        return None;
+    }
+    let revision = text("ref").unwrap_or("master");
+    let revision = revision.strip_prefix("refs/heads/").unwrap_or(revision).to_owned();
+    let repository = GitRepository { url: text("url")?.to_owned(), revision, changed: None };
+    Some((text("name").unwrap_or(namespace).to_owned(), repository))
+}
+
+fn is_yaml(text: &str) -> bool {
+    let loaded = yaml::load(text);
+    loaded.fault.is_none() && loaded.documents.iter().all(|document| document.faults.is_empty())
 }
 
 /// Inserts an object. Of two contradicting definitions, neither counts.

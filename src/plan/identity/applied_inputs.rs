@@ -155,6 +155,8 @@ impl<'a> AppliedSource<'a> {
             demand,
             unresolved,
             ignores_runs,
+            // It decides how files are named.
+            whole_repository: _,
             // In the digest.
             preconditions: _,
             guard,

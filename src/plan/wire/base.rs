@@ -129,6 +129,10 @@ pub struct Base {
     /// commit then has one plan.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignores_runs: bool,
+    /// True if the whole repository was read, and paths of files are relative to its root
+    /// (`spec.wholeRepository`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_repository: bool,
     /// Treatment of the sources that were not read; absent if all were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unresolved: Option<UnresolvedPolicy>,
@@ -145,7 +149,7 @@ pub struct Base {
 /// A directory whose manifests a renderer produced.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct RenderedRow {
-    /// The directory relative to the planned path; empty for that path itself.
+    /// The directory relative to the root of the planned tree; empty for the root itself.
     pub path: String,
     /// The renderer and its version.
     pub tool: String,

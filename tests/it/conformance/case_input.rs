@@ -268,6 +268,7 @@ impl CaseInput {
                 judged_by: Vec::new(),
                 unresolved: None,
                 ignores_runs: false,
+                whole_repository: false,
             },
             at: self.world.taken_at,
             demand: self.mode,

@@ -106,3 +106,61 @@ fn objects_of_one_template_have_the_names_of_their_values() {
     let name = |app| format!("HorizontalPodAutoscaler web/{app}");
     assert_eq!(scalers, [name("a"), name("b")], "{:?}", lines(&desired));
 }
+
+#[test]
+fn bootstrap_repository_is_not_assumed_if_a_file_declares_one() {
+    let declared = "apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: \
+                    flux-system, namespace: flux-system}\nspec: {url: 'https://h/o/elsewhere'}\n";
+    let instance = "apiVersion: fluxcd.controlplane.io/v1\nkind: FluxInstance\nmetadata: {name: flux, \
+                    namespace: flux-system}\nspec: {sync: {kind: GitRepository, url: \
+                    'https://h/o/elsewhere', ref: refs/heads/main, path: x}}\n";
+    for declaration in [declared, instance] {
+        for settings in [
+            "",
+            "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {name: a}\nspec: \
+                         {cluster: {region: us-east-1}, sources: [{path: clusters}]}",
+        ] {
+            let mut files = vec![
+                ("apps/pod.yaml", pod("a", "")),
+                ("clusters/flux.yaml", flux("apps", "  path: ./apps\n")),
+                ("bootstrap/sync.yaml", declaration.to_owned()),
+            ];
+            if !settings.is_empty() {
+                files.push(("fleetwright.yaml", settings.to_owned()));
+            }
+            let files: Vec<(&str, &str)> = files.iter().map(|(p, t)| (*p, t.as_str())).collect();
+            let found = unresolved(&DeliveryScenario::new(&files).read());
+            let is_named = |line: &String| line.contains("Kustomization flux-system/apps");
+            assert!(found.iter().any(is_named), "{declaration}{settings}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn flux_instance_of_this_repository_is_its_source() {
+    let instance = "apiVersion: fluxcd.controlplane.io/v1\nkind: FluxInstance\nmetadata: {name: flux, \
+                    namespace: flux-system}\nspec: {sync: {kind: GitRepository, url: \
+                    'https://github.com/acme/infra', ref: refs/heads/main, path: clusters}}\n";
+    let scenario = DeliveryScenario::new(&[
+        ("apps/kustomization.yaml", "resources: []"),
+        ("clusters/flux.yaml", &format!("{instance}---\n{}", flux("apps", "  path: ./apps\n"))),
+    ]);
+    assert_eq!(scenario.pending_requests(), ["kustomize apps"]);
+}
+
+#[test]
+fn text_that_substitution_breaks_is_followed_as_it_is() {
+    let outer = "  path: ./apps/outer\n  postBuild: {substitute: {NOTE: 'see: here'}}\n";
+    let inner = flux("shop", "  path: ./apps/shop\n")
+        .replace("spec:\n", "  annotations:\n    note: ${NOTE}\nspec:\n")
+        .replace(
+            "metadata: {name: shop, namespace: flux-system}",
+            "metadata:\n  name: shop\n  namespace: flux-system",
+        );
+    let scenario = DeliveryScenario::new(&[
+        ("apps/outer/apps.yaml", &inner),
+        ("apps/shop/kustomization.yaml", "resources: []"),
+        ("clusters/flux.yaml", &flux("outer", outer)),
+    ]);
+    assert_eq!(scenario.pending_requests(), ["kustomize apps/shop"]);
+}
