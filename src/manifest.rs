@@ -67,7 +67,7 @@ pub use chart_index::{
 pub use cluster_directories::cluster_directories;
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
-pub use manifest_text::{is_settings, use_settings_of};
+pub use manifest_text::use_settings_of;
 pub use remote_reference::{RemoteReference, dependency_source, parse_remote_reference};
 pub(crate) use rendered_origins::STAGED_PREFIX;
 pub(crate) use repository_layout::KUSTOMIZATION;

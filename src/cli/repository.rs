@@ -12,9 +12,9 @@ use crate::manifest::ports::RepositoryFiles;
 use crate::manifest::{is_read_directly, read_fleet, read_source_lock, render_rounds};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
-    AppliedBy, Autoscaled, ControllerSettings, Desired, Fleet, GuardSettings, PoolLimits,
-    PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Skipped, Unresolved,
-    UnresolvedPolicy, is_external,
+    AppliedBy, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet, GuardSettings,
+    PoolLimits, PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Skipped,
+    Unresolved, UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -151,8 +151,6 @@ fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) 
     }
     hex::encode(hash.finalize())
 }
-
-const FLEET_FILE: &str = "fleetwright.yaml";
 
 /// Returns a warning if renderers had network access, which may change their output.
 fn network_warning(renderings: &RenderResults, toolbox: &Renderers) -> Option<Problem> {

@@ -6,9 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::settings::FLEET_FILE;
 use crate::model::code::Code;
-use crate::model::desired::{Fleet, Problem, Tree, TreeFile};
+use crate::model::desired::{FLEET_FILE, Fleet, Problem, Tree, TreeFile};
 use crate::model::ids::Origin;
 
 /// Name of the directory that has one directory for each cluster.

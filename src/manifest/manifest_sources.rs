@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use super::decode::{DEFAULT_NAMESPACES, NamespaceRules};
 use super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
-use super::manifest_text::{FileFormat, ManifestText, is_settings, sorted_by_path};
+use super::manifest_text::{FileFormat, ManifestText, sorted_by_path};
 use super::rendered_origins::{RenderedOrigins, SourceIndex};
 use super::repository_layout::RepositoryLayout;
 use super::source_area::{SourceArea, area_of, source_areas};
 use super::yaml::{self, YamlNode, YamlValue};
 use crate::model::desired::{
     Fleet, RenderRequest, RenderResults, Rendered, SourceRequests, Tree, TreeFile, is_external,
+    is_settings_file,
 };
 use delivered_files::DeliveredFiles;
 
@@ -193,7 +194,7 @@ impl DeliverySources {
                 (Ok(_), Some(format)) => format,
                 (Ok(_), None) => continue,
             };
-            if is_settings(&file.path) {
+            if is_settings_file(&file.path) {
                 continue;
             }
             if area.rendered && file.content.is_ok() {

@@ -1,15 +1,15 @@
 //! The texts of a tree that are read as manifests: files, and rendered output.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decode::{DEFAULT_NAMESPACES, NamespaceRules};
 use super::placeholder::{self, Vars};
 use super::rendered_origins::RenderedOrigins;
 use super::repository_layout::is_kustomization;
-use super::settings::FLEET_FILE;
 use super::yaml::{self, YamlNode, YamlStream};
-use crate::model::desired::{LEARNED_FILE, SOURCE_LOCK_FILE, Tree, TreeFile};
+use crate::model::desired::{Tree, TreeFile, is_settings_file};
 use crate::model::ids::Origin;
 
 /// The format of a file, by its name.
@@ -98,31 +98,23 @@ pub(super) fn parse_documents<R>(
     }
 }
 
-/// Names of the settings files.
-const SETTINGS_FILES: [&str; 3] = [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE];
-
-/// Returns whether the file at `path` is a settings file.
-#[must_use]
-pub fn is_settings(path: &str) -> bool {
-    SETTINGS_FILES.contains(&path)
-}
-
 /// Makes the settings files of `near` those of `whole`, in which `near` is the directory `directory`.
 /// Returns false if `whole` has other settings there: it leaves files out, or is another repository.
 #[must_use]
 pub fn use_settings_of(near: &Tree, whole: &mut Tree, directory: &str) -> bool {
-    let place = |name: &str| format!("{directory}/{name}");
-    let content = |tree: &Tree, path: &str| {
-        let file = tree.files.iter().find(|file| &*file.path == path);
-        file.map(|file| file.content.clone())
-    };
-    let is_same =
-        SETTINGS_FILES.iter().all(|name| content(whole, &place(name)) == content(near, name));
-    let moved: Vec<String> = SETTINGS_FILES.iter().map(|name| place(name)).collect();
-    whole
+    let moved = |path: &str| path.strip_prefix(directory)?.strip_prefix('/').map(str::to_owned);
+    let is_moved = |file: &TreeFile| moved(&file.path).is_some_and(|name| is_settings_file(&name));
+    let content = |file: &TreeFile, name: &str| (name.to_owned(), file.content.clone());
+    let there: BTreeMap<_, _> = whole
         .files
-        .retain(|file| !is_settings(&file.path) && !moved.iter().any(|at| **at == *file.path));
-    whole.files.extend(near.files.iter().filter(|file| is_settings(&file.path)).cloned());
+        .iter()
+        .filter(|file| is_moved(file))
+        .filter_map(|file| Some(content(file, &moved(&file.path)?)))
+        .collect();
+    let own = near.files.iter().filter(|file| is_settings_file(&file.path));
+    let is_same = there == own.clone().map(|file| content(file, &file.path)).collect();
+    whole.files.retain(|file| !is_settings_file(&file.path) && !is_moved(file));
+    whole.files.extend(own.cloned());
     is_same
 }
 

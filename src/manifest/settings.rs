@@ -8,8 +8,8 @@ mod controller_settings;
 mod field_values;
 mod fleet_file;
 
+pub(super) use fleet_file::is_fleet_document;
 pub use fleet_file::read_fleet;
-pub(super) use fleet_file::{FLEET_FILE, is_fleet_document};
 
 use crate::model::desired::{Fleet, Source};
 

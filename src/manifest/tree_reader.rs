@@ -11,7 +11,7 @@ use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
 use super::manifest_text::{FileFormat, ManifestText, parse_documents, sorted_by_path};
 use super::object_meta::{ObjectMeta, ObjectScope, display_name, object_meta};
 use super::repository_layout::{RepositoryLayout, is_kustomization};
-use super::settings::{FLEET_FILE, is_fleet_document, normal_path};
+use super::settings::{is_fleet_document, normal_path};
 use super::source_area::source_areas;
 use super::yaml::{self, YamlDocument, YamlFault, YamlNode, YamlStream, YamlValue};
 use super::{
@@ -20,8 +20,8 @@ use super::{
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    AssumedPods, Desired, ExternalGroup, Fleet, Generation, Identity, Problem, RenderResults,
-    Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
+    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, Problem,
+    RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};

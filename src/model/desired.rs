@@ -42,8 +42,9 @@ pub use schedule::Schedule;
 pub use settings::{
     AppliedBy, ApprovalRule, AssumedPods, Autoscaled, ClusterSettings, CommitmentKind,
     ConsolidationSettings, ControllerSettings, CountOrShare, DeliverySettings, DemandSettings,
-    DomainShares, FailureDomains, Fleet, GuardSettings, Mode, PricingCommitment, RateLimit,
-    Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window, WorstCase,
+    DomainShares, FLEET_FILE, FailureDomains, Fleet, GuardSettings, Mode, PricingCommitment,
+    RateLimit, Renderer, Signer, SignerKey, Source, TrustedKey, UnresolvedPolicy, Window,
+    WorstCase, is_settings_file,
 };
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,7 @@ use super::amount::{count, signed_dollars};
 use super::comparison;
 use super::reason::{rejection, retire};
 use super::text_page::{escape, shorten};
-use crate::manifest::is_settings;
+use crate::model::desired::is_settings_file;
 use crate::model::ids::{Origin, WorkloadId};
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
@@ -110,7 +110,7 @@ fn command(plan: &Plan, annotation: &Annotation) -> String {
 /// directory, also where the whole repository was read.
 fn path(plan: &Plan, file: &str) -> String {
     let base = &plan.capacity.base;
-    if base.whole_repository && !is_settings(file) {
+    if base.whole_repository && !is_settings_file(file) {
         return file.to_owned();
     }
     let root = base.directory.as_ref().unwrap_or(&base.path);

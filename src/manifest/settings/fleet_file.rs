@@ -15,16 +15,13 @@ use super::field_values::{money, set, share};
 use super::{apply_settings, controller_settings, is_within, normal_path};
 use crate::model::desired::{
     AssumedPods, Autoscaled, ClusterSettings, ConsolidationSettings, DeliverySettings,
-    DemandSettings, DomainShares, FailureDomains, Fleet, MinValuesPolicy, Problem, Renderer,
-    Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
+    DemandSettings, DomainShares, FLEET_FILE, FailureDomains, Fleet, MinValuesPolicy, Problem,
+    Renderer, Severity, Signer, SignerKey, Source, Tree, UnresolvedPolicy, WorstCase,
 };
 
 use crate::model::fargate::Rates;
 use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::model::pod::TopologySpread;
-
-/// File name of the settings, at the root of the repository.
-pub(in super::super) const FLEET_FILE: &str = "fleetwright.yaml";
 
 const API_VERSION: &str = "fleetwright.dev/v1";
 

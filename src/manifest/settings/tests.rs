@@ -2,6 +2,7 @@ use serde_json::{Map as JsonMap, Value as Json};
 
 use super::super::yaml::{Scalar, YamlNode, YamlValue, load, resolve};
 use super::*;
+use crate::model::desired::FLEET_FILE;
 use crate::model::desired::{
     Autoscaled, DeliverySettings, DomainShares, Problem, Renderer, SignerKey, Tree, TreeFile,
     UnresolvedPolicy,

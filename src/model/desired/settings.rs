@@ -12,11 +12,23 @@ use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::MinValuesPolicy;
+use super::{LEARNED_FILE, MinValuesPolicy, SOURCE_LOCK_FILE};
 use crate::model::fargate::Rates;
 use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::model::pod::{ResourceList, TopologySpread};
 use crate::model::units::MicroUsd;
+
+/// File name of the settings.
+pub const FLEET_FILE: &str = "fleetwright.yaml";
+
+/// Files that belong to the settings. They are in one directory.
+const SETTINGS_FILES: [&str; 3] = [FLEET_FILE, LEARNED_FILE, SOURCE_LOCK_FILE];
+
+/// Returns whether the file at `path` of a tree belongs to the settings.
+#[must_use]
+pub fn is_settings_file(path: &str) -> bool {
+    SETTINGS_FILES.contains(&path)
+}
 
 /// Default cluster name and region.
 const DEFAULT_CLUSTER: &str = "default";
