@@ -174,7 +174,7 @@ fn run_with(
         let work = work(&server, &leadership, received);
         tokio::select! {
             () = leadership.run(signals) => unreachable!("it never ends"),
-            end = tokio::time::timeout(Duration::from_secs(300), work) => {
+            end = tokio::time::timeout(Duration::from_mins(5), work) => {
                 end.expect("it ends");
             }
         }
