@@ -1,4 +1,5 @@
-//! Kubernetes adapter: implements the port [`Cluster`] for a real cluster.
+//! Kubernetes adapter: implements the port [`Cluster`](crate::apply::ports::Cluster) for a real
+//! cluster.
 //!
 //! This module contains the API requests and the parsing of objects. Types of the client library
 //! stay inside it. It makes no decisions and retries no write: a failed verb reports whether a
