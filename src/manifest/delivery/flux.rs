@@ -505,8 +505,15 @@ pub(in super::super) fn declares_bootstrap_repository(tree: &Tree) -> bool {
     tree.files.iter().any(|file| {
         let Ok(bytes) = &file.content else { return true };
         let Ok(text) = super::super::yaml::decode(bytes) else { return true };
-        let declares_git =
-            text.contains("source.toolkit.fluxcd.io/") && text.contains("kind: GitRepository");
-        text.contains("kind: FluxInstance") || declares_git && text.contains(BOOTSTRAP_NAME)
+        // In a list or in flow style, a kind is not at the start of a line.
+        let is_block = !text.contains("kind: List") && !text.starts_with('{');
+        let declares = |kind: &str| {
+            text.lines().any(|line| {
+                let line = if is_block { line } else { line.trim_start() };
+                let stated = line.strip_prefix("kind:").map(|kind| kind.trim().trim_matches('"'));
+                stated == Some(kind) || !is_block && line.contains(kind)
+            })
+        };
+        declares("FluxInstance") || text.contains(BOOTSTRAP_NAME) && declares("GitRepository")
     })
 }
