@@ -36,7 +36,7 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
         Catalog::load(&region.as_str().into(), &[])?;
     }
     let source = SourceSettings { path: path.clone(), revision: None };
-    let read = source_tree::read(&source)?;
+    let read = source_tree::read_alone(&source)?;
     let detected = Detected::from_tree(&read.tree);
     let own_directory = own_cluster_directory(&read.base.below);
     let cluster = cluster_name(name.as_deref(), &detected, path);

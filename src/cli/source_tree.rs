@@ -77,6 +77,11 @@ fn read_files(source: &SourceSettings, history: History) -> Result<RepositoryTre
     Ok(whole)
 }
 
+/// Reads the directory of the settings alone, whatever its `fleetwright.yaml` says.
+pub(super) fn read_alone(source: &SourceSettings) -> Result<RepositoryTree, CliError> {
+    Ok(read_directory(source, History::Enough)?)
+}
+
 fn read_directory(source: &SourceSettings, history: History) -> Result<RepositoryTree, GitError> {
     let SourceSettings { path, revision } = source;
     match (path.to_str().and_then(RemoteRepository::parse), revision) {

@@ -240,6 +240,11 @@ impl ControllerState {
         if interruption.trusted_from == next_observation {
             self.observation.observe_soon(self.now);
         }
+        self.on_transition(id, &transition);
+    }
+
+    /// Records the result of a step of an interruption.
+    fn on_transition(&mut self, id: &InstanceId, transition: &Transition) {
         match transition {
             Transition::Continue => self.acknowledge_if_handled(id),
             Transition::DrainAbandoned => {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use super::classify::{DocumentClass, ObjectKind, classify};
 use super::cluster_directories::several_clusters_warning;
@@ -23,7 +24,7 @@ use crate::model::desired::{
     AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, Problem,
     RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
 };
-use crate::model::ids::{Origin, WorkloadId, WorkloadKind};
+use crate::model::ids::{Origin, PoolName, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
 
 /// Reads every manifest of `tree` that the sources of `fleet` name, without running a tool.
@@ -77,32 +78,11 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.fargate_rates = fleet.fargate;
     desired.unresolved_policy = fleet.unresolved;
     desired.assumed = assumed_workloads(fleet, &desired.unresolved);
-    let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
-    let elsewhere = fleet.groups.iter().filter(|(name, _)| {
-        // A group without a file may exist in the world.
-        !desired.node_groups.contains_key(name.as_str())
-    });
-    let external = elsewhere.map(|(name, manage)| {
-        let group = ExternalGroup { manage: *manage, origin: origin.clone() };
-        (name.as_str().into(), group)
-    });
-    desired.external_groups = external.collect();
-    for (pool, limits) in &desired.failure_domains {
-        if !desired.pools.contains_key(pool) {
-            report.add(
-                Problem::error(
-                    limits.origin.clone(),
-                    "Fleet",
-                    format!("`spec.failureDomains.{pool}` names a pool that is not declared"),
-                )
-                .hint("write the name of a NodePool")
-                .code(Code::ReferenceMissing),
-            );
-        }
-    }
+    desired.external_groups = external_groups(fleet, &desired);
     for group in desired.node_groups.values_mut() {
         group.manage = fleet.groups.get(group.name.as_str()).copied().unwrap_or(false);
     }
+    check_failure_domains(&desired, &report);
     reference_check::check(&desired, &report);
     if let Some(warning) = several_clusters_warning(tree, fleet) {
         report.add(warning);
@@ -111,6 +91,32 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     desired.problems.sort();
     desired.problems.dedup();
     desired
+}
+
+/// Returns the groups of the settings that no file declares. They may exist in the world.
+fn external_groups(fleet: &Fleet, desired: &Desired) -> BTreeMap<PoolName, ExternalGroup> {
+    let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
+    let elsewhere =
+        fleet.groups.iter().filter(|(name, _)| !desired.node_groups.contains_key(name.as_str()));
+    let external = |(name, manage): (&String, &bool)| {
+        let group = ExternalGroup { manage: *manage, origin: origin.clone() };
+        (name.as_str().into(), group)
+    };
+    elsewhere.map(external).collect()
+}
+
+/// Reports failure-domain limits of pools that are not declared.
+fn check_failure_domains(desired: &Desired, report: &ProblemCollector) {
+    for (pool, limits) in &desired.failure_domains {
+        if !desired.pools.contains_key(pool) {
+            let message = format!("`spec.failureDomains.{pool}` names a pool that is not declared");
+            report.add(
+                Problem::error(limits.origin.clone(), "Fleet", message)
+                    .hint("write the name of a NodePool")
+                    .code(Code::ReferenceMissing),
+            );
+        }
+    }
 }
 
 /// Sets the default instance profile of classes of the oldest generation, which have no role.

@@ -78,7 +78,7 @@ fn launch(reason: &LaunchReason) -> String {
         }
         LaunchReason::Static { declared, there } => {
             let nodes = count(*declared, "node");
-            format!("its pool has a fixed number of {nodes}, of which {there} exist")
+            format!("its pool has a fixed number of {nodes}, and {there} exist")
         }
         LaunchReason::Replacement { of, because } => {
             format!("replaces {of}: {}", retire(because))

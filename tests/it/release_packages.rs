@@ -164,14 +164,14 @@ fn release_publishes_what_the_installers_download() {
         assert!(build.contains(&format!("fleetwright-{os}-${{{{ matrix.arch }}}}.tar.gz")));
         assert!(build.contains(&format!("          - {{ arch: {arch}, runner: ")), "{arch}");
         assert!(build.contains(&format!("built/fleetwright-{os}-*\n")), "{os} is attested");
-        let machine = if arch == "amd64" { "x86_64" } else { "aarch64" };
+        let architecture = if arch == "amd64" { "x86_64" } else { "aarch64" };
         let targets = match os {
             "darwin" => vec!["apple-darwin"],
             _ => vec!["unknown-linux-gnu", "unknown-linux-musl"],
         };
         for target in targets {
             let entry = format!(
-                "[package.metadata.binstall.overrides.{machine}-{target}]\n\
+                "[package.metadata.binstall.overrides.{architecture}-{target}]\n\
                  pkg-url = \"{{ repo }}/releases/download/v{{ version }}/{name}\"\n"
             );
             assert!(manifest.contains(&entry), "{entry}");

@@ -47,7 +47,7 @@ impl Detected {
             pools: desired.pools.len(),
             node_groups: desired.node_groups.len(),
             kustomizations: kustomizations(tree),
-            cluster_directories: cluster_directories(tree),
+            cluster_directories: delivering_directories(tree),
             charts: charts(tree),
             cluster: only(configs).or_else(|| only(discovered)),
             zones: zones.into_iter().map(|zone| zone.value).filter(is_inside).collect(),
@@ -60,6 +60,21 @@ impl Detected {
         let mut all = self.cluster_directories.iter().map(String::as_str);
         all.find(|directory| directory.rsplit('/').next() == Some(name))
     }
+}
+
+/// Returns the directories of clusters, if each has objects that deliver manifests from elsewhere in
+/// the repository.
+fn delivering_directories(tree: &Tree) -> BTreeSet<String> {
+    let delivers = |directory: &String| {
+        let prefix = format!("{directory}/");
+        let inside = tree.files.iter().filter(|file| file.path.starts_with(&prefix));
+        let contents = inside.filter_map(|file| file.content.as_ref().ok());
+        contents
+            .map(|bytes| String::from_utf8_lossy(bytes))
+            .any(|text| text.contains(".toolkit.fluxcd.io/") || text.contains("argoproj.io/"))
+    };
+    let all = cluster_directories(tree);
+    if all.iter().all(delivers) { all } else { BTreeSet::new() }
 }
 
 /// Returns the value if all files state the same one.

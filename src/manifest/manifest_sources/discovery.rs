@@ -1,5 +1,6 @@
 //! The search for delivery objects, in files and in the output of other delivery objects.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +13,16 @@ use super::super::delivery::{
 };
 use super::super::manifest_text::{ManifestText, parse_documents};
 use super::super::object_meta::{ObjectScope, display_name};
-use super::super::placeholder::substitute;
+use super::super::placeholder::{Vars, substitute};
 use super::super::yaml::{self, YamlNode, YamlValue};
 use super::delivered_files::may_contain;
 use super::{DeliverySources, SourceContext, VisitedText, display_directory};
 use crate::model::desired::{SourceRequests, TAG_RANGE_PREFIX, TreeFile};
+
+/// Label or annotation of an object in which Flux replaces no placeholders.
+const SUBSTITUTE_MARK: &str = "kustomize.toolkit.fluxcd.io/substitute";
+
+const DOCUMENT_START: &str = "\n---";
 
 /// Contents of a file that matter to the search.
 #[derive(Debug, Clone, Copy, Default)]
@@ -177,7 +183,7 @@ impl SourceContext<'_> {
             // As Flux does before it applies objects. A text that is no YAML afterwards stays as it is.
             let is_delivered =
                 manifest.delivered_by.is_some_and(|by| by.starts_with("Kustomization "));
-            let substituted = substitute(&text, manifest.vars).text;
+            let substituted = substitute_documents(&text, manifest.vars);
             let is_used = is_delivered && is_yaml(&substituted);
             let text: &str = if is_used { &substituted } else { &text };
             parse_documents(manifest.format, text, manifest.vars, |loaded| {
@@ -270,6 +276,19 @@ impl ReferenceIndex {
             _ => {}
         }
     }
+}
+
+/// Returns the text with placeholders replaced, but for documents that Flux leaves as they are.
+fn substitute_documents(text: &str, vars: &Vars) -> String {
+    let is_disabled = |document: &str| {
+        let mut marks = document.lines().filter(|line| line.contains(SUBSTITUTE_MARK));
+        marks.any(|line| line.contains("disabled"))
+    };
+    let replaced = |document| match document {
+        document if is_disabled(document) => Cow::Borrowed(document),
+        document => substitute(document, vars).text,
+    };
+    text.split(DOCUMENT_START).map(replaced).collect::<Vec<_>>().join(DOCUMENT_START)
 }
 
 /// Returns name and content of the Git repository that Flux Operator syncs from.

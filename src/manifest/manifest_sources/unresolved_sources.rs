@@ -55,6 +55,14 @@ impl DeliverySources {
                 missing_source_hint(fleet, chart, "helm"),
             );
         }
+        for source in &fleet.sources {
+            if layout.kustomization_in(&source.path).is_some_and(|of| of.is_component) {
+                let object = format!("source {}", display_directory(&source.path));
+                let why =
+                    "it is a component, which only other kustomizations use; name one of those";
+                into.add_unresolved(source.origin.clone(), object, why);
+            }
+        }
         for (path, kustomization) in &layout.kustomizations {
             if kustomization.is_component || !is_plain(path) || layout.is_base(path) {
                 continue;

@@ -433,3 +433,18 @@ fn components_are_only_parts_of_kustomizations() {
         desired.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
     assert_eq!(reasons, ["part of a kustomize component"; 2]);
 }
+
+#[test]
+fn source_that_is_a_component_is_unresolved() {
+    let component =
+        "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\nresources: [x.yaml]\n";
+    let settings = "apiVersion: fleetwright.dev/v1\nkind: Fleet\nmetadata: {name: a}\nspec:\n  sources: \
+                    [{path: parts}]\n";
+    let tree = tree(&[
+        ("fleetwright.yaml", settings),
+        ("parts/kustomization.yaml", component),
+        ("parts/x.yaml", &pod("")),
+    ]);
+    let found = unresolved(&read(&tree, &read_fleet(&tree).0));
+    assert!(found.len() == 1 && found[0].contains("source parts: it is a component"), "{found:?}");
+}

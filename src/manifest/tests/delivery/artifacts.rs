@@ -164,3 +164,22 @@ fn text_that_substitution_breaks_is_followed_as_it_is() {
     ]);
     assert_eq!(scenario.pending_requests(), ["kustomize apps/shop"]);
 }
+
+#[test]
+fn objects_that_disable_substitution_stay_as_they_are() {
+    let outer = "  path: ./apps/outer\n  postBuild: {substitute: {APP: shop}}\n";
+    let plain = flux("a", "  path: ./apps/${APP}\n");
+    let disabled = flux("b", "  path: ./apps/${APP}\n").replace(
+        "metadata: {name: b,",
+        "metadata: {annotations: {kustomize.toolkit.fluxcd.io/substitute: disabled}, name: b,",
+    );
+    let scenario = DeliveryScenario::new(&[
+        ("apps/outer/apps.yaml", &format!("{plain}---\n{disabled}")),
+        ("apps/shop/kustomization.yaml", "resources: []"),
+        ("clusters/flux.yaml", &flux("outer", outer)),
+    ]);
+    assert_eq!(scenario.pending_requests(), ["kustomize apps/shop"]);
+    let found = unresolved(&scenario.read());
+    let names = |line: &&String| line.contains("Kustomization flux-system/b");
+    assert!(found.iter().find(names).is_some_and(|line| line.contains("${APP}")), "{found:?}");
+}
