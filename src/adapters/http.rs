@@ -28,9 +28,6 @@ use tokio::time::Instant;
 pub(crate) use connections::ConnectionLimits;
 use connections::{BusyGuard, ConnectionGuard, Connections};
 
-/// Timeout for receiving the head of a request. An idle connection ends after it as well.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Maximum buffer of a connection. It also bounds the head of a request.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
@@ -41,7 +38,7 @@ where
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
     let answer = Rc::new(answer);
-    let connections = Connections::new(limits);
+    let (connections, head_timeout) = (Connections::new(limits), limits.head_timeout);
     loop {
         // An accept error concerns one client, or a temporary shortage. The server continues.
         let Ok((stream, peer)) = listener.accept().await else {
@@ -51,13 +48,22 @@ where
         // A client that is not admitted is disconnected at once, and can try again.
         let Some(guard) = connections.admit(peer.ip(), Instant::now()) else { continue };
         let set_task = guard.set_task();
-        let task = tokio::task::spawn_local(serve_connection(stream, guard, Rc::clone(&answer)));
+        let task = tokio::task::spawn_local(serve_connection(
+            stream,
+            guard,
+            head_timeout,
+            Rc::clone(&answer),
+        ));
         set_task(task.abort_handle());
     }
 }
 
-async fn serve_connection<A, F>(stream: TcpStream, guard: ConnectionGuard, answer: Rc<A>)
-where
+async fn serve_connection<A, F>(
+    stream: TcpStream,
+    guard: ConnectionGuard,
+    head_timeout: Duration,
+    answer: Rc<A>,
+) where
     A: Fn(hyper::Request<Incoming>) -> F + 'static,
     F: Future<Output = hyper::Response<ResponseBody>> + 'static,
 {
@@ -70,7 +76,7 @@ where
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new());
-    http.header_read_timeout(HEAD_TIMEOUT).max_buf_size(BUFFER_BYTES_MAX);
+    http.header_read_timeout(head_timeout).max_buf_size(BUFFER_BYTES_MAX);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), answer).await {
         tracing::debug!(%error, "connection ended early");
     }
