@@ -25,6 +25,7 @@ mod client;
 mod cluster_identity;
 mod cluster_objects;
 mod events;
+mod far_times;
 mod lease;
 mod list;
 mod node;

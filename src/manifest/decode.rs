@@ -90,6 +90,19 @@ impl ObjectContext<'_> {
         self.failed_fields.borrow().first().cloned()
     }
 
+    /// Runs a reader. Returns `None` if it reports an error, and drops the problems that it reported.
+    pub(super) fn attempt<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
+        let problems = self.report.0.borrow().len();
+        let failed = self.failed_fields.borrow().len();
+        let read = read();
+        if self.failed_fields.borrow().len() == failed {
+            return Some(read);
+        }
+        self.failed_fields.borrow_mut().truncate(failed);
+        self.report.0.borrow_mut().truncate(problems);
+        None
+    }
+
     /// Returns the origin of `line` in the object's file.
     pub(super) fn origin(&self, line: u32) -> Origin {
         match self.rendered_origin {

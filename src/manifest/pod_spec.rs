@@ -193,7 +193,9 @@ fn host_port(map: &FieldMap<'_>, host_network: bool) -> Option<HostPort> {
     let ip = map.get("hostIP").and_then(|f| f.text()).unwrap_or_default().into_owned();
     map.ignore(&["name"]);
     map.finish(Severity::Warning);
-    if host_network && stated.is_some() && stated != container_port {
+    // The API server does not compare the ports of init containers.
+    let is_checked = host_network && !map.field.scope.verbatim;
+    if is_checked && stated.is_some() && stated != container_port {
         map.field.error(
             "has a `hostPort` other than its `containerPort`, although the pod uses hostNetwork",
             "write the same port twice, or leave `hostPort` out".to_owned(),

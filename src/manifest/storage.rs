@@ -27,9 +27,9 @@ pub(super) fn storage_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Co
     let provisioner = root.required("provisioner").and_then(|field| field.non_empty_text());
     let modes = [("WaitForFirstConsumer", true), ("Immediate", false)];
     let waits = root.get("volumeBindingMode").map_or(Some(false), |field| field.choice(&modes));
-    let topologies = root.get("allowedTopologies").map(|field| {
-        field.items().filter_map(|item| topology_term(&item.map()?)).collect::<Vec<_>>()
-    });
+    let topologies = root
+        .get("allowedTopologies")
+        .map(|field| field.items().filter_map(|item| allowed_topology(&item)).collect::<Vec<_>>());
     let says_default = |key: &str| meta.annotations.get(key).is_some_and(|text| text == "true");
     let is_default = IS_DEFAULT.into_iter().any(says_default);
     let (Some(provisioner), Some(waits_for_pod)) = (provisioner, waits) else { return };
@@ -48,6 +48,16 @@ pub(super) fn storage_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Co
         class,
         StorageClass::eq,
     );
+}
+
+/// Reads a term of `allowedTopologies`. An API server also accepts values that are no label values;
+/// no node matches such a term.
+fn allowed_topology(field: &Field<'_>) -> Option<NodeTerm> {
+    let read = || topology_term(&field.map()?);
+    match field.scope.verbatim {
+        true => Some(field.scope.attempt(read).flatten().unwrap_or_default()),
+        false => read(),
+    }
 }
 
 fn topology_term(map: &FieldMap<'_>) -> Option<NodeTerm> {

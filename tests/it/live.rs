@@ -41,6 +41,8 @@ mod moto;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod observation_calls;
 #[cfg(all(feature = "cluster", feature = "sandbox"))]
+mod odd_objects;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
 mod offerings;
 #[cfg(feature = "cluster")]
 mod proxy;

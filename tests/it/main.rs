@@ -28,6 +28,7 @@ mod large;
 mod layers;
 #[cfg(feature = "kubernetes")]
 mod live;
+mod odd_objects;
 mod optimality;
 mod outcomes;
 mod overlays;

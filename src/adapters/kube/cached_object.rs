@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use super::far_times::clamp_times;
 use super::list::ApiResource;
 use super::node::parse_node;
 use super::owner_references::{controller_owner, parse_metadata};
@@ -31,7 +32,7 @@ pub(super) struct CachedObject {
 pub(super) struct UnreadParts {
     /// Errors; never empty.
     pub(super) reasons: Vec<String>,
-    /// Node of a bound pod.
+    /// Node of a bound pod, or the node itself.
     pub(super) node: Option<NodeName>,
 }
 
@@ -89,7 +90,8 @@ impl CachedObject {
     }
 
     /// Parses an object of a resource type.
-    pub(super) fn from_json(resource: ApiResource, object: Json) -> Self {
+    pub(super) fn from_json(resource: ApiResource, mut object: Json) -> Self {
+        clamp_times(&mut object);
         match resource.kind {
             "Pod" => Self::from_pod(&object),
             "ReplicaSet" => Self::from_owner(WorkloadKind::ReplicaSet, &object),
@@ -98,7 +100,10 @@ impl CachedObject {
                 Self::from_workload(&object)
             }
             "Node" => match parse_node(&object) {
-                Ok(node) => Self::readable(ObjectContent::Node(Box::new(node))),
+                Ok((node, reasons)) => {
+                    let name = Some(node.name.clone());
+                    Self::unread(ObjectContent::Node(Box::new(node)), reasons, name)
+                }
                 Err(why) => Self::unread(ObjectContent::Ignored, vec![why], None),
             },
             _ => Self::readable(ObjectContent::Raw(strip_metadata(resource, object))),
@@ -129,7 +134,10 @@ impl CachedObject {
         let owner = controller_owner(&meta);
         strip_binding(&mut template, owner.as_ref(), has_chosen_node(&meta));
         let content = match parse_pod(object, template_key(&template), &template) {
-            Ok(pod) => ObjectContent::Pod(CachedPod { pod: Arc::new(pod), template, owner }),
+            Ok((pod, reasons)) => {
+                unread.extend(reasons);
+                ObjectContent::Pod(CachedPod { pod: Arc::new(pod), template, owner })
+            }
             Err(why) => {
                 unread.push(why);
                 ObjectContent::Ignored

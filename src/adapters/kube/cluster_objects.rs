@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ::kube::Error;
 use serde_json::Value as Json;
 
-use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent};
+use super::cached_object::{CachedObject, CachedPod, Interner, ObjectContent, UnreadParts};
 use super::client::Kubernetes;
 use super::list::ApiResource;
 use super::owner_references::parse_metadata;
@@ -19,7 +19,7 @@ use crate::manifest::read_live_objects;
 use crate::model::ids::{NodeName, WorkloadId};
 use crate::model::observed::UnreadObject;
 use crate::model::pod::PodTemplate;
-use crate::model::storage::{ClaimPhase, Storage};
+use crate::model::storage::{Claim, ClaimPhase, Storage};
 
 const fn resource(
     api_version: &'static str,
@@ -185,8 +185,12 @@ pub(super) fn assemble<'s>(
     let mut storage: Vec<&Json> = Vec::new();
     for (resource, cache) in RESOURCES.iter().skip(1).zip(other_caches) {
         for (key, cached) in cache {
-            if let Some(unread) = &cached.unread {
-                read.add_unread(*resource, key, &unread.summary());
+            match &cached.unread {
+                Some(unread) if matches!(cached.content, ObjectContent::Node(_)) => {
+                    read.add_unread_node(key, unread);
+                }
+                Some(unread) => read.add_unread(*resource, key, &unread.summary()),
+                None => {}
             }
             match &cached.content {
                 ObjectContent::OwnerLink(link) => {
@@ -201,17 +205,17 @@ pub(super) fn assemble<'s>(
                     path if path == HORIZONTAL.path => read.add_horizontal(object),
                     path if path == VERTICAL.path => read.add_vertical(object),
                     path if path == ATTACHMENTS.path => read.add_attachment(object),
-                    path if path == CSI_NODES.path => read.add_limits(object),
+                    path if path == CSI_NODES.path => read.add_limits(key, object),
                     _ => storage.push(object),
                 },
                 ObjectContent::Pod(_) | ObjectContent::Ignored => {}
             }
         }
     }
-    read.add_storage(&storage);
     for (key, cached) in pods {
         read.add_pod(key, cached);
     }
+    read.add_storage(&storage);
     read.find_nodes_of_unread_objects();
     read.objects
 }
@@ -242,6 +246,16 @@ impl ClusterAssembly<'_> {
         let (reason, nodes) = (reason.to_owned(), BTreeSet::new());
         let unread = UnreadObject { object, reason, nodes, hides_requests: false };
         self.objects.unread_objects.push(unread);
+    }
+
+    /// Adds a node with parts that could not be parsed. It stays, and no pods are planned for it.
+    fn add_unread_node(&mut self, key: &str, unread: &UnreadParts) {
+        self.objects.unread_objects.push(UnreadObject {
+            object: format!("Node {}", key.trim_start_matches('/')),
+            reason: unread.summary(),
+            nodes: unread.node.iter().cloned().collect(),
+            hides_requests: true,
+        });
     }
 
     /// Adds the nodes with pods of its namespace to each unread object that is not a pod. It may
@@ -303,26 +317,29 @@ impl ClusterAssembly<'_> {
         }
     }
 
-    fn add_limits(&mut self, object: &Json) {
+    fn add_limits(&mut self, key: &str, object: &Json) {
         match node::parse_attach_limits(object) {
             Ok((name, limits)) => {
                 self.objects.storage.attach_limits.insert(name, limits);
             }
-            Err(why) => self.objects.unread.push(why),
+            Err(reason) => {
+                let name = key.trim_start_matches('/');
+                self.objects.unread_objects.push(UnreadObject {
+                    object: format!("{} {name}", CSI_NODES.kind),
+                    reason,
+                    nodes: [name.into()].into(),
+                    hides_requests: true,
+                });
+            }
         }
     }
 
     /// Adds storage classes, volumes and claims.
     fn add_storage(&mut self, objects: &[&Json]) {
         let read = read_live_objects(objects.iter().copied());
+        let mut unread: BTreeMap<&str, &str> = BTreeMap::new();
         for problem in &read.problems {
-            let claim = problem.object.strip_prefix("PersistentVolumeClaim ");
-            if let Some(key) = claim {
-                self.add_unread(CLAIMS, key, &problem.message);
-            } else {
-                let reason = format!("{}: {}", problem.object, problem.message);
-                self.objects.unread.push(reason);
-            }
+            unread.entry(&problem.object).or_insert(&problem.message);
         }
         let storage: &mut Storage = &mut self.objects.storage;
         (storage.classes, storage.volumes) = (read.storage_classes, read.volumes);
@@ -353,6 +370,39 @@ impl ClusterAssembly<'_> {
                 claim.deleting = meta.deletion_timestamp.is_some();
             }
         }
+        for (object, reason) in unread {
+            self.add_unread_storage(object, reason);
+        }
+    }
+
+    /// Adds a claim, volume or class that could not be parsed, and removes it: pods with its claims
+    /// fit nowhere. It concerns the nodes with pods of the namespaces of these claims.
+    fn add_unread_storage(&mut self, object: &str, reason: &str) {
+        let (kind, name) = object.split_once(' ').unwrap_or((object, ""));
+        if let (Some((namespace, claim)), true) = (name.split_once('/'), kind == CLAIMS.kind) {
+            let claims = self.objects.storage.claims.get_mut(namespace);
+            claims.and_then(|claims| claims.remove(claim));
+            self.add_unread(CLAIMS, name, reason);
+            return;
+        }
+        let storage = &mut self.objects.storage;
+        let reserved = storage.volumes.remove(name).and_then(|volume| volume.claim);
+        storage.classes.remove(name);
+        let mut namespaces: BTreeSet<&str> = BTreeSet::new();
+        namespaces.extend(reserved.iter().filter_map(|claim| Some(claim.split_once('/')?.0)));
+        for (namespace, claims) in &storage.claims {
+            let uses = |claim: &Claim| match kind == VOLUMES.kind {
+                true => claim.volume_name.as_deref() == Some(name),
+                false => claim.storage_class.as_deref().is_none_or(|class| class == name),
+            };
+            namespaces.extend(claims.values().any(uses).then_some(namespace.as_str()));
+        }
+        let pods = self.objects.pods.iter();
+        let concerned = pods.filter(|pod| namespaces.contains(pod.namespace.as_str()));
+        let nodes = concerned.filter_map(|pod| pod.node.clone()).collect();
+        let (object, reason) = (object.to_owned(), reason.to_owned());
+        let unread = UnreadObject { object, reason, nodes, hides_requests: false };
+        self.objects.unread_objects.push(unread);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::model::ids::{InstanceId, NodeName};
 use crate::model::observed::{Node, NodeFault};
 use crate::model::pod::{ResourceList, Taint, TaintEffect};
 use crate::model::storage::AttachLimits;
-use crate::model::units::{Quantity, Resources};
+use crate::model::units::Quantity;
 
 /// Annotation domains that affect node capacity.
 const ANNOTATION_DOMAINS: [&str; 3] =
@@ -26,21 +26,29 @@ const MIRROR_TAINTS: [&str; 3] = [
     "node.kubernetes.io/unreachable",
 ];
 
-/// Parses a node. The error names the invalid attribute.
-pub(super) fn parse_node(object: &Json) -> Result<Node, String> {
+/// Parses a node, and returns the reasons for parts that could not be parsed.
+///
+/// # Errors
+/// Returns the reason if the node has no identity.
+pub(super) fn parse_node(object: &Json) -> Result<(Node, Vec<String>), String> {
     let node = ApiNode::deserialize(object).map_err(|error| error.to_string())?;
     let meta = node.metadata;
     let name = meta.name.ok_or("a node has no name")?;
     let wrong = |what: &str| format!("node `{name}` has {what}");
     let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
     let conditions = status.conditions.unwrap_or_default();
-    let taints = spec.taints.unwrap_or_default();
     let annotations = meta.annotations.unwrap_or_default();
     let counts = |key: &str| ANNOTATION_DOMAINS.iter().any(|domain| key.starts_with(domain));
-    let read = |amounts: Option<BTreeMap<String, ApiQuantity>>| {
-        parse_resources(amounts).map_err(|what| wrong(&what))
+    let mut unread = Vec::new();
+    let (taints, unknown) = parse_taints(&spec.taints.unwrap_or_default());
+    unread.extend(unknown.iter().map(|what| wrong(what)));
+    let mut read = |amounts: Option<BTreeMap<String, ApiQuantity>>| {
+        let (amounts, unknown) = parse_known_amounts(amounts.unwrap_or_default());
+        unread.extend(unknown.iter().map(|what| wrong(what)));
+        to_resources(&amounts)
     };
-    Ok(Node {
+    let (capacity, allocatable) = (read(status.capacity), read(status.allocatable));
+    let node = Node {
         uid: meta.uid.ok_or_else(|| wrong("no UID"))?.into(),
         instance: spec.provider_id.as_deref().and_then(instance_from_provider_id),
         labels: meta
@@ -50,13 +58,9 @@ pub(super) fn parse_node(object: &Json) -> Result<Node, String> {
             .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
             .collect(),
         annotations: annotations.into_iter().filter(|(key, _)| counts(key)).collect(),
-        taints: taints
-            .iter()
-            .filter(|taint| !MIRROR_TAINTS.contains(&taint.key.as_str()))
-            .map(|found| parse_taint(found).map_err(|what| wrong(&what)))
-            .collect::<Result<_, _>>()?,
-        capacity: read(status.capacity)?,
-        allocatable: read(status.allocatable)?,
+        taints,
+        capacity,
+        allocatable,
         ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
         faults: NodeFault::ALL
             .into_iter()
@@ -67,18 +71,29 @@ pub(super) fn parse_node(object: &Json) -> Result<Node, String> {
         unschedulable: spec.unschedulable.unwrap_or(false),
         created_at: meta.creation_timestamp.ok_or_else(|| wrong("no time of creation"))?.0,
         name: name.as_str().into(),
-    })
+    };
+    Ok((node, unread))
 }
 
-fn parse_taint(found: &ApiTaint) -> Result<Taint, String> {
-    let effect = match found.effect.as_str() {
-        "NoSchedule" => TaintEffect::NoSchedule,
-        "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
-        "NoExecute" => TaintEffect::NoExecute,
-        other => return Err(format!("a taint of the unknown effect `{other}`")),
-    };
-    let value = found.value.as_deref().unwrap_or_default();
-    Ok(Taint { key: found.key.as_str().into(), value: value.into(), effect })
+/// Parses the taints that mirror nothing, and returns the reasons for those with an unknown effect.
+/// They count as `NoSchedule`.
+fn parse_taints(found: &[ApiTaint]) -> (Vec<Taint>, Vec<String>) {
+    let mut unknown = Vec::new();
+    let taints = found.iter().filter(|taint| !MIRROR_TAINTS.contains(&taint.key.as_str()));
+    let taints = taints.map(|found| {
+        let effect = match found.effect.as_str() {
+            "NoSchedule" => TaintEffect::NoSchedule,
+            "PreferNoSchedule" => TaintEffect::PreferNoSchedule,
+            "NoExecute" => TaintEffect::NoExecute,
+            other => {
+                unknown.push(format!("a taint of the unknown effect `{other}`"));
+                TaintEffect::NoSchedule
+            }
+        };
+        let value = found.value.as_deref().unwrap_or_default();
+        Taint { key: found.key.as_str().into(), value: value.into(), effect }
+    });
+    (taints.collect(), unknown)
 }
 
 /// Returns the instance of a provider ID such as `aws:///us-east-1a/i-0123456789abcdef0`.
@@ -87,21 +102,27 @@ fn instance_from_provider_id(provider_id: &str) -> Option<InstanceId> {
     id.starts_with("i-").then(|| id.into())
 }
 
-fn parse_resources(amounts: Option<BTreeMap<String, ApiQuantity>>) -> Result<Resources, String> {
-    Ok(to_resources(&parse_amounts(amounts.unwrap_or_default())?))
-}
-
 /// Parses amounts by resource: `cpu` in millicores, others in whole units.
 pub(super) fn parse_amounts(
     amounts: BTreeMap<String, ApiQuantity>,
 ) -> Result<ResourceList, String> {
-    let read = |(name, ApiQuantity(text)): (String, ApiQuantity)| {
-        let quantity: Quantity =
-            text.parse().map_err(|_| format!("the amount `{text}` of {name}"))?;
-        let amount = if name == "cpu" { quantity.ceil_milli() } else { quantity.ceil_units() };
-        Ok((name.into(), amount))
-    };
-    amounts.into_iter().map(read).collect()
+    let (amounts, unknown) = parse_known_amounts(amounts);
+    unknown.into_iter().next().map_or(Ok(amounts), Err)
+}
+
+/// Parses amounts as [`parse_amounts`], and returns the reasons for those that are no quantities.
+pub(super) fn parse_known_amounts(
+    amounts: BTreeMap<String, ApiQuantity>,
+) -> (ResourceList, Vec<String>) {
+    let (mut known, mut unknown) = (ResourceList::new(), Vec::new());
+    for (name, ApiQuantity(text)) in amounts {
+        match text.parse::<Quantity>() {
+            Ok(quantity) if name == "cpu" => drop(known.insert(name.into(), quantity.ceil_milli())),
+            Ok(quantity) => drop(known.insert(name.into(), quantity.ceil_units())),
+            Err(_) => unknown.push(format!("the amount `{text}` of {name}")),
+        }
+    }
+    (known, unknown)
 }
 
 /// Parses the attach limits of a node by driver. Drivers without a limit are omitted.
@@ -159,7 +180,8 @@ mod tests {
 
     #[test]
     fn node_is_parsed_without_mirror_taints() {
-        let node = parse_node(&object()).expect("a node");
+        let (node, unread) = parse_node(&object()).expect("a node");
+        assert_eq!(unread, [""; 0]);
         assert_eq!(node.instance, Some("i-0123456789abcdef0".into()));
         assert!(node.ready && node.unschedulable);
         assert_eq!(node.faults, [NodeFault::Kernel].into());
@@ -170,14 +192,22 @@ mod tests {
     }
 
     #[test]
-    fn invalid_node_error_names_the_node() {
+    fn unreadable_parts_of_a_node_are_named() {
         let mut broken = object();
         broken["status"]["allocatable"]["memory"] = json!("lots");
-        let error = parse_node(&broken).expect_err("no quantity");
-        assert_eq!(error, "node `ip-10-0-0-1` has the amount `lots` of memory");
-        let mut broken = object();
         broken["spec"]["taints"][1]["effect"] = json!("Never");
-        assert!(parse_node(&broken).expect_err("no effect").contains("unknown effect `Never`"));
+        let (node, unread) = parse_node(&broken).expect("a node");
+        assert_eq!(
+            unread,
+            [
+                "node `ip-10-0-0-1` has a taint of the unknown effect `Never`",
+                "node `ip-10-0-0-1` has the amount `lots` of memory"
+            ]
+        );
+        assert_eq!((node.allocatable.memory.0, node.allocatable.cpu.0), (0, 3920));
+        assert_eq!(node.taints[0].effect, TaintEffect::NoSchedule);
+        broken["metadata"]["uid"] = json!(null);
+        assert!(parse_node(&broken).expect_err("no identity").contains("no UID"));
     }
 
     #[test]

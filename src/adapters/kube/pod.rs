@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::node::parse_amounts;
+use super::node::parse_known_amounts;
 use super::owner_references::{controller_owner, parse_metadata};
 use crate::model::observed::{Pod, PodPhase};
 use crate::model::pod::{PodTemplate, ResourceList};
@@ -15,27 +15,45 @@ use crate::model::pod::{PodTemplate, ResourceList};
 /// Annotation of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Parses a pod whose template has the key `key`. Its owner is the direct owner.
-pub(super) fn parse_pod(object: &Json, key: String, template: &PodTemplate) -> Result<Pod, String> {
+/// Parses a pod whose template has the key `key`, and returns the reasons for parts that could not be
+/// parsed. Its owner is the direct owner. A pod with an unreadable status counts as running.
+///
+/// # Errors
+/// Returns the reason if the pod has no identity.
+pub(super) fn parse_pod(
+    object: &Json,
+    key: String,
+    template: &PodTemplate,
+) -> Result<(Pod, Vec<String>), String> {
     let meta = parse_metadata(object).ok_or("a pod has no metadata")?;
     let name = meta.name.clone().ok_or("a pod has no name")?;
     let namespace = meta.namespace.clone().unwrap_or_default();
     let wrong = |what: &str| format!("pod `{namespace}/{name}` has {what}");
+    let mut unread = Vec::new();
+    let running = || PodStatus { phase: Some("Running".to_owned()), ..PodStatus::default() };
     let status = object.get("status").map(PodStatus::deserialize).transpose();
-    let status = status.map_err(|error| wrong(&format!("a status that is unreadable: {error}")))?;
+    let status = status.unwrap_or_else(|error| {
+        unread.push(wrong(&format!("a status that is unreadable: {error}")));
+        Some(running())
+    });
     let status = status.unwrap_or_default();
     let started_at = status.start_time.as_ref().map(|at| at.0);
     let phase = match status.phase.as_deref() {
-        Some("Pending") | None => PodPhase::Pending,
+        Some("Pending" | "") | None => PodPhase::Pending,
         // A pod on an unreachable node may still run and keeps its resources.
         Some("Running" | "Unknown") => PodPhase::Running,
         Some("Succeeded") => PodPhase::Succeeded,
         Some("Failed") => PodPhase::Failed,
-        Some(other) => return Err(wrong(&format!("the unknown phase `{other}`"))),
+        Some(other) => {
+            unread.push(wrong(&format!("the unknown phase `{other}`")));
+            PodPhase::Running
+        }
     };
     let node = object.pointer("/spec/nodeName").and_then(Json::as_str);
     let nominated = object.pointer("/status/nominatedNodeName").and_then(Json::as_str);
-    Ok(Pod {
+    let (granted, unknown) = granted_resources(status, template);
+    unread.extend(unknown.iter().map(|what| wrong(what)));
+    let pod = Pod {
         uid: meta.uid.clone().ok_or_else(|| wrong("no UID"))?.into(),
         owner: controller_owner(&meta),
         template: key,
@@ -46,24 +64,30 @@ pub(super) fn parse_pod(object: &Json, key: String, template: &PodTemplate) -> R
         terminating: meta.deletion_timestamp.is_some(),
         mirror: meta.annotations.as_ref().is_some_and(|all| all.contains_key(MIRROR)),
         started_at,
-        granted: granted_resources(status, template).map_err(|what| wrong(&what))?,
+        granted,
         namespace: namespace.as_str().into(),
         name: name.as_str().into(),
-    })
+    };
+    Ok((pod, unread))
 }
 
 /// Returns the resources that the kubelet granted to containers of a resized pod: the larger of
-/// `allocatedResources` and `resources`. Empty if all of them equal the template.
+/// `allocatedResources` and `resources`. Empty if all of them equal the template. Amounts that cannot
+/// be parsed are returned as reasons.
 fn granted_resources(
     status: PodStatus,
     template: &PodTemplate,
-) -> Result<BTreeMap<String, ResourceList>, String> {
-    let mut granted = BTreeMap::new();
+) -> (BTreeMap<String, ResourceList>, Vec<String>) {
+    let (mut granted, mut unread) = (BTreeMap::new(), Vec::new());
     let all = status.container_statuses.into_iter().chain(status.init_container_statuses);
     for container in all.flatten() {
-        let mut amounts = parse_amounts(container.allocated_resources.unwrap_or_default())?;
+        let (mut amounts, unknown) =
+            parse_known_amounts(container.allocated_resources.unwrap_or_default());
+        unread.extend(unknown);
         let actual = container.resources.and_then(|resources| resources.requests);
-        for (name, amount) in parse_amounts(actual.unwrap_or_default())? {
+        let (actual, unknown) = parse_known_amounts(actual.unwrap_or_default());
+        unread.extend(unknown);
+        for (name, amount) in actual {
             let larger = amounts.entry(name).or_insert(amount);
             *larger = amount.max(*larger);
         }
@@ -77,7 +101,7 @@ fn granted_resources(
             granted.insert(container.name, amounts);
         }
     }
-    Ok(granted)
+    (granted, unread)
 }
 
 /// Returns whether the author of the pod chose its node, not a scheduler. The field then belongs to
@@ -125,14 +149,20 @@ mod tests {
         (*workload.template).clone()
     }
 
-    fn read(object: &Json) -> Result<Pod, String> {
-        parse_pod(object, "k".to_owned(), &template())
+    fn parse(object: &Json) -> (Pod, Vec<String>) {
+        parse_pod(object, "k".to_owned(), &template()).expect("a pod")
+    }
+
+    fn read(object: &Json) -> Pod {
+        let (pod, unread) = parse(object);
+        assert_eq!(unread, [""; 0]);
+        pod
     }
 
     #[test]
     fn bound_pod_has_not_chosen_its_node() {
         let bound = object();
-        assert_eq!(read(&bound).expect("a pod").node, Some("n1".into()));
+        assert_eq!(read(&bound).node, Some("n1".into()));
         assert!(!has_chosen_node(&parse_metadata(&bound).expect("metadata")));
         let mut chosen_node = object();
         chosen_node["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:nodeName"] = json!({});
@@ -148,7 +178,7 @@ mod tests {
                 "allocatedResources": { "cpu": allocated, "memory": "1Gi" },
                 "resources": { "requests": { "cpu": actual, "memory": "1Gi" } }
             }]);
-            read(&object).expect("a pod").granted
+            read(&object).granted
         };
         assert!(with("500m", "500m").is_empty());
         for (allocated, actual) in [("1", "500m"), ("500m", "1")] {
@@ -157,11 +187,27 @@ mod tests {
     }
 
     #[test]
-    fn unknown_phase_fails_and_unreachable_pod_runs() {
+    fn pod_with_an_unreadable_status_keeps_its_node() {
         let mut lost = object();
         lost["status"]["phase"] = json!("Unknown");
-        assert_eq!(read(&lost).expect("a pod").phase, PodPhase::Running);
-        lost["status"]["phase"] = json!("Resting");
-        assert!(read(&lost).expect_err("unknown").contains("unknown phase `Resting`"));
+        assert_eq!(read(&lost).phase, PodPhase::Running);
+        for (pointer, value, reason) in [
+            ("phase", json!("Resting"), "unknown phase `Resting`"),
+            ("startTime", json!("yesterday"), "status that is unreadable"),
+            (
+                "containerStatuses",
+                json!([{
+                    "name": "api", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "allocatedResources": { "cpu": "half" }
+                }]),
+                "amount `half` of cpu",
+            ),
+        ] {
+            let mut broken = object();
+            broken["status"][pointer] = value;
+            let (pod, unread) = parse(&broken);
+            assert_eq!((pod.node, pod.phase), (Some("n1".into()), PodPhase::Running));
+            assert!(unread.len() == 1 && unread[0].contains(reason), "{unread:?}");
+        }
     }
 }

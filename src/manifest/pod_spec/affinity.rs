@@ -53,8 +53,16 @@ fn required_terms(field: &Field<'_>) -> Vec<NodeTerm> {
 }
 
 /// Reads a list of node selector terms, which must not be empty.
+///
+/// An API server also accepts terms that the scheduler cannot evaluate, such as `Gt abc`. No node
+/// matches such a term, and the other terms count.
 pub(in super::super) fn node_terms(field: &Field<'_>) -> Vec<NodeTerm> {
-    let terms: Vec<NodeTerm> = field.items().filter_map(|item| node_term(&item)).collect();
+    let live = |item: &Field<'_>| item.scope.attempt(|| node_term(item)).flatten();
+    let term = |item: Field<'_>| match item.scope.verbatim {
+        true => Some(live(&item).unwrap_or_default()),
+        false => node_term(&item),
+    };
+    let terms: Vec<NodeTerm> = field.items().filter_map(term).collect();
     if field.items().count() == 0 {
         field.error("lists no term, which no node satisfies", None);
     }

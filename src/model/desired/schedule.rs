@@ -197,43 +197,44 @@ fn parse_rule(text: &str) -> Option<Rule> {
     let (weekdays, any_weekday) = parse_field(weekdays, 0, 6, &DAYS)?;
     let both_days = any_day || any_weekday;
     let fields = Fields { minutes, hours, days, months, weekdays, both_days };
-    let is_possible = !any_weekday || any_day || fields.has_month_with_its_days();
+    let has_times = minutes != 0 && hours != 0 && months != 0;
+    let is_possible = has_times && (!any_weekday || any_day || fields.has_month_with_its_days());
     Some(if is_possible { Rule::Fields(fields) } else { Rule::Never })
 }
 
 /// Parses one field. Returns the due values as bits, and true if the field is unrestricted (`*` or
-/// `?`).
+/// `?`). As in robfig/cron, empty parts of a list are ignored, and so is a range that starts with `*`.
 fn parse_field(text: &str, least: u32, most: u32, names: &[&str]) -> Option<(u64, bool)> {
     let (mut bits, mut is_any) = (0, false);
-    for part in text.split(',') {
+    for part in text.split(',').filter(|part| !part.is_empty()) {
         let (range, step) = match part.split_once('/') {
             None => (part, None),
-            Some((range, step)) => (range, Some(step.parse::<u32>().ok().filter(|s| *s > 0)?)),
+            Some((range, step)) => (range, Some(step.parse::<u64>().ok().filter(|s| *s > 0)?)),
         };
         let number = |text: &str| parse_number(text, least, names);
-        let (from, to) = match (range, range.split_once('-')) {
-            ("*" | "?", _) => {
+        let (from, to) = match range.split_once('-') {
+            _ if range.split('-').next().is_some_and(|from| matches!(from, "*" | "?")) => {
                 is_any |= step.is_none_or(|step| step == 1);
                 (least, most)
             }
-            (_, Some((from, to))) => (number(from)?, number(to)?),
+            Some((from, to)) => (number(from)?, number(to)?),
             // A step after a single value extends to the end of the field.
-            (_, None) => (number(range)?, if step.is_some() { most } else { number(range)? }),
+            None => (number(range)?, if step.is_some() { most } else { number(range)? }),
         };
         if from < least || to > most || from > to {
             return None;
         }
-        let step = usize::try_from(step.unwrap_or(1)).ok()?;
+        let step = usize::try_from(step.unwrap_or(1)).unwrap_or(usize::MAX);
         bits |= (from..=to).step_by(step).fold(0, |bits, value| bits | 1_u64 << value);
     }
     Some((bits, is_any))
 }
 
+/// Parses a number or a name. A number may have a sign `+` and leading zeros.
 fn parse_number(text: &str, least: u32, names: &[&str]) -> Option<u32> {
     match names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
         Some(index) => Some(u32::try_from(index).ok()? + least),
-        None if text.bytes().all(|b| b.is_ascii_digit()) => text.parse().ok(),
-        None => None,
+        None => text.parse().ok(),
     }
 }
 
@@ -258,7 +259,16 @@ mod tests {
             ("0 0 * * 7", false),
             ("5-1 * * * *", false),
             ("*/0 * * * *", false),
-            ("+5 * * * *", false),
+            ("+5 * * * *", true),
+            ("005 * * * *", true),
+            ("1,,2 * * * *", true),
+            (",1 * * * *", true),
+            ("*-5 * * * *", true),
+            ("*/99999999999 * * * *", true),
+            ("-5 * * * *", false),
+            ("1-2-3 * * * *", false),
+            ("*/+0 * * * *", false),
+            ("*/2/3 * * * *", false),
             ("", false),
             ("@never", false),
             ("a b c d {", false),
@@ -321,6 +331,7 @@ mod tests {
             ("0 0 29 2 *", false),
             ("0 0 31 2,3 *", false),
             ("0 0 * 2 *", false),
+            (", 0 1 1 *", true),
         ] {
             let rule = Schedule::parse(text).expect("an expression").rule;
             assert_eq!(rule == Rule::Never, expected, "{text}");
