@@ -96,11 +96,17 @@ pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> ResourceL
     sum
 }
 
-/// Converts amounts by name to a vector; the unit of `cpu` is millicores.
+/// Largest amount of one resource of a pod or a node, far above every instance type. Sums over the
+/// pods of a node stay exact, so that the removal of a pod restores the amount before it.
+const AMOUNT_MAX: i64 = 1 << 48;
+
+/// Converts amounts by name to a vector; the unit of `cpu` is millicores. Larger amounts than
+/// 2⁴⁸ count as 2⁴⁸.
 #[must_use]
 pub fn to_resources(amounts: &ResourceList) -> Resources {
     let mut resources = Resources::default();
     for (name, amount) in amounts {
+        let amount = &(*amount).clamp(-AMOUNT_MAX, AMOUNT_MAX);
         match name.as_str() {
             "cpu" => resources.cpu = MilliCpu(*amount),
             "memory" => resources.memory = Bytes(*amount),

@@ -99,7 +99,9 @@ fn parse_taints(found: &[ApiTaint]) -> (Vec<Taint>, Vec<String>) {
 /// Returns the instance of a provider ID such as `aws:///us-east-1a/i-0123456789abcdef0`.
 fn instance_from_provider_id(provider_id: &str) -> Option<InstanceId> {
     let id = provider_id.strip_prefix("aws://")?.rsplit('/').next()?;
-    id.starts_with("i-").then(|| id.into())
+    let digits = id.strip_prefix("i-")?;
+    let is_id = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    is_id.then(|| id.into())
 }
 
 /// Parses amounts by resource: `cpu` in millicores, others in whole units.
@@ -215,6 +217,8 @@ mod tests {
         for (provider_id, expected) in [
             ("aws:///us-east-1a/i-0abc", Some("i-0abc")),
             ("aws://i-0abc", Some("i-0abc")),
+            ("aws:///us-east-1a/i-", None),
+            ("aws:///us-east-1a/i-0;reboot", None),
             ("aws:///us-east-1a/fargate-ip-10-0-0-1", None),
             ("kind://docker/kind/kind-control-plane", None),
             ("", None),

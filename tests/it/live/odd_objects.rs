@@ -160,7 +160,7 @@ fn check_requests(objects: &ClusterObjects, pods: &[Json]) -> usize {
     checked
 }
 
-/// Checks that a plan over these objects ends without a panic.
+/// Checks that a plan over these objects ends, without a panic.
 fn check_plan(objects: ClusterObjects) {
     let ClusterObjects {
         nodes,
@@ -192,7 +192,8 @@ fn check_plan(objects: ClusterObjects) {
         .output()
         .expect("the program");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 2)), "{:?}: {stderr}", output.status);
+    // All objects together may be too much for a valid plan, but the planner reports that itself.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{:?}: {stderr}", output.status);
 }
 
 #[test]

@@ -11,6 +11,9 @@ type Amounts = BTreeMap<String, i128>;
 
 const NANOS: i128 = 1_000_000_000;
 
+/// Larger amounts count as this one.
+const AMOUNT_MAX: i128 = 1 << 48;
+
 /// Exact requests of a pod.
 #[derive(Debug)]
 pub(crate) struct ExactRequests {
@@ -25,8 +28,9 @@ impl ExactRequests {
     pub(crate) fn matches(&self, name: &str, actual: i64) -> bool {
         let unit = if name == "cpu" { NANOS / 1000 } else { NANOS };
         let exact = self.amounts.get(name).copied().unwrap_or(0);
-        let least = (exact + unit - 1).div_euclid(unit).min(i128::from(i64::MAX));
-        let most = least + i128::try_from(self.containers).expect("a small number");
+        let least = (exact + unit - 1).div_euclid(unit).min(AMOUNT_MAX);
+        let rounding = i128::try_from(self.containers).expect("a small number");
+        let most = (least + rounding).min(AMOUNT_MAX);
         (least..=most).contains(&i128::from(actual))
     }
 
