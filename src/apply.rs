@@ -36,7 +36,7 @@ pub mod ports;
 pub(crate) mod pre_terminate_check;
 mod preconditions;
 mod receipt;
-mod take_back;
+mod revert_launches;
 mod uncordon;
 mod wave_plan;
 
@@ -57,7 +57,7 @@ use crate::catalog::Catalog;
 use crate::model::ids::{Address, ChangeId, Digest, InstanceId};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::wire::WaveStep;
-use crate::plan::{PinnedPlan, Plan};
+use crate::plan::{Plan, RevalidatedPlan};
 use wave_plan::WaveWork;
 
 /// Ports that an apply uses.
@@ -170,13 +170,13 @@ impl<'a> ApplySettings<'a> {
 /// Planner that runs again during an apply: before the first write, and before removals that follow
 /// a write.
 pub trait Replan: std::fmt::Debug {
-    /// Plans again for `observed`, pinned to `plan`. A large fleet takes seconds, so an
+    /// Plans for `observed`, and compares the approved `plan` with the result. A large fleet takes seconds, so an
     /// implementation may use another thread.
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r>;
 }
 
-/// Future of a pinned plan.
-pub type Replanned<'r> = Pin<Box<dyn Future<Output = PinnedPlan> + 'r>>;
+/// Future of a revalidated plan.
+pub type Replanned<'r> = Pin<Box<dyn Future<Output = RevalidatedPlan> + 'r>>;
 
 /// Timeouts and retry limits of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,7 +255,7 @@ pub async fn apply<C: Cloud, K: Cluster, T: Clock>(
                 let blocker = run.removal_blocker().await;
                 run.retire_wave(retires, blocker.as_deref()).await;
                 if blocker.is_some() {
-                    run.take_back_launches(&waves).await;
+                    run.revert_launches(&waves).await;
                 }
             }
         }
@@ -312,7 +312,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return Some("the live state cannot be read".to_owned());
         };
         let replanned = self.settings.replan.replan(self.plan, &observed).await;
-        let PinnedPlan { blocked_removal, frozen, .. } = replanned;
+        let RevalidatedPlan { blocked_removal, frozen, .. } = replanned;
         self.ports.clock.yield_now().await;
         blocked_removal.or(frozen)
     }

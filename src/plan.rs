@@ -17,8 +17,8 @@ mod digest;
 mod drift;
 pub mod forecast;
 mod identity;
-mod pinned;
 mod planned_pods;
+mod revalidation;
 mod saved;
 mod schema;
 pub mod verify;
@@ -44,10 +44,10 @@ pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_insta
 pub use digest::{digest, has_complete_digest};
 pub use drift::{drift, has_drift};
 pub use identity::{
-    PlanSource, change_id, client_token, has_complete_identity, plan_id, seal, totals,
+    PlanSource, change_id, client_token, has_complete_identity, plan_id, set_identity, totals,
 };
-pub use pinned::PinnedPlan;
 pub use planned_pods::{planned_pods, planned_pods_at};
+pub use revalidation::RevalidatedPlan;
 pub use saved::{PLAN_BYTES_MAX, ReadPlanError, ReadPlanErrorKind, read_plan};
 pub use schema::plan_schema;
 pub use verify::{Facts, Violation, check};

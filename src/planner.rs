@@ -16,8 +16,8 @@ mod duplicate_nodes;
 mod forecast;
 pub mod lint;
 mod node_count_fixpoint;
-mod pinned;
 mod quota;
+mod revalidation;
 mod rule_budget;
 mod running_only;
 mod scheduled_actions;
@@ -25,7 +25,7 @@ mod scheduled_actions;
 mod tests;
 
 pub use forecast::forecast;
-pub use pinned::plan_pinned;
+pub use revalidation::revalidate;
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ use crate::plan::wire::{
     Action, Base, Diagnostic, DiagnosticSeverity, DisruptionBudgetRow, Plan, ResourceChange,
     ResourceKind,
 };
-use crate::plan::{Facts, check, seal};
+use crate::plan::{Facts, check, set_identity};
 use crate::planner::lint::lints;
 use crate::solver::{
     Input, Purpose, Settings, Solution, UnschedulablePods, external_group_problems,
@@ -463,7 +463,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
     plan.capacity.diagnostics.extend(cordons::stale_cordon_warnings(inputs, &plan));
     plan.capacity.diagnostics.extend(unread_object_warnings(inputs.observed));
     plan.capacity.diagnostics.sort();
-    seal(&mut plan);
+    set_identity(&mut plan);
     let facts = Facts {
         desired: inputs.desired,
         demand,
@@ -483,7 +483,7 @@ fn finish(inputs: &Inputs, demand: &Demand, mut plan: Plan) -> Plan {
             .hint("this is a defect of fleetwright; please report it with the plan")
             .code(Code::PlanRuleBroken)
         }));
-        seal(&mut plan);
+        set_identity(&mut plan);
     }
     plan
 }

@@ -121,7 +121,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             retirements = steps.into_iter().flatten().map(|(_, item)| item).collect();
             // Observe newly cordoned nodes at once: a drain needs an observation after the cordon.
             if !phase_changed && !retirements.is_empty() {
-                self.emit(None, Step::Going { left: retirements.len() });
+                self.emit(None, Step::InProgress { left: retirements.len() });
                 self.pause().await;
             }
         }

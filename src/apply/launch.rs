@@ -322,7 +322,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             self.open_if_due(&mut closed, booting.is_empty()).await;
             let left = booting.len() + closed.len();
             if left > 0 {
-                self.emit(None, Step::Going { left });
+                self.emit(None, Step::InProgress { left });
                 self.pause().await;
             }
         }

@@ -44,8 +44,8 @@ impl<P> std::fmt::Debug for LeaseGuard<'_, P> {
 }
 
 impl<P: Cloud> Cloud for LeaseGuard<'_, P> {
-    async fn holdings(&self) -> Result<CloudInventory, PortError> {
-        self.port.holdings().await
+    async fn inventory(&self) -> Result<CloudInventory, PortError> {
+        self.port.inventory().await
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

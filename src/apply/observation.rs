@@ -28,7 +28,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     identity: ClusterIdentity,
 ) -> Observed {
     let taken_at = clock.now();
-    let inventory = cloud.holdings().await;
+    let inventory = cloud.inventory().await;
     let objects = cluster.objects().await;
     let (ec2, kubernetes) = (ec2_completeness(&inventory), kubernetes_completeness(&objects));
     let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =

@@ -13,7 +13,7 @@ use crate::model::observed::{
     ClusterIdentity, Completeness, Group, Instance, InstanceState, Observed, tag,
 };
 use crate::plan::wire::{Check, Condition, Precondition};
-use crate::plan::{PinnedPlan, Plan, has_complete_identity};
+use crate::plan::{Plan, RevalidatedPlan, has_complete_identity};
 
 /// Reason why a plan was not applied. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -159,8 +159,8 @@ pub(super) async fn check_observation(
     if !unread_sources.is_empty() {
         return Err(ApplyError::IncompleteObservation(unread_sources));
     }
-    let pinned = settings.replan.replan(plan, observed).await;
-    let PinnedPlan { dropped, missing, frozen, blocked_removal: _, current: _ } = pinned;
+    let revalidated = settings.replan.replan(plan, observed).await;
+    let RevalidatedPlan { dropped, missing, frozen, blocked_removal: _, current: _ } = revalidated;
     let mut conditions: BTreeSet<Precondition> =
         plan.capacity.base.preconditions.iter().cloned().collect();
     // The implied conditions of launches and retirements must hold even if the plan omits them.

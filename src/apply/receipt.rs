@@ -220,7 +220,7 @@ pub enum Step {
     /// The live state could not be read in full, so no change is based on it.
     Unreadable,
     /// Changes are in progress. The event repeats with every observation.
-    Going {
+    InProgress {
         /// Number of changes in progress.
         left: usize,
     },

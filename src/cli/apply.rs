@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn only_the_whole_word_yes_approves() {
-        let plan = sample_plan::plan().sealed();
+        let plan = sample_plan::plan().with_identity();
         for (typed, exit) in [
             ("yes\n", Exit::Done),
             ("  yes \n", Exit::Done),
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn approval_without_terminal_needs_an_option() {
-        let plan = sample_plan::plan().sealed();
+        let plan = sample_plan::plan().with_identity();
         let refused = run_approve(&plan, &settings(), None);
         assert_eq!((refused.exit, refused.exit.code()), (Exit::NotApproved, 5));
         assert!(refused.err.contains(&format!("--approved-digest {}", plan.capacity.digest)));
@@ -342,7 +342,7 @@ mod tests {
         let other = Some(format!("sha256:{}", "0".repeat(64)).into());
         let deny = Check { name: "p".into(), status: CheckStatus::Fail, ..Check::default() };
         let auto = ApplySettings { auto_approve: true, ..settings() };
-        let plan = || sample_plan::plan().sealed();
+        let plan = || sample_plan::plan().with_identity();
         let elsewhere = ApplySubject::Saved {
             plan: "p.json".into(),
             world: Some(WorldChoice::File("other.json".into())),
@@ -385,7 +385,7 @@ mod tests {
     fn missing_guarding_settings_refuse_the_apply() {
         let caller = SourceSettings { path: "no/such/directory".into(), revision: None };
         let settings = ApplySettings { caller, ..settings() };
-        let ran = run_carry_out(&sample_plan::plan().sealed(), &settings);
+        let ran = run_carry_out(&sample_plan::plan().with_identity(), &settings);
         assert_eq!(ran.exit, Exit::Failed, "{}", ran.err);
         assert!(ran.err.contains("cannot read the settings that guard the plan"), "{}", ran.err);
     }

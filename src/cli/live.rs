@@ -12,7 +12,7 @@ use crate::adapters::kube::{
     ConnectError, ExpectedCluster, Kubernetes, LEASE_NAME, LEASE_NAMESPACE,
 };
 use crate::adapters::system_clock::SystemClock;
-use crate::apply::ports::{Clock as _, Cluster as _, Requirement};
+use crate::apply::ports::{Clock as _, Cluster as _, Prerequisite};
 use crate::controller::runtime::live_cluster::LiveCluster;
 use crate::model::competing_autoscaler::{
     CompetingAutoscaler, detect_autoscalers, partition_by_namespace,
@@ -107,7 +107,7 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
 }
 
 /// Returns the requirements of planning and applying live, with their state.
-pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, CliError> {
+pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, CliError> {
     let fleet = &repository.fleet;
     block_on(async {
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
@@ -121,7 +121,7 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
             Ok(kubernetes) => kubernetes,
             Err(error) => {
                 let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
-                requirements.push(Requirement::from_result(
+                requirements.push(Prerequisite::from_result(
                     "kubeconfig",
                     Err(error.to_string()),
                     remedy,
@@ -132,7 +132,8 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
         let server =
             endpoint.map(|url| expected_cluster(repository, &url).requirement(kubernetes.server()));
         requirements.extend(server);
-        requirements.extend(kubernetes.preflight(|| SystemClock.now()).await);
+        let nominates = fleet.controller.requested_nominations();
+        requirements.extend(kubernetes.preflight(|| SystemClock.now(), nominates).await);
         let homes = repository.desired.autoscaler_namespaces.as_ref();
         requirements.push(autoscaler_requirement(&kubernetes, homes).await);
         for NodeRole { arn, has_entry } in node_roles {
@@ -147,7 +148,7 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
             };
             let remedy =
                 format!("eksctl create accessentry --principal-arn {arn} --type EC2_LINUX");
-            requirements.push(Requirement::from_result(
+            requirements.push(Prerequisite::from_result(
                 &format!("{arn} may join"),
                 mapped,
                 &remedy,
@@ -158,7 +159,7 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Requirement>, Cli
 }
 
 /// Returns whether all EC2 offerings can be read. Without them, plans use embedded data.
-async fn market_requirement(aws: &Aws, repository: &Repository) -> Requirement {
+async fn market_requirement(aws: &Aws, repository: &Repository) -> Prerequisite {
     // An empty cache: an earlier answer proves nothing here.
     let found = match repository.market_query().read_cached(aws, &MarketAnswers::default()).await {
         Ok(market) if market.unread.is_empty() => {
@@ -169,7 +170,7 @@ async fn market_requirement(aws: &Aws, repository: &Repository) -> Requirement {
     };
     let remedy =
         "attach deploy/aws/plan.json to the planning role, and allow it to reach these services";
-    Requirement::from_result("read EC2 offerings", found, remedy)
+    Prerequisite::from_result("read EC2 offerings", found, remedy)
 }
 
 /// Returns whether a competing autoscaler runs: in the declared namespaces, or without a
@@ -177,7 +178,7 @@ async fn market_requirement(aws: &Aws, repository: &Repository) -> Requirement {
 async fn autoscaler_requirement(
     kubernetes: &Kubernetes,
     homes: Option<&BTreeSet<Namespace>>,
-) -> Requirement {
+) -> Prerequisite {
     let found = match kubernetes.objects().await {
         Ok(objects) => {
             let all = detect_autoscalers(&objects.workloads, &objects.pods, &objects.templates);
@@ -200,7 +201,7 @@ async fn autoscaler_requirement(
     };
     let remedy =
         "deploy/migrate describes the migration; groups that only it resizes may stay with it";
-    Requirement::from_result("no competing autoscaler", found, remedy)
+    Prerequisite::from_result("no competing autoscaler", found, remedy)
 }
 
 /// Returns the names of competing autoscalers; `None` if there are none.

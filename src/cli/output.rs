@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn yaml_has_the_values_of_json() {
-        let json = sample_plan::plan().sealed().to_json();
+        let json = sample_plan::plan().with_identity().to_json();
         let yaml = from_json(json.clone(), DocumentFormat::Yaml).expect("written");
         assert_eq!(read(&yaml), serde_json::from_str::<Value>(&json).expect("JSON"));
         assert!(yaml.contains("format_version: "), "{yaml}");

@@ -19,7 +19,7 @@ use crate::model::desired::GuardSettings;
 use crate::model::desired::Problem;
 use crate::model::ids::Origin;
 use crate::plan::wire::{Base, Guard, JudgedBy};
-use crate::plan::{Plan, seal};
+use crate::plan::{Plan, set_identity};
 use crate::policy::{
     Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
 };
@@ -103,7 +103,7 @@ impl Judge {
         plan.capacity.base.judged_by.sort();
         plan.capacity.base.guard.clone_from(&self.guard);
         self.judge(plan);
-        seal(plan);
+        set_identity(plan);
     }
 
     /// Adds the results of the policies to the plan.

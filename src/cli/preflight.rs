@@ -6,27 +6,27 @@ use super::error::CliError;
 use super::repository::Repository;
 use super::settings::SourceSettings;
 use super::{Console, Exit, live, source_tree};
-use crate::apply::ports::{Requirement, RequirementState};
+use crate::apply::ports::{Prerequisite, PrerequisiteState};
 use crate::render::escape;
 
 pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit, CliError> {
     let repository = Repository::read(&source_tree::read(source)?);
     let requirements = live::preflight(&repository)?;
     console.print(&text(&requirements))?;
-    let met = |r: &Requirement| matches!(r.state, RequirementState::Met { .. });
+    let met = |r: &Prerequisite| matches!(r.state, PrerequisiteState::Met { .. });
     Ok(if requirements.iter().all(met) { Exit::Done } else { Exit::NotApproved })
 }
 
 /// Returns a line for each requirement, followed by its remedy if it is missing.
-fn text(requirements: &[Requirement]) -> String {
+fn text(requirements: &[Prerequisite]) -> String {
     let longest = requirements.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     let mut missing = 0_usize;
-    for Requirement { what, state } in requirements {
+    for Prerequisite { what, state } in requirements {
         let (mark, detail, remedy) = match state {
-            RequirementState::Met { detail } => ("ok     ", detail, None),
-            RequirementState::Missing { why, remedy } => ("MISSING", why, Some(remedy)),
-            RequirementState::Unknown { why } => ("unknown", why, None),
+            PrerequisiteState::Met { detail } => ("ok     ", detail, None),
+            PrerequisiteState::Missing { why, remedy } => ("MISSING", why, Some(remedy)),
+            PrerequisiteState::Unknown { why } => ("unknown", why, None),
         };
         missing += usize::from(mark != "ok     ");
         let (what, detail) = (escape(what), escape(detail));
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn missing_requirement_has_a_remedy() {
-        let unknown = RequirementState::Unknown { why: "no cluster".to_owned() };
+        let unknown = PrerequisiteState::Unknown { why: "no cluster".to_owned() };
         let requirements = [
-            Requirement::from_result("identity", Ok("account 1".to_owned()), "log in"),
-            Requirement::from_result("subnets", Err("none".to_owned()), "tag them"),
-            Requirement { what: "image".to_owned(), state: unknown },
+            Prerequisite::from_result("identity", Ok("account 1".to_owned()), "log in"),
+            Prerequisite::from_result("subnets", Err("none".to_owned()), "tag them"),
+            Prerequisite { what: "image".to_owned(), state: unknown },
         ];
         assert_eq!(
             text(&requirements),

@@ -52,7 +52,7 @@ impl<'a> ProgressReporter<'a> {
     }
 
     fn write_line(&mut self, event: &Event, started: Timestamp) {
-        let is_status = matches!(event.step, Step::Going { .. });
+        let is_status = matches!(event.step, Step::InProgress { .. });
         let clear = if self.has_status { CLEAR } else { "" };
         let text = event_line(event, started);
         if !is_status {
@@ -122,7 +122,7 @@ fn describe(step: &Step) -> String {
         Step::Retrying { why } => format!("retrying: {why}"),
         Step::Unanswered => "EC2 did not answer, so the result is unknown".to_owned(),
         Step::Unreadable => "the observation is incomplete; waiting".to_owned(),
-        Step::Going { left } => format!("{left} in progress"),
+        Step::InProgress { left } => format!("{left} in progress"),
         Step::Ready { node } => format!("{node} is Ready"),
         Step::Waiting { why } => format!("waiting: {why}"),
         Step::Cordoned { node } => format!("{node} is cordoned"),

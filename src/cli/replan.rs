@@ -8,7 +8,7 @@ use crate::apply::{Replan, Replanned};
 use crate::catalog::Catalog;
 use crate::model::observed::Observed;
 use crate::plan::wire::{Base, BaseWorld, Decider};
-use crate::plan::{PinnedPlan, Plan, difference, planned_pods};
+use crate::plan::{Plan, RevalidatedPlan, difference, planned_pods};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::difference_text;
 
@@ -39,12 +39,12 @@ impl<'a> Replanner<'a> {
 impl Replan for Replanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         // No other task needs this thread.
-        Box::pin(std::future::ready(self.pinned(plan, observed)))
+        Box::pin(std::future::ready(self.revalidated(plan, observed)))
     }
 }
 
 impl Replanner<'_> {
-    fn pinned(&self, plan: &Plan, observed: &Observed) -> PinnedPlan {
+    fn revalidated(&self, plan: &Plan, observed: &Observed) -> RevalidatedPlan {
         let base = &plan.capacity.base;
         let mut observed_now = observed.clone();
         observed_now.planned_pods = planned_pods(plan);
@@ -59,7 +59,7 @@ impl Replanner<'_> {
             sources: observed.sources.clone(),
         };
         let steer = plan.capacity.placement.unsteered.is_some();
-        let pinned = planner::plan_pinned(
+        let revalidated = planner::revalidate(
             &Inputs {
                 desired: &self.repository.desired,
                 observed: &observed_now,
@@ -74,8 +74,8 @@ impl Replanner<'_> {
             },
             plan,
         );
-        self.now.replace(Some(pinned.current.clone()));
-        pinned
+        self.now.replace(Some(revalidated.current.clone()));
+        revalidated
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let catalog = Catalog::load(&repository.fleet.region, &repository.fleet.zones);
         let catalog = catalog.expect("a catalog");
         let replanner = Replanner::new(&repository, &catalog);
-        let outcome = |plan: &Plan, world| format!("{:?}", replanner.pinned(plan, world));
+        let outcome = |plan: &Plan, world| format!("{:?}", replanner.revalidated(plan, world));
         let expected = outcome(&plan, &other);
         assert_ne!(expected, outcome(&plan, &observed), "the worlds differ");
         let mut json: Value = serde_json::from_str(&plan.to_json()).expect("JSON");

@@ -369,7 +369,7 @@ fn apply_accepts_a_directory_or_a_saved_plan() {
 #[test]
 fn show_repeats_text_and_json_of_a_saved_plan() {
     let directory = tempfile::tempdir().expect("a directory");
-    let plan = sample_plan::plan().sealed();
+    let plan = sample_plan::plan().with_identity();
     let path = save(directory.path(), &plan);
     assert_eq!(run_command(&["show", &path, "--format", "json"]).out, plan.to_output_json());
     let text = run_command(&["show", &path]);
@@ -383,7 +383,7 @@ fn show_repeats_text_and_json_of_a_saved_plan() {
 #[test]
 fn unreadable_plan_exits_with_9_and_a_reason() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut plan = sample_plan::plan().sealed();
+    let mut plan = sample_plan::plan().with_identity();
     let good = plan.to_json();
     plan.resource_changes.remove(0);
     for (content, reason) in [
@@ -469,7 +469,7 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
 #[test]
 fn explain_reads_a_saved_plan_and_suggests_similar_names() {
     let directory = tempfile::tempdir().expect("a directory");
-    let path = save(directory.path(), &sample_plan::plan().sealed());
+    let path = save(directory.path(), &sample_plan::plan().with_identity());
     let found = run_command(&["explain", "web/api", "--plan", &path]);
     assert!(found.out.starts_with("web/Deployment/api  clusters/prod/apps.yaml:3\n"));
     let json = run_command(&["explain", "i-web1", "--plan", &path, "--format", "json"]).out;

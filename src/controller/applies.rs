@@ -258,7 +258,7 @@ impl ControllerState {
                     persisted.record_sold_out(exclusion, now);
                 }
             }
-            Step::Wave { step: WaveStep::Retire, .. } | Step::Going { .. } => {
+            Step::Wave { step: WaveStep::Retire, .. } | Step::InProgress { .. } => {
                 self.on_launches_ended(ticket);
             }
             Step::Terminating { instance_id } => {

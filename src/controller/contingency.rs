@@ -23,7 +23,7 @@ use crate::plan::wire::{
     Action, Contingency, ExplainRow, LaunchReason, PodCounts, PoolContingency, Reason,
     ResourceChange, WaveStep,
 };
-use crate::plan::{Plan, canonical, seal};
+use crate::plan::{Plan, canonical, set_identity};
 
 /// A contingency is valid this long after an apply of its plan. Pods that are pending later are
 /// pending for another reason.
@@ -269,7 +269,7 @@ impl Cover {
             }
         }
         plan.capacity.alternatives.retain(|row| !row.offerings.is_empty());
-        seal(&mut plan);
+        set_identity(&mut plan);
         plan
     }
 }

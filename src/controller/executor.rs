@@ -7,7 +7,7 @@
 
 mod node_writes;
 mod open_nodes;
-mod pinned_replan;
+mod revalidation;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -35,7 +35,7 @@ use crate::apply::{
 use crate::model::ids::{Address, InstanceId};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::Plan;
-use pinned_replan::PinnedReplan;
+use revalidation::Revalidation;
 
 const PLANNERS_MAX: usize = 4;
 
@@ -497,7 +497,7 @@ where
             let (cloud, cluster) =
                 (LeaseGuard::new(cloud, &may_write), LeaseGuard::new(cluster, &may_write));
             let ports = apply::Ports { cloud: &cloud, cluster: &cluster, clock };
-            let replan = PinnedReplan {
+            let replan = Revalidation {
                 planner: &*planner,
                 plan: Arc::clone(&plan),
                 excluded_instances,

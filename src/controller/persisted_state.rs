@@ -105,7 +105,7 @@ pub struct PersistedState {
     #[serde(rename = "removed")]
     pub removals: Vec<RemovalRecord>,
     /// Times of further launches and removals.
-    #[serde(rename = "past", skip_serializing_if = "MoveHistory::is_empty")]
+    #[serde(skip_serializing_if = "MoveHistory::is_empty")]
     pub moves: MoveHistory,
     /// Commit and pods at the last plan that was no mass removal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,16 +130,14 @@ pub struct PersistedState {
     /// Sold-out offerings.
     pub sold_out: Vec<SoldOutOffering>,
     /// Instances that terminate for a reason outside of plans.
-    #[serde(rename = "going")]
     pub interruptions: Vec<InterruptionRecord>,
     /// Instances replaced lately for a fault, the oldest first.
     #[serde(rename = "repaired", skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<RepairRecord>,
     /// Requested launches whose result is unknown.
-    #[serde(rename = "asked")]
     pub in_doubt_launches: Vec<InDoubtLaunches>,
     /// Number of entries dropped from the written state so that it fits.
-    #[serde(rename = "shed", default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_entries: usize,
 }
 

@@ -9,19 +9,19 @@ use crate::apply::ports::PortError;
 use crate::catalog::Catalog;
 use crate::model::ids::NodeName;
 use crate::model::observed::{Observed, Pod};
-use crate::plan::{PinnedPlan, Plan};
+use crate::plan::{Plan, RevalidatedPlan};
 
 /// Makes plans from one revision.
 pub trait RevisionPlanner {
     /// Returns the plan from `world`, at the time of that observation.
     fn plan(&self, world: Arc<Observed>, limits: PlanScope) -> impl Future<Output = Plan>;
-    /// Replans from `world`, pinned to `plan`. If `running` is true, only existing pods count.
-    fn replan_pinned(
+    /// Plans from `world`, and compares the approved `plan` with the result. If `running` is true, only existing pods count.
+    fn revalidate(
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
         running: bool,
-    ) -> impl Future<Output = PinnedPlan>;
+    ) -> impl Future<Output = RevalidatedPlan>;
     /// Returns the catalog, which provides the labels of fallback offerings.
     fn catalog(&self) -> &Catalog;
 }

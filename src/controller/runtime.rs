@@ -48,7 +48,7 @@ use crate::model::desired::{ControllerSettings, Desired, Mode};
 use crate::model::market::{Market, MarketQuery};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::forecast::Forecast;
-use crate::plan::{PinnedPlan, Plan};
+use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::SimError;
 use crate::telemetry::LogFormat;
 
@@ -176,8 +176,8 @@ pub trait CommitPlanner: Send + Sync + 'static {
     fn has_current_market(&self) -> bool;
     /// Returns the judged plan over `world`.
     fn make_plan(&self, world: &Observed, limits: PlanScope) -> Plan;
-    /// Plans again over `world`, pinned to `plan`. With `running`, only existing pods count.
-    fn make_pinned(&self, plan: &Plan, world: &Observed, running: bool) -> PinnedPlan;
+    /// Plans over `world`, and compares the approved `plan` with the result. With `running`, only existing pods count.
+    fn make_revalidated(&self, plan: &Plan, world: &Observed, running: bool) -> RevalidatedPlan;
     /// Returns the forecast until `to`.
     fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast;
 }

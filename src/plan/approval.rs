@@ -226,7 +226,7 @@ mod tests {
         // Equal decisions over a later observation have another plan id.
         let mut later = plan.clone();
         later.capacity.base.world.taken_at = now();
-        let later = later.sealed();
+        let later = later.with_identity();
         assert_eq!(later.capacity.digest, plan.capacity.digest);
         assert!(verify_approvals(&later, &[approval], &alice, 1).is_err());
     }

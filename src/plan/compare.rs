@@ -370,7 +370,7 @@ mod tests {
                 state.instance_type = Some("x9.large".into());
             }
         }
-        let found = difference(&a, &b.sealed());
+        let found = difference(&a, &b.with_identity());
         assert!(!found.same_decisions && !found.same_plan);
         assert_eq!(found.rows.len(), 1);
         assert!(found.rows[0].b.as_ref().is_some_and(|b| b.starts_with("launch x9.large")));

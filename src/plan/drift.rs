@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::seal;
+use super::set_identity;
 use super::wire::{
     Decider, DemandRow, Diagnostic, ExplainRow, LaunchReason, Plan, Reason, RetireReason, Summary,
     workload_key,
@@ -50,7 +50,7 @@ pub fn drift(plan: &Plan) -> Plan {
     capacity.alternatives.clear();
     capacity.diagnostics.extend(behind);
     capacity.diagnostics.sort();
-    seal(&mut report);
+    set_identity(&mut report);
     report
 }
 
@@ -169,7 +169,7 @@ mod tests {
                 declared: "b".into(),
             },
         };
-        let report = drift(&moved.sealed());
+        let report = drift(&moved.with_identity());
         assert_eq!(report.resource_drift.len(), 1);
         assert_eq!(report.resource_drift[0].address, address);
         assert!(has_drift(&report));
@@ -210,7 +210,7 @@ mod tests {
         ] {
             let mut plan = plan();
             plan.capacity.explain[1].reason = Reason::Retire { because: because.clone() };
-            let report = drift(&plan.sealed());
+            let report = drift(&plan.with_identity());
             assert_eq!(has_drift(&report), moved, "{because:?}");
             let address = &report.capacity.explain.first().map(|row| row.address.to_string());
             let is_behind = report.capacity.diagnostics.iter().any(|d| {
@@ -221,7 +221,7 @@ mod tests {
         }
         let mut plan = plan();
         plan.capacity.demand[0].counts.planned += 3;
-        let report = drift(&plan.sealed());
+        let report = drift(&plan.with_identity());
         assert!(!has_drift(&report) && behind(&report) > 0, "pods that do not run yet are behind");
     }
 }

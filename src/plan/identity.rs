@@ -152,7 +152,7 @@ fn plan_id_v2(plan: &Plan, digest: &Digest, source: PlanSource<'_>) -> PlanId {
 }
 
 /// Sets digest and identity of `plan` from its contents.
-pub fn seal(plan: &mut Plan) {
+pub fn set_identity(plan: &mut Plan) {
     plan.capacity.digest = digest(plan);
     plan.capacity.plan_id = plan_id(plan, &plan.capacity.digest);
 }

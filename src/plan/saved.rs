@@ -401,7 +401,7 @@ mod tests {
         denied.applyable = false;
         let file = JudgedBy { path: "p.rego".into(), sha256: "0".repeat(64) };
         denied.capacity.base.judged_by.push(file);
-        let denied = denied.sealed().to_json();
+        let denied = denied.with_identity().to_json();
         assert!(Plan::from_json(&denied).is_ok());
         for change in [
             |value: &mut Value| value["summary"] = json!(Summary::default()),
@@ -427,9 +427,9 @@ mod tests {
     #[test]
     fn contradictory_plan_is_altered_despite_valid_identity() {
         let check = Check { name: "p".into(), status: CheckStatus::Error, ..Check::default() };
-        let denied = Plan { checks: vec![check], ..plan() }.sealed();
-        let errored = Plan { errored: true, ..plan() }.sealed();
-        let small = Plan { summary: Summary::default(), ..plan() }.sealed();
+        let denied = Plan { checks: vec![check], ..plan() }.with_identity();
+        let errored = Plan { errored: true, ..plan() }.with_identity();
+        let small = Plan { summary: Summary::default(), ..plan() }.with_identity();
         for (plan, says) in
             [(denied, "p denies it"), (errored, "so is `errored`"), (small, "totals")]
         {
@@ -463,7 +463,7 @@ mod tests {
         // For a dirty work tree, the tree identifies the files, and the commit is covered as well.
         let mut dirty = plan();
         dirty.capacity.base.dirty = true;
-        let dirty = dirty.sealed();
+        let dirty = dirty.with_identity();
         for edit in [
             |plan: &mut Plan| plan.capacity.base.commit = Some("beef".to_owned()),
             |plan: &mut Plan| plan.capacity.base.tree.push('0'),

@@ -1,9 +1,9 @@
 //! End-to-end tests of the planner with the fleets of the source documents.
 
 mod failure_domains;
-mod pinned;
 mod pools;
 mod resources;
+mod revalidation;
 mod unread_sources;
 mod worlds;
 
@@ -88,8 +88,12 @@ fn running_scope_plans_for_existing_pods_only() {
     let placed: u32 = plan.capacity.placements.iter().map(|row| row.pods).sum();
     assert!(placed >= 30, "{placed}");
     let inputs = Inputs { scope: Scope { running: true, ..Scope::default() }, ..scenario.inputs() };
-    let pinned = crate::planner::plan_pinned(&inputs, &plan);
-    assert!(pinned.missing.is_empty() && pinned.dropped.is_empty(), "{:?}", pinned.dropped);
+    let revalidated = crate::planner::revalidate(&inputs, &plan);
+    assert!(
+        revalidated.missing.is_empty() && revalidated.dropped.is_empty(),
+        "{:?}",
+        revalidated.dropped
+    );
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl World {
 }
 
 impl Cloud for World {
-    async fn holdings(&self) -> Result<CloudInventory, PortError> {
+    async fn inventory(&self) -> Result<CloudInventory, PortError> {
         self.check_saved("read account")?;
         let state = self.state.borrow();
         let ours = |instance: &&Instance| {

@@ -180,7 +180,7 @@ fn only_instances_of_the_cluster_are_listed() {
     let world = world();
     launch(&world, &request("ours"));
     launch(&world, &LaunchRequest { tags: [].into(), ..request("foreign") });
-    assert_eq!(run(world.holdings()).expect("read").instances.len(), 1);
+    assert_eq!(run(world.inventory()).expect("read").instances.len(), 1);
     assert_eq!(world.observed().instances.len(), 2);
 }
 

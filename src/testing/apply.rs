@@ -20,7 +20,7 @@ use crate::model::observed::{CordonReason, Instance, KEY_LABEL, Node, Observed, 
 use crate::model::pod::Taint;
 use crate::model::requirement::{key, label};
 use crate::plan::wire::{Action, Amount, Condition, NodeState, ResourceChange, WaveStep};
-use crate::plan::{PinnedPlan, Plan, change_id};
+use crate::plan::{Plan, RevalidatedPlan, change_id};
 use crate::simulator::{Delivery, World};
 
 /// Launches a managed instance with this key, as an earlier plan would.
@@ -135,7 +135,7 @@ pub(crate) struct UnchangedReplan;
 
 impl Replan for UnchangedReplan {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
-        Box::pin(std::future::ready(PinnedPlan::as_approved(plan.clone())))
+        Box::pin(std::future::ready(RevalidatedPlan::as_approved(plan.clone())))
     }
 }
 
@@ -150,9 +150,13 @@ pub(crate) struct FixedReplan {
 impl Replan for FixedReplan {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
         let Self { dropped, missing, frozen } = self.clone();
-        let pinned =
-            PinnedPlan { dropped, missing, frozen, ..PinnedPlan::as_approved(plan.clone()) };
-        Box::pin(std::future::ready(pinned))
+        let revalidated = RevalidatedPlan {
+            dropped,
+            missing,
+            frozen,
+            ..RevalidatedPlan::as_approved(plan.clone())
+        };
+        Box::pin(std::future::ready(revalidated))
     }
 }
 
@@ -307,11 +311,11 @@ impl<'w> FaultyPorts<'w> {
 }
 
 impl Cloud for FaultyPorts<'_> {
-    async fn holdings(&self) -> Result<CloudInventory, PortError> {
-        let mut holdings = self.world.holdings().await?;
-        holdings.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
-        self.edit_inventory.get()(&mut holdings)?;
-        Ok(holdings)
+    async fn inventory(&self) -> Result<CloudInventory, PortError> {
+        let mut inventory = self.world.inventory().await?;
+        inventory.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
+        self.edit_inventory.get()(&mut inventory)?;
+        Ok(inventory)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

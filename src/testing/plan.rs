@@ -16,7 +16,7 @@ use crate::plan::wire::{
     ExplainRow, FORMAT_VERSION, NodeState, Placement, PlacementMode, PodCounts, PodTotals,
     Precondition, Reason, ResourceChange, ResourceKind, Summary, UnschedulableRow, Wave, WaveStep,
 };
-use crate::plan::{Plan, seal};
+use crate::plan::{Plan, set_identity};
 
 /// Returns the address of an instance.
 pub(crate) fn instance_address(pool: &str, key: &str) -> Address {
@@ -98,8 +98,8 @@ impl Plan {
     }
 
     /// Returns the plan with the digest and the identity of its contents.
-    pub(crate) fn sealed(mut self) -> Self {
-        seal(&mut self);
+    pub(crate) fn with_identity(mut self) -> Self {
+        set_identity(&mut self);
         self
     }
 }

@@ -203,7 +203,7 @@ impl std::fmt::Debug for CiReplanner<'_> {
 
 impl Replan for CiReplanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
-        Box::pin(self.0.replan_pinned(Arc::new(plan.clone()), Arc::new(observed.clone()), false))
+        Box::pin(self.0.revalidate(Arc::new(plan.clone()), Arc::new(observed.clone()), false))
     }
 }
 

@@ -12,7 +12,7 @@ use fleetwright::model::desired::{ApprovalRule, Desired, Fleet, Scale, Tree, Tre
 use fleetwright::model::observed::Observed;
 use fleetwright::model::storage::Storage;
 use fleetwright::plan::wire::{Base, BaseWorld, Check, CheckStatus, WaveStep};
-use fleetwright::plan::{PinnedPlan, Plan, seal};
+use fleetwright::plan::{Plan, RevalidatedPlan, set_identity};
 use fleetwright::planner::{self, Inputs, Scope};
 use fleetwright::policy;
 use fleetwright::simulator::{DeliveredWorkload, Delivery, ShapeFn, eksctl_groups};
@@ -287,7 +287,7 @@ fn with_policy_checks(mut plan: Plan, fleet: &Fleet) -> Plan {
         let status = if many { CheckStatus::Warn } else { CheckStatus::Pass };
         let check = Check { name: "many.warn".to_owned(), status, ..Check::default() };
         policy::attach_checks(&mut plan, vec![check]);
-        seal(&mut plan);
+        set_identity(&mut plan);
     }
     plan
 }
@@ -371,15 +371,15 @@ impl RevisionPlanner for SimulatedPlanner {
         plan
     }
 
-    async fn replan_pinned(
+    async fn revalidate(
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
         running: bool,
-    ) -> PinnedPlan {
+    ) -> RevalidatedPlan {
         self.wait_for_planning().await;
         let scope = Scope { running, ..Scope::default() };
-        let pinned = planner::plan_pinned(&self.inputs(&world, scope), &plan);
+        let pinned = planner::revalidate(&self.inputs(&world, scope), &plan);
         let dropped = pinned.dropped.keys().cloned().collect();
         self.shared.record_replan(self.replica, &plan.capacity.plan_id, dropped);
         pinned

@@ -21,20 +21,20 @@ const FILTER_VALUES_MAX: usize = 200;
 const NO_SUCH_INSTANCE: &str = "InvalidInstanceID.NotFound";
 
 impl Cloud for Aws {
-    async fn holdings(&self) -> Result<CloudInventory, PortError> {
-        let mut holdings = CloudInventory::default();
+    async fn inventory(&self) -> Result<CloudInventory, PortError> {
+        let mut inventory = CloudInventory::default();
         // Groups first: every member that they list was launched before the instances are listed.
         let ClusterGroups { groups, members } = self.list_groups().await?;
-        holdings.groups = groups;
-        self.list_instances(&members, &mut holdings).await?;
+        inventory.groups = groups;
+        self.list_instances(&members, &mut inventory).await?;
         if self.reads_reservations() {
-            self.list_reservations(&mut holdings).await?;
+            self.list_reservations(&mut inventory).await?;
         }
-        holdings.fargate_profiles = self.fargate_profiles().await?;
+        inventory.fargate_profiles = self.fargate_profiles().await?;
         let context = self.launch_context();
         let version = context.as_ref().map(|context| context.kubernetes_version.as_str());
-        holdings.resolved = self.resolution.snapshot(version, tokio::time::Instant::now());
-        Ok(holdings)
+        inventory.resolved = self.resolution.snapshot(version, tokio::time::Instant::now());
+        Ok(inventory)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
@@ -102,7 +102,7 @@ impl Aws {
     pub(super) async fn list_instances(
         &self,
         members: &GroupMembers,
-        holdings: &mut CloudInventory,
+        inventory: &mut CloudInventory,
     ) -> Result<(), PortError> {
         let of_cluster = filter(format!("tag:{}", tag::CLUSTER), vec![self.cluster.clone()]);
         let mut filters = vec![of_cluster];
@@ -118,15 +118,15 @@ impl Aws {
                         instance.group = members.get(&instance.id).cloned();
                         found.insert(instance.id.clone(), instance);
                     }
-                    Err(why) => holdings.unread.push(why),
+                    Err(why) => inventory.unread.push(why),
                 }
             }
         }
         let lagging = members.keys().filter(|id| !found.contains_key(*id));
-        holdings.unread.extend(lagging.map(|id| {
+        inventory.unread.extend(lagging.map(|id| {
             format!("EC2 does not list instance {id}, a member of group {}", members[id].name)
         }));
-        holdings.instances = found.into_values().collect();
+        inventory.instances = found.into_values().collect();
         Ok(())
     }
 

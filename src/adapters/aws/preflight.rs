@@ -15,7 +15,7 @@ use super::errors::{AwsError, port_error};
 use super::launch_context::LaunchContext;
 use super::rate_limiter::ApiBucket;
 use super::resolution_cache::Subnets;
-use crate::apply::ports::{PortError, Requirement, RequirementState};
+use crate::apply::ports::{PortError, Prerequisite, PrerequisiteState};
 use crate::model::desired::{Desired, Generation, NodeClass};
 use crate::model::ids::{InstanceId, PoolName};
 use crate::model::market::{CapacityType, Quota, QuotaClass, Quotas};
@@ -66,7 +66,7 @@ fn check_group_tags(
 #[derive(Debug, Default)]
 pub struct Preflight {
     /// The checked requirements.
-    pub requirements: Vec<Requirement>,
+    pub requirements: Vec<Prerequisite>,
     /// Roles of nodes, which the cluster must admit.
     pub node_roles: Vec<NodeRole>,
     /// API server endpoint reported by EKS, if known.
@@ -231,9 +231,9 @@ impl Aws {
     }
 
     async fn cluster_instances(&self) -> Result<Vec<InstanceId>, AwsError> {
-        let mut holdings = crate::apply::ports::CloudInventory::default();
-        self.list_instances(&super::auto_scaling::GroupMembers::new(), &mut holdings).await?;
-        let ours = holdings.instances.into_iter().filter(Instance::is_active);
+        let mut inventory = crate::apply::ports::CloudInventory::default();
+        self.list_instances(&super::auto_scaling::GroupMembers::new(), &mut inventory).await?;
+        let ours = inventory.instances.into_iter().filter(Instance::is_active);
         Ok(ours.map(|instance| instance.id).collect())
     }
 
@@ -406,12 +406,12 @@ fn first_pool<'a>(class: &NodeClass, desired: &'a Desired) -> Option<&'a PoolNam
 impl Preflight {
     fn add<E: ToString>(&mut self, what: &str, found: Result<String, E>, remedy: &str) {
         let found = found.map_err(|error| error.to_string());
-        self.requirements.push(Requirement::from_result(what, found, remedy));
+        self.requirements.push(Prerequisite::from_result(what, found, remedy));
     }
 
     fn skip(&mut self, what: &str, why: &str) {
-        let state = RequirementState::Unknown { why: why.to_owned() };
-        self.requirements.push(Requirement { what: what.to_owned(), state });
+        let state = PrerequisiteState::Unknown { why: why.to_owned() };
+        self.requirements.push(Prerequisite { what: what.to_owned(), state });
     }
 }
 

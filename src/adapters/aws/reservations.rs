@@ -27,7 +27,7 @@ impl Aws {
     /// other accounts.
     pub(super) async fn list_reservations(
         &self,
-        holdings: &mut CloudInventory,
+        inventory: &mut CloudInventory,
     ) -> Result<(), PortError> {
         let request = self.ec2.describe_capacity_reservations();
         let mut pages = request.into_paginator().send();
@@ -37,8 +37,8 @@ impl Aws {
             let page = page.map_err(|error| port_error("list capacity reservations", &error))?;
             for found in page.capacity_reservations.unwrap_or_default() {
                 match parse_reservation(found) {
-                    Ok(found) => holdings.reservations.extend(found),
-                    Err(why) => holdings.unread.push(why),
+                    Ok(found) => inventory.reservations.extend(found),
+                    Err(why) => inventory.unread.push(why),
                 }
             }
         }

@@ -85,7 +85,7 @@ impl<'p> ApplyEvents<'p> {
             | Step::Raised { .. }
             | Step::Joined { .. }
             | Step::Found { .. }
-            | Step::Going { .. }
+            | Step::InProgress { .. }
             | Step::Retrying { .. }
             | Step::Unanswered
             | Step::Unreadable

@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-use crate::apply::ports::Requirement;
+use crate::apply::ports::Prerequisite;
 use crate::model::ids::Region;
 
 /// Host name parts that only EKS API servers have.
@@ -84,7 +84,7 @@ impl ExpectedCluster<'_> {
 
     /// Returns the same check as a requirement.
     #[must_use]
-    pub fn requirement(&self, server: &str) -> Requirement {
+    pub fn requirement(&self, server: &str) -> Prerequisite {
         let found = match match_endpoint(server, self.endpoint) {
             EndpointMatch::NotEks => {
                 Ok(format!("{server} is not an EKS address, so its cluster cannot be verified"))
@@ -94,7 +94,7 @@ impl ExpectedCluster<'_> {
                 .map(|()| format!("endpoint of EKS cluster {}", self.name))
                 .map_err(|error| error.to_string()),
         };
-        Requirement::from_result("API server", found, &self.remedy())
+        Prerequisite::from_result("API server", found, &self.remedy())
     }
 }
 

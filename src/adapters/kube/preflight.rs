@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 
 use super::client::Kubernetes;
 use super::port_error;
-use crate::apply::ports::{CallEffect, PortError, Requirement};
+use crate::apply::ports::{CallEffect, PortError, Prerequisite};
 
 /// Maximum clock skew in seconds. AWS signatures are valid for five minutes.
 const SKEW_SECONDS_MAX: i64 = 60;
@@ -91,6 +91,22 @@ pub struct SteeringObstacle {
     pub is_forbidden: bool,
 }
 
+/// Returns how pods are nominated, or the reason why a setting cannot be followed.
+fn nomination_support(
+    obstacle: Result<Option<SteeringObstacle>, PortError>,
+    nominates: Option<bool>,
+) -> Result<String, String> {
+    match (nominates, obstacle) {
+        (Some(false), _) => Ok("not used, by the settings of the controller".to_owned()),
+        (_, Ok(None)) => Ok("pods can be nominated to their planned nodes".to_owned()),
+        (None, Ok(Some(SteeringObstacle { reason, is_forbidden: false }))) => {
+            Ok(format!("not used: {reason}"))
+        }
+        (_, Ok(Some(obstacle))) => Err(obstacle.reason),
+        (_, Err(error)) => Err(error.to_string()),
+    }
+}
+
 /// First minor version of Kubernetes 1 in which kube-scheduler keeps the nomination of a pod that it
 /// cannot place yet (KEP-5278, `NominatedNodeNameForExpectation`).
 const KEEPS_NOMINATIONS_FROM: u32 = 35;
@@ -118,21 +134,27 @@ impl Kubernetes {
     }
 
     /// Checks everything that plans and applies need in the cluster. `now` is the local clock.
-    pub async fn preflight(&self, now: impl Fn() -> Timestamp) -> Vec<Requirement> {
+    /// `nominates` says whether the settings ask for nominations; `None` if the version of
+    /// kube-scheduler decides.
+    pub async fn preflight(
+        &self,
+        now: impl Fn() -> Timestamp,
+        nominates: Option<bool>,
+    ) -> Vec<Prerequisite> {
         let api = self.cluster_uid().await.map(|uid| format!("kube-system has the UID {uid}"));
         let api = api.map_err(|error| error.to_string());
         let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
-        let mut requirements = vec![Requirement::from_result("Kubernetes API", api, remedy)];
+        let mut requirements = vec![Prerequisite::from_result("Kubernetes API", api, remedy)];
         let version = self.client.apiserver_version().await;
         let version = version.map(|info| format!("version {}.{}", info.major, info.minor));
         let version = version.map_err(|e| port_error("read version", &e).to_string());
-        requirements.push(Requirement::from_result("Kubernetes version", version, remedy));
+        requirements.push(Prerequisite::from_result("Kubernetes version", version, remedy));
         let skew = self
             .clock_skew_seconds(now)
             .await
             .map_err(|error| error.to_string())
             .and_then(check_skew);
-        requirements.push(Requirement::from_result(
+        requirements.push(Prerequisite::from_result(
             "clock",
             skew,
             "synchronize the local clock with NTP",
@@ -142,13 +164,13 @@ impl Kubernetes {
             [] => Ok("all required permissions".to_owned()),
             some => Err(format!("not allowed: {}", some.join(", "))),
         });
-        requirements.push(Requirement::from_result("Kubernetes permissions", missing, RBAC_REMEDY));
-        let steering = match self.steering_obstacle().await {
-            Ok(None) => Ok("pods can be nominated to their planned nodes".to_owned()),
-            Ok(Some(obstacle)) => Err(obstacle.reason),
-            Err(error) => Err(error.to_string()),
-        };
-        requirements.push(Requirement::from_result("steering", steering, STEERING_REMEDY));
+        requirements.push(Prerequisite::from_result(
+            "Kubernetes permissions",
+            missing,
+            RBAC_REMEDY,
+        ));
+        let steering = nomination_support(self.steering_obstacle().await, nominates);
+        requirements.push(Prerequisite::from_result("steering", steering, STEERING_REMEDY));
         requirements
     }
 
@@ -289,5 +311,28 @@ mod tests {
         for (seconds, holds) in [(0, true), (-60, true), (61, false), (-3600, false)] {
             assert_eq!(check_skew(seconds).is_ok(), holds, "{seconds}");
         }
+    }
+
+    #[test]
+    fn unused_nominations_need_no_support() {
+        let obstacle = |is_forbidden| {
+            Ok(Some(SteeringObstacle { reason: "the reason".to_owned(), is_forbidden }))
+        };
+        let unread = || PortError {
+            verb: "read version".to_owned(),
+            reason: "timeout".to_owned(),
+            effect: CallEffect::NotApplied,
+        };
+        for nominates in [None, Some(true)] {
+            assert!(nomination_support(Ok(None), nominates).is_ok());
+            assert!(nomination_support(obstacle(true), nominates).is_err());
+            assert!(nomination_support(Err(unread()), nominates).is_err());
+        }
+        assert!(nomination_support(obstacle(true), Some(false)).is_ok());
+        assert_eq!(
+            nomination_support(obstacle(false), None),
+            Ok("not used: the reason".to_owned())
+        );
+        assert!(nomination_support(obstacle(false), Some(true)).is_err());
     }
 }

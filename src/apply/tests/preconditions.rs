@@ -188,9 +188,12 @@ impl Replan for BlockedAfterLaunch {
         // This missing node could not be replaced by the nodes to remove, so it blocks nothing.
         let missing = vec!["m6i.large eu-west-1a on-demand of pool web".to_owned()];
         let missing = if has_launched { missing } else { Vec::new() };
-        let pinned =
-            PinnedPlan { missing, blocked_removal, ..PinnedPlan::as_approved(plan.clone()) };
-        Box::pin(std::future::ready(pinned))
+        let revalidated = RevalidatedPlan {
+            missing,
+            blocked_removal,
+            ..RevalidatedPlan::as_approved(plan.clone())
+        };
+        Box::pin(std::future::ready(revalidated))
     }
 }
 

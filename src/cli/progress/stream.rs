@@ -64,7 +64,7 @@ fn message(
         | Step::Blocked { .. }
         | Step::NodeWriteFailed { .. }
         | Step::Uncordoned { .. } => (StreamLevel::Warn, StreamMessage::ApplyProgress { hook }),
-        Step::Going { .. }
+        Step::InProgress { .. }
         | Step::Ready { .. }
         | Step::Waiting { .. }
         | Step::Evicted { .. }
@@ -111,7 +111,7 @@ fn half(step: &Step) -> Option<&'static str> {
         | Step::Retrying { .. }
         | Step::Unreadable
         | Step::NodeWriteFailed { .. }
-        | Step::Going { .. } => None,
+        | Step::InProgress { .. } => None,
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
             ),
             (Step::Raised { group: "g".into(), from: 1, to: 2 }, "apply_start"),
             (Step::Cordoned { node: "n".into() }, "apply_start"),
-            (Step::Going { left: 2 }, "apply_progress"),
+            (Step::InProgress { left: 2 }, "apply_progress"),
             (Step::Blocked { why: why() }, "apply_progress"),
             (Step::NodeWriteFailed { why: why() }, "apply_progress"),
             (Step::Terminating { instance_id: instance_id() }, "apply_progress"),
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn event_lines_match_the_schema() {
-        let plan = sample_plan::plan().sealed();
+        let plan = sample_plan::plan().with_identity();
         let address = plan.resource_changes[0].address.clone();
         for (step, kind) in steps() {
             let event = Event { at: at(65), address: Some(address.clone()), step };
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn event_fields_are_in_the_details() {
-        let plan = sample_plan::plan().sealed();
+        let plan = sample_plan::plan().with_identity();
         let outcome = Outcome::Failed { why: "no capacity".into() };
         let step = Step::Finished { step: WaveStep::Launch, outcome };
         let found = read(&line(&Event { at: at(1), address: None, step }, at(0), &plan));

@@ -23,7 +23,7 @@ use crate::model::commit::CommitSignature;
 use crate::model::desired::{Desired, Problem, Severity, Signer};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::plan::forecast::Forecast;
-use crate::plan::{PinnedPlan, Plan, breakdown};
+use crate::plan::{Plan, RevalidatedPlan, breakdown};
 use crate::planner::{self, Inputs, Scope};
 use crate::render::RepositoryFacts;
 
@@ -248,8 +248,8 @@ impl CommitPlanner for JudgedPlanner {
         plan
     }
 
-    fn make_pinned(&self, plan: &Plan, world: &Observed, running: bool) -> PinnedPlan {
-        planner::plan_pinned(&self.inputs(world, Scope { running, ..Scope::default() }), plan)
+    fn make_revalidated(&self, plan: &Plan, world: &Observed, running: bool) -> RevalidatedPlan {
+        planner::revalidate(&self.inputs(world, Scope { running, ..Scope::default() }), plan)
     }
 
     fn make_forecast(&self, world: &Observed, to: Timestamp) -> Forecast {

@@ -46,7 +46,7 @@ fn plan_launching(nodes: &[PlannedNode<'_>]) -> Plan {
         })
     });
     plan.capacity.placements = placed.collect();
-    plan.sealed()
+    plan.with_identity()
 }
 
 /// Returns a plan for pods of `api` and `shop`, with a contingency of two nodes.
@@ -62,7 +62,7 @@ fn approved_plan() -> Plan {
     let (nodes, hourly, pods) = (pool.nodes, pool.hourly, 2);
     let contingency = Contingency { nodes, hourly, pods, pools: vec![pool] };
     plan.capacity.placement.contingency = Some(contingency);
-    plan.sealed()
+    plan.with_identity()
 }
 
 /// A leader that applied the approved plan a minute ago. Three pods of `api` are pending.
@@ -209,11 +209,11 @@ fn contingency_is_limited_in_pool_nodes_and_price() {
     let mut elsewhere = further_node();
     let row = elsewhere.row_mut(&instance_address("web", "1"));
     row.change.after.as_mut().expect("a launch").pool = Some("batch".into());
-    assert_eq!(situation.allowed(&elsewhere.sealed()), 0, "another pool");
+    assert_eq!(situation.allowed(&elsewhere.with_identity()), 0, "another pool");
     // A node whose price is not known.
     let mut unpriced = further_node();
     unpriced.explain_mut(&instance_address("web", "1")).hourly_after = None;
-    assert_eq!(situation.allowed(&unpriced.sealed()), 0);
+    assert_eq!(situation.allowed(&unpriced.with_identity()), 0);
 }
 
 #[test]
@@ -221,13 +221,13 @@ fn contingency_covers_neither_replacements_nor_removals() {
     let situation = Situation::new();
     let mut grouped = further_node();
     grouped.explain_mut(&instance_address("web", "1")).group = Some("consolidation-1".to_owned());
-    assert_eq!(situation.allowed(&grouped.sealed()), 0);
+    assert_eq!(situation.allowed(&grouped.with_identity()), 0);
     let mut saving = further_node();
     saving.explain_mut(&instance_address("web", "1")).reason =
         Reason::Launch { because: LaunchReason::Consolidation { saves_hourly: PRICE, moves: 1 } };
-    assert_eq!(situation.allowed(&saving.sealed()), 0);
+    assert_eq!(situation.allowed(&saving.with_identity()), 0);
     let mut removing = further_node();
-    removing = removing.with_wave(WaveStep::Retire, [instance_address("web", "1")]).sealed();
+    removing = removing.with_wave(WaveStep::Retire, [instance_address("web", "1")]).with_identity();
     assert_eq!(situation.allowed(&removing), 0);
     // A removal beside it stays blocked, and the launch is planned again without it.
     let state = node_state("web", "m5.large", ("eu-west-1a", "euw1-az2"));
@@ -235,7 +235,7 @@ fn contingency_covers_neither_replacements_nor_removals() {
     let beside = further_node()
         .with_rows([gone])
         .with_wave(WaveStep::Retire, [instance_address("web", "7")])
-        .sealed();
+        .with_identity();
     assert_eq!(situation.allowed(&beside), 1);
     assert_eq!(situation.check(|context| gates::approval(&beside, context, situation.now)), None);
 }
@@ -254,7 +254,7 @@ fn dearer_fallback_offerings_are_dropped_before_the_launch() {
         address: address.clone(),
         offerings: vec![offering(90_000), offering(PRICE.0 + 1)],
     }];
-    let plan = plan.sealed();
+    let plan = plan.with_identity();
     let mut situation = Situation::new();
     let cover = situation.check(|context| cover(&plan, context, situation.now)).expect("covered");
     assert_eq!(cover.launches[&address].1, MicroUsd(90_000), "the dearest that may come");
@@ -424,7 +424,7 @@ fn use_is_persisted_before_the_launch() {
 fn launch_under_a_contingency_has_no_contingency_of_its_own() {
     let mut further = further_node();
     further.capacity.placement.contingency = approved_plan().capacity.placement.contingency;
-    let further = further.sealed();
+    let further = further.with_identity();
     let mut harness = controller(applied_state(), &further);
     harness.finish_saving(5);
     let persisted = harness.state().persistence.loaded.clone().expect("loaded");

@@ -10,7 +10,7 @@ use crate::model::ids::NodeName;
 use crate::model::observed::{Instance, InstanceState, Node, Pod};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::units::MilliCpu;
-use crate::plan::PinnedPlan;
+use crate::plan::RevalidatedPlan;
 use crate::plan::wire::WaveStep;
 use crate::testing::sample_plan;
 use crate::testing::simulator::poll_once;
@@ -24,10 +24,10 @@ impl RevisionPlanner for CountingPlanner {
         sample_plan::plan()
     }
 
-    async fn replan_pinned(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> PinnedPlan {
+    async fn revalidate(&self, plan: Arc<Plan>, _: Arc<Observed>, _: bool) -> RevalidatedPlan {
         self.0.set(self.0.get() + 1);
         let missing = vec!["planned again".into()];
-        PinnedPlan { missing, ..PinnedPlan::as_approved(Plan::clone(&plan)) }
+        RevalidatedPlan { missing, ..RevalidatedPlan::as_approved(Plan::clone(&plan)) }
     }
 
     fn catalog(&self) -> &Catalog {
@@ -60,17 +60,17 @@ fn equal_observation_needs_no_replanning() {
         let planner = CountingPlanner(Cell::new(0));
         let over = over.map(Arc::new);
         let plan = Arc::new(sample_plan::plan());
-        let pinning = PinnedReplan {
+        let pinning = Revalidation {
             planner: &planner,
             plan,
             excluded_instances: without,
             running_pods_only: false,
             planned_world: over,
         };
-        let pinned = poll_once(pinning.replan(&sample_plan::plan(), &now)).expect("at once");
+        let revalidated = poll_once(pinning.replan(&sample_plan::plan(), &now)).expect("at once");
         assert_eq!(planner.0.get(), again, "{what}");
-        assert_eq!(pinned.missing.len(), usize::try_from(again).expect("few"), "{what}");
-        assert_eq!(pinned.current, sample_plan::plan(), "{what}");
+        assert_eq!(revalidated.missing.len(), usize::try_from(again).expect("few"), "{what}");
+        assert_eq!(revalidated.current, sample_plan::plan(), "{what}");
     }
 }
 
@@ -116,7 +116,7 @@ fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
 fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
     let (planner, over) = (CountingPlanner(Cell::new(0)), Some(Arc::new(over)));
     let (plan, without) = (Arc::new(plan.clone()), Vec::new());
-    let pinning = PinnedReplan {
+    let pinning = Revalidation {
         planner: &planner,
         plan,
         excluded_instances: without,
@@ -198,7 +198,7 @@ fn replanning_excludes_interrupted_instances() {
         planner.0.set(0);
         let (plan, without) = (Arc::new(sample_plan::plan()), vec!["i-1".into()]);
         let over = Some(Arc::new(over));
-        let pinning = PinnedReplan {
+        let pinning = Revalidation {
             planner: &planner,
             plan,
             excluded_instances: without,

@@ -33,7 +33,7 @@ use crate::controller::{
 };
 use crate::model::ids::{NodeName, Uid};
 use crate::model::observed::{Observed, Pod};
-use crate::plan::{PinnedPlan, Plan};
+use crate::plan::{Plan, RevalidatedPlan};
 use crate::simulator::{Delivery, World, eksctl_groups};
 
 /// The file of the persisted controller state, beside the world.
@@ -192,13 +192,13 @@ impl<P: CommitPlanner> RevisionPlanner for EmbeddedPlanner<P> {
         plan
     }
 
-    async fn replan_pinned(
+    async fn revalidate(
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
         running: bool,
-    ) -> PinnedPlan {
-        self.plans.make_pinned(&plan, &world, running)
+    ) -> RevalidatedPlan {
+        self.plans.make_revalidated(&plan, &world, running)
     }
 
     fn catalog(&self) -> &Catalog {

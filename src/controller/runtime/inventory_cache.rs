@@ -52,9 +52,9 @@ struct CachedInventory {
 impl CachedInventory {
     /// Returns the last read if it began no earlier than `oldest` and is not invalidated.
     fn fresh_since(&self, oldest: Instant) -> Option<&CloudInventory> {
-        let (started_at, holdings) = self.read.as_ref()?;
+        let (started_at, inventory) = self.read.as_ref()?;
         let counts = self.invalidated_at.is_none_or(|invalidated_at| *started_at > invalidated_at);
-        (counts && *started_at >= oldest).then_some(holdings)
+        (counts && *started_at >= oldest).then_some(inventory)
     }
 }
 
@@ -81,18 +81,18 @@ impl<C: Cloud> InventoryCache<C> {
 
     /// Returns a read that began no earlier than `oldest`.
     async fn holdings_since(&self, oldest: Instant) -> Result<CloudInventory, PortError> {
-        if let Some(holdings) = self.lock().fresh_since(oldest) {
-            return Ok(holdings.clone());
+        if let Some(inventory) = self.lock().fresh_since(oldest) {
+            return Ok(inventory.clone());
         }
         let _guard = self.read_lock.lock().await;
-        if let Some(holdings) = self.lock().fresh_since(oldest) {
-            return Ok(holdings.clone());
+        if let Some(inventory) = self.lock().fresh_since(oldest) {
+            return Ok(inventory.clone());
         }
         let started_at = Instant::now();
-        let read = self.cloud.holdings().await;
+        let read = self.cloud.inventory().await;
         let mut cached = self.lock();
         cached.read_duration = started_at.elapsed();
-        cached.read = read.as_ref().ok().map(|holdings| (started_at, holdings.clone()));
+        cached.read = read.as_ref().ok().map(|inventory| (started_at, inventory.clone()));
         read
     }
 
@@ -130,7 +130,7 @@ impl<C: Cloud> InventoryCache<C> {
 }
 
 impl<C: Cloud> Cloud for InventoryCache<C> {
-    async fn holdings(&self) -> Result<CloudInventory, PortError> {
+    async fn inventory(&self) -> Result<CloudInventory, PortError> {
         let now = Instant::now();
         self.holdings_since(now.checked_sub(self.age_max).unwrap_or(now)).await
     }
@@ -164,7 +164,7 @@ mod tests {
     struct FlakyCloud(AtomicU32);
 
     impl Cloud for FlakyCloud {
-        async fn holdings(&self) -> Result<CloudInventory, PortError> {
+        async fn inventory(&self) -> Result<CloudInventory, PortError> {
             tokio::time::sleep(Duration::from_millis(20)).await;
             let reads = self.0.fetch_add(1, Ordering::Relaxed) + 1;
             if reads.is_multiple_of(3) {
@@ -210,19 +210,19 @@ mod tests {
         run(async {
             let cache = cache(Duration::from_millis(200));
             let reads = || cache.cloud.0.load(Ordering::Relaxed);
-            cache.holdings().await.expect("read");
-            cache.holdings().await.expect("at hand");
+            cache.inventory().await.expect("read");
+            cache.inventory().await.expect("at hand");
             assert_eq!(reads(), 1);
             cache.terminate(&"i-1".into()).await.expect("ends");
-            let (a, b) = tokio::join!(cache.holdings(), cache.holdings());
+            let (a, b) = tokio::join!(cache.inventory(), cache.inventory());
             assert_eq!(
                 (a.expect("read").unread, b.expect("read").unread.len()),
                 (vec!["2".to_owned()], 1)
             );
             assert_eq!(reads(), 2, "one read for both");
             tokio::time::sleep(Duration::from_millis(220)).await;
-            assert!(cache.holdings().await.is_err(), "too old, and what is new cannot be read");
-            assert_eq!(cache.holdings().await.expect("read").unread, ["4"], "never the old one");
+            assert!(cache.inventory().await.is_err(), "too old, and what is new cannot be read");
+            assert_eq!(cache.inventory().await.expect("read").unread, ["4"], "never the old one");
         });
     }
 
@@ -234,9 +234,9 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 cache.terminate_member(&"i-1".into()).await.expect("ends");
             };
-            let (read, ()) = tokio::join!(cache.holdings(), write);
+            let (read, ()) = tokio::join!(cache.inventory(), write);
             assert_eq!(read.expect("read").unread, ["1"]);
-            assert_eq!(cache.holdings().await.expect("read").unread, ["2"]);
+            assert_eq!(cache.inventory().await.expect("read").unread, ["2"]);
         });
     }
 
@@ -245,11 +245,11 @@ mod tests {
         run(async {
             let cache = InventoryCache { refresh_interval: AGE_MAX, ..cache(AGE_MAX) };
             let reader = async {
-                cache.holdings().await.expect("read");
+                cache.inventory().await.expect("read");
                 cache.terminate(&"i-1".into()).await.expect("ends");
                 tokio::time::sleep(WRITE_REFRESH_DELAY * 3).await;
                 assert_eq!(cache.cloud.0.load(Ordering::Relaxed), 2);
-                assert_eq!(cache.holdings().await.expect("at hand").unread, ["2"]);
+                assert_eq!(cache.inventory().await.expect("at hand").unread, ["2"]);
             };
             tokio::select! {
                 () = cache.refresh_periodically() => unreachable!("it never ends"),
@@ -265,7 +265,7 @@ mod tests {
             let reader = async {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let reads = cache.cloud.0.load(Ordering::Relaxed);
-                cache.holdings().await.expect("at hand");
+                cache.inventory().await.expect("at hand");
                 assert_eq!((reads, cache.cloud.0.load(Ordering::Relaxed)), (1, 1));
             };
             tokio::select! {

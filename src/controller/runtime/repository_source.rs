@@ -20,7 +20,7 @@ use crate::controller::{
 use crate::model::desired::Severity;
 use crate::model::market::MarketQuery;
 use crate::model::observed::{ClusterIdentity, Observed};
-use crate::plan::{PinnedPlan, Plan};
+use crate::plan::{Plan, RevalidatedPlan};
 use crate::render::escape;
 
 /// Validity of EC2 offerings, join settings and launch lookups.
@@ -280,14 +280,14 @@ impl<P: CommitPlanner> RevisionPlanner for Arc<LivePlanner<P>> {
         plan
     }
 
-    async fn replan_pinned(
+    async fn revalidate(
         &self,
         plan: Arc<Plan>,
         world: Arc<Observed>,
         running: bool,
-    ) -> PinnedPlan {
+    ) -> RevalidatedPlan {
         let planner = Self::clone(self);
-        run_blocking(move || planner.plans.make_pinned(&plan, &world, running)).await
+        run_blocking(move || planner.plans.make_revalidated(&plan, &world, running)).await
     }
 
     fn catalog(&self) -> &Catalog {

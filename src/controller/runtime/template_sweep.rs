@@ -21,9 +21,9 @@ pub(super) async fn sweep_launch_resources(aws: &Aws, account: &impl Cloud, may_
         if !may_act.get() {
             continue;
         }
-        let swept = match account.holdings().await {
-            Ok(holdings) => {
-                let tags = holdings.instances.iter().map(|instance| &instance.tags);
+        let swept = match account.inventory().await {
+            Ok(inventory) => {
+                let tags = inventory.instances.iter().map(|instance| &instance.tags);
                 aws.delete_unused_templates(AGE_MIN, &left, tags).await
             }
             Err(error) => Err(error),

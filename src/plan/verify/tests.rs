@@ -143,7 +143,7 @@ fn replacement_may_have_a_new_key() {
         condition: Condition::KeyUnused { pool: "web".into(), key: "3".to_owned() },
     });
     plan.capacity.base.preconditions.sort();
-    assert_eq!(check(&plan.sealed(), &inputs.facts()), []);
+    assert_eq!(check(&plan.with_identity(), &inputs.facts()), []);
 }
 
 fn defects() -> impl Iterator<Item = &'static Defect> {
@@ -169,7 +169,7 @@ fn every_planted_defect_is_found_by_its_rule() {
     for (rule, what, plant) in defects() {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.sealed(), &inputs.facts());
+        let found = check(&plan.with_identity(), &inputs.facts());
         let rules: BTreeSet<_> = found.iter().map(|violation| violation.rule).collect();
         assert!(rules.contains(rule), "{what}: {rule} is not among {rules:?}");
         assert!(!rules.contains("plan/digest"), "{what}");
@@ -198,7 +198,7 @@ fn harmless_changes_break_no_rule() {
     for (rule, what, plant) in harmless::HARMLESS {
         let (mut plan, mut inputs) = (plan(), inputs());
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.sealed(), &inputs.facts());
+        let found = check(&plan.with_identity(), &inputs.facts());
         assert!(found.iter().all(|violation| violation.rule != *rule), "{what}: {found:?}");
     }
 }
@@ -207,7 +207,7 @@ fn harmless_changes_break_no_rule() {
 fn violation_names_rule_row_and_both_values() {
     let mut plan = plan();
     after(&mut plan, "3").image = Some("al2@v1".to_owned());
-    let found = check(&plan.sealed(), &inputs().facts());
+    let found = check(&plan.with_identity(), &inputs().facts());
     let text: Vec<String> = found.iter().map(ToString::to_string).collect();
     let expected = "launch/image: ec2_instance.web[\"3\"]: image is stated as al2@v1, \
                     but is al2023@latest";
@@ -232,7 +232,7 @@ proptest! {
                 (defective, facts) = (plan, inputs);
             }
         }
-        let defective = defective.sealed();
+        let defective = defective.with_identity();
         prop_assert_eq!(check(&defective, &facts.facts()), check(&defective, &facts.facts()));
     }
 }

@@ -149,6 +149,6 @@ fn failed_save_fails_the_next_verb() {
     std::fs::remove_dir_all(&inner).expect("removed");
     std::fs::write(&inner, "a file where a directory was").expect("written");
     advance(&world, MINUTE);
-    let error = run(world.holdings()).expect_err("the clock's write failed");
+    let error = run(world.inventory()).expect_err("the clock's write failed");
     assert!(error.reason.contains("world.json"), "{error}");
 }

@@ -218,5 +218,5 @@ pub(crate) fn plan() -> Plan {
         destructive: true,
         nodes: NodeTotals { before: 4, launch: 2, terminate: 2, after: 4 },
     };
-    plan.sealed()
+    plan.with_identity()
 }

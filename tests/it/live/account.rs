@@ -6,7 +6,7 @@ use aws_sdk_ec2::Client;
 use aws_sdk_ec2::types::{Filter, LaunchTemplateHttpTokensState, Tag};
 use fleetwright::adapters::aws::{Aws, ClusterEndpoint, LaunchContext, TemplateGcResult};
 use fleetwright::apply::ports::{
-    Cloud, LaunchOutcome, LaunchRequest, LaunchedInstance, RequirementState,
+    Cloud, LaunchOutcome, LaunchRequest, LaunchedInstance, PrerequisiteState,
 };
 use fleetwright::manifest::read;
 use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
@@ -132,8 +132,8 @@ fn instance_is_launched_listed_and_terminated() {
             "{nowhere:?}"
         );
         let other = Aws::from_config(&config, "staging");
-        assert!(other.holdings().await.expect("a list").instances.is_empty());
-        let listed = aws.holdings().await.expect("a list").instances;
+        assert!(other.inventory().await.expect("a list").instances.is_empty());
+        let listed = aws.inventory().await.expect("a list").instances;
         let [instance] = &listed[..] else { panic!("{listed:?}") };
         assert_eq!((&instance.id, instance.zone.as_str()), (&id, "us-east-1b"));
         assert_eq!((instance.image.as_str(), instance.tags["team"].as_str()), ("ami", "web"));
@@ -141,7 +141,7 @@ fn instance_is_launched_listed_and_terminated() {
         check_launch_template(&ec2).await;
         check_template_garbage_collection(&config, &ec2, &aws).await;
         aws.terminate(&id).await.expect("terminated");
-        let listed = aws.holdings().await.expect("a list").instances;
+        let listed = aws.inventory().await.expect("a list").instances;
         assert_eq!(listed[0].state, InstanceState::Terminated);
         aws.terminate(&"i-0123456789abcdef0".into()).await.expect("a missing instance is no error");
     });
@@ -333,7 +333,11 @@ fn dry_run_is_denied_like_the_launch() {
             let found = aws.preflight(&desired, None).await.requirements;
             let launch = found.iter().find(|one| one.what == "node class web: launch");
             let state = &launch.expect("a requirement").state;
-            assert_eq!(matches!(state, RequirementState::Met { .. }), allowed, "{more}: {state:?}");
+            assert_eq!(
+                matches!(state, PrerequisiteState::Met { .. }),
+                allowed,
+                "{more}: {state:?}"
+            );
             let aws = aws.with_launch_context(launch_context(&desired));
             let request = LaunchRequest { token: format!("try-{n}"), ..request("us-east-1b") };
             aws.launch(&request).await.expect("launched");

@@ -14,7 +14,7 @@ use fleetwright::apply::{
 use fleetwright::manifest::read;
 use fleetwright::model::desired::{Desired, Fleet, Tree, TreeFile};
 use fleetwright::model::observed::Observed;
-use fleetwright::plan::{PinnedPlan, Plan, read_plan};
+use fleetwright::plan::{Plan, RevalidatedPlan, read_plan};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value as Json, json};
 
@@ -30,7 +30,7 @@ pub(super) struct ApprovedReplanner;
 
 impl Replan for ApprovedReplanner {
     fn replan<'r>(&'r self, plan: &'r Plan, _: &'r Observed) -> Replanned<'r> {
-        Box::pin(std::future::ready(PinnedPlan::as_approved(plan.clone())))
+        Box::pin(std::future::ready(RevalidatedPlan::as_approved(plan.clone())))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aws_sdk_iam::Client as Iam;
 use fleetwright::adapters::aws::{Aws, ProfileGcResult};
-use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, RequirementState};
+use fleetwright::apply::ports::{Cloud, LaunchOutcome, LaunchRequest, PrerequisiteState};
 use fleetwright::model::desired::{Desired, Identity};
 use fleetwright::model::observed::tag;
 
@@ -79,7 +79,7 @@ fn launch_creates_the_profile_of_a_role_once() {
         let account = RoleAccount::new(&moto).await;
         let found = account.aws().preflight(&account.desired, None).await.requirements;
         let profile = found.iter().find(|one| one.what == "node class web: instance profile");
-        let RequirementState::Missing { why, .. } = &profile.expect("a requirement").state else {
+        let PrerequisiteState::Missing { why, .. } = &profile.expect("a requirement").state else {
             panic!("{found:?}");
         };
         assert!(why.contains("create the instance profile `fleetwright-prod-"), "{why}");

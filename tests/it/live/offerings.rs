@@ -382,9 +382,9 @@ fn reservation_launches_stop_at_its_capacity() {
             let reserved = Reserved { instance_type: "m5.large", zone: "us-east-1a", total: 1 };
             additions.reservations.insert("cr-1".to_owned(), reserved);
         });
-        let holdings = aws.holdings().await.expect("read");
-        assert_eq!(holdings.unread, Vec::<String>::new());
-        assert_eq!(holdings.reservations[0].available, 1);
+        let inventory = aws.inventory().await.expect("read");
+        assert_eq!(inventory.unread, Vec::<String>::new());
+        assert_eq!(inventory.reservations[0].available, 1);
         let into = |token: &str| LaunchRequest {
             token: token.to_owned(),
             capacity_type: CapacityType::Reserved,
@@ -395,10 +395,10 @@ fn reservation_launches_stop_at_its_capacity() {
         let LaunchOutcome::Launched(LaunchedInstance { id, .. }) = launched else {
             panic!("{launched:?}")
         };
-        let holdings = aws.holdings().await.expect("read");
-        assert_eq!(holdings.reservations[0].available, 0, "the reservation is full");
+        let inventory = aws.inventory().await.expect("read");
+        assert_eq!(inventory.reservations[0].available, 0, "the reservation is full");
         let instance =
-            holdings.instances.iter().find(|instance| instance.id == id).expect("listed");
+            inventory.instances.iter().find(|instance| instance.id == id).expect("listed");
         assert_eq!(instance.reservation, Some("cr-1".into()));
         assert_eq!(instance.capacity_type, CapacityType::Reserved);
         let full = aws.launch(&into("token-b")).await.expect("an answer");

@@ -106,12 +106,12 @@ fn outcome_names_the_offering_that_ec2_chose() {
             assert_eq!(outcome.offering, offering);
             let again = launched(aws.launch(&request).await.expect("an answer"));
             assert_eq!(again, outcome, "the same token is the same launch");
-            let listed = aws.holdings().await.expect("a list").instances;
+            let listed = aws.inventory().await.expect("a list").instances;
             let instance = listed.iter().find(|instance| instance.id == outcome.id);
             let instance = instance.expect("listed");
             assert_eq!((instance.instance_type.as_str(), instance.zone.as_str()), (kind, zone));
         }
-        assert_eq!(aws.holdings().await.expect("a list").instances.len(), 2);
+        assert_eq!(aws.inventory().await.expect("a list").instances.len(), 2);
     });
 }
 

@@ -150,7 +150,7 @@ struct CaseReplanner<'a> {
 impl Replan for CaseReplanner<'_> {
     fn replan<'r>(&'r self, plan: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         let input = self.input.with_world(observed.clone());
-        let pinned = planner::plan_pinned(&input.inputs(self.desired, self.catalog), plan);
+        let pinned = planner::revalidate(&input.inputs(self.desired, self.catalog), plan);
         Box::pin(std::future::ready(pinned))
     }
 }

@@ -148,18 +148,18 @@ impl Replica {
 }
 
 impl Cloud for Replica {
-    async fn holdings(&self) -> Result<CloudInventory, PortError> {
+    async fn inventory(&self) -> Result<CloudInventory, PortError> {
         self.read_call("read account").await?;
         let faults = self.shared.faults.get();
-        let mut holdings = self.shared.world.holdings().await?;
+        let mut inventory = self.shared.world.inventory().await?;
         if self.shared.chance(faults.stale)
             && let Some((_, then)) = self.shared.stale_instances.borrow().front()
         {
-            holdings.instances.clone_from(then);
+            inventory.instances.clone_from(then);
         }
         if self.shared.chance(faults.partial) {
-            holdings.instances.clear();
-            holdings.unread.push("the second page was not answered".to_owned());
+            inventory.instances.clear();
+            inventory.unread.push("the second page was not answered".to_owned());
         }
         if self.shared.chance(faults.unresolved_images) {
             let unread = |words| UnresolvedTerm {
@@ -167,12 +167,12 @@ impl Cloud for Replica {
                 words,
                 reason: "no answer".to_owned(),
             };
-            let images = std::mem::take(&mut holdings.resolved.images);
-            holdings.resolved.unread = images.into_keys().map(unread).collect();
+            let images = std::mem::take(&mut inventory.resolved.images);
+            inventory.resolved.unread = images.into_keys().map(unread).collect();
         }
-        let listed = holdings.instances.iter().map(|instance| instance.id.clone());
+        let listed = inventory.instances.iter().map(|instance| instance.id.clone());
         self.listed_instances.borrow_mut().extend(listed);
-        Ok(holdings)
+        Ok(inventory)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

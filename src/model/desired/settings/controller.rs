@@ -152,6 +152,13 @@ impl ControllerSettings {
         self.applied_by == AppliedBy::Controller
     }
 
+    /// Returns whether the settings ask for nominations; `None` if the version of kube-scheduler
+    /// decides.
+    #[must_use]
+    pub fn requested_nominations(&self) -> Option<bool> {
+        self.steer.or((!self.steers_by_default()).then_some(false))
+    }
+
     /// Returns true if the repository sets any of them, and so is planned for a controller.
     #[must_use]
     pub fn is_declared(&self) -> bool {

@@ -60,7 +60,7 @@ fn with_fargate() -> (Plan, Inputs) {
         before: bill(2, 2 * 49_370),
         after: bill(2, 2 * 49_370),
     });
-    (plan.sealed(), inputs)
+    (plan.with_identity(), inputs)
 }
 
 const DEFECTS: &[Defect] = &[
@@ -108,7 +108,7 @@ fn every_fargate_defect_is_found() {
     for (rule, defect, plant) in DEFECTS {
         let (mut plan, mut inputs) = with_fargate();
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.sealed(), &inputs.facts());
+        let found = check(&plan.with_identity(), &inputs.facts());
         assert!(found.iter().any(|v| v.rule == *rule), "{rule}: {defect}: {found:?}");
     }
 }

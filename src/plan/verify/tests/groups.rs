@@ -83,7 +83,7 @@ fn with_group() -> (Plan, Inputs) {
     plan = plan.with_precondition("autoscaling_group.web".into(), condition);
     plan.capacity.base.preconditions.sort();
     plan.summary.change += 1;
-    (plan.sealed(), inputs)
+    (plan.with_identity(), inputs)
 }
 
 fn of_group(plan: &mut Plan) -> &mut GroupSize {
@@ -160,7 +160,7 @@ fn every_group_defect_is_found() {
     for (rule, defect, plant) in DEFECTS {
         let (mut plan, mut inputs) = with_group();
         plant(&mut plan, &mut inputs);
-        let found = check(&plan.sealed(), &inputs.facts());
+        let found = check(&plan.with_identity(), &inputs.facts());
         assert!(found.iter().any(|v| v.rule == *rule), "{rule}: {defect}: {found:?}");
     }
 }

@@ -200,6 +200,6 @@ fn inactive_and_unrelated_budgets_are_ignored() {
 fn launch_into_reservation_breaks_no_reservation_rule() {
     let (mut plan, mut inputs) = (plan(), inputs());
     reserve(&mut plan, &mut inputs);
-    let found = check(&plan.sealed(), &inputs.facts());
+    let found = check(&plan.with_identity(), &inputs.facts());
     assert!(found.iter().all(|v| !v.rule.starts_with("reservation/")), "{found:?}");
 }

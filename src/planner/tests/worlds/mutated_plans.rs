@@ -35,7 +35,7 @@ fn with_rules(random: &mut Random, name: &str, mut template: PodTemplate) -> Pod
 
 /// Returns the violations of `plan` after recomputing its identity.
 fn violations_of(scenario: &Scenario, demand: &Demand, plan: &mut Plan) -> Vec<Violation> {
-    crate::plan::seal(plan);
+    crate::plan::set_identity(plan);
     let Scenario { desired, observed, catalog, .. } = scenario;
     check(plan, &Facts { desired, demand, observed, catalog, allocation })
 }

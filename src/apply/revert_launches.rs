@@ -16,12 +16,12 @@ use crate::model::observed::Pod;
 use crate::plan::wire::WaveStep;
 
 /// Text of the outcome of a launch that was taken back.
-const TAKEN_BACK: &str = "its removals did not start, so it was terminated again";
+const REVERTED: &str = "its removals did not start, so it was terminated again";
 
 impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Terminates the unused instances that this apply launched in exchange for the nodes that stay.
     /// A controller decides in its next plan instead.
-    pub(super) async fn take_back_launches(&mut self, waves: &[WaveWork<'_>]) {
+    pub(super) async fn revert_launches(&mut self, waves: &[WaveWork<'_>]) {
         if self.settings.opened_by == OpenedBy::Controller || self.settings.is_interrupted() {
             return;
         }
@@ -30,7 +30,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         if observed.pods.iter().any(|pod| is_pending(pod)) {
             return;
         }
-        let mut unused = self.exchanged_launches(waves);
+        let mut unused = self.launches_of_removals(waves);
         unused.retain(|item| is_unused(item, &observed));
         let taken: BTreeSet<&Address> = unused.iter().map(|item| item.work.address).collect();
         self.outcomes
@@ -38,7 +38,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             .retain(|change| change.step != WaveStep::Launch || !taken.contains(&change.address));
         let mut observation = Some(observed);
         while !unused.is_empty() {
-            unused = self.terminate_launched(unused, observation.take(), TAKEN_BACK).await;
+            unused = self.terminate_launched(unused, observation.take(), REVERTED).await;
             if !unused.is_empty() {
                 self.pause().await;
             }
@@ -46,7 +46,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     /// Returns the instances that this apply launched in the groups of its removals.
-    fn exchanged_launches<'w, 'p>(&self, waves: &'w [WaveWork<'p>]) -> Vec<Booting<'w, 'p>> {
+    fn launches_of_removals<'w, 'p>(&self, waves: &'w [WaveWork<'p>]) -> Vec<Booting<'w, 'p>> {
         let mut removed: BTreeSet<&Address> = BTreeSet::new();
         let mut groups: BTreeSet<&str> = BTreeSet::new();
         let mut launches = Vec::new();

@@ -1,12 +1,12 @@
-//! Tests of pinned plans: dropped launches, missing nodes and blocked removals.
+//! Tests of revalidated plans: dropped launches, missing nodes and blocked removals.
 
 use super::workshop;
 use crate::model::desired::UnresolvedPolicy;
 use crate::model::observed::tag;
 use crate::model::requirement::label;
 use crate::plan::wire::Plan;
-use crate::plan::{PinnedPlan, change_id};
-use crate::planner::{Scope, plan_pinned};
+use crate::plan::{RevalidatedPlan, change_id};
+use crate::planner::{Scope, revalidate};
 use crate::testing::{Scenario, requirement};
 
 /// Returns a scenario with room for one pod per node, so that nodes and pods change together.
@@ -14,16 +14,16 @@ fn one_pod_per_node() -> Scenario {
     Scenario::new(&["m5.large"], 1500, 1024)
 }
 
-fn pinned_plan(scenario: &Scenario, approved: &Plan) -> PinnedPlan {
-    plan_pinned(&scenario.inputs(), approved)
+fn revalidated(scenario: &Scenario, approved: &Plan) -> RevalidatedPlan {
+    revalidate(&scenario.inputs(), approved)
 }
 
-/// Returns the plan for `replicas`, and its pinned plan for `later` replicas.
-fn plan_then_pin(mut scenario: Scenario, replicas: u32, later: u32) -> (Plan, PinnedPlan) {
+/// Returns the plan for `replicas`, and its revalidated plan for `later` replicas.
+fn plan_then_pin(mut scenario: Scenario, replicas: u32, later: u32) -> (Plan, RevalidatedPlan) {
     scenario.scale(replicas);
     let approved = scenario.plan();
     scenario.scale(later);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     (approved, found)
 }
 
@@ -65,10 +65,10 @@ fn vanished_node_is_missing_if_still_needed() {
     let (name, node) = scenario.observed.nodes.pop_first().expect("two running nodes");
     scenario.observed.instances.remove(&node.instance.expect("a node with an instance"));
     scenario.observed.pods.retain(|pod| pod.node.as_ref() != Some(&name));
-    assert_eq!(pinned_plan(&scenario, &approved).missing.len(), 1);
+    assert_eq!(revalidated(&scenario, &approved).missing.len(), 1);
     // Without demand for the node, nothing is missing.
     scenario.scale(2);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
 }
 
@@ -79,9 +79,9 @@ fn needed_node_blocks_its_removal() {
     scenario.scale(1);
     let approved = scenario.plan();
     assert_eq!(approved.summary.destroy, 1);
-    assert!(pinned_plan(&scenario, &approved).missing.is_empty());
+    assert!(revalidated(&scenario, &approved).missing.is_empty());
     scenario.scale(2);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     assert_eq!(found.missing.len(), 1);
     let reason = found.blocked_removal.expect("the removed node has room for the pod");
     assert!(
@@ -120,7 +120,7 @@ fn only_pods_that_fit_a_removed_node_block_its_removal() {
         }
         workload.id = id.clone();
         scenario.desired.workloads.insert(id, workload);
-        let found = pinned_plan(&scenario, &approved);
+        let found = revalidated(&scenario, &approved);
         let fits = cpu == 1500 && !is_elsewhere;
         let got = (found.blocked_removal.is_some(), found.missing.len());
         assert_eq!(
@@ -143,7 +143,7 @@ fn unlaunchable_pod_blocks_removal_of_its_node() {
     scenario.scale(2);
     let pool = scenario.pool();
     pool.limits.nodes = Some(1);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     let [reason] = found.missing.as_slice() else { panic!("one reason: {:?}", found.missing) };
     assert!(reason.starts_with("1 more pods are unschedulable than the 0"), "{reason}");
     let reason = found.blocked_removal.expect("the removed node has room for the pod");
@@ -169,7 +169,7 @@ fn resumed_drain_has_no_missing_launches() {
         if evicted {
             scenario.observed.pods.retain(|pod| pod.node.as_ref() != Some(name));
         }
-        let found = pinned_plan(&scenario, &approved);
+        let found = revalidated(&scenario, &approved);
         assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
     }
 }
@@ -186,11 +186,11 @@ fn unknown_size_freezes_only_plans_with_removals() {
         scenario.step(2);
         scenario.scale(planned);
         let approved = scenario.plan();
-        assert_eq!(pinned_plan(&scenario, &approved).frozen, None);
+        assert_eq!(revalidated(&scenario, &approved).frozen, None);
         scenario.desired.unresolved_policy = UnresolvedPolicy::Hold;
         scenario.desired.unresolved.push(unresolved());
         scenario.scale(planned.min(2));
-        let found = pinned_plan(&scenario, &approved);
+        let found = revalidated(&scenario, &approved);
         let has_reason =
             found.frozen.as_ref().is_some_and(|why| why.contains("HelmRelease web/shop"));
         assert_eq!(has_reason, is_frozen, "{:?}", found.frozen);
@@ -211,7 +211,7 @@ fn partial_plan_drops_no_launches_for_omitted_nodes() {
     // A node of twice the size has room for the fourth pod and one of the approved pods.
     let pool = scenario.pool();
     pool.requirements.pop();
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     assert!(found.dropped.is_empty(), "{:?}", found.dropped);
 }
 
@@ -221,9 +221,9 @@ fn fleet_too_large_for_trials_drops_no_launches() {
     scenario.scale(4);
     let mut approved = scenario.plan();
     scenario.scale(3);
-    assert_eq!(pinned_plan(&scenario, &approved).dropped.len(), 1);
+    assert_eq!(revalidated(&scenario, &approved).dropped.len(), 1);
     approved.capacity.pods.total = 1_000_000;
-    assert!(pinned_plan(&scenario, &approved).dropped.is_empty());
+    assert!(revalidated(&scenario, &approved).dropped.is_empty());
 }
 
 #[test]
@@ -238,17 +238,17 @@ fn earlier_launches_are_neither_missing_nor_dropped() {
         change_id(&approved.capacity.plan_id, &approved.resource_changes[0].address).to_string();
     let instance = scenario.observed.instances.get_mut(&id).expect("launched");
     instance.tags.insert(tag::CHANGE.into(), change);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
     // This also applies while the instance boots.
     let booted = scenario.observed.clone();
     scenario.observed.nodes.remove(&name);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
     scenario.observed = booted;
     scenario.scale(0);
     assert_eq!(
-        pinned_plan(&scenario, &approved).dropped.len(),
+        revalidated(&scenario, &approved).dropped.len(),
         2,
         "a later plan removes the launched instance"
     );
@@ -261,7 +261,7 @@ fn rows_omitted_by_a_partial_plan_are_not_missing() {
     let address = scenario.plan().resource_changes[0].address.to_string();
     let approved = scenario.plan_within(Scope { target: vec![address], ..Scope::default() });
     assert!(!approved.complete);
-    assert!(pinned_plan(&scenario, &approved).missing.is_empty());
+    assert!(revalidated(&scenario, &approved).missing.is_empty());
 }
 
 #[test]
@@ -270,14 +270,14 @@ fn unknown_size_drops_no_launches() {
     scenario.scale(3);
     let approved = scenario.plan();
     scenario.scale(1);
-    assert_eq!(pinned_plan(&scenario, &approved).dropped.len(), 2);
+    assert_eq!(revalidated(&scenario, &approved).dropped.len(), 2);
     scenario.desired.unresolved_policy = UnresolvedPolicy::Hold;
     scenario.desired.unresolved.push(crate::model::desired::Unresolved {
         origin: crate::model::ids::Origin::new("release.yaml", 1),
         object: "HelmRelease web/shop".into(),
         reason: "the chart is not rendered".into(),
     });
-    assert!(pinned_plan(&scenario, &approved).dropped.is_empty());
+    assert!(revalidated(&scenario, &approved).dropped.is_empty());
 }
 
 #[test]
@@ -288,6 +288,6 @@ fn replacement_is_never_dropped() {
     let approved = scenario.plan();
     assert_eq!(approved.summary.replace, 1);
     scenario.scale(0);
-    let found = pinned_plan(&scenario, &approved);
+    let found = revalidated(&scenario, &approved);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0), "{found:?}");
 }

@@ -7,7 +7,7 @@ use crate::model::ids::Address;
 
 /// An approved plan compared with the current demand.
 #[derive(Debug, Clone)]
-pub struct PinnedPlan {
+pub struct RevalidatedPlan {
     /// The plan for the current inputs. It is advisory.
     pub current: Plan,
     /// Approved launches that are no longer needed, with the reason.
@@ -21,7 +21,7 @@ pub struct PinnedPlan {
     pub frozen: Option<String>,
 }
 
-impl PinnedPlan {
+impl RevalidatedPlan {
     /// Creates the result for an approved plan that applies unchanged.
     #[must_use]
     pub fn as_approved(now: Plan) -> Self {

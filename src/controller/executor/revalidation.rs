@@ -11,14 +11,14 @@ use super::super::reconcile::retired_rows;
 use crate::apply::{Replan, Replanned};
 use crate::model::ids::InstanceId;
 use crate::model::observed::Observed;
-use crate::plan::{PinnedPlan, Plan, planned_pods};
+use crate::plan::{Plan, RevalidatedPlan, planned_pods};
 
 /// Maximum age of a plan that needs no replanning for an equal observation. Time-dependent changes
 /// may become due later.
 const REUSABLE_PLAN_AGE_MAX: SignedDuration = SignedDuration::from_secs(5);
 
 /// Replans before the first write, without the interrupted instances.
-pub(super) struct PinnedReplan<'p, P> {
+pub(super) struct Revalidation<'p, P> {
     pub(super) planner: &'p P,
     pub(super) plan: Arc<Plan>,
     pub(super) excluded_instances: Vec<InstanceId>,
@@ -27,7 +27,7 @@ pub(super) struct PinnedReplan<'p, P> {
     pub(super) planned_world: Option<Arc<Observed>>,
 }
 
-impl<P> PinnedReplan<'_, P> {
+impl<P> Revalidation<'_, P> {
     /// Returns true if the plan was just made from an equal observation, so that replanning would
     /// not change it. A plan without removals is also valid while all its launches are still
     /// needed: pending pods must not wait because another node became Ready.
@@ -42,15 +42,15 @@ impl<P> PinnedReplan<'_, P> {
     }
 }
 
-impl<P> std::fmt::Debug for PinnedReplan<'_, P> {
+impl<P> std::fmt::Debug for Revalidation<'_, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PinnedReplan")
+        f.debug_struct("Revalidation")
             .field("excluded_instances", &self.excluded_instances)
             .finish_non_exhaustive()
     }
 }
 
-impl<P: RevisionPlanner> Replan for PinnedReplan<'_, P> {
+impl<P: RevisionPlanner> Replan for Revalidation<'_, P> {
     fn replan<'r>(&'r self, _: &'r Plan, observed: &'r Observed) -> Replanned<'r> {
         Box::pin(async move {
             let mut world = Cow::Borrowed(observed);
@@ -58,12 +58,12 @@ impl<P: RevisionPlanner> Replan for PinnedReplan<'_, P> {
                 world.to_mut().remove_instances(&self.excluded_instances.iter().cloned().collect());
             }
             if self.is_still_valid(&world) {
-                return PinnedPlan::as_approved(Plan::clone(&self.plan));
+                return RevalidatedPlan::as_approved(Plan::clone(&self.plan));
             }
             let mut world = world.into_owned();
             world.planned_pods = planned_pods(&self.plan);
             let (plan, world) = (Arc::clone(&self.plan), Arc::new(world));
-            self.planner.replan_pinned(plan, world, self.running_pods_only).await
+            self.planner.revalidate(plan, world, self.running_pods_only).await
         })
     }
 }

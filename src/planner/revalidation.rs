@@ -19,7 +19,7 @@ use crate::model::observed::{
 use crate::model::requirement::{key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{Action, LaunchReason, NodeState, Plan, ResourceChange, ResourceKind};
-use crate::plan::{PinnedPlan, change_id, planned_pods, planned_pods_at, seal};
+use crate::plan::{RevalidatedPlan, change_id, planned_pods, planned_pods_at, set_identity};
 use crate::solver::{Input, Launch, Purpose, solve};
 
 /// Maximum number of trial worlds solved to find unneeded launches.
@@ -37,17 +37,17 @@ const NO_LONGER_NEEDED: &str = "its pods now fit on other nodes";
 ///
 /// If the current plan has the approved digest, no further checks are made.
 #[must_use]
-pub fn plan_pinned(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
-    with_effective_inputs(inputs, |inputs| plan_pinned_effective(inputs, approved))
+pub fn revalidate(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
+    with_effective_inputs(inputs, |inputs| revalidate_effective(inputs, approved))
 }
 
-fn plan_pinned_effective(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
+fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
     let demand = node_count_fixpoint::demand(inputs, inputs.observed);
     let (mut now, _) = plan_in_scope(inputs, &demand);
-    seal(&mut now);
-    let mut pinned = PinnedPlan::as_approved(now);
-    if pinned.current.capacity.digest == approved.capacity.digest {
-        return pinned;
+    set_identity(&mut now);
+    let mut revalidated = RevalidatedPlan::as_approved(now);
+    if revalidated.current.capacity.digest == approved.capacity.digest {
+        return revalidated;
     }
     let applied = AppliedPlan::new(inputs, approved);
     let within_limits = applied.remaining_without(&BTreeSet::new());
@@ -58,15 +58,15 @@ fn plan_pinned_effective(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
     } else {
         within_limits
     };
-    pinned.blocked_removal = applied.blocked_removal(&all, is_limited);
+    revalidated.blocked_removal = applied.blocked_removal(&all, is_limited);
     // A partial plan omits launches deliberately, with the knowledge of its approver.
     if approved.complete {
-        pinned.missing = all.launches.iter().map(describe_launch).collect();
+        revalidated.missing = all.launches.iter().map(describe_launch).collect();
     }
     // Pods without a possible launch can only run on existing nodes.
     let approved_without = approved.capacity.pods.unschedulable;
     if let Some(more) = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0) {
-        pinned.missing.push(format!(
+        revalidated.missing.push(format!(
             "{more} more pods are unschedulable than the {approved_without} of the approved plan, \
              and no launch is possible for them"
         ));
@@ -75,16 +75,16 @@ fn plan_pinned_effective(inputs: &Inputs, approved: &Plan) -> PinnedPlan {
     // This check also applies to partial plans: a launch for omitted rows may also serve other
     // pods.
     if is_enough
-        && pinned.missing.is_empty()
+        && revalidated.missing.is_empty()
         && freeze_reason.is_none()
-        && applied.may_have_fewer(&pinned.current)
+        && applied.may_have_fewer(&revalidated.current)
     {
         let reason = || NO_LONGER_NEEDED.to_owned();
         let dropped = applied.unneeded_launches(all.unschedulable).into_iter();
-        pinned.dropped = dropped.map(|address| (address, reason())).collect();
+        revalidated.dropped = dropped.map(|address| (address, reason())).collect();
     }
-    pinned.frozen = freeze_reason.filter(|_| applied.has_removals());
-    pinned
+    revalidated.frozen = freeze_reason.filter(|_| applied.has_removals());
+    revalidated
 }
 
 /// Returns a one-line description of a launch.

@@ -1,0 +1,94 @@
+//! The Kubernetes API: objects, cordons and evictions.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use super::PortError;
+use crate::model::ids::{NodeName, Uid};
+use crate::model::observed::{CordonReason, LiveWorkload, Node, Pod, Scaling, UnreadObject};
+use crate::model::pod::PodTemplate;
+use crate::model::storage::Storage;
+
+/// Outcome of a cordon or uncordon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CordonOutcome {
+    /// The node was written.
+    Written,
+    /// Nothing was written: the node was replaced, or another client changed its cordon or its
+    /// annotation since the observation. The caller must observe again.
+    Outdated,
+}
+
+/// Outcome of an eviction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvictOutcome {
+    /// The pod is terminating or deleted.
+    Evicted,
+    /// A PodDisruptionBudget blocks the eviction now.
+    Blocked {
+        /// The budget, as `namespace/name`.
+        budget: String,
+    },
+}
+
+/// Kubernetes objects of the cluster from one read.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterObjects {
+    /// Nodes of the cluster.
+    pub nodes: Vec<Node>,
+    /// Pods of the cluster.
+    pub pods: Vec<Arc<Pod>>,
+    /// Pod templates by key.
+    pub templates: BTreeMap<String, Arc<PodTemplate>>,
+    /// Workloads of the cluster.
+    pub workloads: Vec<LiveWorkload>,
+    /// Storage classes, volumes, claims, and attach limits of nodes.
+    pub storage: Storage,
+    /// Observed state of autoscalers.
+    pub scaling: Scaling,
+    /// Objects of the whole cluster that could not be understood, with the reason. With any of them,
+    /// the list is incomplete.
+    pub unread: Vec<String>,
+    /// Objects of namespaces and nodes that could not be understood.
+    pub unread_objects: Vec<UnreadObject>,
+}
+
+/// One node and its pods.
+#[derive(Debug, Clone)]
+pub struct NodeAndPods {
+    /// The node; `None` if it no longer exists.
+    pub node: Option<Node>,
+    /// Pods bound to the node. The owner of a pod is its direct owner, such as a ReplicaSet.
+    pub pods: Vec<Arc<Pod>>,
+}
+
+/// The Kubernetes API.
+pub trait Cluster {
+    /// Reads nodes, pods, workloads, storage and the state of autoscalers.
+    fn objects(&self) -> impl Future<Output = Result<ClusterObjects, PortError>>;
+    /// Reads one node and then its pods, directly from the API server. [`Cluster::objects`] may
+    /// lag. An object that cannot be understood is an error.
+    fn node(&self, name: &NodeName) -> impl Future<Output = Result<NodeAndPods, PortError>>;
+    /// Cordons a node with the reason `mark`, or uncordons it if `mark` is `None`. It writes
+    /// nothing if the [`crate::model::observed::CordonState`] of the node changed since the
+    /// observation.
+    ///
+    /// The same write sets or removes [`crate::model::observed::CORDONED_ANNOTATION`].
+    fn cordon(
+        &self,
+        node: &Node,
+        mark: Option<CordonReason>,
+    ) -> impl Future<Output = Result<CordonOutcome, PortError>>;
+    /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`]. It succeeds if
+    /// the node no longer has the taint, no longer exists, or was replaced by another of that name.
+    fn open(&self, node: &Node) -> impl Future<Output = Result<(), PortError>>;
+    /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
+    fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
+    /// Deletes the node object of a terminated instance. It succeeds if the node no longer exists.
+    fn delete_node(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+    ) -> impl Future<Output = Result<(), PortError>>;
+}
