@@ -174,6 +174,16 @@ impl Demand {
             .filter(|live| live.delivered && is_certain)
             .map(|live| &live.id)
             .collect();
+        let daemon_sets: BTreeSet<&WorkloadId> = observed
+            .workloads
+            .iter()
+            .map(|live| &live.id)
+            .filter(|id| id.kind == WorkloadKind::DaemonSet)
+            .collect();
+        let is_unread = |id: &WorkloadId| {
+            let object = format!("DaemonSet {}/{}", id.namespace, id.name);
+            observed.unread.iter().any(|unread| unread.object == object)
+        };
         for (id, pods) in live.by_owner.iter().filter(|(id, _)| !desired.workloads.contains_key(id))
         {
             let Some(shape) = live.shape(id, pods) else { continue };
@@ -181,7 +191,8 @@ impl Demand {
                 replica_partitions::live_partitions(&shape, claims, pods, &observed.templates);
             let removed = delivered.contains(id);
             if id.kind == WorkloadKind::DaemonSet {
-                if !removed {
+                // Any pod may name an owner. Only an object of the cluster starts pods on new nodes.
+                if !removed && (daemon_sets.contains(id) || is_unread(id)) {
                     let shape = parts.pop().map_or(shape, |part| part.shape);
                     self.daemons.push(Daemon { workload: id.clone(), origin: None, shape });
                 }

@@ -10,6 +10,7 @@ use crate::model::requirement::{Operator, key};
 use crate::model::units::Bytes;
 use crate::plan::wire::Plan;
 use crate::testing::pods::{no_schedule, one_of};
+use crate::testing::world::live_workload;
 use crate::testing::{Scenario, workload_id};
 
 /// Returns the numbers of launched nodes, terminated nodes and unschedulable pods.
@@ -159,8 +160,10 @@ fn observed_daemon_set_counts_on_new_nodes() {
     scenario.bind("n1");
     let pod = scenario.last_pod();
     let (namespace, name) = ("kube-system".into(), "agent".into());
-    pod.owner = Some(WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet });
+    let agent = WorkloadId { namespace, name, kind: WorkloadKind::DaemonSet };
+    pod.owner = Some(agent.clone());
     pod.template = "agent".to_owned();
+    scenario.observed.workloads.push(live_workload(&agent, 1));
     scenario.observed.templates.insert("agent".to_owned(), Arc::new(template));
     // Three pods of 500m fit on a node with 1930m; with the 500m of the agent, only two fit.
     scenario.scale(5);
@@ -168,6 +171,11 @@ fn observed_daemon_set_counts_on_new_nodes() {
     assert_eq!(counts(&plan), (2, 0, 0));
     let taken = |row: &crate::plan::wire::ExplainRow| row.daemons.cpu_milli;
     assert_eq!(plan.capacity.explain.iter().map(taken).collect::<Vec<_>>(), [500, 500, 500]);
+    // A pod that names a DaemonSet which does not exist counts on its own node only.
+    scenario.observed.workloads.clear();
+    let plan = scenario.plan();
+    assert_eq!(counts(&plan), (1, 0, 0));
+    assert_eq!(plan.capacity.explain.iter().map(taken).collect::<Vec<_>>(), [0, 0]);
 }
 
 #[test]
