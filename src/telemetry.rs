@@ -7,16 +7,20 @@
 
 pub mod histogram;
 mod json_lines;
+mod repeated_warnings;
 #[cfg(feature = "live")]
 mod traces;
 
 use std::env::VarError;
+use std::time::Instant;
 
 use thiserror::Error;
 use tracing_subscriber::filter::{FilterExt as _, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
+
+use repeated_warnings::RepeatedWarnings;
 
 pub(crate) use json_lines::json_line;
 
@@ -97,13 +101,15 @@ pub struct TelemetryError {
 /// Starts logging to stderr, and exports traces until the returned guard is dropped. A second call
 /// has no effect.
 ///
-/// Lines have a timestamp, except on a terminal.
+/// Lines have a timestamp, except on a terminal. Repeated warnings are dropped.
 ///
 /// # Errors
 /// When `FLEETWRIGHT_LOG` is not a valid filter.
 pub fn init(setup: TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
     let filter = filter(setup.level, std::env::var(LOG_VARIABLE))?;
-    let filter = filter.and(filter_fn(|metadata| metadata.target() != TRACE_TARGET));
+    let filter = filter
+        .and(filter_fn(|metadata| metadata.target() != TRACE_TARGET))
+        .and(RepeatedWarnings::new(Instant::now));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(setup.color)
