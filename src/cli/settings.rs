@@ -85,6 +85,8 @@ pub(super) struct InitSettings {
     pub(super) path: PathBuf,
     /// `None`: detected.
     pub(super) name: Option<String>,
+    /// `None`: by the name.
+    pub(super) destination: Option<String>,
     /// `None`: detected.
     pub(super) region: Option<String>,
     /// True if an existing file is overwritten.
@@ -351,8 +353,8 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Catalog(args) => catalog(args)?,
         CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
-        CommandArgs::Init(InitArgs { path, name, region, force }) => {
-            CommandSettings::Init(InitSettings { path, name, region, force })
+        CommandArgs::Init(InitArgs { path, name, destination, region, force }) => {
+            CommandSettings::Init(InitSettings { path, name, destination, region, force })
         }
         CommandArgs::Bootstrap(BootstrapArgs::Aws(args)) => {
             CommandSettings::Bootstrap(bootstrap(args)?)

@@ -19,8 +19,14 @@ pub(in crate::cli) struct InitArgs {
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(in crate::cli) path: PathBuf,
     /// Name of the cluster [default: detected, else the name of the directory]
+    ///
+    /// It chooses between directories below `clusters`, overlays that exclude each other, and
+    /// destinations of Argo CD: `prod` and `acme-prod` choose `overlays/prod`.
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) name: Option<String>,
+    /// Argo CD destination that is this cluster: a name or a server [default: by the name]
+    #[arg(long, value_name = "DESTINATION")]
+    pub(in crate::cli) destination: Option<String>,
     /// AWS region [default: detected, else us-east-1]
     #[arg(long, value_name = "REGION")]
     pub(in crate::cli) region: Option<String>,
