@@ -134,6 +134,8 @@ pub(super) struct ApproveSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommentSettings {
     pub(super) about: CommentSubject,
+    /// `None`: the platform of the job.
+    pub(super) host: Option<super::comment::ForgeHost>,
     pub(super) repository: Option<String>,
     pub(super) pull: Option<u64>,
     /// The commit of the status.
@@ -394,6 +396,7 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         path,
         guard_ref,
         failed,
+        host,
         repository,
         pull,
         status,
@@ -410,7 +413,7 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         // Clap requires one of both.
         (None, why) => CommentSubject::Failure(why.unwrap_or_default()),
     };
-    CommentSettings { about, repository, pull, status, dry_run }
+    CommentSettings { about, host, repository, pull, status, dry_run }
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
