@@ -24,7 +24,7 @@ pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionAr
 #[cfg(feature = "live")]
 pub(super) use setup::{SourcesArgs, SourcesUpdateArgs};
 pub(super) use top::TopArgs;
-pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
+pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ValidateFormatArg, ViewArgs};
 
 use std::path::PathBuf;
 
@@ -310,8 +310,13 @@ pub(super) struct ValidateArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    #[command(flatten)]
-    pub(super) format: FormatArgs,
+    /// Format: text, json, yaml or sarif
+    ///
+    /// `text`: for a terminal. `json`: for programs; stable. `yaml`: the same document as YAML.
+    /// `sarif`: SARIF 2.1.0 for code scanning, with stable codes as rules.
+    #[arg(short = 'o', long, value_enum, value_name = "FORMAT", alias = "output")]
+    #[arg(default_value_t = ValidateFormatArg::Text, hide_possible_values = true)]
+    pub(super) format: ValidateFormatArg,
 }
 
 #[derive(Debug, Args)]

@@ -20,7 +20,8 @@ use jiff::Timestamp;
 use super::args::{
     AdoptArgs, ApplyArgs, ApproveArgs, BootstrapArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs,
     DoctorArgs, DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs,
-    PlanArgs, PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
+    PlanArgs, PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ValidateFormatArg,
+    ViewArgs,
 };
 use super::error::CliError;
 use super::output::DocumentFormat;
@@ -260,7 +261,15 @@ pub(super) struct SandboxSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ValidateSettings {
     pub(super) source: SourceSettings,
-    pub(super) format: Format,
+    pub(super) view: ValidateView,
+}
+
+/// The format of problems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ValidateView {
+    Format(Format),
+    /// SARIF 2.1.0.
+    Sarif,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -350,7 +359,7 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Run(args) => CommandSettings::Run(run(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = source_settings(path, source);
-            CommandSettings::Validate(ValidateSettings { source, format: to_format(format.format) })
+            CommandSettings::Validate(ValidateSettings { source, view: validate_view(format) })
         }
         CommandArgs::Catalog(args) => catalog(args)?,
         CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
@@ -446,6 +455,15 @@ fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
         to: moment("--to", to.as_deref())?,
         demand: demand.map(demand_mode),
         format: to_format(format.format),
+    })
+}
+
+fn validate_view(format: ValidateFormatArg) -> ValidateView {
+    ValidateView::Format(match format {
+        ValidateFormatArg::Text => Format::Text,
+        ValidateFormatArg::Json => Format::Document(DocumentFormat::Json),
+        ValidateFormatArg::Yaml => Format::Document(DocumentFormat::Yaml),
+        ValidateFormatArg::Sarif => return ValidateView::Sarif,
     })
 }
 
