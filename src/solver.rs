@@ -37,6 +37,7 @@ mod node_packing;
 mod node_shape;
 mod node_template;
 mod offer;
+mod offer_admission;
 mod packing_model;
 mod parallel;
 mod pending_instances;
@@ -122,6 +123,7 @@ use crate::model::units::MicroUsd;
 use attach_limits::VolumeLimits;
 use converge::{ConvergedFleet, Passes};
 use disruption_budget::DisruptionBudgets;
+use offer_admission::OfferAdmission;
 use pod_variants::SplitDemand;
 use scheduling_runs::CoveredOrders;
 use static_pools::StaticPoolNodes;
@@ -268,7 +270,8 @@ pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
         Prepared::new(input);
     let (demand, list) = (&apart.demand, &offers.list);
     let existing = &*existing;
-    let passes = Passes::new(input, demand, list, existing, &pace);
+    let admission = OfferAdmission::new(&demand.groups, list);
+    let passes = Passes::new(input, demand, list, &admission, existing, &pace);
     let model = passes.model(&apart.demand.groups, existing);
     let problem = passes.problem(&apart.demand.groups, existing, &model);
     let layout = initial_fleet::without_retiring_nodes(&problem);
@@ -336,7 +339,8 @@ pub fn solve(input: &Input) -> Solution {
         Prepared::new(input);
     let groups = &apart.demand.groups;
     let (demand, list) = (&apart.demand, &offers.list);
-    let passes = Passes::new(input, demand, list, &existing, &pace);
+    let admission = OfferAdmission::new(groups, list);
+    let passes = Passes::new(input, demand, list, &admission, &existing, &pace);
     let ConvergedFleet {
         outcome,
         model,

@@ -18,6 +18,7 @@ use super::limits::RemainingLimits;
 use super::lower_bound::{Proof, lower_bound};
 use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
+use super::offer_admission::OfferAdmission;
 use super::packing_model::{PackingModel, PackingSupply};
 use super::problem::{Placements, Problem, ProblemInput, VerifiedFleet};
 use super::redeployment::Redeployment;
@@ -48,6 +49,8 @@ pub(super) struct Passes<'a> {
     /// Demand, with one pod shape per group.
     pub demand: &'a Demand,
     pub offers: &'a [Offer],
+    /// Admission of the groups of the demand to the offers.
+    pub admission: &'a OfferAdmission<'a>,
     pub existing: &'a [ExistingNode],
     /// Disruption budgets of the existing nodes.
     pub pace: &'a DisruptionBudgets,
@@ -81,6 +84,7 @@ impl<'a> Passes<'a> {
         input: &'a Input<'a>,
         demand: &'a Demand,
         offers: &'a [Offer],
+        admission: &'a OfferAdmission<'a>,
         existing: &'a [ExistingNode],
         pace: &'a DisruptionBudgets,
     ) -> Self {
@@ -88,6 +92,7 @@ impl<'a> Passes<'a> {
             input,
             demand,
             offers,
+            admission,
             existing,
             pace,
             shares: failure_domains::FailureDomainLimits::new(&input.desired.failure_domains),
@@ -279,7 +284,12 @@ impl Passes<'_> {
 
     /// Returns the packing model of `groups`, some of which run on `existing`.
     pub(super) fn model(&self, groups: &[PodGroup], existing: &[ExistingNode]) -> PackingModel {
-        let supply = PackingSupply { offers: self.offers, existing, daemons: &self.demand.daemons };
+        let supply = PackingSupply {
+            offers: self.offers,
+            admission: self.admission,
+            existing,
+            daemons: &self.demand.daemons,
+        };
         PackingModel::new(groups, &TopologyAssignment::new(self.field(groups, existing)), supply)
     }
 
@@ -293,6 +303,7 @@ impl Passes<'_> {
         TopologyInput {
             groups,
             offers: self.offers,
+            admission: self.admission,
             existing,
             namespaces,
             failure_domains: self.shares,
@@ -325,8 +336,12 @@ impl Passes<'_> {
     /// choose another.
     pub(super) fn price_bound(&self, outcome: &SolvedFleet, proof: Proof) -> MicroUsd {
         let groups = &self.demand.groups;
-        let supply =
-            PackingSupply { offers: self.offers, existing: &[], daemons: &self.demand.daemons };
+        let supply = PackingSupply {
+            offers: self.offers,
+            admission: self.admission,
+            existing: &[],
+            daemons: &self.demand.daemons,
+        };
         let domains = TopologyAssignment::caps_only(self.field(groups, &[]));
         let model = PackingModel::new(groups, &domains, supply);
         let placed = |(group, planned): &(usize, u32)| {
@@ -385,6 +400,7 @@ impl Passes<'_> {
             groups,
             daemons: &self.demand.daemons,
             offers: self.offers,
+            admission: self.admission,
             existing,
             namespaces: &self.input.desired.namespaces,
             limits,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::existing_node::{ExistingNode, zone_of};
-use super::offer::{Offer, admits};
+use super::offer::Offer;
 use super::problem::Placements;
 use super::target_fleet::NodeRef;
 use super::topology::{InterPodTerm, TermKind, TopologyInput, is_placeable};
@@ -107,7 +107,7 @@ impl<'a> FailureDomainLimits<'a> {
         for (pool, limits) in self.0 {
             let groups = input.groups.iter().enumerate();
             let may = |(index, group): (usize, &PodGroup)| {
-                (is_placeable(group) && pool_admits(input.offers, pool, group)).then_some(index)
+                (is_placeable(group) && pool_admits(input, pool, index)).then_some(index)
             };
             let admitted: Vec<usize> = groups.filter_map(may).collect();
             let mut by_workload: BTreeMap<&WorkloadId, Vec<usize>> = BTreeMap::new();
@@ -290,9 +290,9 @@ fn term_kinds(shares: DomainShares, pods: u32) -> Vec<(&'static str, TermKind)> 
 }
 
 /// Returns true if some node of the pool admits the pods, regardless of room.
-fn pool_admits(offers: &[Offer], pool: &PoolName, group: &PodGroup) -> bool {
-    let of_pool = offers.iter().map(|offer| &offer.node).filter(|node| node.pool == *pool);
-    of_pool.into_iter().any(|node| admits(&group.shape, &node.labels, &node.taints))
+fn pool_admits(input: TopologyInput, pool: &PoolName, group: usize) -> bool {
+    let mut offers = input.offers.iter().zip(input.admission.of_group(group));
+    offers.any(|(offer, admitted)| *admitted && offer.node.pool == *pool)
 }
 
 /// Returns the pods of the group that run in a domain and stay there.

@@ -160,6 +160,9 @@ impl WeightTier<'_> {
         opened: &mut Vec<OpenedNode>,
         look_ahead: u32,
     ) {
+        let width = candidates.len();
+        let admits = |c: &usize| self.model.offer_classes[*c].admits_any(left);
+        let candidates = &candidates.iter().copied().filter(admits).collect::<Vec<_>>()[..];
         let mut best_end: Option<(Vec<OpenedNode>, i128)> = None;
         let mut spent = 0;
         let start = opened.len();
@@ -173,7 +176,7 @@ impl WeightTier<'_> {
                 }
             }
             let next = if remaining <= look_ahead {
-                self.look_ahead(candidates, left).unwrap_or(first)
+                self.look_ahead(candidates, width, left).unwrap_or(first)
             } else {
                 first
             };
@@ -334,11 +337,11 @@ impl WeightTier<'_> {
     }
 
     /// Tries each candidate as the next node and packs the rest without look-ahead. Returns the
-    /// next node of the cheapest result.
-    fn look_ahead(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
+    /// next node of the cheapest result. `width` counts the candidates with those that admit none
+    /// of the pods.
+    fn look_ahead(&self, candidates: &[usize], width: usize, left: &[u32]) -> Option<OpenedNode> {
         let pods: u32 = left.iter().sum();
-        let work =
-            candidates.len() * candidates.len() * usize::try_from(pods).unwrap_or(usize::MAX);
+        let work = width * width * usize::try_from(pods).unwrap_or(usize::MAX);
         if work > self.ahead.0 || self.work.get() > LOOK_AHEAD_WORK_MAX {
             return None;
         }

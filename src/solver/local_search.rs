@@ -155,7 +155,9 @@ impl Problem<'_> {
 
     fn is_placeable_somewhere(&self, group: usize) -> bool {
         let shape = &self.groups[group].shape;
-        let offered = || (0..self.offers.len()).any(|offer| self.offer_admits(offer, group));
+        let room = |offer: usize| shape.requests.fits(&self.offers[offer].room);
+        let admitted = self.admission.of_group(group).iter().enumerate();
+        let offered = || admitted.clone().any(|(offer, admitted)| *admitted && room(offer));
         let stands = || (0..self.existing.len()).any(|node| self.fits_alone_on(group, node));
         shape.unsupported.is_empty() && (offered() || stands())
     }
@@ -167,8 +169,8 @@ impl Problem<'_> {
     }
 
     fn offer_admits(&self, offer: usize, group: usize) -> bool {
-        let (offer, shape) = (&self.offers[offer], &self.groups[group].shape);
-        shape.requests.fits(&offer.room) && admits(shape, &offer.node.labels, &offer.node.taints)
+        self.admission.of_group(group)[offer]
+            && self.groups[group].shape.requests.fits(&self.offers[offer].room)
     }
 
     fn is_too_large(&self, settled: &VerifiedFleet) -> bool {

@@ -13,6 +13,7 @@ use admission::{AdmissionTable, NodeAdmission, PodAdmissionKey};
 
 use super::existing_node::ExistingNode;
 use super::offer::Offer;
+use super::offer_admission::OfferAdmission;
 use super::topology::{DomainShare, NodeRule, TopologyAssignment, is_within};
 use crate::demand::{Daemon, PodGroup};
 use crate::model::ids::{Labels, PoolName, workload_key};
@@ -90,6 +91,13 @@ pub(super) struct OfferClass {
     pub preference_penalty: Vec<u32>,
 }
 
+impl OfferClass {
+    /// Returns true if a node admits a pod of a class that has pods in `wanted`.
+    pub(super) fn admits_any(&self, wanted: &[u32]) -> bool {
+        self.admits.iter().zip(wanted).any(|(admits, pods)| *admits && *pods > 0)
+    }
+}
+
 /// An existing node.
 #[derive(Debug, Clone)]
 pub(super) struct Bin {
@@ -144,7 +152,7 @@ impl PackingModel {
         supply: PackingSupply,
     ) -> Self {
         let names = extended_names(groups);
-        let admissions = AdmissionTable::new(groups, &assignment.domain_shares, supply.daemons);
+        let admissions = AdmissionTable::new(groups, &assignment.domain_shares, supply);
         let mut classes = pod_classes(groups, assignment, &admissions, &names);
         link_companions(&mut classes, assignment);
         let offer_classes = offer_classes(supply.offers, &classes, &admissions, &names);
@@ -254,6 +262,8 @@ pub(super) fn subtract(free: &mut [i64], request: &[i64], count: u32) {
 #[derive(Clone, Copy)]
 pub(super) struct PackingSupply<'a> {
     pub offers: &'a [Offer],
+    /// Admission of the groups to the offers.
+    pub admission: &'a OfferAdmission<'a>,
     pub existing: &'a [ExistingNode],
     pub daemons: &'a [Daemon],
 }
@@ -368,7 +378,7 @@ fn offer_classes(
     for (index, offer) in offers.iter().enumerate() {
         let node = &offer.node;
         let room = resource_vector(&offer.room, names);
-        let NodeAdmission { admitted, unmet } = admissions.admission_of(&node.labels, &node.taints);
+        let NodeAdmission { admitted, unmet } = admissions.of_offer(index, node);
         // At the same price, Spot comes before on-demand: its unknown price is at most that. Where EC2
         // tells Spot prices, an offering without one is probably not sold, and comes after.
         let comes_first = is_spot(offer) && !(spot_prices_known && node.price_estimated);
@@ -451,7 +461,7 @@ impl BinBuilder<'_> {
             // Unsupported pods stay on their nodes.
             subtract(&mut room, &resource_vector(&group.shape.requests, self.names), here(group));
         }
-        let admitted = self.admissions.admission_of(&node.labels, &node.taints).admitted;
+        let admitted = self.admissions.of_existing(node).admitted;
         let takes = |class: &PodClass| admitted[class.admission];
         let running = |class: &PodClass| {
             let inside = is_within(&class.within, &node.labels);

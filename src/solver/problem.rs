@@ -15,6 +15,7 @@ use super::layout::Layout;
 use super::limits::RemainingLimits;
 use super::node_disposition::NodeDisposition;
 use super::offer::Offer;
+use super::offer_admission::OfferAdmission;
 use super::packing_model::PackingModel;
 use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
@@ -31,6 +32,7 @@ pub(super) struct ProblemInput<'a> {
     pub groups: &'a [PodGroup],
     pub daemons: &'a [Daemon],
     pub offers: &'a [Offer],
+    pub admission: &'a OfferAdmission<'a>,
     pub existing: &'a [ExistingNode],
     pub namespaces: &'a BTreeMap<Namespace, Labels>,
     pub limits: RemainingLimits,

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::greedy_packing::OpenedNode;
 use super::layout::Layout;
 use super::limits::RemainingLimits;
-use super::offer::{Offer, admits};
+use super::offer::Offer;
 use super::problem::VerifiedFleet;
 use super::repair::{is_simulated, pin_offers};
 use super::simulation::{Simulation, SimulationOutcome};
@@ -258,18 +258,19 @@ impl<'a> Rescue<'a> {
     fn launch_for(&mut self, group: usize, class: ClassIndex) -> Option<NodeIndex> {
         let simulation = self.simulation;
         let shape = &simulation.problem.groups[group].shape;
+        let admitted = simulation.problem.admission.of_group(group);
         let limits = simulation.problem.limits_after(&self.layout.packing.opened);
         let mut wrong: BTreeMap<OfferLocation, usize> = BTreeMap::new();
         for index in self.order.clone() {
             let offer = &simulation.problem.offers[index];
-            let node = &offer.node;
             let column = simulation.problem.model.class_of_offer[index];
-            let place = self.location_of(index);
-            let suits = limits.allows(column)
-                && wrong.get(&place).is_none_or(|tries| *tries < TRIES_PER_LOCATION)
-                && shape.requests.fits(&offer.room)
-                && admits(shape, &node.labels, &node.taints);
+            let suits =
+                admitted[index] && shape.requests.fits(&offer.room) && limits.allows(column);
             if !suits {
+                continue;
+            }
+            let place = self.location_of(index);
+            if wrong.get(&place).is_some_and(|tries| *tries >= TRIES_PER_LOCATION) {
                 continue;
             }
             let at = self.add_node(index);

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::existing_node::ExistingNode;
 use super::failure_domains;
 use super::offer::Offer;
+use super::offer_admission::OfferAdmission;
 use crate::demand::PodGroup;
 use crate::model::ids::{LabelKey, Labels, Namespace};
 use crate::model::pod::HostPort;
@@ -80,6 +81,7 @@ pub(super) struct TopologyAssignment {
 pub(super) struct TopologyInput<'a> {
     pub groups: &'a [PodGroup],
     pub offers: &'a [Offer],
+    pub admission: &'a OfferAdmission<'a>,
     pub existing: &'a [ExistingNode],
     pub namespaces: &'a BTreeMap<Namespace, Labels>,
     /// Maximum share of pods on one node or in one zone.

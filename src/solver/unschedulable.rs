@@ -398,17 +398,17 @@ fn obstacles(shape: &PodShape, offer: &Offer) -> Vec<OfferObstacle> {
 }
 
 /// Returns the label mismatches of the term with the fewest; none if a term has none.
-fn unmatched_labels(shape: &PodShape, labels: &Labels) -> Vec<OfferObstacle> {
-    let of_term = |alternative: &Requirements| -> Vec<OfferObstacle> {
-        let missed = alternative.iter().filter(|(key, set)| !set.contains(labels.get(*key)));
-        let obstacle = |(key, set): (&LabelKey, &LabelSet)| OfferObstacle::Label {
-            key: key.to_string(),
-            asked: set.to_string(),
-        };
-        missed.map(obstacle).collect()
+fn unmatched_labels<'a>(shape: &'a PodShape, labels: &'a Labels) -> Vec<OfferObstacle> {
+    let missed =
+        |term: &'a Requirements| term.iter().filter(|(key, set)| !set.contains(labels.get(*key)));
+    let Some(nearest) = shape.nodes.any_of.iter().min_by_key(|term| missed(term).count()) else {
+        return vec![OfferObstacle::NoTerm];
     };
-    let terms = shape.nodes.any_of.iter().map(of_term);
-    terms.min_by_key(Vec::len).unwrap_or_else(|| vec![OfferObstacle::NoTerm])
+    let obstacle = |(key, set): (&LabelKey, &LabelSet)| OfferObstacle::Label {
+        key: key.to_string(),
+        asked: set.to_string(),
+    };
+    missed(nearest).map(obstacle).collect()
 }
 
 /// Returns the code and the description of the reason why one more pod of `shape` does not fit a

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use super::PackingSupply;
 use crate::demand::{Daemon, NodeChoice, PodGroup, PodShape};
 use crate::model::ids::Labels;
 use crate::model::pod::{HostPort, Taint, TaintEffect, Toleration};
 use crate::model::requirement::Requirements;
+use crate::solver::existing_node::ExistingNode;
 use crate::solver::offer::{admits, admits_daemon};
+use crate::solver::offer_admission::OfferAdmission;
+use crate::solver::target_fleet::NewNode;
 use crate::solver::topology::{DomainShare, host_ports_conflict, is_within};
 
 /// The properties of a pod that decide which nodes admit it.
@@ -31,8 +35,16 @@ impl<'a> PodAdmissionKey<'a> {
 /// key.
 pub(super) struct AdmissionTable<'a> {
     index: BTreeMap<PodAdmissionKey<'a>, usize>,
-    shapes: Vec<(&'a PodShape, &'a Requirements)>,
+    keys: Vec<KeyedPods<'a>>,
     daemons: &'a [Daemon],
+    offers: &'a OfferAdmission<'a>,
+}
+
+/// Pods with the same key.
+struct KeyedPods<'a> {
+    group: usize,
+    shape: &'a PodShape,
+    within: &'a Requirements,
 }
 
 /// Admission of each key to one node.
@@ -46,15 +58,17 @@ impl<'a> AdmissionTable<'a> {
     pub(super) fn new(
         groups: &'a [PodGroup],
         shares: &'a [DomainShare],
-        daemons: &'a [Daemon],
+        supply: PackingSupply<'a>,
     ) -> Self {
-        let mut admissions = Self { index: BTreeMap::new(), shapes: Vec::new(), daemons };
+        let (daemons, offers) = (supply.daemons, supply.admission);
+        let mut admissions = Self { index: BTreeMap::new(), keys: Vec::new(), daemons, offers };
         for domain_share in shares {
             if let Entry::Vacant(vacant) =
                 admissions.index.entry(PodAdmissionKey::new(groups, domain_share))
             {
-                vacant.insert(admissions.shapes.len());
-                admissions.shapes.push((&groups[domain_share.group].shape, &domain_share.within));
+                vacant.insert(admissions.keys.len());
+                let (group, within) = (domain_share.group, &domain_share.within);
+                admissions.keys.push(KeyedPods { group, shape: &groups[group].shape, within });
             }
         }
         admissions
@@ -65,24 +79,39 @@ impl<'a> AdmissionTable<'a> {
         self.index[key]
     }
 
-    /// Returns the admission of each key to a node with these labels and taints.
-    pub(super) fn admission_of(&self, labels: &Labels, taints: &[Taint]) -> NodeAdmission {
+    /// Returns the admission of each key to the nodes of an offer.
+    pub(super) fn of_offer(&self, offer: usize, node: &NewNode) -> NodeAdmission {
+        let admitted = |pods: &KeyedPods| self.offers.of_group(pods.group)[offer];
+        self.admission_of(&node.labels, &node.taints, admitted)
+    }
+
+    /// Returns the admission of each key to an existing node.
+    pub(super) fn of_existing(&self, node: &ExistingNode) -> NodeAdmission {
+        let admitted = |pods: &KeyedPods| admits(pods.shape, &node.labels, &node.taints);
+        self.admission_of(&node.labels, &node.taints, admitted)
+    }
+
+    fn admission_of(
+        &self,
+        labels: &Labels,
+        taints: &[Taint],
+        is_selected: impl Fn(&KeyedPods) -> bool,
+    ) -> NodeAdmission {
         let binds = |daemon: &&Daemon| !daemon.shape.host_ports.is_empty();
         let here = self.daemons.iter().filter(binds).filter(|d| admits_daemon(d, labels, taints));
         let bound_ports: Vec<&HostPort> =
             here.flat_map(|daemon| &daemon.shape.host_ports).collect();
-        let admitted = |(shape, within): &(&PodShape, &Requirements)| {
+        let admitted = |pods: &KeyedPods| {
             let clash =
                 |port: &HostPort| bound_ports.iter().any(|bound| host_ports_conflict(port, bound));
-            is_within(within, labels)
-                && admits(shape, labels, taints)
-                && !shape.host_ports.iter().any(clash)
+            is_selected(pods)
+                && is_within(pods.within, labels)
+                && !pods.shape.host_ports.iter().any(clash)
         };
-        let unmet =
-            |(shape, _): &(&PodShape, &Requirements)| preference_penalty(shape, labels, taints);
+        let unmet = |pods: &KeyedPods| preference_penalty(pods.shape, labels, taints);
         NodeAdmission {
-            admitted: self.shapes.iter().map(admitted).collect(),
-            unmet: self.shapes.iter().map(unmet).collect(),
+            admitted: self.keys.iter().map(admitted).collect(),
+            unmet: self.keys.iter().map(unmet).collect(),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::inter_pod_terms::{InterPodTerm, TermKind};
 use super::{DomainShare, TopologyInput, is_placeable};
 use crate::demand::NodeChoice;
 use crate::model::ids::{LabelKey, LabelValue, Labels};
-use crate::model::pod::{Taint, Toleration, untolerated};
+use crate::model::pod::{Toleration, untolerated};
 use crate::model::requirement::{LabelSet, Requirements, ValueSet};
 use crate::model::units::MicroUsd;
 use crate::solver::existing_node::ExistingNode;
@@ -241,15 +241,15 @@ impl<'a> DomainAssigner<'a> {
         task: &AssignmentTask,
         scope: &Requirements,
     ) -> CandidateDomains {
-        let TopologyInput { groups, offers, .. } = self.input;
+        let TopologyInput { groups, offers, admission, .. } = self.input;
         let shape = &groups[task.group].shape;
         let admission_key = (scope.clone(), &shape.nodes, shape.tolerations.as_slice());
         let of_key = self.offered.entry(task.key.clone()).or_default();
         let offered = of_key.entry(admission_key).or_insert_with(|| {
-            let admits = |labels: &Labels, taints: &[Taint]| {
-                scope.matches_labels(labels) && admits(shape, labels, taints)
-            };
-            offers_by_domain(offers, &task.key, admits)
+            let admitted = offers.iter().enumerate().zip(admission.of_group(task.group));
+            let admitted = admitted.filter(|(_, admitted)| **admitted).map(|(offer, _)| offer);
+            let in_scope = admitted.filter(|(_, offer)| scope.matches_labels(&offer.node.labels));
+            offers_by_domain(in_scope, &task.key)
         });
         let mut candidate_domains = CandidateDomains::new();
         for (domain, cheapest_first) in offered {
@@ -336,12 +336,11 @@ impl<'a> DomainAssigner<'a> {
     fn may_run(&self, group: usize, key: &LabelKey, domain: &LabelValue) -> bool {
         let shape = &self.input.groups[group].shape;
         let is_there = |labels: &Labels| labels.get(key) == Some(domain);
-        let offered =
-            self.input.offers.iter().map(|offer| (&offer.node.labels, &offer.node.taints));
-        let existing = self.input.existing.iter().map(|node| (&node.labels, &node.taints));
-        offered
-            .chain(existing)
-            .any(|(labels, taints)| is_there(labels) && admits(shape, labels, taints))
+        let mut offered = self.input.offers.iter().zip(self.input.admission.of_group(group));
+        let mut existing = self.input.existing.iter();
+        offered.any(|(offer, admitted)| *admitted && is_there(&offer.node.labels))
+            || existing
+                .any(|node| is_there(&node.labels) && admits(shape, &node.labels, &node.taints))
     }
 
     fn is_undecided(&self, group: usize) -> bool {
@@ -445,23 +444,21 @@ impl NodeEligibility {
     }
 }
 
-/// Returns the admitted offers of each domain of `key`, the cheapest first.
-fn offers_by_domain(
-    offers: &[Offer],
+/// Returns the offers of each domain of `key`, the cheapest first.
+fn offers_by_domain<'o>(
+    offers: impl Iterator<Item = (usize, &'o Offer)>,
     key: &LabelKey,
-    admits: impl Fn(&Labels, &[Taint]) -> bool,
 ) -> OffersByDomain {
-    let mut offered = OffersByDomain::new();
-    for (index, offer) in offers.iter().enumerate() {
+    let mut offered: BTreeMap<&LabelValue, Vec<(MicroUsd, usize)>> = BTreeMap::new();
+    for (index, offer) in offers {
         let Some(domain) = offer.node.labels.get(key) else { continue };
-        if admits(&offer.node.labels, &offer.node.taints) {
-            offered.entry(domain.clone()).or_default().push(index);
-        }
+        offered.entry(domain).or_default().push((offer.node.price, index));
     }
-    for list in offered.values_mut() {
-        list.sort_by_key(|offer| offers[*offer].node.price);
-    }
-    offered
+    let cheapest_first = |mut list: Vec<(MicroUsd, usize)>| {
+        list.sort_unstable();
+        list.into_iter().map(|(_, offer)| offer).collect()
+    };
+    offered.into_iter().map(|(domain, list)| (domain.clone(), cheapest_first(list))).collect()
 }
 
 /// A limit on the pods per domain, with the current counts.
