@@ -33,10 +33,10 @@ fn entries_of_hooks_run() {
         assert_eq!(*program, "fleetwright");
         let good = Workspace::example("quickstart");
         let ran = good.run(arguments);
-        assert_eq!(ran.code, 0, "{entry}: {}{}", ran.out, ran.err);
+        assert_eq!(ran.code, Some(0), "{entry}: {}{}", ran.out, ran.err);
         std::fs::write(good.root().join("apps/broken.yaml"), "apiVersion: v1\nkind: [\n")
             .expect("written");
         let ran = good.run(arguments);
-        assert_eq!(ran.code, 1, "{entry}: {}{}", ran.out, ran.err);
+        assert_eq!(ran.code, Some(1), "{entry}: {}{}", ran.out, ran.err);
     }
 }
