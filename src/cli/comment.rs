@@ -20,6 +20,7 @@ use crate::render::pull_request::{
 };
 use crate::render::{MarkdownStyle, markdown};
 pub(super) use host::ForgeHost;
+use host::PullRequest;
 
 /// Most bytes of a workflow event or a receipt.
 const FILE_BYTES_MAX: u64 = 32 << 20;
@@ -86,13 +87,14 @@ fn post(
     write: &dyn Fn(&dyn Forge, u64) -> Result<Posted, ForgeError>,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let Some((forge, pull)) = ForgeHost::choose(settings.host).connect(settings, console)? else {
+    let host = ForgeHost::choose(settings.host);
+    let Some(PullRequest { forge, number }) = host.connect(settings, console)? else {
         return Ok(Exit::Done);
     };
     if let Some(commit) = &settings.status {
         tolerate_refusal(forge.set_status(commit, status), console)?;
     }
-    let posted = write(&*forge, pull);
+    let posted = write(&*forge, number);
     let said = match &posted {
         Ok(Posted::Created) => "The comment was written.",
         Ok(Posted::Updated) => "The comment was updated.",

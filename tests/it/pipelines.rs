@@ -135,7 +135,7 @@ fn read_request(stream: &TcpStream) -> (String, Json) {
             length = n.trim().parse().expect("a length");
         }
         if first.is_empty() {
-            first = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+            line.trim_end().trim_end_matches(" HTTP/1.1").clone_into(&mut first);
         }
     }
     let mut body = vec![0; length];

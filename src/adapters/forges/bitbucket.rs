@@ -162,7 +162,7 @@ mod tests {
     fn comment_is_written_updated_and_deleted() {
         let done = || ok(&json!({ "id": 7 }));
         let (bitbucket, requests) =
-            serve_replies(vec![done(), done(), ("204 No Content", "".into())]);
+            serve_replies(vec![done(), done(), ("204 No Content", String::new())]);
         assert_eq!(bitbucket.create(3, "a"), Ok(()));
         assert_eq!(bitbucket.update(3, 7, "b"), Ok(()));
         assert_eq!(bitbucket.delete(3, 7), Ok(()));

@@ -16,9 +16,14 @@ use crate::cli::{Console, files};
 pub(in crate::cli) enum ForgeHost {
     Github,
     Gitlab,
-    /// Bitbucket Cloud
     Bitbucket,
     AzureDevops,
+}
+
+/// A pull request on its forge.
+pub(super) struct PullRequest {
+    pub(super) forge: Box<dyn Forge>,
+    pub(super) number: u64,
 }
 
 /// Names of the variables of a platform. The first that is set counts.
@@ -91,12 +96,12 @@ impl ForgeHost {
         }
     }
 
-    /// Returns the forge and the number of the pull request; `None` without a token.
+    /// Returns the pull request of the job; `None` without a token.
     pub(super) fn connect(
         self,
         settings: &CommentSettings,
         console: &mut Console,
-    ) -> Result<Option<(Box<dyn Forge>, u64)>, CliError> {
+    ) -> Result<Option<PullRequest>, CliError> {
         let names = self.variables();
         let first = |names: &[&str]| names.iter().find_map(|name| variable(name));
         let Some(secret) = first(names.tokens) else {
@@ -125,7 +130,7 @@ impl ForgeHost {
             CliError::text(format!("the address of the API cannot be used: {why}"))
                 .hint(format!("set {} to an https:// URL", names.addresses[0]))
         })?;
-        Ok(Some((self.forge(address, &repository, &secret), pull)))
+        Ok(Some(PullRequest { forge: self.forge(address, &repository, &secret), number: pull }))
     }
 
     fn forge(self, address: ForgeAddress, repository: &str, secret: &str) -> Box<dyn Forge> {

@@ -157,8 +157,8 @@ fn plain_source(path: &str, taken: &BTreeSet<String>) -> Option<String> {
         return None;
     }
     let is_free = |directory: &&str| !taken.iter().any(|taken| is_below(taken, directory));
-    let directories = path.match_indices('/').map(|(at, _)| &path[..at]);
-    Some(directories.filter(|d| is_free(d)).next().unwrap_or(path).to_owned())
+    let mut directories = path.match_indices('/').map(|(at, _)| &path[..at]);
+    Some(directories.find(is_free).unwrap_or(path).to_owned())
 }
 
 #[cfg(test)]

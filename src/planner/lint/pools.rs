@@ -11,6 +11,7 @@ const EXPORT: &str = "kubectl get nodepools,ec2nodeclasses --output yaml >pools.
 /// Returns a warning if pods need nodes, and nothing declares where they come from.
 ///
 /// Terraform often creates the pools, so that they exist in the cluster alone.
+#[must_use]
 pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
     let Desired { pools, node_groups, external_groups, .. } = desired;
     let is_declared = !pools.is_empty() || !node_groups.is_empty() || !external_groups.is_empty();
