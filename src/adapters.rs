@@ -1,4 +1,4 @@
-//! Adapters implement the ports for the real systems: AWS, Kubernetes, Git, GitHub, manifest
+//! Adapters implement the ports for the real systems: AWS, Kubernetes, Git, code review platforms, manifest
 //! renderers and child processes.
 //!
 //! Types of SDKs and clients stay inside this module.
@@ -8,9 +8,9 @@ pub mod aws;
 pub(crate) mod cache;
 pub mod external_sources;
 pub(crate) mod files;
-pub mod git;
 #[cfg(feature = "live")]
-pub mod github;
+pub mod forges;
+pub mod git;
 #[cfg(feature = "page")]
 pub(crate) mod http;
 #[cfg(feature = "kubernetes")]

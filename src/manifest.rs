@@ -19,6 +19,7 @@
 mod autoscaling;
 mod chart_index;
 mod classify;
+mod cluster_alternatives;
 mod cluster_directories;
 mod cluster_objects;
 mod collector;
@@ -26,6 +27,7 @@ mod cron;
 mod decode;
 mod delivery;
 mod eksctl;
+mod exclusive_overlays;
 mod hooks;
 mod karpenter;
 mod labels;
@@ -63,6 +65,9 @@ pub mod adr_0020 {}
 pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,
     newest_in_range,
+};
+pub use cluster_alternatives::{
+    Alternatives, AlternativesKind, cluster_alternatives, is_in_cluster,
 };
 pub use cluster_directories::cluster_directories;
 pub use live_objects::read_live_objects;

@@ -28,6 +28,7 @@ mod problems;
 pub mod pull_request;
 mod reason;
 mod row;
+mod sarif;
 mod stream;
 mod summary_line;
 mod table;
@@ -50,6 +51,7 @@ pub use forecast::forecast_text;
 pub use html::{RepositoryFacts, html, html_with_facts};
 pub use markdown::{MARKDOWN_CHARS_MAX, MarkdownStyle, code, markdown, prose};
 pub use problems::{RepositoryCounts, problems_json, problems_text};
+pub use sarif::problems_sarif;
 pub use stream::{
     STREAM_VERSION, StreamChange, StreamCounts, StreamDiagnostic, StreamHook, StreamLevel,
     StreamLine, StreamMessage, StreamOperation, StreamResource, stream, stream_schema,

@@ -140,8 +140,23 @@ pub enum ForgeError {
     Unavailable(String),
 }
 
+/// The Markdown of comments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommentSyntax {
+    /// With HTML.
+    GitHub,
+    /// With HTML, and with commands at the beginning of lines.
+    GitLab,
+    /// Without HTML.
+    Plain,
+}
+
 /// A code review platform, such as GitHub.
 pub trait Forge {
+    /// Returns the Markdown that comments are written in.
+    fn syntax(&self) -> CommentSyntax {
+        CommentSyntax::GitHub
+    }
     /// Returns the author name of comments written with this token.
     ///
     /// # Errors
@@ -161,12 +176,12 @@ pub trait Forge {
     ///
     /// # Errors
     /// See [`Forge::author`].
-    fn update(&self, id: u64, body: &str) -> Result<(), ForgeError>;
+    fn update(&self, pull: u64, id: u64, body: &str) -> Result<(), ForgeError>;
     /// Deletes a comment.
     ///
     /// # Errors
     /// See [`Forge::author`].
-    fn delete(&self, id: u64) -> Result<(), ForgeError>;
+    fn delete(&self, pull: u64, id: u64) -> Result<(), ForgeError>;
     /// Sets a commit status.
     ///
     /// # Errors

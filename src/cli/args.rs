@@ -24,7 +24,7 @@ pub(super) use setup::{CompletionsArgs, DoctorArgs, InitArgs, ManArgs, VersionAr
 #[cfg(feature = "live")]
 pub(super) use setup::{SourcesArgs, SourcesUpdateArgs};
 pub(super) use top::TopArgs;
-pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ViewArgs};
+pub(super) use view::{FormatArg, FormatArgs, PlanFormatArg, ValidateFormatArg, ViewArgs};
 
 use std::path::PathBuf;
 
@@ -183,8 +183,14 @@ pub(super) struct ApproveArgs {
 #[cfg(feature = "live")]
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It reads variables as GitHub sets them: GITHUB_TOKEN (may write to pull requests), \
-GITHUB_REPOSITORY, GITHUB_EVENT_PATH, GITHUB_API_URL, GITHUB_STEP_SUMMARY and GITHUB_OUTPUT.")]
+The token comes from GITHUB_TOKEN, GITLAB_TOKEN, BITBUCKET_TOKEN (with BITBUCKET_USER for an API \
+token), or AZURE_DEVOPS_TOKEN and SYSTEM_ACCESSTOKEN. Jobs of these platforms set the rest; outside \
+of a job, pass --host, --repository and --pull. The address of a server of your own comes from \
+GITHUB_API_URL, GITLAB_API_URL, BITBUCKET_API_URL or AZURE_DEVOPS_URL.
+
+Examples:
+  fleetwright comment --plan plan.json
+  fleetwright comment --plan plan.json --host gitlab --repository acme/fleet --pull 7")]
 pub(super) struct CommentArgs {
     /// A plan that `plan --out` saved
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -205,10 +211,13 @@ pub(super) struct CommentArgs {
     /// Report this failure instead of a plan, and mark the existing comment as outdated
     #[arg(long, value_name = "WHY", conflicts_with_all = ["plan", "receipt", "approval", "dry_run"])]
     pub(super) failed: Option<String>,
-    /// Repository [default: the repository of the workflow]
+    /// Code review platform [default: the platform of the job, else github]
+    #[arg(long, value_enum, value_name = "HOST")]
+    pub(super) host: Option<super::comment::ForgeHost>,
+    /// Repository, or project of GitLab [default: the repository of the job]
     #[arg(long, value_name = "OWNER/NAME")]
     pub(super) repository: Option<String>,
-    /// Pull request [default: the pull request of the workflow event]
+    /// Pull request [default: the pull request of the job]
     #[arg(long, value_name = "NUMBER")]
     pub(super) pull: Option<u64>,
     /// Set the commit status of this commit as well
@@ -301,8 +310,13 @@ pub(super) struct ValidateArgs {
     pub(super) path: PathBuf,
     #[command(flatten)]
     pub(super) source: SourceArgs,
-    #[command(flatten)]
-    pub(super) format: FormatArgs,
+    /// Format: text, json, yaml or sarif
+    ///
+    /// `text`: for a terminal. `json`: for programs; stable. `yaml`: the same document as YAML.
+    /// `sarif`: SARIF 2.1.0 for code scanning, with stable codes as rules.
+    #[arg(short = 'o', long, value_enum, value_name = "FORMAT", alias = "output")]
+    #[arg(default_value_t = ValidateFormatArg::Text, hide_possible_values = true)]
+    pub(super) format: ValidateFormatArg,
 }
 
 #[derive(Debug, Args)]

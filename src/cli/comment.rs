@@ -1,17 +1,16 @@
 //! `comment`: publishes a plan to its pull request.
 
+mod host;
+
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use super::error::CliError;
 use super::policy::apply_guard;
 use super::settings::{CommentSettings, CommentSubject, GuardChoice, SourceSettings};
 use super::{Console, Exit, approval, files};
-use crate::adapters::github::GitHub;
 use crate::apply::Receipt;
 use crate::apply::ports::{CommitState, CommitStatus, Forge, ForgeError};
 use crate::plan::{Plan, verify_approvals};
@@ -20,13 +19,14 @@ use crate::render::pull_request::{
     update_comment,
 };
 use crate::render::{MarkdownStyle, markdown};
+pub(super) use host::ForgeHost;
+use host::PullRequest;
 
 /// Most bytes of a workflow event or a receipt.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 /// Most characters of a job summary: GitHub allows a mebibyte per step, and a character takes
 /// several bytes.
 const SUMMARY_CHARS_MAX: usize = 250_000;
-const API: &str = "https://api.github.com";
 
 pub(super) fn run(settings: &CommentSettings, console: &mut Console) -> Result<Exit, CliError> {
     if let Some(commit) = settings.status.as_ref().filter(|commit| !is_commit(commit)) {
@@ -87,25 +87,14 @@ fn post(
     write: &dyn Fn(&dyn Forge, u64) -> Result<Posted, ForgeError>,
     console: &mut Console,
 ) -> Result<Exit, CliError> {
-    let Some(token) = variable("GITHUB_TOKEN") else {
-        console.report("GITHUB_TOKEN is not set: no comment was written.");
+    let host = ForgeHost::choose(settings.host);
+    let Some(PullRequest { forge, number }) = host.connect(settings, console)? else {
         return Ok(Exit::Done);
     };
-    let missing = |what: &str, hint: &str| CliError::text(what.to_owned()).hint(hint.to_owned());
-    let repository = settings.repository.clone().or_else(|| variable("GITHUB_REPOSITORY"));
-    let repository = repository
-        .filter(|name| is_repository(name))
-        .ok_or_else(|| missing("the repository is not known", "pass --repository OWNER/NAME"))?;
-    let pull = settings
-        .pull
-        .or_else(pull_of_event)
-        .ok_or_else(|| missing("the pull request is not known", "pass --pull NUMBER"))?;
-    let api = variable("GITHUB_API_URL").unwrap_or_else(|| API.to_owned());
-    let github = GitHub::new(&api, &repository, token);
     if let Some(commit) = &settings.status {
-        tolerate_refusal(github.set_status(commit, status), console)?;
+        tolerate_refusal(forge.set_status(commit, status), console)?;
     }
-    let posted = write(&github, pull);
+    let posted = write(&*forge, number);
     let said = match &posted {
         Ok(Posted::Created) => "The comment was written.",
         Ok(Posted::Updated) => "The comment was updated.",
@@ -157,23 +146,6 @@ fn append(path: &Path, text: &str) -> Result<(), CliError> {
 
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// Returns the pull request number of the workflow event.
-fn pull_of_event() -> Option<u64> {
-    let path = variable("GITHUB_EVENT_PATH")?;
-    let bytes = files::read(Path::new(&path), FILE_BYTES_MAX).ok()?;
-    let event: Value = serde_json::from_slice(&bytes).ok()?;
-    event.pointer("/pull_request/number").or_else(|| event.pointer("/number"))?.as_u64()
-}
-
-/// Accepts an owner and a name alone, because the text becomes part of a URL.
-fn is_repository(name: &str) -> bool {
-    let plain = |part: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        !part.is_empty() && part != ".." && part.chars().all(allowed)
-    };
-    name.split_once('/').is_some_and(|(owner, name)| plain(owner) && plain(name))
 }
 
 /// Accepts a commit alone, because the text becomes part of a URL.

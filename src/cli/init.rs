@@ -1,6 +1,7 @@
 //! `init`: writes a `fleetwright.yaml` for a directory.
 
 pub(super) mod detect;
+mod selection;
 mod template;
 
 use std::fmt::Write as _;
@@ -10,8 +11,11 @@ use super::error::CliError;
 use super::settings::{InitSettings, SourceSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::catalog::Catalog;
+use crate::manifest::is_in_cluster;
+use crate::model::desired::RepositoryLocation;
 use crate::render::escape;
 use detect::{Detected, Evidence};
+use selection::Selection;
 use template::FleetTemplate;
 
 /// Name of the file.
@@ -21,7 +25,7 @@ const FILE: &str = "fleetwright.yaml";
 const REGION: &str = "us-east-1";
 
 pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit, CliError> {
-    let InitSettings { path, name, region, force } = settings;
+    let InitSettings { path, name, destination, region, force } = settings;
     let file = path.join(FILE);
     if !path.is_dir() {
         return Err(CliError::text(format!("`{}` is not a directory", path.display()))
@@ -37,15 +41,25 @@ pub(super) fn run(settings: &InitSettings, console: &mut Console) -> Result<Exit
     }
     let source = SourceSettings { path: path.clone(), revision: None };
     let read = source_tree::read_alone(&source)?;
-    let detected = Detected::from_tree(&read.tree);
+    let location = RepositoryLocation {
+        repository: read.base.repository.clone(),
+        path: read.base.below.clone(),
+    };
+    let detected = Detected::from_repository(&read.tree, &location);
     let own_directory = own_cluster_directory(&read.base.below);
     let cluster = cluster_name(name.as_deref(), &detected, path);
     let region = region_name(region.as_deref(), &detected);
-    let template =
-        FleetTemplate { cluster: &cluster, region: &region, detected: &detected, own_directory };
-    let text = template.to_string();
-    files::write(&file, &text)?;
-    console.print(&summary(path, &cluster, &region, &detected, own_directory))?;
+    let selection =
+        Selection::choose(&read.tree, &detected, &cluster.value, destination.as_deref())?;
+    let template = FleetTemplate {
+        cluster: &cluster,
+        region: &region,
+        detected: &detected,
+        selection: &selection,
+        own_directory,
+    };
+    files::write(&file, &template.to_string())?;
+    console.print(&summary(path, &template))?;
     Ok(Exit::Done)
 }
 
@@ -103,13 +117,8 @@ fn region_name(option: Option<&str>, detected: &Detected) -> Choice {
 }
 
 /// Returns what was found and the next steps.
-fn summary(
-    path: &Path,
-    cluster: &Choice,
-    region: &Choice,
-    detected: &Detected,
-    own_directory: Option<&str>,
-) -> String {
+fn summary(path: &Path, template: &FleetTemplate<'_>) -> String {
+    let FleetTemplate { cluster, region, detected, .. } = template;
     let mut out = format!("Wrote {}.\n\nFound:\n", path.join(FILE).display());
     let counts = [
         counted(detected.workloads, "workload"),
@@ -127,6 +136,23 @@ fn summary(
     for (what, Choice { value, why }) in [("cluster", cluster), ("region", region)] {
         let _ = writeln!(out, "  {what} {} ({})", escape(value), escape(why));
     }
+    write_choices(&mut out, template);
+    let argument =
+        if path == Path::new(".") { String::new() } else { format!(" {}", path.display()) };
+    let argument = escape(&argument);
+    let _ = write!(
+        out,
+        "\nNext:\n  \
+         fleetwright validate{argument}             report problems in the files\n  \
+         fleetwright plan{argument}                 show what these workloads need\n  \
+         fleetwright plan{argument} --world live    show what to change in the cluster\n"
+    );
+    out
+}
+
+/// Writes how the file chooses between clusters, and which choices are left.
+fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
+    let FleetTemplate { cluster, detected, selection, own_directory, .. } = template;
     if own_directory.is_some() {
         out.push_str("  spec.wholeRepository is set, so that references may lead anywhere in the repository\n");
     } else if let Some(directory) = detected.directory_of(&cluster.value) {
@@ -147,20 +173,25 @@ fn summary(
         );
     }
     let has_rendered = !detected.kustomizations.is_empty() || !detected.charts.is_empty();
-    if has_rendered && own_directory.is_none() {
+    for (what, names) in &selection.open {
+        let name = names.iter().find(|name| !is_in_cluster(name)).map_or("", String::as_str);
+        let option = if *what == "overlays" { "--name" } else { "--destination" };
+        let _ = writeln!(
+            out,
+            "  several {what}: {}\n  choose one, such as {option} {} --force",
+            escape(&names.join(", ")),
+            escape(name)
+        );
+    }
+    if let Some((own, _)) = &selection.destinations {
+        let _ = writeln!(out, "  spec.delivery.clusters lists {}", escape(&own.join(", ")));
+    }
+    if !selection.sources.is_empty() {
+        let all: Vec<&str> = selection.sources.iter().map(|source| &*source.path).collect();
+        let _ = writeln!(out, "  spec.sources lists {}", escape(&all.join(", ")));
+    } else if has_rendered && own_directory.is_none() {
         out.push_str("  kustomizations and charts are listed as comments under spec.sources\n");
     }
-    let argument =
-        if path == Path::new(".") { String::new() } else { format!(" {}", path.display()) };
-    let argument = escape(&argument);
-    let _ = write!(
-        out,
-        "\nNext:\n  \
-         fleetwright validate{argument}             report problems in the files\n  \
-         fleetwright plan{argument}                 show what these workloads need\n  \
-         fleetwright plan{argument} --world live    show what to change in the cluster\n"
-    );
-    out
 }
 
 fn counted(count: usize, noun: &str) -> Option<String> {

@@ -20,7 +20,8 @@ use jiff::Timestamp;
 use super::args::{
     AdoptArgs, ApplyArgs, ApproveArgs, BootstrapArgs, CatalogArgs, CliArgs, CommandArgs, DiffArgs,
     DoctorArgs, DriftArgs, ExplainArgs, ForecastArgs, FormatArg, GlobalArgs, InitArgs, ObserveArgs,
-    PlanArgs, PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ViewArgs,
+    PlanArgs, PlanFormatArg, PolicyArgs, PolicyTestArgs, ShowArgs, ValidateArgs, ValidateFormatArg,
+    ViewArgs,
 };
 use super::error::CliError;
 use super::output::DocumentFormat;
@@ -85,6 +86,8 @@ pub(super) struct InitSettings {
     pub(super) path: PathBuf,
     /// `None`: detected.
     pub(super) name: Option<String>,
+    /// `None`: by the name.
+    pub(super) destination: Option<String>,
     /// `None`: detected.
     pub(super) region: Option<String>,
     /// True if an existing file is overwritten.
@@ -132,6 +135,8 @@ pub(super) struct ApproveSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommentSettings {
     pub(super) about: CommentSubject,
+    /// `None`: the platform of the job.
+    pub(super) host: Option<super::comment::ForgeHost>,
     pub(super) repository: Option<String>,
     pub(super) pull: Option<u64>,
     /// The commit of the status.
@@ -256,7 +261,15 @@ pub(super) struct SandboxSettings {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ValidateSettings {
     pub(super) source: SourceSettings,
-    pub(super) format: Format,
+    pub(super) view: ValidateView,
+}
+
+/// The format of problems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ValidateView {
+    Format(Format),
+    /// SARIF 2.1.0.
+    Sarif,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -346,13 +359,13 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Run(args) => CommandSettings::Run(run(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
             let source = source_settings(path, source);
-            CommandSettings::Validate(ValidateSettings { source, format: to_format(format.format) })
+            CommandSettings::Validate(ValidateSettings { source, view: validate_view(format) })
         }
         CommandArgs::Catalog(args) => catalog(args)?,
         CommandArgs::Forecast(args) => CommandSettings::Forecast(forecast(args)?),
         CommandArgs::Explain(args) => CommandSettings::Explain(explain(args)?),
-        CommandArgs::Init(InitArgs { path, name, region, force }) => {
-            CommandSettings::Init(InitSettings { path, name, region, force })
+        CommandArgs::Init(InitArgs { path, name, destination, region, force }) => {
+            CommandSettings::Init(InitSettings { path, name, destination, region, force })
         }
         CommandArgs::Bootstrap(BootstrapArgs::Aws(args)) => {
             CommandSettings::Bootstrap(bootstrap(args)?)
@@ -392,6 +405,7 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         path,
         guard_ref,
         failed,
+        host,
         repository,
         pull,
         status,
@@ -408,7 +422,7 @@ fn comment(args: super::args::CommentArgs) -> CommentSettings {
         // Clap requires one of both.
         (None, why) => CommentSubject::Failure(why.unwrap_or_default()),
     };
-    CommentSettings { about, repository, pull, status, dry_run }
+    CommentSettings { about, host, repository, pull, status, dry_run }
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
@@ -441,6 +455,15 @@ fn forecast(args: ForecastArgs) -> Result<ForecastSettings, CliError> {
         to: moment("--to", to.as_deref())?,
         demand: demand.map(demand_mode),
         format: to_format(format.format),
+    })
+}
+
+fn validate_view(format: ValidateFormatArg) -> ValidateView {
+    ValidateView::Format(match format {
+        ValidateFormatArg::Text => Format::Text,
+        ValidateFormatArg::Json => Format::Document(DocumentFormat::Json),
+        ValidateFormatArg::Yaml => Format::Document(DocumentFormat::Yaml),
+        ValidateFormatArg::Sarif => return ValidateView::Sarif,
     })
 }
 

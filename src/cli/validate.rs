@@ -3,8 +3,9 @@
 use jiff::Timestamp;
 
 use super::error::CliError;
+use super::output::DocumentFormat;
 use super::repository::{FleetSettings, Repository};
-use super::settings::{Format, ValidateSettings};
+use super::settings::{Format, ValidateSettings, ValidateView};
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, output, planning, policy, source_tree};
 use crate::catalog::{Catalog, CatalogError};
@@ -13,9 +14,9 @@ use crate::model::desired::{Desired, Problem, Severity, Unresolved};
 use crate::model::ids::{Origin, PoolName};
 use crate::model::observed::Observed;
 use crate::plan::wire::Diagnostic;
-use crate::planner::lint::{lints, requests};
+use crate::planner::lint::{lints, missing_pools, requests};
 use crate::planner::{self, Inputs, Scope};
-use crate::render::{RepositoryCounts, Verbosity, problems_json, problems_text};
+use crate::render::{RepositoryCounts, Verbosity, problems_json, problems_sarif, problems_text};
 use crate::solver::{OfferInput, pool_problems};
 
 pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<Exit, CliError> {
@@ -27,6 +28,14 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
     problems.extend(ignored_keys(&repository.fleet));
     problems.sort();
     problems.dedup();
+    let view = match settings.view {
+        ValidateView::Sarif => {
+            let sarif = problems_sarif(&problems, read.root_in_repository());
+            console.print(&output::document(&sarif, DocumentFormat::Json)?)?;
+            return Ok(exit(&problems));
+        }
+        ValidateView::Format(format) => format,
+    };
     let desired = &repository.desired;
     let tally = RepositoryCounts {
         files: count(read.tree.files.len()),
@@ -36,7 +45,7 @@ pub(super) fn run(settings: &ValidateSettings, console: &mut Console) -> Result<
         unread: count(desired.unresolved.iter().filter(|one| !is_reported(one, desired)).count()),
         skipped: desired.skipped.clone(),
     };
-    finish(&problems, &tally, settings.format, console)
+    finish(&problems, &tally, view, console)
 }
 
 /// Writes problems and counts. An error among them exits with 1.
@@ -51,8 +60,13 @@ pub(super) fn finish(
         Format::Document(format) => output::document(&problems_json(problems, tally), format)?,
     };
     console.print(&text)?;
+    Ok(exit(problems))
+}
+
+/// Returns the exit of a command that reports problems. An error among them exits with 1.
+fn exit(problems: &[Problem]) -> Exit {
     let has_errors = problems.iter().any(|problem| problem.severity == Severity::Error);
-    Ok(if has_errors { Exit::Failed } else { Exit::Done })
+    if has_errors { Exit::Failed } else { Exit::Done }
 }
 
 /// Returns the problem of keys that the controller, if one runs, does not check.
@@ -73,6 +87,7 @@ fn problems(repository: &Repository) -> Vec<Problem> {
     let demand = Demand::build(desired, &nothing, fleet.demand);
     problems.extend(demand.problems.iter().cloned());
     problems.extend(requests(desired));
+    problems.extend(missing_pools(desired, &demand));
     let external_groups = desired.external_groups.iter();
     problems
         .extend(external_groups.map(|(name, group)| external_group_warning(name, &group.origin)));
@@ -198,6 +213,26 @@ mod tests {
         );
         std::fs::write(tree.path().join("fleetwright.yaml"), text).expect("written");
         tree
+    }
+
+    #[test]
+    fn sarif_names_files_below_the_root_of_the_repository() {
+        let tree = tree("");
+        let below = tree.path().join("clusters/prod");
+        std::fs::create_dir_all(&below).expect("made");
+        std::fs::write(below.join("a.yaml"), "kind: Deployment\napiVersion: apps/v1\nspec: [\n")
+            .expect("written");
+        git2::Repository::init(tree.path()).expect("a repository");
+        let ran = run_command(&["validate", below.to_str().expect("UTF-8"), "-o", "sarif"]);
+        assert_eq!(ran.exit, Exit::Failed, "{}", ran.err);
+        let sarif: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+        let result = &sarif["runs"][0]["results"][0];
+        assert_eq!(
+            (&result["ruleId"], &result["level"]),
+            (&"invalid-yaml".into(), &"error".into())
+        );
+        let place = &result["locations"][0]["physicalLocation"];
+        assert_eq!(place["artifactLocation"]["uri"], "clusters/prod/a.yaml", "{}", ran.out);
     }
 
     #[cfg(feature = "policy")]

@@ -29,6 +29,7 @@ use crate::model::desired::{
 };
 use crate::model::ids::Origin;
 
+pub(super) use argo::IN_CLUSTER;
 use artifact_generator::GeneratedArtifact;
 pub(super) use artifact_generator::{ReadArtifact, read_artifacts};
 pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};
@@ -141,6 +142,9 @@ pub(super) type ReferenceKey = (TargetCluster, String, String);
 /// Objects that delivery objects refer to; `None` for contradicting definitions.
 pub(super) type ReferencedObjects<T> = BTreeMap<ReferenceKey, Option<T>>;
 
+/// Directories that Argo CD delivers, by destination.
+pub(super) type Destinations = BTreeMap<String, BTreeSet<String>>;
+
 /// Maximum bytes of text that all generators of a tree may produce together; far more than an API
 /// server stores in applications.
 const GENERATED_BYTES_MAX: usize = 64 << 20;
@@ -202,6 +206,8 @@ pub(super) struct DeliveryContext<'a> {
     pub(super) external: &'a ExternalSources,
     /// External sources that delivery objects request.
     pub(super) requested: RefCell<SourceRequests>,
+    /// Destinations of Argo CD that the settings do not list.
+    pub(super) destinations: RefCell<Destinations>,
     /// Resources that generators have used.
     pub(super) usage: GeneratorUsage,
 }

@@ -13,8 +13,10 @@ mod unresolved_sources;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::cluster_alternatives::Alternatives;
 use super::decode::{DEFAULT_NAMESPACES, NamespaceRules};
-use super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
+use super::delivery::{DeliveryObject, Destinations, ManifestContent, ManifestSet, TargetCluster};
+use super::exclusive_overlays::exclusive_overlays;
 use super::manifest_text::{FileFormat, ManifestText, sorted_by_path};
 use super::rendered_origins::{RenderedOrigins, SourceIndex};
 use super::repository_layout::RepositoryLayout;
@@ -99,11 +101,13 @@ pub(super) enum VisitedText<'a> {
 }
 
 /// All delivery objects of a tree.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct DeliverySources {
     deliveries: Vec<DeliveryObject>,
     /// External sources that they request.
     requested: SourceRequests,
+    /// Destinations of Argo CD that the settings do not list.
+    destinations: Destinations,
 }
 
 /// The inputs of the search for delivery objects and of the reading after it.
@@ -133,14 +137,13 @@ impl DeliverySources {
     /// Follows delivery objects as far as the renderings allow.
     pub(super) fn discover(context: &SourceContext<'_>) -> Self {
         let (stated, marked) = (context.declared_sources(), context.marked_files());
-        let mut sources = Self { deliveries: stated.clone(), requested: SourceRequests::default() };
+        let mut sources = Self { deliveries: stated.clone(), ..Self::default() };
         if !marked.values().any(|marks| marks.delivers) && stated.is_empty() {
             return sources;
         }
         for _ in 0..ROUNDS_MAX {
-            let (found, requested) = context.delivery_objects(&sources, &marked);
-            let deliveries = stated.iter().cloned().chain(found).collect();
-            let next = Self { deliveries, requested };
+            let mut next = context.delivery_objects(&sources, &marked);
+            next.deliveries.splice(..0, stated.iter().cloned());
             if next == sources {
                 break;
             }
@@ -152,6 +155,23 @@ impl DeliverySources {
     /// Returns whether the delivery object `object` is followed, or already reported as unresolved.
     pub(super) fn is_followed(&self, object: &str) -> bool {
         self.deliveries.iter().any(|delivery| delivery.object == object)
+    }
+
+    /// Returns the destinations of Argo CD that the settings do not list.
+    pub(super) fn destinations(&self) -> &Destinations {
+        &self.destinations
+    }
+
+    /// Returns overlays that exclude each other, and that nothing renders.
+    pub(super) fn exclusive_overlays(&self, context: &SourceContext<'_>) -> Vec<Alternatives> {
+        let SourceContext { tree, layout, areas, renderings, .. } = context;
+        let delivered = DeliveredFiles::new(self, renderings, layout);
+        let is_open = |path: &str| {
+            !is_external(path)
+                && area_of(areas, path).is_some_and(|area| !area.rendered)
+                && delivered.cluster_of(path).is_none()
+        };
+        exclusive_overlays(tree, layout, &is_open)
     }
 
     fn manifest_sets(&self) -> impl Iterator<Item = (&DeliveryObject, &ManifestSet)> {

@@ -56,6 +56,8 @@ pub(super) struct KustomizationFile {
     pub(super) is_component: bool,
     /// Files and directories that it builds on.
     bases: Vec<String>,
+    /// The values of `namespace`, `namePrefix` and `nameSuffix`.
+    pub(super) renames: BTreeMap<&'static str, String>,
 }
 
 /// Returns whether `path` is a kustomization file.
@@ -107,6 +109,10 @@ impl RepositoryLayout {
         let base = parent_directory(&file.path);
         for entry in entries {
             let key = kustomization_key(&entry.key).unwrap_or(&*entry.key);
+            let rename = ["namespace", "namePrefix", "nameSuffix"].into_iter().find(|k| *k == key);
+            if let (Some(key), Some(text)) = (rename, entry.value.text()) {
+                read.renames.insert(key, text.to_owned());
+            }
             match key {
                 "resources" | "bases" | "components" => {
                     let items = scalar_texts(&entry.value);
@@ -156,6 +162,14 @@ impl RepositoryLayout {
         paths.find_map(|path| self.kustomizations.get(path.as_str()))
     }
 
+    /// Returns the kustomization in the nearest directory of the file at `path` that has one.
+    pub(super) fn kustomization_above(&self, path: &str) -> Option<&KustomizationFile> {
+        let mut above = std::iter::successors(Some(parent_directory(path)), |directory| {
+            (!directory.is_empty()).then(|| parent_directory(directory))
+        });
+        above.find_map(|directory| self.kustomization_in(directory))
+    }
+
     /// Returns whether the directory `path` is a chart that renders objects.
     pub(super) fn is_chart(&self, path: &str) -> bool {
         self.charts.contains_key(path)
@@ -183,11 +197,7 @@ impl RepositoryLayout {
         if self.templates.iter().any(|templates| inside(&templates)) {
             return Some("template of a Helm chart".to_owned());
         }
-        let mut above = std::iter::successors(Some(parent_directory(path)), |directory| {
-            (!directory.is_empty()).then(|| parent_directory(directory))
-        });
-        let nearest = above.find_map(|directory| self.kustomization_in(directory));
-        if nearest.is_some_and(|of| of.is_component) {
+        if self.kustomization_above(path).is_some_and(|of| of.is_component) {
             return Some("part of a kustomize component".to_owned());
         }
         self.patches.get(path).map(|by| format!("patch of {by}"))

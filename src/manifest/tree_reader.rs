@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use super::classify::{DocumentClass, ObjectKind, classify};
-use super::cluster_directories::several_clusters_warning;
+use super::cluster_alternatives::{self, open_alternatives};
 use super::collector::Collector;
 use super::decode::{Field, FieldMap, ObjectContext, ProblemCollector};
 use super::manifest_sources::{DeliverySources, SourceContext, VisitedText};
@@ -60,7 +60,8 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
         }
         VisitedText::Excluded(file, reason) => reader.skip(file, 0, reason),
     });
-    sources.report_unresolved(&context, &mut reader.into);
+    let alternatives = open_alternatives(&context, &sources);
+    sources.report_unresolved(&context, &alternatives, &mut reader.into);
     autoscaling::resolve_proportional_autoscalers(&mut reader.into, &report);
     autoscaling::resolve_buffers(&mut reader.into);
     let mut desired = reader.into.into_desired();
@@ -84,10 +85,8 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     }
     check_failure_domains(&desired, &report);
     reference_check::check(&desired, &report);
-    if let Some(warning) = several_clusters_warning(tree, fleet) {
-        report.add(warning);
-    }
     desired.problems = report.into_problems();
+    cluster_alternatives::report(&alternatives, fleet, &mut desired);
     desired.problems.sort();
     desired.problems.dedup();
     desired

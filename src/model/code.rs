@@ -197,6 +197,15 @@ codes! {
     SeveralClusters "several-clusters"
         "The repository seems to hold several clusters, which are read as one."
         "List the directory of this cluster under spec.sources.";
+    SeveralOverlays "several-overlays"
+        "Overlays that exclude each other are read as one cluster."
+        "Choose one with `fleetwright init --name`, or list it under spec.sources.";
+    SeveralDestinations "several-destinations"
+        "Argo CD delivers to several clusters, and the settings do not say which is this one."
+        "Choose one with `fleetwright init --destination`, or set spec.delivery.clusters.";
+    NoPool "no-pool"
+        "Pods need nodes, and no file declares a NodePool or a node group."
+        "Declare one, or export those of the cluster into the repository.";
     CommitNotTrusted "commit-not-trusted"
         "A commit has no valid signature of a declared signer."
         "Sign the commit, or declare the signer in spec.signers.";

@@ -6,12 +6,14 @@
 
 mod architectures;
 mod budgets;
+mod pools;
 mod requests;
 mod scalers;
 mod spread;
 mod tolerations;
 mod volumes;
 
+pub use pools::missing_pools;
 pub use requests::requests;
 
 use crate::catalog::Catalog;

@@ -7,6 +7,7 @@
 //! apply the same comment shows the receipt.
 
 mod outputs;
+mod syntax;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -88,7 +89,8 @@ impl CommentHeader {
     /// Parses the first line of a comment; `None` if Fleetwright did not write it.
     #[must_use]
     pub fn read(body: &str) -> Option<Self> {
-        let json = body.lines().next()?.strip_prefix(MARK)?.strip_suffix(" -->")?;
+        let line = syntax::header_line(body.lines().next()?)?;
+        let json = line.strip_prefix(MARK)?.strip_suffix(" -->")?;
         serde_json::from_str(json).ok()
     }
 }
@@ -265,6 +267,7 @@ pub fn update_comment(
 }
 
 fn update_comment_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Posted, ForgeError> {
+    let body = &syntax::adapt(body, forge.syntax());
     let header = CommentHeader::read(body);
     let cluster = header.as_ref().map(|header| header.cluster.as_str());
     let comments = forge.comments(pull)?;
@@ -276,11 +279,11 @@ fn update_comment_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Poste
     });
     let mut posted = None;
     for found in ours.by_ref() {
-        if found.body == body {
+        if found.body.trim_end() == body.trim_end() {
             posted = Some(Posted::Unchanged);
             break;
         }
-        match forge.update(found.id, body) {
+        match forge.update(pull, found.id, body) {
             Ok(()) => {
                 posted = Some(Posted::Updated);
                 break;
@@ -294,7 +297,7 @@ fn update_comment_with(forge: &dyn Forge, pull: u64, body: &str) -> Result<Poste
         return forge.create(pull, body).map(|()| Posted::Created);
     };
     for extra in ours {
-        match forge.delete(extra.id) {
+        match forge.delete(pull, extra.id) {
             Ok(()) | Err(ForgeError::Refused(_) | ForgeError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
@@ -314,11 +317,16 @@ pub fn mark_failed(forge: &dyn Forge, pull: u64, why: &str) -> Result<Posted, Fo
     for (found, header) in ours.filter_map(|found| Some((found, CommentHeader::read(&found.body)?)))
     {
         let text = failure(&CommentHeader { state: FAILED.to_owned(), ..header }, why);
-        if found.body == text {
+        let text = syntax::adapt(&text, forge.syntax());
+        if found.body.trim_end() == text.trim_end() {
             posted = posted.or(Some(Posted::Unchanged));
-        } else {
-            forge.update(found.id, &text)?;
-            posted = Some(Posted::Updated);
+            continue;
+        }
+        match forge.update(pull, found.id, &text) {
+            Ok(()) => posted = Some(Posted::Updated),
+            // Another author wrote the comment, or it was deleted meanwhile.
+            Err(ForgeError::Refused(_) | ForgeError::NotFound(_)) => {}
+            Err(error) => return Err(error),
         }
     }
     if let Some(posted) = posted {
@@ -326,7 +334,8 @@ pub fn mark_failed(forge: &dyn Forge, pull: u64, why: &str) -> Result<Posted, Fo
     }
     // The cluster is not known: the next plan replaces this comment.
     let header = CommentHeader { state: FAILED.to_owned(), ..CommentHeader::default() };
-    forge.create(pull, &failure(&header, why)).map(|()| Posted::Created)
+    let text = syntax::adapt(&failure(&header, why), forge.syntax());
+    forge.create(pull, &text).map(|()| Posted::Created)
 }
 
 const FAILED: &str = "failed";

@@ -36,6 +36,7 @@ mod permissions;
 mod pipelines;
 mod plan_page;
 mod plan_properties;
+mod pre_commit;
 mod release_packages;
 mod resting_fleets;
 mod review;

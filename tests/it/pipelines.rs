@@ -2,29 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::Value as Json;
 use tempfile::TempDir;
 
 use crate::binary::Workspace;
-
-const MARKER: &str = "<!-- fleetwright 5 -->";
-
-/// Stands for curl: records arguments and input. Answers with the user 3 and the files `page-N`.
-const CURL: &str = "#!/bin/sh
-here=$(dirname \"$0\")
-echo \"$*\" >\"$here/arguments\"
-for last; do :; done
-case \" $* \" in
-  *' --data '*) cat >\"$here/input\" ;;
-  *'/user ') echo '{\"id\": 3}' ;;
-  *) cat \"$here/page-${last##*page=}\" 2>/dev/null || echo '[]' ;;
-esac
-";
 
 /// A repository with a commit and a change, and a directory for programs.
 struct Repository {
@@ -37,9 +24,6 @@ impl Repository {
     fn new() -> Self {
         let checkout = Workspace::example("quickstart");
         let programs = tempfile::tempdir().expect("a directory");
-        let curl = programs.path().join("curl");
-        fs::write(&curl, CURL).expect("written");
-        fs::set_permissions(&curl, fs::Permissions::from_mode(0o755)).expect("set");
         let mut repository = Self { checkout, programs, base: String::new() };
         repository.bash("git init --quiet --initial-branch main . && git add --all && git commit --quiet -m Base");
         let base = repository.bash("git rev-parse HEAD");
@@ -83,19 +67,80 @@ impl Repository {
         assert_eq!(ended.status.code(), Some(code), "{script}\n{}", text(&ended));
         text(&ended)
     }
+}
 
-    /// Runs the job that writes the note, where the API lists these pages of notes. Returns method
-    /// and address, and the text of the note.
-    fn note(&self, variables: &BTreeMap<&str, String>, pages: [&str; 2]) -> (String, String) {
-        for (number, notes) in (1..).zip(pages) {
-            let page = self.programs.path().join(format!("page-{number}"));
-            fs::write(page, notes).expect("written");
-        }
-        self.expect(0, &gitlab_script("capacity-note"), variables);
-        let read = |name: &str| fs::read_to_string(self.programs.path().join(name)).expect(name);
-        let input: Json = serde_json::from_str(&read("input")).expect("JSON");
-        (read("arguments"), input["body"].as_str().expect("text").to_owned())
+/// A GitLab with one merge request, whose token is of the user `bot`.
+struct FakeGitLab {
+    address: String,
+    /// Method and path of each request, and its body.
+    requests: Receiver<(String, Json)>,
+}
+
+impl FakeGitLab {
+    /// Starts the server, with a note of another user.
+    fn start(foreign: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("http://{}/api/v4", listener.local_addr().expect("an address"));
+        let (sender, requests) = channel();
+        let note = |id: usize, author: &str, body: &Json| serde_json::json!({ "id": id, "author": { "username": author }, "body": body });
+        let mut notes = vec![note(0, "mallory", &foreign.into())];
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let (line, body) = read_request(&stream);
+                let path = line.split(' ').nth(1).unwrap_or_default();
+                let last = path.rsplit('/').next().and_then(|id| id.parse::<usize>().ok());
+                let reply = match (line.split(' ').next(), last) {
+                    (Some("GET"), _) if path.ends_with("/user") => {
+                        serde_json::json!({ "username": "bot" })
+                    }
+                    (Some("GET"), _) => Json::from(notes.clone()),
+                    (Some("PUT"), Some(id)) => {
+                        notes[id] = note(id, "bot", &body["body"]);
+                        Json::Null
+                    }
+                    (Some("POST"), _) if path.ends_with("/notes") => {
+                        notes.push(note(notes.len(), "bot", &body["body"]));
+                        Json::Null
+                    }
+                    _ => Json::Null,
+                };
+                let text = reply.to_string();
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+                    text.len()
+                );
+                let _ = sender.send((line, body));
+            }
+        });
+        Self { address, requests }
     }
+
+    /// Returns the writes since the last call.
+    fn writes(&self) -> Vec<(String, Json)> {
+        self.requests.try_iter().filter(|(line, _)| !line.starts_with("GET")).collect()
+    }
+}
+
+fn read_request(stream: &TcpStream) -> (String, Json) {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a request");
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(n) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = n.trim().parse().expect("a length");
+        }
+        if first.is_empty() {
+            line.trim_end().trim_end_matches(" HTTP/1.1").clone_into(&mut first);
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    (first, serde_json::from_slice(&body).unwrap_or_default())
 }
 
 fn text(ended: &Output) -> String {
@@ -139,42 +184,39 @@ fn gitlab_jobs_plan_note_and_apply_the_approved_digest() {
         return;
     }
     let repository = Repository::new();
+    // Another user may copy the first line of a note.
+    let gitlab = FakeGitLab::start("<!-- fleetwright v1 {\"cluster\":\"quickstart\"} -->\n");
     let mut variables: BTreeMap<&str, String> = [
-        ("CI_API_V4_URL", "https://gitlab.example.com/api/v4"),
-        ("CI_PROJECT_ID", "5"),
+        ("CI_API_V4_URL", gitlab.address.as_str()),
+        ("CI_PROJECT_PATH", "acme/fleet"),
+        ("CI_COMMIT_SHA", "4f2c9a1"),
         ("CI_MERGE_REQUEST_IID", "7"),
-        ("CI_PIPELINE_URL", "https://gitlab.example.com/pipelines/1"),
         ("FLEETWRIGHT_NOTE_TOKEN", "token"),
         ("FLEETWRIGHT_WORLD", "sim:world"),
         ("FLEETWRIGHT_BASE", repository.base.as_str()),
     ]
     .map(|(name, value)| (name, value.to_owned()))
     .into();
-    let (arguments, body) = repository.note(&variables, ["[]"; 2]);
-    assert!(
-        arguments.contains("--request POST") && body.contains("Planning failed"),
-        "{arguments}"
-    );
+    let note = || {
+        repository.expect(0, &gitlab_script("capacity-note"), &variables);
+        let writes = gitlab.writes();
+        let [(status, state), (line, body)] = &writes[..] else { panic!("{writes:?}") };
+        assert_eq!(status, "POST /api/v4/projects/acme%2Ffleet/statuses/4f2c9a1");
+        let text = |value: &Json| value.as_str().expect("text").to_owned();
+        (text(&state["state"]), line.clone(), text(&body["body"]))
+    };
+    let notes = "/api/v4/projects/acme%2Ffleet/merge_requests/7/notes";
+    let (state, line, body) = note();
+    assert_eq!((state.as_str(), line), ("failed", format!("POST {notes}")));
+    assert!(body.contains("Planning failed"), "{body}");
 
     let shown = repository.expect(0, &gitlab_script("capacity-plan"), &variables);
     assert!(shown.contains("Plan: 1 to add"), "{shown}");
-    let (arguments, body) = repository.note(&variables, ["[]"; 2]);
-    assert!(arguments.ends_with("/projects/5/merge_requests/7/notes\n"), "{arguments}");
-    assert!(
-        body.contains("Caused by this change") && body.ends_with(&format!("{MARKER}\n")),
-        "{body}"
-    );
-    let note = |id, author, body: &str| {
-        serde_json::json!([{ "id": id, "author": { "id": author }, "body": body }]).to_string()
-    };
-    let (foreign, own) = (note(8, 4, MARKER), note(9, 3, MARKER));
-    let (arguments, _) = repository.note(&variables, [&foreign, &note(1, 3, "x")]);
-    assert!(arguments.contains("--request POST"), "a note of another user: {arguments}");
-    let (arguments, _) = repository.note(&variables, [&foreign, &own]);
-    assert!(
-        arguments.contains("--request PUT") && arguments.ends_with("/notes/9\n"),
-        "{arguments}"
-    );
+    let (state, line, body) = note();
+    assert_eq!((state.as_str(), line), ("success", format!("PUT {notes}/1")));
+    assert!(body.contains("Caused by this change"), "{body}");
+    let unchanged = repository.expect(0, &gitlab_script("capacity-note"), &variables);
+    assert!(unchanged.contains("The comment is up to date."), "{unchanged}");
 
     repository.expect(0, &gitlab_script("capacity-plan-merged"), &variables);
     let digest = repository.checkout.read("capacity/plan.env");

@@ -12,8 +12,12 @@ use super::SourceArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  fleetwright init clusters/prod && fleetwright validate clusters/prod")]
+The name chooses between directories below `clusters`, overlays that exclude each other, and
+destinations of Argo CD: `prod` and `acme-prod` choose `overlays/prod`.
+
+Examples:
+  fleetwright init clusters/prod && fleetwright validate clusters/prod
+  fleetwright init --name acme-prod")]
 pub(in crate::cli) struct InitArgs {
     /// Directory of manifests
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
@@ -21,6 +25,9 @@ pub(in crate::cli) struct InitArgs {
     /// Name of the cluster [default: detected, else the name of the directory]
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) name: Option<String>,
+    /// Argo CD destination that is this cluster: a name or a server [default: by the name]
+    #[arg(long, value_name = "DESTINATION")]
+    pub(in crate::cli) destination: Option<String>,
     /// AWS region [default: detected, else us-east-1]
     #[arg(long, value_name = "REGION")]
     pub(in crate::cli) region: Option<String>,

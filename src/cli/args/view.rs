@@ -46,6 +46,18 @@ pub(in crate::cli) enum PlanFormatArg {
     Github,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum ValidateFormatArg {
+    /// For a terminal
+    Text,
+    /// For programs; stable
+    Json,
+    /// The JSON document as YAML
+    Yaml,
+    /// SARIF 2.1.0 for code scanning
+    Sarif,
+}
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct FormatArgs {
     /// Format: text, json or yaml

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::manifest::{
-    KUSTOMIZATION, cluster_directories, kustomization_references, normal_path, read,
+    Alternatives, AlternativesKind, KUSTOMIZATION, cluster_alternatives, cluster_directories,
+    kustomization_references, normal_path, read,
 };
-use crate::model::desired::{Fleet, Tree, TreeFile};
+use crate::model::desired::{Fleet, RepositoryLocation, Tree, TreeFile};
 
 /// A value with the file that states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(in crate::cli) struct Detected {
     pub(in crate::cli) kustomizations: BTreeSet<String>,
     /// Directories of different clusters.
     pub(in crate::cli) cluster_directories: BTreeSet<String>,
+    /// Parts of the directory that belong to different clusters.
+    pub(in crate::cli) alternatives: Vec<Alternatives>,
     /// Directories of Helm charts, without subcharts.
     pub(in crate::cli) charts: BTreeSet<String>,
     /// `None` if no file or more than one cluster is named.
@@ -35,6 +38,11 @@ pub(in crate::cli) struct Detected {
 
 impl Detected {
     pub(in crate::cli) fn from_tree(tree: &Tree) -> Self {
+        Self::from_repository(tree, &RepositoryLocation::default())
+    }
+
+    /// Detects the contents of a directory of the repository at `location`.
+    pub(in crate::cli) fn from_repository(tree: &Tree, location: &RepositoryLocation) -> Self {
         let desired = read(tree, &Fleet::default());
         let configs: Vec<Evidence> = cluster_config_values(tree, "name");
         let discovered = values_of_key(tree, "karpenter.sh/discovery");
@@ -48,11 +56,17 @@ impl Detected {
             node_groups: desired.node_groups.len(),
             kustomizations: kustomizations(tree),
             cluster_directories: delivering_directories(tree),
+            alternatives: cluster_alternatives(tree, location),
             charts: charts(tree),
             cluster: only(configs).or_else(|| only(discovered)),
             zones: zones.into_iter().map(|zone| zone.value).filter(is_inside).collect(),
             region,
         }
+    }
+
+    /// Returns whether Argo CD delivers to several clusters.
+    pub(in crate::cli) fn has_destinations(&self) -> bool {
+        self.alternatives.iter().any(|all| all.kind == AlternativesKind::Destinations)
     }
 
     /// Returns the directory of the cluster `name`.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::Choice;
 use super::detect::Detected;
+use super::selection::{SelectedSource, Selection};
 
 /// Address of the schema that editors check the file with.
 const SCHEMA: &str =
@@ -17,13 +18,14 @@ pub(super) struct FleetTemplate<'a> {
     pub(super) cluster: &'a Choice,
     pub(super) region: &'a Choice,
     pub(super) detected: &'a Detected,
+    pub(super) selection: &'a Selection,
     /// Path of the directory in its repository, if it is that of one cluster.
     pub(super) own_directory: Option<&'a str>,
 }
 
 impl fmt::Display for FleetTemplate<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, region, detected, own_directory } = self;
+        let Self { cluster, region, detected, selection, own_directory } = self;
         let name = scalar(&cluster.value);
         write!(
             f,
@@ -43,7 +45,11 @@ impl fmt::Display for FleetTemplate<'_> {
         )?;
         match own_directory {
             Some(directory) => write_own_directory(f, directory)?,
+            None if !selection.sources.is_empty() => write_selected(f, selection)?,
             None => write_sources(f, &cluster.value, detected)?,
+        }
+        if let Some((own, other)) = &selection.destinations {
+            write_destinations(f, own, other)?;
         }
         f.write_str(REST)
     }
@@ -102,6 +108,33 @@ fn write_sources(f: &mut fmt::Formatter<'_>, cluster: &str, detected: &Detected)
     }
     if all.len() > SOURCES_MAX {
         writeln!(f, "  #   # and {} more", all.len() - SOURCES_MAX)?;
+    }
+    Ok(())
+}
+
+fn write_selected(f: &mut fmt::Formatter<'_>, selection: &Selection) -> fmt::Result {
+    f.write_str(
+        "\n  # Manifests of this cluster: its overlays, and everything that belongs to no overlay.\n  \
+         sources:\n",
+    )?;
+    let mut write = |sign: &str, SelectedSource { path, render }: &SelectedSource| {
+        let path = if path.is_empty() { "." } else { path.as_str() };
+        writeln!(f, "  {sign}  - path: {}", scalar(path))?;
+        render.map_or(Ok(()), |render| writeln!(f, "  {sign}    render: {render}"))
+    };
+    selection.sources.iter().try_for_each(|source| write("", source))?;
+    selection.other_overlays.iter().take(SOURCES_MAX).try_for_each(|source| write("# ", source))
+}
+
+fn write_destinations(f: &mut fmt::Formatter<'_>, own: &[String], other: &[String]) -> fmt::Result {
+    f.write_str(
+        "\n  # Destinations of Argo CD that are this cluster, and those that are not.\n  delivery:\n",
+    )?;
+    for (key, names) in [("clusters", own), ("otherClusters", other)] {
+        writeln!(f, "    {key}:")?;
+        for name in names {
+            writeln!(f, "      - {}", scalar(name))?;
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
 
 /// Names that Argo CD uses for its own cluster.
-pub(super) const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
+pub(in super::super) const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
 
 impl DeliveryContext<'_> {
     /// Returns the manifests that an `Application` in the cluster `home` delivers.
@@ -21,17 +21,18 @@ impl DeliveryContext<'_> {
         let Some(spec) = node_at(root, &["spec"]) else {
             return vec![Err("it has no `spec`".into())];
         };
+        let sources: Vec<&YamlNode<'_>> = match node_at(spec, &["sources"]).map(|node| &node.value)
+        {
+            Some(YamlValue::Seq(items)) => items.iter().collect(),
+            Some(_) | None => node_at(spec, &["source"]).into_iter().collect(),
+        };
+        self.record_destination(spec, &sources);
         let cluster = match self.destination_cluster(spec, home) {
             Ok(cluster) => cluster,
             Err(reason) => return vec![Err(reason)],
         };
         let name = text_at(root, &["metadata", "name"]).unwrap_or("release");
         let namespace = text_at(spec, &["destination", "namespace"]);
-        let sources: Vec<&YamlNode<'_>> = match node_at(spec, &["sources"]).map(|node| &node.value)
-        {
-            Some(YamlValue::Seq(items)) => items.iter().collect(),
-            Some(_) | None => node_at(spec, &["source"]).into_iter().collect(),
-        };
         if cluster == TargetCluster::Other {
             // Unreadable parts of another cluster's application do not matter here.
             return sources
@@ -98,21 +99,37 @@ impl DeliveryContext<'_> {
         spec: &YamlNode<'_>,
         home: TargetCluster,
     ) -> Result<TargetCluster, String> {
-        let destination =
-            text_at(spec, &["destination", "name"]).or(text_at(spec, &["destination", "server"]));
-        let Some(destination) = destination else {
+        let Some(destination) = destination(spec) else {
             return Err("it has no destination".to_owned());
         };
-        if IN_CLUSTER.contains(&destination) {
+        // Argo CD may run in another cluster, which the settings list.
+        let listed = self.cluster_by_name(destination);
+        if listed.is_none() && IN_CLUSTER.contains(&destination) {
             return Ok(home);
         }
-        self.cluster_by_name(destination).ok_or_else(|| {
+        listed.ok_or_else(|| {
             format!(
                 "it is unknown whether its destination `{}` is this cluster; list it under \
                  `delivery.clusters` or `delivery.otherClusters` in fleetwright.yaml",
                 super::super::decode::shorten(destination)
             )
         })
+    }
+
+    /// Records the destination of an application, unless the settings list it.
+    fn record_destination(&self, spec: &YamlNode<'_>, sources: &[&YamlNode<'_>]) {
+        let Some(destination) = destination(spec) else { return };
+        if self.cluster_by_name(destination).is_some() {
+            return;
+        }
+        let local = sources.iter().filter_map(|source| {
+            self.check_repository(text_at(source, &["repoURL"])?).ok()?;
+            self.local_directory(text_at(source, &["path"])?).ok()
+        });
+        // Argo CD has two names for its own cluster.
+        let is_own = IN_CLUSTER.contains(&destination);
+        let name = if is_own { "in-cluster" } else { destination };
+        self.destinations.borrow_mut().entry(name.to_owned()).or_default().extend(local);
     }
 
     /// Returns the manifests that a source delivers to another cluster, if they are in this tree.
@@ -232,6 +249,10 @@ impl DeliveryContext<'_> {
         let revision = text_at(referenced, &["targetRevision"]).unwrap_or_default();
         self.file_in(&self.git_root(url, revision)?, file)
     }
+}
+
+fn destination<'n>(spec: &'n YamlNode<'_>) -> Option<&'n str> {
+    text_at(spec, &["destination", "name"]).or(text_at(spec, &["destination", "server"]))
 }
 
 /// Returns the URL of a chart repository. Argo CD writes OCI registries without a scheme.

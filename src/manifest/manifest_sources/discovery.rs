@@ -17,7 +17,7 @@ use super::super::placeholder::{Vars, substitute};
 use super::super::yaml::{self, YamlNode, YamlValue};
 use super::delivered_files::may_contain;
 use super::{DeliverySources, SourceContext, VisitedText, display_directory};
-use crate::model::desired::{SourceRequests, TAG_RANGE_PREFIX, TreeFile};
+use crate::model::desired::{TAG_RANGE_PREFIX, TreeFile};
 
 /// Label or annotation of an object in which Flux replaces no placeholders.
 const SUBSTITUTE_MARK: &str = "kustomize.toolkit.fluxcd.io/substitute";
@@ -77,6 +77,7 @@ impl SourceContext<'_> {
             cluster_secrets: index.cluster_secrets,
             external: &self.renderings.external,
             requested: RefCell::default(),
+            destinations: RefCell::default(),
             config_maps: index.config_maps,
             usage: GeneratorUsage::default(),
         }
@@ -113,7 +114,7 @@ impl SourceContext<'_> {
         &self,
         sources: &DeliverySources,
         marked: &BTreeMap<&str, ContentMarks>,
-    ) -> (Vec<DeliveryObject>, SourceRequests) {
+    ) -> DeliverySources {
         let mut index = ReferenceIndex::default();
         self.visit_objects(sources, marked, &mut |_, root, location| index.object(root, location));
         let delivery_context = self.delivery_context(index);
@@ -142,7 +143,11 @@ impl SourceContext<'_> {
         found.retain(|delivery| !delivers_itself(delivery));
         found.sort_by(|a, b| (&a.origin, &a.object).cmp(&(&b.origin, &b.object)));
         found.dedup_by(|a, b| a.object == b.object && a.manifest_sets == b.manifest_sets);
-        (found, delivery_context.requested.into_inner())
+        DeliverySources {
+            deliveries: found,
+            requested: delivery_context.requested.into_inner(),
+            destinations: delivery_context.destinations.into_inner(),
+        }
     }
 
     fn delivers_path(&self, manifest_set: &ManifestSet, path: &str) -> bool {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::cluster_alternatives::Alternatives;
 use super::super::collector::Collector;
 use super::super::delivery::{DeliveryObject, ManifestContent, ManifestSet, TargetCluster};
 use super::super::repository_layout::parent_directory;
@@ -17,6 +18,7 @@ impl DeliverySources {
     pub(in super::super) fn report_unresolved(
         &self,
         context: &SourceContext<'_>,
+        alternatives: &[Alternatives],
         into: &mut Collector,
     ) {
         let SourceContext { fleet, layout, areas, renderings, .. } = context;
@@ -68,12 +70,14 @@ impl DeliverySources {
                 continue;
             }
             let object = format!("Kustomization {}", display_directory(parent_directory(path)));
-            if !kustomization.changes.is_empty() {
-                into.add_unresolved(
-                    file_origin(path),
-                    object,
-                    missing_source_hint(fleet, parent_directory(path), "kustomize"),
-                );
+            let directory = parent_directory(path);
+            let excluding = alternatives.iter().find(|all| all.has_overlay(directory));
+            if let Some(all) = excluding {
+                let reason = format!("no source chooses one of {}", all.named());
+                into.add_unresolved(file_origin(path), object, reason);
+            } else if !kustomization.changes.is_empty() {
+                let reason = missing_source_hint(fleet, directory, "kustomize");
+                into.add_unresolved(file_origin(path), object, reason);
             }
         }
     }

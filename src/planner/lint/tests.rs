@@ -34,6 +34,25 @@ fn plan_lints(text: &str) -> Vec<String> {
     messages(&lints(&desired, &demand, &catalog))
 }
 
+#[test]
+fn pods_without_any_pool_are_a_warning() {
+    let at = "2026-11-01T00:00:00Z".parse().expect("a time");
+    let observed = Observed::empty(ClusterIdentity::default(), at);
+    let missing = |text: &str| {
+        let desired = desired(text);
+        let demand = Demand::build(&desired, &observed, DemandMode::Live);
+        missing_pools(&desired, &demand)
+    };
+    let pods = deployment("{name: a}", "");
+    let found = missing(&pods).expect("a warning");
+    assert_eq!(found.origin.file.as_ref(), "a.yaml");
+    assert!(found.hint.is_some_and(|hint| hint.contains("kubectl get nodepools")));
+    let group = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: default, \
+                 region: us-east-1}\nmanagedNodeGroups: [{name: web, instanceType: m5.large}]\n";
+    assert_eq!(missing(&format!("{pods}---\n{group}")), None);
+    assert_eq!(missing("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"), None);
+}
+
 /// Returns a Deployment `web/api` with these containers and additional pod fields.
 fn deployment(containers: &str, rest: &str) -> String {
     format!(

@@ -50,14 +50,14 @@ impl Forge for FakeForge {
         self.comments.borrow_mut().push(ForgeComment { id, author, body });
         Ok(())
     }
-    fn update(&self, id: u64, body: &str) -> Result<(), ForgeError> {
+    fn update(&self, _: u64, id: u64, body: &str) -> Result<(), ForgeError> {
         self.check(Some(id), body)?;
         for found in self.comments.borrow_mut().iter_mut().filter(|c| c.id == id) {
             body.clone_into(&mut found.body);
         }
         Ok(())
     }
-    fn delete(&self, id: u64) -> Result<(), ForgeError> {
+    fn delete(&self, _: u64, id: u64) -> Result<(), ForgeError> {
         self.check(Some(id), "")?;
         self.comments.borrow_mut().retain(|comment| comment.id != id);
         Ok(())

@@ -63,7 +63,9 @@ impl UnschedulableReport<'_> {
     ) -> Option<String> {
         let shape = unplaced.shape;
         if self.input.desired.pools.is_empty() {
-            return Some("declare a NodePool: the repository has none".to_owned());
+            return Some("declare a NodePool: the repository has none; `kubectl get nodepools,ec2nodeclasses \
+                 --output yaml` exports those of a cluster"
+                    .to_owned());
         }
         if let Some(remedy) = self.limit_remedy(unplaced, rejected, context) {
             return Some(remedy);

@@ -1,0 +1,256 @@
+//! Parts of a repository that belong to different clusters, of which one fleet reads one.
+//!
+//! Three layouts are known: directories below `clusters`, overlays that exclude each other, and
+//! destinations of Argo CD. Settings choose between them; without a choice, a problem names the
+//! alternatives and the settings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cluster_directories::cluster_directories;
+use super::delivery::IN_CLUSTER;
+use super::manifest_sources::{DeliverySources, SourceContext};
+use super::repository_layout::RepositoryLayout;
+use super::settings::is_within;
+use super::source_area::source_areas;
+use crate::model::code::Code;
+use crate::model::desired::{
+    Desired, FLEET_FILE, Fleet, Problem, RenderResults, RepositoryLocation, Tree,
+};
+use crate::model::ids::Origin;
+
+/// Alternatives named in a message.
+const NAMED_MAX: usize = 5;
+
+/// Parts of a repository of which each cluster uses one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alternatives {
+    /// What they are.
+    pub kind: AlternativesKind,
+    /// Directories of each alternative, by its name.
+    pub choices: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// The layout that separates clusters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlternativesKind {
+    /// Directories below `clusters`.
+    Directories,
+    /// Overlays that define the same objects.
+    Overlays {
+        /// One of these objects.
+        object: String,
+    },
+    /// Destinations of Argo CD.
+    Destinations,
+}
+
+impl Alternatives {
+    /// Returns the alternative that `name` means: its own name, or the only one that is a part of
+    /// `name`, as `prod` is of `acme-prod`.
+    #[must_use]
+    pub fn choice_of(&self, name: &str) -> Option<&str> {
+        let words = |text: &str| format!("-{}-", text.replace(['/', '.', '_'], "-"));
+        let name_words = words(name);
+        let of_server = |text: &str| {
+            let host = text.split_once("://").map_or(text, |(_, rest)| rest);
+            host.split(['.', ':', '/']).next().unwrap_or_default().to_owned()
+        };
+        let is_exact = |choice: &&str| *choice == name || words(choice) == name_words;
+        let is_host = |choice: &&str| choice.contains("://") && of_server(choice) == name;
+        let is_part = |choice: &&str| name_words.contains(&words(choice));
+        let all = || self.choices.keys().map(String::as_str);
+        let only = |is_meant: &dyn Fn(&&str) -> bool| {
+            let mut meant = all().filter(|choice| is_meant(choice));
+            meant.next().filter(|_| meant.next().is_none())
+        };
+        all().find(is_exact).or_else(|| only(&is_host)).or_else(|| only(&is_part))
+    }
+
+    /// Returns whether an alternative has one of these names.
+    pub(super) fn shares_choice(&self, choices: &BTreeMap<String, String>) -> bool {
+        choices.keys().any(|name| self.choices.contains_key(name))
+    }
+
+    /// Adds a directory to each of the named alternatives.
+    pub(super) fn extend(&mut self, choices: BTreeMap<String, String>) {
+        for (name, directory) in choices {
+            self.choices.entry(name).or_default().insert(directory);
+        }
+    }
+
+    /// Returns the alternative whose directories contain the file at `path`.
+    fn choice_at(&self, path: &str) -> Option<&str> {
+        let is_inside = |directories: &BTreeSet<String>| {
+            directories.iter().any(|directory| is_within(path, directory))
+        };
+        let mut all = self.choices.iter();
+        all.find(|(_, directories)| is_inside(directories)).map(|(name, _)| name.as_str())
+    }
+
+    /// Returns whether a kustomization is one of these overlays.
+    pub(super) fn has_overlay(&self, directory: &str) -> bool {
+        let is_overlays = matches!(self.kind, AlternativesKind::Overlays { .. });
+        is_overlays && self.choices.values().any(|directories| directories.contains(directory))
+    }
+
+    /// Returns the names of the alternatives for a message.
+    #[must_use]
+    pub fn named(&self) -> String {
+        named(self.choices.keys().map(String::as_str))
+    }
+
+    fn problem(&self, fleet: &Fleet) -> Problem {
+        let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
+        let own = self.choice_of(&fleet.cluster.name);
+        let first = self.choices.keys().map(String::as_str).find(|name| !is_in_cluster(name));
+        let choice = own.or(first).unwrap_or_default();
+        let directories = self.choices.get(choice);
+        let path = directories.and_then(BTreeSet::first).map_or(".", String::as_str);
+        let force = if fleet.origin.is_some() { " --force" } else { "" };
+        let init = format!("`fleetwright init --name {choice}{force}` chooses one");
+        let (message, hint, code) = match &self.kind {
+            AlternativesKind::Directories => (
+                format!(
+                    "{} seem to be different clusters, and are read as one",
+                    named(self.choices.values().flatten().map(String::as_str))
+                ),
+                format!(
+                    "list the directory of this cluster under spec.sources, such as `- path: {path}`"
+                ),
+                Code::SeveralClusters,
+            ),
+            AlternativesKind::Overlays { object } => (
+                format!(
+                    "the overlays {} exclude each other: each defines {object}, and none is chosen",
+                    self.named()
+                ),
+                format!(
+                    "{init}; so does `- {{ path: {path}, render: kustomize }}` under spec.sources, \
+                     next to the paths of plain manifests"
+                ),
+                Code::SeveralOverlays,
+            ),
+            AlternativesKind::Destinations => (
+                format!(
+                    "Argo CD delivers to {}, and the settings do not say which is this cluster",
+                    self.named()
+                ),
+                format!(
+                    "`fleetwright init --destination {choice}{force}` writes spec.delivery: list \
+                     this cluster under `clusters`, and the rest under `otherClusters`"
+                ),
+                Code::SeveralDestinations,
+            ),
+        };
+        Problem::warning(origin, "Fleet", message).hint(hint).code(code)
+    }
+}
+
+/// Returns whether Argo CD means its own cluster by `destination`.
+#[must_use]
+pub fn is_in_cluster(destination: &str) -> bool {
+    IN_CLUSTER.contains(&destination)
+}
+
+fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let more = match names.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let shown: Vec<&str> = names.into_iter().take(NAMED_MAX).collect();
+    format!("{}{more}", shown.join(", "))
+}
+
+/// Returns the alternatives between which the settings do not choose.
+pub(super) fn open_alternatives(
+    context: &SourceContext<'_>,
+    sources: &DeliverySources,
+) -> Vec<Alternatives> {
+    let SourceContext { tree, fleet, .. } = context;
+    let directories = cluster_directories(tree);
+    let mut all = Vec::new();
+    if fleet.sources.is_empty() && !directories.is_empty() {
+        let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+        let mut choices: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for path in directories {
+            choices.entry(name(&path)).or_default().insert(path);
+        }
+        all.push(Alternatives { kind: AlternativesKind::Directories, choices });
+    }
+    all.extend(sources.exclusive_overlays(context));
+    let delivery = &fleet.delivery;
+    if delivery.clusters.is_empty() && delivery.other_clusters.is_empty() {
+        let choices = sources.destinations();
+        let is_open = choices.len() > 1 && choices.keys().any(|name| !is_in_cluster(name));
+        let kind = AlternativesKind::Destinations;
+        all.extend(is_open.then(|| Alternatives { kind, choices: choices.clone() }));
+    }
+    all
+}
+
+/// Returns the alternatives of a tree without settings.
+#[must_use]
+pub fn cluster_alternatives(tree: &Tree, location: &RepositoryLocation) -> Vec<Alternatives> {
+    let fleet = Fleet::default();
+    let renderings = RenderResults { location: location.clone(), ..RenderResults::default() };
+    let (layout, areas) = (RepositoryLayout::from_tree(tree), source_areas(&fleet));
+    let context = SourceContext::new(tree, &fleet, &layout, &areas, &renderings);
+    open_alternatives(&context, &DeliverySources::discover(&context))
+}
+
+/// Adds a problem for all alternatives. It is an error if an object differs between two of them, and
+/// replaces the problems of these objects.
+pub(super) fn report(all: &[Alternatives], fleet: &Fleet, desired: &mut Desired) {
+    for alternatives in all {
+        let before = desired.problems.len();
+        desired.problems.retain(|problem| !is_between(alternatives, problem));
+        let mut problem = alternatives.problem(fleet);
+        if desired.problems.len() < before {
+            problem.severity = crate::model::desired::Severity::Error;
+        }
+        desired.problems.push(problem);
+    }
+}
+
+/// Returns whether a problem is an object that two alternatives define differently.
+fn is_between(alternatives: &Alternatives, problem: &Problem) -> bool {
+    if problem.code != Some(Code::DuplicateObject) {
+        return false;
+    }
+    let here = alternatives.choice_at(&problem.origin.file);
+    let first = problem.message.rsplit_once(" at ").map(|(_, place)| place);
+    let first = first.and_then(|place| place.rsplit_once(':')).map(|(file, _)| file);
+    let there = first.and_then(|file| alternatives.choice_at(file));
+    here.is_some() && there.is_some() && here != there
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alternatives(names: &[&str]) -> Alternatives {
+        let choice = |name: &&str| ((*name).to_owned(), BTreeSet::from([format!("o/{name}")]));
+        Alternatives {
+            kind: AlternativesKind::Destinations,
+            choices: names.iter().map(choice).collect(),
+        }
+    }
+
+    #[test]
+    fn name_of_a_cluster_means_one_alternative() {
+        let all = alternatives(&["dev", "prod", "prod/eu", "https://hub.example.com"]);
+        assert_eq!(all.choice_of("prod"), Some("prod"));
+        assert_eq!(all.choice_of("prod-eu"), Some("prod/eu"));
+        assert_eq!(all.choice_of("acme-dev"), Some("dev"));
+        assert_eq!(all.choice_of("hub"), Some("https://hub.example.com"));
+        assert_eq!(all.choice_of("acme-prod-eu"), None, "two alternatives are parts of it");
+        assert_eq!(all.choice_of("test"), None);
+    }
+
+    #[test]
+    fn many_alternatives_are_counted() {
+        let all = alternatives(&["a", "b", "c", "d", "e", "f", "g"]);
+        assert_eq!(all.named(), "a, b, c, d, e and 2 more");
+    }
+}

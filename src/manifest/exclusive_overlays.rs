@@ -1,0 +1,223 @@
+//! Overlays that exclude each other: they define the same objects, each for another cluster.
+//!
+//! `overlays/dev` and `overlays/prod` of one base are the usual form, as are
+//! `environments/dev/web.yaml` and `environments/prod/web.yaml`. Only overlays that no source and no
+//! delivery object renders count: those others are chosen already.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::classify::{DocumentClass, ObjectKind, classify};
+use super::cluster_alternatives::{Alternatives, AlternativesKind};
+use super::manifest_text::{FileFormat, parse_documents};
+use super::placeholder::Vars;
+use super::repository_layout::{
+    KustomizationFile, RepositoryLayout, is_kustomization, parent_directory,
+};
+use super::yaml::{self, YamlNode};
+use crate::model::desired::{Tree, TreeFile};
+
+/// Names of directories that have one directory for each environment or cluster.
+const PARENTS: [&str; 5] = ["overlays", "env", "envs", "environment", "environments"];
+
+/// Kind, namespace and name of an object.
+type ObjectKey = (String, String, String);
+
+/// Directories by the object that each of them defines.
+type DefinedIn = BTreeMap<ObjectKey, BTreeSet<String>>;
+
+/// Returns the overlays of `tree` that exclude each other. `is_open` returns whether a file is read
+/// by itself.
+pub(super) fn exclusive_overlays(
+    tree: &Tree,
+    layout: &RepositoryLayout,
+    is_open: &dyn Fn(&str) -> bool,
+) -> Vec<Alternatives> {
+    let objects = ObjectsByFile::new(tree, layout);
+    let mut defined = DefinedIn::new();
+    for (path, kustomization) in &layout.kustomizations {
+        if kustomization.is_component || layout.is_base(path) || !is_open(path) {
+            continue;
+        }
+        let directory = parent_directory(path).to_owned();
+        for file in layout.transitive_bases([directory.clone()]) {
+            for key in objects.of(&file) {
+                defined.entry(kustomization.rename(key)).or_default().insert(directory.clone());
+            }
+        }
+    }
+    for (file, keys) in &objects.0 {
+        // Kustomizations stand for the files of their directories.
+        let directory = environment_directory(file).filter(|_| is_open(file));
+        let Some(directory) = directory.filter(|_| layout.kustomization_above(file).is_none())
+        else {
+            continue;
+        };
+        for key in keys {
+            defined.entry(key.clone()).or_default().insert(directory.to_owned());
+        }
+    }
+    into_alternatives(defined)
+}
+
+/// Returns the directory of an environment that has the file at `path`.
+fn environment_directory(path: &str) -> Option<&str> {
+    let mut start = 0;
+    let mut is_below_parent = false;
+    for part in path.split('/') {
+        let end = start + part.len();
+        if is_below_parent {
+            return (end < path.len()).then(|| &path[..end]);
+        }
+        is_below_parent = PARENTS.contains(&part);
+        start = end + 1;
+    }
+    None
+}
+
+/// Objects that need or provide capacity, by file.
+struct ObjectsByFile(BTreeMap<String, Vec<ObjectKey>>);
+
+impl ObjectsByFile {
+    fn new(tree: &Tree, layout: &RepositoryLayout) -> Self {
+        let is_object = |file: &&TreeFile| {
+            !is_kustomization(&file.path) && layout.exclusion_reason(&file.path).is_none()
+        };
+        let named = |file: &TreeFile| {
+            let keys = object_keys(file);
+            (!keys.is_empty()).then(|| (file.path.to_string(), keys))
+        };
+        Self(tree.files.iter().filter(is_object).filter_map(named).collect())
+    }
+
+    fn of(&self, path: &str) -> &[ObjectKey] {
+        self.0.get(path).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+fn object_keys(file: &TreeFile) -> Vec<ObjectKey> {
+    let (Some(format), Ok(bytes)) = (FileFormat::from_path(&file.path), &file.content) else {
+        return Vec::new();
+    };
+    let Ok(text) = yaml::decode(bytes) else { return Vec::new() };
+    parse_documents(format, &text, &Vars::new(), |loaded| {
+        loaded.documents.iter().filter_map(|document| object_key(&document.root)).collect()
+    })
+}
+
+fn object_key(root: &YamlNode<'_>) -> Option<ObjectKey> {
+    let DocumentClass::Object(ObjectKind::Workload(_) | ObjectKind::NodePool(_)) = classify(root)
+    else {
+        return None;
+    };
+    let metadata = root.get("metadata")?;
+    let text = |node: &YamlNode<'_>, key: &str| node.get(key)?.text().map(str::to_owned);
+    let namespace = text(metadata, "namespace").unwrap_or_default();
+    Some((text(root, "kind")?, namespace, text(metadata, "name")?))
+}
+
+impl KustomizationFile {
+    /// Returns the key of an object after the kustomization has renamed it.
+    fn rename(&self, (kind, namespace, name): &ObjectKey) -> ObjectKey {
+        let field = |key: &str| self.renames.get(key).map(String::as_str);
+        let is_namespaced = kind != "NodePool";
+        let namespace = field("namespace").filter(|_| is_namespaced).unwrap_or(namespace);
+        let (prefix, suffix) = (field("namePrefix"), field("nameSuffix"));
+        let name = [prefix.unwrap_or_default(), name, suffix.unwrap_or_default()].concat();
+        (kind.clone(), namespace.to_owned(), name)
+    }
+}
+
+/// Joins the directories of all objects to alternatives.
+fn into_alternatives(defined: DefinedIn) -> Vec<Alternatives> {
+    let mut all: Vec<Alternatives> = Vec::new();
+    for ((kind, namespace, name), directories) in defined {
+        let Some(choices) = choices(&directories) else { continue };
+        let slash = if namespace.is_empty() { "" } else { "/" };
+        let object = format!("{kind} {namespace}{slash}{name}");
+        let known = all.iter_mut().find(|known| known.shares_choice(&choices));
+        match known {
+            Some(known) => known.extend(choices),
+            None => all.push(Alternatives {
+                kind: AlternativesKind::Overlays { object },
+                choices: choices.into_iter().map(|(name, path)| (name, [path].into())).collect(),
+            }),
+        }
+    }
+    all
+}
+
+/// Returns the part of each path that differs from the others, with the path. `None` if the paths
+/// have no common place.
+fn choices(directories: &BTreeSet<String>) -> Option<BTreeMap<String, String>> {
+    let paths: Vec<Vec<&str>> = directories.iter().map(|path| path.split('/').collect()).collect();
+    let first = paths.first().filter(|_| paths.len() > 1)?;
+    let shortest = paths.iter().map(Vec::len).min()?;
+    let is_common = |at: &usize| paths.iter().all(|path| path[*at] == first[*at]);
+    let start = (0..shortest).take_while(is_common).count();
+    let is_common_end =
+        |n: &usize| paths.iter().all(|path| path[path.len() - n] == first[first.len() - n]);
+    let end = (1..=shortest - start).take_while(is_common_end).count();
+    let middle = |path: &Vec<&str>| path[start..path.len() - end].join("/");
+    let names: Vec<String> = paths.iter().map(middle).collect();
+    let is_elsewhere = start + end == 0 && names.iter().any(|name| name.contains('/'));
+    if is_elsewhere || names.iter().any(String::is_empty) {
+        return None;
+    }
+    Some(names.into_iter().zip(directories.iter().cloned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEB: &str = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}";
+
+    fn found(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let file = |(path, text): &(&str, &str)| TreeFile {
+            path: (*path).into(),
+            content: Ok(text.as_bytes().into()),
+        };
+        let tree = Tree { files: files.iter().map(file).collect() };
+        let layout = RepositoryLayout::from_tree(&tree);
+        let all = exclusive_overlays(&tree, &layout, &|_| true);
+        all.into_iter().map(|one| one.choices.into_keys().collect()).collect()
+    }
+
+    #[test]
+    fn overlays_of_one_base_exclude_each_other() {
+        let base = [("base/kustomization.yaml", "resources: [web.yaml]"), ("base/web.yaml", WEB)];
+        let overlay = "resources: [../../base]";
+        let with = |more: &[(&'static str, &'static str)]| found(&[&base, more].concat());
+        let (dev, prod) = ("overlays/dev/kustomization.yaml", "overlays/prod/kustomization.yaml");
+        assert_eq!(with(&[(dev, overlay), (prod, overlay)]), [["dev", "prod"]]);
+        assert_eq!(with(&[(dev, overlay)]), [[""; 0]; 0]);
+        let renamed = "resources: [../../base]\nnamePrefix: p-";
+        assert_eq!(with(&[(dev, overlay), (prod, renamed)]), [[""; 0]; 0]);
+        let component = "kind: Component\nresources: [../../base]";
+        assert_eq!(with(&[(dev, overlay), (prod, component)]), [[""; 0]; 0]);
+    }
+
+    #[test]
+    fn environment_is_named_wherever_it_is_in_the_path() {
+        let base = [("base/kustomization.yaml", "resources: [w.yaml]"), ("base/w.yaml", WEB)];
+        let overlay = "resources: [../../base]";
+        let paths =
+            [("eu/apps/kustomization.yaml", overlay), ("us/apps/kustomization.yaml", overlay)];
+        assert_eq!(found(&[base, paths].concat()), [["eu", "us"]]);
+        let deep = "resources: [../../../base]";
+        let nested =
+            [("o/dev/kustomization.yaml", overlay), ("o/prod/eu/kustomization.yaml", deep)];
+        assert_eq!(found(&[base, nested].concat()), [["dev", "prod/eu"]]);
+        // The same base in unrelated places is no choice.
+        let apart = [("a/b/kustomization.yaml", overlay), ("c/d/kustomization.yaml", overlay)];
+        assert_eq!(found(&[base, apart].concat()), [[""; 0]; 0]);
+    }
+
+    #[test]
+    fn plain_directories_of_environments_exclude_each_other() {
+        assert_eq!(found(&[("env/a/x.yaml", WEB), ("env/b/sub/y.yaml", WEB)]), [["a", "b"]]);
+        let other = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: api}}";
+        assert_eq!(found(&[("env/a/x.yaml", WEB), ("env/b/x.yaml", other)]), [[""; 0]; 0]);
+        assert_eq!(found(&[("teams/a/x.yaml", WEB), ("teams/b/x.yaml", WEB)]), [[""; 0]; 0]);
+    }
+}

@@ -1,0 +1,24 @@
+//! Pods without any pool.
+
+use crate::demand::Demand;
+use crate::model::code::Code;
+use crate::model::desired::{Desired, FLEET_FILE, Problem};
+use crate::model::ids::Origin;
+
+/// Command that writes the pools of a cluster to a file.
+const EXPORT: &str = "kubectl get nodepools,ec2nodeclasses --output yaml >pools.yaml";
+
+/// Returns a warning if pods need nodes, and nothing declares where they come from.
+///
+/// Terraform often creates the pools, so that they exist in the cluster alone.
+#[must_use]
+pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
+    let Desired { pools, node_groups, external_groups, .. } = desired;
+    let is_declared = !pools.is_empty() || !node_groups.is_empty() || !external_groups.is_empty();
+    let first = demand.groups.first().filter(|_| !is_declared)?;
+    let origin = first.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
+    let message = "no file declares a NodePool or a node group, so that no pod gets a node";
+    let hint =
+        format!("declare one; `{EXPORT}` exports those of a cluster, as Terraform made them");
+    Some(Problem::warning(origin, "Fleet", message).hint(hint).code(Code::NoPool))
+}
