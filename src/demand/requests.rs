@@ -101,12 +101,12 @@ pub(super) fn pod_limits(spec: &PodSpec, limits: &[LimitRangeItem]) -> ResourceL
 const AMOUNT_MAX: i64 = 1 << 48;
 
 /// Converts amounts by name to a vector; the unit of `cpu` is millicores. Larger amounts than
-/// 2⁴⁸ count as 2⁴⁸.
+/// 2⁴⁸ count as 2⁴⁸, and negative ones as zero.
 #[must_use]
 pub fn to_resources(amounts: &ResourceList) -> Resources {
     let mut resources = Resources::default();
     for (name, amount) in amounts {
-        let amount = &(*amount).clamp(-AMOUNT_MAX, AMOUNT_MAX);
+        let amount = &(*amount).clamp(0, AMOUNT_MAX);
         match name.as_str() {
             "cpu" => resources.cpu = MilliCpu(*amount),
             "memory" => resources.memory = Bytes(*amount),

@@ -119,6 +119,8 @@ pub(super) fn parse_known_amounts(
     let (mut known, mut unknown) = (ResourceList::new(), Vec::new());
     for (name, ApiQuantity(text)) in amounts {
         match text.parse::<Quantity>() {
+            // An API server takes a negative amount in a status. It grants nothing.
+            Ok(quantity) if quantity.is_negative() => drop(known.insert(name.into(), 0)),
             Ok(quantity) if name == "cpu" => drop(known.insert(name.into(), quantity.ceil_milli())),
             Ok(quantity) => drop(known.insert(name.into(), quantity.ceil_units())),
             Err(_) => unknown.push(format!("the amount `{text}` of {name}")),
