@@ -208,3 +208,13 @@ fn every_kind_of_resource_is_summed() {
         amounts(&[("hugepages-2Mi", 8 << 20), ("nvidia.com/gpu", 2), ("aws.amazon.com/neuron", 4)]);
     assert_eq!(found.extended, extended, "an amount of zero requests nothing");
 }
+
+#[test]
+fn huge_and_negative_amounts_are_bounded() {
+    let found = to_resources(&amounts(&[("cpu", i64::MAX), ("memory", -1), ("a/gpu", i64::MAX)]));
+    assert_eq!((found.cpu.0, found.memory.0), (1 << 48, 0));
+    assert_eq!(found.extended, amounts(&[("a/gpu", 1 << 48)]));
+    // Sums stay exact, so that a removed pod leaves the amount before it.
+    let sum = found.times(1000);
+    assert_eq!(sum.plus(&found).minus(&found), sum);
+}
