@@ -54,9 +54,10 @@ pub(super) fn storage_class(meta: ObjectMeta, root: &FieldMap<'_>, into: &mut Co
 /// no node matches such a term.
 fn allowed_topology(field: &Field<'_>) -> Option<NodeTerm> {
     let read = || topology_term(&field.map()?);
-    match field.scope.verbatim {
-        true => Some(field.scope.attempt(read).flatten().unwrap_or_default()),
-        false => read(),
+    if field.scope.verbatim {
+        Some(field.scope.attempt(read).flatten().unwrap_or_default())
+    } else {
+        read()
     }
 }
 

@@ -28,6 +28,7 @@ mod large;
 mod layers;
 #[cfg(feature = "kubernetes")]
 mod live;
+#[cfg(feature = "kubernetes")]
 mod odd_objects;
 mod optimality;
 mod outcomes;

@@ -69,7 +69,7 @@ const GENERATORS: [Generator; 20] = [
     nodes::node,
 ];
 
-/// A generator of odd values (SplitMix64).
+/// A generator of odd values (`SplitMix64`).
 pub(crate) struct Odd {
     state: u64,
 }

@@ -391,9 +391,12 @@ impl ClusterAssembly<'_> {
         let mut namespaces: BTreeSet<&str> = BTreeSet::new();
         namespaces.extend(reserved.iter().filter_map(|claim| Some(claim.split_once('/')?.0)));
         for (namespace, claims) in &storage.claims {
-            let uses = |claim: &Claim| match kind == VOLUMES.kind {
-                true => claim.volume_name.as_deref() == Some(name),
-                false => claim.storage_class.as_deref().is_none_or(|class| class == name),
+            let uses = |claim: &Claim| {
+                if kind == VOLUMES.kind {
+                    claim.volume_name.as_deref() == Some(name)
+                } else {
+                    claim.storage_class.as_deref().is_none_or(|class| class == name)
+                }
             };
             namespaces.extend(claims.values().any(uses).then_some(namespace.as_str()));
         }

@@ -58,9 +58,8 @@ fn required_terms(field: &Field<'_>) -> Vec<NodeTerm> {
 /// matches such a term, and the other terms count.
 pub(in super::super) fn node_terms(field: &Field<'_>) -> Vec<NodeTerm> {
     let live = |item: &Field<'_>| item.scope.attempt(|| node_term(item)).flatten();
-    let term = |item: Field<'_>| match item.scope.verbatim {
-        true => Some(live(&item).unwrap_or_default()),
-        false => node_term(&item),
+    let term = |item: Field<'_>| {
+        if item.scope.verbatim { Some(live(&item).unwrap_or_default()) } else { node_term(&item) }
     };
     let terms: Vec<NodeTerm> = field.items().filter_map(term).collect();
     if field.items().count() == 0 {

@@ -96,7 +96,7 @@ pub(super) fn volume(odd: &mut Odd, _: usize) -> OddObject {
     });
     match odd.below(4) {
         0 => {
-            spec["csi"] = json!({ "driver": "ebs.csi.aws.com", "volumeHandle": odd.label_value() })
+            spec["csi"] = json!({ "driver": "ebs.csi.aws.com", "volumeHandle": odd.label_value() });
         }
         1 => spec["nfs"] = json!({ "server": "s", "path": "/" }),
         2 => spec["hostPath"] = json!({ "path": "/x" }),

@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 use super::pods::template;
 use super::{NAMESPACE, Odd, OddObject};
 
+#[expect(clippy::needless_pass_by_value, reason = "callers build the value in place")]
 fn namespaced(group: &str, kind: &str, plural: &str, spec: Json) -> OddObject {
     let root = if group == "v1" { "/api" } else { "/apis" };
     OddObject {
@@ -287,7 +288,7 @@ pub(super) fn limit_range(odd: &mut Odd, _: usize) -> OddObject {
     }
     // In a namespace of its own: it changes other pods.
     let mut made = namespaced("v1", "LimitRange", "limitranges", json!({ "limits": [item] }));
-    made.path = "/api/v1/namespaces/default/limitranges".to_owned();
+    "/api/v1/namespaces/default/limitranges".clone_into(&mut made.path);
     made
 }
 
