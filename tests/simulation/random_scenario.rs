@@ -77,7 +77,8 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
         }
         if due.lost_tag_at.take_if(|at| run.now().duration_since(begin) >= *at).is_some() {
             untagged = lose_tag(&run);
-            lines.push(format!("{:.0} lost tag: {untagged:?}", run.now()));
+            let instance = untagged.as_ref().map(|(instance, _)| instance);
+            lines.push(format!("{:.0} {instance:?} loses the tag of the cluster", run.now()));
         }
         let what = random_event(&mut run);
         lines.push(format!("{:.0} {what}", run.now()));

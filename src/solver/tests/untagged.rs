@@ -35,7 +35,7 @@ fn is_held(target: &TargetFleet, node: &NodeName) -> bool {
 }
 
 #[test]
-fn untagged_node_stays_and_other_changes_continue() {
+fn untagged_node_is_kept_and_the_rest_goes_on() {
     for listed in [false, true] {
         let mut scenario = fleet(3);
         let (name, mut instance) = lose_tags(&mut scenario, 1).remove(0);
