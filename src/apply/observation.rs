@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
 use crate::model::ids::NodeName;
 use crate::model::observed::{
-    ClusterIdentity, Completeness, FORMAT_VERSION, Observed, UnreadObject, UntaggedNode,
+    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
 };
 use crate::model::units::Resources;
 
@@ -30,7 +30,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let taken_at = clock.now();
     let inventory = cloud.inventory().await;
     let objects = cluster.objects().await;
-    let (ec2, kubernetes) = (ec2_completeness(&inventory), kubernetes_completeness(&objects));
+    let (ec2, kubernetes) =
+        (ec2_completeness(&inventory, &objects), kubernetes_completeness(&objects));
     let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
         inventory.unwrap_or_default();
     let ClusterObjects {
@@ -67,7 +68,6 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         scaling,
     };
     remove_unreported_nodes(&mut observed);
-    mark_untagged_nodes(&mut observed);
     observed.canonicalize();
     observed
 }
@@ -84,42 +84,33 @@ fn remove_unreported_nodes(observed: &mut Observed) {
     });
 }
 
-fn ec2_completeness(inventory: &Result<CloudInventory, PortError>) -> Completeness {
-    match inventory {
-        Ok(inventory) => partial(&inventory.unread).unwrap_or(Completeness::Complete),
-        Err(error) => Completeness::Failed { reason: error.to_string() },
+fn ec2_completeness(
+    inventory: &Result<CloudInventory, PortError>,
+    objects: &Result<ClusterObjects, PortError>,
+) -> Completeness {
+    let inventory = match inventory {
+        Ok(inventory) => inventory,
+        Err(error) => return Completeness::Failed { reason: error.to_string() },
+    };
+    if let Some(partial) = partial(&inventory.unread) {
+        return partial;
     }
-}
-
-/// Names the nodes whose instances lost their tags. Each of them is kept and counts in its pool.
-///
-/// If EC2 lists no other instance of our nodes, the tags of all of them or the filter may be wrong.
-/// The read is then incomplete.
-fn mark_untagged_nodes(observed: &mut Observed) {
-    let untagged = observed.untagged_nodes();
-    let is_listed = |node: &UntaggedNode| observed.instances.contains_key(&node.instance);
-    let unlisted = untagged.iter().find(|(_, node)| !is_listed(node));
-    if unlisted.is_none() || observed.has_tagged_node() {
-        let named = untagged.iter().map(|(name, node)| UnreadObject {
-            object: format!("Node {name}"),
+    let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
+    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
+    // A managed Ready node has a running instance. EC2's responses may lag, and a filter may be
+    // wrong.
+    let missing = |node: &&Node| {
+        let ours = node.ready && node.labels.contains_key(KEY_LABEL);
+        ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
+    };
+    match nodes.iter().find(missing) {
+        None => Completeness::Complete,
+        Some(node) => Completeness::Partial {
             reason: format!(
-                "instance {} lost the tags of Fleetwright; restore them: {}",
-                node.instance,
-                node.restore_command(&observed.cluster)
+                "EC2 does not list the instance of node `{}`, which is Ready",
+                node.name
             ),
-            nodes: [(*name).clone()].into(),
-            hides_requests: false,
-        });
-        let named: Vec<UnreadObject> = named.collect();
-        observed.unread.extend(named);
-    } else if let (Some((node, _)), Some(Completeness::Complete)) =
-        (unlisted, observed.sources.get(EC2))
-    {
-        let reason = format!(
-            "EC2 lists no instance with the tags of Fleetwright, not even that of node `{node}`, \
-             which is Ready"
-        );
-        observed.sources.insert(EC2.to_owned(), Completeness::Partial { reason });
+        },
     }
 }
 

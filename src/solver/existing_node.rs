@@ -14,9 +14,9 @@ use crate::catalog::{Catalog, Overlays};
 use crate::demand::{ShapeContext, live_requests};
 use crate::model::desired::{Desired, Pool};
 use crate::model::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind};
-use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, UntaggedNode, tag};
+use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, tag};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
-use crate::model::reason::{BlockReason, KeepReason, RetireReason};
+use crate::model::reason::{KeepReason, RetireReason};
 use crate::model::requirement::{key, label};
 use crate::model::units::{MicroUsd, Resources};
 
@@ -122,7 +122,6 @@ pub(super) fn existing_nodes(
         groups: AutoScalingGroups::new(circumstances.desired, observed),
         spec_digests: spec_digests(circumstances.desired),
         unread: unread_by_node(observed),
-        untagged: observed.untagged_nodes(),
     };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
@@ -161,8 +160,6 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) spec_digests: BTreeMap<PoolName, String>,
     /// By node: the first unread object that may need it, those that hide requests first.
     pub(super) unread: BTreeMap<&'a NodeName, &'a UnreadObject>,
-    /// Nodes whose instances lost their tags.
-    untagged: BTreeMap<&'a NodeName, UntaggedNode>,
 }
 
 fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
@@ -195,11 +192,7 @@ impl ExistingNodeBuilder<'_> {
         let ours = instance.filter(|instance| instance.is_managed_by(&self.observed.cluster.name));
         let member = instance.filter(|i| self.groups.pool_of(i).is_some());
         let known = ours.or(member);
-        let untagged = self.untagged.get(&node.name).filter(|_| known.is_none());
-        let pool = match untagged {
-            Some(untagged) => self.plausible_pool(node, untagged),
-            None => known.and_then(|instance| self.pool_of(instance)),
-        };
+        let pool = known.and_then(|instance| self.pool_of(instance));
         let declared = pool.as_ref().and_then(|name| self.input.desired.pools.get(name));
         // Startup taints keep pods away only briefly. If they return or persist, no new pods arrive
         // and running pods stay.
@@ -221,7 +214,7 @@ impl ExistingNodeBuilder<'_> {
             Some(instance) => self.disposition(node, instance, pool.as_ref()),
             None => match (member, pool.as_ref()) {
                 (Some(instance), Some(pool)) => self.member_disposition(node, instance, pool),
-                (_, _) => NodeDisposition::Keep(self.foreign_reason(untagged)),
+                (_, _) => NodeDisposition::Keep(KeepReason::NotOurs),
             },
         };
         Some(ExistingNode {
@@ -248,32 +241,6 @@ impl ExistingNodeBuilder<'_> {
             planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,
         })
-    }
-
-    /// Returns the reason to keep a node without an instance of ours.
-    fn foreign_reason(&self, untagged: Option<&UntaggedNode>) -> KeepReason {
-        let Some(untagged) = untagged else { return KeepReason::NotOurs };
-        let instance = untagged.instance.to_string();
-        let restore = untagged.restore_command(&self.observed.cluster);
-        KeepReason::Blocked { by: BlockReason::TagsLost { instance, restore } }
-    }
-
-    /// Returns the pool of a node whose instance lost its tags.
-    ///
-    /// A kubelet can set these labels itself. The node therefore counts only if the pool may launch
-    /// such a node, and with at most the capacity of its instance type.
-    fn plausible_pool(&self, node: &Node, untagged: &UntaggedNode) -> Option<PoolName> {
-        let pool = self.input.desired.pools.get(untagged.pool.as_ref()?)?;
-        let kind = node.labels.get(key::INSTANCE_TYPE)?;
-        let kind = self.catalog.types.get(kind.as_str())?;
-        let most = self.catalog.allocation(kind, &self.node_settings(&pool.name)).capacity;
-        let is_group = self.input.desired.node_groups.contains_key(&pool.name);
-        let matches = super::offer::pool_requirements(pool).unmatched(&node.labels).is_none();
-        let is_plausible = matches
-            && !is_group
-            && node.capacity.cpu <= most.cpu
-            && is_near_or_below(node.capacity.memory.0, most.memory.0);
-        is_plausible.then(|| pool.name.clone())
     }
 
     /// Returns the `NoSchedule` taints that an operator set on a node against pods that run on it.
@@ -328,11 +295,6 @@ impl ExistingNodeBuilder<'_> {
     pub(super) fn expected_daemons(&self, labels: &Labels, taints: &[Taint]) -> Resources {
         super::offer::daemon_requests(&self.input.demand.daemons, labels, taints)
     }
-}
-
-/// Returns true if a reported amount is at most slightly above a computed one.
-fn is_near_or_below(reported: i64, computed: i64) -> bool {
-    reported <= computed.saturating_add(computed / 10)
 }
 
 pub(super) fn pool_of(instance: &Instance) -> Option<PoolName> {

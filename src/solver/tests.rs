@@ -5,7 +5,6 @@ mod nominations;
 mod pod_rules;
 mod stability;
 mod suggested_change;
-mod untagged;
 
 use crate::model::units::MicroUsd;
 use crate::testing::Scenario;

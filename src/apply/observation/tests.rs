@@ -3,7 +3,7 @@
 use super::*;
 use crate::apply::ports::CallEffect;
 use crate::model::ids::WorkloadKind;
-use crate::model::observed::{KEY_LABEL, Node, tag, write_world};
+use crate::model::observed::{tag, write_world};
 use crate::simulator::{Delivery, World};
 use crate::testing::apply::FaultyPorts;
 use crate::testing::simulator::{cluster, launch, request, run, world};
@@ -107,57 +107,4 @@ fn contradictory_reads_are_partial() {
     for source in [EC2, KUBERNETES] {
         assert!(matches!(observed.sources[source], Completeness::Partial { .. }), "{source}");
     }
-}
-
-/// Adds `count` copies of the first node with an unlisted instance of their own.
-fn add_untagged_nodes(objects: &mut ClusterObjects, count: u32) {
-    let first = objects.nodes[0].clone();
-    objects.nodes.extend((0..count).map(|n| Node {
-        name: format!("untagged-{n}").as_str().into(),
-        instance: Some(format!("i-{n}").as_str().into()),
-        ..first.clone()
-    }));
-}
-
-#[test]
-fn node_whose_instance_lost_its_tags_is_held_alone() {
-    let world = small_world();
-    let faulty = FaultyPorts::without_fault(&world);
-    faulty.edit_objects.set(|objects| {
-        add_untagged_nodes(objects, 2);
-        Ok(())
-    });
-    let observed = observe_through(&faulty);
-    assert!(observed.is_complete(), "{:?}", observed.sources);
-    let named: Vec<&str> = observed.unread.iter().map(|unread| unread.object.as_str()).collect();
-    assert_eq!(named, ["Node untagged-0", "Node untagged-1"]);
-    assert!(observed.unread[0].reason.contains("aws ec2 create-tags"), "{:?}", observed.unread);
-    assert!(observed.unread.iter().all(|unread| !unread.hides_requests), "they take pods");
-}
-
-#[test]
-fn read_is_partial_if_no_instance_kept_its_tags() {
-    let world = small_world();
-    let faulty = FaultyPorts::without_fault(&world);
-    faulty.edit_objects.set(|objects| {
-        add_untagged_nodes(objects, 1);
-        Ok(())
-    });
-    faulty.edit_inventory.set(|inventory| {
-        inventory.instances.clear();
-        Ok(())
-    });
-    let observed = observe_through(&faulty);
-    assert!(
-        matches!(observed.sources[EC2], Completeness::Partial { .. }),
-        "{:?}",
-        observed.sources
-    );
-    assert!(observed.unread.is_empty());
-    // A node whose kubelet does not report may have no instance anymore.
-    faulty.edit_objects.set(|objects| {
-        objects.nodes.iter_mut().for_each(|node| node.ready = false);
-        Ok(())
-    });
-    assert!(observe_through(&faulty).is_complete());
 }

@@ -1,6 +1,5 @@
 //! A plan and its inputs, indexed for the rules.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Facts;
@@ -207,14 +206,10 @@ impl<'a> CheckContext<'a> {
         key_holders.copied().find(|holder| !gone(holder.state) && Some(&holder.id) != replaced)
     }
 
-    /// Returns the keys of managed instances in `pool`, including instances that are shutting down,
-    /// and those of nodes whose instances lost their tags.
-    pub(super) fn used_keys(&self, pool: &PoolName) -> BTreeSet<Cow<'a, str>> {
+    /// Returns the keys of managed instances in `pool`, including instances that are shutting down.
+    pub(super) fn used_keys(&self, pool: &PoolName) -> BTreeSet<&'a str> {
         let keys = self.key_holders.keys().filter(|(of, _)| *of == pool.as_str());
-        let untagged = self.facts.observed.untagged_nodes().into_values();
-        let untagged = untagged.filter(|node| node.pool.as_ref() == Some(pool));
-        let labels = untagged.map(|node| Cow::Owned(node.key));
-        keys.map(|(_, key)| Cow::Borrowed(*key)).chain(labels).collect()
+        keys.map(|(_, key)| *key).collect()
     }
 
     /// Returns whether `instance` carries our tags for the observed cluster.

@@ -1,6 +1,5 @@
 //! New nodes: their offering, the template of their pool, their labels and their keys.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::{CheckContext, CheckedRow, count, resources};
@@ -329,7 +328,7 @@ fn amounts(
 /// The key of an instance that is shutting down may count as used or as unused. A partial plan
 /// reserves keys for the nodes outside of it.
 fn keys(context: &CheckContext<'_>, violations: &mut Violations) {
-    let mut taken: BTreeMap<&PoolName, BTreeSet<Cow<'_, str>>> = BTreeMap::new();
+    let mut taken: BTreeMap<&PoolName, BTreeSet<&str>> = BTreeMap::new();
     let mut new_rows = Vec::new();
     for row in context.rows.iter().filter(|row| row.action.creates()) {
         let pool = row.after.and_then(|after| after.pool.as_ref());
@@ -341,7 +340,7 @@ fn keys(context: &CheckContext<'_>, violations: &mut Violations) {
             let fault = format!("key {key} of {pool} is used by {}", holder.id);
             violations.report_row("launch/key", row.address, fault);
         }
-        taken.entry(pool).or_insert_with(|| context.used_keys(pool)).insert(Cow::Borrowed(key));
+        taken.entry(pool).or_insert_with(|| context.used_keys(pool)).insert(key);
         new_rows.push((row, pool, key));
     }
     let lowest: BTreeMap<&PoolName, u32> =
@@ -364,7 +363,7 @@ fn keys(context: &CheckContext<'_>, violations: &mut Violations) {
 }
 
 /// Returns the lowest number that is not in `keys`.
-fn lowest_unused(keys: &BTreeSet<Cow<'_, str>>) -> u32 {
+fn lowest_unused(keys: &BTreeSet<&str>) -> u32 {
     let numbers = 0..=u32::MAX;
     let mut unused = numbers.filter(|number| !keys.contains(number.to_string().as_str()));
     unused.next().unwrap_or(u32::MAX)
