@@ -66,10 +66,9 @@ pub use chart_index::{
     ChartDependency, ChartVersion, chart_dependencies, chart_versions, is_exact_version,
     newest_in_range,
 };
-pub use cluster_alternatives::{
-    Alternatives, AlternativesKind, cluster_alternatives, is_in_cluster,
-};
+pub use cluster_alternatives::{Alternatives, AlternativesKind, cluster_alternatives};
 pub use cluster_directories::cluster_directories;
+pub use delivery::IN_CLUSTER;
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};
 pub use manifest_text::use_settings_of;

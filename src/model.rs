@@ -16,5 +16,6 @@ pub mod observed;
 pub mod pod;
 pub mod reason;
 pub mod requirement;
+pub mod shell;
 pub mod storage;
 pub mod units;

@@ -109,6 +109,7 @@ pub use reported_resources::{learned_nodes, measured_resources};
 pub use target_fleet::{
     Contention, Launch, NewNode, NodeRef, Retire, TargetFleet, UnschedulablePods,
 };
+pub use unschedulable::EXPORT_POOLS;
 
 use std::num::NonZero;
 

@@ -11,8 +11,9 @@ use super::error::CliError;
 use super::settings::{InitSettings, SourceSettings};
 use super::{Console, Exit, files, source_tree};
 use crate::catalog::Catalog;
-use crate::manifest::is_in_cluster;
+use crate::manifest::AlternativesKind;
 use crate::model::desired::RepositoryLocation;
+use crate::model::shell::quote_word;
 use crate::render::escape;
 use detect::{Detected, Evidence};
 use selection::Selection;
@@ -169,18 +170,21 @@ fn write_choices(out: &mut String, template: &FleetTemplate<'_>) {
             "  several clusters: {}\n  name one, such as --name {} --force, or list its directory under \
              spec.sources",
             escape(&all.join(", ")),
-            escape(name)
+            escape(&quote_word(name))
         );
     }
     let has_rendered = !detected.kustomizations.is_empty() || !detected.charts.is_empty();
-    for (what, names) in &selection.open {
-        let name = names.iter().find(|name| !is_in_cluster(name)).map_or("", String::as_str);
-        let option = if *what == "overlays" { "--name" } else { "--destination" };
+    for open in &selection.open {
+        let (what, option) = match open.kind {
+            AlternativesKind::Directories => continue,
+            AlternativesKind::Overlays { .. } => ("overlays", "--name"),
+            AlternativesKind::Destinations => ("Argo CD destinations", "--destination"),
+        };
         let _ = writeln!(
             out,
             "  several {what}: {}\n  choose one, such as {option} {} --force",
-            escape(&names.join(", ")),
-            escape(name)
+            escape(&open.named()),
+            escape(&quote_word(open.example()))
         );
     }
     if let Some((own, _)) = &selection.destinations {

@@ -106,36 +106,36 @@ pub(super) fn observe(repository: &Repository) -> Result<Observed, CliError> {
     })
 }
 
-/// Returns the requirements of planning and applying live, with their state.
+/// Returns the prerequisites of planning and applying live, with their state.
 pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, CliError> {
     let fleet = &repository.fleet;
     block_on(async {
         let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
         let queue = fleet.controller.queue.as_deref();
         let found = aws.preflight(&repository.desired, queue).await;
-        let Preflight { mut requirements, node_roles, endpoint } = found;
+        let Preflight { mut prerequisites, node_roles, endpoint } = found;
         if endpoint.is_some() {
-            requirements.push(market_requirement(&aws, repository).await);
+            prerequisites.push(market_prerequisite(&aws, repository).await);
         }
         let kubernetes = match Kubernetes::connect().await {
             Ok(kubernetes) => kubernetes,
             Err(error) => {
                 let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
-                requirements.push(Prerequisite::from_result(
+                prerequisites.push(Prerequisite::from_result(
                     "kubeconfig",
                     Err(error.to_string()),
                     remedy,
                 ));
-                return Ok(requirements);
+                return Ok(prerequisites);
             }
         };
-        let server =
-            endpoint.map(|url| expected_cluster(repository, &url).requirement(kubernetes.server()));
-        requirements.extend(server);
+        let server = endpoint
+            .map(|url| expected_cluster(repository, &url).prerequisite(kubernetes.server()));
+        prerequisites.extend(server);
         let nominates = fleet.controller.requested_nominations();
-        requirements.extend(kubernetes.preflight(|| SystemClock.now(), nominates).await);
+        prerequisites.extend(kubernetes.preflight(|| SystemClock.now(), nominates).await);
         let homes = repository.desired.autoscaler_namespaces.as_ref();
-        requirements.push(autoscaler_requirement(&kubernetes, homes).await);
+        prerequisites.push(autoscaler_prerequisite(&kubernetes, homes).await);
         for NodeRole { arn, has_entry } in node_roles {
             let mapped = if has_entry {
                 Ok("by an access entry".to_owned())
@@ -148,18 +148,18 @@ pub(super) fn preflight(repository: &Repository) -> Result<Vec<Prerequisite>, Cl
             };
             let remedy =
                 format!("eksctl create accessentry --principal-arn {arn} --type EC2_LINUX");
-            requirements.push(Prerequisite::from_result(
+            prerequisites.push(Prerequisite::from_result(
                 &format!("{arn} may join"),
                 mapped,
                 &remedy,
             ));
         }
-        Ok(requirements)
+        Ok(prerequisites)
     })
 }
 
 /// Returns whether all EC2 offerings can be read. Without them, plans use embedded data.
-async fn market_requirement(aws: &Aws, repository: &Repository) -> Prerequisite {
+async fn market_prerequisite(aws: &Aws, repository: &Repository) -> Prerequisite {
     // An empty cache: an earlier answer proves nothing here.
     let found = match repository.market_query().read_cached(aws, &MarketAnswers::default()).await {
         Ok(market) if market.unread.is_empty() => {
@@ -175,7 +175,7 @@ async fn market_requirement(aws: &Aws, repository: &Repository) -> Prerequisite 
 
 /// Returns whether a competing autoscaler runs: in the declared namespaces, or without a
 /// declaration in any.
-async fn autoscaler_requirement(
+async fn autoscaler_prerequisite(
     kubernetes: &Kubernetes,
     homes: Option<&BTreeSet<Namespace>>,
 ) -> Prerequisite {

@@ -1,4 +1,4 @@
-//! `preflight`: checks the requirements of planning and applying live.
+//! `preflight`: checks the prerequisites of planning and applying live.
 
 use std::fmt::Write as _;
 
@@ -11,18 +11,18 @@ use crate::render::escape;
 
 pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit, CliError> {
     let repository = Repository::read(&source_tree::read(source)?);
-    let requirements = live::preflight(&repository)?;
-    console.print(&text(&requirements))?;
+    let prerequisites = live::preflight(&repository)?;
+    console.print(&text(&prerequisites))?;
     let met = |r: &Prerequisite| matches!(r.state, PrerequisiteState::Met { .. });
-    Ok(if requirements.iter().all(met) { Exit::Done } else { Exit::NotApproved })
+    Ok(if prerequisites.iter().all(met) { Exit::Done } else { Exit::NotApproved })
 }
 
 /// Returns a line for each requirement, followed by its remedy if it is missing.
-fn text(requirements: &[Prerequisite]) -> String {
-    let longest = requirements.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
+fn text(prerequisites: &[Prerequisite]) -> String {
+    let longest = prerequisites.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     let mut missing = 0_usize;
-    for Prerequisite { what, state } in requirements {
+    for Prerequisite { what, state } in prerequisites {
         let (mark, detail, remedy) = match state {
             PrerequisiteState::Met { detail } => ("ok     ", detail, None),
             PrerequisiteState::Missing { why, remedy } => ("MISSING", why, Some(remedy)),
@@ -37,7 +37,7 @@ fn text(requirements: &[Prerequisite]) -> String {
     }
     let _ = match missing {
         0 => writeln!(out, "\nEverything is in place."),
-        n => writeln!(out, "\n{n} of {} are not in place.", requirements.len()),
+        n => writeln!(out, "\n{n} of {} are not in place.", prerequisites.len()),
     };
     out
 }
@@ -49,13 +49,13 @@ mod tests {
     #[test]
     fn missing_requirement_has_a_remedy() {
         let unknown = PrerequisiteState::Unknown { why: "no cluster".to_owned() };
-        let requirements = [
+        let prerequisites = [
             Prerequisite::from_result("identity", Ok("account 1".to_owned()), "log in"),
             Prerequisite::from_result("subnets", Err("none".to_owned()), "tag them"),
             Prerequisite { what: "image".to_owned(), state: unknown },
         ];
         assert_eq!(
-            text(&requirements),
+            text(&prerequisites),
             "ok       identity  account 1\n\
              MISSING  subnets   none\n                   -> tag them\n\
              unknown  image     no cluster\n\n2 of 3 are not in place.\n"

@@ -2,6 +2,8 @@
 
 mod bootstrap;
 mod catalog;
+#[cfg(feature = "live")]
+mod comment;
 mod parse;
 mod planning;
 mod run;
@@ -9,6 +11,8 @@ mod top;
 
 pub(super) use bootstrap::{BootstrapSettings, CiHost, CiJobs, ControllerIdentity};
 pub(super) use catalog::{CatalogExplainSettings, CatalogListSettings, NodeSource, RegionSettings};
+#[cfg(feature = "live")]
+pub(super) use comment::{CommentSettings, CommentSubject};
 pub(super) use planning::{GuardChoice, PlanningSettings, SourceSettings};
 pub(super) use run::RunSettings;
 pub(super) use top::TopSettings;
@@ -129,35 +133,6 @@ pub(super) struct ApproveSettings {
     pub(super) by: String,
     pub(super) key: Option<PathBuf>,
     pub(super) out: PathBuf,
-}
-
-#[cfg(feature = "live")]
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct CommentSettings {
-    pub(super) about: CommentSubject,
-    /// `None`: the platform of the job.
-    pub(super) host: Option<super::comment::ForgeHost>,
-    pub(super) repository: Option<String>,
-    pub(super) pull: Option<u64>,
-    /// The commit of the status.
-    pub(super) status: Option<String>,
-    pub(super) dry_run: bool,
-}
-
-/// The subject of a comment.
-#[cfg(feature = "live")]
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum CommentSubject {
-    Plan {
-        plan: PathBuf,
-        receipt: Option<PathBuf>,
-        approvals: Vec<PathBuf>,
-        /// The place whose settings count.
-        caller: SourceSettings,
-        guard: GuardChoice,
-    },
-    /// The failure that prevented a plan or an apply.
-    Failure(String),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -338,7 +313,7 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
             CommandSettings::Approve(ApproveSettings { plan, by, key, out })
         }
         #[cfg(feature = "live")]
-        CommandArgs::Comment(args) => CommandSettings::Comment(comment(args)),
+        CommandArgs::Comment(args) => CommandSettings::Comment(comment::comment(args)),
         CommandArgs::Policy(PolicyArgs::Test(PolicyTestArgs { directories })) => {
             CommandSettings::PolicyTest(PolicyTestSettings { directories })
         }
@@ -394,35 +369,6 @@ fn sources(args: super::args::SourcesArgs) -> CommandSettings {
     let super::args::SourcesArgs::Update(args) = args;
     let super::args::SourcesUpdateArgs { path, check } = args;
     CommandSettings::SourcesUpdate(SourcesUpdateSettings { path, check })
-}
-
-#[cfg(feature = "live")]
-fn comment(args: super::args::CommentArgs) -> CommentSettings {
-    let super::args::CommentArgs {
-        plan,
-        receipt,
-        approval: approvals,
-        path,
-        guard_ref,
-        failed,
-        host,
-        repository,
-        pull,
-        status,
-        dry_run,
-    } = args;
-    let about = match (plan, failed) {
-        (Some(plan), _) => CommentSubject::Plan {
-            plan,
-            receipt,
-            approvals,
-            caller: SourceSettings { path, revision: None },
-            guard: GuardChoice { revision: guard_ref, ..GuardChoice::default() },
-        },
-        // Clap requires one of both.
-        (None, why) => CommentSubject::Failure(why.unwrap_or_default()),
-    };
-    CommentSettings { about, host, repository, pull, status, dry_run }
 }
 
 fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {

@@ -1,4 +1,4 @@
-//! Parts of a repository that belong to different clusters, of which one fleet reads one.
+//! Parts of a repository that belong to different clusters. A fleet reads one of them.
 //!
 //! Three layouts are known: directories below `clusters`, overlays that exclude each other, and
 //! destinations of Argo CD. Settings choose between them; without a choice, a problem names the
@@ -17,11 +17,12 @@ use crate::model::desired::{
     Desired, FLEET_FILE, Fleet, Problem, RenderResults, RepositoryLocation, Tree,
 };
 use crate::model::ids::Origin;
+use crate::model::shell::quote_word;
 
 /// Alternatives named in a message.
 const NAMED_MAX: usize = 5;
 
-/// Parts of a repository of which each cluster uses one.
+/// Parts of a repository that exclude each other: each cluster uses one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alternatives {
     /// What they are.
@@ -99,15 +100,22 @@ impl Alternatives {
         named(self.choices.keys().map(String::as_str))
     }
 
+    /// Returns the alternative that a hint names: the first that is not Argo CD's own cluster.
+    #[must_use]
+    pub fn example(&self) -> &str {
+        let mut all = self.choices.keys().map(String::as_str);
+        all.find(|name| !IN_CLUSTER.contains(name)).unwrap_or_default()
+    }
+
     fn problem(&self, fleet: &Fleet) -> Problem {
         let origin = fleet.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
         let own = self.choice_of(&fleet.cluster.name);
-        let first = self.choices.keys().map(String::as_str).find(|name| !is_in_cluster(name));
-        let choice = own.or(first).unwrap_or_default();
+        let choice = own.unwrap_or_else(|| self.example());
         let directories = self.choices.get(choice);
         let path = directories.and_then(BTreeSet::first).map_or(".", String::as_str);
         let force = if fleet.origin.is_some() { " --force" } else { "" };
-        let init = format!("`fleetwright init --name {choice}{force}` chooses one");
+        let argument = quote_word(choice);
+        let init = format!("`fleetwright init --name {argument}{force}` chooses one");
         let (message, hint, code) = match &self.kind {
             AlternativesKind::Directories => (
                 format!(
@@ -136,7 +144,7 @@ impl Alternatives {
                     self.named()
                 ),
                 format!(
-                    "`fleetwright init --destination {choice}{force}` writes spec.delivery: list \
+                    "`fleetwright init --destination {argument}{force}` writes spec.delivery: list \
                      this cluster under `clusters`, and the rest under `otherClusters`"
                 ),
                 Code::SeveralDestinations,
@@ -144,12 +152,6 @@ impl Alternatives {
         };
         Problem::warning(origin, "Fleet", message).hint(hint).code(code)
     }
-}
-
-/// Returns whether Argo CD means its own cluster by `destination`.
-#[must_use]
-pub fn is_in_cluster(destination: &str) -> bool {
-    IN_CLUSTER.contains(&destination)
 }
 
 fn named<'n>(names: impl Iterator<Item = &'n str>) -> String {
@@ -182,7 +184,8 @@ pub(super) fn open_alternatives(
     let delivery = &fleet.delivery;
     if delivery.clusters.is_empty() && delivery.other_clusters.is_empty() {
         let choices = sources.destinations();
-        let is_open = choices.len() > 1 && choices.keys().any(|name| !is_in_cluster(name));
+        let is_open =
+            choices.len() > 1 && choices.keys().any(|name| !IN_CLUSTER.contains(&&**name));
         let kind = AlternativesKind::Destinations;
         all.extend(is_open.then(|| Alternatives { kind, choices: choices.clone() }));
     }
@@ -219,9 +222,7 @@ fn is_between(alternatives: &Alternatives, problem: &Problem) -> bool {
         return false;
     }
     let here = alternatives.choice_at(&problem.origin.file);
-    let first = problem.message.rsplit_once(" at ").map(|(_, place)| place);
-    let first = first.and_then(|place| place.rsplit_once(':')).map(|(file, _)| file);
-    let there = first.and_then(|file| alternatives.choice_at(file));
+    let there = problem.other.as_ref().and_then(|other| alternatives.choice_at(&other.file));
     here.is_some() && there.is_some() && here != there
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Collector {
     /// Vertical scalers by object name.
     verticals: BTreeMap<String, VerticalScaler>,
     /// Place and delivery object of each definition, by kind and name.
-    definitions: BTreeMap<&'static str, BTreeMap<String, String>>,
+    definitions: BTreeMap<&'static str, BTreeMap<String, (Origin, String)>>,
 }
 
 /// The place where an object is defined.
@@ -74,9 +74,9 @@ impl Collector {
     ) {
         let Definition { kind, name, scope, origin } = named;
         let definitions = self.definitions.entry(kind).or_default();
-        let Some(first) = definitions.get(&name).cloned() else {
+        let Some((first, first_by)) = definitions.get(&name).cloned() else {
             let by = scope.delivered_by.map(|by| format!(", by {by}")).unwrap_or_default();
-            definitions.insert(name, format!("{origin}{by}"));
+            definitions.insert(name, (origin.clone(), by));
             match select(self).entry(key) {
                 Entry::Vacant(vacant) => {
                     vacant.insert(value);
@@ -95,9 +95,10 @@ impl Collector {
             let hint = "two clusters? list the directories of this cluster under `spec.sources`; \
                         otherwise remove one of the two";
             let by = scope.delivered_by.map(|by| format!("as delivered by {by}, "));
-            let message = format!("{}is defined differently at {first}", by.unwrap_or_default());
+            let message =
+                format!("{}is defined differently at {first}{first_by}", by.unwrap_or_default());
             let problem = scope.problem(Severity::Error, origin.line, message);
-            scope.report.add(problem.hint(hint).code(Code::DuplicateObject));
+            scope.report.add(problem.hint(hint).code(Code::DuplicateObject).other(first));
         }
     }
 

@@ -29,7 +29,7 @@ use crate::model::desired::{
 };
 use crate::model::ids::Origin;
 
-pub(super) use argo::IN_CLUSTER;
+pub use argo::IN_CLUSTER;
 use artifact_generator::GeneratedArtifact;
 pub(super) use artifact_generator::{ReadArtifact, read_artifacts};
 pub(super) use cluster_generator::{ClusterSecret, read_cluster_secret};

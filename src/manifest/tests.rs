@@ -36,7 +36,7 @@ fn lines(desired: &Desired) -> Vec<String> {
 }
 
 fn line(problem: &Problem) -> String {
-    let Problem { origin, severity, object, message, hint, code: _ } = problem;
+    let Problem { origin, severity, object, message, hint, code: _, other: _ } = problem;
     let severity = match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",

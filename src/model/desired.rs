@@ -103,6 +103,8 @@ pub struct Problem {
     pub hint: Option<String>,
     /// Class of the problem, if it has one.
     pub code: Option<Code>,
+    /// Source of the other object, if two objects contradict each other.
+    pub other: Option<Origin>,
 }
 
 impl Problem {
@@ -115,7 +117,7 @@ impl Problem {
         message: impl Into<String>,
     ) -> Self {
         let (object, message) = (object.into(), message.into());
-        Self { origin, severity, object, message, hint: None, code: None }
+        Self { origin, severity, object, message, hint: None, code: None, other: None }
     }
 
     /// Returns an error.
@@ -146,6 +148,12 @@ impl Problem {
     #[must_use]
     pub fn code(self, code: impl Into<Option<Code>>) -> Self {
         Self { code: code.into(), ..self }
+    }
+
+    /// Sets the source of the other object.
+    #[must_use]
+    pub fn other(self, origin: Origin) -> Self {
+        Self { other: Some(origin), ..self }
     }
 }
 

@@ -68,7 +68,7 @@ impl From<&Diagnostic> for ProblemLine {
 
 impl From<&Problem> for ProblemLine {
     fn from(problem: &Problem) -> Self {
-        let Problem { origin, severity, object, message, hint, code } = problem;
+        let Problem { origin, severity, object, message, hint, code, other: _ } = problem;
         let level = match severity {
             Severity::Error => ProblemLevel::Error,
             Severity::Warning => ProblemLevel::Warning,
@@ -248,7 +248,7 @@ pub fn problems_json(problems: &[Problem], tally: &RepositoryCounts) -> Value {
 }
 
 fn problem_json(problem: &Problem) -> Value {
-    let Problem { origin, severity, object, message, hint, code } = problem;
+    let Problem { origin, severity, object, message, hint, code, other: _ } = problem;
     let severity = match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",

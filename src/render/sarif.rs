@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::text_page::escape;
 use crate::model::code::Code;
 use crate::model::desired::{Problem, Severity};
+use crate::model::ids::Origin;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 const HOME: &str = "https://github.com/fleetwright/fleetwright";
@@ -26,13 +27,17 @@ pub fn problems_sarif(problems: &[Problem], below: &str) -> Value {
         .iter()
         .map(|problem| {
             let id = rule_id(problem.code);
-            json!({
+            let mut result = json!({
                 "ruleId": id,
                 "ruleIndex": index(id),
                 "level": level(problem.severity),
                 "message": { "text": message(problem) },
-                "locations": [location(problem, below)],
-            })
+                "locations": [location(&problem.origin, below)],
+            });
+            if let Some(other) = &problem.other {
+                result["relatedLocations"] = json!([location(other, below)]);
+            }
+            result
         })
         .collect();
     json!({
@@ -83,12 +88,12 @@ fn message(problem: &Problem) -> String {
     text.replace('\\', "\\\\").replace('[', "\\[").replace(']', "\\]")
 }
 
-fn location(problem: &Problem, below: &str) -> Value {
-    let file = &problem.origin.file;
+fn location(origin: &Origin, below: &str) -> Value {
+    let file = &origin.file;
     let path = if below.is_empty() { file.to_string() } else { format!("{below}/{file}") };
     let mut place = json!({ "artifactLocation": { "uri": uri(&path), "uriBaseId": "SRCROOT" } });
-    if problem.origin.line > 0 {
-        place["region"] = json!({ "startLine": problem.origin.line });
+    if origin.line > 0 {
+        place["region"] = json!({ "startLine": origin.line });
     }
     json!({ "physicalLocation": place })
 }
@@ -109,14 +114,14 @@ fn uri(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ids::Origin;
 
     fn problems() -> [Problem; 2] {
         let hostile = "apps/a b:c\u{e9}.yaml";
         let origin = Origin::new(hostile, 31);
         let first = Problem::error(origin, "Deployment web/api", "`2G1` is not [a](quantity)")
             .hint("write 2Gi")
-            .code(Code::InvalidQuantity);
+            .code(Code::InvalidQuantity)
+            .other(Origin::new("base.yaml", 2));
         [first, Problem::warning(Origin::new("fleetwright.yaml", 0), "", "x\u{1b}[2K")]
     }
 
@@ -149,6 +154,9 @@ mod tests {
         assert_eq!(place(0)["artifactLocation"]["uri"], "clusters/prod/apps/a%20b%3Ac%C3%A9.yaml");
         assert_eq!(place(0)["region"], json!({ "startLine": 31 }));
         assert!(place(1).get("region").is_none());
+        let other = &results[0]["relatedLocations"][0]["physicalLocation"];
+        assert_eq!(other["artifactLocation"]["uri"], "clusters/prod/base.yaml");
+        assert!(results[1].get("relatedLocations").is_none());
     }
 
     #[test]

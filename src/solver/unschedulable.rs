@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 pub(super) use pool_refusals::refusal_message;
 use pool_refusals::{withheld_code, withheld_message};
+pub use suggested_change::EXPORT_POOLS;
 
 use super::excluded_pods::exclusion_reason;
 use super::limits::amount;

@@ -66,7 +66,7 @@ fn check_group_tags(
 #[derive(Debug, Default)]
 pub struct Preflight {
     /// The checked requirements.
-    pub requirements: Vec<Prerequisite>,
+    pub prerequisites: Vec<Prerequisite>,
     /// Roles of nodes, which the cluster must admit.
     pub node_roles: Vec<NodeRole>,
     /// API server endpoint reported by EKS, if known.
@@ -406,12 +406,12 @@ fn first_pool<'a>(class: &NodeClass, desired: &'a Desired) -> Option<&'a PoolNam
 impl Preflight {
     fn add<E: ToString>(&mut self, what: &str, found: Result<String, E>, remedy: &str) {
         let found = found.map_err(|error| error.to_string());
-        self.requirements.push(Prerequisite::from_result(what, found, remedy));
+        self.prerequisites.push(Prerequisite::from_result(what, found, remedy));
     }
 
     fn skip(&mut self, what: &str, why: &str) {
         let state = PrerequisiteState::Unknown { why: why.to_owned() };
-        self.requirements.push(Prerequisite { what: what.to_owned(), state });
+        self.prerequisites.push(Prerequisite { what: what.to_owned(), state });
     }
 }
 

@@ -16,6 +16,7 @@ use toml::{Table, Value as Toml};
 use crate::model::desired::{AmiFamily, KubeletSettings, ReservedAmount};
 use crate::model::ids::{LabelKey, Labels};
 use crate::model::pod::{ResourceList, Taint};
+use crate::model::shell::quoted;
 use crate::model::units::{Bytes, MilliCpu};
 
 /// The address of the cluster, as its nodes need it.
@@ -120,11 +121,11 @@ impl BootstrapConfig<'_> {
             script,
             "/etc/eks/bootstrap.sh {} --apiserver-endpoint {} --b64-cluster-ca {} \
              --dns-cluster-ip {}{max_pods} --kubelet-extra-args {}",
-            shell_quote(cluster),
-            shell_quote(url),
-            shell_quote(authority),
-            shell_quote(dns),
-            shell_quote(&flags.join(" ")),
+            quoted(cluster),
+            quoted(url),
+            quoted(authority),
+            quoted(dns),
+            quoted(&flags.join(" ")),
         );
         match self.custom {
             None => script,
@@ -305,10 +306,6 @@ fn effect_name(taint: &Taint) -> &'static str {
         PreferNoSchedule => "PreferNoSchedule",
         NoExecute => "NoExecute",
     }
-}
-
-fn shell_quote(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Joins parts into one MIME message. A part that is a MIME message already keeps its own header.

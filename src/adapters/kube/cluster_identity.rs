@@ -82,9 +82,9 @@ impl ExpectedCluster<'_> {
         Err(OtherCluster { server: server.to_owned(), name, endpoint })
     }
 
-    /// Returns the same check as a requirement.
+    /// Returns the same check as a prerequisite.
     #[must_use]
-    pub fn requirement(&self, server: &str) -> Prerequisite {
+    pub fn prerequisite(&self, server: &str) -> Prerequisite {
         let found = match match_endpoint(server, self.endpoint) {
             EndpointMatch::NotEks => {
                 Ok(format!("{server} is not an EKS address, so its cluster cannot be verified"))

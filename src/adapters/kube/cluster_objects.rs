@@ -386,13 +386,17 @@ impl ClusterAssembly<'_> {
             return;
         }
         let storage = &mut self.objects.storage;
-        let reserved = storage.volumes.remove(name).and_then(|volume| volume.claim);
-        storage.classes.remove(name);
+        let is_volume = kind == VOLUMES.kind;
+        let volume = if is_volume { storage.volumes.remove(name) } else { None };
+        if !is_volume {
+            storage.classes.remove(name);
+        }
+        let reserved = volume.and_then(|volume| volume.claim);
         let mut namespaces: BTreeSet<&str> = BTreeSet::new();
         namespaces.extend(reserved.iter().filter_map(|claim| Some(claim.split_once('/')?.0)));
         for (namespace, claims) in &storage.claims {
             let uses = |claim: &Claim| {
-                if kind == VOLUMES.kind {
+                if is_volume {
                     claim.volume_name.as_deref() == Some(name)
                 } else {
                     claim.storage_class.as_deref().is_none_or(|class| class == name)

@@ -144,17 +144,17 @@ impl Kubernetes {
         let api = self.cluster_uid().await.map(|uid| format!("kube-system has the UID {uid}"));
         let api = api.map_err(|error| error.to_string());
         let remedy = "run `aws eks update-kubeconfig --name CLUSTER`";
-        let mut requirements = vec![Prerequisite::from_result("Kubernetes API", api, remedy)];
+        let mut prerequisites = vec![Prerequisite::from_result("Kubernetes API", api, remedy)];
         let version = self.client.apiserver_version().await;
         let version = version.map(|info| format!("version {}.{}", info.major, info.minor));
         let version = version.map_err(|e| port_error("read version", &e).to_string());
-        requirements.push(Prerequisite::from_result("Kubernetes version", version, remedy));
+        prerequisites.push(Prerequisite::from_result("Kubernetes version", version, remedy));
         let skew = self
             .clock_skew_seconds(now)
             .await
             .map_err(|error| error.to_string())
             .and_then(check_skew);
-        requirements.push(Prerequisite::from_result(
+        prerequisites.push(Prerequisite::from_result(
             "clock",
             skew,
             "synchronize the local clock with NTP",
@@ -164,14 +164,14 @@ impl Kubernetes {
             [] => Ok("all required permissions".to_owned()),
             some => Err(format!("not allowed: {}", some.join(", "))),
         });
-        requirements.push(Prerequisite::from_result(
+        prerequisites.push(Prerequisite::from_result(
             "Kubernetes permissions",
             missing,
             RBAC_REMEDY,
         ));
         let steering = nomination_support(self.steering_obstacle().await, nominates);
-        requirements.push(Prerequisite::from_result("steering", steering, STEERING_REMEDY));
-        requirements
+        prerequisites.push(Prerequisite::from_result("steering", steering, STEERING_REMEDY));
+        prerequisites
     }
 
     /// Returns whether the `aws-auth` map of the cluster admits a role.

@@ -4,11 +4,8 @@ use std::collections::BTreeSet;
 
 use super::detect::Detected;
 use crate::cli::error::CliError;
-use crate::manifest::{Alternatives, AlternativesKind, KUSTOMIZATION, is_in_cluster};
+use crate::manifest::{Alternatives, AlternativesKind, IN_CLUSTER, KUSTOMIZATION};
 use crate::model::desired::{Tree, TreeFile};
-
-/// Names of Argo CD for its own cluster.
-const IN_CLUSTER: [&str; 2] = ["in-cluster", "https://kubernetes.default.svc"];
 
 /// A source of `spec.sources`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,8 +24,8 @@ pub(super) struct Selection {
     pub(super) other_overlays: Vec<SelectedSource>,
     /// Destinations that mean this cluster, and those that do not.
     pub(super) destinations: Option<(Vec<String>, Vec<String>)>,
-    /// Alternatives without a choice, each with its names.
-    pub(super) open: Vec<(&'static str, Vec<String>)>,
+    /// Alternatives without a choice.
+    pub(super) open: Vec<Alternatives>,
 }
 
 impl Selection {
@@ -46,20 +43,18 @@ impl Selection {
         let mut selection = Self::default();
         let (mut chosen, mut rejected) = (BTreeSet::new(), BTreeSet::new());
         for alternatives in &detected.alternatives {
-            let what = match alternatives.kind {
-                // The template lists these.
-                AlternativesKind::Directories => continue,
-                AlternativesKind::Overlays { .. } => "overlays",
-                AlternativesKind::Destinations => "Argo CD destinations",
-            };
+            // The template lists these.
+            if alternatives.kind == AlternativesKind::Directories {
+                continue;
+            }
             let is_destinations = alternatives.kind == AlternativesKind::Destinations;
             let wanted = destination.filter(|_| is_destinations).unwrap_or(name);
             let Some(choice) = alternatives.choice_of(wanted) else {
-                let names: Vec<String> = alternatives.choices.keys().cloned().collect();
                 if let (Some(wanted), true) = (destination, is_destinations) {
+                    let names: Vec<String> = alternatives.choices.keys().cloned().collect();
                     return Err(unknown_destination(wanted, &names));
                 }
-                selection.open.push((what, names));
+                selection.open.push(alternatives.clone());
                 continue;
             };
             if is_destinations {
@@ -95,7 +90,11 @@ fn unknown_destination(wanted: &str, names: &[String]) -> CliError {
 
 fn split_destinations(all: &Alternatives, choice: &str) -> (Vec<String>, Vec<String>) {
     let written = |name: &String| -> Vec<String> {
-        if is_in_cluster(name) { IN_CLUSTER.map(str::to_owned).into() } else { vec![name.clone()] }
+        if IN_CLUSTER.contains(&&**name) {
+            IN_CLUSTER.map(str::to_owned).into()
+        } else {
+            vec![name.clone()]
+        }
     };
     let (own, other): (Vec<&String>, Vec<&String>) =
         all.choices.keys().partition(|name| *name == choice);
@@ -231,7 +230,7 @@ mod tests {
         let text =
             std::fs::read_to_string(directory.path().join(super::super::FILE)).expect("read");
         let expected = "  delivery:\n    clusters:\n      - \"https://eu.example.com\"\n    \
-                        otherClusters:\n      - in-cluster\n      - \"https://kubernetes.default.svc\"\n";
+                        otherClusters:\n      - \"https://kubernetes.default.svc\"\n      - in-cluster\n";
         assert!(text.contains(expected), "{text}");
         let ran = run_command(&["validate", path]);
         assert!(!ran.out.contains("several-destinations"), "{}", ran.out);

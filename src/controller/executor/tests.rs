@@ -60,14 +60,15 @@ fn equal_observation_needs_no_replanning() {
         let planner = CountingPlanner(Cell::new(0));
         let over = over.map(Arc::new);
         let plan = Arc::new(sample_plan::plan());
-        let pinning = Revalidation {
+        let revalidation = Revalidation {
             planner: &planner,
             plan,
             excluded_instances: without,
             running_pods_only: false,
             planned_world: over,
         };
-        let revalidated = poll_once(pinning.replan(&sample_plan::plan(), &now)).expect("at once");
+        let revalidated =
+            poll_once(revalidation.replan(&sample_plan::plan(), &now)).expect("at once");
         assert_eq!(planner.0.get(), again, "{what}");
         assert_eq!(revalidated.missing.len(), usize::try_from(again).expect("few"), "{what}");
         assert_eq!(revalidated.current, sample_plan::plan(), "{what}");
@@ -116,14 +117,14 @@ fn ours_as(minutes: i64, change: impl FnOnce(&mut Node)) -> Observed {
 fn times(plan: &Plan, over: Observed, now: &Observed) -> u32 {
     let (planner, over) = (CountingPlanner(Cell::new(0)), Some(Arc::new(over)));
     let (plan, without) = (Arc::new(plan.clone()), Vec::new());
-    let pinning = Revalidation {
+    let revalidation = Revalidation {
         planner: &planner,
         plan,
         excluded_instances: without,
         running_pods_only: false,
         planned_world: over,
     };
-    poll_once(pinning.replan(&sample_plan::plan(), now)).expect("at once");
+    poll_once(revalidation.replan(&sample_plan::plan(), now)).expect("at once");
     planner.0.get()
 }
 
@@ -198,14 +199,14 @@ fn replanning_excludes_interrupted_instances() {
         planner.0.set(0);
         let (plan, without) = (Arc::new(sample_plan::plan()), vec!["i-1".into()]);
         let over = Some(Arc::new(over));
-        let pinning = Revalidation {
+        let revalidation = Revalidation {
             planner: &planner,
             plan,
             excluded_instances: without,
             running_pods_only: false,
             planned_world: over,
         };
-        poll_once(pinning.replan(&sample_plan::plan(), &whole)).expect("at once");
+        poll_once(revalidation.replan(&sample_plan::plan(), &whole)).expect("at once");
         assert_eq!(planner.0.get(), again);
     }
 }

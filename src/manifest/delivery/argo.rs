@@ -9,7 +9,7 @@ use super::{
 use crate::model::desired::{Layer, Recipe, Release, RenderRequest, SetValue, Values};
 
 /// Names that Argo CD uses for its own cluster.
-pub(in super::super) const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
+pub const IN_CLUSTER: [&str; 2] = ["https://kubernetes.default.svc", "in-cluster"];
 
 impl DeliveryContext<'_> {
     /// Returns the manifests that an `Application` in the cluster `home` delivers.

@@ -423,7 +423,7 @@ impl<'a> NodeResolver<'a> {
     /// Returns the requests of the DaemonSet pods on an existing node; zero before the node has
     /// joined.
     fn daemons(&self, existing: &ExistingNode) -> Amount {
-        if existing.labels.is_empty() {
+        if existing.labels.is_empty() && self.node(existing).is_none() {
             return Amount::default();
         }
         let daemons = &self.inputs.demand.daemons;

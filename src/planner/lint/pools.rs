@@ -4,9 +4,7 @@ use crate::demand::Demand;
 use crate::model::code::Code;
 use crate::model::desired::{Desired, FLEET_FILE, Problem};
 use crate::model::ids::Origin;
-
-/// Command that writes the pools of a cluster to a file.
-const EXPORT: &str = "kubectl get nodepools,ec2nodeclasses --output yaml >pools.yaml";
+use crate::solver::EXPORT_POOLS;
 
 /// Returns a warning if pods need nodes, and nothing declares where they come from.
 ///
@@ -19,6 +17,6 @@ pub fn missing_pools(desired: &Desired, demand: &Demand) -> Option<Problem> {
     let origin = first.origin.clone().unwrap_or_else(|| Origin::new(FLEET_FILE, 0));
     let message = "no file declares a NodePool or a node group, so that no pod gets a node";
     let hint =
-        format!("declare one; `{EXPORT}` exports those of a cluster, as Terraform made them");
+        format!("declare one; `{EXPORT_POOLS}` exports those of a cluster, as Terraform made them");
     Some(Problem::warning(origin, "Fleet", message).hint(hint).code(Code::NoPool))
 }

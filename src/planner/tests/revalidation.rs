@@ -19,7 +19,11 @@ fn revalidated(scenario: &Scenario, approved: &Plan) -> RevalidatedPlan {
 }
 
 /// Returns the plan for `replicas`, and its revalidated plan for `later` replicas.
-fn plan_then_pin(mut scenario: Scenario, replicas: u32, later: u32) -> (Plan, RevalidatedPlan) {
+fn plan_then_revalidate(
+    mut scenario: Scenario,
+    replicas: u32,
+    later: u32,
+) -> (Plan, RevalidatedPlan) {
     scenario.scale(replicas);
     let approved = scenario.plan();
     scenario.scale(later);
@@ -29,7 +33,7 @@ fn plan_then_pin(mut scenario: Scenario, replicas: u32, later: u32) -> (Plan, Re
 
 #[test]
 fn unchanged_inputs_keep_the_approved_plan() {
-    let (approved, found) = plan_then_pin(one_pod_per_node(), 3, 3);
+    let (approved, found) = plan_then_revalidate(one_pod_per_node(), 3, 3);
     assert_eq!(found.current.capacity.digest, approved.capacity.digest);
     assert_eq!((found.dropped.len(), found.missing.len()), (0, 0));
 }
@@ -37,7 +41,7 @@ fn unchanged_inputs_keep_the_approved_plan() {
 #[test]
 fn only_unneeded_launches_are_dropped() {
     for (later, dropped) in [(3, 1), (1, 3), (0, 4)] {
-        let (approved, found) = plan_then_pin(one_pod_per_node(), 4, later);
+        let (approved, found) = plan_then_revalidate(one_pod_per_node(), 4, later);
         assert_eq!(approved.summary.add, 4);
         assert_eq!((found.dropped.len(), found.missing.as_slice()), (dropped, &[][..]), "{later}");
         let has_reason = |why: &String| why.contains("now fit on other nodes");
@@ -47,10 +51,10 @@ fn only_unneeded_launches_are_dropped() {
 
 #[test]
 fn only_pods_beyond_approved_nodes_are_missing() {
-    let (approved, fits) = plan_then_pin(workshop(), 5, 6);
+    let (approved, fits) = plan_then_revalidate(workshop(), 5, 6);
     assert_eq!(approved.summary.add, 1);
     assert_eq!((fits.dropped.len(), fits.missing.len()), (0, 0), "{:?}", fits.missing);
-    let (_, found) = plan_then_pin(one_pod_per_node(), 2, 4);
+    let (_, found) = plan_then_revalidate(one_pod_per_node(), 2, 4);
     let [first, _] = found.missing.as_slice() else { panic!("two nodes: {:?}", found.missing) };
     assert!(first.starts_with("m5.large ") && first.contains(" of pool default for "), "{first}");
     assert!(found.dropped.is_empty());

@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 
 use super::changes;
 use crate::model::desired::{Consolidation, Horizontal, Scale, ScaleTarget, Scaler, ScalerRule};
-use crate::model::ids::{NodeName, Origin, WorkloadId, WorkloadKind};
+use crate::model::ids::{Labels, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{LiveWorkload, Node, Pod, PodPhase, tag};
 use crate::model::pod::{PodTemplate, Taint, TaintEffect};
 use crate::model::requirement::label;
@@ -203,6 +203,19 @@ fn removed_daemon_set_does_not_change_its_nodes() {
     let live = LiveWorkload { delivered: true, ..live_workload(&daemon, 1) };
     scenario.observed.workloads.push(live);
     assert_eq!(changes(&scenario.plan()), (0, 0));
+}
+
+#[test]
+fn node_without_labels_breaks_no_rule() {
+    let mut scenario = Scenario::without_workloads(&["m5.large"]);
+    scenario.deploy("a", 1, template(1000, 100));
+    scenario.declare(id("agent", WorkloadKind::DaemonSet), Scale::PerNode, template(100, 10));
+    scenario.apply();
+    let bare = Node { labels: Labels::new(), ..scenario.node().clone() };
+    let name: NodeName = "bare".into();
+    scenario.observed.nodes.insert(name.clone(), Node { name, instance: None, ..bare });
+    let plan = scenario.plan();
+    assert!(!plan.errored, "{:?}", plan.capacity.diagnostics);
 }
 
 #[test]

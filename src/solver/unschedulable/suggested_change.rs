@@ -21,6 +21,9 @@ use crate::model::requirement::{LabelSet, Operator, Requirements, key, label};
 use crate::model::storage::{EBS_DRIVER, attach_resource, is_attach_resource};
 use crate::model::units::{Bytes, MicroUsd, Resources};
 
+/// Command that writes the pools of a cluster to a file.
+pub const EXPORT_POOLS: &str = "kubectl get nodepools,ec2nodeclasses --output yaml >pools.yaml";
+
 /// Unschedulable pods of one group.
 pub(super) struct UnplacedPods<'a> {
     pub shape: &'a PodShape,
@@ -63,9 +66,9 @@ impl UnschedulableReport<'_> {
     ) -> Option<String> {
         let shape = unplaced.shape;
         if self.input.desired.pools.is_empty() {
-            return Some("declare a NodePool: the repository has none; `kubectl get nodepools,ec2nodeclasses \
-                 --output yaml` exports those of a cluster"
-                    .to_owned());
+            return Some(format!(
+                "declare a NodePool: the repository has none; `{EXPORT_POOLS}` exports those of a cluster"
+            ));
         }
         if let Some(remedy) = self.limit_remedy(unplaced, rejected, context) {
             return Some(remedy);
