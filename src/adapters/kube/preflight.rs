@@ -134,7 +134,7 @@ impl Kubernetes {
     }
 
     /// Checks everything that plans and applies need in the cluster. `now` is the local clock.
-    /// `nominates` says whether the settings ask for nominations; `None` if the version of
+    /// `nominates` is true if the settings ask for nominations, and `None` if the version of
     /// kube-scheduler decides.
     pub async fn preflight(
         &self,
