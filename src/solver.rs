@@ -56,6 +56,7 @@ mod scheduling_runs;
 mod shape_search;
 mod simulation;
 mod simulation_run;
+mod spot_diversity;
 mod staggered_readiness;
 mod static_pools;
 mod strategy;
@@ -422,7 +423,9 @@ fn refusal_messages(
     let not_simulated = repair::not_simulated_message(problem.groups);
     let incomplete = contention::incomplete_contention_message(problem, fleet);
     let events = (!with_events).then(|| EVENTS_NOT_COVERED.to_owned());
-    refusals.chain(not_simulated).chain(incomplete).chain(events).collect()
+    let concentrated = problem.offering_share.messages(problem, fleet);
+    let all = refusals.chain(not_simulated).chain(incomplete).chain(events);
+    all.chain(concentrated).collect()
 }
 
 /// Returns messages about preempted daemons, failed samples and a search that ended early.

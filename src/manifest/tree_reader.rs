@@ -75,6 +75,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     require_instance_profiles(&mut desired, fleet, &report);
     desired.default_spread.clone_from(&fleet.default_spread);
     desired.failure_domains.clone_from(&fleet.failure_domains);
+    desired.max_offering_share = fleet.max_offering_share;
     desired.autoscaler_namespaces.clone_from(&fleet.autoscaler_namespaces);
     desired.fargate_rates = fleet.fargate;
     desired.unresolved_policy = fleet.unresolved;

@@ -196,6 +196,9 @@ pub struct Desired {
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Failure domain limits by pool.
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
+    /// Maximum share of the Spot nodes of a pool in one instance type and zone, in thousandths of a
+    /// percent; `None` means no limit.
+    pub max_offering_share: Option<u32>,
     /// Labels of the declared namespaces, by namespace.
     pub namespaces: BTreeMap<Namespace, Labels>,
     /// Priority classes, by name.

@@ -31,6 +31,7 @@ mod ownership;
 mod part_assignment;
 mod reservations;
 mod rows;
+mod spot_offerings;
 mod static_pools;
 #[cfg(test)]
 mod tests;
@@ -108,6 +109,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     limits::check(&context, &mut violations);
     contingency::check(&context, &mut violations);
     failure_domains::check(&context, &mut violations);
+    spot_offerings::check(&context, &mut violations);
     fit::check(&context, &state, &mut violations);
     volumes::check(&context, &state, &mut violations);
     totals::check(&context, &mut violations);

@@ -4,6 +4,7 @@ mod failure_domains;
 mod pools;
 mod resources;
 mod revalidation;
+mod spot_offerings;
 mod unread_sources;
 mod worlds;
 

@@ -25,6 +25,7 @@ use super::redeployment::Redeployment;
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
 use super::simulation::{Simulation, SimulationOutcome};
+use super::spot_diversity::OfferingShare;
 use super::strategy::{SolvedFleet, Stage, Strategy, improve};
 use super::target_fleet::NodeRef;
 use super::tie_break_sampling::{passes_same_samples, require_failed_samples};
@@ -411,6 +412,7 @@ impl Passes<'_> {
             refused_arrive: self.refused_arrive,
             pace: self.pace_for(existing),
             shares: self.shares,
+            offering_share: OfferingShare::new(self.input.desired),
             redeployment: None,
         });
         if self.ignores_nominations { problem.without_nominations() } else { problem }

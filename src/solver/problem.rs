@@ -19,6 +19,7 @@ use super::offer_admission::OfferAdmission;
 use super::packing_model::PackingModel;
 use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
+use super::spot_diversity::OfferingShare;
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
@@ -49,6 +50,8 @@ pub(super) struct ProblemInput<'a> {
     pub pace: DisruptionBudgets,
     /// Failure-domain limits.
     pub shares: FailureDomainLimits<'a>,
+    /// Maximum share of Spot nodes in one offering.
+    pub offering_share: OfferingShare<'a>,
     /// Check of changes that move pods; `None` if they are not checked.
     pub redeployment: Option<&'a Redeployment<'a>>,
 }

@@ -14,6 +14,7 @@ use super::local_search::{Growth, Readmission, UnschedulableSearch};
 use super::problem::VerifiedFleet;
 use super::scheduling_runs::SchedulingRun;
 use super::simulation::Simulation;
+use super::spot_diversity::SpotDiversity;
 use super::tie_break_sampling::SampleRepair;
 use super::zone_balance::ZoneBalance;
 use crate::model::ids::NodeName;
@@ -37,7 +38,7 @@ pub(super) enum Stage {
 }
 
 /// All strategies.
-const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
+const STRATEGIES: [(Stage, &dyn Strategy); 10] = [
     // Retains a node to retire while pods would be unschedulable without it.
     (Stage::Pass, &RetiringNodeRetention),
     // Simulates fleets that differ by one node, for fewer unschedulable pods.
@@ -56,6 +57,8 @@ const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     (Stage::Finish, &ZoneBalance),
     // Removes new nodes of a steered plan that hold no pod.
     (Stage::Finish, &IdleRemoval),
+    // Distributes new Spot nodes over instance types and zones.
+    (Stage::Finish, &SpotDiversity),
 ];
 
 /// Applies the strategies of a stage in order.

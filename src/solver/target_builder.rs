@@ -14,6 +14,7 @@ use super::packing_model::{OfferClass, PackingModel, ResourceVector};
 use super::problem::Placements;
 use super::replacement::{ReplacementBatch, ReplacementBatches, ReplacementInput};
 use super::scheduling_runs::occupied_nodes;
+use super::spot_diversity::{OfferingShare, limit_alternatives};
 use super::strategy::{DeclinedChange, SolvedFleet};
 use super::target_fleet::{Launch, NodeRef, Retire};
 use super::topology::TopologyInput;
@@ -84,6 +85,8 @@ impl TargetBuilder<'_> {
             let rejected = options.rejected.clone();
             launches.push(Launch { node: new, reason, batch: None, rejected });
         }
+        let share = OfferingShare::new(self.input.desired);
+        limit_alternatives(&mut launches, self.existing, &settled.layout.retained, share);
         launches
     }
 

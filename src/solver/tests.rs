@@ -3,6 +3,7 @@
 mod arrivals;
 mod nominations;
 mod pod_rules;
+mod spot_diversity;
 mod stability;
 mod suggested_change;
 

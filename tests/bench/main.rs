@@ -8,6 +8,7 @@
 //! - `plans`: the examples, two synthetic trees, or the named directories,
 //! - `mix`: the pod mix of Karpenter's benchmark,
 //! - `standing`: consolidation and repeated planning of existing fleets,
+//! - `spot`: Spot nodes in drawn markets,
 //! - `bytes`: the plan on one core and on all cores,
 //! - `scheduler`: the scheduler model alone,
 //! - `views`: the output formats,
@@ -36,6 +37,7 @@ mod packing;
 mod repository;
 mod scheduler;
 mod scheduling_replay;
+mod spot;
 mod standing_fleets;
 mod tie_breaking;
 mod trees;
@@ -62,7 +64,7 @@ use fleetwright::solver::Settings;
 const RUNS: usize = 5;
 
 /// Names of the parts.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "trees",
     "luck",
     "few",
@@ -70,6 +72,7 @@ const PARTS: [&str; 11] = [
     "plans",
     "mix",
     "standing",
+    "spot",
     "bytes",
     "scheduler",
     "views",
@@ -123,6 +126,9 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted("standing") {
         standing_fleets::rows()?;
+    }
+    if wanted("spot") {
+        spot::rows()?;
     }
     if wanted("bytes") {
         bytes::rows()?;

@@ -23,6 +23,9 @@ use crate::model::fargate::Rates;
 use crate::model::ids::{Namespace, Origin, PoolName, Region, ZoneId, ZoneName};
 use crate::model::pod::TopologySpread;
 
+/// 100 %, in thousandths of a percent.
+const WHOLE: u32 = 100_000;
+
 const API_VERSION: &str = "fleetwright.dev/v1";
 
 /// Reads `fleetwright.yaml` at the root of `tree`, and reports every problem in it.
@@ -202,6 +205,9 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         set(&mut fleet.worst_case, map.get("worstCase").and_then(|f| f.choice(&choices)));
         map.finish(Severity::Error);
     }
+    if let Some(map) = spec.get("spot").as_ref().and_then(Field::map) {
+        read_spot(&map, fleet);
+    }
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
@@ -224,6 +230,14 @@ fn read_karpenter(map: &FieldMap<'_>, fleet: &mut Fleet) {
     let profile = map.get("defaultInstanceProfile");
     fleet.default_instance_profile =
         profile.and_then(|field| Some(field.non_empty_text()?.into_owned()));
+    map.finish(Severity::Error);
+}
+
+fn read_spot(map: &FieldMap<'_>, fleet: &mut Fleet) {
+    let share = map.get("maxOfferingShare");
+    if let Some(share) = share.and_then(|field| positive_share(&field, "which allows no node")) {
+        fleet.max_offering_share = Some(share).filter(|share| *share < WHOLE);
+    }
     map.finish(Severity::Error);
 }
 
@@ -296,17 +310,19 @@ fn failure_domains(pool: &str, field: &Field<'_>) -> Option<(PoolName, FailureDo
 
 fn shares(field: &Field<'_>) -> Option<DomainShares> {
     let map = field.map()?;
-    let limit = |key| {
-        let field = map.get(key)?;
-        let limit = share(&field)?;
-        if limit == 0 {
-            field.error("is 0%, which no pod can satisfy", "write 1% to 100%".to_owned());
-        }
-        Some(limit).filter(|limit| *limit > 0)
-    };
+    let limit = |key| positive_share(&map.get(key)?, "which no pod can satisfy");
     let shares = DomainShares { node: limit("node"), zone: limit("zone") };
     map.finish(Severity::Error);
     Some(shares)
+}
+
+/// Returns a share above zero. `why` says in the error why zero is impossible.
+fn positive_share(field: &Field<'_>, why: &str) -> Option<u32> {
+    let share = share(field)?;
+    if share == 0 {
+        field.error(format_args!("is 0%, {why}"), "write 1% to 100%".to_owned());
+    }
+    Some(share).filter(|share| *share > 0)
 }
 
 fn group(name: &str, field: &Field<'_>) -> Option<(String, bool)> {

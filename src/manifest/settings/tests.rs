@@ -101,6 +101,7 @@ fn every_setting_is_read() {
   policies: [apps]
   consolidation: {horizon: 12h, restartCost: 0.5, minimumSaving: 7.5%, minimumFleetSaving: 2%}
   failureDomains: {web: {workload: {node: 25%, zone: 50%}, pods: {node: 12.5%}}}
+  spot: {maxOfferingShare: 34%}
 ",
     ));
     assert_eq!(problems, []);
@@ -143,6 +144,9 @@ fn every_setting_is_read() {
     let limits = &fleet.failure_domains["web"];
     assert_eq!(limits.workload, DomainShares { node: Some(25_000), zone: Some(50_000) });
     assert_eq!(limits.pods, DomainShares { node: Some(12_500), zone: None });
+    assert_eq!(fleet.max_offering_share, Some(34_000));
+    let (unlimited, _) = read_text(&with_spec("  spot: {maxOfferingShare: 100%}\n"));
+    assert_eq!(unlimited.max_offering_share, None);
     let (fleet, _) = read_text(&with_spec("  cluster: {zones: {us-east-1a: use1-az6}}\n"));
     assert_eq!(fleet.cluster.name, "f", "the fleet's name stands in");
     assert_eq!(fleet.cluster.zones["us-east-1a"], Some("use1-az6".into()));
@@ -245,6 +249,9 @@ const VALID: &[&str] = &[
     "  placement: {worstCase: contingency}\n",
     "  placement: {worstCase: capacity}\n",
     "  placement: {}\n",
+    "  spot: {maxOfferingShare: 34%}\n",
+    "  spot: {maxOfferingShare: 100%}\n",
+    "  spot: {}\n",
 ];
 
 /// Invalid specifications.
@@ -317,6 +324,9 @@ const INVALID: &[&str] = &[
     "  failureDomains: {web: {node: 10%}}\n",
     "  placement: {worstCase: nodes}\n",
     "  placement: {more: 1}\n",
+    "  spot: {maxOfferingShare: 0%}\n",
+    "  spot: {maxOfferingShare: 0.5}\n",
+    "  spot: {more: 1}\n",
     "  karpenter: {more: 1}\n",
 ];
 

@@ -75,6 +75,9 @@ pub struct Fleet {
     pub default_spread: Option<Vec<TopologySpread>>,
     /// Failure domain limits, by pool.
     pub failure_domains: BTreeMap<PoolName, FailureDomains>,
+    /// Maximum share of the Spot nodes of a pool in one instance type and zone, in thousandths of a
+    /// percent; `None` means no limit.
+    pub max_offering_share: Option<u32>,
     /// What plans without nominations buy for unlikely orders of arrival.
     pub worst_case: WorstCase,
     /// Node groups, by name. The value is true if Fleetwright resizes the group.
@@ -318,6 +321,7 @@ impl Default for Fleet {
             default_instance_profile: None,
             default_spread: None,
             failure_domains: BTreeMap::new(),
+            max_offering_share: Some(50_000),
             worst_case: WorstCase::default(),
             groups: BTreeMap::new(),
             autoscaler_namespaces: None,
