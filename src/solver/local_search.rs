@@ -22,7 +22,6 @@ use super::rescue::{offer_location, rule_topology_keys, without_idle};
 use super::scheduling_runs::planned_pods;
 use super::simulation::Simulation;
 use super::strategy::{SolvedFleet, Strategy};
-use super::tie_break_sampling::SampleRepair;
 use super::work_budget::WorkBudget;
 
 /// Maximum fleets simulated in one search.
@@ -82,24 +81,6 @@ impl Strategy for Readmission {
     fn improve(&self, simulation: &mut Simulation, current: SolvedFleet) -> SolvedFleet {
         let work = &mut WorkBudget::unlimited();
         SolvedFleet { fleet: readmit_pods(simulation, current.fleet, work), ..current }
-    }
-}
-
-/// Adds nodes for unschedulable pods. A node removed since the last search may have freed room
-/// within the limits.
-pub(super) struct Growth;
-
-impl Strategy for Growth {
-    fn improve(&self, simulation: &mut Simulation, mut current: SolvedFleet) -> SolvedFleet {
-        let Some(mut search) = LocalSearch::new(simulation, &current.fleet) else { return current };
-        let (before, unplaced) = (current.fleet.layout.price, current.fleet.unplaced.clone());
-        current.fleet = search.finish(current.fleet);
-        if current.fleet.unplaced != unplaced {
-            // More pods are placed now, so tie-breaking samples must be checked again.
-            current = SampleRepair.improve(simulation, current);
-        }
-        current.baseline_price += current.fleet.layout.price - before;
-        current
     }
 }
 

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::existing_node::{ExistingNode, zone_of};
 use super::greedy_packing::OpenedNode;
 use super::layout::Layout;
-use super::offer::Offer;
 use super::packing_model::{OfferClass, PackingModel};
 use super::problem::{Problem, VerifiedFleet};
 use super::repair::{is_simulated, pin_offers};

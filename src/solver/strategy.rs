@@ -10,7 +10,7 @@ use super::equal_nodes::EqualNodeReuse;
 use super::existing_node::ExistingNode;
 use super::idle_removal::IdleRemoval;
 use super::initial_fleet::RetiringNodeRetention;
-use super::local_search::{Growth, Readmission, UnschedulableSearch};
+use super::local_search::{Readmission, UnschedulableSearch};
 use super::problem::VerifiedFleet;
 use super::scheduling_runs::SchedulingRun;
 use super::simulation::Simulation;
@@ -38,7 +38,7 @@ pub(super) enum Stage {
 }
 
 /// All strategies.
-const STRATEGIES: [(Stage, &dyn Strategy); 10] = [
+const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     // Retains a node to retire while pods would be unschedulable without it.
     (Stage::Pass, &RetiringNodeRetention),
     // Simulates fleets that differ by one node, for fewer unschedulable pods.
@@ -51,8 +51,6 @@ const STRATEGIES: [(Stage, &dyn Strategy); 10] = [
     (Stage::Pass, &Consolidation),
     // Retains a node instead of a new one of the same kind.
     (Stage::Reuse, &EqualNodeReuse),
-    // Adds nodes for unschedulable pods where consolidation freed room within the limits.
-    (Stage::Finish, &Growth),
     // Balances new nodes over zones at the same price.
     (Stage::Finish, &ZoneBalance),
     // Removes new nodes of a steered plan that hold no pod.
