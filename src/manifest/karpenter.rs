@@ -69,6 +69,13 @@ fn check_taints(field: &Field<'_>, taints: &[Taint], startup: &[Taint]) {
     }
 }
 
+/// Warns of each of these fields that is stated. They have no effect, and `without` says so.
+fn warn_unsupported(map: &FieldMap<'_>, fields: &[&'static str], without: &str) {
+    for field in fields.iter().filter_map(|&name| map.get(name)) {
+        field.warn(format_args!("is not supported: {without}"), None);
+    }
+}
+
 /// Reports unknown fields of the object itself.
 fn finish_root(root: &FieldMap<'_>) {
     root.ignore(&["apiVersion", "kind", "metadata", "spec", "status"]);

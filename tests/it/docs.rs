@@ -12,6 +12,7 @@ mod commands;
 mod event_reference;
 mod exit_codes;
 mod fleet_blocks;
+mod karpenter_features;
 mod options;
 mod page;
 mod policy_input;

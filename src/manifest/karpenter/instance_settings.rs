@@ -5,6 +5,7 @@
 
 use super::super::decode::{Field, FieldMap, shorten};
 use super::node_pool::string_map;
+use super::warn_unsupported;
 use crate::model::desired::{
     BlockDevice, Ec2Selector, Identity, ImageTerm, InstanceSettings, MetadataOptions, Severity,
     UserData,
@@ -57,10 +58,12 @@ fn images(spec: &FieldMap<'_>, alias: Option<&str>) -> Vec<ImageTerm> {
 fn image_term(item: &Field<'_>) -> Option<ImageTerm> {
     let map = &item.map()?;
     let text = |key| map.get(key).and_then(|f: Field<'_>| Some(f.non_empty_text()?.into_owned()));
-    if let Some(parameter) = text("ssmParameter") {
+    let (parameter, selector, owner) = (text("ssmParameter"), selector(map), text("owner"));
+    map.ignore(&["alias"]);
+    map.finish(Severity::Warning);
+    if let Some(parameter) = parameter {
         return Some(ImageTerm::Parameter(parameter));
     }
-    let (selector, owner) = (selector(map), text("owner"));
     is_selective(item, map, &selector).then_some(ImageTerm::Owned(selector, owner))
 }
 
@@ -150,7 +153,8 @@ fn device(map: &FieldMap<'_>) -> Option<BlockDevice> {
         device.kms_key = text("kmsKeyID");
         device.snapshot = text("snapshotID");
         device.delete_on_termination = ebs.get("deleteOnTermination").and_then(|f| f.boolean());
-        ebs.ignore(&["volumeInitializationRate"]);
+        let without = "volumes are created without it";
+        warn_unsupported(&ebs, &["volumeInitializationRate"], without);
         ebs.finish(Severity::Warning);
     }
     map.finish(Severity::Warning);

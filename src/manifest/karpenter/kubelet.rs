@@ -2,11 +2,12 @@
 
 use super::super::decode::{Field, shorten};
 use super::super::resource_list::{non_negative_quantity, resource_list};
+use super::warn_unsupported;
 use crate::model::desired::{KubeletSettings, ReservedAmount, Severity};
 use crate::model::units::Bytes;
 
-/// Settings that do not affect a node's allocatable.
-const IRRELEVANT: &[&str] = &[
+/// Settings that are not passed to the kubelet.
+const UNSUPPORTED: &[&str] = &[
     "clusterDNS",
     "containerRuntime",
     "cpuCFSQuota",
@@ -49,7 +50,7 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
             }
         }
     }
-    map.ignore(IRRELEVANT);
+    warn_unsupported(&map, UNSUPPORTED, "the kubelet starts without it");
     map.finish(Severity::Warning);
     settings
 }

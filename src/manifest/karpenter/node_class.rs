@@ -3,11 +3,11 @@
 use super::super::collector::{Collector, Definition};
 use super::super::decode::{Field, FieldMap, nearest, shorten};
 use super::super::object_meta::ObjectMeta;
-use super::finish_root;
 use super::instance_settings::instance_settings;
 use super::kubelet::kubelet;
 use super::node_pool::string_map;
 use super::spec_digest::{canonical, digests, sha256};
+use super::{finish_root, warn_unsupported};
 use crate::model::desired::{
     AmiFamily, Generation, InstanceSettings, KubeletSettings, NodeClass, ReservationTerm, Severity,
 };
@@ -25,8 +25,8 @@ const FAMILIES: [(&str, AmiFamily); 8] = [
     ("Custom", AmiFamily::Custom),
 ];
 
-/// Fields of every generation that do not affect a node's allocatable.
-const IRRELEVANT: &[&str] = &[
+/// Fields that instances are launched without.
+const UNSUPPORTED: &[&str] = &[
     "connectionTracking",
     "context",
     "cpuOptions",
@@ -57,10 +57,12 @@ pub(in super::super) fn node_class(
         Generation::V1beta1 | Generation::V1alpha5 | Generation::Eksctl => None,
     };
     let (role, profile) = (spec.get("role"), spec.get("instanceProfile"));
-    if role.is_none() && profile.is_none() {
-        spec.field.warn("has neither `role` nor `instanceProfile`", None);
+    match (role, profile) {
+        (None, None) => spec.field.warn("has neither `role` nor `instanceProfile`", None),
+        (Some(role), Some(_)) => role.error("conflicts with `instanceProfile`", None),
+        (Some(_), None) | (None, Some(_)) => {}
     }
-    spec.ignore(IRRELEVANT);
+    warn_unsupported(&spec, UNSUPPORTED, "instances are launched without it");
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
     let instance_settings =
@@ -135,8 +137,9 @@ fn settings(
     let raid0 = spec.get("instanceStorePolicy").and_then(|field| field.choice(&policies));
     let user_data = spec.get("userData").and_then(|field| Some(sha256(field.node.text()?)));
     let vars = spec.field.scope.vars;
-    // The reservation selector may change without any change to an instance's setup.
-    let spec_digests = digests(spec.field.node, vars, &["capacityReservationSelectorTerms"]);
+    // These fields may change without any change to an instance's setup.
+    let skipped = [UNSUPPORTED, &["capacityReservationSelectorTerms"]].concat();
+    let spec_digests = digests(spec.field.node, vars, &skipped);
     let prefix_delegation = prefix_delegation(spec, &meta);
     NodeClass {
         name: meta.name.into(),

@@ -23,8 +23,14 @@ use crate::model::units::ResourceName;
 /// Default `expireAfter`: 720 h.
 const EXPIRE_AFTER: SignedDuration = SignedDuration::from_hours(720);
 
+/// Default number of nodes of a budget.
+const DEFAULT_BUDGET: &str = "10%";
+
 /// Name of the limit on the number of nodes.
 const NODES: &str = "nodes";
+
+/// API group of the node classes.
+const GROUP: &str = "karpenter.k8s.aws";
 
 /// API group of the node classes of EKS Auto Mode.
 const EKS: &str = "eks.amazonaws.com";
@@ -106,7 +112,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let metadata = metadata.as_ref().and_then(Field::map);
     let of_metadata = |key| metadata.as_ref().and_then(|map| map.get(key));
     let labels = pool_labels(of_metadata("labels"));
-    let annotations = of_metadata("annotations").map(|f| string_map(&f)).unwrap_or_default();
+    let annotations = of_metadata("annotations").map(|f| annotations(&f)).unwrap_or_default();
     if let Some(metadata) = &metadata {
         metadata.finish(Severity::Warning);
     }
@@ -150,6 +156,17 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     })
 }
 
+/// Reads the annotations of a pool's nodes, which no node gets.
+pub(super) fn annotations(field: &Field<'_>) -> BTreeMap<String, String> {
+    let annotations = string_map(field);
+    if !annotations.is_empty() {
+        let hint = "to protect the nodes of a pool, write a disruption budget of 0 nodes";
+        let protects = annotations.contains_key("karpenter.sh/do-not-disrupt");
+        field.warn("is not set on nodes", protects.then(|| hint.to_owned()));
+    }
+    annotations
+}
+
 /// Reads a mapping of strings.
 pub(super) fn string_map(field: &Field<'_>) -> BTreeMap<String, String> {
     let Some(map) = field.map() else { return BTreeMap::new() };
@@ -179,10 +196,19 @@ fn node_class_ref(field: &Field<'_>) -> Option<NodeClassName> {
     {
         kind.error(
             format_args!("is `{}`, a node class that is not supported", shorten(&text)),
-            "only EC2NodeClass of karpenter.k8s.aws is".to_owned(),
+            format!("only EC2NodeClass of {GROUP} is"),
         );
     }
-    map.ignore(&["group", "apiVersion"]);
+    if let Some(group) = map.get("group")
+        && let Some(text) = group.text()
+        && text != GROUP
+    {
+        group.error(
+            format_args!("is `{}`, whose node classes are not supported", shorten(&text)),
+            format!("only EC2NodeClass of {GROUP} is"),
+        );
+    }
+    map.ignore(&["apiVersion"]);
     map.finish(Severity::Warning);
     Some(NodeClassName::from(&*name?))
 }
@@ -215,7 +241,7 @@ fn disruption_of(map: Option<&FieldMap<'_>>, generation: Generation) -> Disrupti
 
 /// Returns the budget of a pool without `budgets`. An empty list sets no limit.
 fn default_budget() -> Budget {
-    Budget { nodes: "10%".to_owned(), reasons: Vec::new(), schedule: None, duration: None }
+    Budget { nodes: DEFAULT_BUDGET.to_owned(), reasons: Vec::new(), schedule: None, duration: None }
 }
 
 fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
@@ -247,7 +273,10 @@ fn warn_termination_grace_period(grace: &Field<'_>) {
 }
 
 fn budget(map: &FieldMap<'_>) -> Option<Budget> {
-    let nodes = map.required("nodes").and_then(|field| budget_nodes(&field));
+    let nodes = match map.get("nodes") {
+        Some(nodes) => budget_nodes(&nodes),
+        None => Some(DEFAULT_BUDGET.to_owned()),
+    };
     let reasons = map.get("reasons").map(|field| {
         let reason = |item: Field<'_>| item.choice(&REASONS).map(ToOwned::to_owned);
         field.items().filter_map(reason).collect::<Vec<String>>()

@@ -7,7 +7,7 @@ use super::super::decode::{Field, FieldMap};
 use super::super::object_meta::ObjectMeta;
 use super::super::pod_spec::taints;
 use super::kubelet::kubelet;
-use super::node_pool::{limits, string_map};
+use super::node_pool::{annotations, limits};
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{
@@ -38,7 +38,7 @@ pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into:
         generation: Generation::V1alpha5,
         node_class: node_class(&spec),
         labels,
-        annotations: spec.get("annotations").map(|field| string_map(&field)).unwrap_or_default(),
+        annotations: spec.get("annotations").map(|field| annotations(&field)).unwrap_or_default(),
         requirements,
         taints: steady,
         startup_taints: startup,

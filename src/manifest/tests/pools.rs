@@ -1,3 +1,5 @@
+mod unsupported;
+
 use jiff::SignedDuration;
 
 use super::*;
@@ -87,6 +89,7 @@ fn pool_without_budgets_has_the_default_of_its_generation() {
     assert_eq!(budgets(&v1("", "")), ["10%"]);
     assert_eq!(budgets(&v1("", "  disruption: {consolidateAfter: 0s}\n")), ["10%"]);
     assert_eq!(budgets(&v1("", stated)), ["2"]);
+    assert_eq!(budgets(&v1("", &stated.replace("nodes: '2'", "reasons: [Empty]"))), ["10%"]);
     assert_eq!(budgets(&v1("", &stated.replace("[{nodes: '2'}]", "[]"))), [""; 0], "no limit");
     assert_eq!(budgets(&beta("")), ["10%"]);
     assert_eq!(budgets(&provisioner("")), [""; 0], "Provisioners have no budgets");
@@ -101,7 +104,7 @@ fn every_setting_of_a_v1_pool_is_read() {
       requirements:
       - {key: beta.kubernetes.io/arch, operator: In, values: [amd64], minValues: 1}
       - {key: karpenter.k8s.aws/instance-cpu, operator: Gte, values: ['4']}
-    metadata: {labels: {team: a}, annotations: {x: z}}
+    metadata: {labels: {team: a}}
 ",
         "  weight: 10
   limits: {cpu: 1000, memory: 1000Gi, nodes: 5}
@@ -122,7 +125,7 @@ fn every_setting_of_a_v1_pool_is_read() {
     );
     assert_eq!(pool.requirements[0].min_values, Some(1));
     assert_eq!(pool.requirements[1].operator, Operator::Gte);
-    assert_eq!((pool.labels["team"].as_str(), pool.annotations["x"].as_str()), ("a", "z"));
+    assert_eq!(pool.labels["team"].as_str(), "a");
     assert_eq!(pool.weight, 10);
     assert_eq!(pool.limits.resources["cpu"], 1_000_000);
     assert_eq!(pool.limits.nodes, Some(5));
@@ -231,6 +234,10 @@ fn karpenter_rejections_are_errors_with_their_line() {
         (
             v1("", "").replace("kind: EC2NodeClass, name", "kind: NodeClass, name"),
             "is `NodeClass`, a node class that is not supported",
+        ),
+        (
+            v1("", "").replace("group: karpenter.k8s.aws", "group: example.com"),
+            "is `example.com`, whose node classes are not supported",
         ),
         (
             v1("", "").replace("EC2NodeClass, name: default", "EC2NodeClass, name: defualt"),
@@ -535,6 +542,14 @@ fn node_class_problems_are_reported() {
         (
             "  amiFamily: AL2\n  amiSelectorTerms: [{alias: al2023@x}]\n",
             "does not agree with the alias",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  instanceProfile: p\n",
+            "`spec.role` conflicts with `instanceProfile`",
+        ),
+        (
+            "  amiFamily: AL2\n  amiSelectorTerms: [{nme: x}]\n",
+            "unknown field `nme` in `spec.amiSelectorTerms[0]`",
         ),
         (
             "  amiSelectorTerms: [{alias: al2@x}]\n  blockDevices: []\n",

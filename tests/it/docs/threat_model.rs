@@ -11,7 +11,7 @@ const PAGE: &str = "docs/src/explanation/threat-model.md";
 const HEAD: &str = "| role | action | what stops it | test |";
 
 /// Returns the cells of the rows of each table with this head.
-fn rows<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
+pub(super) fn rows<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
     let mut rows = Vec::new();
     let mut is_table = false;
     for line in page.lines() {
@@ -24,7 +24,7 @@ fn rows<'a>(page: &'a str, head: &str) -> Vec<Vec<&'a str>> {
 }
 
 /// Returns the names of all tests of the source.
-fn tests() -> BTreeSet<String> {
+pub(super) fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut open: Vec<PathBuf> = ["src", "tests"].iter().map(|name| root().join(name)).collect();
     while let Some(directory) = open.pop() {

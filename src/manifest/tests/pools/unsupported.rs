@@ -1,0 +1,50 @@
+//! Fields that Karpenter knows and that have no effect here.
+
+use super::*;
+
+#[test]
+fn stated_fields_without_effect_are_warnings() {
+    let devices = "  blockDeviceMappings:\n  - {deviceName: /dev/xvda, ebs: {snapshotID: s, \
+                   volumeInitializationRate: 100}}\n";
+    for (spec, expected) in [
+        ("  ipPrefixCount: 1\n", "`spec.ipPrefixCount` is not supported: instances are launched"),
+        ("  placementGroupSelector: {name: g}\n", "`spec.placementGroupSelector` is not supported"),
+        (
+            "  kubelet: {imageGCHighThresholdPercent: 80}\n",
+            "`spec.kubelet.imageGCHighThresholdPercent` is not supported: the kubelet starts",
+        ),
+        (
+            devices,
+            "`spec.blockDeviceMappings[0].ebs.volumeInitializationRate` is not supported: volumes",
+        ),
+    ] {
+        let found = problem(&node_class(&format!("{ALIAS}{spec}")));
+        let expected = format!("EC2NodeClass c: {expected}");
+        assert!(found.starts_with("warning") && found.contains(&expected), "{spec}\n{found}");
+    }
+}
+
+#[test]
+fn change_without_effect_is_no_drift() {
+    let digests = |spec: &str| {
+        let desired = read_text(&node_class(&format!("{ALIAS}{spec}")));
+        desired.node_classes["c"].spec_digests.clone()
+    };
+    assert_eq!(digests(""), digests("  context: x\n  ipPrefixCount: 1\n"));
+    assert_ne!(digests(""), digests("  detailedMonitoring: true\n"));
+}
+
+#[test]
+fn template_annotations_are_a_warning() {
+    let text =
+        |annotations: &str| v1(&format!("    metadata: {{annotations: {{{annotations}}}}}\n"), "");
+    let plain = text("x: z");
+    assert_eq!(
+        problem(&plain),
+        "warning a.yaml:8: NodePool web: `spec.template.metadata.annotations` is not set on nodes"
+    );
+    assert_eq!(read_text(&plain).pools["web"].annotations["x"], "z");
+    let protected = problem(&text("karpenter.sh/do-not-disrupt: 'true'"));
+    assert!(protected.ends_with("write a disruption budget of 0 nodes"), "{protected}");
+    clean(&text(""));
+}
