@@ -16,6 +16,12 @@ use crate::model::units::MicroUsd;
 /// Maximum pods for which every offer class is tried as the next node.
 const LOOK_AHEAD_PODS: u32 = 64;
 
+/// Offer classes that one step fills by shape as well as by value.
+const SHAPED_MAX: usize = 4;
+
+/// Maximum classes that filling by shape chooses from.
+const SHAPED_CLASSES_MAX: usize = 96;
+
 /// A new node and its pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OpenedNode {
@@ -213,14 +219,24 @@ impl WeightTier<'_> {
     }
 
     /// Returns the filled candidate with the lowest price for the value of its pods.
+    ///
+    /// Every candidate is filled by value, which is quick. The best few are filled by shape as
+    /// well.
     fn best_next(&self, candidates: &[usize], left: &[u32]) -> Option<OpenedNode> {
         let open = |c: &&usize| self.limits.allows(**c);
-        let filled = candidates.iter().filter(open).filter_map(|c| self.fill(*c, left));
+        let filled = candidates.iter().filter(open).map(|c| self.fill_by_value(*c, left));
+        let mut filled: Vec<OpenedNode> = filled.filter(|node| !node.pods.is_empty()).collect();
         let cost = |node: &OpenedNode| self.model.effective_cost(node.offer_class, &node.pods);
-        let is_better =
-            |a: &OpenedNode, b: &OpenedNode| cost(a) * self.value(b) < cost(b) * self.value(a);
-        // Of equal nodes, the first has the cheaper offer class.
-        filled.reduce(|a, b| if is_better(&b, &a) { b } else { a })
+        let better = |a: &OpenedNode, b: &OpenedNode| {
+            (cost(a) * self.value(b)).cmp(&(cost(b) * self.value(a)))
+        };
+        filled.sort_by(better);
+        filled.truncate(SHAPED_MAX);
+        let shaped: Vec<OpenedNode> =
+            filled.iter().map(|node| self.fill_by_shape(node.offer_class, left)).collect();
+        // Equal nodes keep their order: the cheaper offer class first, and by value before by
+        // shape.
+        filled.into_iter().chain(shaped).reduce(|a, b| if better(&b, &a).is_lt() { b } else { a })
     }
 
     fn value(&self, node: &OpenedNode) -> i128 {
@@ -229,9 +245,15 @@ impl WeightTier<'_> {
         node.pods.iter().map(value).sum::<i128>().max(1)
     }
 
-    /// Returns a node of the offer class, filled with the most valuable pods that it holds. `None`
-    /// if it holds none.
-    fn fill(&self, offer_class: usize, left: &[u32]) -> Option<OpenedNode> {
+    /// Returns the more valuable of two nodes: filled by value, and filled by shape.
+    fn best_fill(&self, offer_class: usize, left: &[u32]) -> Option<OpenedNode> {
+        let by_value = self.fill_by_value(offer_class, left);
+        let by_shape = self.fill_by_shape(offer_class, left);
+        let best = if self.value(&by_shape) > self.value(&by_value) { by_shape } else { by_value };
+        (!best.pods.is_empty()).then_some(best)
+    }
+
+    fn fill_by_value(&self, offer_class: usize, left: &[u32]) -> OpenedNode {
         let empty = &self.model.offer_classes[offer_class];
         let mut node = self.with_companions(offer_class, left);
         for class in
@@ -244,8 +266,7 @@ impl WeightTier<'_> {
                 node.add(self.model, class, count);
             }
         }
-        let filled = OpenedNode { offer_class, pods: node.pods, offer: None };
-        (!filled.pods.is_empty()).then_some(filled)
+        OpenedNode { offer_class, pods: node.pods, offer: None }
     }
 
     /// Returns a node with the classes that need companions. They rarely fit once other pods fill
@@ -259,6 +280,35 @@ impl WeightTier<'_> {
             }
         }
         node
+    }
+
+    /// Repeatedly adds the class that best matches the proportions of the remaining room. Each step
+    /// adds a quarter of the pods that fit.
+    fn fill_by_shape(&self, offer_class: usize, left: &[u32]) -> OpenedNode {
+        let empty = &self.model.offer_classes[offer_class];
+        let mut node = self.with_companions(offer_class, left);
+        let independent = |c: &usize| self.model.classes[*c].is_independent();
+        let usable = |c: &usize| left[*c] > 0 && empty.admits[*c] && independent(c);
+        let mut classes: Vec<usize> = self.model.by_value.iter().copied().filter(usable).collect();
+        thin_out(&mut classes);
+        while !classes.is_empty() {
+            for class in &classes {
+                self.count(*class);
+            }
+            let rest =
+                |c: usize, node: &NodePacking| left[c] - node.pods.get(&c).copied().unwrap_or(0);
+            classes.retain(|c| node.max_more(self.model, *c, rest(*c, &node).min(1)) == 1);
+            let score =
+                |c: &usize| alignment(&self.model.classes[*c].requests, &node.room, &empty.room);
+            let Some(best) =
+                classes.iter().copied().reduce(|a, b| if score(&b) > score(&a) { b } else { a })
+            else {
+                break;
+            };
+            let fits = node.max_more(self.model, best, rest(best, &node));
+            node.add(self.model, best, fits.div_ceil(4).max(1));
+        }
+        OpenedNode { offer_class, pods: node.pods, offer: None }
     }
 
     /// Returns the cheapest candidate that holds all remaining pods.
@@ -297,7 +347,7 @@ impl WeightTier<'_> {
         }
         let open = |c: &&usize| self.limits.allows(**c);
         let ends = candidates.iter().filter(open).filter_map(|c| {
-            let next = self.fill(*c, left)?;
+            let next = self.best_fill(*c, left)?;
             let mut rest = left.to_vec();
             let mut limits = self.limits.clone();
             limits.add_node(*c);
@@ -365,3 +415,24 @@ impl WeightTier<'_> {
     }
 }
 
+/// Retains at most [`SHAPED_CLASSES_MAX`] classes, evenly from the most to the least valuable.
+fn thin_out(classes: &mut Vec<usize>) {
+    let step = classes.len().div_ceil(SHAPED_CLASSES_MAX).max(1);
+    if step > 1 {
+        *classes = classes.iter().copied().step_by(step).collect();
+    }
+}
+
+/// Returns how well a request matches the remaining room, in fixed point: the squared dot product
+/// of their shares of the node, divided by the squared length of the request.
+fn alignment(request: &[i64], room: &[i64], whole: &[i64]) -> i128 {
+    const ONE: i128 = 1 << 20;
+    let share = |part: i64, whole: i64| i128::from(part.max(0)) * ONE / i128::from(whole.max(1));
+    let (mut product, mut length) = (0_i128, 1_i128);
+    for ((requested, free), whole) in request.iter().zip(room).zip(whole) {
+        let (pod, rest) = (share(*requested, *whole), share(*free, *whole));
+        product += pod * rest;
+        length += pod * pod;
+    }
+    product * product / length
+}
