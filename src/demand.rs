@@ -21,6 +21,7 @@ mod live_pods;
 mod pod_volume;
 mod replica_partitions;
 mod requests;
+mod rollouts;
 mod scaling_decision;
 mod scheduled_changes;
 mod shape;

@@ -13,7 +13,8 @@ use super::shape::{ShapeContext, pod_shape};
 use super::volume_claims::Claims;
 use super::{
     ClusterSize, Counts, Daemon, Decider, Demand, DemandMode, DemandQuery, PodGroup, PodShape,
-    Sizing, admission, capacity_buffer, fargate, hooks, replica_partitions, scaling_decision, vpa,
+    Sizing, admission, capacity_buffer, fargate, hooks, replica_partitions, rollouts,
+    scaling_decision, vpa,
 };
 use crate::model::code::Code;
 use crate::model::desired::{
@@ -77,6 +78,7 @@ impl Demand {
         let mut demand = declared.demand;
         hooks::count_peaks(&mut demand, desired, &live);
         capacity_buffer::set_buffer_counts(&mut demand.groups, desired, query.mode);
+        rollouts::add_headroom(&mut demand.groups, desired);
         demand.reject_oversized_groups();
         demand.add_undeclared_workloads(desired, observed, &live, &claims);
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));

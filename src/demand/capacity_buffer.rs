@@ -7,7 +7,7 @@ use crate::model::units::{ResourceName, Resources};
 
 /// Maximum priority of placeholder pods. All real pods are placed first, and nodes are still
 /// launched for placeholders.
-const PRIORITY_MAX: i32 = -10;
+pub(super) const PRIORITY_MAX: i32 = -10;
 
 /// Sets the counts of every buffer. The counts of all other workloads must be known.
 pub(super) fn set_buffer_counts(groups: &mut [PodGroup], desired: &Desired, mode: DemandMode) {

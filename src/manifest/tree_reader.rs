@@ -21,8 +21,8 @@ use super::{
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, Problem,
-    RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
+    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, MaxSurge,
+    Problem, RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, PoolName, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
@@ -66,6 +66,7 @@ pub fn read_with_renderings(tree: &Tree, fleet: &Fleet, renderings: &RenderResul
     autoscaling::resolve_buffers(&mut reader.into);
     let mut desired = reader.into.into_desired();
     desired.lead_time = fleet.demand.lead_time;
+    desired.rollouts = fleet.demand.rollouts;
     let (learned, unreadable) = learned_nodes::read(tree);
     desired.learned_nodes = learned;
     if let Some(problem) = unreadable {
@@ -401,6 +402,7 @@ fn assumed_workloads(fleet: &Fleet, unresolved: &[Unresolved]) -> Vec<Workload> 
             scale: Scale::Replicas(*pods),
             template: PodTemplate { spec, ..PodTemplate::default() }.into(),
             first_ordinal: 0,
+            max_surge: MaxSurge::NONE,
         })
     };
     fleet.sources.iter().filter(is_unread).filter_map(workload).collect()

@@ -9,8 +9,9 @@ use super::collector::{Collector, Definition};
 use super::decode::{Field, FieldMap};
 use super::object_meta::ObjectMeta;
 use super::pod_spec::{claim_class, pod_template};
+use super::yaml::YamlNode;
 use super::{cron, hooks};
-use crate::model::desired::{Concurrency, CronSchedule, Scale, Severity, Workload};
+use crate::model::desired::{Concurrency, CronSchedule, MaxSurge, Scale, Severity, Workload};
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::pod::{PodTemplate, Volume, VolumeSource};
 
@@ -65,6 +66,7 @@ pub(super) fn read(
         let why = "its pods are made from a `workloadRef`, which is not followed";
         return into.add_unresolved(meta.origin, object, why);
     }
+    let max_surge = max_surge(kind, root);
     let mut first_ordinal = 0;
     let read = if kind == WorkloadKind::Pod {
         Some((Scale::Replicas(1), pod_template(root)))
@@ -100,7 +102,8 @@ pub(super) fn read(
         into.desired.hooks.insert(id.clone(), hook);
     }
     let (origin, template) = (meta.origin, Arc::new(template));
-    let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal };
+    let workload = Workload { id: id.clone(), origin, scale, template, first_ordinal, max_surge };
+    // The update strategy changes no pod, so that two of them are no contradiction.
     let same = |a: &Workload, b: &Workload| {
         a.scale == b.scale && a.template == b.template && a.first_ordinal == b.first_ordinal
     };
@@ -110,6 +113,31 @@ pub(super) fn read(
 /// Returns whether a Rollout takes its template from another object.
 fn has_workload_ref(root: &FieldMap<'_>) -> bool {
     root.field.node.get("spec").is_some_and(|spec| spec.get("workloadRef").is_some())
+}
+
+/// Returns the pods that a rolling update creates first. An unreadable value counts as the default,
+/// because it changes no pod. A blue-green update of a Rollout creates every pod once more.
+fn max_surge(kind: WorkloadKind, root: &FieldMap<'_>) -> MaxSurge {
+    const DEFAULT: MaxSurge = MaxSurge::Percent(25);
+    if !matches!(kind, WorkloadKind::Deployment | WorkloadKind::Rollout) {
+        return MaxSurge::NONE;
+    }
+    let strategy = root.field.node.get("spec").and_then(|spec| spec.get("strategy"));
+    let Some(strategy) = strategy else { return DEFAULT };
+    if strategy.get("type").and_then(YamlNode::text) == Some("Recreate") {
+        return MaxSurge::NONE;
+    }
+    if strategy.get("blueGreen").is_some() {
+        return MaxSurge::Percent(100);
+    }
+    let surge = ["rollingUpdate", "canary"]
+        .into_iter()
+        .find_map(|key| strategy.get(key)?.get("maxSurge")?.text());
+    let Some(surge) = surge else { return DEFAULT };
+    match surge.strip_suffix('%') {
+        Some(percent) => percent.parse().map_or(DEFAULT, MaxSurge::Percent),
+        None => surge.parse().map_or(DEFAULT, MaxSurge::Pods),
+    }
 }
 
 /// Reads the scale and template of a workload with a specification of its own.

@@ -235,6 +235,8 @@ pub struct Desired {
     pub learned_nodes: Vec<LearnedNode>,
     /// Lead time: capacity must be ready this long before its demand arises.
     pub lead_time: SignedDuration,
+    /// Number of rolling updates that have room at the same time.
+    pub rollouts: u32,
     /// Sources of workloads of unknown size.
     pub unresolved: Vec<Unresolved>,
     /// Treatment of sources of unknown size.
@@ -268,6 +270,24 @@ pub struct Workload {
     pub template: Arc<PodTemplate>,
     /// Ordinal of the first pod of a `StatefulSet` (`ordinals.start`).
     pub first_ordinal: u32,
+    /// Pods that a rolling update creates before it ends old ones.
+    pub max_surge: MaxSurge,
+}
+
+/// Pods that a rolling update may create above the replicas of a workload.
+///
+/// Source: Kubernetes, `DeploymentStrategy`; 25 % is the default of a Deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxSurge {
+    /// A number of pods.
+    Pods(u32),
+    /// A percentage of the replicas, rounded up.
+    Percent(u32),
+}
+
+impl MaxSurge {
+    /// No pod is created before an old one ends.
+    pub const NONE: Self = Self::Pods(0);
 }
 
 /// Desired number of pods of a workload.

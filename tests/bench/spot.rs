@@ -19,8 +19,8 @@ use rand_pcg::Pcg64;
 
 use crate::run;
 
-const MARKETS: u64 = 200;
-const DAYS: u32 = 5;
+const MARKETS: u64 = 50;
+const DAYS: u32 = 20;
 const ZONES: [&str; 3] = ["us-east-1a", "us-east-1b", "us-east-1c"];
 const SHARES: [u32; 4] = [100, 50, 34, 25];
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::demand::{Decider, DemandMode};
-use crate::model::desired::{Desired, Scale, Severity, VolumeClaim, Workload};
+use crate::model::desired::{Desired, MaxSurge, Scale, Severity, VolumeClaim, Workload};
 use crate::model::ids::{Origin, WorkloadId};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::model::pod::{NodeTerm, PodSpec};
@@ -27,6 +27,7 @@ fn desired(workloads: &[(WorkloadKind, &str, u32, VolumeSource)]) -> Desired {
             scale: Scale::Replicas(*replicas),
             template: Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
             first_ordinal: 0,
+            max_surge: MaxSurge::NONE,
         };
         desired.workloads.insert(id, workload);
     }

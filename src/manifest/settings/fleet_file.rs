@@ -264,6 +264,7 @@ fn read_demand(map: &FieldMap<'_>, demand: &mut DemandSettings) {
     ];
     set(&mut demand.autoscaled, map.get("autoscaled").and_then(|f| f.choice(&counts)));
     set(&mut demand.lead_time, map.get("lead").and_then(|f| f.duration()));
+    set(&mut demand.rollouts, map.get("rollouts").and_then(|f| f.int(0)));
     map.finish(Severity::Error);
 }
 

@@ -1,7 +1,7 @@
 use jiff::tz::TimeZone;
 
 use super::*;
-use crate::model::desired::{Concurrency, CronSchedule, Scale, Schedule};
+use crate::model::desired::{Concurrency, CronSchedule, MaxSurge, Scale, Schedule};
 use crate::model::pod::VolumeSource;
 
 const TEMPLATE: &str = "template: {spec: {containers: [{name: c}]}}";
@@ -234,4 +234,36 @@ fn duplicate_definitions_must_be_equal() {
     assert_eq!(first.scale, Scale::Replicas(2), "the first file's, whatever the order");
     let both = format!("{two}---\n{three}");
     assert_eq!(read_text(&both).problems[0].origin.line, 6);
+}
+
+#[test]
+fn surge_of_an_update_follows_its_strategy() {
+    let of = |kind: &str, api: &str, strategy: &str| {
+        let text = format!(
+            "apiVersion: {api}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {{{strategy} \
+             template: {{spec: {{containers: [{{name: c, image: a}}]}}}}}}\n"
+        );
+        let desired = read_text(&text);
+        assert_eq!(lines(&desired), [""; 0], "{text}");
+        desired.workloads.values().next().expect("one").max_surge
+    };
+    let quarter = MaxSurge::Percent(25);
+    for (strategy, expected) in [
+        ("", quarter),
+        ("strategy: {type: RollingUpdate},", quarter),
+        ("strategy: {rollingUpdate: {maxSurge: 2}},", MaxSurge::Pods(2)),
+        ("strategy: {rollingUpdate: {maxSurge: '0', maxUnavailable: 1}},", MaxSurge::NONE),
+        ("strategy: {rollingUpdate: {maxSurge: 150%}},", MaxSurge::Percent(150)),
+        ("strategy: {rollingUpdate: {maxSurge: a few}},", quarter),
+        ("strategy: {type: Recreate},", MaxSurge::NONE),
+    ] {
+        assert_eq!(of("Deployment", "apps/v1", strategy), expected, "{strategy}");
+    }
+    for (strategy, expected) in [
+        ("strategy: {canary: {maxSurge: 10%}},", MaxSurge::Percent(10)),
+        ("strategy: {blueGreen: {activeService: a}},", MaxSurge::Percent(100)),
+    ] {
+        assert_eq!(of("Rollout", "argoproj.io/v1alpha1", strategy), expected, "{strategy}");
+    }
+    assert_eq!(of("StatefulSet", "apps/v1", "updateStrategy: {},"), MaxSurge::NONE);
 }

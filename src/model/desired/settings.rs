@@ -232,11 +232,13 @@ pub struct DemandSettings {
     pub autoscaled: Autoscaled,
     /// Lead time: capacity must be ready this long before its demand arises.
     pub lead_time: SignedDuration,
+    /// Number of rolling updates that have room at the same time.
+    pub rollouts: u32,
 }
 
 impl Default for DemandSettings {
     fn default() -> Self {
-        Self { autoscaled: Autoscaled::Live, lead_time: SignedDuration::from_mins(10) }
+        Self { autoscaled: Autoscaled::Live, lead_time: SignedDuration::from_mins(10), rollouts: 0 }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::demand::{Claims, PodShape, Unsupported};
-use crate::model::desired::{Scale, Workload};
+use crate::model::desired::{MaxSurge, Scale, Workload};
 use crate::model::ids::Origin;
 use crate::model::pod::{PodSpec, PodTemplate};
 use crate::model::requirement::label;
@@ -50,6 +50,7 @@ fn add_volumes_to(inputs: &mut Inputs, name: &str, sources: Vec<VolumeSource>) {
         scale: Scale::Replicas(3),
         template: Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
         first_ordinal: 0,
+        max_surge: MaxSurge::NONE,
     };
     inputs.desired.workloads.insert(id.clone(), planned);
     let claims = Claims::new(&inputs.desired, &inputs.observed.storage);
