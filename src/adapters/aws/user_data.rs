@@ -8,6 +8,7 @@
 //! Source: nodeadm's `NodeConfig` (AL2023), the AMI's `bootstrap.sh` (AL2) and
 //! `Start-EKSBootstrap.ps1` (Windows), Bottlerocket's settings reference.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
@@ -79,7 +80,10 @@ impl BootstrapConfig<'_> {
     fn nodeadm_config(&self) -> String {
         let ClusterEndpoint { cluster, url, authority, service_cidr, dns } = self.endpoint;
         let mut config = kubelet_config(self.kubelet);
-        config["clusterDNS"] = json!([dns]);
+        config["clusterDNS"] = match &self.kubelet.cluster_dns[..] {
+            [] => json!([dns]),
+            own => json!(own),
+        };
         let mut spec = json!({
             "cluster": {
                 "name": cluster, "apiServerEndpoint": url, "certificateAuthority": authority,
@@ -109,7 +113,7 @@ impl BootstrapConfig<'_> {
     }
 
     fn al2_bootstrap_script(&self) -> String {
-        let ClusterEndpoint { cluster, url, authority, dns, .. } = self.endpoint;
+        let ClusterEndpoint { cluster, url, authority, .. } = self.endpoint;
         let mut script = String::from("#!/bin/bash -xe\n");
         if self.raid0 {
             script.push_str("export LOCAL_DISKS=raid0\n");
@@ -124,7 +128,7 @@ impl BootstrapConfig<'_> {
             quoted(cluster),
             quoted(url),
             quoted(authority),
-            quoted(dns),
+            quoted(&self.first_dns()),
             quoted(&flags.join(" ")),
         );
         match self.custom {
@@ -134,11 +138,11 @@ impl BootstrapConfig<'_> {
     }
 
     fn windows_script(&self) -> String {
-        let ClusterEndpoint { cluster, url, authority, dns, .. } = self.endpoint;
+        let ClusterEndpoint { cluster, url, authority, .. } = self.endpoint;
         let custom = self.custom.map(|text| format!("{text}\n")).unwrap_or_default();
         let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
         let mut flags = self.kubelet_flags();
-        flags.extend(self.kubelet.max_pods.map(|max_pods| format!("--max-pods={max_pods}")));
+        flags.extend(kubelet_setting_flags(self.kubelet));
         format!(
             "<powershell>\n{custom}[string]$EKSBootstrapScriptFile = \
              \"$env:ProgramFiles\\Amazon\\EKS\\Start-EKSBootstrap.ps1\"\n\
@@ -147,9 +151,15 @@ impl BootstrapConfig<'_> {
             quoted(cluster),
             quoted(url),
             quoted(authority),
-            quoted(dns),
+            quoted(&self.first_dns()),
             quoted(&flags.join(" ")),
         )
+    }
+
+    /// Returns the first address of the cluster DNS: bootstrap scripts take one.
+    fn first_dns(&self) -> String {
+        let own = self.kubelet.cluster_dns.first();
+        own.map_or_else(|| self.endpoint.dns.clone(), ToString::to_string)
     }
 
     fn bottlerocket_settings(&self) -> Result<String, InvalidToml> {
@@ -160,29 +170,30 @@ impl BootstrapConfig<'_> {
         })?;
         let ClusterEndpoint { cluster, url, authority, dns, .. } = self.endpoint;
         let mut ours = Table::new();
-        for (key, value) in [
-            ("api-server", url),
-            ("cluster-certificate", authority),
-            ("cluster-name", cluster),
-            ("cluster-dns-ip", dns),
-        ] {
+        for (key, value) in
+            [("api-server", url), ("cluster-certificate", authority), ("cluster-name", cluster)]
+        {
             ours.insert(key.to_owned(), value.as_str().into());
         }
-        if let Some(max_pods) = self.kubelet.max_pods {
-            ours.insert("max-pods".to_owned(), Toml::Integer(max_pods.into()));
-        }
+        let dns = match &self.kubelet.cluster_dns[..] {
+            [] => Toml::from(dns.as_str()),
+            own => own.iter().map(ToString::to_string).collect::<Vec<_>>().into(),
+        };
+        ours.insert("cluster-dns-ip".to_owned(), dns);
+        ours.extend(bottlerocket_scalars(self.kubelet));
         for (key, amounts) in [
             ("kube-reserved", &self.kubelet.kube_reserved),
             ("system-reserved", &self.kubelet.system_reserved),
         ] {
             insert_if_any(&mut ours, key, amount_texts(amounts));
         }
-        let eviction = self.kubelet.eviction_hard.iter();
-        insert_if_any(
-            &mut ours,
-            "eviction-hard",
-            eviction.map(|(k, v)| (k.clone(), threshold_text(*v))),
-        );
+        for (key, entries) in [
+            ("eviction-hard", threshold_texts(&self.kubelet.eviction_hard)),
+            ("eviction-soft", threshold_texts(&self.kubelet.eviction_soft)),
+            ("eviction-soft-grace-period", grace_period_texts(self.kubelet)),
+        ] {
+            insert_if_any(&mut ours, key, entries.into_iter());
+        }
         let labels = node_labels(self.labels);
         insert_if_any(&mut ours, "node-labels", labels.map(|(k, v)| (k.to_owned(), v.to_owned())));
         let mut taints = Table::new();
@@ -252,11 +263,59 @@ fn kubelet_config(kubelet: &KubeletSettings) -> Json {
             config[key] = amount_texts(amounts).collect();
         }
     }
-    if !kubelet.eviction_hard.is_empty() {
-        let thresholds = kubelet.eviction_hard.iter();
-        config["evictionHard"] = thresholds.map(|(k, v)| (k.clone(), threshold_text(*v))).collect();
+    for (key, entries) in [
+        ("evictionHard", threshold_texts(&kubelet.eviction_hard)),
+        ("evictionSoft", threshold_texts(&kubelet.eviction_soft)),
+        ("evictionSoftGracePeriod", grace_period_texts(kubelet)),
+    ] {
+        if !entries.is_empty() {
+            config[key] = entries.into_iter().collect();
+        }
+    }
+    for (key, number) in [
+        ("evictionMaxPodGracePeriod", kubelet.eviction_max_pod_grace_period),
+        ("imageGCHighThresholdPercent", kubelet.image_gc_high_percent),
+        ("imageGCLowThresholdPercent", kubelet.image_gc_low_percent),
+    ] {
+        if let Some(number) = number {
+            config[key] = json!(number);
+        }
+    }
+    if let Some(is_enforced) = kubelet.cpu_cfs_quota {
+        config["cpuCFSQuota"] = json!(is_enforced);
     }
     config
+}
+
+/// Returns the settings of Bottlerocket that are single values.
+fn bottlerocket_scalars(kubelet: &KubeletSettings) -> Table {
+    let number = |key: &str, number: Option<u32>| {
+        number.map(|number| (key.to_owned(), Toml::Integer(number.into())))
+    };
+    let text = |key: &str, number: Option<u32>| {
+        number.map(|number| (key.to_owned(), Toml::String(number.to_string())))
+    };
+    let quota =
+        kubelet.cpu_cfs_quota.map(|quota| ("cpu-cfs-quota-enforced".to_owned(), quota.into()));
+    [
+        number("max-pods", kubelet.max_pods),
+        number("eviction-max-pod-grace-period", kubelet.eviction_max_pod_grace_period),
+        text("image-gc-high-threshold-percent", kubelet.image_gc_high_percent),
+        text("image-gc-low-threshold-percent", kubelet.image_gc_low_percent),
+        quota,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn threshold_texts(thresholds: &BTreeMap<String, ReservedAmount>) -> Vec<(String, String)> {
+    thresholds.iter().map(|(signal, at)| (signal.clone(), threshold_text(*at))).collect()
+}
+
+fn grace_period_texts(kubelet: &KubeletSettings) -> Vec<(String, String)> {
+    let periods = kubelet.eviction_soft_grace_period.iter();
+    periods.map(|(signal, period)| (signal.clone(), format!("{}s", period.as_secs()))).collect()
 }
 
 /// Returns the same settings as flags, for images whose bootstrap script takes no configuration.
@@ -266,14 +325,19 @@ fn kubelet_setting_flags(kubelet: &KubeletSettings) -> Vec<String> {
             items.into_iter().map(|(key, value)| format!("{key}{between}{value}")).collect();
         (!items.is_empty()).then(|| format!("--{flag}={}", items.join(",")))
     };
-    let thresholds = kubelet.eviction_hard.iter();
-    let thresholds = thresholds.map(|(k, v)| (k.clone(), threshold_text(*v))).collect();
+    let flag = |flag: &str, value: Option<u32>| value.map(|value| format!("--{flag}={value}"));
     [
-        kubelet.max_pods.map(|max_pods| format!("--max-pods={max_pods}")),
-        kubelet.pods_per_core.map(|max_pods| format!("--pods-per-core={max_pods}")),
+        flag("max-pods", kubelet.max_pods),
+        flag("pods-per-core", kubelet.pods_per_core),
+        flag("eviction-max-pod-grace-period", kubelet.eviction_max_pod_grace_period),
+        flag("image-gc-high-threshold", kubelet.image_gc_high_percent),
+        flag("image-gc-low-threshold", kubelet.image_gc_low_percent),
+        kubelet.cpu_cfs_quota.map(|is_enforced| format!("--cpu-cfs-quota={is_enforced}")),
         list_flag("kube-reserved", "=", amount_texts(&kubelet.kube_reserved).collect()),
         list_flag("system-reserved", "=", amount_texts(&kubelet.system_reserved).collect()),
-        list_flag("eviction-hard", "<", thresholds),
+        list_flag("eviction-hard", "<", threshold_texts(&kubelet.eviction_hard)),
+        list_flag("eviction-soft", "<", threshold_texts(&kubelet.eviction_soft)),
+        list_flag("eviction-soft-grace-period", "=", grace_period_texts(kubelet)),
     ]
     .into_iter()
     .flatten()
@@ -352,6 +416,7 @@ fn merge_tables(theirs: &mut Table, ours: Table) {
 mod tests {
     use super::*;
     use crate::model::pod::TaintEffect;
+    use jiff::SignedDuration;
 
     fn endpoint() -> ClusterEndpoint {
         ClusterEndpoint {
@@ -381,6 +446,18 @@ mod tests {
             max_pods: Some(42),
             eviction_hard: [("memory.available".to_owned(), ReservedAmount::MilliPercent(7_500))]
                 .into(),
+            eviction_soft: [("nodefs.available".to_owned(), ReservedAmount::MilliPercent(12_000))]
+                .into(),
+            eviction_soft_grace_period: [(
+                "nodefs.available".to_owned(),
+                SignedDuration::from_secs(95),
+            )]
+            .into(),
+            eviction_max_pod_grace_period: Some(61),
+            image_gc_high_percent: Some(83),
+            image_gc_low_percent: Some(71),
+            cpu_cfs_quota: Some(false),
+            cluster_dns: vec!["10.9.0.53".parse().expect("an address")],
             ..KubeletSettings::default()
         };
         let endpoint = endpoint();
@@ -409,6 +486,10 @@ mod tests {
             for part in ["prod", "https://api.example", "Q0E=", "general", "dedicated", "42"] {
                 assert!(text.contains(part), "{family:?} lacks {part}:\n{text}");
             }
+            for part in ["7.5%", "12%", "95s", "61", "83", "71", "false", "10.9.0.53"] {
+                assert!(text.contains(part), "{family:?} lacks {part}:\n{text}");
+            }
+            assert!(!text.contains("10.100.0.10"), "the node class names its own DNS: {family:?}");
             assert!(!text.contains("amd64"), "a kubelet may not set it: {family:?}");
             assert!(!text.contains("m5.large"), "the cloud sets it: {family:?}");
         }

@@ -297,6 +297,7 @@ fn explained_steps_add_up_to_the_allocation() {
         system_reserved: [("memory".into(), 300 * MIB)].into(),
         eviction_hard: [("memory.available".to_owned(), ReservedAmount::MilliPercent(3_000))]
             .into(),
+        ..KubeletSettings::default()
     };
     for (name, kind) in TYPES.iter() {
         for family in FAMILIES {

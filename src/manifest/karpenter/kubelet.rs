@@ -1,24 +1,18 @@
 //! Kubelet settings. Every generation has the same fields, in a different place.
 
-use super::super::decode::{Field, shorten};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::super::decode::{Field, FieldMap, shorten};
 use super::super::resource_list::{non_negative_quantity, resource_list};
 use super::warn_unsupported;
 use crate::model::desired::{KubeletSettings, ReservedAmount, Severity};
 use crate::model::units::Bytes;
 
-/// Settings that are not passed to the kubelet.
-const UNSUPPORTED: &[&str] = &[
-    "clusterDNS",
-    "containerRuntime",
-    "cpuCFSQuota",
-    "evictionMaxPodGracePeriod",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
-    "imageGCHighThresholdPercent",
-    "imageGCLowThresholdPercent",
-];
+/// The setting of older generations without effect: every image has containerd.
+const UNSUPPORTED: &[&str] = &["containerRuntime"];
 
-/// Signals of hard eviction.
+/// Signals of eviction.
 const SIGNALS: [&str; 6] = [
     "memory.available",
     "nodefs.available",
@@ -38,21 +32,83 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
         system_reserved: map.get("systemReserved").map(|f| resource_list(&f)).unwrap_or_default(),
         ..KubeletSettings::default()
     };
-    if let Some(signals) = map.get("evictionHard").as_ref().and_then(Field::map) {
+    settings.eviction_hard = by_signal(&map, "evictionHard", reserved);
+    settings.eviction_soft = by_signal(&map, "evictionSoft", reserved);
+    settings.eviction_soft_grace_period =
+        by_signal(&map, "evictionSoftGracePeriod", |field| field.duration());
+    settings.eviction_max_pod_grace_period =
+        map.get("evictionMaxPodGracePeriod").and_then(|f| f.int(0));
+    settings.image_gc_high_percent = map.get("imageGCHighThresholdPercent").and_then(percent);
+    settings.image_gc_low_percent = map.get("imageGCLowThresholdPercent").and_then(percent);
+    settings.cpu_cfs_quota = map.get("cpuCFSQuota").and_then(|f| f.boolean());
+    settings.cluster_dns = map.get("clusterDNS").map(|f| addresses(&f)).unwrap_or_default();
+    report_contradictions(field, &settings);
+    warn_unsupported(&map, UNSUPPORTED, "the kubelet starts without it");
+    map.finish(Severity::Warning);
+    settings
+}
+
+/// Reads a value for each signal of eviction.
+fn by_signal<T>(
+    map: &FieldMap<'_>,
+    key: &'static str,
+    read: impl Fn(&Field<'_>) -> Option<T>,
+) -> BTreeMap<String, T> {
+    let mut values = BTreeMap::new();
+    if let Some(signals) = map.get(key).as_ref().and_then(Field::map) {
         for (signal, value) in signals.entries() {
             if !SIGNALS.contains(&signal) {
                 value.error(
                     format_args!("is for `{}`, which is not a signal", shorten(signal)),
                     None,
                 );
-            } else if let Some(reserved) = reserved(&value) {
-                settings.eviction_hard.insert(signal.to_owned(), reserved);
+            } else if let Some(read) = read(&value) {
+                values.insert(signal.to_owned(), read);
             }
         }
     }
-    warn_unsupported(&map, UNSUPPORTED, "the kubelet starts without it");
-    map.finish(Severity::Warning);
-    settings
+    values
+}
+
+fn percent(field: Field<'_>) -> Option<u32> {
+    let percent = field.int(0)?;
+    if percent > 100 {
+        field.error(format_args!("is {percent}, not a percentage"), "write 0 to 100".to_owned());
+    }
+    Some(percent).filter(|percent| *percent <= 100)
+}
+
+fn addresses(field: &Field<'_>) -> Vec<IpAddr> {
+    let address = |item: Field<'_>| {
+        let text = item.text()?;
+        let parsed = text.parse().ok();
+        if parsed.is_none() {
+            let hint = "write an address such as 10.100.0.10".to_owned();
+            item.error(format_args!("is `{}`, not an IP address", shorten(&text)), hint);
+        }
+        parsed
+    };
+    field.items().filter_map(address).collect()
+}
+
+/// Reports settings with which no kubelet starts.
+fn report_contradictions(field: &Field<'_>, settings: &KubeletSettings) {
+    let thresholds: Vec<&String> = settings.eviction_soft.keys().collect();
+    let periods: Vec<&String> = settings.eviction_soft_grace_period.keys().collect();
+    if thresholds != periods {
+        let hint = "write `evictionSoftGracePeriod` for the signals of `evictionSoft`".to_owned();
+        field.error("has soft thresholds and grace periods of different signals", hint);
+    }
+    if let (Some(high), Some(low)) = (settings.image_gc_high_percent, settings.image_gc_low_percent)
+        && low >= high
+    {
+        field.error(
+            format_args!(
+                "has `imageGCLowThresholdPercent` {low}, not below the high threshold {high}"
+            ),
+            None,
+        );
+    }
 }
 
 /// Reads `100Mi` or `7.5%`.

@@ -1,6 +1,7 @@
 //! Pools and node classes, in one representation for all Karpenter API versions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
@@ -281,7 +282,7 @@ pub struct ReservationTerm {
     pub targeted: Option<bool>,
 }
 
-/// Kubelet settings that affect allocatable resources.
+/// Kubelet settings of new nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct KubeletSettings {
     /// Maximum number of pods per node.
@@ -295,6 +296,20 @@ pub struct KubeletSettings {
     pub system_reserved: ResourceList,
     /// Hard eviction thresholds by signal (`memory.available`, `nodefs.available`).
     pub eviction_hard: BTreeMap<String, ReservedAmount>,
+    /// Soft eviction thresholds by signal. They reduce no allocatable resource.
+    pub eviction_soft: BTreeMap<String, ReservedAmount>,
+    /// Time below a soft threshold after which pods are evicted, by signal.
+    pub eviction_soft_grace_period: BTreeMap<String, SignedDuration>,
+    /// Maximum termination grace period in seconds of pods that a soft threshold evicts.
+    pub eviction_max_pod_grace_period: Option<u32>,
+    /// Disk use in percent above which unused images are deleted.
+    pub image_gc_high_percent: Option<u32>,
+    /// Disk use in percent down to which unused images are deleted.
+    pub image_gc_low_percent: Option<u32>,
+    /// False if CPU limits of containers are not enforced.
+    pub cpu_cfs_quota: Option<bool>,
+    /// Addresses of the cluster DNS; empty means the address of the cluster.
+    pub cluster_dns: Vec<IpAddr>,
 }
 
 /// An absolute amount, or a share of the capacity.

@@ -10,10 +10,6 @@ fn stated_fields_without_effect_are_warnings() {
         ("  ipPrefixCount: 1\n", "`spec.ipPrefixCount` is not supported: instances are launched"),
         ("  placementGroupSelector: {name: g}\n", "`spec.placementGroupSelector` is not supported"),
         (
-            "  kubelet: {imageGCHighThresholdPercent: 80}\n",
-            "`spec.kubelet.imageGCHighThresholdPercent` is not supported: the kubelet starts",
-        ),
-        (
             devices,
             "`spec.blockDeviceMappings[0].ebs.volumeInitializationRate` is not supported: volumes",
         ),
