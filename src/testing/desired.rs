@@ -22,7 +22,6 @@ pub(crate) fn pool() -> Pool {
         generation: Generation::V1beta1,
         node_class: Some("default".into()),
         labels: [label("type", "karpenter")].into(),
-        annotations: BTreeMap::new(),
         requirements: Vec::new(),
         taints: Vec::new(),
         startup_taints: Vec::new(),

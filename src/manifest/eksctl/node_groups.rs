@@ -417,7 +417,6 @@ fn pool(
         generation: Generation::Eksctl,
         node_class: Some(group.name.as_str().into()),
         labels: node_labels.into_iter().chain(eksctl_labels(group, capacity)).collect(),
-        annotations: BTreeMap::new(),
         requirements: requirements(group, capacity),
         taints: node_taints,
         startup_taints: Vec::new(),

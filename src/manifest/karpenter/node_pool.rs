@@ -112,7 +112,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let metadata = metadata.as_ref().and_then(Field::map);
     let of_metadata = |key| metadata.as_ref().and_then(|map| map.get(key));
     let labels = pool_labels(of_metadata("labels"));
-    let annotations = of_metadata("annotations").map(|f| annotations(&f)).unwrap_or_default();
+    warn_of_annotations(of_metadata("annotations"));
     if let Some(metadata) = &metadata {
         metadata.finish(Severity::Warning);
     }
@@ -140,7 +140,6 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
         generation,
         node_class,
         labels,
-        annotations,
         requirements,
         taints: steady,
         startup_taints: startup,
@@ -156,15 +155,15 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     })
 }
 
-/// Reads the annotations of a pool's nodes, which no node gets.
-pub(super) fn annotations(field: &Field<'_>) -> BTreeMap<String, String> {
-    let annotations = string_map(field);
+/// Reports annotations of a pool's template, which no node gets.
+pub(super) fn warn_of_annotations(field: Option<Field<'_>>) {
+    let Some(field) = field else { return };
+    let annotations = string_map(&field);
     if !annotations.is_empty() {
         let hint = "to protect the nodes of a pool, write a disruption budget of 0 nodes";
         let protects = annotations.contains_key("karpenter.sh/do-not-disrupt");
         field.warn("is not set on nodes", protects.then(|| hint.to_owned()));
     }
-    annotations
 }
 
 /// Reads a mapping of strings.

@@ -60,8 +60,6 @@ pub struct Pool {
     pub node_class: Option<NodeClassName>,
     /// Labels of every node.
     pub labels: Labels,
-    /// Annotations of every node.
-    pub annotations: BTreeMap<String, String>,
     /// Requirements of every node.
     pub requirements: Vec<PoolRequirement>,
     /// Taints of every node.

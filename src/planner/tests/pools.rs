@@ -113,7 +113,7 @@ fn shrinking_static_pool_retires_empty_nodes_first() {
 fn static_pool_drift_is_replaced_one_at_a_time() {
     let mut scenario = static_pool(3);
     apply_and_check(&mut scenario);
-    scenario.pool().annotations.insert("team".into(), "b".into());
+    scenario.pool().labels.extend([label("team", "b")]);
     scenario.pool().limits.nodes = Some(3);
     let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 0));
@@ -447,7 +447,7 @@ fn pool_weight_precedes_price() {
 fn replacement_and_old_node_both_count_against_limits() {
     let mut scenario = cores(&["m5.large"], 1);
     apply_and_check(&mut scenario);
-    scenario.pool().annotations.insert("team".into(), "b".into());
+    scenario.pool().labels.extend([label("team", "b")]);
     for (limit, expected) in [(1, (0, 0)), (2, (1, 1))] {
         scenario.pool().limits.nodes = Some(limit);
         assert_eq!(changes(&scenario.plan()), expected, "{limit} nodes");

@@ -161,7 +161,6 @@ impl<'a> GroupMembers<'a> {
             generation: Generation::Eksctl,
             node_class: Some(name.as_str().into()),
             labels: self.labels(),
-            annotations: [].into(),
             requirements: self.requirements(),
             taints: self.taints(),
             startup_taints: Vec::new(),
