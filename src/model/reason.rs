@@ -264,7 +264,7 @@ pub enum KeepReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "block")]
 pub enum BlockReason {
-    /// The node carries `karpenter.sh/do-not-disrupt`.
+    /// The node, or the template of its pool, has `karpenter.sh/do-not-disrupt`.
     #[serde(rename = "do-not-disrupt")]
     DoNotDisrupt,
     /// The node carries `cluster-autoscaler.kubernetes.io/scale-down-disabled`.

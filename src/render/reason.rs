@@ -161,7 +161,7 @@ fn keep(reason: &KeepReason) -> String {
 
 fn block(reason: &BlockReason) -> String {
     match reason {
-        BlockReason::DoNotDisrupt => "the node is annotated karpenter.sh/do-not-disrupt".to_owned(),
+        BlockReason::DoNotDisrupt => "annotated karpenter.sh/do-not-disrupt".to_owned(),
         BlockReason::ScaleDownDisabled => {
             "the node is annotated cluster-autoscaler.kubernetes.io/scale-down-disabled".to_owned()
         }

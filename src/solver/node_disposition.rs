@@ -129,6 +129,9 @@ impl ExistingNodeBuilder<'_> {
                 None => NodeDisposition::Retire(RetireReason::PoolRemoved),
             };
         };
+        if pool.do_not_disrupt {
+            return blocked(BlockReason::DoNotDisrupt);
+        }
         if circumstances.replace.contains(&node.name) {
             return NodeDisposition::Retire(RetireReason::Requested);
         }

@@ -417,6 +417,7 @@ fn pool(
         generation: Generation::Eksctl,
         node_class: Some(group.name.as_str().into()),
         labels: node_labels.into_iter().chain(eksctl_labels(group, capacity)).collect(),
+        do_not_disrupt: false,
         requirements: requirements(group, capacity),
         taints: node_taints,
         startup_taints: Vec::new(),

@@ -112,7 +112,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let metadata = metadata.as_ref().and_then(Field::map);
     let of_metadata = |key| metadata.as_ref().and_then(|map| map.get(key));
     let labels = pool_labels(of_metadata("labels"));
-    warn_of_annotations(of_metadata("annotations"));
+    let do_not_disrupt = has_do_not_disrupt(of_metadata("annotations"));
     if let Some(metadata) = &metadata {
         metadata.finish(Severity::Warning);
     }
@@ -140,6 +140,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
         generation,
         node_class,
         labels,
+        do_not_disrupt,
         requirements,
         taints: steady,
         startup_taints: startup,
@@ -155,15 +156,16 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     })
 }
 
-/// Reports annotations of a pool's template, which no node gets.
-pub(super) fn warn_of_annotations(field: Option<Field<'_>>) {
-    let Some(field) = field else { return };
+/// Returns true if the annotations of a pool's template protect its nodes. Reports the others, which
+/// no node gets.
+pub(super) fn has_do_not_disrupt(field: Option<Field<'_>>) -> bool {
+    const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+    let Some(field) = field else { return false };
     let annotations = string_map(&field);
-    if !annotations.is_empty() {
-        let hint = "to protect the nodes of a pool, write a disruption budget of 0 nodes";
-        let protects = annotations.contains_key("karpenter.sh/do-not-disrupt");
-        field.warn("is not set on nodes", protects.then(|| hint.to_owned()));
+    if annotations.keys().any(|key| key != DO_NOT_DISRUPT) {
+        field.warn("is not set on nodes", None);
     }
+    annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true")
 }
 
 /// Reads a mapping of strings.

@@ -7,7 +7,7 @@ use super::super::decode::{Field, FieldMap};
 use super::super::object_meta::ObjectMeta;
 use super::super::pod_spec::taints;
 use super::kubelet::kubelet;
-use super::node_pool::{limits, warn_of_annotations};
+use super::node_pool::{has_do_not_disrupt, limits};
 use super::requirements::{pool_labels, pool_requirements};
 use super::{add_pool, check_taints, finish_root, weight};
 use crate::model::desired::{
@@ -30,7 +30,6 @@ pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into:
     add_defaults(&mut requirements, &labels);
     let (steady, startup) = (taints(spec.get("taints")), taints(spec.get("startupTaints")));
     check_taints(&spec.field, &steady, &startup);
-    warn_of_annotations(spec.get("annotations"));
     let (consolidation, consolidate_after) = consolidation(&spec);
     let expire_after = spec.get("ttlSecondsUntilExpired").and_then(|field| seconds(&field));
     let pool = Pool {
@@ -39,6 +38,7 @@ pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into:
         generation: Generation::V1alpha5,
         node_class: node_class(&spec),
         labels,
+        do_not_disrupt: has_do_not_disrupt(spec.get("annotations")),
         requirements,
         taints: steady,
         startup_taints: startup,

@@ -60,6 +60,8 @@ pub struct Pool {
     pub node_class: Option<NodeClassName>,
     /// Labels of every node.
     pub labels: Labels,
+    /// True if its template has the annotation `karpenter.sh/do-not-disrupt`: no node is disrupted.
+    pub do_not_disrupt: bool,
     /// Requirements of every node.
     pub requirements: Vec<PoolRequirement>,
     /// Taints of every node.

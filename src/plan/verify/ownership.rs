@@ -84,7 +84,10 @@ fn check_pinned(
     violations: &mut Violations,
 ) {
     let (Some(node), true) = (row.node, saves_only(row)) else { return };
-    if node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true") {
+    let pool = row.before.and_then(|before| before.pool.as_ref());
+    let pool = pool.and_then(|pool| context.facts.desired.pools.get(pool));
+    let is_pinned = node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true");
+    if is_pinned || pool.is_some_and(|pool| pool.do_not_disrupt) {
         violations.report_row(
             "ownership/pinned",
             row.address,

@@ -444,6 +444,19 @@ fn pool_weight_precedes_price() {
 }
 
 #[test]
+fn annotated_pool_retains_its_nodes() {
+    let mut scenario = cores(&["m5.large"], 3);
+    apply_and_check(&mut scenario);
+    scenario.scale(0);
+    assert!(changes(&scenario.plan()).1 > 0);
+    scenario.pool().do_not_disrupt = true;
+    scenario.pool().labels.extend([label("team", "b")]);
+    let plan = scenario.plan();
+    assert_eq!(changes(&plan), (0, 0));
+    assert_eq!(keeps(&plan, &BlockReason::DoNotDisrupt), scenario.observed.nodes.len());
+}
+
+#[test]
 fn replacement_and_old_node_both_count_against_limits() {
     let mut scenario = cores(&["m5.large"], 1);
     apply_and_check(&mut scenario);

@@ -161,6 +161,7 @@ impl<'a> GroupMembers<'a> {
             generation: Generation::Eksctl,
             node_class: Some(name.as_str().into()),
             labels: self.labels(),
+            do_not_disrupt: false,
             requirements: self.requirements(),
             taints: self.taints(),
             startup_taints: Vec::new(),

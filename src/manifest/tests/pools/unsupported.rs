@@ -39,7 +39,9 @@ fn template_annotations_are_a_warning() {
         problem(&plain),
         "warning a.yaml:8: NodePool web: `spec.template.metadata.annotations` is not set on nodes"
     );
-    let protected = problem(&text("karpenter.sh/do-not-disrupt: 'true'"));
-    assert!(protected.ends_with("write a disruption budget of 0 nodes"), "{protected}");
+    assert!(!read_text(&plain).pools["web"].do_not_disrupt);
+    let protected = text("karpenter.sh/do-not-disrupt: 'true'");
+    clean(&protected);
+    assert!(read_text(&protected).pools["web"].do_not_disrupt);
     clean(&text(""));
 }
