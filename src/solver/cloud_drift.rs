@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 
 use super::drift::DriftedField;
 use crate::catalog::{Catalog, InstanceType};
-use crate::model::desired::{Desired, NodeClass, Problem, describe_selectors};
+use crate::model::desired::{Desired, InstanceSettings, NodeClass, Problem, describe_selectors};
 use crate::model::market::CapacityType;
 use crate::model::observed::{
     Hardware, Instance, LaunchedWith, NodeClassField, Observed, Resolved, UnresolvedTerm, tag,
@@ -53,6 +53,38 @@ pub(super) fn detect_cloud_drift(
     }
     let kind = catalog.types.get(instance_type)?;
     selector_drift(launched_with, kind, class, resolved)
+}
+
+/// Returns the selectors of `class` whose current result is known, as well as what the instance was
+/// launched with. Their text may change: [`detect_cloud_drift`] compares the results.
+pub(super) fn resolved_selectors(
+    instance: &Instance,
+    class: &NodeClass,
+    catalog: &Catalog,
+    observed: &Observed,
+) -> Vec<&'static str> {
+    let Observed { resolved, .. } = observed;
+    let LaunchedWith { image, subnet, security_groups } = &instance.launched_with;
+    let is_older = resolved.resolved_at.is_some_and(|asked| asked <= instance.launched_at);
+    let kind = catalog.types.get(&instance.instance_type).filter(|_| !is_older);
+    let Some(kind) = kind else { return Vec::new() };
+    let InstanceSettings { subnets: subnet_terms, security_groups: group_terms, .. } =
+        &class.instance_settings;
+    let has_image = image.is_some()
+        && resolved.image(&class.image, Hardware::from_labels(&kind.labels)).is_some();
+    let has_subnets =
+        subnet.is_some() && resolved.subnets.contains_key(&describe_selectors(subnet_terms));
+    let has_groups = security_groups.is_some()
+        && resolved.security_groups.contains_key(&describe_selectors(group_terms));
+    [
+        ("amiSelector", has_image),
+        ("amiSelectorTerms", has_image),
+        ("subnetSelectorTerms", has_subnets),
+        ("securityGroupSelectorTerms", has_groups),
+    ]
+    .into_iter()
+    .filter_map(|(field, is_known)| is_known.then_some(field))
+    .collect()
 }
 
 /// Returns the difference between an instance and the image, subnets and security groups that
@@ -235,6 +267,46 @@ mod tests {
         // A later failed read causes no change.
         scenario.observed.resolved = Resolved::default();
         assert!(scenario.solve().target.retires.is_empty());
+    }
+
+    #[test]
+    fn other_text_with_the_same_result_is_no_drift() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        let selects = |value: &str| Ec2Selector {
+            tags: [("net".to_owned(), value.to_owned())].into(),
+            ..Ec2Selector::default()
+        };
+        let declare = |scenario: &mut Scenario, value: &str| {
+            let class = scenario.node_class();
+            class.instance_settings.subnets = vec![selects(value)];
+            let mut digests = (*class.spec_digests).clone();
+            digests.insert("subnetSelectorTerms".to_owned(), value.into());
+            class.spec_digests = std::sync::Arc::new(digests);
+        };
+        declare(&mut scenario, "a");
+        scenario.step(3);
+        for instance in scenario.observed.instances.values_mut() {
+            instance.launched_with.subnet = Some("subnet-1".into());
+        }
+        declare(&mut scenario, "b");
+        let fields = |scenario: &Scenario| -> BTreeSet<String> {
+            let retires = scenario.solve().target.retires.into_values();
+            let field = |reason| match reason {
+                RetireReason::Drifted { field, .. } => field,
+                other => panic!("{other:?}"),
+            };
+            retires.map(|retire| field(retire.reason)).collect()
+        };
+        let by_text = "subnetSelectorTerms of node class default".to_owned();
+        assert_eq!(fields(&scenario), [by_text].into(), "the result is unknown");
+        let resolves_to = |scenario: &mut Scenario, subnet: &str| {
+            let subnets = &mut scenario.observed.resolved.subnets;
+            subnets.insert("tag net=b".to_owned(), [subnet.into()].into());
+        };
+        resolves_to(&mut scenario, "subnet-1");
+        assert_eq!(fields(&scenario), BTreeSet::new());
+        resolves_to(&mut scenario, "subnet-2");
+        assert_eq!(fields(&scenario), ["subnet".to_owned()].into());
     }
 
     #[test]

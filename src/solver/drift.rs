@@ -86,16 +86,22 @@ fn taint_text(taint: &Taint) -> String {
     format!("{}={}:{:?}", taint.key, taint.value, taint.effect)
 }
 
-/// Returns the names of fields that changed since a node was launched. Returns `None` if nothing
-/// changed or the digests are unknown.
+/// Returns the names of fields that changed since a node was launched, without those of `resolved`.
+/// Returns `None` if nothing changed or the digests are unknown.
 #[must_use]
-pub(super) fn changed_fields(running: &str, pool: &Pool, class: &NodeClass) -> Option<String> {
+pub(super) fn changed_fields(
+    running: &str,
+    pool: &Pool,
+    class: &NodeClass,
+    resolved: &[&str],
+) -> Option<String> {
     let declared = spec_digest(pool, class);
     let (running, declared) = (split_digests(running)?, split_digests(&declared)?);
     let names = spec_fields(pool, class).map(|(name, _)| name);
     let pairs = running.zip(declared);
     let differing = names.zip(pairs).filter(|(_, (running, declared))| running != declared);
-    let names: Vec<&str> = differing.map(|(name, _)| name).collect();
+    let names = differing.map(|(name, _)| name).filter(|name| !resolved.contains(name));
+    let names: Vec<&str> = names.collect();
     let of_class = |name: &&str| CLASS_FIELDS.contains(name) || *name == "other fields";
     let (class_names, pool_names): (Vec<&str>, Vec<&str>) = names.into_iter().partition(of_class);
     let class_names = (!class_names.is_empty())
@@ -231,14 +237,16 @@ mod tests {
                 Some(format!("other fields of node class {class_name}")),
             ),
         ] {
-            assert_eq!(changed_fields(&running, pool, class), expected);
+            assert_eq!(changed_fields(&running, pool, class, &[]), expected);
         }
+        let found = changed_fields(&running, &tainted, &both, &["taints", "userData"]);
+        assert_eq!(found, Some(format!("kubelet of node class {class_name}")));
         assert!(had_other_labels(&running, &labelled, &class));
         assert!(!had_other_labels(&running, &tainted, &class));
         assert!(!had_other_labels("v1:00", &labelled, &class), "nothing is known of it");
         for unreadable in ["v1:00", "v2:", "v2:zz", "", &running[1..], &running.replace("v2", "v3")]
         {
-            assert_eq!(changed_fields(unreadable, &tainted, &class), None, "{unreadable}");
+            assert_eq!(changed_fields(unreadable, &tainted, &class, &[]), None, "{unreadable}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::cloud_drift::detect_cloud_drift;
+use super::cloud_drift::{detect_cloud_drift, resolved_selectors};
 use super::disruption_blockers;
 use super::drift::{self, DriftedField};
 use super::existing_node::ExistingNodeBuilder;
@@ -276,9 +276,11 @@ impl ExistingNodeBuilder<'_> {
         }
         let otherwise =
             launched.filter(|launched| self.spec_digests.get(&pool.name) != Some(launched));
-        if let Some(field) =
-            otherwise.zip(class).and_then(|(l, c)| drift::changed_fields(l, pool, c))
-        {
+        let changed = otherwise.zip(class).and_then(|(launched, class)| {
+            let resolved = resolved_selectors(instance, class, self.catalog, self.observed);
+            drift::changed_fields(launched, pool, class, &resolved)
+        });
+        if let Some(field) = changed {
             let (is, declared) = ("as launched".to_owned(), "changed since".to_owned());
             return Some(RetireReason::Drifted { field, is, declared });
         }

@@ -83,14 +83,14 @@ struct Outcome {
 /// Prints a row for each share.
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
-        "{:<28} {:>7} {:>8} {:>9} {:>9} {:>9} {:>9} {:>11}",
+        "{:<28} {:>7} {:>8} {:>9} {:>9} {:>9} {:>10} {:>11}",
         format!("spot, {} days", MARKETS * u64::from(DAYS)),
         "nodes",
         "$/h",
         "largest",
-        "lost p50",
         "lost p95",
-        "lost max",
+        "lost p99",
+        "half lost",
         "ended/day"
     );
     let mut outcomes: BTreeMap<(u32, bool), Outcome> = BTreeMap::new();
@@ -212,14 +212,14 @@ impl Outcome {
             values.get((values.len() * percent / 100).min(values.len() - 1)).copied().unwrap_or(0)
         };
         let change = (self.hourly - cheapest) as f64 * 100.0 / cheapest as f64;
+        let half = self.at_once.iter().filter(|percent| **percent > 50).count();
         let node_days = self.nodes * u64::from(DAYS);
         println!(
-            "{name:<28} {:>7.1} {change:>+7.1}% {:>8}% {:>8}% {:>8}% {:>8}% {:>10.1}%",
+            "{name:<28} {:>7.1} {change:>+7.1}% {:>8}% {:>8}% {:>8}% {half:>5} days {:>10.1}%",
             self.nodes as f64 / MARKETS as f64,
             at(&self.largest, 50),
-            at(&self.at_once, 50),
             at(&self.at_once, 95),
-            at(&self.at_once, 100),
+            at(&self.at_once, 99),
             self.ended as f64 * 100.0 / node_days.max(1) as f64,
         );
     }
