@@ -38,6 +38,10 @@ use crate::model::ids::NodeName;
 use crate::model::reason::{Contingency, FailureDomainReport, Unsteered};
 use crate::model::units::MicroUsd;
 
+/// Maximum price of a fleet with nodes for left-over pods, in percent of the price without. The next
+/// plan knows where the pods run, and often finds much cheaper nodes for the rest.
+const LEFT_OVER_PRICE_PERCENT: i64 = 150;
+
 /// Maximum number of passes after the first.
 const PASSES_MAX: usize = 8;
 
@@ -147,6 +151,8 @@ impl Passes<'_> {
             }
             self.place_after_others(&mut answer);
             self.make_room_for_refused(&mut answer);
+        } else if self.input.settings.worst_case == WorstCase::Contingency {
+            self.place_after_others(&mut answer);
         }
         answer
     }
@@ -166,7 +172,9 @@ impl Passes<'_> {
             let existing = self.fleet_after(&outcome.fleet);
             let next = self.model(&groups, &existing);
             let later = passes.pass(&groups, &existing, &next);
-            if left(&later.fleet) >= left(&outcome.fleet) {
+            let price = outcome.fleet.layout.price;
+            let price_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
+            if left(&later.fleet) >= left(&outcome.fleet) || later.fleet.layout.price > price_max {
                 break;
             }
             outcome.fleet = passes.translate(&answer.model, &outcome.fleet, &later.fleet);
