@@ -27,6 +27,11 @@ const CONCURRENT_EVICTIONS_MAX: usize = 8;
 /// decides.
 pub(super) const NODE_CHANGED: &str = "the node was changed meanwhile";
 
+/// Reasons to keep an instance that EC2 does not show as ours.
+const TAGS_LOST: &str =
+    "the instance lost the tags of Fleetwright; restore them, or terminate it by hand";
+const UNLISTED: &str = "EC2 does not list the instance, which may run; its node stays";
+
 /// Phase of a retirement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -366,6 +371,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             item.wait_reason = Some("EC2 is still terminating the instance".to_owned());
             return DrainStep::Same;
         }
+        if observed.may_run_unlisted(work.instance) {
+            item.wait_reason = Some(UNLISTED.to_owned());
+            return DrainStep::Same;
+        }
         // Delete only the approved node. Another node of the instance is unknown to the plan.
         let is_approved = |node: &&Node| {
             node.instance.as_ref() == Some(work.instance)
@@ -424,7 +433,13 @@ enum RetirementState<'o> {
 fn retirement_state<'o>(work: &RetireWork<'_>, observed: &'o Observed) -> RetirementState<'o> {
     let node = observed.node_for_instance(work.instance);
     let Some(instance) = observed.instances.get(work.instance) else {
-        return if node.is_none() { RetirementState::Absent } else { RetirementState::Terminating };
+        return match node {
+            None => RetirementState::Absent,
+            Some(_) if observed.may_run_unlisted(work.instance) => {
+                RetirementState::Changed(UNLISTED.to_owned())
+            }
+            Some(_) => RetirementState::Terminating,
+        };
     };
     let ended = instance.state == InstanceState::Terminated;
     if ended && node.is_none() {
@@ -436,7 +451,7 @@ fn retirement_state<'o>(work: &RetireWork<'_>, observed: &'o Observed) -> Retire
     let group = instance.group.as_ref().map(|group| &group.name);
     let is_member = group.is_some() && group == work.group_name;
     if !instance.is_managed_by(&observed.cluster.name) && !is_member {
-        return RetirementState::Changed("the instance no longer carries our tags".to_owned());
+        return RetirementState::Changed(TAGS_LOST.to_owned());
     }
     match (node.map(|node| &node.uid), &work.node.node_uid) {
         (found, expected) if found == expected.as_ref() => RetirementState::Approved(instance),

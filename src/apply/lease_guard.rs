@@ -4,12 +4,14 @@
 //! checks the lease first. A rejected write is an error of its change, and another run of the plan
 //! finishes it.
 
+use std::collections::BTreeSet;
+
 use crate::apply::ports::{
     CallEffect, Cloud, CloudInventory, Cluster, ClusterObjects, CordonOutcome, EvictOutcome,
     LaunchOutcome, LaunchRequest, NodeAndPods, PortError,
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
-use crate::model::observed::{CordonReason, Node, Pod};
+use crate::model::observed::{CordonReason, Instance, Node, Pod};
 
 /// A port with writes that require the lease.
 pub struct LeaseGuard<'a, P> {
@@ -46,6 +48,10 @@ impl<P> std::fmt::Debug for LeaseGuard<'_, P> {
 impl<P: Cloud> Cloud for LeaseGuard<'_, P> {
     async fn inventory(&self) -> Result<CloudInventory, PortError> {
         self.port.inventory().await
+    }
+
+    async fn find_instances(&self, ids: &BTreeSet<InstanceId>) -> Result<Vec<Instance>, PortError> {
+        self.port.find_instances(ids).await
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::apply::ports::{Clock, Cloud, CloudInventory, Cluster, ClusterObjects, PortError};
 use crate::model::ids::NodeName;
 use crate::model::observed::{
-    ClusterIdentity, Completeness, FORMAT_VERSION, KEY_LABEL, Node, Observed,
+    ClusterIdentity, Completeness, FORMAT_VERSION, Observed, UnreadObject, UntaggedNode,
 };
 use crate::model::units::Resources;
 
@@ -30,8 +30,7 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
     let taken_at = clock.now();
     let inventory = cloud.inventory().await;
     let objects = cluster.objects().await;
-    let (ec2, kubernetes) =
-        (ec2_completeness(&inventory, &objects), kubernetes_completeness(&objects));
+    let (ec2, kubernetes) = (ec2_completeness(&inventory), kubernetes_completeness(&objects));
     let CloudInventory { instances, groups, reservations, fargate_profiles, resolved, unread: _ } =
         inventory.unwrap_or_default();
     let ClusterObjects {
@@ -68,6 +67,8 @@ pub async fn observe<C: Cloud, K: Cluster, T: Clock>(
         scaling,
     };
     remove_unreported_nodes(&mut observed);
+    add_unlisted_instances(cloud, &mut observed).await;
+    name_disowned_nodes(&mut observed);
     observed.canonicalize();
     observed
 }
@@ -84,34 +85,58 @@ fn remove_unreported_nodes(observed: &mut Observed) {
     });
 }
 
-fn ec2_completeness(
-    inventory: &Result<CloudInventory, PortError>,
-    objects: &Result<ClusterObjects, PortError>,
-) -> Completeness {
-    let inventory = match inventory {
-        Ok(inventory) => inventory,
-        Err(error) => return Completeness::Failed { reason: error.to_string() },
-    };
-    if let Some(partial) = partial(&inventory.unread) {
-        return partial;
+fn ec2_completeness(inventory: &Result<CloudInventory, PortError>) -> Completeness {
+    match inventory {
+        Ok(inventory) => partial(&inventory.unread).unwrap_or(Completeness::Complete),
+        Err(error) => Completeness::Failed { reason: error.to_string() },
     }
-    let nodes = objects.as_ref().map_or(&[][..], |objects| &objects.nodes);
-    let listed: BTreeSet<_> = inventory.instances.iter().map(|instance| &instance.id).collect();
-    // A managed Ready node has a running instance. EC2's responses may lag, and a filter may be
-    // wrong.
-    let missing = |node: &&Node| {
-        let ours = node.ready && node.labels.contains_key(KEY_LABEL);
-        ours && node.instance.as_ref().is_some_and(|id| !listed.contains(id))
-    };
-    match nodes.iter().find(missing) {
-        None => Completeness::Complete,
-        Some(node) => Completeness::Partial {
-            reason: format!(
-                "EC2 does not list the instance of node `{}`, which is Ready",
-                node.name
-            ),
-        },
+}
+
+/// Adds the instances of our nodes that the list of EC2 lacks: they lost their tags, or are newer
+/// than the list.
+async fn add_unlisted_instances<C: Cloud>(cloud: &C, observed: &mut Observed) {
+    let ids = observed.unlisted_instances();
+    if ids.is_empty() || observed.sources.get(EC2) != Some(&Completeness::Complete) {
+        return;
     }
+    match cloud.find_instances(&ids).await {
+        Ok(found) => observed.instances.extend(found.into_iter().map(|i| (i.id.clone(), i))),
+        Err(error) => mark_ec2_partial(observed, error.to_string()),
+    }
+}
+
+fn mark_ec2_partial(observed: &mut Observed, reason: String) {
+    observed.sources.insert(EC2.to_owned(), Completeness::Partial { reason });
+}
+
+/// Names our nodes whose instances lost their tags, or are not ours. Each of them stays.
+///
+/// If no node of ours has an instance of ours, the name of the cluster or the account may be wrong.
+/// The read is then incomplete.
+fn name_disowned_nodes(observed: &mut Observed) {
+    if observed.sources.get(EC2) != Some(&Completeness::Complete) {
+        return;
+    }
+    let contradicted = observed.contradicted_nodes();
+    if let Some((node, reason)) = contradicted.first_key_value()
+        && !observed.has_tagged_node()
+    {
+        let reason = format!("no instance of a Ready node has our tags: node `{node}` {reason}");
+        return mark_ec2_partial(observed, reason);
+    }
+    let untagged = observed.untagged_nodes().into_iter().map(|(name, node)| {
+        let UntaggedNode { instance, .. } = &node;
+        let command = node.restore_command(&observed.cluster);
+        (name, format!("has instance {instance}, which lost the tags of Fleetwright: {command}"))
+    });
+    let named = untagged.chain(contradicted).map(|(name, reason)| UnreadObject {
+        object: format!("Node {name}"),
+        reason,
+        nodes: [name.clone()].into(),
+        hides_requests: false,
+    });
+    let named: Vec<UnreadObject> = named.collect();
+    observed.unread.extend(named);
 }
 
 /// Returns the completeness of a source with `unread` objects; `None` if there are none.

@@ -240,9 +240,8 @@ impl ConditionCheck<'_> {
             None => format!("instance {id} of ours without a node"),
         };
         let instance = self.observed.instances.get(id);
-        // A Ready node has a running instance, even if EC2 does not list it.
-        if instance.is_none() && node.is_some_and(|node| node.ready) {
-            return Some((expected, "a Ready node whose instance is not listed".to_owned()));
+        if self.observed.may_run_unlisted(id) {
+            return Some((expected, "a node whose instance EC2 does not list".to_owned()));
         }
         let Some(instance) = instance.filter(|instance| !has_ended(instance)) else {
             let done = self.retires(address, id);

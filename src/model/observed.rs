@@ -13,6 +13,7 @@ mod node_fault;
 mod removal;
 mod resolved;
 mod scaling;
+mod untagged;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
 pub use cordon::{CORDONED_ANNOTATION, CordonReason, CordonState};
@@ -27,6 +28,7 @@ pub use resolved::{
 pub use scaling::{
     LiveEvents, LiveHorizontal, LiveMetric, LiveScale, LiveVertical, Recommendation, Scaling,
 };
+pub use untagged::UntaggedNode;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -207,15 +207,18 @@ impl<'a> AppliedPlan<'a> {
         })
     }
 
-    /// Returns true if the plan removes an instance that is still running or pending.
+    /// Returns true if the plan removes an instance that may still run.
     fn has_removals(&self) -> bool {
         let rows = self.approved.resource_changes.iter();
         let mut removed = rows.filter(|row| row.change.actions.contains(&Action::Delete));
         removed.any(|row| {
             let before = row.change.before.as_ref();
-            let id = before.and_then(|before| before.instance_id.as_ref());
-            let instance = id.and_then(|id| self.inputs.observed.instances.get(id));
-            instance.is_some_and(Instance::is_active)
+            let Some(id) = before.and_then(|before| before.instance_id.as_ref()) else {
+                return false;
+            };
+            let observed = self.inputs.observed;
+            observed.instances.get(id).is_some_and(Instance::is_active)
+                || observed.may_run_unlisted(id)
         })
     }
 

@@ -180,6 +180,9 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::UnsupportedPod { workload, feature } => {
             format!("a pod of {workload} uses {feature}, whose placement is not planned")
         }
+        BlockReason::TagsLost { instance, restore } => {
+            format!("instance {instance} lost the tags of Fleetwright; restore them: {restore}")
+        }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),
         BlockReason::Budget => "a disruption budget of its pool allows no removal now".to_owned(),

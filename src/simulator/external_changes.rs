@@ -174,6 +174,11 @@ impl World {
         }
     }
 
+    /// Removes a tag of an instance, as an account user may. Returns its value.
+    pub fn untag_instance(&self, id: &InstanceId, key: &str) -> Option<String> {
+        self.state.borrow_mut().instances.get_mut(id)?.tags.remove(key)
+    }
+
     /// Releases a new image for the selector `words` of node classes, as AWS does for
     /// `al2023@latest`.
     pub fn release_image(&self, words: &str) {

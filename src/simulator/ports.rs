@@ -1,6 +1,6 @@
 //! Implements the ports on the state of a world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -61,6 +61,12 @@ impl Cloud for World {
             resolved: state.resolved.clone(),
             unread: Vec::new(),
         })
+    }
+
+    async fn find_instances(&self, ids: &BTreeSet<InstanceId>) -> Result<Vec<Instance>, PortError> {
+        self.check_saved("find instances")?;
+        let state = self.state.borrow();
+        Ok(ids.iter().filter_map(|id| state.instances.get(id).cloned()).collect())
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

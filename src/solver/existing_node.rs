@@ -10,13 +10,14 @@ use super::node_disposition::{
     DispositionInput, NodeDisposition, RetireCondition, pinned_daemons, pinned_pods,
 };
 use super::offer::{Offer, Offers, admits_daemon};
+use super::reported_resources::MORE_PERCENT;
 use crate::catalog::{Catalog, Overlays};
 use crate::demand::{ShapeContext, live_requests};
 use crate::model::desired::{Desired, Pool};
 use crate::model::ids::{Labels, NodeName, PoolName, ReservationId, WorkloadId, WorkloadKind};
-use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, tag};
+use crate::model::observed::{Instance, Node, Observed, Pod, UnreadObject, UntaggedNode, tag};
 use crate::model::pod::{Taint, TaintEffect, untolerated};
-use crate::model::reason::{KeepReason, RetireReason};
+use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::requirement::{key, label};
 use crate::model::units::{MicroUsd, Resources};
 
@@ -38,7 +39,8 @@ pub struct ExistingNode {
     /// Taints that keep new pods away and no running pod: those that are removed once the node is
     /// initialized, and those that an operator set against running pods.
     pub startup_taints: Vec<Taint>,
-    /// Reported capacity; pool limits count this amount.
+    /// Reported capacity, at most that of the instance type if the instance lost its tags. Pool limits
+    /// count this amount.
     pub capacity: Resources,
     /// Resources for pods, DaemonSet pods included.
     pub allocatable: Resources,
@@ -122,6 +124,7 @@ pub(super) fn existing_nodes(
         groups: AutoScalingGroups::new(circumstances.desired, observed),
         spec_digests: spec_digests(circumstances.desired),
         unread: unread_by_node(observed),
+        untagged: observed.untagged_nodes(),
     };
     let by_instance: BTreeMap<_, _> =
         observed.nodes.values().filter_map(|n| Some((n.instance.as_ref()?, n))).collect();
@@ -160,6 +163,8 @@ pub(super) struct ExistingNodeBuilder<'a> {
     pub(super) spec_digests: BTreeMap<PoolName, String>,
     /// By node: the first unread object that may need it, those that hide requests first.
     pub(super) unread: BTreeMap<&'a NodeName, &'a UnreadObject>,
+    /// Nodes whose instances lost their tags.
+    untagged: BTreeMap<&'a NodeName, UntaggedNode>,
 }
 
 fn unread_by_node(observed: &Observed) -> BTreeMap<&NodeName, &UnreadObject> {
@@ -192,7 +197,11 @@ impl ExistingNodeBuilder<'_> {
         let ours = instance.filter(|instance| instance.is_managed_by(&self.observed.cluster.name));
         let member = instance.filter(|i| self.groups.pool_of(i).is_some());
         let known = ours.or(member);
-        let pool = known.and_then(|instance| self.pool_of(instance));
+        let untagged = self.untagged.get(&node.name).filter(|_| known.is_none());
+        let pool = match untagged {
+            Some(untagged) => self.pool_of_untagged(untagged),
+            None => known.and_then(|instance| self.pool_of(instance)),
+        };
         let declared = pool.as_ref().and_then(|name| self.input.desired.pools.get(name));
         // Startup taints keep pods away only briefly. If they return or persist, no new pods arrive
         // and running pods stay.
@@ -206,7 +215,7 @@ impl ExistingNodeBuilder<'_> {
         let daemons = self.expected_daemons(&node.labels, &taints);
         let fixed = self.static_requests.get(&node.name).cloned().unwrap_or_default();
         let is_young = self.is_starting(node.created_at);
-        let mut usable = node.allocatable.clone();
+        let (capacity, mut usable) = self.counted_amounts(node, instance, pool.as_ref());
         if let Some(instance) = ours.filter(|_| is_young) {
             self.add_expected_devices(&mut usable, node, instance, pool.as_ref());
         }
@@ -214,15 +223,21 @@ impl ExistingNodeBuilder<'_> {
             Some(instance) => self.disposition(node, instance, pool.as_ref()),
             None => match (member, pool.as_ref()) {
                 (Some(instance), Some(pool)) => self.member_disposition(node, instance, pool),
-                (_, _) => NodeDisposition::Keep(KeepReason::NotOurs),
+                (_, _) => NodeDisposition::Keep(self.foreign_reason(untagged)),
             },
+        };
+        let room = usable.minus(&daemons).minus(&fixed);
+        // The pods of a node without tags keep their room, whatever its kubelet reports.
+        let room = match untagged {
+            Some(_) => room.at_least(&self.running_requests(&node.name)),
+            None => room,
         };
         Some(ExistingNode {
             name: node.name.clone(),
             labels: node.labels.clone(),
-            capacity: node.capacity.clone(),
+            capacity,
             allocatable: node.allocatable.clone(),
-            room: usable.minus(&daemons).minus(&fixed),
+            room,
             price: priced.price,
             price_estimated: priced.estimated,
             reservation: instance.and_then(|instance| instance.reservation.clone()),
@@ -240,6 +255,51 @@ impl ExistingNodeBuilder<'_> {
             retire_condition: RetireCondition::OncePodsPlaced,
             planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,
+        })
+    }
+
+    /// Returns the reason to keep a node without an instance of ours.
+    fn foreign_reason(&self, untagged: Option<&UntaggedNode>) -> KeepReason {
+        let Some(untagged) = untagged else { return KeepReason::NotOurs };
+        let instance = untagged.instance.to_string();
+        let restore = untagged.restore_command(&self.observed.cluster);
+        KeepReason::Blocked { by: BlockReason::TagsLost { instance, restore } }
+    }
+
+    /// Returns the declared pool of a node whose instance lost its tags.
+    fn pool_of_untagged(&self, untagged: &UntaggedNode) -> Option<PoolName> {
+        let pool = self.input.desired.pools.get(untagged.pool.as_ref()?)?;
+        let is_group = self.input.desired.node_groups.contains_key(&pool.name);
+        (!is_group).then(|| pool.name.clone())
+    }
+
+    /// Returns capacity and allocatable resources of a node. Those of a node without tags are at most
+    /// slightly above those of its instance type: a label that its kubelet sets may be the only
+    /// evidence of its pool.
+    fn counted_amounts(
+        &self,
+        node: &Node,
+        instance: Option<&Instance>,
+        pool: Option<&PoolName>,
+    ) -> (Resources, Resources) {
+        let Node { capacity, allocatable, .. } = node;
+        let is_untagged = self.untagged.contains_key(&node.name);
+        let kind = instance.and_then(|i| self.catalog.types.get(&i.instance_type));
+        let Some((kind, pool)) = kind.zip(pool).filter(|_| is_untagged) else {
+            return (capacity.clone(), allocatable.clone());
+        };
+        let mut model = self.catalog.allocation(kind, &self.node_settings(pool));
+        self.overlays.apply(&node.labels, None).extend(&mut model);
+        let most = model.capacity.percent(100 + MORE_PERCENT);
+        (capacity.at_most(&most), allocatable.at_most(&model.capacity))
+    }
+
+    /// Returns the requests of the pods on a node, without those of `DaemonSet`s.
+    fn running_requests(&self, node: &NodeName) -> Resources {
+        let groups = self.input.demand.groups.iter();
+        groups.fold(Resources::default(), |sum, group| {
+            let pods = group.running.get(node).copied().unwrap_or(0);
+            sum.plus(&group.shape.requests.times(i64::from(pods)))
         })
     }
 

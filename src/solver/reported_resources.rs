@@ -152,7 +152,7 @@ struct NodeReport<'a> {
 /// Largest deviation of a report from the formulas, in percent of the capacity by the formulas. Known
 /// deviations are below ten percent.
 const LESS_PERCENT: i64 = 25;
-const MORE_PERCENT: i64 = 10;
+pub(super) const MORE_PERCENT: i64 = 10;
 
 /// Returns true if CPU, memory and pods of a node are near the formulas.
 pub(super) fn is_near_formulas(reported: &Resources, model: &Resources, size: &Resources) -> bool {

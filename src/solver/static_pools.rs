@@ -220,7 +220,10 @@ struct StaticPoolPlan<'a> {
 impl StaticPoolPlan<'_> {
     fn decide(&mut self) {
         let there = u32::try_from(self.there.len()).unwrap_or(u32::MAX);
-        self.retire_surplus(there);
+        let untagged = self.there.iter().filter(|index| lost_tags(&self.existing[**index]));
+        let untagged = u32::try_from(untagged.count()).unwrap_or(u32::MAX);
+        // A node whose labels are its only evidence delays a launch, and removes no other node.
+        self.retire_surplus(there.saturating_sub(untagged));
         let mut zones = BTreeMap::new();
         for index in &self.there {
             let node = &self.existing[*index];
@@ -307,6 +310,11 @@ impl StaticPoolPlan<'_> {
 
 fn is_retiring(node: &ExistingNode) -> bool {
     matches!(node.disposition, NodeDisposition::Retire(_))
+}
+
+fn lost_tags(node: &ExistingNode) -> bool {
+    let NodeDisposition::Keep(KeepReason::Blocked { by }) = &node.disposition else { return false };
+    matches!(by, BlockReason::TagsLost { .. })
 }
 
 /// Returns true if a rule other than the pool size blocks changes of the node.

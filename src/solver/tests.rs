@@ -6,6 +6,7 @@ mod pod_rules;
 mod spot_diversity;
 mod stability;
 mod suggested_change;
+mod untagged;
 
 use crate::model::units::MicroUsd;
 use crate::testing::Scenario;

@@ -1,7 +1,7 @@
 //! A small simulated fleet, a plan with launches, replacements and retirements, and failing ports.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -246,6 +246,8 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) attached_until: Timestamp,
     /// Edit of each read of the account, which fails with its error.
     pub(crate) edit_inventory: Cell<ReadEdit<CloudInventory>>,
+    /// Edit of each read of instances by ID, which fails with its error.
+    pub(crate) edit_found: Cell<ReadEdit<Vec<Instance>>>,
     /// Edit of each read of all Kubernetes objects, which fails with its error.
     pub(crate) edit_objects: Cell<ReadEdit<ClusterObjects>>,
     /// Number of reads of all Kubernetes objects.
@@ -275,6 +277,7 @@ impl<'w> FaultyPorts<'w> {
             lag: SignedDuration::ZERO,
             attached_until: Timestamp::MIN,
             edit_inventory: Cell::new(|_| Ok(())),
+            edit_found: Cell::new(|_| Ok(())),
             edit_objects: Cell::new(|_| Ok(())),
             reads: Cell::new(0),
             evicts_slowly: false,
@@ -316,6 +319,13 @@ impl Cloud for FaultyPorts<'_> {
         inventory.instances.retain(|i| i.launched_at + self.lag <= self.world.now());
         self.edit_inventory.get()(&mut inventory)?;
         Ok(inventory)
+    }
+
+    async fn find_instances(&self, ids: &BTreeSet<InstanceId>) -> Result<Vec<Instance>, PortError> {
+        let mut found = self.world.find_instances(ids).await?;
+        found.retain(|i| i.launched_at + self.lag <= self.world.now());
+        self.edit_found.get()(&mut found)?;
+        Ok(found)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

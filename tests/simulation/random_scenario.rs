@@ -5,7 +5,7 @@ use std::rc::Rc;
 use fleetwright::catalog::Catalog;
 use fleetwright::controller::AuthorizedRequest;
 use fleetwright::model::ids::{InstanceId, NodeName};
-use fleetwright::model::observed::UnreadObject;
+use fleetwright::model::observed::{UnreadObject, tag};
 use fleetwright::model::units::{Bytes, Resources};
 use fleetwright::simulator::OfferingOutage;
 use jiff::{SignedDuration, Timestamp};
@@ -63,7 +63,7 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
         lines.push("two replicas".to_owned());
     }
     let end = begin.checked_add(FAULT_PERIOD).unwrap_or(begin);
-    let mut misreported = None;
+    let (mut misreported, mut untagged) = (None, None);
     while run.now() < end && run.check().is_ok() {
         let seconds = 5 + run.random.below(100);
         run.advance(SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(60)));
@@ -75,6 +75,10 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
             let instance = misreported.as_ref().map(|node| &node.instance);
             lines.push(format!("{:.0} {instance:?} reports a tenth of its memory", run.now()));
         }
+        if due.lost_tag_at.take_if(|at| run.now().duration_since(begin) >= *at).is_some() {
+            untagged = lose_tag(&run);
+            lines.push(format!("{:.0} lost tag: {untagged:?}", run.now()));
+        }
         let what = random_event(&mut run);
         lines.push(format!("{:.0} {what}", run.now()));
     }
@@ -83,6 +87,9 @@ pub(crate) fn run_seed(seed: u64, catalog: &Rc<Catalog>) -> ScenarioOutcome {
     run.shared.world.set_unread(Vec::new());
     if let Some(node) = misreported {
         run.shared.world.set_reported_by(&node.instance, node.capacity, node.allocatable);
+    }
+    if let Some((instance, cluster)) = untagged {
+        run.shared.world.tag_instance(&instance, tag::CLUSTER, &cluster);
     }
     for replica in 0..2 {
         run.skew(replica, SignedDuration::ZERO);
@@ -138,6 +145,15 @@ fn hide_pod(run: &Simulation) -> String {
     let (reason, nodes) = ("an unknown field".to_owned(), [node].into());
     run.shared.world.set_unread(vec![UnreadObject { object, reason, nodes, hides_requests: true }]);
     event
+}
+
+/// Removes the tag of the cluster from the instance of the last Ready node. Returns both.
+fn lose_tag(run: &Simulation) -> Option<(InstanceId, String)> {
+    let observed = run.observed();
+    let mut ready = observed.nodes.values().filter(|node| node.ready);
+    let instance = ready.next_back()?.instance.clone()?;
+    let cluster = run.shared.world.untag_instance(&instance, tag::CLUSTER)?;
+    Some((instance, cluster))
 }
 
 /// A node whose kubelet reports too little, with what it reported before.

@@ -49,6 +49,8 @@ pub(crate) struct RandomSettings {
     pub(crate) unread_pod_at: Option<SignedDuration>,
     /// Time from which one node reports too little memory, until the faults end.
     pub(crate) lying_node_at: Option<SignedDuration>,
+    /// Time from which one instance has no tag of the cluster, until the faults end.
+    pub(crate) lost_tag_at: Option<SignedDuration>,
 }
 
 impl RandomSettings {
@@ -92,6 +94,7 @@ impl RandomSettings {
         settings.disruption = random.chance(300).then_some("");
         settings.unread_pod_at = random.chance(250).then(|| minute(&mut random, 15));
         settings.lying_node_at = random.chance(250).then(|| minute(&mut random, 15));
+        settings.lost_tag_at = random.chance(250).then(|| minute(&mut random, 15));
         settings
     }
 
@@ -146,6 +149,7 @@ impl fmt::Display for RandomSettings {
             disruption,
             unread_pod_at,
             lying_node_at,
+            lost_tag_at,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
@@ -162,6 +166,7 @@ impl fmt::Display for RandomSettings {
         all.extend(disruption.map(|text| format!("disruption settings `{text}`")));
         all.extend(unread_pod_at.iter().map(|time| format!("an unreadable pod {}", at(time))));
         all.extend(lying_node_at.iter().map(|time| format!("a lying node {}", at(time))));
+        all.extend(lost_tag_at.iter().map(|time| format!("a lost tag {}", at(time))));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }

@@ -1,6 +1,6 @@
 //! Implements the ports [`Cloud`] and [`Tagger`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{Filter, Tag};
@@ -35,6 +35,16 @@ impl Cloud for Aws {
         let version = context.as_ref().map(|context| context.kubernetes_version.as_str());
         inventory.resolved = self.resolution.snapshot(version, tokio::time::Instant::now());
         Ok(inventory)
+    }
+
+    async fn find_instances(&self, ids: &BTreeSet<InstanceId>) -> Result<Vec<Instance>, PortError> {
+        let mut found = Vec::new();
+        for filter in id_filters(ids) {
+            let read = self.describe_instances(filter).await?.into_iter();
+            let read: Result<Vec<_>, _> = read.collect();
+            found.extend(read.map_err(|why| refused("find instances", why))?);
+        }
+        Ok(found)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
@@ -106,10 +116,7 @@ impl Aws {
     ) -> Result<(), PortError> {
         let of_cluster = filter(format!("tag:{}", tag::CLUSTER), vec![self.cluster.clone()]);
         let mut filters = vec![of_cluster];
-        let ids: Vec<String> = members.keys().map(ToString::to_string).collect();
-        // A filter by id does not fail for a terminated instance.
-        let chunks = ids.chunks(FILTER_VALUES_MAX);
-        filters.extend(chunks.map(|ids| filter("instance-id".to_owned(), ids.to_vec())));
+        filters.extend(id_filters(members.keys()));
         let mut found: BTreeMap<InstanceId, Instance> = BTreeMap::new();
         for filter in filters {
             for read in self.describe_instances(filter).await? {
@@ -151,11 +158,16 @@ impl Aws {
         &self,
         id: &InstanceId,
     ) -> Result<Option<Instance>, PortError> {
-        let by_id = filter("instance-id".to_owned(), vec![id.to_string()]);
-        let mut read = self.describe_instances(by_id).await?;
-        let found = read.pop().transpose().map_err(|why| refused("describe instance", why))?;
+        let found = self.find_instances(&[id.clone()].into()).await?.pop();
         Ok(found.filter(|i| !matches!(i.state, InstanceState::Terminated)))
     }
+}
+
+/// Returns filters by ID. They do not fail for an instance that does not exist.
+fn id_filters<'i>(ids: impl IntoIterator<Item = &'i InstanceId>) -> Vec<Filter> {
+    let ids: Vec<String> = ids.into_iter().map(ToString::to_string).collect();
+    let chunks = ids.chunks(FILTER_VALUES_MAX);
+    chunks.map(|ids| filter("instance-id".to_owned(), ids.to_vec())).collect()
 }
 
 fn filter(name: String, values: Vec<String>) -> Filter {

@@ -1,6 +1,6 @@
 //! EC2 and related AWS services: inventory, launches, terminations and tags.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 
 use serde::{Deserialize, Serialize};
@@ -144,6 +144,11 @@ pub struct CloudInventory {
 pub trait Cloud {
     /// Reads instances, groups, reservations, Fargate profiles and resolved selectors.
     fn inventory(&self) -> impl Future<Output = Result<CloudInventory, PortError>>;
+    /// Reads instances by ID, with any tags. The result lacks those that EC2 does not know.
+    fn find_instances(
+        &self,
+        ids: &BTreeSet<InstanceId>,
+    ) -> impl Future<Output = Result<Vec<Instance>, PortError>>;
     /// Launches one instance of one offering of the request, at most once for each token.
     fn launch(
         &self,

@@ -7,8 +7,9 @@ use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
+use crate::apply::ports::{ClusterObjects, PortError};
 use crate::model::ids::{NodeName, Uid, WorkloadId};
-use crate::model::observed::Pod;
+use crate::model::observed::{KEY_LABEL, Pod};
 
 #[test]
 fn blocked_drain_is_reverted_at_its_timeout() {
@@ -272,28 +273,110 @@ fn pod_bound_just_before_the_cordon_is_evicted() {
     assert!(evicted.is_some() && evicted < ended, "{calls:?}");
 }
 
+/// Removes the tags of every instance of ours, so that EC2 lists none of them.
+fn lose_tags(world: &World) {
+    for id in world.observed().instances.keys() {
+        for key in [tag::CLUSTER, tag::POOL, tag::KEY, tag::CHANGE] {
+            world.untag_instance(id, key);
+        }
+    }
+}
+
+fn assert_nothing_ended(world: &World) {
+    let is_end =
+        |call: &PortCall| matches!(call, PortCall::Terminate { .. } | PortCall::DeleteNode { .. });
+    assert!(!writes(world).iter().any(is_end), "{:?}", writes(world));
+}
+
 #[test]
-fn instance_that_loses_our_tags_during_the_drain_is_kept() {
+fn instance_that_loses_its_tags_during_the_drain_is_kept() {
     let world = fleet();
     let plan = plan(&world);
-    let faulty = FaultyPorts::without_fault(&world);
-    let ports = all(&faulty);
+    let ports = all(&world);
     let mut report = |event: &Event| {
         if matches!(event.step, Step::Cordoned { .. }) {
-            faulty.edit_inventory.set(|inventory| {
-                inventory.instances.iter_mut().for_each(|instance| instance.tags.clear());
-                Ok(())
-            });
+            lose_tags(&world);
         }
     };
     let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
     for key in ["0", "1"] {
         let left = outcome(&receipt, key, WaveStep::Retire);
         let is_reported =
-            matches!(left, Outcome::Abandoned { why } if why.contains("no longer carries"));
+            matches!(left, Outcome::Abandoned { why } if why.contains("lost the tags"));
         assert!(is_reported, "{left:?}");
     }
-    assert!(!writes(&world).iter().any(|call| matches!(call, PortCall::Terminate { .. })));
+    assert_nothing_ended(&world);
+    assert!(world.observed().nodes.values().all(|node| !node.unschedulable), "uncordoned");
+}
+
+#[test]
+fn instance_that_lost_its_tags_is_not_removed() {
+    let world = fleet();
+    let plan = plan(&world);
+    lose_tags(&world);
+    let ApplyError::Stale(failed) = apply_over(&plan, &world, &settings()).0.expect_err("refused")
+    else {
+        panic!("another error")
+    };
+    assert!(failed.iter().all(|failed| failed.found.contains("without our tags")), "{failed:#?}");
+    assert_nothing_ended(&world);
+}
+
+/// Returns true for an instance that the plan removes.
+fn is_old(instance: &Instance) -> bool {
+    instance.tags.get(tag::CHANGE).is_some_and(|change| change.starts_with("earlier-"))
+}
+
+#[test]
+fn node_of_an_unlisted_instance_is_not_deleted() {
+    type Edit = fn(&mut ClusterObjects) -> Result<(), PortError>;
+    let stays_ready: Edit = |objects| {
+        objects.nodes.iter_mut().for_each(|node| node.ready = true);
+        Ok(())
+    };
+    // EC2 is asked by ID about nodes with our marks only.
+    let without_marks: Edit = |objects| {
+        for node in &mut objects.nodes {
+            node.labels.remove(KEY_LABEL);
+            (node.ready, node.annotations) = (false, BTreeMap::new());
+        }
+        Ok(())
+    };
+    let at_cordon = |step: &Step| matches!(step, Step::Cordoned { .. });
+    let at_termination = |step: &Step| matches!(step, Step::Terminating { .. });
+    let terminating = || Step::Terminating { instance_id: "i-1".into() };
+    let triggers: [fn(&Step) -> bool; 2] = [at_cordon, at_termination];
+    for (is_trigger, edit) in
+        triggers.into_iter().flat_map(|trigger| [(trigger, stays_ready), (trigger, without_marks)])
+    {
+        let world = fleet();
+        let plan = plan(&world);
+        let faulty = FaultyPorts::without_fault(&world);
+        let ports = all(&faulty);
+        let mut report = |event: &Event| {
+            if is_trigger(&event.step) {
+                faulty.edit_objects.set(edit);
+                faulty.edit_inventory.set(|inventory| {
+                    inventory.instances.retain(|instance| !is_old(instance));
+                    Ok(())
+                });
+                faulty.edit_found.set(|found| {
+                    found.retain(|instance| !is_old(instance));
+                    Ok(())
+                });
+            }
+        };
+        let receipt = run(apply(&plan, &ports, &settings(), &mut report)).expect("not refused");
+        let left = outcome(&receipt, "0", WaveStep::Retire);
+        let is_reported = match left {
+            Outcome::Abandoned { why } => why.contains("EC2 does not list"),
+            // Kubernetes deletes the node of an instance that has ended.
+            left => *left == Outcome::Done && is_trigger(&terminating()),
+        };
+        assert!(is_reported, "{left:?}");
+        let is_delete = |call: &PortCall| matches!(call, PortCall::DeleteNode { .. });
+        assert!(!writes(&world).iter().any(is_delete), "{:?}", writes(&world));
+    }
 }
 
 /// Applies a plan, and calls `change` just before the check of the first termination.

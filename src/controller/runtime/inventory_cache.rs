@@ -4,6 +4,7 @@
 //! that began before one of our writes ended is not used after that write; a read that is too old
 //! is repeated; a failed read is an error, and an older read does not stand in for it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::apply::ports::{Cloud, CloudInventory, LaunchOutcome, LaunchRequest, PortError};
 use crate::model::ids::{GroupName, InstanceId};
+use crate::model::observed::Instance;
 
 /// Time between two reads. A slow account is read less often: reading takes at most a tenth of the
 /// time.
@@ -135,6 +137,10 @@ impl<C: Cloud> Cloud for InventoryCache<C> {
         self.holdings_since(now.checked_sub(self.age_max).unwrap_or(now)).await
     }
 
+    async fn find_instances(&self, ids: &BTreeSet<InstanceId>) -> Result<Vec<Instance>, PortError> {
+        self.cloud.find_instances(ids).await
+    }
+
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
         self.invalidate_after(self.cloud.launch(request).await)
     }
@@ -172,6 +178,13 @@ mod tests {
                 return Err(PortError { verb, reason, effect: CallEffect::Unknown });
             }
             Ok(CloudInventory { unread: vec![reads.to_string()], ..CloudInventory::default() })
+        }
+
+        async fn find_instances(
+            &self,
+            _: &BTreeSet<InstanceId>,
+        ) -> Result<Vec<Instance>, PortError> {
+            Ok(Vec::new())
         }
 
         async fn launch(&self, _: &LaunchRequest) -> Result<LaunchOutcome, PortError> {

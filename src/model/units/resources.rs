@@ -146,6 +146,12 @@ impl Resources {
         self.zip(self, |a, _| a.saturating_mul(count))
     }
 
+    /// Returns the share of the amounts in percent, saturating.
+    #[must_use]
+    pub fn percent(&self, percent: i64) -> Self {
+        self.zip(self, |a, _| a.saturating_mul(percent) / 100)
+    }
+
     /// Returns true if `free` covers every requested resource of `self`.
     ///
     /// A resource without a request always fits, even if `free` is negative, as in the

@@ -11,7 +11,7 @@ use crate::model::ids::{
     workload_key,
 };
 use crate::model::market::CapacityType;
-use crate::model::observed::{Instance, InstanceState, Node, Observed, tag};
+use crate::model::observed::{Instance, InstanceState, Node, Observed, UntaggedNode, tag};
 use crate::model::requirement::{LabelSet, Requirements};
 use crate::model::units::{Bytes, MicroUsd, MilliCpu, Resources};
 use crate::plan::wire::{
@@ -126,6 +126,8 @@ pub(super) struct CheckContext<'a> {
     nodes: BTreeMap<&'a InstanceId, &'a Node>,
     /// Managed instances by pool and key. A key has several instances only after a failed apply.
     key_holders: BTreeMap<(&'a str, &'a str), Vec<&'a Instance>>,
+    /// Nodes whose instances lost their tags.
+    untagged: BTreeMap<&'a NodeName, UntaggedNode>,
 }
 
 impl<'a> CheckContext<'a> {
@@ -179,6 +181,7 @@ impl<'a> CheckContext<'a> {
             row_index: row_index.map(|(index, address)| (address, index)).collect(),
             nodes: nodes.filter_map(|node| Some((node.instance.as_ref()?, node))).collect(),
             key_holders,
+            untagged: facts.observed.untagged_nodes(),
         }
     }
 
@@ -206,10 +209,17 @@ impl<'a> CheckContext<'a> {
         key_holders.copied().find(|holder| !gone(holder.state) && Some(&holder.id) != replaced)
     }
 
-    /// Returns the keys of managed instances in `pool`, including instances that are shutting down.
-    pub(super) fn used_keys(&self, pool: &PoolName) -> BTreeSet<&'a str> {
+    /// Returns the keys of managed instances in `pool`, including instances that are shutting down,
+    /// and those of nodes whose instances lost their tags.
+    pub(super) fn used_keys(&self, pool: &PoolName) -> BTreeSet<&str> {
         let keys = self.key_holders.keys().filter(|(of, _)| *of == pool.as_str());
-        keys.map(|(_, key)| *key).collect()
+        let untagged = self.untagged.values().filter(|node| node.pool.as_ref() == Some(pool));
+        keys.map(|(_, key)| *key).chain(untagged.map(|node| node.key.as_str())).collect()
+    }
+
+    /// Returns whether the instance of a node lost our tags.
+    pub(super) fn is_untagged(&self, node: &NodeName) -> bool {
+        self.untagged.contains_key(node)
     }
 
     /// Returns whether `instance` carries our tags for the observed cluster.

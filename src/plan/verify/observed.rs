@@ -19,7 +19,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             same_instance(context, row, instance, violations);
         }
         match row.node {
-            Some(node) => same_node(row, before, node, violations),
+            Some(node) => same_node(context, row, before, node, violations),
             None => expected_node(context, row, before, violations),
         }
     }
@@ -90,7 +90,13 @@ fn same_instance(
     }
 }
 
-fn same_node(row: &CheckedRow<'_>, before: &NodeState, node: &Node, violations: &mut Violations) {
+fn same_node(
+    context: &CheckContext<'_>,
+    row: &CheckedRow<'_>,
+    before: &NodeState,
+    node: &Node,
+    violations: &mut Violations,
+) {
     let address = row.address;
     let rule = "observed/node";
     let uid = Some(node.uid.clone());
@@ -100,7 +106,13 @@ fn same_node(row: &CheckedRow<'_>, before: &NodeState, node: &Node, violations: 
     let startup = |taint: &&Taint| before.startup_taints.contains(*taint);
     let permanent = sorted(node.taints.iter().filter(|taint| !startup(taint)));
     violations.require_row_equal(rule, address, "taints", &sorted(&before.taints), &permanent);
-    amounts(row, before, &node.capacity, &node.allocatable, violations);
+    // Without tags, a node may count with less than it reports.
+    let capacity = if context.is_untagged(&node.name) {
+        node.capacity.at_most(&resources(&before.capacity))
+    } else {
+        node.capacity.clone()
+    };
+    amounts(row, before, &capacity, &node.allocatable, violations);
 }
 
 /// Checks an instance that has not joined against the node that its pool declares.

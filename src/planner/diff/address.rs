@@ -94,6 +94,13 @@ impl PoolKeys {
                 }
             }
         }
+        // The label of the node still names the key of an instance that lost its tags.
+        for untagged in observed.untagged_nodes().into_values() {
+            let Some(pool) = untagged.pool else { continue };
+            if !keys.used.entry(pool.clone()).or_default().insert(untagged.key.clone()) {
+                keys.shared.insert((pool, untagged.key));
+            }
+        }
         keys
     }
 

@@ -4,7 +4,7 @@ use super::workshop;
 use crate::model::desired::UnresolvedPolicy;
 use crate::model::observed::tag;
 use crate::model::requirement::label;
-use crate::plan::wire::Plan;
+use crate::plan::wire::{Action, Plan};
 use crate::plan::{RevalidatedPlan, change_id};
 use crate::planner::{Scope, revalidate};
 use crate::testing::{Scenario, requirement};
@@ -95,6 +95,12 @@ fn needed_node_blocks_its_removal() {
         ),
         "{reason}"
     );
+    // Its node is Ready, so the instance may run although EC2 does not list it.
+    let mut rows = approved.resource_changes.iter();
+    let removed = rows.find(|row| row.change.actions.contains(&Action::Delete));
+    let removed = removed.and_then(|row| row.change.before.as_ref()?.instance_id.clone());
+    scenario.observed.instances.remove(&removed.expect("a removed instance"));
+    assert!(revalidated(&scenario, &approved).blocked_removal.is_some());
 }
 
 #[test]
@@ -161,7 +167,7 @@ fn resumed_drain_has_no_missing_launches() {
     scenario.scale(1);
     let approved = scenario.plan();
     let removed = approved.resource_changes.iter().filter_map(|row| {
-        let deletes = row.change.actions.contains(&crate::plan::wire::Action::Delete);
+        let deletes = row.change.actions.contains(&Action::Delete);
         row.change.before.as_ref().filter(|_| deletes)?.node.clone()
     });
     let removed: Vec<_> = removed.collect();

@@ -15,7 +15,9 @@ use fleetwright::controller::{
 };
 use fleetwright::model::desired::AppliedBy;
 use fleetwright::model::ids::{GroupName, InstanceId, NodeName, Uid};
-use fleetwright::model::observed::{CordonReason, Node, NodeClassField, Pod, UnresolvedTerm};
+use fleetwright::model::observed::{
+    CordonReason, Instance, Node, NodeClassField, Pod, UnresolvedTerm,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::recorded_calls::Caller;
@@ -173,6 +175,13 @@ impl Cloud for Replica {
         let listed = inventory.instances.iter().map(|instance| instance.id.clone());
         self.listed_instances.borrow_mut().extend(listed);
         Ok(inventory)
+    }
+
+    async fn find_instances(&self, ids: &BTreeSet<InstanceId>) -> Result<Vec<Instance>, PortError> {
+        self.read_call("find instances").await?;
+        let found = self.shared.world.find_instances(ids).await?;
+        self.listed_instances.borrow_mut().extend(found.iter().map(|found| found.id.clone()));
+        Ok(found)
     }
 
     async fn launch(&self, request: &LaunchRequest) -> Result<LaunchOutcome, PortError> {
