@@ -24,6 +24,7 @@ mod cluster_directories;
 mod cluster_objects;
 mod collector;
 mod cron;
+mod declared_objects;
 mod decode;
 mod delivery;
 mod eksctl;
@@ -68,6 +69,7 @@ pub use chart_index::{
 };
 pub use cluster_alternatives::{Alternatives, AlternativesKind, cluster_alternatives};
 pub use cluster_directories::cluster_directories;
+pub use declared_objects::{DeclaredObject, declared_objects};
 pub use delivery::IN_CLUSTER;
 pub use live_objects::read_live_objects;
 pub use manifest_sources::{candidate_paths, render_requests, source_requests};

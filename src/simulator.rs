@@ -33,6 +33,7 @@ mod images;
 mod instance_lifecycle;
 mod journal;
 mod ports;
+mod rolling_update;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 mod scheduling;
@@ -45,6 +46,7 @@ pub use call_log::PortCall;
 pub use disruption_budgets::BudgetStatus;
 pub use eksctl::eksctl_groups;
 pub use external_changes::{WorkloadView, WorldView};
+pub use rolling_update::{RollingUpdate, RolloutShare};
 pub use state::{OfferingOutage, ReportedResources};
 pub use world_file::SimError;
 

@@ -25,9 +25,32 @@ use crate::model::observed::{ClusterIdentity, Observed};
 /// Connects to the cluster of the kubeconfig and the account of the environment.
 pub(super) async fn connect(repository: &Repository) -> Result<LiveCluster, CliError> {
     let kubernetes = Kubernetes::connect().await.map_err(cluster_error)?;
-    let uid = kubernetes.cluster_uid().await.map_err(cluster_error)?;
     let fleet = &repository.fleet;
     let aws = Aws::connect(&fleet.cluster, fleet.region.as_str()).await;
+    identify(repository, kubernetes, aws).await
+}
+
+/// Connects to the sandbox at `url`, with the cluster of the repository. Nothing of the environment
+/// is read, so that no other cluster and no account is reached.
+#[cfg(feature = "sandbox")]
+pub(super) async fn connect_to_sandbox(
+    source: &SourceSettings,
+    url: &str,
+) -> Result<LiveCluster, CliError> {
+    let repository = Repository::read(&source_tree::read(source)?);
+    let kubernetes = Kubernetes::connect_to(url).map_err(cluster_error)?;
+    let fleet = &repository.fleet;
+    let aws = Aws::connect_to(&fleet.cluster, fleet.region.as_str(), url);
+    identify(&repository, kubernetes, aws).await
+}
+
+async fn identify(
+    repository: &Repository,
+    kubernetes: Kubernetes,
+    aws: Aws,
+) -> Result<LiveCluster, CliError> {
+    let uid = kubernetes.cluster_uid().await.map_err(cluster_error)?;
+    let fleet = &repository.fleet;
     let aws = aws.with_reservations(repository.desired.uses_reservations());
     let account = aws.account_id().await.map_err(account_error)?;
     let identity = ClusterIdentity { account, uid: uid.to_string(), ..fleet.identity() };

@@ -9,12 +9,14 @@ use crate::adapters::git::{RepositoryTree, TreeBase};
 use crate::adapters::renderers::Renderers;
 use crate::demand::DemandMode;
 use crate::manifest::ports::RepositoryFiles;
+#[cfg(feature = "sandbox")]
+use crate::manifest::{DeclaredObject, declared_objects};
 use crate::manifest::{is_read_directly, read_fleet, read_source_lock, render_rounds};
 use crate::model::commit::CommitSignature;
 use crate::model::desired::{
     AppliedBy, Autoscaled, ControllerSettings, Desired, FLEET_FILE, Fleet, GuardSettings,
     PoolLimits, PricingCommitment, Problem, RenderResults, RepositoryLocation, Severity, Skipped,
-    Unresolved, UnresolvedPolicy, is_external,
+    Tree, Unresolved, UnresolvedPolicy, is_external,
 };
 use crate::model::ids::{Origin, Region};
 use crate::model::market::{MarketQuery, ZoneSetting};
@@ -68,6 +70,18 @@ impl Repository {
         Self::read_trusting(tree, &SignatureTrust::default())
     }
 
+    /// Reads a tree, and its objects as their files write them.
+    #[cfg(feature = "sandbox")]
+    pub(super) fn read_with_objects(tree: &RepositoryTree) -> (Self, Vec<DeclaredObject>) {
+        let mut objects = Vec::new();
+        let mut keep = |tree: &Tree, fleet: &Fleet, renderings: &RenderResults| {
+            objects = declared_objects(tree, fleet, renderings);
+        };
+        let (trust, renderers) = (SignatureTrust::default(), Renderers::from_environment());
+        let repository = Self::read_and_visit(tree, &trust, &renderers, &mut keep);
+        (repository, objects)
+    }
+
     /// Reads a tree whose chain of signatures starts from `trust`.
     pub(super) fn read_trusting(tree: &RepositoryTree, trust: &SignatureTrust) -> Self {
         Self::read_with(tree, trust, &Renderers::from_environment())
@@ -81,6 +95,16 @@ impl Repository {
     }
 
     fn read_with(tree: &RepositoryTree, trust: &SignatureTrust, toolbox: &Renderers) -> Self {
+        Self::read_and_visit(tree, trust, toolbox, &mut |_, _, _| {})
+    }
+
+    /// Reads a tree, and shows the files and the rendered output that were read to `visit`.
+    fn read_and_visit(
+        tree: &RepositoryTree,
+        trust: &SignatureTrust,
+        toolbox: &Renderers,
+        visit: &mut dyn FnMut(&Tree, &Fleet, &RenderResults),
+    ) -> Self {
         let (fleet, problems) = read_fleet(&tree.tree);
         let base = &tree.base;
         let home = RepositoryLocation {
@@ -94,6 +118,7 @@ impl Repository {
         let external = files.sources().clone();
         let (mut desired, renderings) =
             render_rounds::read(&extended, &fleet, home, external, &files, toolbox);
+        visit(&extended, &fleet, &renderings);
         desired.problems.extend(problems);
         desired.problems.extend(lock_problem);
         desired.skipped.extend(reserved_files(tree));

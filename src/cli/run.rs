@@ -143,6 +143,17 @@ fn source_reader(settings: &RunSettings, world: WorldChoice) -> Result<SourceRea
     })
 }
 
+/// Returns a reader of the repository for the controller of the sandbox.
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+pub(super) fn sandbox_reader(source: &super::settings::SourceSettings) -> SourceReader {
+    SourceReader {
+        source: source.clone(),
+        world: WorldChoice::Live,
+        steering: Steering::OnRequest,
+        signatures: Arc::default(),
+    }
+}
+
 /// Reads signers from a file in the form of `fleetwright.yaml`.
 fn outside_signers(path: &Path) -> Result<Vec<Signer>, CliError> {
     let content = files::read(path, SIGNERS_BYTES_MAX)?;

@@ -1,30 +1,29 @@
-//! `sandbox`: serves the embedded world of a tree on this computer, for a first try.
+//! `sandbox`: serves the embedded world of a tree on this computer, with a controller in it.
 
-use std::net::SocketAddr;
+#[cfg(feature = "cluster")]
+mod controller;
+mod preview_page;
+
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+#[cfg(feature = "cluster")]
+use controller::SandboxController;
+use preview_page::PreviewPage;
 
 use super::error::CliError;
-use super::planning::Planned;
-use super::preview::Preview;
 use super::repository::Repository;
-use super::settings::{SandboxSettings, SourceSettings};
+use super::settings::SandboxSettings;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit, apply_session, embedded, files, planning, source_tree};
 use crate::catalog::Catalog;
-use crate::model::desired::{Desired, Problem, Severity};
-use crate::model::observed::Observed;
-use crate::plan::{Plan, breakdown};
-use crate::planner::{self, Inputs, Scope};
+use crate::manifest::DeclaredObject;
+use crate::model::desired::{Desired, Mode, Problem, Severity};
 use crate::render::escape;
 use crate::simulator::sandbox::{ApiServer, kubeconfig};
-use crate::simulator::{Delivery, World, eksctl_groups};
-
-const FORECAST_HORIZON: SignedDuration = SignedDuration::from_hours(7 * 24);
+use crate::simulator::{Delivery, SimError, World, eksctl_groups};
 
 const CTRL_C_POLL: Duration = Duration::from_millis(100);
 
@@ -33,7 +32,7 @@ const POLLS_PER_READ: u32 = 20;
 
 pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<Exit, CliError> {
     let tree = source_tree::read(&settings.source)?;
-    let repository = Repository::read(&tree);
+    let (repository, objects) = Repository::read_with_objects(&tree);
     let choice = planning::world_choice(None, &settings.source, &repository)?;
     let directory = match &choice {
         WorldChoice::Sim(directory) => Some(directory.as_path()),
@@ -47,27 +46,28 @@ pub(super) fn run(settings: &SandboxSettings, console: &mut Console) -> Result<E
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| server_error(&error))?;
     runtime.block_on(async {
-        let desired = Rc::new(repository.desired.clone());
+        let (desired, port) = (Rc::new(repository.desired.clone()), settings.port);
         let server =
-            ApiServer::for_world(Rc::clone(&world), catalog.clone(), desired, settings.port).await;
+            ApiServer::for_world(Rc::clone(&world), catalog.clone(), desired, objects, port).await;
         let server = server.map_err(|error| server_error(&error))?;
         let url = server.url().map_err(|error| server_error(&error))?;
         let config = directory.path().join("kubeconfig");
         files::write(&config, &kubeconfig(&url))?;
-        let repository = Rc::clone(&repository);
-        let mut page = SandboxPage::open(settings, &world, &repository, catalog)?;
-        let text = welcome(settings.source.path.as_path(), &config, &url, &page.preview.url());
-        console.print(&text)?;
-        warn(&repository, console);
-        page.forecast();
-        let session = SandboxSession {
-            settings,
-            world: &world,
-            follow: &server.desired_updater(),
-            page: &mut page,
+        let deliver = server.deliverer();
+        let session = async {
+            let page = SandboxPage::open(settings, &world, &repository, catalog, &url)?;
+            let session = SandboxSession { settings, deliver: &deliver, page, interrupted };
+            let served = Served { config: &config, url: &url };
+            session.run(&repository, served, tree.base.tree.clone(), console).await
         };
-        server.run_while(session.run_until(&interrupted, tree.base.tree.clone(), console)).await
+        server.run_while(session).await
     })
+}
+
+/// The served APIs.
+struct Served<'s> {
+    config: &'s Path,
+    url: &'s str,
 }
 
 /// Writes a warning about files that could not be read.
@@ -101,24 +101,28 @@ fn start_world(
     Ok((world, catalog))
 }
 
-/// A running sandbox.
-struct SandboxSession<'s> {
-    settings: &'s SandboxSettings,
-    world: &'s World,
-    /// Updates the desired state of the server.
-    follow: &'s dyn Fn(Rc<Desired>),
-    page: &'s mut SandboxPage<'s>,
+/// The longest wait until the controller has ended.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A message of the controller to the command.
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "only a controller sends messages")
+)]
+enum ControllerMessage {
+    /// A line for the terminal.
+    Line(String),
+    /// Escaped text for the terminal.
+    Text(String),
+    /// The controller has ended.
+    Ended(Result<(), CliError>),
 }
 
-/// The page of the sandbox.
-struct SandboxPage<'s> {
-    settings: &'s SandboxSettings,
-    world: &'s World,
-    catalog: Catalog,
-    repository: Rc<Repository>,
-    /// The world of the last plan. Its time is ignored in comparisons.
-    planned_over: Observed,
-    preview: Preview,
+/// The page of the sandbox, and the program behind it.
+enum SandboxPage<'s> {
+    Preview(Box<PreviewPage<'s>>),
+    #[cfg(feature = "cluster")]
+    Controller(SandboxController),
 }
 
 impl<'s> SandboxPage<'s> {
@@ -127,92 +131,100 @@ impl<'s> SandboxPage<'s> {
         world: &'s World,
         repository: &Rc<Repository>,
         catalog: Catalog,
+        url: &str,
     ) -> Result<Self, CliError> {
-        let planned_over = world.observed();
-        let plan = make_plan(&settings.source, repository, &planned_over, &catalog);
-        let planned = Planned { plan, facts: repository.facts() };
-        let address = SocketAddr::from(([127, 0, 0, 1], settings.page));
-        let preview = Preview::open(address, planned, Some(&planned_over), planned_over.taken_at)?;
-        Ok(Self {
-            settings,
-            world,
-            catalog,
-            repository: Rc::clone(repository),
-            planned_over,
-            preview,
-        })
+        #[cfg(feature = "cluster")]
+        if let Some(mode) = settings.mode {
+            return SandboxController::start(settings, mode, url).map(Self::Controller);
+        }
+        #[cfg(not(feature = "cluster"))]
+        let _ = url;
+        let page = PreviewPage::open(settings, world, repository, catalog)?;
+        Ok(Self::Preview(Box::new(page)))
     }
 
-    /// Plans again and publishes the plan, if the world or the files have changed.
-    fn refresh(&mut self, repository: Option<Repository>) {
-        let observed = self.world.observed();
-        let same =
-            Observed { taken_at: observed.taken_at, ..self.planned_over.clone() } == observed;
-        if same && repository.is_none() {
-            return;
+    /// Returns the URL of the page, once it is open.
+    fn url(&self) -> Option<String> {
+        match self {
+            Self::Preview(page) => Some(page.url()),
+            #[cfg(feature = "cluster")]
+            Self::Controller(controller) => controller.page().map(str::to_owned),
         }
-        if let Some(repository) = repository {
-            self.repository = Rc::new(repository);
-        }
-        let plan = make_plan(&self.settings.source, &self.repository, &observed, &self.catalog);
-        let planned = Planned { plan, facts: self.repository.facts() };
-        self.preview.show(planned, Some(&observed), observed.taken_at);
-        self.planned_over = observed;
     }
 
-    /// Publishes a forecast of one week.
+    /// Publishes a forecast of one week. A controller makes its own.
     fn forecast(&self) {
-        let inputs =
-            inputs(&self.settings.source, &self.repository, &self.planned_over, &self.catalog);
-        let inputs = Inputs { is_forecast: true, ..inputs };
-        let until =
-            self.planned_over.taken_at.checked_add(FORECAST_HORIZON).unwrap_or(Timestamp::MAX);
-        self.preview.show_forecast(planner::forecast(&inputs, until));
+        match self {
+            Self::Preview(page) => page.forecast(),
+            #[cfg(feature = "cluster")]
+            Self::Controller(_) => {}
+        }
+    }
+
+    /// Updates the page after a read of the files, with the repository if they have changed.
+    fn refresh(&mut self, changed: Option<Repository>) {
+        match self {
+            Self::Preview(page) => page.refresh(changed),
+            #[cfg(feature = "cluster")]
+            Self::Controller(controller) => {
+                if changed.is_some() {
+                    controller.files_changed();
+                }
+            }
+        }
+    }
+
+    /// Returns the messages since the last call.
+    fn messages(&self) -> Vec<ControllerMessage> {
+        match self {
+            Self::Preview(_) => Vec::new(),
+            #[cfg(feature = "cluster")]
+            Self::Controller(controller) => controller.messages().collect(),
+        }
+    }
+
+    /// Ends the controller while its APIs are still served.
+    async fn stop(self) {
+        match self {
+            Self::Preview(_) => {}
+            #[cfg(feature = "cluster")]
+            Self::Controller(controller) => {
+                // An apply in progress need not finish: its world ends as well.
+                let _ = tokio::time::timeout(STOP_TIMEOUT, controller.stop()).await;
+            }
+        }
     }
 }
 
-fn make_plan(
-    source: &SourceSettings,
-    repository: &Repository,
-    observed: &Observed,
-    catalog: &Catalog,
-) -> Plan {
-    let mut plan = planner::plan(&inputs(source, repository, observed, catalog));
-    plan.capacity.cost.breakdown = breakdown(&plan, &repository.fleet.commitments);
-    plan
-}
+/// A function that delivers a repository.
+type Deliver<'d> = &'d dyn Fn(Rc<Desired>, Vec<DeclaredObject>) -> Result<(), SimError>;
 
-fn inputs<'i>(
-    source: &SourceSettings,
-    repository: &'i Repository,
-    observed: &'i Observed,
-    catalog: &'i Catalog,
-) -> Inputs<'i> {
-    let (fleet, choice) = (&repository.fleet, WorldChoice::Live);
-    Inputs {
-        desired: &repository.desired,
-        observed,
-        catalog,
-        base: planning::plan_base(source, repository, &choice, observed, fleet.demand),
-        at: observed.taken_at,
-        demand: fleet.demand,
-        is_forecast: false,
-        scope: Scope::default(),
-        settings: fleet.solve,
-    }
+/// A running sandbox.
+struct SandboxSession<'s> {
+    settings: &'s SandboxSettings,
+    deliver: Deliver<'s>,
+    page: SandboxPage<'s>,
+    interrupted: std::sync::Arc<AtomicBool>,
 }
 
 impl SandboxSession<'_> {
     /// Delivers the tree whenever its files change, as a delivery tool would, until Ctrl-C.
-    async fn run_until(
-        self,
-        interrupted: &AtomicBool,
+    async fn run(
+        mut self,
+        repository: &Repository,
+        served: Served<'_>,
         mut delivered: String,
         console: &mut Console,
     ) -> Result<Exit, CliError> {
+        let Some(page) = self.page_url(console).await? else { return Ok(Exit::Done) };
+        let path = self.settings.source.path.as_path();
+        console.print(&welcome(path, &served, &page, self.settings.mode))?;
+        warn(repository, console);
+        self.page.forecast();
         let mut wakes = 0_u32;
-        while !interrupted.load(Ordering::Relaxed) {
+        while !self.interrupted.load(Ordering::Relaxed) {
             tokio::time::sleep(CTRL_C_POLL).await;
+            self.report_messages(console)?;
             wakes = wakes.wrapping_add(1);
             if !wakes.is_multiple_of(POLLS_PER_READ) {
                 continue;
@@ -224,33 +236,66 @@ impl SandboxSession<'_> {
                 continue;
             }
             delivered.clone_from(&tree.base.tree);
-            let repository = Repository::read(&tree);
-            let desired = repository.desired.clone();
-            let delivery = Delivery::from_desired(&desired, &self.world.observed());
-            self.world.deliver(&delivery).map_err(CliError::new)?;
+            let (repository, objects) = Repository::read_with_objects(&tree);
+            let desired = Rc::new(repository.desired.clone());
             let wanted = desired.workloads.len();
+            (self.deliver)(desired, objects).map_err(CliError::new)?;
             console.report(&format!("The files changed: {wanted} workloads delivered."));
             warn(&repository, console);
-            (self.follow)(Rc::new(desired));
             self.page.refresh(Some(repository));
         }
+        self.page.stop().await;
         console.report("The sandbox is gone, and everything in it.");
         Ok(Exit::Done)
     }
+
+    /// Waits until the page is open, and returns its URL; `None` after Ctrl-C.
+    async fn page_url(&self, console: &mut Console) -> Result<Option<String>, CliError> {
+        loop {
+            if let Some(url) = self.page.url() {
+                return Ok(Some(url));
+            }
+            if self.interrupted.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            tokio::time::sleep(CTRL_C_POLL / 10).await;
+            self.report_messages(console)?;
+        }
+    }
+
+    /// Reports the messages of the controller. Its error ends the sandbox.
+    fn report_messages(&self, console: &mut Console) -> Result<(), CliError> {
+        for message in self.page.messages() {
+            match message {
+                ControllerMessage::Line(line) => console.report(&line),
+                ControllerMessage::Text(text) => console.report_raw(&text),
+                ControllerMessage::Ended(end) => end?,
+            }
+        }
+        Ok(())
+    }
 }
 
-fn welcome(path: &Path, config: &Path, url: &str, page: &str) -> String {
+fn welcome(path: &Path, served: &Served<'_>, page: &str, mode: Option<Mode>) -> String {
+    let Served { config, url } = served;
     let (path, config) = (escape(&path.display().to_string()).into_owned(), config.display());
-    let plans = if cfg!(feature = "cluster") {
-        format!(
-            "  export AWS_ENDPOINT_URL={url} AWS_ACCESS_KEY_ID=sandbox \
-             AWS_SECRET_ACCESS_KEY=sandbox\n  \
-             fleetwright plan {path} --world live --out plan.json\n  \
-             fleetwright apply plan.json\n"
-        )
-    } else {
+    let account = format!(
+        "  export AWS_ENDPOINT_URL={url} AWS_ACCESS_KEY_ID=sandbox AWS_SECRET_ACCESS_KEY=sandbox\n"
+    );
+    let fleetwright = if !cfg!(feature = "cluster") {
         "\nPlans and applies reach it by `--world live`, in a program with the feature `cluster`.\n"
             .to_owned()
+    } else if mode.is_some() {
+        format!("{account}  fleetwright plan {path} --world live\n")
+    } else {
+        format!(
+            "{account}  fleetwright plan {path} --world live --out plan.json\n  \
+             fleetwright apply plan.json\n"
+        )
+    };
+    let page = match mode {
+        Some(mode) => format!("The controller (mode `{}`): {page}", mode.as_str()),
+        None => format!("The fleet, and the plan for it: {page}"),
     };
     format!(
         "A cluster for `{path}` is served at {url}, with an account of AWS. Both live as long as \
@@ -259,8 +304,8 @@ fn welcome(path: &Path, config: &Path, url: &str, page: &str) -> String {
          export KUBECONFIG={config}\n  \
          kubectl get nodes\n  \
          kubectl get pods --all-namespaces --watch\n\
-         {plans}\n\
-         The fleet, and the plan for it: {page}\n\
+         {fleetwright}\n\
+         {page}\n\
          Ctrl-C ends it.\n"
     )
 }
@@ -277,14 +322,13 @@ mod tests {
 
     #[test]
     fn welcome_prints_the_next_commands() {
-        let text = welcome(
-            Path::new("shop"),
-            Path::new("/tmp/k"),
-            "http://127.0.0.1:1",
-            "http://127.0.0.1:2/",
-        );
-        assert!(text.contains("the plan for it: http://127.0.0.1:2/\n"), "{text}");
-        assert!(text.contains("export KUBECONFIG=/tmp/k\n  kubectl get nodes"), "{text}");
-        assert!(text.contains("--world live"), "{text}");
+        let served = Served { config: Path::new("/tmp/k"), url: "http://127.0.0.1:1" };
+        let text = |mode| welcome(Path::new("shop"), &served, "http://127.0.0.1:2/", mode);
+        let preview = text(None);
+        assert!(preview.contains("the plan for it: http://127.0.0.1:2/\n"), "{preview}");
+        assert!(preview.contains("export KUBECONFIG=/tmp/k\n  kubectl get nodes"), "{preview}");
+        assert!(preview.contains("--world live"), "{preview}");
+        let run = text(Some(Mode::Full));
+        assert!(run.contains("The controller (mode `full`): http://127.0.0.1:2/\n"), "{run}");
     }
 }

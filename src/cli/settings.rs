@@ -32,6 +32,8 @@ use super::output::DocumentFormat;
 use super::progress::ProgressFormat;
 use super::world_choice::WorldChoice;
 use crate::demand::DemandMode;
+#[cfg(feature = "sandbox")]
+use crate::model::desired::Mode;
 use crate::model::ids::Digest;
 use crate::render::Verbosity;
 use crate::telemetry::LogLevel;
@@ -39,6 +41,8 @@ use bootstrap::bootstrap;
 use catalog::{catalog_explain, catalog_list};
 use parse::{digest, duration, moment};
 use planning::{demand_mode, guard_choice, no_effect, planning, refuse_planning, source_settings};
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+use run::mode;
 use run::run;
 use top::top;
 
@@ -229,6 +233,8 @@ pub(super) struct SandboxSettings {
     pub(super) port: u16,
     /// Port of the page; 0 selects a free port.
     pub(super) page: u16,
+    /// The mode of the controller. Without one, no controller runs.
+    pub(super) mode: Option<Mode>,
     /// Speed factor of instance boot and pod start.
     pub(super) speed: u32,
 }
@@ -328,6 +334,10 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
             source: source_settings(args.path, args.source),
             port: args.port,
             page: args.page,
+            #[cfg(feature = "cluster")]
+            mode: (!args.no_controller).then(|| mode(args.mode)),
+            #[cfg(not(feature = "cluster"))]
+            mode: None,
             speed: args.speed,
         }),
         CommandArgs::Top(args) => CommandSettings::Top(top(args)?),

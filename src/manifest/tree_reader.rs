@@ -146,7 +146,7 @@ const WORLD_FILE: &str = "world.json";
 
 /// Returns the tree without the embedded world's file. That file is not a manifest, and may exceed
 /// the size limit of manifests.
-fn without_world_file<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<'a, Tree> {
+pub(super) fn without_world_file<'a>(tree: Cow<'a, Tree>, fleet: &Fleet) -> Cow<'a, Tree> {
     let directory = fleet.world.strip_prefix("sim:").and_then(|path| normal_path("", path));
     let Some(directory) = directory else { return tree };
     let world = if directory.is_empty() {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::rolling_update::RollingUpdate;
 use super::state::{
     PodKey, PodRef, ScheduledEvent, WorkloadController, WorldBudget, WorldState, pod_key,
 };
@@ -41,12 +42,14 @@ impl WorldState {
             let key = template_key(&workload.template);
             self.templates.insert(key.clone(), workload.template.clone());
             let template = Some(key);
+            // A rolling update to the same template continues.
+            let known = self.controllers.get(id).filter(|known| known.template == template);
             let controller = WorkloadController {
                 replicas: workload.replicas,
                 first_ordinal: workload.first_ordinal,
                 delivered: true,
+                rolling: known.and_then(|known| known.rolling),
                 template,
-                is_rolling: false,
             };
             self.controllers.insert(id.clone(), controller);
             self.reconcile(id);
@@ -61,10 +64,10 @@ impl WorldState {
     /// Brings the pods of a workload to its desired state.
     pub(super) fn reconcile(&mut self, id: &WorkloadId) {
         let Some(controller) = self.controllers.get(id).cloned() else { return };
-        let WorkloadController { replicas, first_ordinal, delivered, template, is_rolling } =
+        let WorkloadController { replicas, first_ordinal, delivered, template, rolling } =
             controller;
-        if let Some(template) = template.as_ref().filter(|_| is_rolling)
-            && self.roll(id, replicas, template)
+        if let (Some(template), Some(update)) = (&template, rolling)
+            && self.roll(id, replicas, template, update)
         {
             return;
         }
@@ -105,23 +108,30 @@ impl WorldState {
     }
 
     /// Advances a rolling update. Returns false once no outdated pod is left.
-    fn roll(&mut self, id: &WorkloadId, replicas: u32, template: &str) -> bool {
+    fn roll(
+        &mut self,
+        id: &WorkloadId,
+        replicas: u32,
+        template: &str,
+        update: RollingUpdate,
+    ) -> bool {
         let admitted = self.admit(id, template);
         let pods: Vec<&Pod> = self.pods.owned_by(id).filter(|pod| pod.is_active()).collect();
         let is_outdated = |pod: &&Pod| pod.template != template && pod.template != admitted;
         let (outdated, current): (Vec<&Pod>, Vec<&Pod>) = pods.into_iter().partition(is_outdated);
         if outdated.is_empty() {
-            self.controllers.entry(id.clone()).and_modify(|known| known.is_rolling = false);
+            self.controllers.entry(id.clone()).and_modify(|known| known.rolling = None);
             return false;
         }
         let desired = usize::try_from(replicas).unwrap_or(usize::MAX);
-        let most = desired.saturating_add(desired.div_ceil(4));
+        let (surge, unavailable) = update.limits(desired);
+        let most = desired.saturating_add(surge);
         let new = desired
             .saturating_sub(current.len())
             .min(most.saturating_sub(outdated.len() + current.len()));
         let runs = |pod: &&&Pod| pod.phase == PodPhase::Running;
         let available = outdated.iter().chain(&current).filter(runs).count();
-        let spare = available.saturating_sub(desired - desired / 4);
+        let spare = available.saturating_sub(desired.saturating_sub(unavailable));
         // Pods that do not run are replaced first: they make nothing unavailable.
         let (running, waiting): (Vec<&Pod>, Vec<&Pod>) =
             outdated.into_iter().partition(|pod| pod.phase == PodPhase::Running);
@@ -271,7 +281,7 @@ impl WorldState {
         pod.phase = PodPhase::Running;
         let Some(owner) = pod.owner.clone() else { return };
         // A rolling update continues when a pod runs.
-        if self.controllers.get(&owner).is_some_and(|known| known.is_rolling) {
+        if self.controllers.get(&owner).is_some_and(|known| known.rolling.is_some()) {
             self.reconcile(&owner);
             self.wake_scheduler();
         }

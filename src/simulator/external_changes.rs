@@ -14,7 +14,7 @@ use super::disruption_budgets::BudgetStatus;
 use super::state::{
     NodeRegistration, PodKey, ScheduledEvent, WorkloadController, WorldBudget, WorldState, pod_key,
 };
-use super::{ShapeFn, SimError, World, WorldInit, delay, world_file};
+use super::{RollingUpdate, ShapeFn, SimError, World, WorldInit, delay, world_file};
 use crate::model::desired::DisruptionBudget;
 use crate::model::ids::{InstanceId, Labels, Namespace, NodeName, Uid, WorkloadId, WorkloadKind};
 use crate::model::observed::{
@@ -35,6 +35,8 @@ pub struct WorkloadView<'w> {
     pub first_ordinal: u32,
     /// Key of the template of new pods, if known.
     pub template: Option<&'w str>,
+    /// True while a rolling update replaces outdated pods.
+    pub is_rolling: bool,
 }
 
 /// A read-only view of a world. The world cannot change while the view exists.
@@ -72,12 +74,19 @@ impl WorldView<'_> {
 
     /// Returns the workloads.
     pub fn workloads(&self) -> impl Iterator<Item = WorkloadView<'_>> {
-        self.0.controllers.iter().map(|(id, controller)| WorkloadView {
-            id,
-            replicas: controller.replicas,
-            first_ordinal: controller.first_ordinal,
-            template: controller.template.as_deref(),
-        })
+        self.0.controllers.iter().map(workload_view)
+    }
+
+    /// Returns a workload by its id.
+    #[must_use]
+    pub fn workload(&self, id: &WorkloadId) -> Option<WorkloadView<'_>> {
+        self.0.controllers.get_key_value(id).map(workload_view)
+    }
+
+    /// Returns how often the scheduler has run.
+    #[must_use]
+    pub fn scheduler_runs(&self) -> u64 {
+        self.0.counters.ticks
     }
 
     /// Returns the labels of namespaces.
@@ -95,6 +104,18 @@ impl WorldView<'_> {
     /// Returns the disruption budgets with their current status.
     pub fn budgets(&self) -> impl Iterator<Item = BudgetStatus> + '_ {
         self.0.budgets.iter().map(|budget| self.0.budget_status(budget))
+    }
+}
+
+fn workload_view<'w>(
+    (id, controller): (&'w WorkloadId, &'w WorkloadController),
+) -> WorkloadView<'w> {
+    WorkloadView {
+        id,
+        replicas: controller.replicas,
+        first_ordinal: controller.first_ordinal,
+        template: controller.template.as_deref(),
+        is_rolling: controller.rolling.is_some(),
     }
 }
 
@@ -280,7 +301,7 @@ impl World {
             first_ordinal: 0,
             delivered: false,
             template: Some(key),
-            is_rolling: false,
+            rolling: None,
         };
         state.controllers.insert(id.clone(), controller);
         let (bound_key, chosen) =
@@ -290,6 +311,15 @@ impl World {
             Some(node) => state.bind_pod(&bound_key, node),
             None => state.wake_scheduler(),
         }
+    }
+
+    /// Returns why no node fits these pods now. Pods that fit a node are left out.
+    #[must_use]
+    pub fn unschedulable_reasons(&self, pods: &[(Namespace, Arc<str>)]) -> Vec<(Pod, String)> {
+        if pods.is_empty() {
+            return Vec::new();
+        }
+        self.state.borrow_mut().unschedulable_reasons(pods)
     }
 
     /// Binds a pending pod, as an additional scheduler would.
@@ -320,7 +350,7 @@ impl World {
             first_ordinal,
             delivered: true,
             template: Some(key),
-            is_rolling: false,
+            rolling: None,
         };
         state.controllers.insert(id.clone(), controller);
         state.reconcile(id);
@@ -336,14 +366,13 @@ impl World {
         state.wake_scheduler();
     }
 
-    /// Sets the template of a Deployment and replaces its pods by a `RollingUpdate` with the
-    /// defaults of Kubernetes: a surge of 25 %, and at most 25 % unavailable.
-    pub fn roll_out(&self, id: &WorkloadId, template: &Arc<PodTemplate>) {
+    /// Sets the template of a Deployment and replaces its pods by a rolling update.
+    pub fn roll_out(&self, id: &WorkloadId, template: &Arc<PodTemplate>, update: RollingUpdate) {
         let mut state = self.state.borrow_mut();
         let key = template_key(template);
         state.templates.insert(key.clone(), Arc::clone(template));
         let Some(controller) = state.controllers.get_mut(id) else { return };
-        (controller.template, controller.is_rolling) = (Some(key), true);
+        (controller.template, controller.rolling) = (Some(key), Some(update));
         state.reconcile(id);
         state.wake_scheduler();
     }

@@ -15,10 +15,13 @@
 mod applied_fields;
 mod aws_api;
 mod declared_objects;
+mod deliveries;
+mod events;
 mod eviction;
 mod http;
 mod kube_api;
 mod kubernetes_objects;
+mod metrics;
 mod object;
 mod openapi;
 mod patch;
@@ -30,6 +33,7 @@ mod server_side_apply;
 mod status_error;
 mod store;
 mod table;
+mod template_texts;
 #[cfg(test)]
 mod tests;
 mod world_sync;
@@ -45,8 +49,9 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::net::TcpListener;
 
 use crate::catalog::Catalog;
+use crate::manifest::DeclaredObject;
 use crate::model::desired::Desired;
-use crate::simulator::World;
+use crate::simulator::{SimError, World};
 use aws_api::AwsApi;
 use http::RequestHandler;
 use kube_api::{ApiResponse, KubeApi, NAMESPACES};
@@ -102,7 +107,8 @@ impl ApiServer {
     }
 
     /// Returns a server for a world, whose clock now follows real time. Instances come from the
-    /// catalog, with the settings of the repository.
+    /// catalog, with the settings of the repository. Its `objects` are served as they are written,
+    /// as far as the world does not simulate them.
     ///
     /// # Errors
     /// Returns an error if the port is not available. Port 0 selects a free port.
@@ -110,11 +116,12 @@ impl ApiServer {
         world: Rc<World>,
         catalog: Catalog,
         desired: Rc<Desired>,
+        objects: Vec<DeclaredObject>,
         port: u16,
     ) -> io::Result<Self> {
         let listener = crate::adapters::http::listen(port).await?;
         let aws_api = AwsApi::new(Rc::clone(&world), catalog, desired);
-        let sync = Rc::new(WorldSync::new(world, aws_api, Timestamp::now()));
+        let sync = Rc::new(WorldSync::new(world, aws_api, objects, Timestamp::now()));
         Ok(Self { listener, service: sync.clone(), world: Some(sync) })
     }
 
@@ -126,13 +133,15 @@ impl ApiServer {
         Ok(format!("http://{}", self.listener.local_addr()?))
     }
 
-    /// Returns a function that updates the desired state of the server.
-    pub fn desired_updater(&self) -> impl Fn(Rc<Desired>) + 'static {
+    /// Returns a function that delivers a repository as `kubectl apply` does: the desired state and
+    /// the objects replace those that were delivered before. Objects of clients stay.
+    pub fn deliverer(
+        &self,
+    ) -> impl Fn(Rc<Desired>, Vec<DeclaredObject>) -> Result<(), SimError> + 'static {
         let sync = self.world.clone();
-        move |desired| {
-            if let Some(sync) = &sync {
-                sync.set_desired(desired, Timestamp::now());
-            }
+        move |desired, objects| match &sync {
+            Some(sync) => sync.deliver(desired, objects, Timestamp::now()),
+            None => Ok(()),
         }
     }
 

@@ -142,6 +142,20 @@ impl WorldState {
         scheduler
     }
 
+    /// Returns why no node fits these pods now. Pods that fit a node are left out.
+    pub(super) fn unschedulable_reasons(&mut self, pods: &[PodKey]) -> Vec<(Pod, String)> {
+        let mut scheduler = self.build_scheduler();
+        let mut found = Vec::new();
+        for pod in pods.iter().filter_map(|key| self.pods.get(key)).cloned().collect::<Vec<_>>() {
+            let Some(shape) = self.pod_shape(&pod) else { continue };
+            let class = scheduler.class(&shape, pod.owner.as_ref());
+            if let Err(unfit) = scheduler.schedule(class, None) {
+                found.push((pod, unfit.to_string()));
+            }
+        }
+        found
+    }
+
     /// Returns pending pods in queue order: by priority, then age.
     fn pending_queue(&mut self) -> Vec<PodKey> {
         let is_pending = |pod: &&Pod| pod.node.is_none() && pod.is_active();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{LaunchTemplate, ShapeFn, WorldInit, delay};
+use super::{LaunchTemplate, RollingUpdate, ShapeFn, WorldInit, delay};
 use crate::demand::PodShape;
 use crate::model::desired::DisruptionBudget;
 use crate::model::fargate::FargateProfile;
@@ -79,8 +79,8 @@ pub(super) struct WorkloadController {
     pub(super) delivered: bool,
     /// Key of the template of new pods. `None` if the workload was not delivered.
     pub(super) template: Option<String>,
-    /// True while a rolling update replaces the outdated pods. World files do not store it.
-    pub(super) is_rolling: bool,
+    /// The rolling update that replaces the outdated pods. World files do not store it.
+    pub(super) rolling: Option<RollingUpdate>,
 }
 
 /// Counters of assigned IDs.

@@ -312,7 +312,7 @@ fn rolling_update_surges_and_keeps_most_pods_available() {
     deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 8, 100));
     settle(&world);
     let api = id(WorkloadKind::Deployment, "api");
-    world.roll_out(&api, &Arc::new(template("api", 110)));
+    world.roll_out(&api, &Arc::new(template("api", 110)), RollingUpdate::default());
     let mut most = 0;
     for _ in 0..120 {
         advance(&world, seconds(1));
@@ -325,6 +325,25 @@ fn rolling_update_surges_and_keeps_most_pods_available() {
     let after = pods(&world, "api");
     let newest = after.iter().map(|pod| &pod.template).collect::<std::collections::BTreeSet<_>>();
     assert_eq!((after.len(), newest.len()), (8, 1));
+}
+
+#[test]
+fn rolling_update_without_surge_stops_a_pod_first() {
+    let world = fleet(2);
+    deliver(&world, &Delivery::default().with(WorkloadKind::Deployment, "api", 2, 100));
+    settle(&world);
+    let api = id(WorkloadKind::Deployment, "api");
+    let update =
+        RollingUpdate { surge: RolloutShare::Count(0), unavailable: RolloutShare::Percent(0) };
+    world.roll_out(&api, &Arc::new(template("api", 110)), update);
+    for _ in 0..120 {
+        advance(&world, seconds(1));
+        let active = pods(&world, "api").into_iter().filter(Pod::is_active).count();
+        assert!((1..=2).contains(&active), "{active} pods");
+    }
+    let after = pods(&world, "api");
+    let newest = after.iter().map(|pod| &pod.template).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!((after.len(), newest.len()), (2, 1));
 }
 
 #[test]

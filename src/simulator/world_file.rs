@@ -277,13 +277,8 @@ fn restore_hidden(state: &mut WorldState, hidden: HiddenState) -> Result<(), Wor
 
 fn restored_controller(live: LiveWorkload) -> (WorkloadId, WorkloadController) {
     let LiveWorkload { id, replicas, first_ordinal, delivered, template: _ } = live;
-    let controller = WorkloadController {
-        replicas,
-        first_ordinal,
-        delivered,
-        template: None,
-        is_rolling: false,
-    };
+    let controller =
+        WorkloadController { replicas, first_ordinal, delivered, template: None, rolling: None };
     (id, controller)
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Timeout of every wait.
-const TIMEOUT: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// A running sandbox, which Ctrl-C stops.
 pub(crate) struct Sandbox {
@@ -17,12 +17,22 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts a sandbox for a repository, at 20 times the real speed.
+    /// Starts a sandbox without a controller for a repository, at 20 times the real speed.
     pub(crate) fn start(tree: &Path) -> Self {
+        let alone: &[&str] = if cfg!(feature = "cluster") { &["--no-controller"] } else { &[] };
+        Self::start_with(tree, alone)
+    }
+
+    /// Starts a sandbox with these options for a repository, at 20 times the real speed.
+    fn start_with(tree: &Path, options: &[&str]) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_fleetwright"))
             .arg("sandbox")
             .arg(tree)
             .args(["--speed", "20"])
+            .args(options)
+            // The controller of the sandbox reaches nothing that the environment names.
+            .env("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+            .env("KUBECONFIG", "/no/such/kubeconfig")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -139,7 +149,8 @@ fn kubectl_reads_drains_and_scales_the_sandbox() {
     let mut watch = sandbox.kubectl(&["get", "pods", "-n", "shop", "--watch", "--no-headers"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().expect("kubectl");
     let first = nodes.lines().nth(1).and_then(|line| line.split(' ').next()).expect("a node");
-    let drained = sandbox.kubectl_output(&["drain", first, "--ignore-daemonsets", "--timeout=60s"]);
+    let drained =
+        sandbox.kubectl_output(&["drain", first, "--ignore-daemonsets", "--timeout=180s"]);
     assert!(drained.contains("evicted") && drained.contains("drained"), "{drained}");
     let left = ["get", "pods", "-n", "shop", "-o", "name", "--field-selector"];
     let left = sandbox.kubectl_output(&[&left[..], &[&format!("spec.nodeName={first}")]].concat());
@@ -255,8 +266,9 @@ fn unreadable_files_are_reported_at_sandbox_start() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program");
-    let mut output = BufReader::new(sandbox.stderr.take().expect("piped")).lines();
-    let first = output.next().expect("a line").expect("text");
+    let output = BufReader::new(sandbox.stderr.take().expect("piped")).lines();
+    let mut lines = output.map(|line| line.expect("text"));
+    let first = lines.find(|line| line.starts_with("warning: ")).expect("a warning");
     sandbox.kill().expect("it runs");
     sandbox.wait().expect("it ends");
     assert!(first.starts_with("warning: broken.yaml:") && first.contains("validate"), "{first}");
@@ -309,5 +321,165 @@ fn plan_applied_in_sandbox_leaves_an_empty_plan() {
     fleetwright(&sandbox, 0, &["apply", plan, "--path", path, "--auto-approve"]);
     let again = fleetwright(&sandbox, 0, &[&live[..], &["--detailed-exitcode"]].concat());
     assert!(again.contains("Plan: 0 to add, 0 to change, 0 to destroy."), "{again}");
+    sandbox.end();
+}
+
+/// Settings with which a test need not wait for removals.
+#[cfg(feature = "cluster")]
+const QUICK: &str = "  controller:\n    settle: 1s\n    refresh: 1s\n    \
+                     removals: { most: 100%, within: 1s }\n    massRemoval: 100%\n";
+
+#[cfg(feature = "cluster")]
+fn append(file: &Path, text: &str) {
+    let before = std::fs::read_to_string(file).expect("a file");
+    std::fs::write(file, format!("{before}{text}")).expect("written");
+}
+
+/// A Deployment that no file declares: its pods count as they run.
+#[cfg(feature = "cluster")]
+const LOAD: &str = "apiVersion: apps/v1\nkind: Deployment\n\
+     metadata: { name: load, namespace: shop }\n\
+     spec:\n  replicas: 1\n  selector: { matchLabels: { app: load } }\n  template:\n    \
+     metadata: { labels: { app: load } }\n    spec:\n      containers:\n      \
+     - { name: a, image: 'load:1', resources: { requests: { cpu: 500m, memory: 1Gi } } }\n";
+
+#[cfg(feature = "cluster")]
+#[test]
+fn scaled_deployment_gets_nodes_and_loses_them() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    append(&tree.path().join("fleetwright.yaml"), QUICK);
+    let pool = tree.path().join("platform/nodepool.yaml");
+    let text = std::fs::read_to_string(&pool).expect("a file");
+    std::fs::write(&pool, text.replace("consolidateAfter: 30s", "consolidateAfter: 0s"))
+        .expect("written");
+    let sandbox = Sandbox::start_with(tree.path(), &[]);
+    assert!(sandbox.output.contains("The controller (mode `full`): http://127.0.0.1:"));
+    let nodes = ["get", "nodes", "--no-headers"];
+    let ready = |out: &str| out.lines().filter(|line| line.contains(" Ready ")).count();
+    let file = tree.path().join("load.txt");
+    std::fs::write(&file, LOAD).expect("written");
+    sandbox.kubectl_output(&["apply", "-f", file.to_str().expect("UTF-8")]);
+    sandbox.kubectl_output(&["scale", "-n", "shop", "deployment/load", "--replicas=50"]);
+    let load = ["get", "deployment", "load", "-n", "shop", "--no-headers"];
+    sandbox.wait_for_output(&load, |out| out.contains(" 50/50 "));
+    let grown = sandbox.kubectl_output(&nodes);
+    let used = sandbox.kubectl_output(&["top", "nodes", "--no-headers"]);
+    assert_eq!(used.lines().count(), ready(&grown), "{used}\n{grown}");
+    let used = sandbox.kubectl_output(&["top", "pods", "-n", "shop", "-l", "app=load"]);
+    assert_eq!(used.matches("500m").count(), 50, "the usage is the request: {used}");
+    let events = ["get", "events", "-n", "shop", "--field-selector", "reason=FailedScheduling"];
+    let events = sandbox.kubectl_output(&events);
+    assert!(events.contains("insufficient cpu") || events.contains("too many pods"), "{events}");
+    let plans = sandbox.kubectl_output(&["get", "capacityplans", "--no-headers"]);
+    assert!(plans.contains("Applied"), "{plans}");
+    sandbox.kubectl_output(&["scale", "-n", "shop", "deployment/load", "--replicas=0"]);
+    sandbox.wait_for_output(&nodes, |out| ready(out) < ready(&grown));
+    sandbox.end();
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn observing_controller_launches_nothing() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    let sandbox = Sandbox::start_with(tree.path(), &["--mode", "observe"]);
+    let plans = ["get", "capacityplans", "--no-headers"];
+    sandbox.wait_for_output(&plans, |out| out.contains("+1"));
+    let nodes = sandbox.kubectl_output(&["get", "nodes", "--no-headers"]);
+    assert_eq!(nodes.lines().count(), 3, "{nodes}");
+    sandbox.end();
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn restart_and_new_image_replace_every_pod() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    // The controller makes room for the surge.
+    let sandbox = Sandbox::start_with(tree.path(), &[]);
+    let pods = ["get", "pods", "-n", "shop", "-l", "app=cart", "-o"];
+    let names = |field: &str| -> std::collections::BTreeSet<String> {
+        let path = format!("jsonpath={{.items[*].{field}}}");
+        let out = sandbox.kubectl_output(&[&pods[..], &[&path]].concat());
+        out.split_whitespace().map(str::to_owned).collect()
+    };
+    let image = "spec.containers[0].image";
+    assert_eq!(names(image).into_iter().collect::<Vec<_>>(), ["cart"], "as the file says");
+    let status = ["rollout", "status", "-n", "shop", "deployment/cart", "--timeout=180s"];
+    for change in [
+        &["rollout", "restart", "-n", "shop", "deployment/cart"][..],
+        &["set", "image", "-n", "shop", "deployment/cart", "cart=cart:2"],
+    ] {
+        let before = names("metadata.uid");
+        sandbox.kubectl_output(change);
+        let done = sandbox.kubectl_output(&status);
+        assert!(done.contains("successfully rolled out"), "{done}");
+        let after = names("metadata.uid");
+        assert!(before.is_disjoint(&after) && after.len() >= 6, "{before:?} {after:?}");
+    }
+    assert!(names(image).contains("cart:2"));
+    // Another file does not undo the changes of clients.
+    std::fs::write(
+        tree.path().join("apps/more.yaml"),
+        "apiVersion: v1\nkind: ConfigMap\n\
+         metadata: { name: more, namespace: shop }\ndata: { a: b }\n",
+    )
+    .expect("written");
+    let more = ["get", "configmap", "-n", "shop", "-o", "name"];
+    sandbox.wait_for_output(&more, |out| out.contains("configmap/more"));
+    assert_eq!(names(image).into_iter().collect::<Vec<_>>(), ["cart:2"]);
+    // Its own file does.
+    let shop = tree.path().join("apps/shop.yaml");
+    let text = std::fs::read_to_string(&shop).expect("a file");
+    std::fs::write(&shop, text.replace("image: cart", "image: cart:3")).expect("written");
+    let images = [&pods[..], &["jsonpath={.items[*].spec.containers[0].image}"]].concat();
+    sandbox.wait_for_output(&images, |out| out.split(' ').all(|image| image == "cart:3"));
+    sandbox.end();
+}
+
+#[test]
+fn declared_pools_and_autoscalers_are_served() {
+    if !has_kubectl() {
+        return;
+    }
+    let tree = quickstart();
+    let scalers = "apiVersion: autoscaling.k8s.io/v1\nkind: VerticalPodAutoscaler\n\
+         metadata: { name: cart, namespace: shop }\n\
+         spec: { targetRef: { apiVersion: apps/v1, kind: Deployment, name: cart },\n\
+         \x20 updatePolicy: { updateMode: 'Off' } }\n---\n\
+         apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: { name: web, namespace: shop }\n\
+         spec: { scaleTargetRef: { name: web }, minReplicaCount: 2, maxReplicaCount: 20,\n\
+         \x20 triggers: [{ type: cpu, metricType: Utilization, metadata: { value: '60' } }] }\n---\n\
+         apiVersion: v1\nkind: Secret\nmetadata: { name: token, namespace: shop }\n\
+         stringData: { token: hidden }\n";
+    std::fs::write(tree.path().join("apps/scalers.yaml"), scalers).expect("written");
+    let sandbox = Sandbox::start(tree.path());
+    for (kind, parts) in [
+        ("nodepools", &["general"][..]),
+        ("ec2nodeclasses", &["quickstart-node"]),
+        ("vpa", &["Deployment/cart", "Off"]),
+        ("scaledobjects", &["web", "20"]),
+    ] {
+        let out = sandbox.kubectl_output(&["get", kind, "-A"]);
+        assert!(parts.iter().all(|part| out.contains(part)), "{kind}: {out}");
+    }
+    let secrets = sandbox.kubectl_output(&["get", "secrets", "-A", "-o", "name"]);
+    assert_eq!(secrets, "", "the API has no authentication");
+    let refused = sandbox.kubectl(&["delete", "nodepool", "general"]).output().expect("kubectl");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("change them in the repository"), "{text}");
+    let kinds = sandbox.kubectl_output(&["api-resources", "--verbs=list", "-o", "name"]);
+    for kind in kinds.lines() {
+        sandbox.kubectl_output(&["get", kind, "-A"]);
+    }
+    let described = sandbox.kubectl_output(&["describe", "deployment", "web", "-n", "shop"]);
+    assert!(described.contains("25% max unavailable, 25% max surge"), "{described}");
     sandbox.end();
 }

@@ -28,8 +28,8 @@ impl PreviewServer {
             .expect("the program");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let mut lines = lines.map(|line| line.expect("text"));
-        let line =
-            lines.find(|line| line.contains("the plan for it: ") || line.contains("page of"));
+        let names_page = ["the plan for it: ", "page of", "The controller (mode"];
+        let line = lines.find(|line| names_page.iter().any(|part| line.contains(part)));
         let line = line.expect("the program prints the address");
         let (_, rest) = line.split_once("http://").expect("a URL");
         let page = rest.split('/').next().expect("an address").to_owned();
@@ -113,10 +113,24 @@ fn plan_page_follows_files_and_shows_a_forecast() {
     served.end();
 }
 
+#[cfg(feature = "cluster")]
+#[test]
+fn sandbox_serves_the_page_of_its_controller() {
+    let workspace = Workspace::example("quickstart");
+    let served = PreviewServer::start(&workspace, &["sandbox", "--speed", "20"]);
+    let page = served.wait_for("<dt>Replica</dt><dd>leader</dd>");
+    assert!(!page.contains("preview: nothing is applied"), "{page}");
+    served.end();
+}
+
 #[test]
 fn sandbox_page_shows_running_instances() {
     let workspace = Workspace::example("quickstart");
-    let served = PreviewServer::start(&workspace, &["sandbox", "--speed", "20"]);
+    let mut arguments = vec!["sandbox", "--speed", "20"];
+    if cfg!(feature = "cluster") {
+        arguments.push("--no-controller");
+    }
+    let served = PreviewServer::start(&workspace, &arguments);
     served.wait_for("3 of 3</b> nodes Ready");
     let page = served.wait_for("id=\"forecast\"");
     assert!(page.contains("id=\"nodes\""), "{page}");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_ec2::Client as Ec2;
+use aws_sdk_ec2::config::{Credentials, SharedCredentialsProvider};
 use tokio::time::Instant;
 
 use super::call_timing::CallTimer;
@@ -66,6 +67,13 @@ pub struct Aws {
     call_meter: SharedHistograms,
 }
 
+fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .operation_timeout(CALL_TIMEOUT)
+        .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+        .build()
+}
+
 impl std::fmt::Debug for Aws {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Aws").field("cluster", &self.cluster).finish_non_exhaustive()
@@ -76,15 +84,26 @@ impl Aws {
     /// Connects like the AWS CLI: by environment, profile, or the role of the pod or instance.
     /// `AWS_ENDPOINT_URL` redirects all calls.
     pub async fn connect(cluster: &str, region: &str) -> Self {
-        let timeouts = TimeoutConfig::builder()
-            .operation_timeout(CALL_TIMEOUT)
-            .operation_attempt_timeout(ATTEMPT_TIMEOUT)
-            .build();
         let config = aws_config::defaults(BehaviorVersion::latest())
             .region(Region::new(region.to_owned()))
-            .timeout_config(timeouts)
+            .timeout_config(timeouts())
             .load()
             .await;
+        Self::from_config(&config, cluster)
+    }
+
+    /// Connects to an account that is served at `url` and checks no credentials. Nothing of the
+    /// environment is read.
+    #[must_use]
+    pub fn connect_to(cluster: &str, region: &str, url: &str) -> Self {
+        let credentials = Credentials::new("sandbox", "sandbox", None, None, "sandbox");
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .credentials_provider(SharedCredentialsProvider::new(credentials))
+            .region(Region::new(region.to_owned()))
+            .endpoint_url(url)
+            .timeout_config(timeouts())
+            .build();
         Self::from_config(&config, cluster)
     }
 

@@ -58,6 +58,15 @@ impl Kubernetes {
         Self::from_config(Config::infer().await.map_err(|error| connect_error(&error))?)
     }
 
+    /// Connects to an API server that needs no credentials.
+    ///
+    /// # Errors
+    /// Returns an error if the URL is invalid.
+    pub fn connect_to(url: &str) -> Result<Self, ConnectError> {
+        let url = url.parse().map_err(|_| ConnectError::Client(format!("`{url}` is no URL")))?;
+        Self::from_config(Config::new(url))
+    }
+
     /// Returns the URL of the API server.
     #[must_use]
     pub fn server(&self) -> &str {

@@ -7,6 +7,8 @@ use clap::Subcommand;
 use clap::{Args, ValueHint};
 
 use super::FormatArgs;
+#[cfg(all(feature = "cluster", feature = "sandbox"))]
+use super::ModeArg;
 #[cfg(any(feature = "cluster", feature = "sandbox"))]
 use super::SourceArgs;
 
@@ -126,7 +128,7 @@ pub(in crate::cli) struct PreflightArgs {
 #[command(after_help = "\
 It runs until Ctrl-C, and saves nothing. It starts with the embedded world that fleetwright.yaml names, \
 or without nodes. Changed files are delivered at once. It listens on 127.0.0.1 only, without \
-authentication.")]
+authentication. The controller in it launches and removes nodes of the sandbox alone.")]
 pub(in crate::cli) struct SandboxArgs {
     /// Directory or Git work tree with the workloads and pools
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
@@ -139,6 +141,14 @@ pub(in crate::cli) struct SandboxArgs {
     /// Serve the page on this port [default: a free port]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub(in crate::cli) page: u16,
+    /// Actions that the controller may take
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = ModeArg::Full)]
+    pub(in crate::cli) mode: ModeArg,
+    /// Serve only the APIs, and plans on the page: nothing launches nodes
+    #[cfg(feature = "cluster")]
+    #[arg(long, conflicts_with = "mode")]
+    pub(in crate::cli) no_controller: bool,
     /// Boot instances and start pods this many times faster
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(in crate::cli) speed: u32,

@@ -29,7 +29,7 @@ use crate::render::RepositoryFacts;
 
 /// Reads the followed repository.
 #[derive(Debug, Clone)]
-pub(super) struct SourceReader {
+pub(in crate::cli) struct SourceReader {
     pub(super) source: SourceSettings,
     pub(super) world: WorldChoice,
     /// Whether kube-scheduler honors nominations.
@@ -168,7 +168,7 @@ impl RepositoryReader for SourceReader {
 }
 
 /// Makes plans of one commit.
-pub(super) struct JudgedPlanner {
+pub(in crate::cli) struct JudgedPlanner {
     reader: SourceReader,
     repository: Repository,
     catalog: Catalog,

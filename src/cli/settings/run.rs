@@ -77,6 +77,15 @@ fn webhook(
     }
 }
 
+/// Returns the mode of an argument.
+pub(super) fn mode(mode: ModeArg) -> Mode {
+    match mode {
+        ModeArg::Observe => Mode::Observe,
+        ModeArg::Additive => Mode::Additive,
+        ModeArg::Full => Mode::Full,
+    }
+}
+
 pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
     let RunArgs {
         path,
@@ -101,15 +110,10 @@ pub(super) fn run(args: RunArgs) -> Result<RunSettings, CliError> {
         speed,
         lock_timeout,
     } = args;
-    let mode = mode.map(|mode| match mode {
-        ModeArg::Observe => Mode::Observe,
-        ModeArg::Additive => Mode::Additive,
-        ModeArg::Full => Mode::Full,
-    });
     Ok(RunSettings {
         source: source_settings(path, source),
         world: world.as_deref().map(WorldChoice::parse).transpose()?,
-        mode,
+        mode: mode.map(self::mode),
         guard_ref,
         signers,
         state_key,

@@ -56,6 +56,8 @@ pub(super) struct RepositorySource<R: RepositoryReader> {
     answers: Arc<MarketAnswers>,
     /// State of the pseudo-random delays.
     jitter_seed: Cell<u32>,
+    /// Closed with the source, which ends reads in other threads before their runtime ends.
+    alive: watch::Sender<()>,
 }
 
 /// The last revision that was read.
@@ -100,6 +102,7 @@ impl<R: RepositoryReader> RepositorySource<R> {
             jitter_seed: Cell::new(
                 u32::try_from(start.started_at.subsec_nanosecond()).unwrap_or(0),
             ),
+            alive: watch::Sender::new(()),
         }
     }
 
@@ -207,9 +210,17 @@ impl<R: RepositoryReader> RepositorySource<R> {
         let (reader, aws) = (self.reader.clone(), Arc::clone(&self.aws));
         let answers = Arc::clone(&self.answers);
         let runtime = tokio::runtime::Handle::current();
+        let alive = self.alive.subscribe();
         run_blocking(move || {
             let market: ReadMarket<'_> = &|query: &MarketQuery<'_>| {
-                let market = runtime.block_on(query.read_cached(&aws, &answers));
+                let mut alive = alive.clone();
+                let market = runtime.block_on(async {
+                    tokio::select! {
+                        biased;
+                        _ = alive.changed() => Err("the controller has ended".to_owned()),
+                        market = query.read_cached(&aws, &answers) => market,
+                    }
+                });
                 // Embedded or earlier data stands in. Each plan that uses it says so.
                 match &market {
                     Ok(market) => {

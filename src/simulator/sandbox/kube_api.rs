@@ -92,6 +92,9 @@ impl KubeApi {
         if target.resource.is_access_review() {
             return review_access(target.resource, request);
         }
+        if request.method != "GET" && !target.resource.is_writable() {
+            return Err(StatusError::read_only(target.resource.plural));
+        }
         match (request.method.as_str(), target.name) {
             ("GET", None) => self.list(&target, request),
             ("GET", Some(name)) => self.read(&target, name, request),

@@ -231,6 +231,8 @@ fn api_version(kind: &str) -> &'static str {
 pub(super) struct ReplicaCounts {
     pub(super) all: u32,
     pub(super) ready: u32,
+    /// Pods of the current template.
+    pub(super) updated: u32,
 }
 
 /// Returns a workload, or the `ReplicaSet` or Job of one of its templates.
@@ -250,15 +252,16 @@ pub(super) fn controller(
         selector["matchLabels"][TEMPLATE_HASH] = hash.into();
     }
     let mut spec = json!({ "template": pods, "selector": selector, "replicas": replicas });
-    let ReplicaCounts { all, ready } = count;
+    let ReplicaCounts { all, ready, updated } = count;
     let mut status = json!({ "observedGeneration": 1, "replicas": all, "readyReplicas": ready });
     match *kind {
         "DaemonSet" => {
             spec["replicas"].take();
+            spec["updateStrategy"] = json!({ "type": "RollingUpdate" });
             status = json!({
                 "observedGeneration": 1, "desiredNumberScheduled": all, "numberReady": ready,
                 "currentNumberScheduled": all, "numberAvailable": ready, "numberMisscheduled": 0,
-                "updatedNumberScheduled": all
+                "updatedNumberScheduled": updated
             });
         }
         "Job" => {
@@ -269,13 +272,24 @@ pub(super) fn controller(
         "StatefulSet" => {
             spec["volumeClaimTemplates"] = pod_template::claim_templates(&template.spec);
             spec["serviceName"] = name.as_str().into();
-            status["currentReplicas"] = all.into();
-            status["updatedReplicas"] = all.into();
-        }
-        _ => {
+            spec["updateStrategy"] = json!({ "type": "RollingUpdate" });
             status["availableReplicas"] = ready.into();
-            status["updatedReplicas"] = all.into();
+            status["currentReplicas"] = all.into();
+            status["updatedReplicas"] = updated.into();
         }
+        "Deployment" => {
+            spec["strategy"] = json!({
+                "type": "RollingUpdate",
+                "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" }
+            });
+            status["availableReplicas"] = ready.into();
+            status["updatedReplicas"] = updated.into();
+            status["unavailableReplicas"] = all.saturating_sub(ready).into();
+            let is_available = ready >= replicas - replicas / 4;
+            let available = if is_available { "True" } else { "False" };
+            status["conditions"] = json!([{ "type": "Available", "status": available }]);
+        }
+        _ => status["availableReplicas"] = ready.into(),
     }
     if let Some(fields) = spec.as_object_mut() {
         fields.retain(|_, value| !value.is_null());

@@ -15,7 +15,7 @@ const PATCHES: [&str; 3] =
 /// Returns the index: a document for each group and version.
 pub(super) fn groups() -> Json {
     let mut paths = Map::new();
-    for resource in RESOURCES.iter().filter(|resource| !resource.is_access_review()) {
+    for resource in RESOURCES.iter().filter(|resource| resource.is_stored()) {
         let path = path_of(resource);
         let served = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
         paths.insert(path, json!({ "serverRelativeURL": served }));
@@ -25,8 +25,7 @@ pub(super) fn groups() -> Json {
 
 /// Returns the document of a group and version, if it exists.
 pub(super) fn group(group: &str, version: &str) -> Option<Json> {
-    let of =
-        |r: &&ServedResource| r.group == group && r.version == version && !r.is_access_review();
+    let of = |r: &&ServedResource| r.group == group && r.version == version && r.is_stored();
     let paths: Map<String, Json> = RESOURCES
         .iter()
         .filter(of)
@@ -79,7 +78,7 @@ mod tests {
     #[test]
     fn every_resource_is_in_openapi() {
         let listed = groups();
-        for resource in RESOURCES.iter().filter(|resource| !resource.is_access_review()) {
+        for resource in RESOURCES.iter().filter(|resource| resource.is_stored()) {
             let ServedResource { group: name, version, kind, plural, .. } = resource;
             assert!(listed["paths"][path_of(resource)].is_object(), "{kind}");
             let described = group(name, version).expect("a group").to_string();

@@ -109,6 +109,9 @@ impl<'p> RequestTarget<'p> {
             [name, subresource] if resource.has_subresource(subresource) => {
                 (Some(*name), Some(*subresource))
             }
+            [_, "attach" | "exec" | "log" | "portforward"] if resource.kind == "Pod" => {
+                return Err(StatusError::no_containers());
+            }
             _ => return Err(StatusError::unknown_path()),
         };
         if namespace.is_some() != resource.namespaced && (name.is_some() || namespace.is_some()) {

@@ -12,7 +12,24 @@ pub(super) struct ServedResource {
     short: &'static [&'static str],
     pub(super) namespaced: bool,
     subresources: &'static [&'static str],
+    access: Access,
 }
+
+/// The verbs of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Every verb.
+    Full,
+    /// Reads and watches: the repository declares these objects.
+    Read,
+    /// Reads of computed values.
+    Metrics,
+    /// Creations that are answered and never stored.
+    Review,
+}
+
+/// API group of metrics.
+pub(super) const METRICS_GROUP: &str = "metrics.k8s.io";
 
 /// Kinds of the category `all` of `kubectl get all`.
 const ALL: [&str; 10] = [
@@ -45,12 +62,29 @@ pub(super) const RESOURCES: &[ServedResource] = &[
     apps("Deployment", "deployments", &["deploy"], &["scale", "status"]),
     apps("ReplicaSet", "replicasets", &["rs"], &["scale", "status"]),
     apps("StatefulSet", "statefulsets", &["sts"], &["scale", "status"]),
-    resource("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews", &[]),
+    ServedResource {
+        access: Access::Review,
+        ..resource(
+            "authorization.k8s.io",
+            "SelfSubjectAccessReview",
+            "selfsubjectaccessreviews",
+            &[],
+        )
+    },
     ServedResource {
         version: "v2",
         namespaced: true,
         subresources: &["status"],
         ..resource("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers", &["hpa"])
+    },
+    ServedResource {
+        namespaced: true,
+        ..resource(
+            "autoscaling.k8s.io",
+            "VerticalPodAutoscaler",
+            "verticalpodautoscalers",
+            &["vpa"],
+        )
     },
     ServedResource {
         namespaced: true,
@@ -66,6 +100,12 @@ pub(super) const RESOURCES: &[ServedResource] = &[
     // Objects of the controller. `deploy/kubernetes/crds.yaml` defines them in real clusters.
     ours("CapacityPlan", "capacityplans", &["cplan"]),
     ours("CapacityPool", "capacitypools", &["cpool"]),
+    karpenter("karpenter.k8s.aws", "EC2NodeClass", "ec2nodeclasses", &["ec2nc", "ec2ncs"]),
+    karpenter("karpenter.sh", "NodePool", "nodepools", &[]),
+    keda("ScaledJob", "scaledjobs", &["sj"]),
+    keda("ScaledObject", "scaledobjects", &["so"]),
+    metrics("NodeMetrics", "nodes", false),
+    metrics("PodMetrics", "pods", true),
     ServedResource {
         namespaced: true,
         subresources: &["status"],
@@ -111,6 +151,29 @@ const fn ours(
     ServedResource { version: "v1alpha1", subresources: &["status"], ..resource }
 }
 
+const fn karpenter(
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short: &'static [&'static str],
+) -> ServedResource {
+    ServedResource { access: Access::Read, ..resource(group, kind, plural, short) }
+}
+
+const fn keda(
+    kind: &'static str,
+    plural: &'static str,
+    short: &'static [&'static str],
+) -> ServedResource {
+    let resource = resource("keda.sh", kind, plural, short);
+    ServedResource { version: "v1alpha1", namespaced: true, ..resource }
+}
+
+const fn metrics(kind: &'static str, plural: &'static str, namespaced: bool) -> ServedResource {
+    let resource = resource(METRICS_GROUP, kind, plural, &[]);
+    ServedResource { version: "v1beta1", namespaced, access: Access::Metrics, ..resource }
+}
+
 const fn apps(
     kind: &'static str,
     plural: &'static str,
@@ -134,6 +197,7 @@ const fn resource(
         short,
         namespaced: false,
         subresources: &[],
+        access: Access::Full,
     }
 }
 
@@ -146,6 +210,12 @@ impl ServedResource {
     /// Returns the resource type of a kind.
     pub(super) fn of_kind(kind: &str) -> &'static Self {
         RESOURCES.iter().find(|resource| resource.kind == kind).expect("the kind is in the table")
+    }
+
+    /// Returns the resource type of an object, if its version is served.
+    pub(super) fn of_object(object: &Json) -> Option<&'static Self> {
+        let (kind, version) = (&object["kind"], object["apiVersion"].as_str()?);
+        RESOURCES.iter().find(|r| *kind == *r.kind && r.api_version() == version)
     }
 
     /// Returns the `apiVersion` of objects.
@@ -163,15 +233,34 @@ impl ServedResource {
 
     /// Returns whether objects are only reviewed and never stored.
     pub(super) fn is_access_review(&self) -> bool {
-        self.group == "authorization.k8s.io"
+        self.access == Access::Review
+    }
+
+    /// Returns whether clients may write objects.
+    pub(super) fn is_writable(&self) -> bool {
+        matches!(self.access, Access::Full | Access::Review)
+    }
+
+    /// Returns whether objects are stored.
+    pub(super) fn is_stored(&self) -> bool {
+        matches!(self.access, Access::Full | Access::Read)
     }
 
     fn discovery_entries(&self) -> Vec<Json> {
-        let verbs = if self.is_access_review() {
-            json!(["create"])
-        } else {
-            let all = ["create", "delete", "deletecollection", "get", "list", "patch", "update"];
-            json!([&all[..], &["watch"]].concat())
+        let verbs = match self.access {
+            Access::Review => json!(["create"]),
+            Access::Read => json!(["get", "list", "watch"]),
+            Access::Metrics => json!(["get", "list"]),
+            Access::Full => json!([
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch"
+            ]),
         };
         let categories = if ALL.contains(&self.kind) { &["all"][..] } else { &[] };
         let mut rows = vec![json!({

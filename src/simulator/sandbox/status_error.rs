@@ -39,6 +39,16 @@ impl StatusError {
         Self::new(405, "MethodNotAllowed", format!("{method} is not served here"))
     }
 
+    pub(super) fn no_containers() -> Self {
+        let message = "pods of the sandbox have no containers: nothing runs and nothing is logged";
+        Self::bad_request(message)
+    }
+
+    pub(super) fn read_only(plural: &str) -> Self {
+        let message = format!("{plural} are read-only here: change them in the repository");
+        Self::new(405, "MethodNotAllowed", message)
+    }
+
     pub(super) fn already_exists(plural: &str, name: &str) -> Self {
         Self {
             details: json!({ "name": name, "kind": plural }),

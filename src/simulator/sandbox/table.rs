@@ -38,23 +38,27 @@ impl IncludedObject {
 }
 
 /// Column titles by kind. A `+` marks columns of wide output.
-const COLUMNS: [(&str, &str); 16] = [
+const COLUMNS: [(&str, &str); 20] = [
     ("CapacityPlan", "Name|Current|Ready|Why|Plan|+Commit|+Health|+Says|Age"),
     ("CapacityPool", "Name|Nodes|Planned|Hourly|Ready|Why|Commit|+Says"),
     ("CronJob", "Name|Schedule|Timezone|Suspend|Age"),
     ("DaemonSet", "Name|Desired|Current|Ready|Age"),
     ("Deployment", "Name|Ready|Up-to-date|Available|Age"),
+    ("EC2NodeClass", "Name|Role|AMI Family|Age"),
     ("Event", "Last Seen|Type|Reason|Object|Message|+Name"),
     ("HorizontalPodAutoscaler", "Name|Reference|Targets|MinPods|MaxPods|Replicas|Age"),
     ("Lease", "Name|Holder|Age"),
     ("Namespace", "Name|Status|Age"),
     ("Node", "Name|Status|Roles|Age|Version|+Type|+Zone"),
+    ("NodePool", "Name|NodeClass|Weight|Age"),
     ("PersistentVolumeClaim", "Name|Status|Age"),
     ("Pod", "Name|Ready|Status|Restarts|Age|+IP|+Node"),
     ("PodDisruptionBudget", "Name|Min Available|Max Unavailable|Allowed Disruptions|Age"),
     ("ReplicaSet", "Name|Desired|Current|Ready|Age"),
     ("ReplicationController", "Name|Desired|Current|Ready|Age"),
+    ("ScaledObject", "Name|Target|Min|Max|Age"),
     ("StatefulSet", "Name|Ready|Age"),
+    ("VerticalPodAutoscaler", "Name|Target|Mode|Age"),
 ];
 
 const DEFAULT_COLUMNS: &str = "Name|Age";
@@ -98,9 +102,13 @@ fn cells(kind: &str, object: &Json, now: Timestamp) -> Vec<String> {
         "Event" => event_cells(object, now),
         "Node" | "Pod" => node_and_pod_cells(kind, object, common),
         "CapacityPlan" | "CapacityPool" => capacity_cells(kind, object, common),
-        "CronJob" | "HorizontalPodAutoscaler" | "PodDisruptionBudget" => {
-            policy_cells(kind, object, common)
-        }
+        "CronJob"
+        | "EC2NodeClass"
+        | "HorizontalPodAutoscaler"
+        | "NodePool"
+        | "PodDisruptionBudget"
+        | "ScaledObject"
+        | "VerticalPodAutoscaler" => policy_cells(kind, object, common),
         _ => workload_cells(kind, object, common),
     }
 }
@@ -174,7 +182,7 @@ fn workload_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String>
     }
 }
 
-/// Returns the cells of autoscalers, schedules and disruption budgets.
+/// Returns the cells of autoscalers, schedules, disruption budgets, pools and node classes.
 fn policy_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
     let CommonCells { name, age } = common;
     let (spec, status) = (&object["spec"], &object["status"]);
@@ -190,6 +198,25 @@ fn policy_cells(kind: &str, object: &Json, common: CommonCells) -> Vec<String> {
                 count(&status["currentReplicas"]),
                 age,
             ]
+        }
+        "EC2NodeClass" => {
+            let family = text_or(&spec["amiFamily"], "<none>");
+            vec![name, text_or(&spec["role"], "<none>"), family, age]
+        }
+        "NodePool" => {
+            let class = text(&spec["template"]["spec"]["nodeClassRef"]["name"]);
+            vec![name, class, text_or(&spec["weight"], "<none>"), age]
+        }
+        "ScaledObject" => {
+            let target = text(&spec["scaleTargetRef"]["name"]);
+            let counts = ["minReplicaCount", "maxReplicaCount"];
+            let [least, most] = counts.map(|field| text_or(&spec[field], "<unset>"));
+            vec![name, target, least, most, age]
+        }
+        "VerticalPodAutoscaler" => {
+            let target = &spec["targetRef"];
+            let target = format!("{}/{}", text(&target["kind"]), text(&target["name"]));
+            vec![name, target, text_or(&spec["updatePolicy"]["updateMode"], "Auto"), age]
         }
         "CronJob" => vec![
             name,

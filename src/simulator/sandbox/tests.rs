@@ -378,3 +378,39 @@ fn protobuf_is_refused_except_for_reviews() {
     let message = refused["message"].as_str().unwrap_or_default();
     assert!(code == 415 && message.contains("kubectl apply -f -"), "{message}");
 }
+
+#[test]
+fn declared_and_computed_kinds_are_read_only() {
+    use super::resource::RESOURCES;
+    let mut api = api();
+    let read_only: Vec<_> = RESOURCES.iter().filter(|resource| !resource.is_writable()).collect();
+    assert_eq!(read_only.len(), 4, "{read_only:?}");
+    for resource in read_only {
+        let namespace = if resource.namespaced { "namespaces/web/" } else { "" };
+        let path = format!("/apis/{}/{namespace}{}", resource.api_version(), resource.plural);
+        let object = json!({ "metadata": { "name": "a" } });
+        let key = ObjectKey::new(resource.kind, if resource.namespaced { "web" } else { "" }, "a");
+        api.store.upsert(key, object.clone(), Writer::World);
+        for (method, path) in [
+            ("POST", path.clone()),
+            ("DELETE", path.clone()),
+            ("PUT", format!("{path}/a")),
+            ("PATCH", format!("{path}/a")),
+            ("DELETE", format!("{path}/a")),
+        ] {
+            let (code, answer) = ask(&mut api, method, &path, &object);
+            assert_eq!(code, 405, "{method} {path}: {answer}");
+        }
+        assert_eq!(get(&mut api, &format!("{path}/a")).0, 200, "{path}");
+    }
+}
+
+#[test]
+fn containers_are_refused_with_a_reason() {
+    let mut api = api();
+    ask(&mut api, "POST", PODS, &pod("a", None));
+    for part in ["attach", "exec", "log", "portforward"] {
+        let (code, answer) = get(&mut api, &format!("{PODS}/a/{part}"));
+        assert!(code == 400 && answer["message"].to_string().contains("no containers"), "{answer}");
+    }
+}

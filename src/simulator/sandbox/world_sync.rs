@@ -15,21 +15,25 @@ use serde_json::Value as Json;
 
 use super::aws_api::AwsApi;
 use super::declared_objects;
+use super::deliveries::DeliveredObjects;
+use super::events::Events;
 use super::http::RequestHandler;
 use super::kube_api::{ApiResponse, KubeApi, NAMESPACES};
 use super::kubernetes_objects::{self, PodOwner, ReplicaCounts};
+use super::metrics;
 use super::request::ApiRequest;
 use super::store::{ChangeKind, ObjectKey, StoreWrite, Writer};
-use crate::manifest::read_live_objects;
+use super::template_texts::{TemplateTexts, rolling_update, with_revision};
+use crate::manifest::{DeclaredObject, read_live_objects};
 use crate::model::desired::{Desired, Scale, ScaleTarget, Workload};
 use crate::model::ids::{Labels, Namespace, NodeName, WorkloadId, WorkloadKind};
-use crate::model::observed::{Node, Pod, PodPhase};
+use crate::model::observed::{Node, Pod, PodPhase, template_key};
 use crate::model::pod::Taint;
 use crate::model::storage::Storage;
 use crate::simulator::{World, WorldView};
 
 /// Kinds that the world creates and deletes, apart from nodes and pods.
-const SIMULATED_KINDS: [&str; 13] = [
+pub(super) const SIMULATED_KINDS: [&str; 13] = [
     "CSINode",
     "DaemonSet",
     "Deployment",
@@ -55,22 +59,28 @@ struct SyncedObjects {
     nodes: BTreeMap<NodeName, Node>,
     pods: BTreeMap<ObjectKey, Pod>,
     others: BTreeSet<ObjectKey>,
+    /// Delivered workloads that clients have changed since.
+    changed: BTreeSet<ObjectKey>,
+    events: Events,
 }
 
 /// A served world.
 pub(super) struct WorldSync {
     pub(super) world: Rc<World>,
-    aws_api: AwsApi,
-    api: RefCell<KubeApi>,
+    pub(super) aws_api: AwsApi,
+    pub(super) api: RefCell<KubeApi>,
     synced: RefCell<SyncedObjects>,
+    pub(super) texts: RefCell<TemplateTexts>,
+    pub(super) delivered: RefCell<DeliveredObjects>,
     /// Version of the last client write that was applied to the world.
     last_synced: Cell<u64>,
 }
 
 impl RequestHandler for WorldSync {
     fn answer(&self, request: &ApiRequest) -> ApiResponse {
-        let of_account = self.aws_api.respond(request);
-        let answer = of_account.unwrap_or_else(|| self.api.borrow_mut().answer(request));
+        let computed = self.aws_api.respond(request);
+        let computed = computed.or_else(|| metrics::respond(&self.world, request));
+        let answer = computed.unwrap_or_else(|| self.api.borrow_mut().answer(request));
         if request.method != "GET" {
             self.sync(request.at);
         }
@@ -83,22 +93,31 @@ impl RequestHandler for WorldSync {
 }
 
 impl WorldSync {
-    pub(super) fn new(world: Rc<World>, aws_api: AwsApi, now: Timestamp) -> Self {
+    /// Returns a served world to which `objects` are already delivered.
+    pub(super) fn new(
+        world: Rc<World>,
+        aws_api: AwsApi,
+        objects: Vec<DeclaredObject>,
+        now: Timestamp,
+    ) -> Self {
         let sync = Self {
             world,
             aws_api,
             api: RefCell::default(),
             synced: RefCell::default(),
+            texts: RefCell::default(),
+            delivered: RefCell::new(DeliveredObjects::new(objects)),
             last_synced: Cell::new(0),
         };
+        sync.record_delivered_texts();
+        sync.store_delivered(&DeliveredObjects::default(), now);
         sync.sync(now);
         sync
     }
 
-    /// Sets the desired state of the repository.
-    pub(super) fn set_desired(&self, desired: Rc<Desired>, now: Timestamp) {
-        self.aws_api.set_desired(desired);
-        self.sync(now);
+    /// Forgets the client changes of a delivered workload.
+    pub(super) fn forget_changes(&self, key: &ObjectKey) {
+        self.synced.borrow_mut().changed.remove(key);
     }
 
     /// Applies client writes to the world, and publishes its state.
@@ -145,8 +164,11 @@ impl WorldSync {
             }
             kind => {
                 let owned = object["metadata"]["ownerReferences"].is_array();
-                if let Some(kind) = workload_kind(kind).filter(|_| !owned && new_spec) {
-                    self.apply_workload_write(kind, write);
+                if let Some(kind) = workload_kind(kind).filter(|_| !owned) {
+                    self.synced.borrow_mut().changed.insert(key.clone());
+                    if new_spec || *change == ChangeKind::Deleted {
+                        self.apply_workload_write(kind, write);
+                    }
                 } else if let Some(kind) = workload_kind(key.kind)
                     && *change == ChangeKind::Deleted
                 {
@@ -198,24 +220,32 @@ impl WorldSync {
     }
 
     fn apply_workload_write(&self, kind: WorkloadKind, write: &StoreWrite) {
-        if write.change == ChangeKind::Deleted {
-            self.world.remove_workload(&workload_id(kind, &write.key));
+        let StoreWrite { key, change, object, before, .. } = write;
+        if *change == ChangeKind::Deleted {
+            self.synced.borrow_mut().changed.remove(key);
+            self.world.remove_workload(&workload_id(kind, key));
             return;
         }
-        for workload in parse_object(&write.object).workloads.into_values() {
-            let replicas = match &workload.scale {
-                Scale::Replicas(replicas) => *replicas,
-                Scale::Job { pods, completions, suspended: false } => {
-                    completions.unwrap_or(u32::MAX).min(*pods)
-                }
-                Scale::PerNode
-                | Scale::Job { suspended: true, .. }
-                | Scale::CronJob { .. }
-                | Scale::ScaledJob(_)
-                | Scale::Buffer(_) => 0,
-            };
+        let before = before.as_ref().map(|before| &before["spec"]);
+        let same = |part: &str| before.is_some_and(|before| before[part] == object["spec"][part]);
+        for workload in parse_object(object).workloads.into_values() {
+            let replicas = replicas(&workload.scale);
             let Workload { id, first_ordinal, template, .. } = &workload;
-            self.world.set_workload(id, replicas, *first_ordinal, template);
+            let is_known = self.world.view().workload(id).is_some();
+            if is_known && same("template") && same("ordinals") {
+                self.world.set_replicas(id, replicas);
+                continue;
+            }
+            let written = &object["spec"]["template"];
+            let template = with_revision(template, written);
+            self.texts.borrow_mut().record(template_key(&template), written);
+            match rolling_update(object) {
+                Some(update) if is_known && kind == WorkloadKind::Deployment => {
+                    self.world.set_replicas(id, replicas);
+                    self.world.roll_out(id, &template, update);
+                }
+                _ => self.world.set_workload(id, replicas, *first_ordinal, &template),
+            }
         }
     }
 
@@ -223,10 +253,13 @@ impl WorldSync {
     fn publish(&self, now: Timestamp) {
         let (view, mut api, mut synced) =
             (self.world.view(), self.api.borrow_mut(), self.synced.borrow_mut());
-        publish_nodes(&view, &self.world, &mut api, &mut synced);
-        publish_pods(&view, &mut api, &mut synced, now);
-        let mut others = controllers(&view);
-        others.extend(supporting_objects(&view, &self.world.cluster().uid, now, &api));
+        let (texts, delivered) = (self.texts.borrow(), self.delivered.borrow());
+        publish_nodes(&view, &self.world, &mut api, &mut synced, now);
+        publish_pods(&view, &mut api, &mut synced, &texts, now);
+        let mut others = controllers(&view, &texts);
+        delivered.complete(&mut others);
+        let namespaces = delivered.namespaces();
+        others.extend(supporting_objects(&view, namespaces, &self.world.cluster().uid, now, &api));
         others.extend(declared_objects_of(&view, &self.aws_api.desired()));
         for key in synced.others.iter().filter(|key| !others.contains_key(key)) {
             api.store.remove(key, Writer::World);
@@ -239,8 +272,17 @@ impl WorldSync {
                 object["metadata"]["creationTimestamp"] =
                     since.unwrap_or_else(|| super::object::format_time(now).into());
             }
+            let generation = stored.map(|stored| stored["metadata"]["generation"].clone());
+            if let Some(generation) = generation.filter(Json::is_number) {
+                object["metadata"]["generation"] = generation;
+            }
+            if object["status"]["observedGeneration"].is_number() {
+                object["status"]["observedGeneration"] = object["metadata"]["generation"].clone();
+            }
             // Client fields are kept. Replicas and status come from the world.
-            if let Some(stored) = stored.filter(|stored| is_of_client(stored)) {
+            let is_changed =
+                |stored: &&Arc<Json>| is_of_client(stored) || synced.changed.contains(&key);
+            if let Some(stored) = stored.filter(is_changed) {
                 let mut kept = (**stored).clone();
                 for part in ["replicas", "parallelism"] {
                     if !object["spec"][part].is_null() {
@@ -252,11 +294,37 @@ impl WorldSync {
             }
             api.store.upsert(key, object, Writer::World);
         }
+        let runs = view.scheduler_runs();
+        let unschedulable = synced.events.newly_unschedulable(view.pods(), runs);
+        drop(view);
+        for (pod, reasons) in self.world.unschedulable_reasons(&unschedulable) {
+            synced.events.pod_unschedulable(&pod, &reasons, now);
+        }
+        if self.last_synced.get() == 0 {
+            // The world existed before the sandbox.
+            synced.events.discard_recorded();
+        }
+        synced.events.store(&mut api);
+    }
+}
+
+/// Returns the replicas that a workload asks for.
+fn replicas(scale: &Scale) -> u32 {
+    match scale {
+        Scale::Replicas(replicas) => *replicas,
+        Scale::Job { pods, completions, suspended: false } => {
+            completions.unwrap_or(u32::MAX).min(*pods)
+        }
+        Scale::PerNode
+        | Scale::Job { suspended: true, .. }
+        | Scale::CronJob { .. }
+        | Scale::ScaledJob(_)
+        | Scale::Buffer(_) => 0,
     }
 }
 
 /// Returns whether a client created the object. UIDs of the world have another prefix.
-fn is_of_client(object: &Json) -> bool {
+pub(super) fn is_of_client(object: &Json) -> bool {
     let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
     uid.starts_with(super::object::UID_PREFIX)
 }
@@ -266,10 +334,12 @@ fn publish_nodes(
     world: &World,
     api: &mut KubeApi,
     synced: &mut SyncedObjects,
+    now: Timestamp,
 ) {
     let key = |name: &NodeName| ObjectKey::new("Node", "", name.as_str());
-    for (name, _) in synced.nodes.extract_if(.., |name, _| !view.nodes().contains_key(name)) {
+    for (name, node) in synced.nodes.extract_if(.., |name, _| !view.nodes().contains_key(name)) {
         api.store.remove(&key(&name), Writer::World);
+        synced.events.node_removed(&node, now);
     }
     for (name, node) in view.nodes() {
         if synced.nodes.get(name) == Some(node) && api.store.get(&key(name)).is_some() {
@@ -278,7 +348,8 @@ fn publish_nodes(
         let instance = node.instance.as_ref().and_then(|id| world.instance(id));
         let object = kubernetes_objects::node(node, instance.as_ref());
         api.store.upsert(key(name), object, Writer::World);
-        synced.nodes.insert(name.clone(), node.clone());
+        let before = synced.nodes.insert(name.clone(), node.clone());
+        synced.events.node_changed(before.as_ref(), node, now);
     }
 }
 
@@ -286,6 +357,7 @@ fn publish_pods(
     view: &WorldView<'_>,
     api: &mut KubeApi,
     synced: &mut SyncedObjects,
+    texts: &TemplateTexts,
     now: Timestamp,
 ) {
     let mut gone: BTreeSet<ObjectKey> = synced.pods.keys().cloned().collect();
@@ -304,19 +376,26 @@ fn publish_pods(
                 kubernetes_objects::set_pod_state(&mut object, pod, now);
                 object
             }
-            None => kubernetes_objects::pod(pod, template, now),
+            None => {
+                let mut object = kubernetes_objects::pod(pod, template, now);
+                texts.apply(&pod.template, &mut object);
+                object
+            }
         };
         api.store.upsert(key.clone(), object, Writer::World);
-        synced.pods.insert(key, pod.clone());
+        let before = synced.pods.insert(key, pod.clone());
+        synced.events.pod_changed(before.as_ref(), pod, now);
     }
     for key in gone {
-        synced.pods.remove(&key);
+        if let Some(pod) = synced.pods.remove(&key) {
+            synced.events.pod_removed(&pod);
+        }
         api.store.remove(&key, Writer::World);
     }
 }
 
 /// Returns the workloads, and their `ReplicaSet`s and Jobs.
-fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
+fn controllers(view: &WorldView<'_>, texts: &TemplateTexts) -> BTreeMap<ObjectKey, Json> {
     let mut counts: BTreeMap<(WorkloadId, String), ReplicaCounts> = BTreeMap::new();
     for pod in view.pods().filter(|pod| pod.is_active()) {
         let Some(owner) = &pod.owner else { continue };
@@ -333,14 +412,20 @@ fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
         if let Some(owner_object) = kubernetes_objects::pod_owner(owner, template)
             .filter(|owner_object| owner_object.above.is_some())
         {
-            insert_controller(view, &owner_object, count.all, *count, template, &mut out);
+            let counts = (count.all, ReplicaCounts { updated: count.all, ..*count });
+            insert_controller(view, texts, &owner_object, counts, template, &mut out);
         }
     }
     for workload in view.workloads() {
         let total = totals.get(workload.id).copied();
-        let count = total.map(|(count, _)| count).unwrap_or_default();
+        let mut count = total.map(|(count, _)| count).unwrap_or_default();
         let template = workload.template.or(total.map(|(_, template)| template.as_str()));
         let Some(template) = template else { continue };
+        count.updated = count.all;
+        if workload.is_rolling {
+            let current = counts.get(&(workload.id.clone(), template.to_owned()));
+            count.updated = current.map_or(0, |current| current.all);
+        }
         let own = PodOwner {
             kind: workload.id.kind.as_str(),
             namespace: workload.id.namespace.clone(),
@@ -348,7 +433,8 @@ fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
             above: None,
         };
         if SIMULATED_KINDS.contains(&own.kind) {
-            insert_controller(view, &own, workload.replicas, count, template, &mut out);
+            let counts = (workload.replicas, count);
+            insert_controller(view, texts, &own, counts, template, &mut out);
             let key = ObjectKey::new(own.kind, own.namespace.as_str(), &own.name);
             if let Some(object) = out.get_mut(&key).filter(|_| workload.first_ordinal > 0) {
                 object["spec"]["ordinals"]["start"] = workload.first_ordinal.into();
@@ -360,31 +446,22 @@ fn controllers(view: &WorldView<'_>) -> BTreeMap<ObjectKey, Json> {
 
 fn insert_controller(
     view: &WorldView<'_>,
-    owner_object: &PodOwner,
-    replicas: u32,
-    count: ReplicaCounts,
+    texts: &TemplateTexts,
+    owner: &PodOwner,
+    (replicas, count): (u32, ReplicaCounts),
     template: &str,
     into: &mut BTreeMap<ObjectKey, Json>,
 ) {
-    if let Some(template_object) = view.template(template) {
-        let key =
-            ObjectKey::new(owner_object.kind, owner_object.namespace.as_str(), &owner_object.name);
-        into.insert(
-            key,
-            kubernetes_objects::controller(
-                owner_object,
-                replicas,
-                count,
-                template,
-                template_object,
-            ),
-        );
-    }
+    let Some(of_pods) = view.template(template) else { return };
+    let mut object = kubernetes_objects::controller(owner, replicas, count, template, of_pods);
+    texts.apply(template, &mut object["spec"]["template"]);
+    into.insert(ObjectKey::new(owner.kind, owner.namespace.as_str(), &owner.name), object);
 }
 
 /// Returns namespaces, budgets and storage.
-fn supporting_objects(
+fn supporting_objects<'n>(
     view: &WorldView<'_>,
+    delivered_to: impl Iterator<Item = &'n str>,
     cluster_uid: &str,
     now: Timestamp,
     api: &KubeApi,
@@ -392,6 +469,7 @@ fn supporting_objects(
     let mut out = BTreeMap::new();
     let mut namespaces: BTreeMap<&str, Labels> =
         NAMESPACES.into_iter().map(|name| (name, Labels::new())).collect();
+    namespaces.extend(delivered_to.map(|name| (name, Labels::new())));
     namespaces.extend(view.workloads().map(|w| (w.id.namespace.as_str(), Labels::new())));
     namespaces.extend(view.namespaces().iter().map(|(n, labels)| (n.as_str(), labels.clone())));
     for (name, labels) in namespaces {
@@ -485,7 +563,7 @@ fn insert_storage(view: &WorldView<'_>, out: &mut BTreeMap<ObjectKey, Json>) {
 }
 
 /// Parses a client object. Unreadable parts are logged and not simulated.
-fn parse_object(object: &Json) -> Desired {
+pub(super) fn parse_object(object: &Json) -> Desired {
     let read = read_live_objects([object]);
     for problem in &read.problems {
         tracing::warn!(object = %problem.object, message = %problem.message, "object part not simulated");
@@ -502,7 +580,7 @@ fn storage(read: Desired) -> Storage {
     storage
 }
 
-fn workload_kind(kind: &str) -> Option<WorkloadKind> {
+pub(super) fn workload_kind(kind: &str) -> Option<WorkloadKind> {
     use WorkloadKind::{
         DaemonSet, Deployment, Job, ReplicaSet, ReplicationController, StatefulSet,
     };

@@ -32,7 +32,8 @@ fn serve(make: impl FnOnce() -> Option<(World, Desired)> + Send + 'static) -> Co
             let server = match make() {
                 Some((world, desired)) => {
                     let catalog = Catalog::load(&"us-east-1".into(), &[]).expect("the catalog");
-                    ApiServer::for_world(Rc::new(world), catalog, Rc::new(desired), 0).await
+                    ApiServer::for_world(Rc::new(world), catalog, Rc::new(desired), Vec::new(), 0)
+                        .await
                 }
                 None => ApiServer::standalone().await,
             };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use fleetwright::model::ids::{WorkloadId, WorkloadKind};
 use fleetwright::model::pod::PodTemplate;
+use fleetwright::simulator::RollingUpdate;
 use serde_json::Value;
 
 use crate::simulation::harness::Simulation;
@@ -225,7 +226,7 @@ impl Demand {
             Change::Rollout(index) => {
                 self.services[index].version += 1;
                 let (id, template) = self.merge(run, index);
-                run.shared.world.roll_out(&id, &template);
+                run.shared.world.roll_out(&id, &template, RollingUpdate::default());
             }
             Change::Add(index) => {
                 self.added += 1;
