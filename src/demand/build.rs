@@ -78,7 +78,6 @@ impl Demand {
         let mut demand = declared.demand;
         hooks::count_peaks(&mut demand, desired, &live);
         capacity_buffer::set_buffer_counts(&mut demand.groups, desired, query.mode);
-        rollouts::add_headroom(&mut demand.groups, desired);
         demand.reject_oversized_groups();
         demand.add_undeclared_workloads(desired, observed, &live, &claims);
         demand.groups.sort_by(|a, b| a.workload.cmp(&b.workload));
@@ -87,6 +86,7 @@ impl Demand {
         let over_quota = admission::quota_warnings(&demand, desired);
         demand.problems.extend(over_quota);
         fargate::assign_fargate(&mut demand, desired, observed, &live);
+        rollouts::add_headroom(&mut demand.groups, desired);
         demand
     }
 

@@ -1,7 +1,8 @@
 //! Room for rolling updates (`spec.demand.rollouts`): placeholder pods that are never created.
 //!
 //! A rolling update creates up to `maxSurge` pods before it ends old ones. The largest updates
-//! count, as many as may happen at once. Any other update that happens instead needs no more room.
+//! count, as many as may happen at once, by CPU and memory. Pods of an update in progress need the
+//! room, so that it stays.
 
 use std::cmp::Reverse;
 
@@ -21,37 +22,33 @@ pub(super) fn add_headroom(groups: &mut Vec<PodGroup>, desired: &Desired) {
     if at_once == 0 {
         return;
     }
-    // In a cluster with pods, a workload without any has nothing to update.
-    let has_pods = groups.iter().any(|group| !group.running.is_empty());
-    let may_update = |group: &&PodGroup| !has_pods || !group.running.is_empty();
-    let updates = groups.iter().filter(may_update).filter_map(|group| surge_pods(group, desired));
-    let mut updates: Vec<PodGroup> = updates.collect();
+    let mut updates: Vec<PodGroup> =
+        groups.iter().filter_map(|group| surge_pods(group, desired)).collect();
     updates.sort_by_cached_key(|group| (Reverse(size(group)), group.workload.clone()));
     updates.truncate(at_once);
     groups.extend(updates);
+    groups.sort_by(|a, b| a.workload.cmp(&b.workload));
 }
 
-/// Returns the pods that a rolling update of a workload creates first, less those of an update in
-/// progress.
+/// Returns the pods that a rolling update of a workload creates first.
 fn surge_pods(group: &PodGroup, desired: &Desired) -> Option<PodGroup> {
     let workload = desired.workloads.get(&group.workload)?;
     let surge = |pods: u32| match workload.max_surge {
         MaxSurge::Pods(count) => count.min(pods),
         MaxSurge::Percent(percent) => {
             let share = (u64::from(pods) * u64::from(percent)).div_ceil(100);
-            u32::try_from(share).unwrap_or(u32::MAX)
+            u32::try_from(share).unwrap_or(u32::MAX).min(pods)
         }
     };
     let Counts { floor, live, ceiling, planned } = group.counts;
-    let running = group.running.values().fold(0, |sum: u32, pods| sum.saturating_add(*pods));
-    let in_progress = running.saturating_sub(planned);
     let counts = Counts {
         floor: surge(floor),
         live: surge(live),
         ceiling: surge(ceiling),
-        planned: surge(planned).saturating_sub(in_progress),
+        planned: surge(planned),
     };
-    let because = format!("a rolling update of {} {}", group.workload.kind, group.workload);
+    let kind = group.workload.kind.as_str();
+    let because = format!("room for a rolling update of {kind} {}", group.workload);
     let mut shape = group.shape.clone();
     let placeholder = std::sync::Arc::make_mut(&mut shape);
     placeholder.priority = placeholder.priority.min(super::capacity_buffer::PRIORITY_MAX);
@@ -59,7 +56,9 @@ fn surge_pods(group: &PodGroup, desired: &Desired) -> Option<PodGroup> {
         workload: WorkloadId {
             kind: WorkloadKind::CapacityBuffer,
             // No object of Kubernetes has a colon in its name.
-            name: format!("rollout:{}", group.workload.name).as_str().into(),
+            name: format!("rollout:{}:{}", kind.to_lowercase(), group.workload.name)
+                .as_str()
+                .into(),
             ..group.workload.clone()
         },
         origin: group.origin.clone(),
@@ -80,6 +79,7 @@ fn size(group: &PodGroup) -> i128 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use super::*;
@@ -139,34 +139,79 @@ spec:
         ];
         assert_eq!(headroom(&deployments(0, &all), &observed), []);
         let one = headroom(&deployments(1, &all), &observed);
-        assert_eq!(one, [("rollout:half".to_owned(), 3)]);
+        assert_eq!(one, [("rollout:deployment:half".to_owned(), 3)]);
         let every = headroom(&deployments(9, &all), &observed);
-        let expected = [("rollout:half", 3), ("rollout:large", 1), ("rollout:small", 3)];
-        assert_eq!(every, expected.map(|(name, pods)| (name.to_owned(), pods)));
+        let expected = ["half", "large", "small"].into_iter().zip([3, 1, 3]);
+        let expected = expected.map(|(name, pods)| (format!("rollout:deployment:{name}"), pods));
+        assert_eq!(every, expected.collect::<Vec<_>>());
+        let more_than_all = [("x", 4, "1", "{rollingUpdate: {maxSurge: 4000000000%}}")];
+        assert_eq!(headroom(&deployments(1, &more_than_all), &observed)[0].1, 4);
     }
 
     #[test]
-    fn pods_of_an_update_in_progress_take_its_room() {
-        let mut scenario = Scenario::new(&["m5.4xlarge"], 500, 64);
+    fn update_in_progress_removes_no_node_and_takes_no_other_room() {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
         scenario.scale(8);
+        scenario.deploy("other", 4, crate::testing::pods::template(1_000, 64));
         for workload in scenario.desired.workloads.values_mut() {
-            workload.max_surge = MaxSurge::Pods(4);
+            workload.max_surge = MaxSurge::Pods(2);
+        }
+        scenario.desired.rollouts = 1;
+        let first = scenario.solve();
+        scenario.carry_out(&first);
+        let before = headroom(&scenario.desired, &scenario.observed);
+        assert_eq!((before.len(), before[0].1), (1, 2));
+        // Two pods of the new revision run beside the eight old ones, on nodes without pods.
+        let used: BTreeSet<_> =
+            scenario.observed.pods.iter().filter_map(|pod| pod.node.clone()).collect();
+        let all = scenario.observed.nodes.keys().cloned();
+        let free: Vec<_> = all.filter(|node| !used.contains(node)).collect();
+        assert_eq!(free.len(), 2, "{:?}", scenario.observed.nodes.keys());
+        let owner = |pod: &&Arc<crate::model::observed::Pod>| {
+            pod.owner.as_ref().is_some_and(|owner| *owner.name != *"other")
+        };
+        let like = scenario.observed.pods.iter().find(owner).expect("a pod").clone();
+        for (number, node) in free.into_iter().enumerate() {
+            let mut pod = (*like).clone();
+            pod.name = format!("new-{number}").as_str().into();
+            pod.node = Some(node);
+            scenario.observed.pods.push(Arc::new(pod));
+        }
+        assert_eq!(headroom(&scenario.desired, &scenario.observed), before);
+        let plan = scenario.plan();
+        assert_eq!((plan.summary.add, plan.summary.destroy), (0, 0));
+    }
+
+    #[test]
+    fn commit_with_a_new_workload_has_its_room_at_once() {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
+        scenario.scale(2);
+        scenario.desired.rollouts = 1;
+        scenario.deploy("large", 12, crate::testing::pods::template(1_500, 64));
+        for workload in scenario.desired.workloads.values_mut() {
+            workload.max_surge = MaxSurge::Percent(25);
         }
         let first = scenario.solve();
         scenario.carry_out(&first);
-        // This larger workload does not run.
-        scenario.deploy("waiting", 9, crate::testing::pods::template(900, 64));
-        scenario.desired.rollouts = 1;
-        let running = scenario.observed.pods[0].owner.clone().expect("an owner");
-        let expected = |pods| vec![(format!("rollout:{}", running.name), pods)];
-        assert_eq!(headroom(&scenario.desired, &scenario.observed), expected(4));
-        // Three pods of the new revision run beside the eight old ones.
-        for number in 0..3 {
-            let mut pod = (**scenario.observed.pods.last().expect("a pod")).clone();
-            pod.name = format!("new-{number}").as_str().into();
-            scenario.observed.pods.push(Arc::new(pod));
+        let plan = scenario.plan();
+        assert_eq!((plan.summary.add, plan.summary.destroy), (0, 0));
+    }
+
+    #[test]
+    fn objects_of_two_kinds_with_one_name_have_room_each() {
+        let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
+        scenario.deploy("api", 2, crate::testing::pods::template(1_000, 64));
+        let mut all = scenario.desired.workloads.iter();
+        let (id, workload) = all.find(|(id, _)| *id.name == *"api").expect("declared");
+        let id = WorkloadId { kind: WorkloadKind::Rollout, ..id.clone() };
+        let workload = crate::model::desired::Workload { id: id.clone(), ..workload.clone() };
+        scenario.desired.workloads.insert(id, workload);
+        for workload in scenario.desired.workloads.values_mut() {
+            workload.max_surge = MaxSurge::Pods(1);
         }
-        assert_eq!(headroom(&scenario.desired, &scenario.observed), expected(1));
+        scenario.desired.rollouts = 5;
+        assert_eq!(scenario.plan().capacity.pods.unschedulable, 0);
+        assert_eq!(headroom(&scenario.desired, &scenario.observed).len(), 2);
     }
 
     #[test]

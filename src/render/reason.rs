@@ -240,7 +240,7 @@ pub(super) fn decider(decider: &Decider) -> String {
         Decider::Autoscaler { autoscaler, origin, because, next: _ } => {
             format!("{autoscaler} at {origin} ({because})")
         }
-        Decider::Buffer { because } => format!("the buffer itself ({because})"),
+        Decider::Buffer { because } => format!("spare capacity ({because})"),
     }
 }
 

@@ -74,8 +74,11 @@ pub(super) fn resolved_selectors(
         && resolved.image(&class.image, Hardware::from_labels(&kind.labels)).is_some();
     let has_subnets =
         subnet.is_some() && resolved.subnets.contains_key(&describe_selectors(subnet_terms));
+    // More groups than selected are no difference, so that a group that the class no longer
+    // selects would stay.
     let has_groups = security_groups.is_some()
-        && resolved.security_groups.contains_key(&describe_selectors(group_terms));
+        && security_groups.as_ref()
+            == resolved.security_groups.get(&describe_selectors(group_terms));
     [
         ("amiSelector", has_image),
         ("amiSelectorTerms", has_image),
@@ -307,6 +310,27 @@ mod tests {
         assert_eq!(fields(&scenario), BTreeSet::new());
         resolves_to(&mut scenario, "subnet-2");
         assert_eq!(fields(&scenario), ["subnet".to_owned()].into());
+    }
+
+    #[test]
+    fn group_that_a_class_no_longer_selects_is_drift() {
+        let mut scenario = Scenario::new(&["m5.large"], 500, 512);
+        scenario.step(2);
+        let ids = |ids: &[&str]| -> BTreeSet<_> { ids.iter().map(|id| (*id).into()).collect() };
+        for instance in scenario.observed.instances.values_mut() {
+            instance.launched_with.security_groups = Some(ids(&["sg-a", "sg-b"]));
+        }
+        let class = scenario.node_class();
+        let selector = Ec2Selector { id: Some("sg-a".to_owned()), ..Ec2Selector::default() };
+        class.instance_settings.security_groups = vec![selector];
+        let terms = describe_selectors(&class.instance_settings.security_groups);
+        let mut digests = (*class.spec_digests).clone();
+        digests.insert("securityGroupSelectorTerms".to_owned(), "changed".into());
+        class.spec_digests = std::sync::Arc::new(digests);
+        scenario.observed.resolved.security_groups.insert(terms.clone(), ids(&["sg-a"]));
+        assert!(!scenario.solve().target.retires.is_empty());
+        scenario.observed.resolved.security_groups.insert(terms, ids(&["sg-a", "sg-b"]));
+        assert!(scenario.solve().target.retires.is_empty());
     }
 
     #[test]

@@ -27,10 +27,13 @@ use crate::model::reason::Alternative;
 use crate::model::requirement::key;
 
 /// Minimum number of Spot nodes of a pool for the limit to apply.
-pub(crate) const NODES_MIN: u32 = 4;
+const NODES_MIN: u32 = 4;
 
 /// 100 %, in thousandths of a percent.
 const WHOLE: u64 = 100_000;
+
+/// Maximum attempts for one kind of moves. Each failed attempt halves the number of moves.
+const TRIES_MAX: usize = 4;
 
 /// Minimum tie-break samples for any fleet, because the moves save nothing that would justify a
 /// risk.
@@ -103,8 +106,8 @@ impl<'a> OfferingShare<'a> {
                 let (instance_type, zone) = offering;
                 messages.push(format!(
                     "pool `{pool}`: {count} of {total} Spot nodes are {instance_type} in {zone}, \
-                     and `spec.spot.maxOfferingShare` allows {most}: no other offering at most \
-                     20 % dearer holds their pods"
+                     and `spec.spot.maxOfferingShare` allows {most}: every other offering has its \
+                     share, is more than 20 % dearer, or does not hold the pods"
                 ));
             }
         }
@@ -164,20 +167,23 @@ impl Strategy for SpotDiversity {
 fn distribute(simulation: &Simulation, fleet: VerifiedFleet) -> VerifiedFleet {
     let (problem, work) = (simulation.problem, &mut WorkBudget::unlimited());
     for same_type in [false, true] {
-        let moves = moves(problem, &fleet, same_type);
-        if moves.is_empty() {
-            return fleet;
-        }
-        let packed_price = fleet.packed_price;
-        let layout = with_moves(problem, &fleet, &moves);
-        if !is_simulated(problem.groups) {
-            return VerifiedFleet { packed_price, ..problem.as_packed(&layout) };
-        }
-        let moved = simulation.simulate_excluding(&layout, fleet.unplaced.clone(), work);
-        let moved =
-            moved.filter(|moved| passes_same_samples(simulation, moved, &fleet, SAMPLES_MIN, work));
-        if let Some(moved) = moved {
-            return VerifiedFleet { packed_price, ..moved };
+        let mut moves = moves(problem, &fleet, same_type);
+        for _ in 0..TRIES_MAX {
+            if moves.is_empty() {
+                break;
+            }
+            let packed_price = fleet.packed_price;
+            let layout = with_moves(problem, &fleet, &moves);
+            if !is_simulated(problem.groups) {
+                return VerifiedFleet { packed_price, ..problem.as_packed(&layout) };
+            }
+            let moved = simulation.simulate_excluding(&layout, fleet.unplaced.clone(), work);
+            let moved = moved
+                .filter(|moved| passes_same_samples(simulation, moved, &fleet, SAMPLES_MIN, work));
+            if let Some(moved) = moved {
+                return VerifiedFleet { packed_price, ..moved };
+            }
+            moves.truncate(moves.len() / 2);
         }
     }
     fleet

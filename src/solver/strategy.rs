@@ -53,10 +53,10 @@ const STRATEGIES: [(Stage, &dyn Strategy); 9] = [
     (Stage::Reuse, &EqualNodeReuse),
     // Balances new nodes over zones at the same price.
     (Stage::Finish, &ZoneBalance),
-    // Removes new nodes of a steered plan that hold no pod.
-    (Stage::Finish, &IdleRemoval),
     // Distributes new Spot nodes over instance types and zones.
     (Stage::Finish, &SpotDiversity),
+    // Removes new nodes of a steered plan that hold no pod.
+    (Stage::Finish, &IdleRemoval),
 ];
 
 /// Applies the strategies of a stage in order.

@@ -185,6 +185,10 @@ impl Scenario {
         self.observed.pods.clear();
         for (group, places) in &solution.target.placements {
             let owner = &demand.groups[*group].workload;
+            // Placeholder pods are never created.
+            if owner.kind == WorkloadKind::CapacityBuffer {
+                continue;
+            }
             for (place, count) in places {
                 let node = match place {
                     NodeRef::Existing(name) => name,

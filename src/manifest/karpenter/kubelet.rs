@@ -1,7 +1,7 @@
 //! Kubelet settings. Every generation has the same fields, in a different place.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use super::super::decode::{Field, FieldMap, shorten};
 use super::super::resource_list::{non_negative_quantity, resource_list};
@@ -11,6 +11,12 @@ use crate::model::units::Bytes;
 
 /// The setting of older generations without effect: every image has containerd.
 const UNSUPPORTED: &[&str] = &["containerRuntime"];
+
+/// Default of the kubelet for `imageGCHighThresholdPercent`.
+const IMAGE_GC_HIGH_PERCENT: u32 = 85;
+
+/// Default of the kubelet for `imageGCLowThresholdPercent`.
+const IMAGE_GC_LOW_PERCENT: u32 = 80;
 
 /// Signals of eviction.
 const SIGNALS: [&str; 6] = [
@@ -99,12 +105,13 @@ fn report_contradictions(field: &Field<'_>, settings: &KubeletSettings) {
         let hint = "write `evictionSoftGracePeriod` for the signals of `evictionSoft`".to_owned();
         field.error("has soft thresholds and grace periods of different signals", hint);
     }
-    if let (Some(high), Some(low)) = (settings.image_gc_high_percent, settings.image_gc_low_percent)
-        && low >= high
-    {
+    let high = settings.image_gc_high_percent.unwrap_or(IMAGE_GC_HIGH_PERCENT);
+    let low = settings.image_gc_low_percent.unwrap_or(IMAGE_GC_LOW_PERCENT);
+    if low >= high {
         field.error(
             format_args!(
-                "has `imageGCLowThresholdPercent` {low}, not below the high threshold {high}"
+                "has `imageGCLowThresholdPercent` {low}, not below `imageGCHighThresholdPercent` \
+                 {high}"
             ),
             None,
         );

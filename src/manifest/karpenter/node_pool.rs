@@ -162,10 +162,17 @@ pub(super) fn has_do_not_disrupt(field: Option<Field<'_>>) -> bool {
     const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
     let Some(field) = field else { return false };
     let annotations = string_map(&field);
-    if annotations.keys().any(|key| key != DO_NOT_DISRUPT) {
-        field.warn("is not set on nodes", None);
+    let is_true = annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true");
+    let unset: Vec<&str> = annotations
+        .keys()
+        .map(String::as_str)
+        .filter(|key| *key != DO_NOT_DISRUPT || !is_true)
+        .collect();
+    if !unset.is_empty() {
+        let named: Vec<_> = unset.iter().take(3).map(|key| shorten(key)).collect();
+        field.warn(format_args!("is set on no node: {}", named.join(", ")), None);
     }
-    annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true")
+    is_true
 }
 
 /// Reads a mapping of strings.

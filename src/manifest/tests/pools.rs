@@ -624,8 +624,10 @@ fn kubelet_settings_are_read_and_contradictions_are_errors() {
         ("evictionSoftGracePeriod: {memory.available: 1m}", "grace periods of different signals"),
         (
             "imageGCHighThresholdPercent: 70, imageGCLowThresholdPercent: 70",
-            "`imageGCLowThresholdPercent` 70, not below the high threshold 70",
+            "`imageGCLowThresholdPercent` 70, not below `imageGCHighThresholdPercent` 70",
         ),
+        ("imageGCHighThresholdPercent: 75", "80, not below `imageGCHighThresholdPercent` 75"),
+        ("imageGCLowThresholdPercent: 90", "90, not below `imageGCHighThresholdPercent` 85"),
         ("imageGCHighThresholdPercent: 101", "is 101, not a percentage"),
         ("clusterDNS: [dns.example]", "is `dns.example`, not an IP address"),
         ("evictionSoft: {disk: 5%}", "is for `disk`, which is not a signal"),

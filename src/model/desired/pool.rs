@@ -1,7 +1,7 @@
 //! Pools and node classes, in one representation for all Karpenter API versions.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::SignedDuration;

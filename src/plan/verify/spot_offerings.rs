@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::Violations;
 use super::context::CheckContext;
-use crate::model::ids::{Address, InstanceTypeName, PoolName, ZoneName};
+use crate::model::ids::{Address, LabelValue, PoolName};
 use crate::model::market::CapacityType;
+use crate::model::requirement::key;
 use crate::plan::wire::AlternativesRow;
 
 /// Minimum number of Spot nodes of a pool for the share to apply.
@@ -29,14 +30,15 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
     let alternatives = context.plan.capacity.alternatives.iter();
     let by_address: BTreeMap<&Address, &AlternativesRow> =
         alternatives.map(|row| (&row.address, row)).collect();
-    let mut pools: BTreeMap<&PoolName, BTreeMap<(&InstanceTypeName, &ZoneName), OfferingNodes>> =
-        BTreeMap::new();
+    let mut pools: BTreeMap<&PoolName, BTreeMap<(&str, &str), OfferingNodes>> = BTreeMap::new();
     for row in &context.rows {
-        let Some(after) = row.after.filter(|a| a.capacity_type == Some(CapacityType::Spot)) else {
+        let label = |key: &str| row.after?.labels.get(key).map(LabelValue::as_str);
+        if label(key::CAPACITY_TYPE) != Some(CapacityType::Spot.as_str()) {
             continue;
-        };
+        }
+        let pool = row.after.and_then(|after| after.pool.as_ref());
         let (Some(pool), Some(instance_type), Some(zone)) =
-            (&after.pool, &after.instance_type, &after.zone)
+            (pool, label(key::INSTANCE_TYPE), label(key::ZONE))
         else {
             continue;
         };
@@ -44,7 +46,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         offerings.entry((instance_type, zone)).or_default().planned += 1;
         for other in by_address.get(row.address).into_iter().flat_map(|of| &of.offerings) {
             if other.capacity_type == CapacityType::Spot {
-                let offering = (&other.instance_type, &other.zone);
+                let offering = (other.instance_type.as_str(), other.zone.as_str());
                 offerings.entry(offering).or_default().alternatives += 1;
             }
         }

@@ -37,11 +37,14 @@ fn template_annotations_are_a_warning() {
     let plain = text("x: z");
     assert_eq!(
         problem(&plain),
-        "warning a.yaml:8: NodePool web: `spec.template.metadata.annotations` is not set on nodes"
+        "warning a.yaml:8: NodePool web: `spec.template.metadata.annotations` is set on no node: x"
     );
     assert!(!read_text(&plain).pools["web"].do_not_disrupt);
     let protected = text("karpenter.sh/do-not-disrupt: 'true'");
     clean(&protected);
     assert!(read_text(&protected).pools["web"].do_not_disrupt);
+    let with_duration = text("karpenter.sh/do-not-disrupt: 60h");
+    assert!(problem(&with_duration).ends_with("is set on no node: karpenter.sh/do-not-disrupt"));
+    assert!(!read_text(&with_duration).pools["web"].do_not_disrupt);
     clean(&text(""));
 }
