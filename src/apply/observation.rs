@@ -126,8 +126,8 @@ fn name_disowned_nodes(observed: &mut Observed) {
     }
     let untagged = observed.untagged_nodes().into_iter().map(|(name, node)| {
         let UntaggedNode { instance, .. } = &node;
-        let command = node.restore_command(&observed.cluster);
-        (name, format!("has instance {instance}, which lost the tags of Fleetwright: {command}"))
+        let lost = node.lost_tags();
+        (name, format!("has instance {instance}, which runs without the tags {lost}"))
     });
     let named = untagged.chain(contradicted).map(|(name, reason)| UnreadObject {
         object: format!("Node {name}"),

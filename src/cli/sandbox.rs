@@ -179,7 +179,7 @@ impl<'s> SandboxPage<'s> {
         match self {
             Self::Preview(_) => Vec::new(),
             #[cfg(feature = "cluster")]
-            Self::Controller(controller) => controller.messages().collect(),
+            Self::Controller(controller) => controller.messages(),
         }
     }
 

@@ -330,16 +330,7 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
             CommandSettings::Preflight(source_settings(args.path, args.source))
         }
         #[cfg(feature = "sandbox")]
-        CommandArgs::Sandbox(args) => CommandSettings::Sandbox(SandboxSettings {
-            source: source_settings(args.path, args.source),
-            port: args.port,
-            page: args.page,
-            #[cfg(feature = "cluster")]
-            mode: (!args.no_controller).then(|| mode(args.mode)),
-            #[cfg(not(feature = "cluster"))]
-            mode: None,
-            speed: args.speed,
-        }),
+        CommandArgs::Sandbox(args) => CommandSettings::Sandbox(sandbox(args)),
         CommandArgs::Top(args) => CommandSettings::Top(top(args)?),
         CommandArgs::Run(args) => CommandSettings::Run(run(args)?),
         CommandArgs::Validate(ValidateArgs { path, source, format }) => {
@@ -365,6 +356,20 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
         CommandArgs::Version(args) => CommandSettings::Version(to_format(args.format.format)),
     };
     Ok((GlobalSettings { loudness, no_color }, task))
+}
+
+#[cfg(feature = "sandbox")]
+fn sandbox(args: super::args::SandboxArgs) -> SandboxSettings {
+    SandboxSettings {
+        source: source_settings(args.path, args.source),
+        port: args.port,
+        page: args.page,
+        #[cfg(feature = "cluster")]
+        mode: (!args.no_controller).then(|| mode(args.mode)),
+        #[cfg(not(feature = "cluster"))]
+        mode: None,
+        speed: args.speed,
+    }
 }
 
 fn catalog(args: CatalogArgs) -> Result<CommandSettings, CliError> {

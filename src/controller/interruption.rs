@@ -270,7 +270,10 @@ impl ControllerState {
         let Some(interruption) = self.interruptions.all.get_mut(id) else { return };
         let ended_since = interruption.ended_since();
         let since = ended_since.unwrap_or(now);
+        // An instance that lost its tags may still run.
+        let runs = instance.is_some_and(Instance::is_active);
         let why = (ended_since.is_none()
+            && !runs
             && (ours || interruption.phase() != InterruptionPhase::Noticed))
             .then(|| interruption.record.why.clone());
         // An instance that EC2 does not list may still run, by now under another owner.

@@ -314,13 +314,13 @@ pub enum BlockReason {
         /// Unsupported feature.
         feature: String,
     },
-    /// The instance of the node lost the tags of Fleetwright. The node counts in its pool.
+    /// The instance of the node runs without tags of Fleetwright. The node counts in its pool.
     #[serde(rename = "tags-lost")]
     TagsLost {
         /// Instance.
         instance: String,
-        /// Command that restores the tags.
-        restore: String,
+        /// Missing tags.
+        missing: String,
     },
     /// The node is not Ready yet, or has not joined the cluster.
     #[serde(rename = "not-ready")]

@@ -180,8 +180,8 @@ fn block(reason: &BlockReason) -> String {
         BlockReason::UnsupportedPod { workload, feature } => {
             format!("a pod of {workload} uses {feature}, whose placement is not planned")
         }
-        BlockReason::TagsLost { instance, restore } => {
-            format!("instance {instance} lost the tags of Fleetwright; restore them: {restore}")
+        BlockReason::TagsLost { instance, missing } => {
+            format!("instance {instance} runs without the tags {missing}")
         }
         BlockReason::NotReady => "the node is not Ready".to_owned(),
         BlockReason::NotTargeted => "left out by --target or --exclude".to_owned(),

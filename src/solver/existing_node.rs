@@ -262,8 +262,8 @@ impl ExistingNodeBuilder<'_> {
     fn foreign_reason(&self, untagged: Option<&UntaggedNode>) -> KeepReason {
         let Some(untagged) = untagged else { return KeepReason::NotOurs };
         let instance = untagged.instance.to_string();
-        let restore = untagged.restore_command(&self.observed.cluster);
-        KeepReason::Blocked { by: BlockReason::TagsLost { instance, restore } }
+        let missing = untagged.lost_tags();
+        KeepReason::Blocked { by: BlockReason::TagsLost { instance, missing } }
     }
 
     /// Returns the declared pool of a node whose instance lost its tags.

@@ -19,7 +19,7 @@ use rand_pcg::Pcg64;
 
 use crate::run;
 
-const MARKETS: u64 = 50;
+const MARKETS: u32 = 50;
 const DAYS: u32 = 20;
 const ZONES: [&str; 3] = ["us-east-1a", "us-east-1b", "us-east-1c"];
 const SHARES: [u32; 4] = [100, 50, 34, 25];
@@ -71,9 +71,10 @@ enum Choice {
 /// Sums over all days.
 #[derive(Default)]
 struct Outcome {
-    hourly: i64,
-    nodes: u64,
-    ended: u64,
+    /// Price of all fleets.
+    hourly: MicroUsd,
+    nodes: u32,
+    ended: u32,
     /// Share of the vCPUs in the largest offering, in percent, for each fleet.
     largest: Vec<u64>,
     /// Share of the vCPUs that the largest reclaim of a day ends, in percent.
@@ -84,7 +85,7 @@ struct Outcome {
 pub(crate) fn rows() -> anyhow::Result<()> {
     println!(
         "{:<28} {:>7} {:>8} {:>9} {:>9} {:>9} {:>10} {:>11}",
-        format!("spot, {} days", MARKETS * u64::from(DAYS)),
+        format!("spot, {} days", MARKETS * DAYS),
         "nodes",
         "$/h",
         "largest",
@@ -96,7 +97,7 @@ pub(crate) fn rows() -> anyhow::Result<()> {
     let mut outcomes: BTreeMap<(u32, bool), Outcome> = BTreeMap::new();
     let root = tempfile::tempdir()?;
     for seed in 0..MARKETS {
-        let mut rng = Pcg64::seed_from_u64(seed);
+        let mut rng = Pcg64::seed_from_u64(seed.into());
         let market = Market::draw(&mut rng)?;
         write_tree(root.path(), &mut rng)?;
         // The same reclaims happen in every fleet.
@@ -111,7 +112,7 @@ pub(crate) fn rows() -> anyhow::Result<()> {
             }
         }
     }
-    let first = outcomes.values().next().map_or(1, |outcome| outcome.hourly.max(1));
+    let first = outcomes.values().next().map_or(MicroUsd(1), |outcome| outcome.hourly);
     for ((rest, is_ec2), outcome) in &mut outcomes {
         let who = if *is_ec2 { "EC2 chooses" } else { "as planned" };
         outcome.print(&format!("share {} %, {who}", 100 - rest), first);
@@ -191,38 +192,43 @@ impl Outcome {
         let mut by_offering: BTreeMap<&Offering, u64> = BTreeMap::new();
         for (offering, cpus) in fleet {
             *by_offering.entry(offering).or_insert(0) += cpus;
-            self.hourly += market.prices[offering].0;
+            self.hourly += market.prices[offering];
         }
         let all: u64 = by_offering.values().sum();
         let percent = |cpus: u64| cpus * 100 / all.max(1);
-        self.nodes += fleet.len() as u64;
+        self.nodes += count(fleet.iter());
         self.largest.push(percent(by_offering.values().copied().max().unwrap_or(0)));
         for day in reclaims {
             let ended = by_offering.iter().filter(|(offering, _)| day.contains(**offering));
             self.at_once.push(percent(ended.map(|(_, cpus)| *cpus).max().unwrap_or(0)));
             let nodes = fleet.iter().filter(|(offering, _)| day.contains(offering));
-            self.ended += nodes.count() as u64;
+            self.ended += count(nodes);
         }
     }
 
-    fn print(&mut self, name: &str, cheapest: i64) {
+    fn print(&mut self, name: &str, cheapest: MicroUsd) {
         self.at_once.sort_unstable();
         self.largest.sort_unstable();
         let at = |values: &[u64], percent: usize| {
             values.get((values.len() * percent / 100).min(values.len() - 1)).copied().unwrap_or(0)
         };
-        let change = (self.hourly - cheapest) as f64 * 100.0 / cheapest as f64;
+        let per_mille = (self.hourly - cheapest).0 * 1_000 / cheapest.0.max(1);
+        let change = f64::from(i32::try_from(per_mille).unwrap_or(i32::MAX)) / 10.0;
         let half = self.at_once.iter().filter(|percent| **percent > 50).count();
-        let node_days = self.nodes * u64::from(DAYS);
+        let node_days = f64::from(self.nodes.max(1) * DAYS);
         println!(
             "{name:<28} {:>7.1} {change:>+7.1}% {:>8}% {:>8}% {:>8}% {half:>5} days {:>10.1}%",
-            self.nodes as f64 / MARKETS as f64,
+            f64::from(self.nodes) / f64::from(MARKETS),
             at(&self.largest, 50),
             at(&self.at_once, 95),
             at(&self.at_once, 99),
-            self.ended as f64 * 100.0 / node_days.max(1) as f64,
+            f64::from(self.ended) * 100.0 / node_days,
         );
     }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 fn write_tree(root: &Path, rng: &mut Pcg64) -> anyhow::Result<()> {

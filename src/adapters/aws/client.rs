@@ -93,7 +93,7 @@ impl Aws {
     }
 
     /// Connects to an account that is served at `url` and checks no credentials. Nothing of the
-    /// environment is read.
+    /// environment is read, except for a proxy.
     #[must_use]
     pub fn connect_to(cluster: &str, region: &str, url: &str) -> Self {
         let credentials = Credentials::new("sandbox", "sandbox", None, None, "sandbox");

@@ -96,11 +96,16 @@ fn parse_taints(found: &[ApiTaint]) -> (Vec<Taint>, Vec<String>) {
     (taints.collect(), unknown)
 }
 
+/// Maximum number of hexadecimal digits of an instance ID.
+const INSTANCE_ID_DIGITS_MAX: usize = 17;
+
 /// Returns the instance of a provider ID such as `aws:///us-east-1a/i-0123456789abcdef0`.
 fn instance_from_provider_id(provider_id: &str) -> Option<InstanceId> {
     let id = provider_id.strip_prefix("aws://")?.rsplit('/').next()?;
     let digits = id.strip_prefix("i-")?;
-    let is_id = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    // A kubelet states the ID, and EC2 is asked about it.
+    let is_id = (1..=INSTANCE_ID_DIGITS_MAX).contains(&digits.len())
+        && digits.bytes().all(|b| b.is_ascii_hexdigit());
     is_id.then(|| id.into())
 }
 

@@ -142,7 +142,7 @@ fn node_whose_instance_lost_its_tags_is_named_alone() {
         let expected = nodes.keys().take(lost).map(|name| format!("Node {name}"));
         assert_eq!(names(&observed), expected.collect::<Vec<_>>());
         let unread = &observed.unread[0];
-        assert!(unread.reason.contains("aws ec2 create-tags"), "{unread:?}");
+        assert!(unread.reason.contains("without the tags fleetwright"), "{unread:?}");
         assert!(!unread.hides_requests, "it takes pods");
         assert_eq!(observed.instances.len(), 2, "EC2 shows it by ID");
     }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -79,9 +79,21 @@ impl SandboxController {
         Ok(Self { messages, page, shutdown })
     }
 
-    /// Returns the messages since the last call.
-    pub(super) fn messages(&self) -> impl Iterator<Item = ControllerMessage> {
-        self.messages.try_iter()
+    /// Returns the messages since the last call. A controller that has ended without a message has
+    /// panicked.
+    pub(super) fn messages(&self) -> Vec<ControllerMessage> {
+        let mut messages = Vec::new();
+        loop {
+            match self.messages.try_recv() {
+                Ok(message) => messages.push(message),
+                Err(TryRecvError::Empty) => return messages,
+                Err(TryRecvError::Disconnected) => {
+                    let error = CliError::text("the controller has ended unexpectedly");
+                    messages.push(ControllerMessage::Ended(Err(error)));
+                    return messages;
+                }
+            }
+        }
     }
 
     /// Returns the URL of the page, once it is open.
@@ -93,9 +105,12 @@ impl SandboxController {
     pub(super) async fn stop(self) {
         self.shutdown.store(true, Ordering::Relaxed);
         loop {
-            let mut messages = self.messages.try_iter();
             // Other messages are about changes that end with the sandbox.
-            if messages.any(|message| matches!(message, ControllerMessage::Ended(_))) {
+            if self
+                .messages()
+                .into_iter()
+                .any(|message| matches!(message, ControllerMessage::Ended(_)))
+            {
                 return;
             }
             tokio::time::sleep(STOP_POLL).await;

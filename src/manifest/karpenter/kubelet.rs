@@ -3,6 +3,8 @@
 use core::net::IpAddr;
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
+
 use super::super::decode::{Field, FieldMap, shorten};
 use super::super::resource_list::{non_negative_quantity, resource_list};
 use super::warn_unsupported;
@@ -40,8 +42,7 @@ pub(in super::super) fn kubelet(field: &Field<'_>) -> KubeletSettings {
     };
     settings.eviction_hard = by_signal(&map, "evictionHard", reserved);
     settings.eviction_soft = by_signal(&map, "evictionSoft", reserved);
-    settings.eviction_soft_grace_period =
-        by_signal(&map, "evictionSoftGracePeriod", |field| field.duration());
+    settings.eviction_soft_grace_period = by_signal(&map, "evictionSoftGracePeriod", grace_period);
     settings.eviction_max_pod_grace_period =
         map.get("evictionMaxPodGracePeriod").and_then(|f| f.int(0));
     settings.image_gc_high_percent = map.get("imageGCHighThresholdPercent").and_then(percent);
@@ -74,6 +75,10 @@ fn by_signal<T>(
         }
     }
     values
+}
+
+fn grace_period(field: &Field<'_>) -> Option<SignedDuration> {
+    field.duration()
 }
 
 fn percent(field: Field<'_>) -> Option<u32> {

@@ -4,10 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ClusterIdentity, Instance, KEY_LABEL, Node, Observed, tag};
-use crate::model::ids::{InstanceId, NodeName, PoolName};
+use super::{Instance, KEY_LABEL, Node, Observed, tag};
+use crate::model::ids::{InstanceId, LabelValue, NodeName, PoolName};
 use crate::model::requirement::key;
-use crate::model::shell::quote_word;
 
 /// A node with our label whose running instance lost tags of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,38 +17,31 @@ pub struct UntaggedNode {
     pub pool: Option<PoolName>,
     /// Key within the pool, from the tag of the instance, or else from the label of the node.
     pub key: String,
-    /// Tags to restore, with their values.
-    lost: Vec<(&'static str, String)>,
+    /// Missing tags.
+    lost: Vec<&'static str>,
 }
 
 impl UntaggedNode {
-    fn new(node: &Node, key_label: &str, instance: &Instance, cluster: &str) -> Self {
-        let pool_label = node.labels.get(key::NODEPOOL).map(|pool| pool.as_str());
+    fn new(node: &Node, key_label: &str, instance: &Instance) -> Self {
+        let pool_label = node.labels.get(key::NODEPOOL).map(LabelValue::as_str);
         let pool = instance.tags.get(tag::POOL).map(String::as_str).or(pool_label);
         let key = instance.tags.get(tag::KEY).map_or(key_label, String::as_str);
-        let all = [(tag::CLUSTER, cluster), (tag::POOL, pool.unwrap_or("POOL")), (tag::KEY, key)];
-        let lost = all.into_iter().filter(|(tag, _)| !instance.tags.contains_key(*tag));
+        let all = [tag::CLUSTER, tag::POOL, tag::KEY];
         Self {
             instance: instance.id.clone(),
             pool: pool.map(PoolName::from),
             key: key.to_owned(),
-            lost: lost.map(|(tag, value)| (tag, value.to_owned())).collect(),
+            lost: all.into_iter().filter(|tag| !instance.tags.contains_key(*tag)).collect(),
         }
     }
 
-    /// Returns the command that restores the tags.
+    /// Returns the missing tags, such as `fleetwright.dev/cluster`.
+    ///
+    /// No command to restore them is written: a kubelet may name any instance as its own, and an
+    /// instance with our tags may be terminated.
     #[must_use]
-    pub fn restore_command(&self, cluster: &ClusterIdentity) -> String {
-        let region = match cluster.region.as_str() {
-            "" => String::new(),
-            region => format!(" --region {}", quote_word(region)),
-        };
-        let tags = self.lost.iter().map(|(tag, value)| {
-            let word = format!("Key={tag},Value={value}");
-            format!(" {}", quote_word(&word))
-        });
-        let tags: String = tags.collect();
-        format!("aws ec2 create-tags{region} --resources {} --tags{tags}", self.instance)
+    pub fn lost_tags(&self) -> String {
+        self.lost.join(", ")
     }
 }
 
@@ -86,7 +78,7 @@ impl Observed {
         let untagged = self.labeled_nodes().filter_map(|(node, key_label)| {
             let instance = self.instances.get(node.instance.as_ref()?)?;
             lost_tags(instance, cluster)
-                .then(|| (&node.name, UntaggedNode::new(node, key_label, instance, cluster)))
+                .then(|| (&node.name, UntaggedNode::new(node, key_label, instance)))
         });
         untagged.collect()
     }
@@ -100,9 +92,14 @@ impl Observed {
             let reason = match self.instances.get(id) {
                 None if node.ready => format!("is Ready, and EC2 knows no instance {id}"),
                 Some(instance) if instance.is_active() => {
-                    let other = instance.tags.get(tag::CLUSTER)?;
-                    let is_other = *other != self.cluster.name;
-                    is_other.then(|| format!("has instance {id} of cluster `{other}`"))?
+                    let other = instance.tags.get(tag::CLUSTER);
+                    match other.filter(|other| **other != self.cluster.name) {
+                        Some(other) => format!("has instance {id} of cluster `{other}`"),
+                        None if instance.is_managed_by(&self.cluster.name) => return None,
+                        None => {
+                            format!("has instance {id} with the tag `{}`", foreign_tag(instance)?)
+                        }
+                    }
                 }
                 None | Some(_) => return None,
             };
@@ -129,10 +126,26 @@ impl Observed {
     }
 }
 
-/// Returns true if an active instance misses a tag of ours, and belongs to no group and to no other
-/// cluster.
+/// Tags of other programs that launch instances.
+const FOREIGN_TAGS: [&str; 4] = [
+    "aws:autoscaling:groupName",
+    "eks:nodegroup-name",
+    "karpenter.sh/nodepool",
+    "karpenter.sh/provisioner-name",
+];
+
+/// Returns the tag of another program that launched the instance.
+fn foreign_tag(instance: &Instance) -> Option<&'static str> {
+    FOREIGN_TAGS.into_iter().find(|tag| instance.tags.contains_key(*tag))
+}
+
+/// Returns true if an active instance misses a tag of ours, and belongs to no group, no other program
+/// and no other cluster.
 fn lost_tags(instance: &Instance, cluster: &str) -> bool {
     let is_other = instance.tags.get(tag::CLUSTER).is_some_and(|name| name != cluster);
-    let is_candidate = instance.is_active() && instance.group.is_none() && !is_other;
+    let is_candidate = instance.is_active()
+        && instance.group.is_none()
+        && !is_other
+        && foreign_tag(instance).is_none();
     is_candidate && !instance.is_managed_by(cluster)
 }

@@ -43,6 +43,29 @@ const STORED_KINDS: [&str; 14] = [
     "VerticalPodAutoscaler",
 ];
 
+/// Removes the parts of an object that often hold secrets: user data, and environment variables.
+fn withhold_secrets(kind: &str, object: &mut Json) {
+    match kind {
+        "EC2NodeClass" => {
+            if let Some(spec) = object.get_mut("spec").and_then(Json::as_object_mut) {
+                spec.remove("userData");
+            }
+        }
+        "ScaledJob" => {
+            let Some(pod) = object.pointer_mut("/spec/jobTargetRef/template/spec") else { return };
+            for part in ["initContainers", "containers"] {
+                let containers = pod.get_mut(part).and_then(Json::as_array_mut);
+                for container in containers.into_iter().flatten() {
+                    if let Some(fields) = container.as_object_mut() {
+                        fields.remove("env");
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// The fields of workloads that are served as they are written, besides those of their pods.
 const WRITTEN_FIELDS: [&str; 2] = ["strategy", "updateStrategy"];
 
@@ -73,6 +96,7 @@ impl DeliveredObjects {
                 own["namespace"] = namespace.as_str().into();
             }
             object["metadata"] = own;
+            withhold_secrets(resource.kind, &mut object);
             by_key.entry(ObjectKey::new(resource.kind, &namespace, &name)).or_insert(object);
         }
         Self(by_key)
@@ -256,5 +280,32 @@ impl WorldSync {
             meta["creationTimestamp"] = since.unwrap_or_else(|| format_time(now).into());
             api.store.upsert(key.clone(), object, Writer::World);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_data_and_environment_are_not_served() {
+        let object = |text: &str| DeclaredObject {
+            namespace: "default".to_owned(),
+            object: serde_json::from_str(text).expect("JSON"),
+        };
+        let delivered = DeliveredObjects::new(vec![
+            object(
+                r#"{"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
+                "metadata": {"name": "c"}, "spec": {"userData": "hunter2", "role": "r"}}"#,
+            ),
+            object(
+                r#"{"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledJob",
+                "metadata": {"name": "j"}, "spec": {"jobTargetRef": {"template": {"spec":
+                {"containers": [{"name": "main", "env": [{"name": "A", "value": "hunter2"}]}]}}}}}"#,
+            ),
+        ]);
+        let text = format!("{:?}", delivered.0);
+        assert_eq!(delivered.0.len(), 2, "{text}");
+        assert!(!text.contains("hunter2") && text.contains("main") && text.contains("role"));
     }
 }

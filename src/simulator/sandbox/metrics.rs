@@ -66,7 +66,7 @@ fn read(
     Ok(ApiResponse::json(200, found))
 }
 
-fn is_running(pod: &&Pod) -> bool {
+fn is_running(pod: &Pod) -> bool {
     pod.phase == PodPhase::Running && pod.node.is_some()
 }
 
@@ -94,12 +94,12 @@ fn of_pods(view: &WorldView<'_>) -> Vec<Json> {
             "containers": containers
         }))
     };
-    view.pods().filter(is_running).filter_map(of_pod).collect()
+    view.pods().filter(|pod| is_running(pod)).filter_map(of_pod).collect()
 }
 
 fn of_nodes(view: &WorldView<'_>) -> Vec<Json> {
     let mut usages: BTreeMap<&NodeName, ResourceList> = BTreeMap::new();
-    for pod in view.pods().filter(is_running) {
+    for pod in view.pods().filter(|pod| is_running(pod)) {
         let (Some(node), Some(template)) = (&pod.node, view.template(&pod.template)) else {
             continue;
         };

@@ -32,7 +32,7 @@ impl TemplateTexts {
     /// Records the parts of a template as `written`.
     pub(super) fn record(&mut self, key: String, written: &Json) {
         let annotations = string_fields(&written["metadata"]["annotations"]);
-        let containers = CONTAINERS.iter().flat_map(|part| written["spec"][*part].as_array());
+        let containers = CONTAINERS.iter().filter_map(|part| written["spec"][*part].as_array());
         let image = |container: &Json| {
             let text = |field: &str| container[field].as_str().map(str::to_owned);
             Some((text("name")?, text("image")?))

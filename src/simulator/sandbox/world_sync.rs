@@ -370,17 +370,14 @@ fn publish_pods(
         }
         let Some(template) = view.template(&pod.template) else { continue };
         let same = |stored: &&Arc<Json>| stored["metadata"]["uid"] == pod.uid.as_str();
-        let object = match stored.filter(same) {
-            Some(stored) => {
-                let mut object = (**stored).clone();
-                kubernetes_objects::set_pod_state(&mut object, pod, now);
-                object
-            }
-            None => {
-                let mut object = kubernetes_objects::pod(pod, template, now);
-                texts.apply(&pod.template, &mut object);
-                object
-            }
+        let object = if let Some(stored) = stored.filter(same) {
+            let mut object = (**stored).clone();
+            kubernetes_objects::set_pod_state(&mut object, pod, now);
+            object
+        } else {
+            let mut object = kubernetes_objects::pod(pod, template, now);
+            texts.apply(&pod.template, &mut object);
+            object
         };
         api.store.upsert(key.clone(), object, Writer::World);
         let before = synced.pods.insert(key, pod.clone());

@@ -40,24 +40,15 @@ fn untagged_node_stays_and_other_changes_continue() {
         let mut scenario = fleet(3);
         let name = scenario.observed.nodes.keys().next().expect("a node").clone();
         let tags = &mut scenario.instance().tags;
-        let cluster = tags[tag::CLUSTER].clone();
         tags.retain(|key, _| !lost.contains(&key.as_str()));
         let target = scenario.solve().target;
         assert!(target.launches.is_empty() && target.retires.is_empty());
-        let Some(KeepReason::Blocked { by: BlockReason::TagsLost { restore, .. } }) =
+        let Some(KeepReason::Blocked { by: BlockReason::TagsLost { missing, .. } }) =
             target.keeps.get(&name)
         else {
             panic!("{:?}", target.keeps)
         };
-        let value = |key: &str| match key {
-            tag::CLUSTER => cluster.clone(),
-            tag::POOL => "default".to_owned(),
-            _ => "0".to_owned(),
-        };
-        let words: String =
-            lost.iter().map(|key| format!(" Key={key},Value={}", value(key))).collect();
-        let command = "aws ec2 create-tags --region us-east-1 --resources i-0001 --tags";
-        assert_eq!(*restore, format!("{command}{words}"));
+        assert_eq!(*missing, lost.join(", "));
         scenario.scale(5);
         let plan = scenario.plan();
         let rows = plan.resource_changes.iter().filter(|row| row.change.before.is_none());
@@ -184,4 +175,17 @@ fn node_of_a_foreign_instance_takes_no_place_in_a_pool() {
         assert!(target.retires.is_empty() && target.keeps.contains_key(&name));
         assert!(!scenario.plan().errored, "{:?}", scenario.plan().capacity.diagnostics);
     }
+}
+
+#[test]
+fn instance_of_another_program_is_named_and_never_ours() {
+    let mut scenario = fleet(3);
+    let name = scenario.observed.nodes.keys().next().expect("a node").clone();
+    let instance = scenario.instance();
+    instance.tags.retain(|key, _| !tag_keys().contains(&key.as_str()));
+    instance.tags.insert("aws:autoscaling:groupName".to_owned(), "database".to_owned());
+    assert!(scenario.observed.untagged_nodes().is_empty());
+    let contradicted = scenario.observed.contradicted_nodes();
+    assert!(contradicted[&name].ends_with("with the tag `aws:autoscaling:groupName`"));
+    assert!(!scenario.solve().target.retires.contains_key(&name));
 }
