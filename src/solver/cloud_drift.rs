@@ -294,9 +294,9 @@ mod tests {
         declare(&mut scenario, "b");
         let fields = |scenario: &Scenario| -> BTreeSet<String> {
             let retires = scenario.solve().target.retires.into_values();
-            let field = |reason| match reason {
-                RetireReason::Drifted { field, .. } => field,
-                other => panic!("{other:?}"),
+            let field = |reason| {
+                let RetireReason::Drifted { field, .. } = reason else { panic!("{reason:?}") };
+                field
             };
             retires.map(|retire| field(retire.reason)).collect()
         };

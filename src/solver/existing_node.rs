@@ -223,7 +223,7 @@ impl ExistingNodeBuilder<'_> {
             Some(instance) => self.disposition(node, instance, pool.as_ref()),
             None => match (member, pool.as_ref()) {
                 (Some(instance), Some(pool)) => self.member_disposition(node, instance, pool),
-                (_, _) => NodeDisposition::Keep(self.foreign_reason(untagged)),
+                (_, _) => NodeDisposition::Keep(foreign_reason(untagged)),
             },
         };
         let room = usable.minus(&daemons).minus(&fixed);
@@ -256,14 +256,6 @@ impl ExistingNodeBuilder<'_> {
             planned_pods: instance.map(|i| self.planned_pods(i)).unwrap_or_default(),
             pool,
         })
-    }
-
-    /// Returns the reason to keep a node without an instance of ours.
-    fn foreign_reason(&self, untagged: Option<&UntaggedNode>) -> KeepReason {
-        let Some(untagged) = untagged else { return KeepReason::NotOurs };
-        let instance = untagged.instance.to_string();
-        let missing = untagged.lost_tags();
-        KeepReason::Blocked { by: BlockReason::TagsLost { instance, missing } }
     }
 
     /// Returns the declared pool of a node whose instance lost its tags.
@@ -394,4 +386,12 @@ fn static_requests(
 #[must_use]
 pub(super) fn zone_of(labels: &Labels) -> Option<&str> {
     labels.get(key::ZONE).map(crate::model::ids::LabelValue::as_str)
+}
+
+/// Returns the reason to keep a node without an instance of ours.
+fn foreign_reason(untagged: Option<&UntaggedNode>) -> KeepReason {
+    let Some(untagged) = untagged else { return KeepReason::NotOurs };
+    let instance = untagged.instance.to_string();
+    let missing = untagged.lost_tags();
+    KeepReason::Blocked { by: BlockReason::TagsLost { instance, missing } }
 }

@@ -162,7 +162,7 @@ fn node_of_a_foreign_instance_takes_no_place_in_a_pool() {
         |scenario| drop(scenario.observed.instances.pop_first()),
         |scenario| drop(scenario.instance().tags.insert(tag::CLUSTER.into(), "other".into())),
         |scenario| {
-            drop(scenario.node().labels.insert("karpenter.sh/nodepool".into(), "none".into()))
+            drop(scenario.node().labels.insert("karpenter.sh/nodepool".into(), "none".into()));
         },
     ];
     for change in foreign {

@@ -44,7 +44,8 @@ fn karpenter_features_name_existing_tests() {
         assert_eq!(names.is_empty(), shown_by == "no test", "{feature}: {shown_by}");
         for name in names {
             let is_script =
-                name.ends_with(".txt") && root().join("tests/it/scripts").join(name).is_file();
+                std::path::Path::new(name).extension().is_some_and(|ending| ending == "txt")
+                    && root().join("tests/it/scripts").join(name).is_file();
             let function = name.rsplit("::").next().unwrap_or_default();
             let is_test = tests.contains(function) && has_function(name);
             assert!(is_script || is_test || rules.contains(name), "{feature}: no test `{name}`");
