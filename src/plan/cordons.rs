@@ -45,14 +45,12 @@ pub fn stale_cordons<'o>(
     terminating: &BTreeSet<InstanceId>,
 ) -> Vec<StaleCordon<'o>> {
     let managed = managed(plan);
-    let untagged = observed.untagged_nodes();
     let found = observed.nodes.values().filter_map(|node| {
         let mark = node.cordon_reason()?;
         let instance = observed.instances.get(node.instance.as_ref()?)?;
         let is_member = |instance: &Instance| instance.group.is_some();
         let ours = instance.is_managed_by(&observed.cluster.name)
-            || is_member(instance) && managed.contains(&instance.id)
-            || untagged.contains_key(&node.name);
+            || is_member(instance) && managed.contains(&instance.id);
         let stays = instance.is_active() && !terminating.contains(&instance.id);
         stays.then_some(StaleCordon { instance: &instance.id, node, mark, is_ours: ours })
     });

@@ -55,23 +55,21 @@ pub(super) fn detect_cloud_drift(
     selector_drift(launched_with, kind, class, resolved)
 }
 
-/// Returns the selectors of `class` whose current result is known, as well as what the instance was
-/// launched with. Their text may change: [`detect_cloud_drift`] compares the results.
+/// Returns the subnet and group selectors of `class` whose current result is known, as well as what
+/// the instance was launched with. Their text may change: [`detect_cloud_drift`] compares the results.
 pub(super) fn resolved_selectors(
     instance: &Instance,
     class: &NodeClass,
-    catalog: &Catalog,
     observed: &Observed,
 ) -> Vec<&'static str> {
     let Observed { resolved, .. } = observed;
-    let LaunchedWith { image, subnet, security_groups } = &instance.launched_with;
+    let LaunchedWith { subnet, security_groups, .. } = &instance.launched_with;
     let is_older = resolved.resolved_at.is_some_and(|asked| asked <= instance.launched_at);
-    let kind = catalog.types.get(&instance.instance_type).filter(|_| !is_older);
-    let Some(kind) = kind else { return Vec::new() };
+    if is_older {
+        return Vec::new();
+    }
     let InstanceSettings { subnets: subnet_terms, security_groups: group_terms, .. } =
         &class.instance_settings;
-    let has_image = image.is_some()
-        && resolved.image(&class.image, Hardware::from_labels(&kind.labels)).is_some();
     let has_subnets =
         subnet.is_some() && resolved.subnets.contains_key(&describe_selectors(subnet_terms));
     // More groups than selected are no difference, so that a group that the class no longer
@@ -79,15 +77,10 @@ pub(super) fn resolved_selectors(
     let has_groups = security_groups.is_some()
         && security_groups.as_ref()
             == resolved.security_groups.get(&describe_selectors(group_terms));
-    [
-        ("amiSelector", has_image),
-        ("amiSelectorTerms", has_image),
-        ("subnetSelectorTerms", has_subnets),
-        ("securityGroupSelectorTerms", has_groups),
-    ]
-    .into_iter()
-    .filter_map(|(field, is_known)| is_known.then_some(field))
-    .collect()
+    [("subnetSelectorTerms", has_subnets), ("securityGroupSelectorTerms", has_groups)]
+        .into_iter()
+        .filter_map(|(field, is_known)| is_known.then_some(field))
+        .collect()
 }
 
 /// Returns the difference between an instance and the image, subnets and security groups that
