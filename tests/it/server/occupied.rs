@@ -97,7 +97,9 @@ fn probes_answer_beside_thousands_of_silent_and_slow_clients() {
     let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(4);
     let (began, mut probes) = (Instant::now(), 0_u32);
     while began.elapsed() < Duration::from_secs(seconds) {
-        let answer = get(address, "/healthz");
+        // The kernel may reset one connection among thousands of new ones. The kubelet restarts a
+        // container only after three failures.
+        let answer = get(address, "/healthz").or_else(|_| get(address, "/healthz"));
         assert!(
             answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")),
             "probe {probes} beside {clients} clients of each kind: {answer:?}"
