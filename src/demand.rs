@@ -218,9 +218,10 @@ pub enum Decider {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next: Option<u32>,
     },
-    /// A `CapacityBuffer`. Its pods are placeholders that reserve capacity.
+    /// A `CapacityBuffer`, or room for a rolling update. Its pods are placeholders that reserve
+    /// capacity.
     Buffer {
-        /// Explanation of the buffer's size.
+        /// Explanation of the number of pods.
         because: String,
     },
 }

@@ -46,7 +46,7 @@ pub use call_log::PortCall;
 pub use disruption_budgets::BudgetStatus;
 pub use eksctl::eksctl_groups;
 pub use external_changes::{WorkloadView, WorldView};
-pub use rolling_update::{RollingUpdate, RolloutShare};
+pub use rolling_update::RollingUpdate;
 pub use state::{OfferingOutage, ReportedResources};
 pub use world_file::SimError;
 

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use super::{Counts, Decider, PodGroup};
-use crate::model::desired::{Desired, MaxSurge};
+use crate::model::desired::Desired;
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::units::Resources;
 
@@ -33,13 +33,8 @@ pub(super) fn add_headroom(groups: &mut Vec<PodGroup>, desired: &Desired) {
 /// Returns the pods that a rolling update of a workload creates first.
 fn surge_pods(group: &PodGroup, desired: &Desired) -> Option<PodGroup> {
     let workload = desired.workloads.get(&group.workload)?;
-    let surge = |pods: u32| match workload.max_surge {
-        MaxSurge::Pods(count) => count.min(pods),
-        MaxSurge::Percent(percent) => {
-            let share = (u64::from(pods) * u64::from(percent)).div_ceil(100);
-            u32::try_from(share).unwrap_or(u32::MAX).min(pods)
-        }
-    };
+    // A rolling update creates each pod once.
+    let surge = |pods: u32| workload.max_surge.rounded_up(pods).min(pods);
     let Counts { floor, live, ceiling, planned } = group.counts;
     let counts = Counts {
         floor: surge(floor),
@@ -85,7 +80,7 @@ mod tests {
     use super::*;
     use crate::demand::{Demand, DemandMode};
     use crate::manifest::read;
-    use crate::model::desired::{Fleet, Tree, TreeFile};
+    use crate::model::desired::{Fleet, RolloutShare, Tree, TreeFile};
     use crate::model::observed::Observed;
     use crate::testing::Scenario;
 
@@ -154,7 +149,7 @@ spec:
         scenario.scale(8);
         scenario.deploy("other", 4, crate::testing::pods::template(1_000, 64));
         for workload in scenario.desired.workloads.values_mut() {
-            workload.max_surge = MaxSurge::Pods(2);
+            workload.max_surge = RolloutShare::Pods(2);
         }
         scenario.desired.rollouts = 1;
         let first = scenario.solve();
@@ -189,7 +184,7 @@ spec:
         scenario.desired.rollouts = 1;
         scenario.deploy("large", 12, crate::testing::pods::template(1_500, 64));
         for workload in scenario.desired.workloads.values_mut() {
-            workload.max_surge = MaxSurge::Percent(25);
+            workload.max_surge = RolloutShare::Percent(25);
         }
         let first = scenario.solve();
         scenario.carry_out(&first);
@@ -207,7 +202,7 @@ spec:
         let workload = crate::model::desired::Workload { id: id.clone(), ..workload.clone() };
         scenario.desired.workloads.insert(id, workload);
         for workload in scenario.desired.workloads.values_mut() {
-            workload.max_surge = MaxSurge::Pods(1);
+            workload.max_surge = RolloutShare::Pods(1);
         }
         scenario.desired.rollouts = 5;
         assert_eq!(scenario.plan().capacity.pods.unschedulable, 0);
@@ -219,7 +214,7 @@ spec:
         let mut scenario = Scenario::new(&["m5.large"], 1_500, 64);
         scenario.scale(3);
         for workload in scenario.desired.workloads.values_mut() {
-            workload.max_surge = MaxSurge::Percent(25);
+            workload.max_surge = RolloutShare::Percent(25);
         }
         assert_eq!(scenario.plan().summary.add, 3);
         scenario.desired.rollouts = 1;

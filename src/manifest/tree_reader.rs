@@ -21,8 +21,8 @@ use super::{
 };
 use crate::model::code::Code;
 use crate::model::desired::{
-    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, MaxSurge,
-    Problem, RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
+    AssumedPods, Desired, ExternalGroup, FLEET_FILE, Fleet, Generation, Identity, Problem,
+    RenderResults, Scale, Severity, Source, Tree, TreeFile, Unresolved, Workload,
 };
 use crate::model::ids::{Origin, PoolName, WorkloadId, WorkloadKind};
 use crate::model::pod::{Container, ContainerResources, PodSpec, PodTemplate};
@@ -396,14 +396,10 @@ fn assumed_workloads(fleet: &Fleet, unresolved: &[Unresolved]) -> Vec<Workload> 
         let spec = PodSpec { containers: vec![container], ..PodSpec::default() };
         let namespace = source.namespace.as_deref().unwrap_or("default").into();
         let name = format!("assumed:{}", source.path.replace('/', "-")).into();
-        Some(Workload {
-            id: WorkloadId { namespace, name, kind: WorkloadKind::Deployment },
-            origin: source.origin.clone(),
-            scale: Scale::Replicas(*pods),
-            template: PodTemplate { spec, ..PodTemplate::default() }.into(),
-            first_ordinal: 0,
-            max_surge: MaxSurge::NONE,
-        })
+        let id = WorkloadId { namespace, name, kind: WorkloadKind::Deployment };
+        let template = PodTemplate { spec, ..PodTemplate::default() };
+        let (origin, scale) = (source.origin.clone(), Scale::Replicas(*pods));
+        Some(Workload::new(id, origin, scale, template.into()))
     };
     fleet.sources.iter().filter(is_unread).filter_map(workload).collect()
 }

@@ -11,7 +11,7 @@ use super::object_meta::ObjectMeta;
 use super::pod_spec::{claim_class, pod_template};
 use super::yaml::YamlNode;
 use super::{cron, hooks};
-use crate::model::desired::{Concurrency, CronSchedule, MaxSurge, Scale, Severity, Workload};
+use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Severity, Workload};
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::pod::{PodTemplate, Volume, VolumeSource};
 
@@ -117,26 +117,25 @@ fn has_workload_ref(root: &FieldMap<'_>) -> bool {
 
 /// Returns the pods that a rolling update creates first. An unreadable value counts as the default,
 /// because it changes no pod. A blue-green update of a Rollout creates every pod once more.
-fn max_surge(kind: WorkloadKind, root: &FieldMap<'_>) -> MaxSurge {
-    const DEFAULT: MaxSurge = MaxSurge::Percent(25);
+fn max_surge(kind: WorkloadKind, root: &FieldMap<'_>) -> RolloutShare {
     if !matches!(kind, WorkloadKind::Deployment | WorkloadKind::Rollout) {
-        return MaxSurge::NONE;
+        return RolloutShare::NONE;
     }
     let strategy = root.field.node.get("spec").and_then(|spec| spec.get("strategy"));
-    let Some(strategy) = strategy else { return DEFAULT };
+    let Some(strategy) = strategy else { return RolloutShare::DEFAULT };
     if strategy.get("type").and_then(YamlNode::text) == Some("Recreate") {
-        return MaxSurge::NONE;
+        return RolloutShare::NONE;
     }
     if strategy.get("blueGreen").is_some() {
-        return MaxSurge::Percent(100);
+        return RolloutShare::Percent(100);
     }
     let surge = ["rollingUpdate", "canary"]
         .into_iter()
         .find_map(|key| strategy.get(key)?.get("maxSurge")?.text());
-    let Some(surge) = surge else { return DEFAULT };
+    let Some(surge) = surge else { return RolloutShare::DEFAULT };
     match surge.strip_suffix('%') {
-        Some(percent) => percent.parse().map_or(DEFAULT, MaxSurge::Percent),
-        None => surge.parse().map_or(DEFAULT, MaxSurge::Pods),
+        Some(percent) => percent.parse().map_or(RolloutShare::DEFAULT, RolloutShare::Percent),
+        None => surge.parse().map_or(RolloutShare::DEFAULT, RolloutShare::Pods),
     }
 }
 

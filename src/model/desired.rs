@@ -271,23 +271,57 @@ pub struct Workload {
     /// Ordinal of the first pod of a `StatefulSet` (`ordinals.start`).
     pub first_ordinal: u32,
     /// Pods that a rolling update creates before it ends old ones.
-    pub max_surge: MaxSurge,
+    pub max_surge: RolloutShare,
 }
 
-/// Pods that a rolling update may create above the replicas of a workload.
-///
-/// Source: Kubernetes, `DeploymentStrategy`; 25 % is the default of a Deployment.
+/// A number of pods, or a share of the replicas of a workload: `maxSurge` or `maxUnavailable` of a
+/// rolling update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MaxSurge {
+pub enum RolloutShare {
     /// A number of pods.
     Pods(u32),
-    /// A percentage of the replicas, rounded up.
+    /// Percent of the replicas.
     Percent(u32),
 }
 
-impl MaxSurge {
-    /// No pod is created before an old one ends.
+impl RolloutShare {
+    /// No pod.
     pub const NONE: Self = Self::Pods(0);
+    /// The default of a Deployment.
+    pub const DEFAULT: Self = Self::Percent(25);
+
+    /// Returns the number of pods for `replicas`, rounded up like `maxSurge`.
+    #[must_use]
+    pub fn rounded_up(self, replicas: u32) -> u32 {
+        match self {
+            Self::Pods(pods) => pods,
+            Self::Percent(percent) => {
+                let share = (u64::from(replicas) * u64::from(percent)).div_ceil(100);
+                u32::try_from(share).unwrap_or(u32::MAX)
+            }
+        }
+    }
+
+    /// Returns the number of pods for `replicas`, rounded down like `maxUnavailable`.
+    #[must_use]
+    pub fn rounded_down(self, replicas: u32) -> u32 {
+        match self {
+            Self::Pods(pods) => pods,
+            Self::Percent(percent) => {
+                let share = u64::from(replicas) * u64::from(percent) / 100;
+                u32::try_from(share).unwrap_or(u32::MAX)
+            }
+        }
+    }
+}
+
+impl Workload {
+    /// Returns a workload that creates no pods ahead of a rolling update, with ordinals from zero.
+    #[must_use]
+    pub fn new(id: WorkloadId, origin: Origin, scale: Scale, template: Arc<PodTemplate>) -> Self {
+        let max_surge = RolloutShare::NONE;
+        Self { id, origin, scale, template, first_ordinal: 0, max_surge }
+    }
 }
 
 /// Desired number of pods of a workload.

@@ -1,5 +1,7 @@
 //! The limits of rolling updates of Deployments.
 
+use crate::model::desired::RolloutShare;
+
 /// The limits of a rolling update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RollingUpdate {
@@ -9,36 +11,21 @@ pub struct RollingUpdate {
     pub unavailable: RolloutShare,
 }
 
-/// A number of pods, or a share of the desired number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RolloutShare {
-    /// A number of pods.
-    Count(u32),
-    /// Percent of the desired number.
-    Percent(u32),
-}
-
 impl Default for RollingUpdate {
     /// Returns the defaults of Kubernetes.
     fn default() -> Self {
-        Self { surge: RolloutShare::Percent(25), unavailable: RolloutShare::Percent(25) }
+        Self { surge: RolloutShare::DEFAULT, unavailable: RolloutShare::DEFAULT }
     }
 }
 
 impl RollingUpdate {
-    /// Returns the most pods beyond and below `desired`. The first is rounded up, the second down.
-    /// If both are zero, one pod may be unavailable, as in Kubernetes.
+    /// Returns the most pods beyond and below `desired`. If both are zero, one pod may be
+    /// unavailable, as in Kubernetes.
     pub(super) fn limits(self, desired: usize) -> (usize, usize) {
-        let percent = |share: u32| desired.saturating_mul(usize::try_from(share).unwrap_or(100));
-        let count = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
-        let surge = match self.surge {
-            RolloutShare::Count(pods) => count(pods),
-            RolloutShare::Percent(share) => percent(share).div_ceil(100),
-        };
-        let unavailable = match self.unavailable {
-            RolloutShare::Count(pods) => count(pods),
-            RolloutShare::Percent(share) => percent(share) / 100,
-        };
+        let replicas = u32::try_from(desired).unwrap_or(u32::MAX);
+        let pods = |pods: u32| usize::try_from(pods).unwrap_or(usize::MAX);
+        let surge = pods(self.surge.rounded_up(replicas));
+        let unavailable = pods(self.unavailable.rounded_down(replicas));
         (surge, if surge == 0 { unavailable.max(1) } else { unavailable })
     }
 }

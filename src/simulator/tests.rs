@@ -1,6 +1,7 @@
 //! Rules of the simulated world, one test each.
 
 mod files;
+mod opening;
 
 use jiff::SignedDuration;
 
@@ -9,6 +10,7 @@ use crate::apply::observation::observe;
 use crate::apply::ports::{
     Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, LaunchOutcome, LaunchRequest,
 };
+use crate::model::desired::RolloutShare;
 use crate::model::ids::{NodeName, WorkloadKind};
 use crate::model::observed::{
     CordonReason, InstanceState, Node, Pod, PodPhase, read_world, write_world,
@@ -334,7 +336,7 @@ fn rolling_update_without_surge_stops_a_pod_first() {
     settle(&world);
     let api = id(WorkloadKind::Deployment, "api");
     let update =
-        RollingUpdate { surge: RolloutShare::Count(0), unavailable: RolloutShare::Percent(0) };
+        RollingUpdate { surge: RolloutShare::Pods(0), unavailable: RolloutShare::Percent(0) };
     world.roll_out(&api, &Arc::new(template("api", 110)), update);
     for _ in 0..120 {
         advance(&world, seconds(1));
@@ -531,75 +533,4 @@ fn evicted_bare_pod_is_not_replaced() {
         world.observed().templates.values().next().map(|t| &**t),
         Some(&template("tool", 100))
     );
-}
-
-/// Returns a world with two closed nodes of two cores, and pending pods: five small ones of half a
-/// core that arrive first, and one of a core and a half.
-fn closed_fleet() -> World {
-    let world = world();
-    for token in ["a", "b"] {
-        launch(&world, &LaunchRequest { taints: vec![Taint::opening()], ..request(token) });
-    }
-    let small = Delivery::default().with(WorkloadKind::Deployment, "a-small", 5, 500);
-    deliver(&world, &small);
-    settle(&world);
-    let both = small.with(WorkloadKind::Deployment, "b-large", 1, 1_500);
-    deliver(&world, &both);
-    settle(&world);
-    world
-}
-
-fn pending(world: &World) -> usize {
-    let pods = world.observed().pods;
-    pods.iter().filter(|pod| pod.node.is_none()).count()
-}
-
-fn open_all(world: &World) {
-    for node in nodes(world) {
-        run(world.open(&node)).expect("known");
-    }
-    settle(world);
-}
-
-#[test]
-fn closed_node_takes_no_pod_until_it_is_opened() {
-    let world = closed_fleet();
-    assert_eq!(pending(&world), 6);
-    open_all(&world);
-    // The small pods spread over both nodes and leave no room for the large one.
-    assert_eq!(pending(&world), 1);
-    assert!(pods(&world, "b-large")[0].node.is_none());
-}
-
-#[test]
-fn nominated_pods_find_their_room_whatever_arrived_first() {
-    let world = closed_fleet();
-    let [one, two] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
-    let nominate = |pod: &Pod, node: &Node| world.nominate(pod, &node.name).expect("it exists");
-    nominate(&pods(&world, "b-large")[0], &one);
-    let small = pods(&world, "a-small");
-    nominate(&small[0], &one);
-    small[1..].iter().for_each(|pod| nominate(pod, &two));
-    settle(&world);
-    assert_eq!(pending(&world), 6, "the nodes are closed");
-    open_all(&world);
-    assert_eq!(pending(&world), 0);
-    let large = &pods(&world, "b-large")[0];
-    assert_eq!((large.node.as_ref(), large.nominated.as_ref()), (Some(&one.name), None));
-    // A nomination of a pod that no longer exists is refused.
-    let gone = Pod { uid: "gone".into(), ..Pod::clone(large) };
-    assert!(world.nominate(&gone, &one.name).is_err());
-}
-
-#[test]
-fn reserved_room_is_free_for_nobody_else() {
-    let world = closed_fleet();
-    let [one, two] = <[Node; 2]>::try_from(nodes(&world)).expect("two nodes");
-    world.nominate(&pods(&world, "b-large")[0], &one.name).expect("it exists");
-    // Only the node without a nomination opens: the pod keeps its nomination.
-    run(world.open(&two)).expect("known");
-    settle(&world);
-    run(world.open(&one)).expect("known");
-    settle(&world);
-    assert_eq!(pods(&world, "b-large")[0].node.as_ref(), Some(&one.name));
 }

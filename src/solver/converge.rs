@@ -25,7 +25,7 @@ use super::redeployment::Redeployment;
 use super::repair::{is_simulated, missing_nodes, shortage_without_nominations};
 use super::scheduling_runs::CoveredOrders;
 use super::simulation::{Simulation, SimulationOutcome};
-use super::spot_diversity::OfferingShare;
+use super::spot_diversity::{OfferingShare, SpotDiversity};
 use super::strategy::{SolvedFleet, Stage, Strategy, improve};
 use super::target_fleet::NodeRef;
 use super::tie_break_sampling::{passes_same_samples, require_failed_samples};
@@ -38,8 +38,8 @@ use crate::model::ids::NodeName;
 use crate::model::reason::{Contingency, FailureDomainReport, Unsteered};
 use crate::model::units::MicroUsd;
 
-/// Maximum price of a fleet with nodes for left-over pods, in percent of the price without. The next
-/// plan knows where the pods run, and often finds much cheaper nodes for the rest.
+/// Maximum price of an unsteered fleet with nodes for left-over pods, in percent of the price
+/// without. The next plan knows where the pods run, and often finds much cheaper nodes for the rest.
 const LEFT_OVER_PRICE_PERCENT: i64 = 150;
 
 /// Maximum number of passes after the first.
@@ -144,7 +144,8 @@ impl Passes<'_> {
             orders: self.orders,
             failure_domains: None,
         };
-        // An unsteered plan holds every simulated order, or names its pods as unschedulable.
+        // With `WorstCase::Capacity`, an unsteered plan holds every simulated order, or names its pods
+        // as unschedulable.
         if self.input.settings.steer {
             for orders in [CoveredOrders::Likely, CoveredOrders::Declared] {
                 self.place_left_over(&mut answer, orders);
@@ -163,6 +164,10 @@ impl Passes<'_> {
         let problem = passes.problem(&self.demand.groups, self.existing, &answer.model);
         let left = |fleet: &VerifiedFleet| fleet.unplaced_by_priority(&self.demand.groups);
         let outcome = &mut answer.outcome;
+        let price = outcome.fleet.layout.price;
+        let price_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
+        let price_max =
+            Some(price_max).filter(|_| !self.input.settings.steer && price > MicroUsd::ZERO);
         let mut is_changed = false;
         for _ in 0..PASSES_MAX {
             if !problem.has_searchable_left_over(&outcome.fleet) {
@@ -172,9 +177,8 @@ impl Passes<'_> {
             let existing = self.fleet_after(&outcome.fleet);
             let next = self.model(&groups, &existing);
             let later = passes.pass(&groups, &existing, &next);
-            let price = outcome.fleet.layout.price;
-            let price_max = MicroUsd(price.0.saturating_mul(LEFT_OVER_PRICE_PERCENT) / 100);
-            if left(&later.fleet) >= left(&outcome.fleet) || later.fleet.layout.price > price_max {
+            let is_too_expensive = price_max.is_some_and(|max| later.fleet.layout.price > max);
+            if left(&later.fleet) >= left(&outcome.fleet) || is_too_expensive {
                 break;
             }
             outcome.fleet = passes.translate(&answer.model, &outcome.fleet, &later.fleet);
@@ -184,7 +188,9 @@ impl Passes<'_> {
             outcome.is_partly_covered = true;
             outcome.drop_removed_nodes(self.existing);
             let current = SolvedFleet::new(outcome.fleet.clone());
-            outcome.fleet = IdleRemoval.improve(&mut Simulation::new(&problem), current).fleet;
+            let simulation = &mut Simulation::new(&problem);
+            let current = IdleRemoval.improve(simulation, current);
+            outcome.fleet = SpotDiversity.improve(simulation, current).fleet;
         }
     }
 

@@ -107,7 +107,7 @@ impl<'a> OfferingShare<'a> {
                 messages.push(format!(
                     "pool `{pool}`: {count} of {total} Spot nodes are {instance_type} in {zone}, \
                      and `spec.spot.maxOfferingShare` allows {most}: every other offering has its \
-                     share, is more than 20 % dearer, or does not hold the pods"
+                     share, is more than 20 % dearer, or would leave pods pending"
                 ));
             }
         }

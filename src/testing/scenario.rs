@@ -9,7 +9,7 @@ use super::plan::base;
 use super::{pods, world};
 use crate::catalog::Catalog;
 use crate::demand::{Demand, DemandMode};
-use crate::model::desired::{Desired, MaxSurge, NodeClass, Pool, Scale, Workload};
+use crate::model::desired::{Desired, NodeClass, Pool, Scale, Workload};
 use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId, WorkloadKind};
 use crate::model::observed::{
     ClusterIdentity, Hardware, Instance, LaunchedWith, Node, Observed, Pod, tag,
@@ -100,14 +100,7 @@ impl Scenario {
     /// Declares a workload, or changes it.
     pub(crate) fn declare(&mut self, id: WorkloadId, scale: Scale, template: PodTemplate) {
         let (origin, template) = (Origin::new("app.yaml", 1), Arc::new(template));
-        let workload = Workload {
-            id: id.clone(),
-            origin,
-            scale,
-            template,
-            first_ordinal: 0,
-            max_surge: MaxSurge::NONE,
-        };
+        let workload = Workload::new(id.clone(), origin, scale, template);
         self.desired.workloads.insert(id, workload);
     }
 

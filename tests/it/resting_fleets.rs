@@ -11,13 +11,17 @@ use crate::binary::Workspace;
 /// Benchmark repositories that are planned within seconds without optimization.
 const TREES: [&str; 4] = ["web", "bench", "nodesized", "openb_cpu"];
 
-fn applied(tree: &str) -> Workspace {
-    let workspace = Workspace::empty();
+fn copy_tree(tree: &str, workspace: &Workspace) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench/trees").join(tree);
     for name in ["fleetwright.yaml", "pool.yaml", "workloads.yaml"] {
         let text = std::fs::read_to_string(from.join(name)).expect("the tree is readable");
         workspace.write(name, &text);
     }
+}
+
+fn applied(tree: &str) -> Workspace {
+    let workspace = Workspace::empty();
+    copy_tree(tree, &workspace);
     let applied = workspace.run(&["apply", ".", "--world", "sim:world", "--auto-approve"]);
     assert_eq!(applied.code, Some(0), "{tree}: {}{}", applied.out, applied.err);
     workspace
@@ -42,6 +46,19 @@ fn plan_after_an_apply_is_empty() {
         let changes = changes(&second);
         assert!(changes.is_empty(), "{tree}: {} changes: {:#?}", changes.len(), changes.first());
     }
+}
+
+/// One order of arrival leaves seven of the 42 pods over. The first plan has nodes for them, as the
+/// next plan would.
+#[test]
+fn first_plan_places_pods_that_one_order_leaves_over() {
+    let workspace = Workspace::empty();
+    copy_tree("left_over", &workspace);
+    let first = plan(&workspace);
+    let pods = &first["capacity"]["pods"];
+    assert_eq!((&pods["placed"], &pods["unschedulable"]), (&Json::from(42), &Json::from(0)));
+    let second = plan(&applied("left_over"));
+    assert!(changes(&second).is_empty(), "{:?}", changes(&second));
 }
 
 /// The share is no reason to rest: the first plan holds what a later one would change.

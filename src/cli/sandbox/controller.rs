@@ -66,7 +66,7 @@ impl SandboxController {
             let reader = run::sandbox_reader(&source);
             let connect = async || live::connect_to_sandbox(&source, &url).await;
             let end = runtime::live::run(&mut host, &options, reader, connect);
-            // The command has ended if nobody receives.
+            // Without a receiver, the command has ended.
             let _ = sender.send(ControllerMessage::Ended(end.map(|_| ())));
         };
         std::thread::Builder::new()
@@ -136,7 +136,7 @@ struct ThreadHost {
 
 impl ThreadHost {
     fn send(&self, message: ControllerMessage) {
-        // The command has ended if nobody receives.
+        // Without a receiver, the command has ended.
         let _ = self.sender.send(message);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::demand::{Decider, DemandMode};
-use crate::model::desired::{Desired, MaxSurge, Scale, Severity, VolumeClaim, Workload};
+use crate::model::desired::{Desired, Scale, Severity, VolumeClaim, Workload};
 use crate::model::ids::{Origin, WorkloadId};
 use crate::model::observed::{ClusterIdentity, Observed};
 use crate::model::pod::{NodeTerm, PodSpec};
@@ -21,14 +21,12 @@ fn desired(workloads: &[(WorkloadKind, &str, u32, VolumeSource)]) -> Desired {
         let volume = Volume { name: "data".into(), source: source.clone() };
         let spec = PodSpec { volumes: vec![volume], ..PodSpec::default() };
         let id = id(*kind, name);
-        let workload = Workload {
-            id: id.clone(),
-            origin: Origin::new("app.yaml", 1),
-            scale: Scale::Replicas(*replicas),
-            template: Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
-            first_ordinal: 0,
-            max_surge: MaxSurge::NONE,
-        };
+        let workload = Workload::new(
+            id.clone(),
+            Origin::new("app.yaml", 1),
+            Scale::Replicas(*replicas),
+            Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
+        );
         desired.workloads.insert(id, workload);
     }
     desired

@@ -8,7 +8,7 @@ use super::super::object_meta::ObjectMeta;
 use super::super::pod_spec::pod_template;
 use super::super::resource_list::resource_list;
 use super::target;
-use crate::model::desired::{BufferScaling, MaxSurge, Scale, ScaleTarget, Severity, Workload};
+use crate::model::desired::{BufferScaling, Scale, ScaleTarget, Severity, Workload};
 use crate::model::ids::{Namespace, Origin, WorkloadId, WorkloadKind};
 use crate::model::pod::PodTemplate;
 
@@ -145,14 +145,7 @@ pub(in super::super) fn resolve_buffers(into: &mut Collector) {
         let id = WorkloadId { namespace, name: name.into(), kind };
         let scale = Scale::Buffer(scaling);
         let template = Arc::new(without_volumes(&template));
-        let workload = Workload {
-            id: id.clone(),
-            origin,
-            scale,
-            template,
-            first_ordinal: 0,
-            max_surge: MaxSurge::NONE,
-        };
+        let workload = Workload::new(id.clone(), origin, scale, template);
         into.desired.workloads.insert(id, workload);
     }
 }

@@ -11,8 +11,8 @@ use super::super::object_meta::ObjectMeta;
 use super::super::workload::job_template;
 use super::{horizontal_pod_autoscaler, scaler, target};
 use crate::model::desired::{
-    CronTrigger, EventDriven, Fallback, JobScaling, JobStrategy, MaxSurge, PauseMode, Scale,
-    ScalerRule, Severity, Workload,
+    CronTrigger, EventDriven, Fallback, JobScaling, JobStrategy, PauseMode, Scale, ScalerRule,
+    Severity, Workload,
 };
 use crate::model::ids::{WorkloadId, WorkloadKind};
 use crate::model::units::Quantity;
@@ -319,14 +319,7 @@ pub(in super::super) fn scaled_job(meta: ObjectMeta, root: &FieldMap<'_>, into: 
     let pods = job.pods();
     let scale = Scale::ScaledJob(JobScaling { pods, min, max, strategy, is_paused });
     let (origin, template) = (meta.origin, Arc::new(job.template));
-    let workload = Workload {
-        id: id.clone(),
-        origin,
-        scale,
-        template,
-        first_ordinal: 0,
-        max_surge: MaxSurge::NONE,
-    };
+    let workload = Workload::new(id.clone(), origin, scale, template);
     let same = |a: &Workload, b: &Workload| a.scale == b.scale && a.template == b.template;
     into.insert(named, |all| &mut all.desired.workloads, id, workload, same);
 }

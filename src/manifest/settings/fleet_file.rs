@@ -205,9 +205,7 @@ fn read_spec(spec: &FieldMap<'_>, fleet: &mut Fleet) {
         set(&mut fleet.worst_case, map.get("worstCase").and_then(|f| f.choice(&choices)));
         map.finish(Severity::Error);
     }
-    if let Some(map) = spec.get("spot").as_ref().and_then(Field::map) {
-        read_spot(&map, fleet);
-    }
+    read_spot(spec, fleet);
     if let Some(map) = spec.get("groups").as_ref().and_then(Field::map) {
         fleet.groups = map.entries().filter_map(|(name, field)| group(name, &field)).collect();
     }
@@ -233,7 +231,8 @@ fn read_karpenter(map: &FieldMap<'_>, fleet: &mut Fleet) {
     map.finish(Severity::Error);
 }
 
-fn read_spot(map: &FieldMap<'_>, fleet: &mut Fleet) {
+fn read_spot(spec: &FieldMap<'_>, fleet: &mut Fleet) {
+    let Some(map) = spec.get("spot").as_ref().and_then(Field::map) else { return };
     let share = map.get("maxOfferingShare");
     if let Some(share) = share.and_then(|field| positive_share(&field, "which allows no node")) {
         fleet.max_offering_share = Some(share).filter(|share| *share < WHOLE);

@@ -1,7 +1,7 @@
 use jiff::tz::TimeZone;
 
 use super::*;
-use crate::model::desired::{Concurrency, CronSchedule, MaxSurge, Scale, Schedule};
+use crate::model::desired::{Concurrency, CronSchedule, RolloutShare, Scale, Schedule};
 use crate::model::pod::VolumeSource;
 
 const TEMPLATE: &str = "template: {spec: {containers: [{name: c}]}}";
@@ -247,23 +247,23 @@ fn surge_of_an_update_follows_its_strategy() {
         assert_eq!(lines(&desired), [""; 0], "{text}");
         desired.workloads.values().next().expect("one").max_surge
     };
-    let quarter = MaxSurge::Percent(25);
+    let quarter = RolloutShare::Percent(25);
     for (strategy, expected) in [
         ("", quarter),
         ("strategy: {type: RollingUpdate},", quarter),
-        ("strategy: {rollingUpdate: {maxSurge: 2}},", MaxSurge::Pods(2)),
-        ("strategy: {rollingUpdate: {maxSurge: '0', maxUnavailable: 1}},", MaxSurge::NONE),
-        ("strategy: {rollingUpdate: {maxSurge: 150%}},", MaxSurge::Percent(150)),
+        ("strategy: {rollingUpdate: {maxSurge: 2}},", RolloutShare::Pods(2)),
+        ("strategy: {rollingUpdate: {maxSurge: '0', maxUnavailable: 1}},", RolloutShare::NONE),
+        ("strategy: {rollingUpdate: {maxSurge: 150%}},", RolloutShare::Percent(150)),
         ("strategy: {rollingUpdate: {maxSurge: a few}},", quarter),
-        ("strategy: {type: Recreate},", MaxSurge::NONE),
+        ("strategy: {type: Recreate},", RolloutShare::NONE),
     ] {
         assert_eq!(of("Deployment", "apps/v1", strategy), expected, "{strategy}");
     }
     for (strategy, expected) in [
-        ("strategy: {canary: {maxSurge: 10%}},", MaxSurge::Percent(10)),
-        ("strategy: {blueGreen: {activeService: a}},", MaxSurge::Percent(100)),
+        ("strategy: {canary: {maxSurge: 10%}},", RolloutShare::Percent(10)),
+        ("strategy: {blueGreen: {activeService: a}},", RolloutShare::Percent(100)),
     ] {
         assert_eq!(of("Rollout", "argoproj.io/v1alpha1", strategy), expected, "{strategy}");
     }
-    assert_eq!(of("StatefulSet", "apps/v1", "updateStrategy: {},"), MaxSurge::NONE);
+    assert_eq!(of("StatefulSet", "apps/v1", "updateStrategy: {},"), RolloutShare::NONE);
 }

@@ -188,6 +188,11 @@ pub(super) struct PodOwner {
 }
 
 impl PodOwner {
+    fn of_workload(id: &WorkloadId) -> Self {
+        let (namespace, name) = (id.namespace.clone(), id.name.to_string());
+        Self { kind: id.kind.as_str(), namespace, name, above: None }
+    }
+
     fn reference(&self) -> Json {
         let (namespace, name) = (self.namespace.as_str(), self.name.as_str());
         json!({
@@ -299,13 +304,7 @@ pub(super) fn controller(
         "generation": 1, "labels": template.labels
     });
     if let Some(above) = above {
-        let top = PodOwner {
-            kind: above.kind.as_str(),
-            namespace: above.namespace.clone(),
-            name: above.name.to_string(),
-            above: None,
-        };
-        meta["ownerReferences"] = json!([top.reference()]);
+        meta["ownerReferences"] = json!([PodOwner::of_workload(above).reference()]);
     }
     json!({
         "apiVersion": api_version(kind), "kind": kind, "metadata": meta, "spec": spec,

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json};
 use sha2::{Digest as _, Sha256};
 
+use crate::model::desired::RolloutShare;
 use crate::model::pod::PodTemplate;
-use crate::simulator::{RollingUpdate, RolloutShare};
+use crate::simulator::RollingUpdate;
 
 /// Annotation in the world that tells apart templates which differ only in such parts. It is not
 /// served.
@@ -93,7 +94,7 @@ pub(super) fn rolling_update(deployment: &Json) -> Option<RollingUpdate> {
         let number = |n: Option<u64>| n.and_then(|n| u32::try_from(n).ok());
         let percent = value.as_str().and_then(|text| text.strip_suffix('%'));
         let percent = percent.and_then(|text| text.parse().ok()).map(RolloutShare::Percent);
-        number(value.as_u64()).map(RolloutShare::Count).or(percent).unwrap_or(default)
+        number(value.as_u64()).map(RolloutShare::Pods).or(percent).unwrap_or(default)
     };
     Some(RollingUpdate {
         surge: share("maxSurge", default.surge),
@@ -109,14 +110,14 @@ mod tests {
 
     #[test]
     fn strategies_become_limits() {
-        use RolloutShare::{Count, Percent};
+        use RolloutShare::{Percent, Pods};
         let default = RollingUpdate::default();
         for (strategy, expected) in [
             (json!(null), Some(default)),
             (json!({ "type": "Recreate" }), None),
             (
                 json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": "50%" } }),
-                Some(RollingUpdate { surge: Count(0), unavailable: Percent(50) }),
+                Some(RollingUpdate { surge: Pods(0), unavailable: Percent(50) }),
             ),
             (
                 json!({ "rollingUpdate": { "maxSurge": -1, "maxUnavailable": "many" } }),

@@ -308,9 +308,12 @@ impl WorldSync {
     }
 }
 
-/// Returns the replicas that a workload asks for.
+/// Maximum number of pods of a workload, because the sandbox holds each pod in memory.
+const REPLICAS_MAX: u32 = 10_000;
+
+/// Returns the replicas that a workload asks for, at most [`REPLICAS_MAX`].
 fn replicas(scale: &Scale) -> u32 {
-    match scale {
+    let replicas = match scale {
         Scale::Replicas(replicas) => *replicas,
         Scale::Job { pods, completions, suspended: false } => {
             completions.unwrap_or(u32::MAX).min(*pods)
@@ -320,7 +323,8 @@ fn replicas(scale: &Scale) -> u32 {
         | Scale::CronJob { .. }
         | Scale::ScaledJob(_)
         | Scale::Buffer(_) => 0,
-    }
+    };
+    replicas.min(REPLICAS_MAX)
 }
 
 /// Returns whether a client created the object. UIDs of the world have another prefix.

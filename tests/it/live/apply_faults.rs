@@ -191,7 +191,7 @@ impl ApplyFixture {
             launched.values().all(|ids| ids.len() == 1),
             "each instance exists once: {launched:?}"
         );
-        // On a busy machine, evicted pods may still be pending.
+        // On a busy computer, evicted pods may still be pending.
         let started = Instant::now();
         let replan = || {
             let replan = self.run(&["plan", "--world", "live", "--detailed-exitcode"]).output();

@@ -18,7 +18,7 @@ use super::cluster::runtime;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Read timeout of the client where the server is silent. Elsewhere the timeout is [`TIMEOUT`]: on a
-/// busy machine a short one would repeat a request whose reply is only late.
+/// busy computer a short one would repeat a request whose reply is only late.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 const NODES: &str = "/api/v1/nodes";
@@ -304,7 +304,7 @@ fn failing_watch_restarts_with_backoff() {
         // The watches start after 0.1, 0.3 and 0.7 s; after the reset, after 0.1, 0.3, 0.7, 1.5 and
         // 3.1 s.
         assert!(started() <= 12, "{}", started());
-        // On a busy machine they start later.
+        // On a busy computer they start later.
         let waited = Instant::now();
         while started() < 6 {
             assert!(waited.elapsed() < TIMEOUT, "{}", started());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::demand::{Claims, PodShape, Unsupported};
-use crate::model::desired::{MaxSurge, Scale, Workload};
+use crate::model::desired::{Scale, Workload};
 use crate::model::ids::Origin;
 use crate::model::pod::{PodSpec, PodTemplate};
 use crate::model::requirement::label;
@@ -44,14 +44,12 @@ fn add_volumes_to(inputs: &mut Inputs, name: &str, sources: Vec<VolumeSource>) {
     let volumes: Vec<Volume> = sources.into_iter().enumerate().map(volume).collect();
     let spec = PodSpec { volumes: volumes.clone(), ..PodSpec::default() };
     let id = workload(name);
-    let planned = Workload {
-        id: id.clone(),
-        origin: Origin::new("shop.yaml", 1),
-        scale: Scale::Replicas(3),
-        template: Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
-        first_ordinal: 0,
-        max_surge: MaxSurge::NONE,
-    };
+    let planned = Workload::new(
+        id.clone(),
+        Origin::new("shop.yaml", 1),
+        Scale::Replicas(3),
+        Arc::new(PodTemplate { spec, ..PodTemplate::default() }),
+    );
     inputs.desired.workloads.insert(id.clone(), planned);
     let claims = Claims::new(&inputs.desired, &inputs.observed.storage);
     let groups = inputs.demand.groups.iter_mut();
