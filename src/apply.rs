@@ -37,6 +37,7 @@ pub(crate) mod pre_terminate_check;
 mod preconditions;
 mod receipt;
 mod revert_launches;
+mod termination_grace;
 mod uncordon;
 mod wave_plan;
 

@@ -8,14 +8,17 @@ use jiff::Timestamp;
 use super::concurrent::run_concurrently;
 use super::eviction_order::{next_to_evict, remaining_attachment};
 use super::launch::must_be_evicted;
-use super::pre_terminate_check::{has_do_not_disrupt, termination_blocker};
+use super::pre_terminate_check::{PodsLeft, has_do_not_disrupt, termination_blocker};
 use super::preconditions::has_ended;
 use super::receipt::{Outcome, Step};
+use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd};
 use super::wave_plan::RetireWork;
 use super::{Run, deadline_after};
 use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
 use crate::demand::is_do_not_disrupt_at;
-use crate::model::observed::{CordonReason, Instance, InstanceState, Node, Observed, Pod};
+use crate::model::observed::{
+    CordonMark, CordonReason, Instance, InstanceState, Node, Observed, Pod,
+};
 use crate::plan::wire::WaveStep;
 
 /// Maximum number of nodes that are drained concurrently, and of concurrent evictions on each. API
@@ -52,11 +55,14 @@ struct Retiring<'w, 'p> {
     deadline: Timestamp,
     /// Last reported reason for waiting.
     wait_reason: Option<String>,
+    /// End of the drain by force, once its node is cordoned.
+    forced_end: Option<ForcedEnd>,
 }
 
 impl Retiring<'_, '_> {
-    fn interrupted(&self) -> DrainStep {
+    fn interrupted(&self, now: Timestamp) -> DrainStep {
         match self.phase {
+            Phase::Draining if self.continues_later(now) => self.left_cordoned("interrupted"),
             Phase::Waiting | Phase::Draining | Phase::Detaching => {
                 DrainStep::abandon("interrupted")
             }
@@ -64,6 +70,24 @@ impl Retiring<'_, '_> {
                 why: "interrupted while the instance was terminating".to_owned(),
             }),
         }
+    }
+
+    /// Returns true if the next apply continues the drain of the cordoned node.
+    fn continues_later(&self, now: Timestamp) -> bool {
+        self.forced_end.is_some_and(|end| now < end.at)
+    }
+
+    /// Returns true if the instance may be terminated with these pods on its node.
+    fn may_terminate_with(&self, pods: &[&Pod], now: Timestamp) -> bool {
+        let ended = self.forced_end.is_some_and(|end| end.has_ended(now));
+        ended && pods.iter().all(|pod| pod.terminating)
+    }
+
+    /// Ends this attempt of a drain that the next apply continues.
+    fn left_cordoned(&self, why: &str) -> DrainStep {
+        let at = self.forced_end.map(|end| format!("; pods left at {} are deleted", end.at));
+        let why = format!("{why}; the node stays cordoned{}", at.unwrap_or_default());
+        DrainStep::Ended(Outcome::Continues { why })
     }
 }
 
@@ -103,6 +127,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                         phase: Phase::Waiting,
                         deadline,
                         wait_reason: None,
+                        forced_end: None,
                     });
                 }
             }
@@ -159,7 +184,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     /// Runs one step; returns true if the retirement continues.
     async fn step(&self, item: &mut Retiring<'_, '_>, observed: Option<&Observed>) -> bool {
         let progress = match observed {
-            _ if self.settings.is_interrupted() => item.interrupted(),
+            _ if self.settings.is_interrupted() => item.interrupted(self.now()),
             None => DrainStep::Same,
             Some(observed) => match item.phase {
                 Phase::Waiting => self.wait_for_replicas(item, observed).await,
@@ -167,7 +192,10 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 Phase::Terminating => self.await_termination(item, observed).await,
             },
         };
-        let is_overdue = self.now() >= item.deadline;
+        let now = self.now();
+        let waits_for_end =
+            item.phase == Phase::Draining && item.forced_end.is_some_and(|end| end.is_near(now));
+        let is_overdue = now >= item.deadline && !waits_for_end;
         let progress = if is_overdue && matches!(progress, DrainStep::Same) {
             self.timed_out(item)
         } else {
@@ -176,7 +204,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         match progress {
             DrainStep::Same => return true,
             DrainStep::Next(phase) => {
-                item.deadline = deadline_after(self.now(), self.timeout_of(phase));
+                item.deadline = deadline_after(now, self.timeout_of(item, phase));
                 (item.phase, item.wait_reason) = (phase, None);
                 return true;
             }
@@ -194,10 +222,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         false
     }
 
-    fn timeout_of(&self, phase: Phase) -> jiff::SignedDuration {
+    fn timeout_of(&self, item: &Retiring<'_, '_>, phase: Phase) -> jiff::SignedDuration {
         let bounds = &self.settings.bounds;
         match phase {
             Phase::Waiting => bounds.replicas,
+            Phase::Draining if item.forced_end.is_some_and(ForcedEnd::is_continued) => {
+                bounds.drain.min(CONTINUED_DRAIN)
+            }
             Phase::Draining => bounds.drain,
             Phase::Detaching => bounds.detach,
             Phase::Terminating => bounds.gone,
@@ -205,11 +236,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
     }
 
     fn timed_out(&self, item: &Retiring<'_, '_>) -> DrainStep {
-        let bound = self.timeout_of(item.phase);
+        let bound = self.timeout_of(item, item.phase);
         let wait_reason =
             item.wait_reason.clone().unwrap_or_else(|| "the live state was not read".to_owned());
         let why = format!("not done within {bound:#}: {wait_reason}");
         match item.phase {
+            Phase::Draining if item.continues_later(self.now()) => item.left_cordoned(&why),
             Phase::Waiting | Phase::Draining | Phase::Detaching => DrainStep::abandon(why),
             Phase::Terminating => DrainStep::Ended(Outcome::Abandoned { why }),
         }
@@ -243,10 +275,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let Some(node) = observed.node_for_instance(&instance.id) else {
             return DrainStep::Next(Phase::Draining);
         };
+        let now = self.now();
+        item.forced_end = work.termination_grace.map(|grace| ForcedEnd::new(node, grace, now));
         // Another client's cordon has its own reason, so it gets no mark and is never reverted.
-        if !node.unschedulable {
-            let mark = Some(CordonReason::Drain);
-            match self.ports.cluster.cordon(node, mark).await {
+        let lacks_time = work.termination_grace.is_some()
+            && node.cordon_reason() == Some(CordonReason::Drain)
+            && node.grace_period_began_at().is_none();
+        if !node.unschedulable || lacks_time {
+            let grace_period_began_at = work.termination_grace.map(|_| now);
+            let mark = CordonMark { reason: CordonReason::Drain, grace_period_began_at };
+            match self.ports.cluster.cordon(node, Some(mark)).await {
                 Ok(CordonOutcome::Written) => {
                     self.emit(Some(work.address), Step::Cordoned { node: node.name.clone() });
                 }
@@ -272,16 +310,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             RetirementState::Approved(instance) => instance,
         };
         if let Some(node) = observed.node_for_instance(&instance.id) {
-            if let Some(why) =
-                do_not_disrupt_reason(node, observed, self.now()).or_else(|| uncordon_reason(node))
-            {
+            let disrupted = do_not_disrupt_reason(node, observed, self.now(), item.forced_end);
+            if let Some(why) = disrupted.or_else(|| uncordon_reason(node)) {
                 return DrainStep::abandon(why);
             }
             let pods =
                 observed.pods.iter().map(|pod| &**pod).filter(|pod| must_be_evicted(pod, node));
-            let pods = next_to_evict(pods.collect(), observed);
-            if !pods.is_empty() {
-                self.evict(item, node, &pods).await;
+            let pods: Vec<&Pod> = pods.collect();
+            if !pods.is_empty() && !item.may_terminate_with(&pods, self.now()) {
+                let pods = self.delete_due(item, node, pods, observed).await;
+                self.evict(item, node, &next_to_evict(pods, observed), observed).await;
                 return DrainStep::Same;
             }
             if let Some(volume) = remaining_attachment(node, observed) {
@@ -300,7 +338,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
         }
         if let Some(node) = observed.node_for_instance(&instance.id) {
-            match termination_blocker(self.ports.cluster, node).await {
+            let ended = item.forced_end.is_some_and(|end| end.has_ended(self.now()));
+            let left = if ended { PodsLeft::Stopping } else { PodsLeft::None };
+            match termination_blocker(self.ports.cluster, node, left).await {
                 Ok(None) => {}
                 // The next observation decides.
                 Ok(Some(why)) => {
@@ -325,8 +365,58 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
     }
 
-    async fn evict(&self, item: &mut Retiring<'_, '_>, node: &Node, pods: &[&Pod]) {
+    /// Deletes the pods that could not stop within the termination grace period otherwise. Returns
+    /// the other pods.
+    async fn delete_due<'o>(
+        &self,
+        item: &mut Retiring<'_, '_>,
+        node: &Node,
+        pods: Vec<&'o Pod>,
+        observed: &Observed,
+    ) -> Vec<&'o Pod> {
+        let (Some(end), now) = (item.forced_end, self.now()) else { return pods };
+        let grace_of =
+            |pod: &Pod| end.deletion_grace(pod, observed, now).filter(|_| !pod.terminating);
+        let (due, rest): (Vec<&Pod>, Vec<&Pod>) =
+            pods.into_iter().partition(|pod| grace_of(pod).is_some());
         let cluster = self.ports.cluster;
+        let deletions = due.iter().filter_map(|pod| Some((*pod, grace_of(pod)?)));
+        let deletions = deletions.map(|(pod, grace)| -> Pin<Box<dyn Future<Output = _>>> {
+            Box::pin(async move { (pod, cluster.delete_pod(pod, grace).await) })
+        });
+        let mut deleted = 0;
+        for (pod, result) in run_concurrently(deletions, CONCURRENT_EVICTIONS_MAX).await {
+            match result {
+                Ok(()) => deleted += 1,
+                Err(error) => {
+                    let why = format!("pod `{}/{}`: {error}", pod.namespace, pod.name);
+                    self.report_wait(item, why, |why| Step::Blocked { why });
+                }
+            }
+        }
+        if deleted > 0 {
+            if let Some(end) = &mut item.forced_end {
+                end.record_deletion(now);
+            }
+            let step = Step::PodsDeleted { node: node.name.clone(), pods: deleted };
+            self.emit(Some(item.work.address), step);
+        }
+        rest
+    }
+
+    async fn evict(
+        &self,
+        item: &mut Retiring<'_, '_>,
+        node: &Node,
+        pods: &[&Pod],
+        observed: &Observed,
+    ) {
+        let (cluster, now) = (self.ports.cluster, self.now());
+        // Without an end by force, such a pod has ended the drain.
+        let (held, pods): (Vec<&Pod>, Vec<&Pod>) = pods
+            .iter()
+            .copied()
+            .partition(|pod| !pod.terminating && is_do_not_disrupt_at(pod, observed, now));
         let asked = pods.iter().copied().filter(|pod| !pod.terminating);
         let evictions = asked.map(|pod| -> Pin<Box<dyn Future<Output = _>>> {
             Box::pin(async move { (pod, cluster.evict(pod).await) })
@@ -355,7 +445,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
         match blocked_by {
             Some(why) => self.report_wait(item, why, |why| Step::Blocked { why }),
-            None => item.wait_reason = Some(format!("{} pods are still stopping", pods.len())),
+            None => match held.first() {
+                Some(pod) => {
+                    self.report_wait(item, do_not_disrupt_text(pod), |why| Step::Blocked { why });
+                }
+                None if pods.is_empty() => {}
+                None => item.wait_reason = Some(format!("{} pods are still stopping", pods.len())),
+            },
         }
     }
 
@@ -411,7 +507,8 @@ fn still_cordoned(outcome: Outcome, problem: &str) -> Outcome {
     match outcome {
         Outcome::Abandoned { why } => Outcome::Abandoned { why: add(why) },
         Outcome::Failed { why } => Outcome::Failed { why: add(why) },
-        Outcome::Done
+        Outcome::Continues { .. }
+        | Outcome::Done
         | Outcome::AlreadyDone
         | Outcome::Dropped { .. }
         | Outcome::Skipped { .. } => outcome,
@@ -478,14 +575,25 @@ fn uncordon_reason(node: &Node) -> Option<String> {
     (!node.unschedulable).then(|| format!("node `{}` was uncordoned", node.name))
 }
 
-/// Returns the reason why the node must not be drained, if any.
-fn do_not_disrupt_reason(node: &Node, observed: &Observed, now: Timestamp) -> Option<String> {
+/// Returns the reason why the node must not be drained, if any. A drain that ends by force waits for
+/// pods that must not be disrupted.
+fn do_not_disrupt_reason(
+    node: &Node,
+    observed: &Observed,
+    now: Timestamp,
+    forced_end: Option<ForcedEnd>,
+) -> Option<String> {
     if has_do_not_disrupt(node) {
         return Some(format!("node `{}` has a do-not-disrupt annotation", node.name));
     }
     let is_protected = |pod: &Pod| {
         must_be_evicted(pod, node) && !pod.terminating && is_do_not_disrupt_at(pod, observed, now)
     };
-    let pod = observed.pods.iter().find(|pod| is_protected(pod))?;
-    Some(format!("pod `{}/{}` must not be disrupted now", pod.namespace, pod.name))
+    let pod =
+        observed.pods.iter().filter(|_| forced_end.is_none()).find(|pod| is_protected(pod))?;
+    Some(do_not_disrupt_text(pod))
+}
+
+fn do_not_disrupt_text(pod: &Pod) -> String {
+    format!("pod `{}/{}` must not be disrupted now", pod.namespace, pod.name)
 }

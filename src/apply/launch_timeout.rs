@@ -7,7 +7,7 @@
 use super::Run;
 use super::drain::NODE_CHANGED;
 use super::launch::{Booting, must_be_evicted};
-use super::pre_terminate_check::termination_blocker;
+use super::pre_terminate_check::{PodsLeft, termination_blocker};
 use super::preconditions::is_launched_by;
 use super::receipt::{Outcome, Step};
 use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome, PortError};
@@ -82,7 +82,8 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             Ok(node) => node.filter(|node| !node.unschedulable),
         };
         let Some(node) = node else { return TimeoutStep::Continue };
-        match self.ports.cluster.cordon(node, Some(CordonReason::Drain)).await {
+        let mark = CordonReason::Drain.into();
+        match self.ports.cluster.cordon(node, Some(mark)).await {
             Ok(CordonOutcome::Written) => {
                 item.cordoned = true;
                 self.emit(Some(item.work.address), Step::Cordoned { node: node.name.clone() });
@@ -108,11 +109,13 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             Ok(Some(node)) if !node.unschedulable => {
                 TimeoutStep::Retry("its node is not cordoned".to_owned())
             }
-            Ok(Some(node)) => match termination_blocker(self.ports.cluster, node).await {
-                Ok(None) => self.terminate(item).await,
-                Ok(Some(why)) => TimeoutStep::Retry(why),
-                Err(error) => failed(&error),
-            },
+            Ok(Some(node)) => {
+                match termination_blocker(self.ports.cluster, node, PodsLeft::None).await {
+                    Ok(None) => self.terminate(item).await,
+                    Ok(Some(why)) => TimeoutStep::Retry(why),
+                    Err(error) => failed(&error),
+                }
+            }
             Ok(None) => self.terminate(item).await,
         }
     }

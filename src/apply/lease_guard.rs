@@ -11,7 +11,7 @@ use crate::apply::ports::{
     LaunchOutcome, LaunchRequest, NodeAndPods, PortError,
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
-use crate::model::observed::{CordonReason, Instance, Node, Pod};
+use crate::model::observed::{CordonMark, Instance, Node, Pod};
 
 /// A port with writes that require the lease.
 pub struct LeaseGuard<'a, P> {
@@ -87,7 +87,7 @@ impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
         self.check("cordon node")?;
         self.port.cordon(node, mark).await
@@ -101,6 +101,11 @@ impl<P: Cluster> Cluster for LeaseGuard<'_, P> {
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         self.check("evict pod")?;
         self.port.evict(pod).await
+    }
+
+    async fn delete_pod(&self, pod: &Pod, grace_seconds: u32) -> Result<(), PortError> {
+        self.check("delete pod")?;
+        self.port.delete_pod(pod, grace_seconds).await
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {

@@ -2,10 +2,19 @@
 
 use crate::apply::ports::{Cluster, NodeAndPods, PortError};
 use crate::demand::DoNotDisrupt;
-use crate::model::observed::{Node, SCALE_DOWN_DISABLED_ANNOTATION};
+use crate::model::observed::{Node, Pod, SCALE_DOWN_DISABLED_ANNOTATION};
+
+/// Pods with which an instance may be terminated, besides those of DaemonSets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PodsLeft {
+    /// No pods.
+    None,
+    /// Pods that are stopping: the grace period of their node has ended.
+    Stopping,
+}
 
 /// Returns the reason to keep the instance of `observed`, a node that was observed cordoned and
-/// empty; `None` if this still holds.
+/// with no pods but `left`; `None` if this still holds.
 ///
 /// An observation is seconds old after many terminations, and a watch cache may lag. It misses pods
 /// that were bound just before the cordon, or after another client reverted it.
@@ -15,8 +24,9 @@ use crate::model::observed::{Node, SCALE_DOWN_DISABLED_ANNOTATION};
 pub(crate) async fn termination_blocker<K: Cluster>(
     cluster: &K,
     observed: &Node,
+    left: PodsLeft,
 ) -> Result<Option<String>, PortError> {
-    Ok(cluster.node(&observed.name).await?.termination_blocker(observed))
+    Ok(cluster.node(&observed.name).await?.termination_blocker(observed, left))
 }
 
 /// Returns true if the owner of the node has disabled its disruption.
@@ -27,7 +37,7 @@ pub(super) fn has_do_not_disrupt(node: &Node) -> bool {
 }
 
 impl NodeAndPods {
-    fn termination_blocker(&self, observed: &Node) -> Option<String> {
+    fn termination_blocker(&self, observed: &Node, left: PodsLeft) -> Option<String> {
         let name = &observed.name;
         let Some(node) = self.node.as_ref().filter(|node| node.uid == observed.uid) else {
             return Some(format!("node `{name}` is gone, or another one has its name"));
@@ -38,7 +48,8 @@ impl NodeAndPods {
         if has_do_not_disrupt(node) && !has_do_not_disrupt(observed) {
             return Some(format!("node `{name}` has a do-not-disrupt annotation"));
         }
-        let pod = self.pods.iter().find(|pod| pod.needs_eviction())?;
+        let may_stay = |pod: &Pod| pod.terminating && left == PodsLeft::Stopping;
+        let pod = self.pods.iter().find(|pod| pod.needs_eviction() && !may_stay(pod))?;
         Some(format!(
             "pod `{}/{}` was bound to node `{name}` after the cordon",
             pod.namespace, pod.name
@@ -91,8 +102,19 @@ mod tests {
             ("another node", with_change(&|node| node.uid = "another".into()), vec![], false),
             ("deleted", None, vec![], false),
         ] {
-            let why = NodeAndPods { node, pods }.termination_blocker(&cordoned);
+            let why = NodeAndPods { node, pods }.termination_blocker(&cordoned, PodsLeft::None);
             assert_eq!(why.is_none(), is_allowed, "{rule}: {why:?}");
+        }
+        for (terminating, left, is_allowed) in [
+            (true, PodsLeft::None, false),
+            (true, PodsLeft::Stopping, true),
+            (false, PodsLeft::Stopping, false),
+        ] {
+            let mut last = pod(workload_id(), PodPhase::Running);
+            Arc::make_mut(&mut last).terminating = terminating;
+            let read = NodeAndPods { node: Some(cordoned.clone()), pods: vec![last] };
+            let why = read.termination_blocker(&cordoned, left);
+            assert_eq!(why.is_none(), is_allowed, "{terminating} {left:?}: {why:?}");
         }
     }
 }

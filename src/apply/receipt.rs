@@ -34,6 +34,12 @@ pub enum Outcome {
         /// Reason.
         why: String,
     },
+    /// The drain continues with the next apply, and its node stays cordoned: its pool declares a
+    /// termination grace period, which has not ended.
+    Continues {
+        /// Reason.
+        why: String,
+    },
     /// The change failed.
     Failed {
         /// Reason.
@@ -51,6 +57,7 @@ impl Outcome {
             Self::Dropped { .. } => "dropped",
             Self::Skipped { .. } => "skipped",
             Self::Abandoned { .. } => "abandoned",
+            Self::Continues { .. } => "continues",
             Self::Failed { .. } => "failed",
         }
     }
@@ -60,7 +67,10 @@ impl Outcome {
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Done | Self::AlreadyDone | Self::Dropped { .. } => true,
-            Self::Skipped { .. } | Self::Abandoned { .. } | Self::Failed { .. } => false,
+            Self::Skipped { .. }
+            | Self::Abandoned { .. }
+            | Self::Continues { .. }
+            | Self::Failed { .. } => false,
         }
     }
 }
@@ -223,6 +233,13 @@ pub enum Step {
     InProgress {
         /// Number of changes in progress.
         left: usize,
+    },
+    /// Pods of a node were deleted at the end of its termination grace period.
+    PodsDeleted {
+        /// Name of the node.
+        node: NodeName,
+        /// Number of pods.
+        pods: usize,
     },
     /// The node is Ready.
     Ready {

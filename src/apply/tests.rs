@@ -10,6 +10,7 @@ mod lease;
 mod node_startup;
 mod opening;
 mod preconditions;
+mod termination_grace;
 
 use jiff::SignedDuration;
 
@@ -45,6 +46,7 @@ fn writes(world: &World) -> Vec<PortCall> {
         | PortCall::Cordon { .. }
         | PortCall::Open { .. }
         | PortCall::Evict { .. }
+        | PortCall::DeletePod { .. }
         | PortCall::RaiseGroup { .. }
         | PortCall::EndMember { .. }
         | PortCall::DeleteNode { .. } => false,
@@ -85,7 +87,9 @@ fn assert_only_approved_writes(world: &World, plan: &Plan) {
                 let change = launched.and_then(|instance| instance.tags.get(tag::CHANGE));
                 assert!(launched.is_none() || change.is_some_and(|c| changes.contains(c)));
             }
-            PortCall::Evict { name, .. } => assert!(name.starts_with("api-"), "{name}"),
+            PortCall::Evict { name, .. } | PortCall::DeletePod { name, .. } => {
+                assert!(name.starts_with("api-"), "{name}")
+            }
             call @ (PortCall::RaiseGroup { .. } | PortCall::EndMember { .. }) => {
                 panic!("the plan has no group: {call:?}");
             }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use super::EarlierLaunch;
 use super::fallback::{Offering, launch_attempts};
 use super::receipt::LaunchedOffering;
@@ -86,6 +88,8 @@ pub(super) struct RetireWork<'p> {
     pub(super) group_address: Option<&'p Address>,
     /// Name of that Auto Scaling group.
     pub(super) group_name: Option<&'p GroupName>,
+    /// Time from the cordon until pods that are still on the node are deleted.
+    pub(super) termination_grace: Option<SignedDuration>,
     /// Maximum replicas of each workload when the node is drained.
     pub(super) max_replicas: Vec<(&'p WorkloadId, u32)>,
 }
@@ -309,6 +313,9 @@ impl<'p> Reader<'p> {
             group: self.groups.get(&row.address).copied(),
             group_address: group.map(|row| &row.address),
             group_name: size.map(|(name, _)| name),
+            termination_grace: row.change.termination_grace_seconds.map(|seconds| {
+                SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX))
+            }),
             max_replicas: max_replicas.collect(),
         })
     }

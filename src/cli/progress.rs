@@ -127,6 +127,9 @@ fn describe(step: &Step) -> String {
         Step::Waiting { why } => format!("waiting: {why}"),
         Step::Cordoned { node } => format!("{node} is cordoned"),
         Step::Evicted { node, pods } => format!("evicted {pods} pods from {node}"),
+        Step::PodsDeleted { node, pods } => {
+            format!("deleted {pods} pods from {node}: its termination grace period ends")
+        }
         Step::Blocked { why } => format!("blocked: {why}"),
         Step::NodeWriteFailed { why } => why.clone(),
         Step::Terminating { instance_id } => format!("terminating {instance_id}"),
@@ -155,6 +158,7 @@ fn outcome_text(outcome: &Outcome) -> String {
         Outcome::Dropped { why } => format!("no longer needed: {why}"),
         Outcome::Skipped { why } => format!("skipped: {why}"),
         Outcome::Abandoned { why } => format!("abandoned: {why}"),
+        Outcome::Continues { why } => format!("continues: {why}"),
         Outcome::Failed { why } => format!("failed: {why}"),
     }
 }

@@ -267,6 +267,10 @@ impl ControllerState {
             Step::Evicted { pods, .. } => {
                 self.counters.add(Counter::EvictionsDone, u64::try_from(*pods).unwrap_or(u64::MAX));
             }
+            Step::PodsDeleted { pods, .. } => {
+                let pods = u64::try_from(*pods).unwrap_or(u64::MAX);
+                self.counters.add(Counter::EvictionsForced, pods);
+            }
             Step::Blocked { .. } => self.counters.count(Counter::EvictionsBlocked),
             Step::NodeWriteFailed { .. } => self.counters.count_error("kubernetes"),
             Step::Found { .. } => self.on_launch_answered(ticket, event.address.as_ref()),
@@ -410,7 +414,8 @@ impl ControllerState {
                 && outcome.is_none_or(|change| match change.outcome {
                     Outcome::Dropped { .. }
                     | Outcome::Skipped { .. }
-                    | Outcome::Abandoned { .. } => true,
+                    | Outcome::Abandoned { .. }
+                    | Outcome::Continues { .. } => true,
                     Outcome::Done | Outcome::AlreadyDone | Outcome::Failed { .. } => false,
                 })
         };

@@ -48,6 +48,8 @@ pub enum Counter {
     TerminationsFailed,
     /// Evicted pods.
     EvictionsDone,
+    /// Pods deleted at the end of a termination grace period.
+    EvictionsForced,
     /// Evictions that a disruption budget refused.
     EvictionsBlocked,
     /// Interruption messages deleted from the queue.
@@ -78,7 +80,7 @@ pub enum Counter {
 
 impl Counter {
     /// Counters without data of their own, in the order of the declaration.
-    pub const FIXED: [Self; 30] = [
+    pub const FIXED: [Self; 31] = [
         Self::RepositoryReadsDone,
         Self::RepositoryReadsFailed,
         Self::RepositoryReadsRefMissing,
@@ -99,6 +101,7 @@ impl Counter {
         Self::LaunchesInsufficientCapacity,
         Self::TerminationsFailed,
         Self::EvictionsDone,
+        Self::EvictionsForced,
         Self::EvictionsBlocked,
         Self::MessagesAcknowledged,
         Self::MessagesDeferred,
@@ -135,6 +138,7 @@ impl Counter {
             Self::LaunchesInsufficientCapacity => "launches.insufficient_capacity",
             Self::TerminationsFailed => "terminations.failed",
             Self::EvictionsDone => "evictions.done",
+            Self::EvictionsForced => "evictions.forced",
             Self::EvictionsBlocked => "evictions.blocked",
             Self::MessagesAcknowledged => "messages.acknowledged",
             Self::MessagesDeferred => "messages.deferred",

@@ -54,6 +54,8 @@ reasons! {
     Node Warning {
         /// A drain was abandoned or interrupted, so the node accepts new pods.
         Uncordoned;
+        /// The termination grace period of the node ends, so an apply deletes its last pods.
+        PodsDeleted;
         /// The instance is interrupted, so the controller cordoned the node.
         Terminating;
     }

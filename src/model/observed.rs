@@ -16,7 +16,9 @@ mod scaling;
 mod untagged;
 
 pub use capacity::{Exclusion, MatchCriteria, Reservation, ReservationKind, ReservationState};
-pub use cordon::{CORDONED_ANNOTATION, CordonReason, CordonState};
+pub use cordon::{
+    CORDONED_ANNOTATION, CordonMark, CordonReason, CordonState, GRACE_PERIOD_ANNOTATION,
+};
 pub use difference::{Difference, Disagreement};
 pub use file::{WorldError, read_world, template_key, write_world};
 pub use group::{Group, Membership, ScheduledSize};

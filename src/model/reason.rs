@@ -219,6 +219,22 @@ pub enum RetireReason {
     Requested,
 }
 
+impl RetireReason {
+    /// Returns true if the `terminationGracePeriod` of the pool bounds a drain for this reason. A
+    /// drain that only saves cost, or that a user asks for, is abandoned instead.
+    #[must_use]
+    pub fn ends_drain_by_force(&self) -> bool {
+        match self {
+            Self::Drifted { .. } | Self::Expired { .. } => true,
+            Self::Empty { .. }
+            | Self::Underutilized { .. }
+            | Self::Surplus { .. }
+            | Self::PoolRemoved
+            | Self::Requested => false,
+        }
+    }
+}
+
 /// Reason to keep a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind")]

@@ -83,6 +83,8 @@ struct DecidedRow<'a> {
     actions: &'a [Action],
     before: Option<DecidedBefore<'a>>,
     after: Option<DecidedAfter<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    termination_grace_seconds: Option<u64>,
 }
 
 /// Decisions about a row that the plan records outside of the row.
@@ -297,7 +299,7 @@ impl<'a> DecidedRow<'a> {
             change,
             action_reason: _,
         } = row;
-        let Change { actions, before, after, after_unknown: _ } = change;
+        let Change { actions, before, after, after_unknown: _, termination_grace_seconds } = change;
         let changes = actions.as_slice() != [Action::NoOp];
         changes.then(|| Self {
             address,
@@ -308,6 +310,7 @@ impl<'a> DecidedRow<'a> {
             actions,
             before: before.as_ref().map(|state| DecidedBefore::from_state(state, whole.is_some())),
             after: after.as_ref().map(|state| DecidedAfter::from_state(state, whole.is_some())),
+            termination_grace_seconds: *termination_grace_seconds,
         })
     }
 }

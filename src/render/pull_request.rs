@@ -199,6 +199,7 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
             Outcome::Dropped { why }
             | Outcome::Skipped { why }
             | Outcome::Abandoned { why }
+            | Outcome::Continues { why }
             | Outcome::Failed { why } => why,
         };
         let address = code(change.address.as_str(), 80);

@@ -30,8 +30,21 @@ pub(super) fn reason(reason: &Reason) -> String {
     }
 }
 
-/// Returns the reason of a row, with what it shares with the other rows of its batch.
+/// Returns the reason of a row, with what it shares with the other rows of its batch, and when its
+/// drain ends by force.
 pub(super) fn row_reason(row: &PlanRow<'_>) -> String {
+    let because = shared_reason(row);
+    match row.resource.change.termination_grace_seconds {
+        None => because,
+        Some(seconds) => {
+            let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+            let period = SignedDuration::from_secs(seconds);
+            format!("{because}; pods left {period:#} after the cordon are deleted")
+        }
+    }
+}
+
+fn shared_reason(row: &PlanRow<'_>) -> String {
     let Some(explain) = row.explain else { return String::new() };
     let Reason::Launch { because: LaunchReason::Consolidation { saves_hourly, moves } } =
         &explain.reason

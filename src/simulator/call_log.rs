@@ -67,6 +67,17 @@ pub enum PortCall {
         /// The outcome, or `None` if the call failed.
         outcome: Option<EvictOutcome>,
     },
+    /// Deletion of a pod, past its disruption budgets.
+    DeletePod {
+        /// Time of the call.
+        at: Timestamp,
+        /// Namespace of the pod.
+        namespace: Namespace,
+        /// Name of the pod.
+        name: String,
+        /// Time for its containers to stop.
+        grace_seconds: u32,
+    },
     /// Deletion of a node object.
     DeleteNode {
         /// Time of the call.

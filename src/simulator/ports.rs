@@ -14,7 +14,9 @@ use crate::apply::ports::{
     LaunchOutcome, LaunchRequest, NodeAndPods, PortError, Tagger,
 };
 use crate::model::ids::{GroupName, InstanceId, NodeName, Uid};
-use crate::model::observed::{CORDONED_ANNOTATION, CordonReason, Instance, Node, Pod, tag};
+use crate::model::observed::{
+    CORDONED_ANNOTATION, CordonMark, GRACE_PERIOD_ANNOTATION, Instance, Node, Pod, tag,
+};
 use crate::model::pod::OPENING_TAINT;
 
 /// Returns a permanent error.
@@ -150,7 +152,7 @@ impl Cluster for World {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
         const VERB: &str = "cordon node";
         self.check_saved(VERB)?;
@@ -178,6 +180,15 @@ impl Cluster for World {
         let (namespace, name) = (pod.namespace.clone(), pod.name.to_string());
         self.log_call(|at| PortCall::Evict { at, namespace, name, outcome });
         result.map_err(|reason| refused(VERB, reason))
+    }
+
+    async fn delete_pod(&self, pod: &Pod, grace_seconds: u32) -> Result<(), PortError> {
+        const VERB: &str = "delete pod";
+        self.check_saved(VERB)?;
+        let (namespace, name) = (pod.namespace.clone(), pod.name.to_string());
+        self.log_call(|at| PortCall::DeletePod { at, namespace, name, grace_seconds });
+        self.state.borrow_mut().delete_pod(pod);
+        Ok(())
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
@@ -217,16 +228,23 @@ impl Clock for World {
 }
 
 impl WorldState {
-    fn cordon(&mut self, seen: &Node, mark: Option<CordonReason>) -> CordonOutcome {
+    fn cordon(&mut self, seen: &Node, mark: Option<CordonMark>) -> CordonOutcome {
         let as_seen = |node: &&mut Node| node.cordon_state() == seen.cordon_state();
         let Some(node) = self.nodes.get_mut(&seen.name).filter(as_seen) else {
             return CordonOutcome::Outdated;
         };
         node.unschedulable = mark.is_some();
         if let Some(mark) = mark {
-            node.annotations.insert(CORDONED_ANNOTATION.to_owned(), mark.as_str().to_owned());
+            let annotations = &mut node.annotations;
+            annotations.insert(CORDONED_ANNOTATION.to_owned(), mark.reason.as_str().to_owned());
+            if let Some(at) = mark.grace_period_began_at {
+                annotations.insert(GRACE_PERIOD_ANNOTATION.to_owned(), at.to_string());
+            } else {
+                annotations.remove(GRACE_PERIOD_ANNOTATION);
+            }
         } else {
             node.annotations.remove(CORDONED_ANNOTATION);
+            node.annotations.remove(GRACE_PERIOD_ANNOTATION);
             self.wake_scheduler();
         }
         CordonOutcome::Written
@@ -266,6 +284,14 @@ impl WorldState {
             self.remove_and_reconcile(found.owner, |state| state.stop_pod(&key));
         }
         Ok(outcome)
+    }
+
+    fn delete_pod(&mut self, pod: &Pod) {
+        let key = pod_key(pod);
+        let found = self.pods.get(&key).filter(|found| found.uid == pod.uid).cloned();
+        if let Some(found) = found {
+            self.remove_and_reconcile(found.owner, |state| state.stop_pod(&key));
+        }
     }
 
     fn delete_node(&mut self, name: &NodeName, uid: &Uid) -> Result<(), String> {

@@ -8,7 +8,7 @@
 //! Source: karpenter core, `pkg/apis/v1/nodepool.go` (`MustGetAllowedDisruptions`),
 //! `pkg/controllers/disruption/helpers.go`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ use super::scheduling_runs::occupied_nodes;
 use crate::demand::PodGroup;
 use crate::model::desired::{Budget, Desired};
 use crate::model::ids::{NodeName, PoolName};
-use crate::model::observed::Observed;
+use crate::model::observed::{CordonReason, Observed};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 
 /// Disruption reasons, as budgets name them.
@@ -88,18 +88,28 @@ impl DisruptionBudgets {
         if active.is_empty() {
             return Self::default();
         }
-        Self::from_active(&active, standing, groups)
+        // Drains that an earlier apply began come first: with other nodes instead, they would be
+        // reverted.
+        let begun = observed
+            .nodes
+            .values()
+            .filter(|node| node.unschedulable && node.cordon_reason() == Some(CordonReason::Drain));
+        let begun = begun.map(|node| &node.name).collect();
+        Self::from_active(&active, standing, groups, &begun)
     }
 
     fn from_active(
         active: &[ActiveBudget],
         standing: &mut [ExistingNode],
         groups: &[PodGroup],
+        begun: &BTreeSet<&NodeName>,
     ) -> Self {
         let mut left: Vec<usize> = active.iter().map(|budget| budget.most).collect();
         let occupied = occupied_nodes(groups);
         let mut of_node = BTreeMap::new();
-        for node in standing {
+        let (first, rest): (Vec<_>, Vec<_>) =
+            standing.iter_mut().partition(|node| begun.contains(&node.name));
+        for node in first.into_iter().chain(rest) {
             let Some(pool) = &node.pool else { continue };
             let bounds = |reason: &str| -> Vec<usize> {
                 (0..active.len()).filter(|at| active[*at].concerns(pool, reason)).collect()

@@ -119,10 +119,16 @@ impl ExistingNodeBuilder<'_> {
         if !node.ready {
             return blocked(BlockReason::NotReady);
         }
-        if let Some(by) = self.block_reason(node) {
+        let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
+        let ends_by_force = declared.is_some_and(|pool| {
+            pool.termination_grace_period.is_some()
+                && self
+                    .retire_reason(node, instance, pool)
+                    .is_some_and(|reason| reason.ends_drain_by_force())
+        });
+        if let Some(by) = self.block_reason(node, ends_by_force) {
             return blocked(by);
         }
-        let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
         let Some(pool) = declared else {
             return match undeclared_pool_doubt(circumstances) {
                 Some(what) => blocked(BlockReason::Unknown { what }),
@@ -206,15 +212,17 @@ impl ExistingNodeBuilder<'_> {
         !is_near(&node.capacity, &model.capacity) || !is_near(&node.allocatable, &model.allocatable)
     }
 
-    /// Returns the annotation or pod that blocks changes of the node.
-    fn block_reason(&self, node: &Node) -> Option<BlockReason> {
+    /// Returns the annotation or pod that blocks changes of the node. A pod that must not be moved
+    /// does not block a drain that ends by force.
+    fn block_reason(&self, node: &Node, ends_by_force: bool) -> Option<BlockReason> {
         if node.annotations.get("karpenter.sh/do-not-disrupt").is_some_and(|v| v == "true") {
             return Some(BlockReason::DoNotDisrupt);
         }
         if node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION).is_some_and(|v| v == "true") {
             return Some(BlockReason::ScaleDownDisabled);
         }
-        if let Some(workload) = self.pinned_daemons.get(&node.name).cloned() {
+        let pinned_daemon = self.pinned_daemons.get(&node.name).filter(|_| !ends_by_force);
+        if let Some(workload) = pinned_daemon.cloned() {
             return Some(BlockReason::PinnedPod { workload });
         }
         let mut here = self
@@ -226,16 +234,17 @@ impl ExistingNodeBuilder<'_> {
         here.find_map(|group| {
             let workload = workload_key(&group.workload);
             let asks = self.pinned_pods.contains(&(&node.name, &group.workload));
-            if group.shape.do_not_disrupt || asks {
+            if (group.shape.do_not_disrupt || asks) && !ends_by_force {
                 return Some(BlockReason::PinnedPod { workload });
             }
             let circumstances = self.input;
             let groups = &circumstances.demand.groups;
-            if let Some(budget) = disruption_blockers::blocking_disruption_budget(
+            let budget = disruption_blockers::blocking_disruption_budget(
                 circumstances.desired,
                 groups,
                 group,
-            ) {
+            );
+            if let Some(budget) = budget.filter(|_| !ends_by_force) {
                 let budget = format!("{}/{}", budget.namespace, budget.name);
                 return Some(BlockReason::ProtectedPod { workload, budget });
             }

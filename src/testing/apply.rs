@@ -16,7 +16,7 @@ use crate::apply::ports::{
 };
 use crate::apply::{ApplyError, ApplySettings, Event, Ports, Receipt, Replan, Replanned, apply};
 use crate::model::ids::{Address, GroupName, InstanceId, NodeName, Uid, WorkloadKind};
-use crate::model::observed::{CordonReason, Instance, KEY_LABEL, Node, Observed, Pod, tag};
+use crate::model::observed::{CordonMark, Instance, KEY_LABEL, Node, Observed, Pod, tag};
 use crate::model::pod::Taint;
 use crate::model::requirement::{key, label};
 use crate::plan::wire::{Action, Amount, Condition, NodeState, ResourceChange, WaveStep};
@@ -252,6 +252,8 @@ pub(crate) struct FaultyPorts<'w> {
     pub(crate) edit_objects: Cell<ReadEdit<ClusterObjects>>,
     /// Number of reads of all Kubernetes objects.
     pub(crate) reads: Cell<usize>,
+    /// True if the deletion of a pod is refused.
+    pub(crate) refuses_deletions: bool,
     /// True if an eviction takes a moment, in which other calls may begin.
     pub(crate) evicts_slowly: bool,
     /// Current and maximum number of evictions in progress.
@@ -280,6 +282,7 @@ impl<'w> FaultyPorts<'w> {
             edit_found: Cell::new(|_| Ok(())),
             edit_objects: Cell::new(|_| Ok(())),
             reads: Cell::new(0),
+            refuses_deletions: false,
             evicts_slowly: false,
             evictions: Cell::default(),
             before_cordon: None,
@@ -368,7 +371,7 @@ impl Cluster for FaultyPorts<'_> {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
         if let Some(callback) = self.before_cordon {
             callback(node);
@@ -390,6 +393,14 @@ impl Cluster for FaultyPorts<'_> {
         let (running, most) = self.evictions.get();
         self.evictions.set((running - 1, most));
         outcome
+    }
+
+    async fn delete_pod(&self, pod: &Pod, grace_seconds: u32) -> Result<(), PortError> {
+        if self.refuses_deletions {
+            let (verb, reason) = ("delete pod".to_owned(), "forbidden".to_owned());
+            return Err(PortError { verb, reason, effect: CallEffect::Refused });
+        }
+        self.write(self.world.delete_pod(pod, grace_seconds)).await
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {

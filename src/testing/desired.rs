@@ -34,6 +34,7 @@ pub(crate) fn pool() -> Pool {
         consolidate_after: Some(jiff::SignedDuration::ZERO),
         budgets: Vec::new(),
         expire_after: Expiry::Never,
+        termination_grace_period: None,
         unreadable: None,
     }
 }

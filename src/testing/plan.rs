@@ -215,6 +215,7 @@ impl ResourceChange {
                 before,
                 after,
                 after_unknown: BTreeMap::new(),
+                termination_grace_seconds: None,
             },
             action_reason: None,
         }

@@ -75,6 +75,8 @@ pub(crate) struct InvariantChecks {
     ended: BTreeMap<usize, BTreeMap<InstanceId, Timestamp>>,
     /// Cordon periods of nodes, of any origin.
     cordon_periods: BTreeMap<NodeName, CordonPeriod>,
+    /// Termination grace periods that any commit declared.
+    grace_periods: BTreeSet<SignedDuration>,
     /// Time of the last evaluation of the world.
     checked_at: Timestamp,
     /// Start of our cordons of Ready nodes.
@@ -445,6 +447,7 @@ impl InvariantChecks {
             CallKind::Nominate(pod, node) => self.check_nomination(call, pod, node),
             CallKind::Open(node) => self.record_opening(node, *at),
             CallKind::Raise { .. } | CallKind::Launch(_, None) | CallKind::Evict(..) => {}
+            CallKind::DeletePod(_, node) => self.check_pod_deletion(*at, node.as_ref()),
         }
     }
 

@@ -18,6 +18,10 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
     ("expiry: expired instances are replaced one at a time", expiry),
     ("maintenance: a retiring instance is replaced before its deadline", maintenance),
     ("node repair: a partially failed node is replaced unless all fail", partial_node_failure),
+    (
+        "expiry: at the end of its grace period a drain ends despite disruption budgets",
+        ended_by_force,
+    ),
     ("maintenance: observe-only mode only reverts started work", observe_only),
     ("maintenance: pods stay while their replacement is blocked", blocked_replacement),
     ("maintenance: a blocked drain is abandoned and the node uncordoned", abandoned_drain),
@@ -76,6 +80,33 @@ fn expiry(catalog: &Rc<Catalog>) -> ScenarioResult {
     run.check()?;
     ensure(gone, || "instances outlived expireAfter".to_owned())?;
     ensure(pods_run(&run), || "pods are pending because of a late replacement".to_owned())
+}
+
+fn ended_by_force(catalog: &Rc<Catalog>) -> ScenarioResult {
+    // The budget allows no eviction.
+    let commit = Commit { budget: Some("100%".to_owned()), ..Commit::default().with("api", 8) };
+    let mut run = converged(catalog, 66, commit)?;
+    let old: Vec<InstanceId> = run.instances().iter().map(|instance| instance.id.clone()).collect();
+    let renewed =
+        |run: &Simulation| run.instances().iter().all(|instance| !old.contains(&instance.id));
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    run.advance(minutes(60));
+    run.check()?;
+    ensure(!renewed(&run), || "the budget was ignored without a grace period".to_owned())?;
+    let template = "terminationGracePeriod: 40m".to_owned();
+    run.commit(|commit| Commit { template, ..commit });
+    run.advance(minutes(38));
+    run.check()?;
+    ensure(run.instances().iter().any(|instance| old.contains(&instance.id)), || {
+        "the drains ended before their period".to_owned()
+    })?;
+    let cordoned = run.observed().nodes.values().any(|node| node.unschedulable);
+    ensure(cordoned, || "no drain is in progress".to_owned())?;
+    let gone = run.wait_until(minutes(240), renewed);
+    run.check()?;
+    ensure(gone, || "the drains did not end".to_owned())?;
+    run.converge(minutes(60))?;
+    ensure(pods_run(&run), || "pods are pending".to_owned())
 }
 
 fn send_health_event(run: &mut Simulation, id: &InstanceId, start: Option<SignedDuration>) {

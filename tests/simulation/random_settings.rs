@@ -51,6 +51,8 @@ pub(crate) struct RandomSettings {
     pub(crate) lying_node_at: Option<SignedDuration>,
     /// Time from which one instance has no tag of the cluster, until the faults end.
     pub(crate) lost_tag_at: Option<SignedDuration>,
+    /// Termination grace period of the pool, in minutes.
+    grace_minutes: Option<u64>,
 }
 
 impl RandomSettings {
@@ -95,6 +97,7 @@ impl RandomSettings {
         settings.unread_pod_at = random.chance(250).then(|| minute(&mut random, 15));
         settings.lying_node_at = random.chance(250).then(|| minute(&mut random, 15));
         settings.lost_tag_at = random.chance(250).then(|| minute(&mut random, 15));
+        settings.grace_minutes = random.chance(400).then(|| random.below(12));
         settings
     }
 
@@ -131,7 +134,11 @@ impl RandomSettings {
         }
         let disruption =
             self.disruption.map_or_else(|| commit.disruption.clone(), ToOwned::to_owned);
-        Commit { controller, apply: apply.join(", "), disruption, ..commit }
+        let template = self.grace_minutes.map_or_else(
+            || commit.template.clone(),
+            |minutes| format!("terminationGracePeriod: {minutes}m"),
+        );
+        Commit { controller, apply: apply.join(", "), disruption, template, ..commit }
     }
 }
 
@@ -150,6 +157,7 @@ impl fmt::Display for RandomSettings {
             unread_pod_at,
             lying_node_at,
             lost_tag_at,
+            grace_minutes,
         } = self;
         let at = |time: &SignedDuration| format!("from minute {}", time.as_mins());
         let mut all = Vec::new();
@@ -167,6 +175,7 @@ impl fmt::Display for RandomSettings {
         all.extend(unread_pod_at.iter().map(|time| format!("an unreadable pod {}", at(time))));
         all.extend(lying_node_at.iter().map(|time| format!("a lying node {}", at(time))));
         all.extend(lost_tag_at.iter().map(|time| format!("a lost tag {}", at(time))));
+        all.extend(grace_minutes.iter().map(|n| format!("a grace period of {n} minutes")));
         let none = "only mode full".to_owned();
         f.write_str(&if all.is_empty() { none } else { all.join("; ") })
     }

@@ -78,6 +78,10 @@ impl<'p> ApplyEvents<'p> {
             Step::Evicted { node, pods } => {
                 (node, EventReason::Evicting, format!("evicting {pods} pods"))
             }
+            Step::PodsDeleted { node, pods } => {
+                let what = format!("deleted {pods} pods: the termination grace period ends");
+                (node, EventReason::PodsDeleted, what)
+            }
             Step::Checked { .. }
             | Step::Wave { .. }
             | Step::Launched { .. }

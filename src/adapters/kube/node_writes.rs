@@ -14,7 +14,9 @@ use crate::apply::ports::{
     CallEffect, Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
 };
 use crate::model::ids::{NodeName, Uid};
-use crate::model::observed::{CORDONED_ANNOTATION, CordonReason, CordonState, Node, Pod};
+use crate::model::observed::{
+    CORDONED_ANNOTATION, CordonMark, CordonState, GRACE_PERIOD_ANNOTATION, Node, Pod,
+};
 use crate::model::pod::OPENING_TAINT;
 
 /// Field manager of all writes, also the source of events.
@@ -41,7 +43,7 @@ impl Cluster for Kubernetes {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
         const VERB: &str = "cordon node";
         match tokio::time::timeout(WRITE_TIMEOUT, self.cordon_if_unchanged(node, mark)).await {
@@ -89,6 +91,25 @@ impl Cluster for Kubernetes {
         }
     }
 
+    async fn delete_pod(&self, pod: &Pod, grace_seconds: u32) -> Result<(), PortError> {
+        const VERB: &str = "delete pod";
+        let pods: Api<ApiPod> = Api::namespaced(self.writer.clone(), pod.namespace.as_str());
+        let same = Preconditions { uid: Some(pod.uid.to_string()), ..Preconditions::default() };
+        let params = DeleteParams {
+            preconditions: Some(same),
+            // With zero, the API server would forget a pod whose containers may still run.
+            grace_period_seconds: Some(grace_seconds.max(1)),
+            ..DeleteParams::default()
+        };
+        match tokio::time::timeout(WRITE_TIMEOUT, pods.delete(&pod.name, &params)).await {
+            Ok(Ok(_)) => Ok(()),
+            // Gone, or replaced by another pod of that name.
+            Ok(Err(Error::Api(status))) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(Err(error)) => Err(port_error(VERB, &error)),
+            Err(_) => Err(unanswered(VERB)),
+        }
+    }
+
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let same = Preconditions { uid: Some(uid.to_string()), ..Preconditions::default() };
@@ -109,7 +130,7 @@ impl Kubernetes {
     async fn cordon_if_unchanged(
         &self,
         seen: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<Option<CordonOutcome>, Error> {
         let nodes: Api<ApiNode> = Api::all(self.writer.clone());
         let params =
@@ -122,14 +143,18 @@ impl Kubernetes {
             if cordon_state(&found) != seen.cordon_state() {
                 return Ok(Some(CordonOutcome::Outdated));
             }
-            let mark = mark.map(CordonReason::as_str);
             let patch = json!({
-                "metadata": {
-                    "resourceVersion": found.metadata.resource_version,
-                    "annotations": { CORDONED_ANNOTATION: mark },
-                },
-                "spec": { "unschedulable": mark.is_some() },
-            });
+                            "metadata": {
+                                "resourceVersion": found.metadata.resource_version,
+                                "annotations": {
+                                    CORDONED_ANNOTATION: mark.map(|mark| mark.reason.as_str()),
+                                    GRACE_PERIOD_ANNOTATION: mark
+            .and_then(|mark| mark.grace_period_began_at)
+            .map(|at| at.to_string()),
+                                },
+                            },
+                            "spec": { "unschedulable": mark.is_some() },
+                        });
             let patched: Result<PartialObjectMeta<ApiNode>, Error> =
                 nodes.patch_metadata(seen.name.as_str(), &params, &Patch::Merge(&patch)).await;
             match patched {

@@ -53,7 +53,7 @@ impl Permission {
 /// Every permission that `deploy/kubernetes/rbac.yaml` grants.
 const REQUIRED_PERMISSIONS: [Permission; 22] = [
     Permission::new("", "", "nodes", "", &["list", "get", "patch", "delete"]),
-    Permission::new("", "", "pods", "", &["list"]),
+    Permission::new("", "", "pods", "", &["list", "delete"]),
     Permission::new("", "", "pods/eviction", "", &["create"]),
     Permission::new("", "", "persistentvolumeclaims", "", &["list"]),
     Permission::new("", "", "persistentvolumes", "", &["list"]),

@@ -30,7 +30,7 @@ use crate::apply::ports::{
     Cluster, ClusterObjects, CordonOutcome, EvictOutcome, NodeAndPods, PortError,
 };
 use crate::model::ids::{NodeName, Uid, WorkloadId, WorkloadKind};
-use crate::model::observed::{CordonReason, CordonState, Node, Pod, PodPhase};
+use crate::model::observed::{CordonMark, CordonState, Node, Pod, PodPhase};
 
 /// Duration of a watch in seconds. It is shorter than the response timeout, so that the server ends
 /// the watch regularly.
@@ -99,7 +99,7 @@ struct WatchCache {
 #[derive(Debug)]
 enum PendingWrite {
     /// The node was cordoned with the mark, or uncordoned.
-    Cordoned(Option<CordonReason>),
+    Cordoned(Option<CordonMark>),
     /// Another client changed the node from this cordon state.
     Concurrent(CordonState),
     /// The node was deleted.
@@ -175,7 +175,7 @@ impl Cluster for WatchedCluster {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
         let outcome = self.kubernetes.cordon(node, mark).await?;
         let written = match outcome {
@@ -192,6 +192,10 @@ impl Cluster for WatchedCluster {
 
     async fn evict(&self, pod: &Pod) -> Result<EvictOutcome, PortError> {
         self.kubernetes.evict(pod).await
+    }
+
+    async fn delete_pod(&self, pod: &Pod, grace_seconds: u32) -> Result<(), PortError> {
+        self.kubernetes.delete_pod(pod, grace_seconds).await
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {
@@ -234,7 +238,10 @@ impl WatchCache {
             let node = self.node(name).filter(|node| node.uid == *uid);
             match (written, node) {
                 (PendingWrite::Cordoned(mark), Some(node)) => {
-                    node.unschedulable != mark.is_some() || node.cordon_reason() != *mark
+                    node.unschedulable != mark.is_some()
+                        || node.cordon_reason() != mark.map(|mark| mark.reason)
+                        || node.grace_period_began_at()
+                            != mark.and_then(|mark| mark.grace_period_began_at)
                 }
                 (PendingWrite::Concurrent(before), Some(node)) => node.cordon_state() == *before,
                 (PendingWrite::Cordoned(_) | PendingWrite::Concurrent(_), None) => false,

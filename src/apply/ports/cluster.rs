@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::PortError;
 use crate::model::ids::{NodeName, Uid};
-use crate::model::observed::{CordonReason, LiveWorkload, Node, Pod, Scaling, UnreadObject};
+use crate::model::observed::{CordonMark, LiveWorkload, Node, Pod, Scaling, UnreadObject};
 use crate::model::pod::PodTemplate;
 use crate::model::storage::Storage;
 
@@ -70,21 +70,29 @@ pub trait Cluster {
     /// Reads one node and then its pods, directly from the API server. [`Cluster::objects`] may
     /// lag. An object that cannot be understood is an error.
     fn node(&self, name: &NodeName) -> impl Future<Output = Result<NodeAndPods, PortError>>;
-    /// Cordons a node with the reason `mark`, or uncordons it if `mark` is `None`. It writes
-    /// nothing if the [`crate::model::observed::CordonState`] of the node changed since the
-    /// observation.
+    /// Cordons a node with `mark`, or uncordons it if `mark` is `None`. It writes nothing if the
+    /// [`crate::model::observed::CordonState`] of the node changed since the observation.
     ///
-    /// The same write sets or removes [`crate::model::observed::CORDONED_ANNOTATION`].
+    /// The same write sets or removes [`crate::model::observed::CORDONED_ANNOTATION`] and
+    /// [`crate::model::observed::GRACE_PERIOD_ANNOTATION`].
     fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> impl Future<Output = Result<CordonOutcome, PortError>>;
     /// Opens a closed node: removes the taint [`crate::model::pod::OPENING_TAINT`]. It succeeds if
     /// the node no longer has the taint, no longer exists, or was replaced by another of that name.
     fn open(&self, node: &Node) -> impl Future<Output = Result<(), PortError>>;
     /// Evicts a pod through the Eviction API. A deleted pod counts as evicted.
     fn evict(&self, pod: &Pod) -> impl Future<Output = Result<EvictOutcome, PortError>>;
+    /// Deletes a pod, whatever its disruption budgets say. Its containers get `grace_seconds`, at
+    /// least one, to stop. It succeeds if the pod no longer exists, or was replaced by another of
+    /// that name.
+    fn delete_pod(
+        &self,
+        pod: &Pod,
+        grace_seconds: u32,
+    ) -> impl Future<Output = Result<(), PortError>>;
     /// Deletes the node object of a terminated instance. It succeeds if the node no longer exists.
     fn delete_node(
         &self,

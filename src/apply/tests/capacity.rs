@@ -186,6 +186,7 @@ fn alternative_missing_in_the_catalog_is_never_launched() {
         PortCall::Terminate { .. }
         | PortCall::Cordon { .. }
         | PortCall::Evict { .. }
+        | PortCall::DeletePod { .. }
         | PortCall::RaiseGroup { .. }
         | PortCall::EndMember { .. }
         | PortCall::DeleteNode { .. } => false,

@@ -151,6 +151,7 @@ fn termination_waits_for_volumes_until_the_timeout() {
             | PortCall::Cordon { .. }
             | PortCall::Open { .. }
             | PortCall::Evict { .. }
+            | PortCall::DeletePod { .. }
             | PortCall::DeleteNode { .. } => None,
         });
         assert!(ended.expect("terminated").duration_since(begun) >= waits, "{minutes}");

@@ -32,6 +32,7 @@ fn lost_lease_stops_writes_and_a_later_apply_finishes() {
             Outcome::Done
             | Outcome::AlreadyDone
             | Outcome::Dropped { .. }
+            | Outcome::Continues { .. }
             | Outcome::Skipped { .. } => false,
         };
         assert!(receipt.outcomes.iter().any(lost_lease), "{most}: {receipt:?}");

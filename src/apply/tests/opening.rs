@@ -22,6 +22,7 @@ fn openings(world: &World) -> Vec<(Timestamp, String)> {
         | PortCall::EndMember { .. }
         | PortCall::Cordon { .. }
         | PortCall::Evict { .. }
+        | PortCall::DeletePod { .. }
         | PortCall::DeleteNode { .. } => None,
     });
     opened.collect()

@@ -62,6 +62,7 @@ fn message(
         | Step::Unanswered
         | Step::Unreadable
         | Step::Blocked { .. }
+        | Step::PodsDeleted { .. }
         | Step::NodeWriteFailed { .. }
         | Step::Uncordoned { .. } => (StreamLevel::Warn, StreamMessage::ApplyProgress { hook }),
         Step::InProgress { .. }
@@ -73,9 +74,10 @@ fn message(
             Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } => {
                 (StreamLevel::Info, StreamMessage::ApplyComplete { hook })
             }
-            Outcome::Skipped { .. } | Outcome::Abandoned { .. } | Outcome::Failed { .. } => {
-                (StreamLevel::Error, StreamMessage::ApplyErrored { hook })
-            }
+            Outcome::Skipped { .. }
+            | Outcome::Abandoned { .. }
+            | Outcome::Continues { .. }
+            | Outcome::Failed { .. } => (StreamLevel::Error, StreamMessage::ApplyErrored { hook }),
         },
     }
 }
@@ -102,6 +104,7 @@ fn half(step: &Step) -> Option<&'static str> {
         Step::Waiting { .. }
         | Step::Cordoned { .. }
         | Step::Evicted { .. }
+        | Step::PodsDeleted { .. }
         | Step::Blocked { .. }
         | Step::Terminating { .. }
         | Step::Uncordoned { .. }

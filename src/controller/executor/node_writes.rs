@@ -5,11 +5,11 @@
 use super::ExternalPorts;
 use crate::apply::LeaseGuard;
 use crate::apply::ports::{Cloud, Cluster, EvictOutcome, PortError};
-use crate::apply::pre_terminate_check::termination_blocker;
+use crate::apply::pre_terminate_check::{PodsLeft, termination_blocker};
 use crate::controller::event::{Event, TerminateOutcome};
 use crate::controller::ports::SignalSource;
 use crate::model::ids::InstanceId;
-use crate::model::observed::{CordonReason, Node, Pod};
+use crate::model::observed::{CordonMark, CordonReason, Node, Pod};
 
 pub(super) async fn cordon<C, K: Cluster, T, S, G: SignalSource, D>(
     ports: ExternalPorts<'_, C, K, T, S, G, D>,
@@ -18,14 +18,15 @@ pub(super) async fn cordon<C, K: Cluster, T, S, G: SignalSource, D>(
     mark: Option<CordonReason>,
 ) -> Event {
     let may_write = || ports.signals.may_write();
-    let result = LeaseGuard::new(ports.cluster, &may_write).cordon(&node, mark).await;
+    let cluster = LeaseGuard::new(ports.cluster, &may_write);
+    let result = cluster.cordon(&node, mark.map(CordonMark::from)).await;
     Event::Cordoned { instance, mark, result }
 }
 
 /// Cordons an interrupted node. This is the only write without the lease: any number of replicas
 /// may repeat it, and it removes nothing.
 pub(super) async fn cordon_without_lease<K: Cluster>(cluster: &K, node: Box<Node>) -> Event {
-    let result = cluster.cordon(&node, Some(CordonReason::Interruption)).await;
+    let result = cluster.cordon(&node, Some(CordonReason::Interruption.into())).await;
     Event::CordonedWithoutLease { node: node.name, result }
 }
 
@@ -51,7 +52,7 @@ pub(super) async fn terminate_if_unchanged<C: Cloud, K: Cluster, T, S, G: Signal
 ) -> Event {
     let may_write = || ports.signals.may_write();
     let obstacle = match &node {
-        Some(node) => termination_blocker(ports.cluster, node).await,
+        Some(node) => termination_blocker(ports.cluster, node, PodsLeft::None).await,
         None => Ok(None),
     };
     let result = match obstacle {

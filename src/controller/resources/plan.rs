@@ -371,6 +371,7 @@ fn outcome_status(row: &ChangeOutcome) -> OutcomeStatus {
         Outcome::Dropped { why }
         | Outcome::Skipped { why }
         | Outcome::Abandoned { why }
+        | Outcome::Continues { why }
         | Outcome::Failed { why } => Some(why),
     };
     let step = serde_json::to_value(row.step).unwrap_or_default();

@@ -197,6 +197,7 @@ fn change_outcome(row: WireOutcome) -> Result<ChangeOutcome, String> {
         "dropped" => Outcome::Dropped { why },
         "skipped" => Outcome::Skipped { why },
         "abandoned" | "given-up" => Outcome::Abandoned { why },
+        "continues" => Outcome::Continues { why },
         "failed" => Outcome::Failed { why },
         other => return Err(format!("the outcome `{}` is unknown", other.escape_debug())),
     };

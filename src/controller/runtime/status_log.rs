@@ -274,6 +274,7 @@ fn outcome_text(change: &ChangeOutcome) -> String {
         Outcome::Dropped { why } => format!("{step}: no longer needed: {why}"),
         Outcome::Skipped { why } => format!("{step}: skipped: {why}"),
         Outcome::Abandoned { why } => format!("{step}: abandoned: {why}"),
+        Outcome::Continues { why } => format!("{step}: continues: {why}"),
         Outcome::Failed { why } => format!("{step}: failed: {why}"),
     }
 }

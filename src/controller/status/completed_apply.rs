@@ -30,7 +30,8 @@ pub struct CompletedApply {
     pub receipt: Option<Receipt>,
     /// Reason of the refusal.
     pub refused: Option<String>,
-    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `abandoned`, `failed`).
+    /// Outcomes by name (`done`, `already-done`, `dropped`, `skipped`, `abandoned`, `continues`,
+    /// `failed`).
     pub outcomes: BTreeMap<String, u32>,
     /// Planned price per hour before the apply.
     pub hourly_before: MicroUsd,

@@ -429,6 +429,7 @@ fn pool(
         consolidate_after: Some(SignedDuration::ZERO),
         budgets: Vec::new(),
         expire_after: Expiry::Never,
+        termination_grace_period: None,
         unreadable: field.scope.first_failed_field(),
     }
 }

@@ -127,9 +127,8 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
     let kubelet = if beta { spec.get("kubelet").map(|f| kubelet(&f)) } else { None };
     let expire_after =
         if beta { None } else { spec.get("expireAfter").and_then(|f| f.duration_or_never()) };
-    if let Some(grace) = spec.get("terminationGracePeriod") {
-        warn_termination_grace_period(&grace);
-    }
+    let termination_grace_period =
+        if beta { None } else { spec.get("terminationGracePeriod").and_then(|f| f.duration()) };
     if beta {
         spec.ignore(&["resources"]);
     }
@@ -152,6 +151,7 @@ fn template_of(field: &Field<'_>, generation: Generation, meta: &ObjectMeta) -> 
         consolidate_after: None,
         budgets: Vec::new(),
         expire_after: expire_after.unwrap_or(Expiry::After(EXPIRE_AFTER)),
+        termination_grace_period,
         unreadable: None,
     })
 }
@@ -268,16 +268,6 @@ fn policy(field: &Field<'_>, generation: Generation) -> Option<Consolidation> {
         field.warn("is the name of another version of the API", format!("write {name}"));
     }
     Some(policy)
-}
-
-/// Warns that no drain ends by force, regardless of the pool's termination grace period.
-fn warn_termination_grace_period(grace: &Field<'_>) {
-    if grace.duration().is_some() {
-        grace.warn(
-            "does not end a drain by force: a drain that pods block is abandoned, and its node accepts pods again",
-            "relax the budgets and `karpenter.sh/do-not-disrupt` annotations that block the drain".to_owned(),
-        );
-    }
 }
 
 fn budget(map: &FieldMap<'_>) -> Option<Budget> {

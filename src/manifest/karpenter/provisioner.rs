@@ -50,6 +50,7 @@ pub(in super::super) fn provisioner(meta: ObjectMeta, root: &FieldMap<'_>, into:
         consolidate_after,
         budgets: Vec::new(),
         expire_after: expire_after.map_or(Expiry::Never, Expiry::After),
+        termination_grace_period: None,
         unreadable: None,
     };
     spec.finish(Severity::Warning);

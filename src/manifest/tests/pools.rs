@@ -289,11 +289,15 @@ fn values_that_karpenter_rejects_are_errors() {
 }
 
 #[test]
-fn a_termination_grace_period_is_a_warning() {
-    let found = |grace: &str| problem(&v1(&format!("      terminationGracePeriod: {grace}\n"), ""));
-    let said = "warning a.yaml:8: NodePool web: `spec.template.spec.terminationGracePeriod` does not end a drain";
-    assert!(found("48h").starts_with(said), "{}", found("48h"));
-    assert!(found("soon").contains("is `soon`, not a duration"), "{}", found("soon"));
+fn a_termination_grace_period_is_read() {
+    let text = |grace: &str| v1(&format!("      terminationGracePeriod: {grace}\n"), "");
+    let read = read_text(&text("1h30m"));
+    assert_eq!(read.pools["web"].termination_grace_period, Some(SignedDuration::from_mins(90)));
+    assert_eq!(lines(&read), Vec::<String>::new());
+    assert_eq!(read_text(&v1("", "")).pools["web"].termination_grace_period, None);
+    assert!(problem(&text("soon")).contains("is `soon`, not a duration"));
+    // Karpenter has no `Never` here.
+    assert!(problem(&text("Never")).contains("is `Never`, not a duration"));
 }
 
 #[test]

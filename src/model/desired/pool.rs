@@ -84,6 +84,9 @@ pub struct Pool {
     pub budgets: Vec<Budget>,
     /// Maximum age of nodes.
     pub expire_after: Expiry,
+    /// Time from the cordon of a drifted or expired node until the pods that are still on it are
+    /// deleted (`terminationGracePeriod`); `None` means never.
+    pub termination_grace_period: Option<SignedDuration>,
     /// First invalid field (empty for the object itself). A pool with an invalid field launches no
     /// nodes, because a missing requirement or taint could allow excluded nodes. Karpenter rejects
     /// such an object, or reports it as not Ready.

@@ -1,11 +1,17 @@
 //! Cordons of nodes, and their reasons.
 
+use jiff::Timestamp;
+
 use super::Node;
 use crate::model::ids::Uid;
 
 /// Annotation of nodes cordoned by Fleetwright, with a [`CordonReason`]. Fleetwright uncordons only
 /// such nodes, because operators cordon nodes for reasons of their own.
 pub const CORDONED_ANNOTATION: &str = "fleetwright.dev/cordoned";
+
+/// Annotation with the time at which the termination grace period of a drain began. It is written
+/// and removed with [`CORDONED_ANNOTATION`]. Drains that do not end by force have none.
+pub const GRACE_PERIOD_ANNOTATION: &str = "fleetwright.dev/grace-period-began-at";
 
 /// Reason for a cordon by Fleetwright.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +30,21 @@ impl CordonReason {
             Self::Drain => "drain",
             Self::Interruption => "interruption",
         }
+    }
+}
+
+/// The annotations of a cordon by Fleetwright.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CordonMark {
+    /// Reason of the cordon.
+    pub reason: CordonReason,
+    /// Time at which the termination grace period of the drain began, if it has one.
+    pub grace_period_began_at: Option<Timestamp>,
+}
+
+impl From<CordonReason> for CordonMark {
+    fn from(reason: CordonReason) -> Self {
+        Self { reason, grace_period_began_at: None }
     }
 }
 
@@ -54,5 +75,14 @@ impl Node {
         let annotation = self.annotations.get(CORDONED_ANNOTATION)?;
         let is_drain = annotation == CordonReason::Drain.as_str();
         Some(if is_drain { CordonReason::Drain } else { CordonReason::Interruption })
+    }
+
+    /// Returns the time at which the termination grace period of a drain by Fleetwright began.
+    #[must_use]
+    pub fn grace_period_began_at(&self) -> Option<Timestamp> {
+        if !self.unschedulable || self.cordon_reason() != Some(CordonReason::Drain) {
+            return None;
+        }
+        self.annotations.get(GRACE_PERIOD_ANNOTATION)?.parse().ok()
     }
 }

@@ -192,7 +192,9 @@ impl<'a> AppliedRow<'a> {
             change,
             action_reason: _,
         } = row;
-        let Change { actions, before, after: _, after_unknown: _ } = change;
+        // The grace period is in the digest.
+        let Change { actions, before, after: _, after_unknown: _, termination_grace_seconds: _ } =
+            change;
         let before = before.as_ref();
         let instance = before.and_then(|NodeState { instance_id, .. }| instance_id.as_ref());
         let group = before.and_then(|NodeState { group, .. }| group.as_ref()?.name.as_ref());

@@ -27,6 +27,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         check_managed(context, row, violations);
         check_inputs(context, row, violations);
         check_pinned(context, row, &pinned_pods, violations);
+        check_grace(context, row, violations);
     }
     // A malformed row must not bypass the rules for deletions.
     for row in context.rows.iter().filter(|row| !row.action.deletes()) {
@@ -76,14 +77,34 @@ fn check_inputs(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &m
     }
 }
 
-/// Checks that removals for cost only affect nodes that may be disrupted.
+/// Checks that a drain ends by force only as the pool of the node declares it.
+fn check_grace(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
+    let pool = row.before.and_then(|before| before.pool.as_ref());
+    let pool = pool.and_then(|pool| context.facts.desired.pools.get(pool));
+    let reason = retire_reason(row).filter(|reason| reason.ends_drain_by_force());
+    let declared = pool.and_then(|pool| pool.termination_grace_period).filter(|_| reason.is_some());
+    let declared = declared.and_then(|grace| u64::try_from(grace.as_secs()).ok());
+    let stated = row.change.change.termination_grace_seconds;
+    if stated != declared {
+        let text = |seconds: Option<u64>| seconds.map_or("none".to_owned(), |s| format!("{s} s"));
+        let fault =
+            format!("its grace period is {}, its pool has {}", text(stated), text(declared));
+        violations.report_row("ownership/grace", row.address, fault);
+    }
+}
+
+/// Checks that removals for cost only affect nodes that may be disrupted. A drain that ends by
+/// force may affect them as well.
 fn check_pinned(
     context: &CheckContext<'_>,
     row: &CheckedRow<'_>,
     pinned_pods: &PinnedPods<'_>,
     violations: &mut Violations,
 ) {
-    let (Some(node), true) = (row.node, saves_only(row)) else { return };
+    let is_forced = row.change.change.termination_grace_seconds.is_some();
+    let needs_consent = saves_only(row)
+        || !is_forced && retire_reason(row).is_some_and(|reason| reason.ends_drain_by_force());
+    let (Some(node), true) = (row.node, needs_consent) else { return };
     let pool = row.before.and_then(|before| before.pool.as_ref());
     let pool = pool.and_then(|pool| context.facts.desired.pools.get(pool));
     let is_pinned = node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true");
@@ -106,16 +127,20 @@ fn check_pinned(
     }
 }
 
-/// Returns whether cost is the only reason of the removal.
-fn saves_only(row: &CheckedRow<'_>) -> bool {
-    let Some(explain) = row.explain else { return true };
-    let because = match &explain.reason {
+/// Returns the reason of a removal, if the plan states one.
+fn retire_reason<'a>(row: &CheckedRow<'a>) -> Option<&'a RetireReason> {
+    let explain = row.explain?;
+    match &explain.reason {
         Reason::Retire { because } => Some(because),
         Reason::Launch { .. } | Reason::Keep { .. } | Reason::Resize { .. } => {
             explain.retire_reason.as_ref()
         }
-    };
-    match because {
+    }
+}
+
+/// Returns whether cost is the only reason of the removal. A removal without a reason counts.
+fn saves_only(row: &CheckedRow<'_>) -> bool {
+    match retire_reason(row) {
         None | Some(RetireReason::Empty { .. } | RetireReason::Underutilized { .. }) => true,
         Some(
             RetireReason::Surplus { .. }

@@ -15,6 +15,7 @@ mod totals;
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
@@ -51,6 +52,11 @@ fn after<'a>(plan: &'a mut Plan, key: &str) -> &'a mut NodeState {
 fn edit_kept_node(plan: &mut Plan, edit: fn(&mut NodeState)) {
     edit(before(plan, "0"));
     edit(after(plan, "0"));
+}
+
+fn drifted() -> RetireReason {
+    let [field, is, declared] = ["label team", "a", "b"].map(str::to_owned);
+    RetireReason::Drifted { field, is, declared }
 }
 
 fn explain<'a>(plan: &'a mut Plan, key: &str) -> &'a mut ExplainRow {

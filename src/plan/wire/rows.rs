@@ -79,6 +79,11 @@ pub struct Change {
     /// Keys of `after` that are known only after the apply.
     #[serde(default)]
     pub after_unknown: BTreeMap<String, bool>,
+    /// Seconds from the cordon of the node until the pods that are still on it are deleted, past
+    /// their disruption budgets. Only drifted and expired nodes of pools with a
+    /// `terminationGracePeriod` have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_seconds: Option<u64>,
 }
 
 /// One action.

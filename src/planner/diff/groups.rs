@@ -136,6 +136,7 @@ fn row(name: &str, before: &GroupSize, after: &GroupSize, members_change: bool) 
             before: Some(state(before)),
             after: Some(state(after)),
             after_unknown: BTreeMap::new(),
+            termination_grace_seconds: None,
         },
         action_reason: Some(hint.to_owned()),
     }

@@ -105,6 +105,9 @@ impl PlanRows {
                 before: replaced.map(|existing| resolver.before(existing)),
                 after: Some(resolver.after(node)),
                 after_unknown: resolver.unknown_fields(node),
+                termination_grace_seconds: retire.and_then(|retire| {
+                    resolver.termination_grace_seconds(replaced?, &retire.reason)
+                }),
             },
             action_reason: Some(launch_hint(reason, retire.map(|r| &r.reason)).to_owned()),
         });
@@ -175,6 +178,9 @@ impl PlanRows {
                 before: Some(before),
                 after,
                 after_unknown: BTreeMap::new(),
+                termination_grace_seconds: retire.and_then(|retire| {
+                    resolver.termination_grace_seconds(existing, &retire.reason)
+                }),
             },
             action_reason: Some(hint.to_owned()),
         });
@@ -365,6 +371,17 @@ impl<'a> NodeResolver<'a> {
             && self
                 .instance(existing)
                 .is_some_and(|instance| self.keys.has_reusable_key(&instance.id))
+    }
+
+    /// Returns the seconds after which a drain for `reason` deletes the pods that are left.
+    fn termination_grace_seconds(
+        &self,
+        existing: &ExistingNode,
+        reason: &RetireReason,
+    ) -> Option<u64> {
+        let pool = self.inputs.desired.pools.get(existing.pool.as_ref()?)?;
+        let grace = pool.termination_grace_period.filter(|_| reason.ends_drain_by_force())?;
+        u64::try_from(grace.as_secs()).ok()
     }
 
     fn before(&self, existing: &ExistingNode) -> NodeState {

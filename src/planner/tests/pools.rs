@@ -4,11 +4,13 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::model::desired::{
-    MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
+    Budget, DisruptionBudget, MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange,
+    ReservationTerm,
 };
-use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
+use crate::model::ids::{InstanceTypeName, LabelValue, NodeName, Origin};
 use crate::model::market::CapacityType;
-use crate::model::observed::{Exclusion, Reservation};
+use crate::model::observed::{CORDONED_ANNOTATION, Exclusion, Reservation};
+use crate::model::pod::Selector;
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::drift;
@@ -454,6 +456,82 @@ fn annotated_pool_retains_its_nodes() {
     let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 0));
     assert_eq!(keeps(&plan, &BlockReason::DoNotDisrupt), scenario.observed.nodes.len());
+}
+
+#[test]
+fn termination_grace_period_lets_drift_start() {
+    let protect: [fn(&mut Scenario); 2] = [
+        |scenario| {
+            let annotations = &mut scenario.template().annotations;
+            annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
+        },
+        |scenario| {
+            scenario.desired.disruption_budgets.push(DisruptionBudget {
+                namespace: workload_id().namespace,
+                name: "api".into(),
+                selector: Some(Selector(Vec::new())),
+                min_available: None,
+                max_unavailable: Some("0".to_owned()),
+                origin: Origin { file: "a.yaml".into(), line: 1 },
+            });
+        },
+    ];
+    for protect in protect {
+        let mut scenario = cores(&["m5.large"], 1);
+        apply_and_check(&mut scenario);
+        protect(&mut scenario);
+        scenario.carry_out(&scenario.solve());
+        let grace = |plan: &Plan| -> Vec<Option<u64>> {
+            let rows = plan.resource_changes.iter().map(|row| row.change.termination_grace_seconds);
+            rows.collect()
+        };
+        scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
+        assert_eq!(changes(&scenario.plan()), (0, 0), "no drift yet");
+        scenario.pool().labels.extend([label("team", "b")]);
+        let plan = scenario.plan();
+        assert_eq!((changes(&plan), grace(&plan)), ((1, 1), vec![Some(3_600)]));
+        scenario.pool().termination_grace_period = None;
+        let plan = scenario.plan();
+        assert_eq!((changes(&plan), grace(&plan)), ((0, 0), vec![None]));
+    }
+}
+
+#[test]
+fn termination_grace_period_bounds_no_drain_that_saves_cost() {
+    let mut scenario = cores(&["m5.large"], 3);
+    scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
+    apply_and_check(&mut scenario);
+    scenario.scale(1);
+    let plan = scenario.plan();
+    assert!(changes(&plan).1 > 0);
+    let bounded =
+        plan.resource_changes.iter().any(|row| row.change.termination_grace_seconds.is_some());
+    assert!(!bounded, "{:?}", plan.resource_changes);
+}
+
+#[test]
+fn drifted_node_whose_drain_has_begun_comes_first() {
+    let mut scenario = cores(&["m5.large"], 3);
+    scenario.pool().budgets =
+        vec![Budget { nodes: "1".to_owned(), reasons: Vec::new(), schedule: None, duration: None }];
+    apply_and_check(&mut scenario);
+    scenario.pool().labels.extend([label("team", "b")]);
+    let replaced = |plan: &Plan| -> Vec<NodeName> {
+        let rows = plan.resource_changes.iter();
+        let deleted = rows.filter(|row| row.change.actions.contains(&Action::Delete));
+        deleted.filter_map(|row| row.change.before.as_ref()?.node.clone()).collect()
+    };
+    let names: Vec<NodeName> = scenario.observed.nodes.keys().cloned().collect();
+    assert!(names.len() > 1, "{names:?}");
+    assert_eq!(replaced(&scenario.plan()), names[..1]);
+    for name in &names {
+        let before = scenario.observed.clone();
+        let node = scenario.observed.nodes.get_mut(name).expect("a node");
+        node.unschedulable = true;
+        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
+        assert_eq!(replaced(&scenario.plan()), [name.clone()]);
+        scenario.observed = before;
+    }
 }
 
 #[test]

@@ -63,6 +63,7 @@ fn counter_metric(counter: &Counter) -> CounterMetric<'_> {
             CounterMetric::unlabeled("fleetwright_terminations_failed_total")
         }
         Counter::EvictionsDone => evictions("done"),
+        Counter::EvictionsForced => evictions("forced"),
         Counter::EvictionsBlocked => evictions("blocked"),
         Counter::MessagesAcknowledged => {
             CounterMetric::unlabeled("fleetwright_interruption_messages_acknowledged_total")

@@ -120,6 +120,7 @@ fn outcomes(receipt: &Receipt) -> String {
             Outcome::Dropped { why } => ("no longer needed", why.as_str()),
             Outcome::Skipped { why } => ("skipped", why.as_str()),
             Outcome::Abandoned { why } => ("abandoned", why.as_str()),
+            Outcome::Continues { why } => ("continues", why.as_str()),
             Outcome::Failed { why } => ("failed", why.as_str()),
         };
         let colon = if why.is_empty() { "" } else { ": " };

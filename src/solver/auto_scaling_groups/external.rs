@@ -173,6 +173,7 @@ impl<'a> GroupMembers<'a> {
             consolidate_after: Some(SignedDuration::ZERO),
             budgets: Vec::new(),
             expire_after: Expiry::Never,
+            termination_grace_period: None,
             unreadable: None,
         }
     }

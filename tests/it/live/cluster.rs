@@ -7,7 +7,9 @@ use std::time::Duration;
 use fleetwright::adapters::kube::{Kubernetes, LeaseError, LeaseLock};
 use fleetwright::apply::ports::{Cluster, ClusterObjects, CordonOutcome, EvictOutcome};
 use fleetwright::model::ids::WorkloadKind;
-use fleetwright::model::observed::{CORDONED_ANNOTATION, CordonReason, Node, Pod};
+use fleetwright::model::observed::{
+    CORDONED_ANNOTATION, CordonMark, CordonReason, GRACE_PERIOD_ANNOTATION, Node, Pod,
+};
 use jiff::Timestamp;
 use kube::{Client, Config};
 use serde_json::{Value as Json, json};
@@ -229,18 +231,26 @@ async fn check_cordons(kubernetes: &Kubernetes) {
     let node = kubernetes.objects().await.expect("read").nodes.remove(0);
     let drain = Some(CordonReason::Drain);
     let another = Node { uid: "another".into(), ..node.clone() };
-    let another = kubernetes.cordon(&another, drain).await.expect("answered");
+    let another = kubernetes.cordon(&another, drain.map(Into::into)).await.expect("answered");
     assert_eq!(another, CordonOutcome::Outdated);
     assert!(!kubernetes.objects().await.expect("read").nodes[0].unschedulable);
+    let began: Timestamp = "2026-11-27T12:00:00Z".parse().expect("a time");
+    let mark = |reason| {
+        let grace_period_began_at = (reason == CordonReason::Drain).then_some(began);
+        CordonMark { reason, grace_period_began_at }
+    };
     for reason in [drain, Some(CordonReason::Interruption), None] {
         let node = kubernetes.objects().await.expect("read").nodes.remove(0);
-        let written = kubernetes.cordon(&node, reason).await.expect("answered");
+        let written = kubernetes.cordon(&node, reason.map(mark)).await.expect("answered");
         assert_eq!(written, CordonOutcome::Written);
         // The observed node is outdated by now.
         let repeated = kubernetes.cordon(&node, None).await.expect("answered");
         assert_eq!(repeated, CordonOutcome::Outdated);
         let seen = kubernetes.objects().await.expect("read").nodes.remove(0);
         assert_eq!((seen.unschedulable, seen.cordon_reason()), (reason.is_some(), reason));
+        assert_eq!(seen.grace_period_began_at(), (reason == drain).then_some(began));
+        let leftover = reason.is_none() && seen.annotations.contains_key(GRACE_PERIOD_ANNOTATION);
+        assert!(!leftover, "{:?}", seen.annotations);
     }
 }
 
@@ -267,9 +277,11 @@ async fn check_cordons_with_other_writers(kubernetes: &Kubernetes, client: &Clie
                 .cycle()
         {
             // A conflict is a transient error and never counts as an outdated node.
-            while let Err(error) = kubernetes.cordon(seen, reason).await.map(|outcome| {
-                assert_eq!(outcome, CordonOutcome::Written);
-            }) {
+            while let Err(error) =
+                kubernetes.cordon(seen, reason.map(Into::into)).await.map(|outcome| {
+                    assert_eq!(outcome, CordonOutcome::Written);
+                })
+            {
                 assert!(error.is_transient() && tries < 100, "{error}");
                 tries += 1;
             }
@@ -298,7 +310,7 @@ async fn check_cordons_with_other_writers(kubernetes: &Kubernetes, client: &Clie
         send(client, "PATCH", &path, MERGE, &patch).await;
         let before = kubernetes.objects().await.expect("read").nodes.remove(0);
         for reason in [Some(CordonReason::Drain), Some(CordonReason::Interruption), None] {
-            let written = kubernetes.cordon(&seen, reason).await.expect("answered");
+            let written = kubernetes.cordon(&seen, reason.map(Into::into)).await.expect("answered");
             assert_eq!(written, CordonOutcome::Outdated, "{patch}");
         }
         assert_eq!(kubernetes.objects().await.expect("read").nodes.remove(0), before);
@@ -342,6 +354,16 @@ async fn check_evictions(kubernetes: &Kubernetes, client: &Client) {
     let objects = kubernetes.objects().await.expect("read");
     let remaining = objects.pods.iter().find(|found| found.uid == pod.uid);
     assert!(remaining.is_none_or(|pod| pod.terminating), "the pod is terminating");
+    // The end of a grace period deletes a pod that its budget protects, and no other of its name.
+    let stays = |pod: &&Arc<Pod>| pod.name.starts_with("api-") && !pod.terminating;
+    let protected = objects.pods.iter().find(stays).expect("another pod");
+    let other = Pod { uid: "gone".into(), ..protected.as_ref().clone() };
+    for (pod, remains) in [(&other, true), (protected.as_ref(), false), (protected, false)] {
+        kubernetes.delete_pod(pod, 5).await.expect("a missing pod is no error");
+        let objects = kubernetes.objects().await.expect("read");
+        let found = objects.pods.iter().find(|found| found.uid == protected.uid);
+        assert_eq!(found.is_some_and(|pod| !pod.terminating), remains);
+    }
 }
 
 async fn check_deletions(kubernetes: &Kubernetes) {

@@ -78,7 +78,7 @@ fn watches_equal_lists_and_report_a_lost_server() {
         for reason in [Some(CordonReason::Drain), None, Some(CordonReason::Interruption)] {
             let before = watched.objects().await.expect("observed").nodes;
             let node = before.into_iter().find(|node| node.name == name).expect("the node");
-            let outcome = watched.cordon(&node, reason).await.expect("answered");
+            let outcome = watched.cordon(&node, reason.map(Into::into)).await.expect("answered");
             assert_eq!(outcome, CordonOutcome::Written);
             let observed = watched.objects().await.expect("observed");
             let mut nodes = observed.nodes.iter();

@@ -128,9 +128,11 @@ fn apply_case(
     let is_deferred = |change: &ChangeOutcome| match &change.outcome {
         Outcome::Skipped { why } => why.contains("removal skipped"),
         Outcome::Abandoned { why } => why.contains("must not be disrupted now"),
-        Outcome::Done | Outcome::AlreadyDone | Outcome::Dropped { .. } | Outcome::Failed { .. } => {
-            change.outcome.is_settled()
-        }
+        Outcome::Done
+        | Outcome::AlreadyDone
+        | Outcome::Dropped { .. }
+        | Outcome::Continues { .. }
+        | Outcome::Failed { .. } => change.outcome.is_settled(),
     };
     if receipt.verdict != ApplyStatus::Applied && !receipt.outcomes.iter().all(is_deferred) {
         return Err(format!("applied in part: {receipt:#?}"));

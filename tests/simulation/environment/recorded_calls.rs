@@ -90,6 +90,8 @@ pub(crate) enum CallKind {
     Open(NodeName),
     /// An eviction, and the node of the pod.
     Evict(Uid, Option<NodeName>),
+    /// A deletion of a pod past its disruption budgets, and the node of the pod.
+    DeletePod(Uid, Option<NodeName>),
     /// A nomination of a pod to a node.
     Nominate(Uid, NodeName),
     Serves(ServedCommitChange),
@@ -119,6 +121,7 @@ impl std::fmt::Debug for CallKind {
             Self::Cordon { node, on: false, .. } => write!(f, "uncordons {node}"),
             Self::Evict(uid, None) => write!(f, "evicts {uid}"),
             Self::Evict(uid, Some(node)) => write!(f, "evicts {uid} from {node}"),
+            Self::DeletePod(uid, node) => write!(f, "deletes {uid} of {node:?}"),
             Self::Nominate(uid, node) => write!(f, "nominates {uid} to {node}"),
             Self::Open(node) => write!(f, "opens {node}"),
             Self::Serves(ServedCommitChange { from, to, .. }) => {

@@ -16,7 +16,7 @@ use fleetwright::controller::{
 use fleetwright::model::desired::AppliedBy;
 use fleetwright::model::ids::{GroupName, InstanceId, NodeName, Uid};
 use fleetwright::model::observed::{
-    CordonReason, Instance, Node, NodeClassField, Pod, UnresolvedTerm,
+    CordonMark, Instance, Node, NodeClassField, Pod, UnresolvedTerm,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -268,7 +268,7 @@ impl Cluster for Replica {
     async fn cordon(
         &self,
         node: &Node,
-        mark: Option<CordonReason>,
+        mark: Option<CordonMark>,
     ) -> Result<CordonOutcome, PortError> {
         let by = self.write_call("cordon node").await?;
         if self.shared.faults.get().kubernetes_down {
@@ -304,6 +304,17 @@ impl Cluster for Replica {
         let outcome = self.shared.world.evict(pod).await?;
         self.reply("evict pod").await?;
         Ok(outcome)
+    }
+
+    async fn delete_pod(&self, pod: &Pod, grace_seconds: u32) -> Result<(), PortError> {
+        const VERB: &str = "delete pod";
+        let by = self.write_call(VERB).await?;
+        if self.shared.faults.get().kubernetes_down {
+            return Err(failed(VERB));
+        }
+        self.shared.note(&by, CallKind::DeletePod(pod.uid.clone(), pod.node.clone()));
+        self.shared.world.delete_pod(pod, grace_seconds).await?;
+        self.reply(VERB).await
     }
 
     async fn delete_node(&self, node: &NodeName, uid: &Uid) -> Result<(), PortError> {

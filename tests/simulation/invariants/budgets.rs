@@ -43,6 +43,7 @@ impl InvariantChecks {
             CallKind::Open(node) => format!("open {node}"),
             // Each drain tries its evictions anew.
             CallKind::Evict(..)
+            | CallKind::DeletePod(..)
             | CallKind::Acknowledge(..)
             | CallKind::Ended(_)
             | CallKind::Launched(_)

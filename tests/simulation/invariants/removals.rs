@@ -24,6 +24,8 @@ const SEEN_WITHIN: SignedDuration = SignedDuration::from_mins(2);
 const READ_DURATION_MAX: SignedDuration = SignedDuration::from_millis(200);
 /// Longest time for which our cordon of a node may last: all waits of an apply in sequence.
 const CORDON_DURATION_MAX: SignedDuration = SignedDuration::from_mins(60);
+/// Time that pods without a period of their own have to stop.
+const POD_GRACE: SignedDuration = SignedDuration::from_secs(30);
 /// Drain time after which an instance without a kubelet is terminated together with its pods.
 const BROKEN_DRAIN: SignedDuration = SignedDuration::from_mins(10);
 /// Time before a termination by EC2 from which pods are evicted without another place.
@@ -320,12 +322,28 @@ impl InvariantChecks {
         }
     }
 
+    /// I26: a pod is deleted past its budgets only at the end of a declared period.
+    pub(super) fn check_pod_deletion(&mut self, at: Timestamp, node: Option<&NodeName>) {
+        let cordon = node.and_then(|node| self.cordon_periods.get(node));
+        let since = cordon.filter(|cordon| cordon.until.is_none()).map(|cordon| cordon.since);
+        // The pods of the simulation have half a minute to stop.
+        let period = self.grace_periods.first().map(|period| *period - POD_GRACE);
+        if since.zip(period).is_none_or(|(since, period)| at.duration_since(since) < period) {
+            let why = format!("cordoned since {since:?}, shortest period {period:?}");
+            self.fail(at, &format!("I26: a pod of {node:?} is deleted too early: {why}"));
+        }
+    }
+
     /// I10: each drain ends.
     pub(super) fn check_cordon_duration(&mut self, observed: ObservedFleet<'_>, now: Timestamp) {
         let mut standing = BTreeMap::new();
         for node in observed.nodes.values() {
             let ours = node.cordon_reason().is_some();
-            let patient = self.long_cordons.contains(&node.name);
+            let longest = self.grace_periods.last().copied().unwrap_or_default();
+            let continues = node
+                .grace_period_began_at()
+                .is_some_and(|began| now.duration_since(began) < longest + CORDON_DURATION_MAX);
+            let patient = self.long_cordons.contains(&node.name) || continues;
             if ours && node.unschedulable && node.ready && !patient {
                 let name = node.name.to_string();
                 let since = self.cordoned_since.get(&name).copied().unwrap_or(now);

@@ -68,6 +68,8 @@ impl InvariantChecks {
     pub(crate) fn record_commit(&mut self, files: &SimulatedCommit, at: Timestamp) {
         let controller = &files.fleet.controller;
         let (by, ci_timeout) = (controller.applied_by, controller.ci_timeout);
+        let periods = files.desired.pools.values().filter_map(|pool| pool.termination_grace_period);
+        self.grace_periods.extend(periods);
         self.decisions.commits.push(MergedCommit { name: files.name.clone(), at, by, ci_timeout });
     }
 
@@ -300,6 +302,7 @@ impl InvariantChecks {
             | CallKind::Terminate(_)
             | CallKind::Raise { .. }
             | CallKind::Evict(..)
+            | CallKind::DeletePod(..)
             | CallKind::Acknowledge(..)
             | CallKind::Nominate(..) => true,
             CallKind::Cordon { on, .. } => *on,

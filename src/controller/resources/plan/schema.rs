@@ -171,7 +171,7 @@ pub struct OutcomeStatus {
     pub address: String,
     /// Step of the row, such as `launch` or `retire`.
     pub step: String,
-    /// `done`, `already-done`, `dropped`, `skipped`, `abandoned` or `failed`.
+    /// `done`, `already-done`, `dropped`, `skipped`, `abandoned`, `continues` or `failed`.
     pub outcome: String,
     /// Reason, unless the row is done.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,6 +49,12 @@ pub(super) const HARMLESS: &[Defect] = &[
         shape(i, "api", |shape| shape.do_not_disrupt = true);
         explain(p, "2").retire_reason = Some(RetireReason::Requested);
     }),
+    ("ownership/pinned", "a drain that ends by force ignores do-not-disrupt of pods", |p, i| {
+        shape(i, "api", |shape| shape.do_not_disrupt = true);
+        pool(i).termination_grace_period = Some(SignedDuration::from_mins(1));
+        explain(p, "2").retire_reason = Some(drifted());
+        row(p, "2").change.termination_grace_seconds = Some(60);
+    }),
     ("cost/gap", "a gap may be rounded up", |p, _| {
         p.capacity.cost.gap_percent = "24.34".to_owned();
     }),

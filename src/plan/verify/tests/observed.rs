@@ -76,6 +76,22 @@ pub(super) const OWNERSHIP: &[Defect] = &[
     ("ownership/pinned", "a pod with a do-not-disrupt annotation", |_, i| {
         shape(i, "api", |shape| shape.do_not_disrupt = true);
     }),
+    ("ownership/pinned", "a drifted node whose pod must not be moved", |p, i| {
+        shape(i, "api", |shape| shape.do_not_disrupt = true);
+        explain(p, "2").retire_reason = Some(drifted());
+    }),
+    ("ownership/grace", "a grace period that the pool does not declare", |p, _| {
+        explain(p, "2").retire_reason = Some(drifted());
+        row(p, "2").change.termination_grace_seconds = Some(60);
+    }),
+    ("ownership/grace", "a grace period of a removal that saves cost", |p, i| {
+        pool(i).termination_grace_period = Some(SignedDuration::from_mins(1));
+        row(p, "2").change.termination_grace_seconds = Some(60);
+    }),
+    ("ownership/grace", "a drifted node without the grace period of its pool", |p, i| {
+        pool(i).termination_grace_period = Some(SignedDuration::from_mins(1));
+        explain(p, "2").retire_reason = Some(drifted());
+    }),
     ("ownership/errored", "an errored plan that deletes", |p, _| p.errored = true),
     ("ownership/unknown", "a partial observation", |_, i| {
         let partial = Completeness::Partial { reason: "throttled".to_owned() };
