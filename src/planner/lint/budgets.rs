@@ -7,8 +7,14 @@ use crate::model::desired::{Desired, DisruptionBudget, Problem, pods_to_keep};
 use crate::model::pod::{Expression, Selector};
 use crate::model::requirement::Requirements;
 
-/// Consequence of budgets that never allow an eviction.
-const NEVER: &str = "a node with one of these pods can never be drained";
+/// Returns the consequence of budgets that never allow an eviction.
+fn consequence(desired: &Desired) -> &'static str {
+    if desired.pools.values().any(|pool| pool.termination_grace_period.is_some()) {
+        "only a terminationGracePeriod ends the drain of a node with one of these pods"
+    } else {
+        "a node with one of these pods can never be drained"
+    }
+}
 
 /// Returns a warning for each budget that never allows an eviction, and for each workload with two
 /// budgets.
@@ -24,6 +30,7 @@ pub(super) fn budgets(desired: &Desired, demand: &Demand) -> Vec<Problem> {
         let most = groups.iter().map(|group| group.counts.ceiling).fold(0, u32::saturating_add);
         if let Some((message, hint)) = blocking_budget(budget, most) {
             let object = format!("PodDisruptionBudget {}/{}", budget.namespace, budget.name);
+            let message = format!("{message}: {}", consequence(desired));
             found.push(
                 warning(&budget.origin, &object, message, hint).code(Code::BudgetBlocksDrain),
             );
@@ -39,9 +46,12 @@ fn two_budgets(desired: &Desired, group: &PodGroup) -> Option<Problem> {
     let (first, second) = own.next().zip(own.next())?;
     let object = format!("PodDisruptionBudget {}/{}", second.namespace, second.name);
     let message = format!(
-        "selects pods of {} {} as {} ({}) does, and pods under two budgets are never evicted: \
-         {NEVER}",
-        group.workload.kind, group.workload, first.name, first.origin
+        "selects pods of {} {} as {} ({}) does, and pods under two budgets are never evicted: {}",
+        group.workload.kind,
+        group.workload,
+        first.name,
+        first.origin,
+        consequence(desired)
     );
     let hint = "select each pod by one budget only";
     Some(warning(&second.origin, &object, message, hint).code(Code::BudgetBlocksDrain))
@@ -62,7 +72,7 @@ fn matches(selector: &Selector, group: &PodGroup) -> bool {
 /// pods.
 fn blocking_budget(budget: &DisruptionBudget, most: u32) -> Option<(String, &'static str)> {
     if let Some(unavailable) = budget.max_unavailable.as_deref().filter(|text| is_none(text)) {
-        let message = format!("allows {unavailable} of its pods to be unavailable: {NEVER}");
+        let message = format!("allows {unavailable} of its pods to be unavailable");
         return Some((message, "write maxUnavailable: 1"));
     }
     let stated = budget.min_available.as_deref()?;
@@ -71,10 +81,10 @@ fn blocking_budget(budget: &DisruptionBudget, most: u32) -> Option<(String, &'st
         return None;
     }
     if most == 1 {
-        let message = format!("keeps {stated} available of a single replica: {NEVER}");
+        let message = format!("keeps {stated} available of a single replica");
         return Some((message, "run two replicas, or write maxUnavailable: 1"));
     }
-    let message = format!("keeps {stated} available of at most {most} pods: {NEVER}");
+    let message = format!("keeps {stated} available of at most {most} pods");
     Some((message, "write maxUnavailable: 1 instead, which holds whatever the number of pods"))
 }
 
