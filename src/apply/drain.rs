@@ -11,7 +11,7 @@ use super::launch::must_be_evicted;
 use super::pre_terminate_check::{PodsLeft, has_do_not_disrupt, termination_blocker};
 use super::preconditions::has_ended;
 use super::receipt::{Outcome, Step};
-use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd};
+use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd, OVERDUE_MAX, WAIT_FOR_END_MAX};
 use super::wave_plan::RetireWork;
 use super::{Run, deadline_after};
 use crate::apply::ports::{Clock, Cloud, Cluster, CordonOutcome, EvictOutcome, PortError};
@@ -24,7 +24,7 @@ use crate::plan::wire::WaveStep;
 /// Maximum number of nodes that are drained concurrently, and of concurrent evictions on each. API
 /// Priority and Fairness queues what exceeds the share of this client.
 const CONCURRENT_DRAINS_MAX: usize = 16;
-const CONCURRENT_EVICTIONS_MAX: usize = 8;
+pub(super) const CONCURRENT_EVICTIONS_MAX: usize = 8;
 
 /// Reason if another client wrote the node between observation and cordon. The next observation
 /// decides.
@@ -49,20 +49,25 @@ enum Phase {
 }
 
 /// A retirement in progress.
-struct Retiring<'w, 'p> {
-    work: &'w RetireWork<'p>,
+pub(super) struct Retiring<'w, 'p> {
+    pub(super) work: &'w RetireWork<'p>,
     phase: Phase,
     deadline: Timestamp,
     /// Last reported reason for waiting.
     wait_reason: Option<String>,
     /// End of the drain by force, once its node is cordoned.
-    forced_end: Option<ForcedEnd>,
+    pub(super) forced_end: Option<ForcedEnd>,
 }
 
 impl Retiring<'_, '_> {
-    fn interrupted(&self, now: Timestamp) -> DrainStep {
+    fn interrupted(&self) -> DrainStep {
         match self.phase {
-            Phase::Draining if self.continues_later(now) => self.left_cordoned("interrupted"),
+            Phase::Waiting if self.work.termination_grace.is_some() => {
+                self.not_begun("interrupted")
+            }
+            Phase::Draining | Phase::Detaching if self.forced_end.is_some() => {
+                self.left_cordoned("interrupted")
+            }
             Phase::Waiting | Phase::Draining | Phase::Detaching => {
                 DrainStep::abandon("interrupted")
             }
@@ -72,9 +77,27 @@ impl Retiring<'_, '_> {
         }
     }
 
-    /// Returns true if the next apply continues the drain of the cordoned node.
+    /// Ends a drain that this apply did not begin. An earlier apply may have begun it, so its cordon
+    /// stays.
+    fn not_begun(&self, why: &str) -> DrainStep {
+        DrainStep::Ended(Outcome::Abandoned { why: why.to_owned() })
+    }
+
+    /// Returns true if the drain continues with the next apply.
     fn continues_later(&self, now: Timestamp) -> bool {
-        self.forced_end.is_some_and(|end| now < end.at)
+        self.forced_end.is_some_and(|end| now < deadline_after(end.at, OVERDUE_MAX))
+    }
+
+    /// Returns true if an earlier apply began the drain.
+    fn is_continued(&self) -> bool {
+        self.forced_end.is_some_and(ForcedEnd::is_continued)
+    }
+
+    /// Returns true if the end by force is too near for the next apply to be in time.
+    fn waits_for_end(&self, now: Timestamp) -> bool {
+        self.phase == Phase::Draining
+            && now < deadline_after(self.deadline, WAIT_FOR_END_MAX)
+            && self.forced_end.is_some_and(|end| end.is_near(now))
     }
 
     /// Returns true if the instance may be terminated with these pods on its node.
@@ -138,11 +161,12 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 self.emit(None, Step::Unreadable);
             }
             let (run, observed) = (&*self, observed.as_ref());
+            let others_begin = retirements.iter().any(|item| !item.is_continued());
             let steps =
                 retirements.into_iter().map(|mut item| -> Pin<Box<dyn Future<Output = _>>> {
                     Box::pin(async move {
                         let before = item.phase;
-                        let continues = run.step(&mut item, observed).await;
+                        let continues = run.step(&mut item, observed, others_begin).await;
                         continues.then(|| (item.phase != before, item))
                     })
                 });
@@ -181,10 +205,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         self.finish(work.address, WaveStep::Retire, Some(work.instance), outcome);
     }
 
-    /// Runs one step; returns true if the retirement continues.
-    async fn step(&self, item: &mut Retiring<'_, '_>, observed: Option<&Observed>) -> bool {
+    /// Runs one step; returns true if the retirement continues. `others_begin` is true if the wave has
+    /// drains that no earlier apply began.
+    async fn step(
+        &self,
+        item: &mut Retiring<'_, '_>,
+        observed: Option<&Observed>,
+        others_begin: bool,
+    ) -> bool {
         let progress = match observed {
-            _ if self.settings.is_interrupted() => item.interrupted(self.now()),
+            _ if self.settings.is_interrupted() => item.interrupted(),
             None => DrainStep::Same,
             Some(observed) => match item.phase {
                 Phase::Waiting => self.wait_for_replicas(item, observed).await,
@@ -193,9 +223,9 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             },
         };
         let now = self.now();
-        let waits_for_end =
-            item.phase == Phase::Draining && item.forced_end.is_some_and(|end| end.is_near(now));
-        let is_overdue = now >= item.deadline && !waits_for_end;
+        // A continued drain does not end before the others of its wave: no apply could follow.
+        let may_stay = item.waits_for_end(now) || item.is_continued() && others_begin;
+        let is_overdue = now >= item.deadline && !may_stay;
         let progress = if is_overdue && matches!(progress, DrainStep::Same) {
             self.timed_out(item)
         } else {
@@ -226,9 +256,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         let bounds = &self.settings.bounds;
         match phase {
             Phase::Waiting => bounds.replicas,
-            Phase::Draining if item.forced_end.is_some_and(ForcedEnd::is_continued) => {
-                bounds.drain.min(CONTINUED_DRAIN)
-            }
+            Phase::Draining if item.is_continued() => bounds.drain.min(CONTINUED_DRAIN),
             Phase::Draining => bounds.drain,
             Phase::Detaching => bounds.detach,
             Phase::Terminating => bounds.gone,
@@ -241,14 +269,22 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             item.wait_reason.clone().unwrap_or_else(|| "the live state was not read".to_owned());
         let why = format!("not done within {bound:#}: {wait_reason}");
         match item.phase {
-            Phase::Draining if item.continues_later(self.now()) => item.left_cordoned(&why),
+            Phase::Waiting if item.work.termination_grace.is_some() => item.not_begun(&why),
+            Phase::Draining | Phase::Detaching if item.continues_later(self.now()) => {
+                item.left_cordoned(&why)
+            }
             Phase::Waiting | Phase::Draining | Phase::Detaching => DrainStep::abandon(why),
             Phase::Terminating => DrainStep::Ended(Outcome::Abandoned { why }),
         }
     }
 
     /// Reports the reason for waiting, once per reason.
-    fn report_wait(&self, item: &mut Retiring<'_, '_>, why: String, step: impl Fn(String) -> Step) {
+    pub(super) fn report_wait(
+        &self,
+        item: &mut Retiring<'_, '_>,
+        why: String,
+        step: impl Fn(String) -> Step,
+    ) {
         if item.wait_reason.as_ref() != Some(&why) {
             self.emit(Some(item.work.address), step(why.clone()));
             item.wait_reason = Some(why);
@@ -276,13 +312,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             return DrainStep::Next(Phase::Draining);
         };
         let now = self.now();
-        item.forced_end = work.termination_grace.map(|grace| ForcedEnd::new(node, grace, now));
-        // Another client's cordon has its own reason, so it gets no mark and is never reverted.
-        let lacks_time = work.termination_grace.is_some()
-            && node.cordon_reason() == Some(CordonReason::Drain)
-            && node.grace_period_began_at().is_none();
+        // Another client's cordon has its own reason, so it gets no mark and is never reverted. Its
+        // drain has no time to begin at.
+        let ours = node.cordon_reason() == Some(CordonReason::Drain);
+        let period = work.termination_grace.filter(|_| !node.unschedulable || ours);
+        item.forced_end = period.map(|period| ForcedEnd::new(node, period, now));
+        let lacks_time = period.is_some() && !item.is_continued();
         if !node.unschedulable || lacks_time {
-            let grace_period_began_at = work.termination_grace.map(|_| now);
+            let grace_period_began_at = period.map(|_| now);
             let mark = CordonMark { reason: CordonReason::Drain, grace_period_began_at };
             match self.ports.cluster.cordon(node, Some(mark)).await {
                 Ok(CordonOutcome::Written) => {
@@ -318,11 +355,14 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 observed.pods.iter().map(|pod| &**pod).filter(|pod| must_be_evicted(pod, node));
             let pods: Vec<&Pod> = pods.collect();
             if !pods.is_empty() && !item.may_terminate_with(&pods, self.now()) {
-                let pods = self.delete_due(item, node, pods, observed).await;
-                self.evict(item, node, &next_to_evict(pods, observed), observed).await;
+                let due = self.delete_due(item, node, &pods, observed).await;
+                let mut next = next_to_evict(pods, observed);
+                next.retain(|pod| !due.contains(&pod.uid));
+                self.evict(item, node, &next, observed).await;
                 return DrainStep::Same;
             }
-            if let Some(volume) = remaining_attachment(node, observed) {
+            let has_ended = item.forced_end.is_some_and(|end| end.has_ended(self.now()));
+            if let Some(volume) = remaining_attachment(node, observed).filter(|_| !has_ended) {
                 match item.phase {
                     Phase::Waiting | Phase::Draining | Phase::Terminating => {
                         return DrainStep::Next(Phase::Detaching);
@@ -363,45 +403,6 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             }
             Err(error) => self.failed_call(item, &error),
         }
-    }
-
-    /// Deletes the pods that could not stop within the termination grace period otherwise. Returns
-    /// the other pods.
-    async fn delete_due<'o>(
-        &self,
-        item: &mut Retiring<'_, '_>,
-        node: &Node,
-        pods: Vec<&'o Pod>,
-        observed: &Observed,
-    ) -> Vec<&'o Pod> {
-        let (Some(end), now) = (item.forced_end, self.now()) else { return pods };
-        let grace_of =
-            |pod: &Pod| end.deletion_grace(pod, observed, now).filter(|_| !pod.terminating);
-        let (due, rest): (Vec<&Pod>, Vec<&Pod>) =
-            pods.into_iter().partition(|pod| grace_of(pod).is_some());
-        let cluster = self.ports.cluster;
-        let deletions = due.iter().filter_map(|pod| Some((*pod, grace_of(pod)?)));
-        let deletions = deletions.map(|(pod, grace)| -> Pin<Box<dyn Future<Output = _>>> {
-            Box::pin(async move { (pod, cluster.delete_pod(pod, grace).await) })
-        });
-        let mut deleted = 0;
-        for (pod, result) in run_concurrently(deletions, CONCURRENT_EVICTIONS_MAX).await {
-            match result {
-                Ok(()) => deleted += 1,
-                Err(error) => {
-                    let why = format!("pod `{}/{}`: {error}", pod.namespace, pod.name);
-                    self.report_wait(item, why, |why| Step::Blocked { why });
-                }
-            }
-        }
-        if deleted > 0 {
-            if let Some(end) = &mut item.forced_end {
-                end.record_deletion(now);
-            }
-            let step = Step::PodsDeleted { node: node.name.clone(), pods: deleted };
-            self.emit(Some(item.work.address), step);
-        }
-        rest
     }
 
     async fn evict(

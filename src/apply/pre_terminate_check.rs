@@ -29,6 +29,18 @@ pub(crate) async fn termination_blocker<K: Cluster>(
     Ok(cluster.node(&observed.name).await?.termination_blocker(observed, left))
 }
 
+/// Returns the reason to delete no pod of `observed`, a node that was observed cordoned; `None` if it
+/// still is.
+///
+/// # Errors
+/// If the node or its pods cannot be read.
+pub(super) async fn deletion_blocker<K: Cluster>(
+    cluster: &K,
+    observed: &Node,
+) -> Result<Option<String>, PortError> {
+    Ok(cluster.node(&observed.name).await?.node_blocker(observed))
+}
+
 /// Returns true if the owner of the node has disabled its disruption.
 pub(super) fn has_do_not_disrupt(node: &Node) -> bool {
     let scale_down_disabled = node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION);
@@ -37,7 +49,8 @@ pub(super) fn has_do_not_disrupt(node: &Node) -> bool {
 }
 
 impl NodeAndPods {
-    fn termination_blocker(&self, observed: &Node, left: PodsLeft) -> Option<String> {
+    /// Returns the reason to leave the node alone: it differs from `observed`.
+    fn node_blocker(&self, observed: &Node) -> Option<String> {
         let name = &observed.name;
         let Some(node) = self.node.as_ref().filter(|node| node.uid == observed.uid) else {
             return Some(format!("node `{name}` is gone, or another one has its name"));
@@ -48,11 +61,19 @@ impl NodeAndPods {
         if has_do_not_disrupt(node) && !has_do_not_disrupt(observed) {
             return Some(format!("node `{name}` has a do-not-disrupt annotation"));
         }
+        None
+    }
+
+    fn termination_blocker(&self, observed: &Node, left: PodsLeft) -> Option<String> {
+        let node_blocker = self.node_blocker(observed);
+        if node_blocker.is_some() {
+            return node_blocker;
+        }
         let may_stay = |pod: &Pod| pod.terminating && left == PodsLeft::Stopping;
         let pod = self.pods.iter().find(|pod| pod.needs_eviction() && !may_stay(pod))?;
         Some(format!(
-            "pod `{}/{}` was bound to node `{name}` after the cordon",
-            pod.namespace, pod.name
+            "pod `{}/{}` was bound to node `{}` after the cordon",
+            pod.namespace, pod.name, observed.name
         ))
     }
 }

@@ -504,7 +504,8 @@ impl ControllerState {
 
     fn count_outcomes(&mut self, receipt: &Receipt) {
         for change in &receipt.outcomes {
-            let failed = !change.outcome.is_settled();
+            let continues = matches!(change.outcome, Outcome::Continues { .. });
+            let failed = !change.outcome.is_settled() && !continues;
             match change.step {
                 WaveStep::Launch if failed => self.counters.count(Counter::LaunchesFailed),
                 WaveStep::Retire if failed => self.counters.count(Counter::TerminationsFailed),

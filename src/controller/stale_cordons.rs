@@ -27,6 +27,8 @@ use crate::plan::{Plan, StaleCordon, stale_cordons};
 /// An interruption cordon of an unknown interruption stays this long: by then its message returns,
 /// or its deadline has passed.
 const INTERRUPTION_CORDON_FOR: SignedDuration = SignedDuration::from_mins(10);
+/// A drain whose termination grace period has begun waits this long for a plan that continues it.
+const CONTINUED_DRAIN_WAITS: SignedDuration = SignedDuration::from_hours(1);
 /// Interval between two attempts for one node.
 const RETRY_INTERVAL: SignedDuration = SignedDuration::from_mins(5);
 /// Number of immediate retries for a node that changed since it was observed.
@@ -101,6 +103,9 @@ impl UncordonTracker {
                 CordonReason::Interruption if cordon.node.unschedulable => {
                     later(node_state.since, INTERRUPTION_CORDON_FOR)
                 }
+                CordonReason::Drain if cordon.may_continue => {
+                    later(node_state.since, CONTINUED_DRAIN_WAITS)
+                }
                 CordonReason::Interruption | CordonReason::Drain => node_state.since,
             };
             let due = now >= first && now >= node_state.retry_at;
@@ -127,7 +132,9 @@ impl ControllerState {
         let certain = !self.observation.reads.has_failed() && !plan.errored;
         let is_quiescent =
             planning.is_full && !planning.scope.running_pods_only && self.applies.is_empty();
-        if !(self.may_act()
+        // In observe-only mode, only what began before is reverted.
+        let observes = self.mode() == Mode::Observe;
+        if !(self.leadership.is_leader()
             && !self.leadership.is_stopping()
             && accepts_changes
             && certain
@@ -140,7 +147,10 @@ impl ControllerState {
         let removed = retired_rows(plan).filter(|_| removes).filter_map(instance_of);
         let removed = removed.chain(self.interruptions.instances()).collect();
         let mut stale = stale_cordons(plan, &planning.input.world, &removed);
-        stale.retain(|cordon| cordon.is_ours);
+        stale.retain(|cordon| {
+            let may_revert = !observes || cordon.node.grace_period_began_at().is_some();
+            cordon.is_ours && may_revert
+        });
         for StaleCordon { instance, node, .. } in self.interruptions.uncordons.due(stale, self.now)
         {
             let (name, unschedulable) = (node.name.clone(), node.unschedulable);

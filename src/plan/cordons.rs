@@ -23,6 +23,9 @@ pub struct StaleCordon<'o> {
     /// True if fleetwright may uncordon the node: its instance carries our tags, or belongs to a
     /// managed group.
     pub is_ours: bool,
+    /// True if a later plan may continue the drain: its termination grace period has begun, and the
+    /// plan keeps the node for a reason that passes.
+    pub may_continue: bool,
 }
 
 impl StaleCordon<'_> {
@@ -32,7 +35,9 @@ impl StaleCordon<'_> {
     /// schedulable node is never in an interruption.
     #[must_use]
     pub fn can_uncordon_in_apply(&self) -> bool {
-        self.is_ours && (self.mark == CordonReason::Drain || !self.node.unschedulable)
+        self.is_ours
+            && !self.may_continue
+            && (self.mark == CordonReason::Drain || !self.node.unschedulable)
     }
 }
 
@@ -45,6 +50,7 @@ pub fn stale_cordons<'o>(
     terminating: &BTreeSet<InstanceId>,
 ) -> Vec<StaleCordon<'o>> {
     let managed = managed(plan);
+    let kept_for_now = instances_where(plan, is_kept_for_now);
     let found = observed.nodes.values().filter_map(|node| {
         let mark = node.cordon_reason()?;
         let instance = observed.instances.get(node.instance.as_ref()?)?;
@@ -52,7 +58,14 @@ pub fn stale_cordons<'o>(
         let ours = instance.is_managed_by(&observed.cluster.name)
             || is_member(instance) && managed.contains(&instance.id);
         let stays = instance.is_active() && !terminating.contains(&instance.id);
-        stays.then_some(StaleCordon { instance: &instance.id, node, mark, is_ours: ours })
+        stays.then_some(StaleCordon {
+            instance: &instance.id,
+            node,
+            mark,
+            is_ours: ours,
+            may_continue: node.grace_period_began_at().is_some()
+                && kept_for_now.contains(&instance.id),
+        })
     });
     found.collect()
 }
@@ -82,6 +95,18 @@ fn instances_where(plan: &Plan, predicate: impl Fn(&ExplainRow) -> bool) -> BTre
     found.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref()).collect()
 }
 
+/// Returns whether the row keeps a node for a reason that passes by itself.
+fn is_kept_for_now(row: &ExplainRow) -> bool {
+    let Reason::Keep { because: KeepReason::Blocked { by } } = &row.reason else { return false };
+    matches!(
+        by,
+        BlockReason::Budget
+            | BlockReason::NotReady
+            | BlockReason::NotTargeted
+            | BlockReason::Unknown { .. }
+    )
+}
+
 fn is_unmanaged(row: &ExplainRow) -> bool {
     let Reason::Keep { because } = &row.reason else { return false };
     matches!(
@@ -95,7 +120,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::model::observed::{CORDONED_ANNOTATION, Membership};
+    use crate::model::observed::{CORDONED_ANNOTATION, GRACE_PERIOD_ANNOTATION, Membership};
     use crate::plan::wire::{Action, RetireReason};
     use crate::testing::{sample_plan, world};
 
@@ -185,6 +210,29 @@ mod tests {
             let found: Vec<_> = found.iter().map(StaleCordon::can_uncordon_in_apply).collect();
             assert_eq!(found, [of_apply], "{mark} {unschedulable}");
             assert!(stale_cordons(&plan, &world, &["i-1".into()].into()).is_empty());
+        }
+    }
+
+    #[test]
+    fn drain_with_a_period_waits_for_reasons_that_pass() {
+        for (by, period_began, waits) in [
+            (BlockReason::Budget, true, true),
+            (BlockReason::NotReady, true, true),
+            (BlockReason::NotTargeted, true, true),
+            (BlockReason::Unknown { what: "a size".to_owned() }, true, true),
+            (BlockReason::Budget, false, false),
+            (BlockReason::DoNotDisrupt, true, false),
+        ] {
+            let plan = plan_with_reason(Some(KeepReason::Blocked { by: by.clone() }));
+            let mut world = world(false, "drain", true);
+            let node = world.nodes.values_mut().next().expect("a node");
+            let began = period_began.then(|| "2026-11-01T00:00:00Z".to_owned());
+            let began = began.map(|at| (GRACE_PERIOD_ANNOTATION.to_owned(), at));
+            node.annotations.extend(began);
+            let found = stale_cordons(&plan, &world, &BTreeSet::new());
+            let found: Vec<_> =
+                found.iter().map(|one| (one.may_continue, one.can_uncordon_in_apply())).collect();
+            assert_eq!(found, [(waits, !waits)], "{by:?}");
         }
     }
 }

@@ -83,8 +83,22 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
         let dropped = applied.unneeded_launches(all.unschedulable).into_iter();
         revalidated.dropped = dropped.map(|address| (address, reason())).collect();
     }
+    let freeze_reason = freeze_reason.or_else(|| undeclared_period(inputs, approved));
     revalidated.frozen = freeze_reason.filter(|_| applied.has_removals());
     revalidated
+}
+
+/// Returns a text about an approved drain that ends by force otherwise than its pool declares.
+fn undeclared_period(inputs: &Inputs, approved: &Plan) -> Option<String> {
+    let row = approved.resource_changes.iter().find(|row| {
+        let stated = row.change.termination_grace_seconds;
+        let pool = row.change.before.as_ref().and_then(|before| before.pool.as_ref());
+        let pool = pool.and_then(|pool| inputs.desired.pools.get(pool));
+        let declared = pool.and_then(|pool| pool.termination_grace_period);
+        let declared = declared.and_then(|period| u64::try_from(period.as_secs()).ok());
+        stated.is_some() && stated != declared
+    })?;
+    Some(format!("`{}` has another terminationGracePeriod than its pool", row.address))
 }
 
 /// Returns a one-line description of a launch.

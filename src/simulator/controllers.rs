@@ -271,7 +271,9 @@ impl WorldState {
         } else if !pod.terminating {
             pod.terminating = true;
             let pod = pod_ref(pod);
-            self.after(delay::POD_STOPPED, ScheduledEvent::PodStopped { pod });
+            if !self.pods_stall {
+                self.after(delay::POD_STOPPED, ScheduledEvent::PodStopped { pod });
+            }
         }
     }
 

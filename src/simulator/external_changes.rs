@@ -235,6 +235,11 @@ impl World {
         }
     }
 
+    /// Lets pods that are asked to stop never end, as with a finalizer.
+    pub fn stall_pods(&self) {
+        self.state.borrow_mut().pods_stall = true;
+    }
+
     /// Removes a node object and its pods. The kubelet of a running instance registers again.
     pub fn remove_node_object(&self, name: &NodeName, uid: &Uid) {
         let mut state = self.state.borrow_mut();

@@ -295,6 +295,8 @@ pub(super) struct WorldState {
     /// Objects that no client understands.
     pub(super) unread: Vec<UnreadObject>,
     pub(super) launch_templates: BTreeMap<GroupName, LaunchTemplate>,
+    /// True if pods that are asked to stop never end, as with a finalizer.
+    pub(super) pods_stall: bool,
     /// Divisor of all durations in [`delay`].
     pub(super) speedup: u32,
     /// The name of the next node, if it is free.
@@ -334,6 +336,7 @@ impl WorldState {
             groups: BTreeMap::new(),
             unread: Vec::new(),
             launch_templates: BTreeMap::new(),
+            pods_stall: false,
             speedup: 1,
             next_node_name: None,
             pod_shape,

@@ -20,7 +20,7 @@ use super::scheduling_runs::occupied_nodes;
 use crate::demand::PodGroup;
 use crate::model::desired::{Budget, Desired};
 use crate::model::ids::{NodeName, PoolName};
-use crate::model::observed::{CordonReason, Observed};
+use crate::model::observed::{Node, Observed};
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 
 /// Disruption reasons, as budgets name them.
@@ -88,13 +88,8 @@ impl DisruptionBudgets {
         if active.is_empty() {
             return Self::default();
         }
-        // Drains that an earlier apply began come first: with other nodes instead, they would be
-        // reverted.
-        let begun = observed
-            .nodes
-            .values()
-            .filter(|node| node.unschedulable && node.cordon_reason() == Some(CordonReason::Drain));
-        let begun = begun.map(|node| &node.name).collect();
+        let begun = standing.iter().filter(|node| has_begun(desired, observed, node));
+        let begun = begun.map(|node| node.name.clone()).collect();
         Self::from_active(&active, standing, groups, &begun)
     }
 
@@ -102,11 +97,12 @@ impl DisruptionBudgets {
         active: &[ActiveBudget],
         standing: &mut [ExistingNode],
         groups: &[PodGroup],
-        begun: &BTreeSet<&NodeName>,
+        begun: &BTreeSet<NodeName>,
     ) -> Self {
         let mut left: Vec<usize> = active.iter().map(|budget| budget.most).collect();
         let occupied = occupied_nodes(groups);
         let mut of_node = BTreeMap::new();
+        // Budgets limit how many drains begin. A drain that an earlier apply began continues.
         let (first, rest): (Vec<_>, Vec<_>) =
             standing.iter_mut().partition(|node| begun.contains(&node.name));
         for node in first.into_iter().chain(rest) {
@@ -116,7 +112,11 @@ impl DisruptionBudgets {
             };
             match &node.disposition {
                 NodeDisposition::Retire(RetireReason::Drifted { .. }) => {
-                    if !consume(&mut left, &bounds(DRIFTED)) {
+                    if begun.contains(&node.name) {
+                        for at in bounds(DRIFTED) {
+                            left[at] = left[at].saturating_sub(1);
+                        }
+                    } else if !consume(&mut left, &bounds(DRIFTED)) {
                         let by = BlockReason::Budget;
                         node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
                     }
@@ -183,9 +183,17 @@ fn consume(left: &mut [usize], bounds: &[usize]) -> bool {
     true
 }
 
+/// Returns true if an earlier apply began the drain of the node, which ends by force.
+fn has_begun(desired: &Desired, observed: &Observed, node: &ExistingNode) -> bool {
+    let NodeDisposition::Retire(reason) = &node.disposition else { return false };
+    let pool = node.pool.as_ref().and_then(|pool| desired.pools.get(pool));
+    let began = observed.nodes.get(&node.name).and_then(Node::grace_period_began_at);
+    began.is_some() && pool.is_some_and(|pool| pool.forced_drain_period(reason).is_some())
+}
+
 /// Returns the number of nodes of a pool, and how many of them are not Ready.
 fn count_pool_nodes(observed: &Observed, pool: &PoolName) -> (usize, usize) {
-    let of_pool = |node: &&crate::model::observed::Node| {
+    let of_pool = |node: &&Node| {
         let instance = node.instance.as_ref().and_then(|id| observed.instances.get(id));
         let ours = instance.filter(|instance| instance.is_managed_by(&observed.cluster.name));
         ours.and_then(super::existing_node::pool_of).is_some_and(|of| of == *pool)

@@ -120,11 +120,11 @@ impl ExistingNodeBuilder<'_> {
             return blocked(BlockReason::NotReady);
         }
         let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
-        let ends_by_force = declared.is_some_and(|pool| {
-            pool.termination_grace_period.is_some()
-                && self
-                    .retire_reason(node, instance, pool)
-                    .is_some_and(|reason| reason.ends_drain_by_force())
+        // A drain that a user asks for does not end by force.
+        let is_requested = circumstances.replace.contains(&node.name);
+        let ends_by_force = declared.filter(|_| !is_requested).is_some_and(|pool| {
+            let reason = self.retire_reason(node, instance, pool);
+            reason.is_some_and(|reason| pool.forced_drain_period(&reason).is_some())
         });
         if let Some(by) = self.block_reason(node, ends_by_force) {
             return blocked(by);
@@ -138,12 +138,13 @@ impl ExistingNodeBuilder<'_> {
         if pool.do_not_disrupt {
             return blocked(BlockReason::DoNotDisrupt);
         }
-        if circumstances.replace.contains(&node.name) {
+        if is_requested {
             return NodeDisposition::Retire(RetireReason::Requested);
         }
         if let Some(reason) = self.retire_reason(node, instance, pool) {
             // Expired nodes are retired regardless of budgets, as in Karpenter.
             if matches!(reason, RetireReason::Drifted { .. })
+                && !(ends_by_force && node.grace_period_began_at().is_some())
                 && disruption_blockers::is_disruption_blocked(pool, "Drifted", circumstances.at)
             {
                 return blocked(BlockReason::Budget);

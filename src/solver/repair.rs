@@ -46,9 +46,9 @@ pub(super) struct SearchEffort {
 }
 
 impl SearchEffort {
-    /// Limits for the fleet itself: about two seconds of one core.
+    /// Limits for the fleet itself: about three seconds of one core.
     const FULL: Self =
-        Self { work_max: 300_000_000, thorough: true, ahead: LookAhead::DEEP, price_below: None };
+        Self { work_max: 100_000_000, thorough: true, ahead: LookAhead::DEEP, price_below: None };
     /// Limits for an estimate: the full search where that is little work.
     const ESTIMATE: Self = Self { work_max: 25_000_000, ..Self::FULL };
     /// Limits for one of many candidate changes.
@@ -149,7 +149,11 @@ pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) 
         return MissingNodes { pending, offers: Vec::new() };
     }
     let planned = layout.packing.opened.len();
-    let effort = if std::env::var("FW_MISSING").is_ok() { SearchEffort::ESTIMATE } else { SearchEffort::FULL };
+    let effort = if std::env::var("FW_MISSING").is_ok() {
+        SearchEffort::ESTIMATE
+    } else {
+        SearchEffort::FULL
+    };
     let mut repair = Repair::new(simulation, effort);
     let offers = match repair.add_missing_nodes(&layout, None) {
         Some(enough) => repair.prune_from(enough, planned).offers,
@@ -160,7 +164,11 @@ pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) 
 
 impl<'s, 'a> Repair<'s, 'a> {
     fn new(simulation: &'s mut Simulation<'a>, effort: SearchEffort) -> Self {
-        let max = if effort.work_max == 300_000_000 { std::env::var("FW_WORK").ok().and_then(|t| t.parse().ok()).unwrap_or(effort.work_max) } else { effort.work_max };
+        let max = if effort.work_max == 300_000_000 {
+            std::env::var("FW_WORK").ok().and_then(|t| t.parse().ok()).unwrap_or(effort.work_max)
+        } else {
+            effort.work_max
+        };
         Self { simulation, work: WorkBudget::for_search(max), effort }
     }
 

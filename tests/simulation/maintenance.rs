@@ -22,6 +22,7 @@ pub(crate) const ALL: &[(&str, ScenarioFn)] = &[
         "expiry: at the end of its grace period a drain ends despite disruption budgets",
         ended_by_force,
     ),
+    ("expiry: observe-only mode uncordons nodes within their grace period", observed_in_period),
     ("maintenance: observe-only mode only reverts started work", observe_only),
     ("maintenance: pods stay while their replacement is blocked", blocked_replacement),
     ("maintenance: a blocked drain is abandoned and the node uncordoned", abandoned_drain),
@@ -107,6 +108,26 @@ fn ended_by_force(catalog: &Rc<Catalog>) -> ScenarioResult {
     ensure(gone, || "the drains did not end".to_owned())?;
     run.converge(minutes(60))?;
     ensure(pods_run(&run), || "pods are pending".to_owned())
+}
+
+fn observed_in_period(catalog: &Rc<Catalog>) -> ScenarioResult {
+    let commit = Commit {
+        budget: Some("100%".to_owned()),
+        template: "terminationGracePeriod: 12h".to_owned(),
+        ..Commit::default().with("api", 8)
+    };
+    let mut run = converged(catalog, 67, commit)?;
+    run.commit(|commit| Commit { image: "al2023@v20261001".to_owned(), ..commit });
+    let cordoned = |run: &Simulation| run.observed().nodes.values().any(|node| node.unschedulable);
+    let begun = run.wait_until(minutes(60), cordoned);
+    ensure(begun, || "no drain has begun".to_owned())?;
+    run.advance(minutes(45));
+    run.check()?;
+    ensure(cordoned(&run), || "the drain was reverted within its period".to_owned())?;
+    run.commit(|commit| Commit { mode: "observe", ..commit });
+    let freed = run.wait_until(minutes(30), |run| !cordoned(run));
+    run.check()?;
+    ensure(freed, || "a node stayed cordoned".to_owned())
 }
 
 fn send_health_event(run: &mut Simulation, id: &InstanceId, start: Option<SignedDuration>) {

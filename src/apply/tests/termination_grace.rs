@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
+use crate::apply::ports::Cluster as _;
+use crate::model::ids::NodeName;
 use crate::model::observed::{CORDONED_ANNOTATION, CordonReason, GRACE_PERIOD_ANNOTATION};
 
 /// Returns a fleet whose pods no eviction may remove, and the plan to retire its nodes with a
@@ -123,17 +125,108 @@ fn period_does_not_begin_with_the_cordon_of_another_drain() {
 fn wrong_annotations_shorten_no_period() {
     for wrong in ["2030-01-01T00:00:00Z", "soon", ""] {
         let (world, plan) = blocked_fleet(MINUTE * 60);
-        for node in world.observed().nodes.into_values() {
-            let annotations = [
-                (CORDONED_ANNOTATION.to_owned(), "drain".to_owned()),
-                (GRACE_PERIOD_ANNOTATION.to_owned(), wrong.to_owned()),
-            ];
-            let annotations = annotations.into();
-            world.update_node(&Node { unschedulable: true, annotations, ..node });
-        }
+        annotate(&world, wrong, |_| true);
         assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Partly, "{wrong}");
         assert_eq!(deletions(&world), [], "{wrong}");
+        let began = cordoned(&world).into_iter().map(|node| node.grace_period_began_at());
+        let began: Vec<_> = began.collect();
+        let is_written = |began: &&Option<Timestamp>| began.is_some_and(|at| at <= world.now());
+        assert_eq!(began.iter().filter(is_written).count(), 2, "{wrong}: {began:?}");
     }
+}
+
+#[test]
+fn past_annotation_concerns_its_own_node_only() {
+    let (world, plan) = blocked_fleet(MINUTE * 60);
+    let node_of =
+        |key: usize| plan.resource_changes[key].change.before.clone().and_then(|n| n.node);
+    let (first, second) = (node_of(0).expect("a node"), node_of(1).expect("a node"));
+    let on = |node: &NodeName| -> Vec<_> {
+        let pods = pods(&world, "api").into_iter();
+        pods.filter(|pod| pod.node.as_ref() == Some(node)).map(|pod| pod.uid.clone()).collect()
+    };
+    let (of_first, of_second) = (on(&first), on(&second));
+    annotate(&world, "2026-01-01T00:00:00Z", |node| node.name == first);
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Partly);
+    assert_eq!(deletions(&world).len(), of_first.len());
+    assert_eq!(on(&second), of_second, "they still run");
+}
+
+/// Cordons nodes for a drain whose period began at the time of the text.
+fn annotate(world: &World, began: &str, which: impl Fn(&Node) -> bool) {
+    for node in world.observed().nodes.into_values().filter(|node| which(node)) {
+        let annotations = [
+            (CORDONED_ANNOTATION.to_owned(), "drain".to_owned()),
+            (GRACE_PERIOD_ANNOTATION.to_owned(), began.to_owned()),
+        ];
+        world.update_node(&Node { unschedulable: true, annotations: annotations.into(), ..node });
+    }
+}
+
+#[test]
+fn instance_ends_with_pods_that_never_stop() {
+    for grace in [None, Some(MINUTE * 10)] {
+        let world = fleet();
+        let plan = grace.map_or_else(|| plan(&world), |grace| with_grace(plan(&world), grace));
+        world.stall_pods();
+        let (receipt, events) = apply_over(&plan, &world, &settings());
+        let ended = events.iter().find(|e| matches!(e.step, Step::Terminating { .. }));
+        let cordon = events.iter().find(|e| matches!(e.step, Step::Cordoned { .. }));
+        let verdict = receipt.expect("not refused").verdict;
+        let Some(grace) = grace else {
+            assert_eq!((verdict, ended), (ApplyStatus::Partly, None));
+            continue;
+        };
+        let waited = ended.expect("ended").at.duration_since(cordon.expect("cordoned").at);
+        assert_eq!(verdict, ApplyStatus::Applied);
+        assert!((grace..grace + MINUTE).contains(&waited), "{waited}");
+    }
+}
+
+#[test]
+fn late_deletion_leaves_half_a_minute_also_after_a_crash() {
+    let (world, plan) = blocked_fleet(MINUTE * 60);
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Partly);
+    run(world.sleep(MINUTE * 70));
+    world.stall_pods();
+    for pod in pods(&world, "api") {
+        run(world.delete_pod(&pod, 30)).expect("known");
+    }
+    let deleted = world.now();
+    let (receipt, events) = apply_over(&plan, &world, &settings());
+    assert_eq!(receipt.expect("not refused").verdict, ApplyStatus::Applied);
+    let ended = events.iter().find(|e| matches!(e.step, Step::Terminating { .. }));
+    let waited = ended.expect("ended").at.duration_since(deleted);
+    assert!((SignedDuration::from_secs(30)..MINUTE * 2).contains(&waited), "{waited}");
+}
+
+#[test]
+fn attempt_waits_for_pods_that_are_due_before_the_next_one() {
+    let world = fleet();
+    let mut delivery = workloads(6).budget("api", None, Some("0"));
+    let api = id(WorkloadKind::Deployment, "api");
+    let mut template = crate::testing::simulator::template("api", 500);
+    template.spec.termination_grace_seconds = Some(600);
+    delivery.workloads.get_mut(&api).expect("delivered").template = template.into();
+    world.deliver(&delivery).expect("kept in memory");
+    world.settle(MINUTE * 5).expect("kept in memory");
+    // The pods are due three minutes after the first attempt would end.
+    let plan = with_grace(plan(&world), Bounds::default().drain + MINUTE * 13);
+    assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Applied);
+    let deleted = deletions(&world);
+    assert!(!deleted.is_empty() && deleted.iter().all(|(_, grace)| *grace > 590), "{deleted:?}");
+}
+
+#[test]
+fn foreign_cordon_begins_no_period() {
+    let (world, plan) = blocked_fleet(MINUTE);
+    for node in world.observed().nodes.into_values() {
+        world.update_node(&Node { unschedulable: true, ..node });
+    }
+    let receipt = applied(&plan, &world);
+    let left = outcome(&receipt, "0", WaveStep::Retire);
+    assert!(matches!(left, Outcome::Abandoned { .. }), "{left:?}");
+    assert_eq!(deletions(&world), []);
 }
 
 #[test]
@@ -163,20 +256,28 @@ fn do_not_disrupt_pods_run_until_the_period_ends() {
 
 #[test]
 fn interrupted_drain_with_a_period_stays_cordoned() {
-    let (world, plan) = blocked_fleet(MINUTE * 60);
-    let flag = AtomicBool::new(false);
-    let settings = ApplySettings { interrupted: Some(&flag), ..settings() };
-    let ports = all(&world);
-    let mut report = |event: &Event| {
-        if matches!(event.step, Step::Blocked { .. }) {
-            flag.store(true, Ordering::Relaxed);
+    let at_wave: fn(&Step) -> bool =
+        |step| matches!(step, Step::Wave { step: WaveStep::Retire, .. });
+    let when_blocked: fn(&Step) -> bool = |step| matches!(step, Step::Blocked { .. });
+    for (is_moment, of_later_apply) in [(when_blocked, false), (at_wave, true)] {
+        let (world, plan) = blocked_fleet(MINUTE * 60);
+        if of_later_apply {
+            assert_eq!(applied(&plan, &world).verdict, ApplyStatus::Partly);
         }
-    };
-    let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("begun");
-    assert_eq!(receipt.verdict, ApplyStatus::Interrupted);
-    assert_eq!(cordoned(&world).len(), 2);
-    let left = outcome(&receipt, "0", WaveStep::Retire);
-    assert!(matches!(left, Outcome::Continues { .. }), "{left:?}");
+        let flag = AtomicBool::new(false);
+        let settings = ApplySettings { interrupted: Some(&flag), ..settings() };
+        let ports = all(&world);
+        let mut report = |event: &Event| {
+            if is_moment(&event.step) {
+                flag.store(true, Ordering::Relaxed);
+            }
+        };
+        let receipt = run(apply(&plan, &ports, &settings, &mut report)).expect("begun");
+        assert_eq!(receipt.verdict, ApplyStatus::Interrupted);
+        let began: Vec<_> =
+            cordoned(&world).iter().filter_map(Node::grace_period_began_at).collect();
+        assert_eq!(began.len(), 2, "{of_later_apply}");
+    }
 }
 
 #[test]
@@ -197,12 +298,16 @@ fn node_owner_ends_a_drain_with_a_period() {
 }
 
 #[test]
-fn refused_deletion_reverts_the_drain() {
+fn refused_deletion_reverts_the_drain_in_the_end() {
     let (world, plan) = blocked_fleet(MINUTE);
     let ports = FaultyPorts { refuses_deletions: true, ..FaultyPorts::without_fault(&world) };
-    let receipt = run(apply(&plan, &all(&ports), &settings(), &mut |_: &Event| ()));
-    let receipt = receipt.expect("not refused");
-    let left = outcome(&receipt, "0", WaveStep::Retire);
+    let receipt = || run(apply(&plan, &all(&ports), &settings(), &mut |_: &Event| ()));
+    let first = receipt().expect("not refused");
+    let left = outcome(&first, "0", WaveStep::Retire);
+    assert!(matches!(left, Outcome::Continues { why } if why.contains("delete pod")), "{left:?}");
+    run(world.sleep(MINUTE * 120));
+    let last = receipt().expect("not refused");
+    let left = outcome(&last, "0", WaveStep::Retire);
     assert!(matches!(left, Outcome::Abandoned { why } if why.contains("delete pod")), "{left:?}");
     assert_eq!(cordoned(&world).len(), 0);
     assert!(pods(&world, "api").iter().all(|pod| !pod.terminating));

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use super::{InstanceSettings, Schedule};
 use crate::model::ids::{LabelKey, LabelValue, Labels, NodeClassName, Origin, PoolName};
 use crate::model::pod::{ResourceList, Taint};
+use crate::model::reason::RetireReason;
 use crate::model::requirement::Operator;
 use crate::model::units::MicroUsd;
 
@@ -91,6 +92,16 @@ pub struct Pool {
     /// nodes, because a missing requirement or taint could allow excluded nodes. Karpenter rejects
     /// such an object, or reports it as not Ready.
     pub unreadable: Option<String>,
+}
+
+impl Pool {
+    /// Returns the time from the cordon of a node until its drain for `reason` ends by force, if it
+    /// does. A static pool replaces one node at a time, so a drain there must not stay in progress.
+    #[must_use]
+    pub fn forced_drain_period(&self, reason: &RetireReason) -> Option<SignedDuration> {
+        self.termination_grace_period
+            .filter(|_| self.replicas.is_none() && reason.ends_drain_by_force())
+    }
 }
 
 /// A requirement of a pool, with validated operator and values.

@@ -20,12 +20,15 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
         for budget in pool.budgets.iter().filter(|budget| is_active(budget, context.plan.timestamp))
         {
             let removed = context.rows.iter().filter(|row| is_of(row, pool));
-            let removed = removed.filter(|row| covers(budget, row)).count();
+            let removed = removed.filter(|row| covers(budget, row));
+            // A drain that has begun continues, and counts.
+            let (begun, removed): (Vec<_>, Vec<_>) = removed.partition(|row| has_begun(row));
+            let (removed, down) = (removed.len(), down + begun.len());
             let nodes_allowed = nodes_allowed(budget, nodes.len()).saturating_sub(down);
             if removed > nodes_allowed {
                 let fault = format!(
                     "pool {} loses {removed} nodes, its budget of {} allows {nodes_allowed} of {} to \
-                     be removed while {down} are not Ready",
+                     be removed while {down} are not Ready or in a drain that has begun",
                     pool.name,
                     budget.nodes,
                     nodes.len()
@@ -64,6 +67,12 @@ fn is_active(budget: &Budget, at: Timestamp) -> bool {
 /// Returns whether the row is about an existing node of the pool.
 fn is_of(row: &CheckedRow<'_>, pool: &Pool) -> bool {
     row.node.is_some() && row.before.is_some_and(|state| state.pool.as_ref() == Some(&pool.name))
+}
+
+/// Returns whether an earlier apply began the drain of the node, which ends by force.
+fn has_begun(row: &CheckedRow<'_>) -> bool {
+    row.change.change.termination_grace_seconds.is_some()
+        && row.node.is_some_and(|node| node.grace_period_began_at().is_some())
 }
 
 /// Returns whether the row removes a node for a reason that the budget covers.

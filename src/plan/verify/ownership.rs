@@ -81,8 +81,7 @@ fn check_inputs(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &m
 fn check_grace(context: &CheckContext<'_>, row: &CheckedRow<'_>, violations: &mut Violations) {
     let pool = row.before.and_then(|before| before.pool.as_ref());
     let pool = pool.and_then(|pool| context.facts.desired.pools.get(pool));
-    let reason = retire_reason(row).filter(|reason| reason.ends_drain_by_force());
-    let declared = pool.and_then(|pool| pool.termination_grace_period).filter(|_| reason.is_some());
+    let declared = retire_reason(row).and_then(|reason| pool?.forced_drain_period(reason));
     let declared = declared.and_then(|grace| u64::try_from(grace.as_secs()).ok());
     let stated = row.change.change.termination_grace_seconds;
     if stated != declared {
@@ -102,9 +101,8 @@ fn check_pinned(
     violations: &mut Violations,
 ) {
     let is_forced = row.change.change.termination_grace_seconds.is_some();
-    let needs_consent = saves_only(row)
-        || !is_forced && retire_reason(row).is_some_and(|reason| reason.ends_drain_by_force());
-    let (Some(node), true) = (row.node, needs_consent) else { return };
+    let ends_by_force = retire_reason(row).is_some_and(|reason| reason.ends_drain_by_force());
+    let (Some(node), true) = (row.node, saves_only(row) || ends_by_force) else { return };
     let pool = row.before.and_then(|before| before.pool.as_ref());
     let pool = pool.and_then(|pool| context.facts.desired.pools.get(pool));
     let is_pinned = node.annotations.get(DO_NOT_DISRUPT).is_some_and(|value| value == "true");
@@ -115,7 +113,7 @@ fn check_pinned(
             format!("{} forbids disruption", node.name),
         );
     }
-    for here in context.running_on(&node.name) {
+    for here in context.running_on(&node.name).filter(|_| !is_forced) {
         if !here.group.shape.do_not_disrupt
             && !pinned_pods.contains(&(&node.name, &here.group.workload))
         {

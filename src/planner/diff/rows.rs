@@ -380,8 +380,7 @@ impl<'a> NodeResolver<'a> {
         reason: &RetireReason,
     ) -> Option<u64> {
         let pool = self.inputs.desired.pools.get(existing.pool.as_ref()?)?;
-        let grace = pool.termination_grace_period.filter(|_| reason.ends_drain_by_force())?;
-        u64::try_from(grace.as_secs()).ok()
+        u64::try_from(pool.forced_drain_period(reason)?.as_secs()).ok()
     }
 
     fn before(&self, existing: &ExistingNode) -> NodeState {

@@ -9,7 +9,9 @@ use crate::model::desired::{
 };
 use crate::model::ids::{InstanceTypeName, LabelValue, NodeName, Origin};
 use crate::model::market::CapacityType;
-use crate::model::observed::{CORDONED_ANNOTATION, Exclusion, Reservation};
+use crate::model::observed::{
+    CORDONED_ANNOTATION, Exclusion, GRACE_PERIOD_ANNOTATION, Reservation,
+};
 use crate::model::pod::Selector;
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
@@ -497,6 +499,24 @@ fn termination_grace_period_lets_drift_start() {
 }
 
 #[test]
+fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
+    for is_static in [true, false] {
+        let mut scenario = cores(&["m5.large"], 1);
+        scenario.pool().replicas = is_static.then_some(1);
+        apply_and_check(&mut scenario);
+        let annotations = &mut scenario.template().annotations;
+        annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
+        scenario.carry_out(&scenario.solve());
+        scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
+        scenario.pool().labels.extend([label("team", "b")]);
+        let rows = scenario.plan().resource_changes;
+        let all = rows.iter().map(|row| row.address.to_string()).filter(|_| !is_static);
+        let plan = scenario.plan_within(Scope { replace: all.collect(), ..Scope::default() });
+        assert_eq!(changes(&plan), (0, 0), "{is_static}");
+    }
+}
+
+#[test]
 fn termination_grace_period_bounds_no_drain_that_saves_cost() {
     let mut scenario = cores(&["m5.large"], 3);
     scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
@@ -512,6 +532,7 @@ fn termination_grace_period_bounds_no_drain_that_saves_cost() {
 #[test]
 fn drifted_node_whose_drain_has_begun_comes_first() {
     let mut scenario = cores(&["m5.large"], 3);
+    scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
     scenario.pool().budgets =
         vec![Budget { nodes: "1".to_owned(), reasons: Vec::new(), schedule: None, duration: None }];
     apply_and_check(&mut scenario);
@@ -529,7 +550,13 @@ fn drifted_node_whose_drain_has_begun_comes_first() {
         let node = scenario.observed.nodes.get_mut(name).expect("a node");
         node.unschedulable = true;
         node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
+        let began = before.taken_at.to_string();
+        node.annotations.insert(GRACE_PERIOD_ANNOTATION.to_owned(), began);
         assert_eq!(replaced(&scenario.plan()), [name.clone()]);
+        // It continues while a budget lets no drain begin.
+        scenario.pool().budgets[0].nodes = "0".to_owned();
+        assert_eq!(replaced(&scenario.plan()), [name.clone()]);
+        scenario.pool().budgets[0].nodes = "1".to_owned();
         scenario.observed = before;
     }
 }

@@ -208,6 +208,25 @@ fn unknown_size_freezes_only_plans_with_removals() {
 }
 
 #[test]
+fn period_that_the_pool_does_not_declare_is_refused() {
+    let mut scenario = one_pod_per_node();
+    scenario.step(1);
+    scenario.pool().termination_grace_period = Some(jiff::SignedDuration::from_hours(1));
+    scenario.pool().labels.extend([label("team", "b")]);
+    let approved = scenario.plan();
+    for (seconds, is_refused) in [(3_600, false), (0, true)] {
+        let mut plan = approved.clone();
+        let rows = plan.resource_changes.iter_mut();
+        let changes = rows.filter_map(|row| row.change.termination_grace_seconds.as_mut());
+        assert_eq!(changes.map(|stated| *stated = seconds).count(), 1);
+        plan.capacity.digest = crate::plan::digest(&plan);
+        let frozen = revalidated(&scenario, &plan).frozen;
+        let why = frozen.is_some_and(|why| why.contains("another terminationGracePeriod"));
+        assert_eq!(why, is_refused, "{seconds}");
+    }
+}
+
+#[test]
 fn partial_plan_drops_no_launches_for_omitted_nodes() {
     let mut scenario = Scenario::new(&["m5.large", "m5.xlarge"], 1500, 1024);
     let small = requirement("node.kubernetes.io/instance-type", &["m5.large"]);

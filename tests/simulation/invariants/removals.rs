@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleetwright::controller::{
     BlockedReason, Effect, InterruptionPhase, PublishedPlan, TerminatingInstance,
 };
-use fleetwright::model::desired::{ControllerSettings, CountOrShare, RateLimit};
+use fleetwright::model::desired::{ControllerSettings, CountOrShare, Mode, RateLimit};
 use fleetwright::model::ids::{Address, ChangeId, InstanceId, NodeName, PlanId, WorkloadId};
 use fleetwright::plan::Plan;
 use fleetwright::plan::wire::{ExplainRow, RetireReason, WaveStep};
@@ -99,7 +99,8 @@ impl InvariantChecks {
         }
         let plan = step.status.plan.iter().flat_map(|plan| rows(&plan.plan, WaveStep::Retire));
         let mut planned = plan.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
-        if planned.any(|id| id == instance) {
+        // An observe-only replica carries out no plan.
+        if step.settings.mode != Mode::Observe && planned.any(|id| id == instance) {
             self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan removes it"));
         }
     }
