@@ -96,17 +96,23 @@ fn probes_answer_beside_thousands_of_silent_and_slow_clients() {
     let seconds = std::env::var("FLEETWRIGHT_OCCUPY_SECONDS").ok();
     let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(4);
     let (began, mut probes) = (Instant::now(), 0_u32);
+    let mut slowest = Duration::ZERO;
     while began.elapsed() < Duration::from_secs(seconds) {
         // The kernel may reset one connection among thousands of new ones. The kubelet restarts a
         // container only after three failures.
+        let asked = Instant::now();
         let answer = get(address, "/healthz").or_else(|_| get(address, "/healthz"));
         assert!(
             answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")),
             "probe {probes} beside {clients} clients of each kind: {answer:?}"
         );
         probes += 1;
+        slowest = slowest.max(asked.elapsed());
         std::thread::sleep(Duration::from_millis(200));
     }
+    eprintln!(
+        "measured: {probes} probes beside {clients} clients of each kind, slowest {slowest:?}"
+    );
     stop.store(true, Ordering::Relaxed);
     crowd.join().expect("the clients end");
 }
