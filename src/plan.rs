@@ -8,6 +8,7 @@
 mod approval;
 mod breakdown;
 pub mod canonical;
+mod changes_only;
 mod checksum;
 mod compare;
 mod completeness;
@@ -38,6 +39,7 @@ pub mod adr_0017 {}
 
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;
+pub use changes_only::{RowSelection, UNCHANGED_BYTES_MAX};
 pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};
 pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::error::CliError;
 use super::{Console, Exit};
 use crate::adapters::files::{temporary_path, write_atomically};
-use crate::plan::{PLAN_BYTES_MAX, Plan, read_plan};
+use crate::plan::{PLAN_BYTES_MAX, Plan, RowSelection, read_plan};
 
 /// Most bytes of a world file: ten times a cluster of 5,000 nodes and 100,000 pods.
 pub(super) const WORLD_BYTES_MAX: u64 = 512 << 20;
@@ -45,8 +45,12 @@ pub(super) fn saved_plan(path: &Path, console: &mut Console) -> Result<Plan, Cli
 }
 
 /// Saves a plan to the file of `--out`, if given.
-pub(super) fn save_plan(plan: &Plan, out: Option<&Path>) -> Result<(), CliError> {
-    out.map_or(Ok(()), |out| write(out, &plan.to_json()))
+pub(super) fn save_plan(
+    plan: &Plan,
+    out: Option<&Path>,
+    rows: RowSelection,
+) -> Result<(), CliError> {
+    out.map_or(Ok(()), |out| write(out, &plan.to_file_json(rows)))
 }
 
 /// Returns an error if a file cannot be written. An existing file stays unchanged.

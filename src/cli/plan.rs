@@ -23,7 +23,7 @@ pub(super) fn finish(
     console: &mut Console,
 ) -> Result<Exit, CliError> {
     // The plan is saved first, because the reader of the text may stop early.
-    files::save_plan(plan, settings.out.as_deref())?;
+    files::save_plan(plan, settings.out.as_deref(), settings.saved_rows)?;
     if settings.view == PlanView::Html {
         console.print(&render::html_with_facts(plan, facts))?;
     } else {
@@ -54,8 +54,8 @@ pub(super) fn finish(
 /// Writes a plan to stdout, without facts of its repository.
 pub(super) fn show(plan: &Plan, view: PlanView, console: &mut Console) -> Result<(), CliError> {
     match view {
-        PlanView::Document(format) => {
-            console.print(&output::from_json(plan.to_output_json(), format)?)
+        PlanView::Document(format, rows) => {
+            console.print(&output::from_json(plan.to_selected_output_json(rows), format)?)
         }
         PlanView::Stream => console.print(&render::stream(plan)),
         PlanView::Markdown => console.print(&render::markdown(plan, MarkdownStyle::default())),

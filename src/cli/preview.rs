@@ -93,7 +93,7 @@ pub(super) fn serve(
     let planning = &settings.planning;
     let shown = source_tree::read(&planning.source)?.base.tree;
     let planned = planning::plan_with_facts(planning, console)?;
-    files::save_plan(&planned.plan, settings.out.as_deref())?;
+    files::save_plan(&planned.plan, settings.out.as_deref(), settings.saved_rows)?;
     let preview = Preview::open(address, planned, None, console.now())?;
     console.print(&format!("The page of the plan is at {}. Ctrl-C ends it.\n", preview.url()))?;
     let week = |console: &mut Console| forecast::weekly(planning, console);

@@ -17,7 +17,7 @@ pub(super) use planning::{GuardChoice, PlanningSettings, SourceSettings};
 pub(super) use run::RunSettings;
 pub(super) use top::TopSettings;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
@@ -35,6 +35,7 @@ use crate::demand::DemandMode;
 #[cfg(feature = "sandbox")]
 use crate::model::desired::Mode;
 use crate::model::ids::Digest;
+use crate::plan::RowSelection;
 use crate::render::Verbosity;
 use crate::telemetry::LogLevel;
 use bootstrap::bootstrap;
@@ -157,7 +158,7 @@ pub(super) enum PlanView {
     Text(Verbosity),
     /// Text with more columns, in lines as long as they are.
     Wide(Verbosity),
-    Document(DocumentFormat),
+    Document(DocumentFormat, RowSelection),
     Stream,
     Markdown,
     Html,
@@ -168,6 +169,8 @@ pub(super) enum PlanView {
 pub(super) struct PlanSettings {
     pub(super) planning: PlanningSettings,
     pub(super) out: Option<PathBuf>,
+    /// The rows of the saved file.
+    pub(super) saved_rows: RowSelection,
     pub(super) view: PlanView,
     pub(super) detailed_exitcode: bool,
     /// The address of the page, which replaces the output.
@@ -303,6 +306,7 @@ pub(super) fn resolve(typed: CliArgs) -> Result<(GlobalSettings, CommandSettings
     let task = match typed.command {
         CommandArgs::Plan(args) => CommandSettings::Plan(plan(args)?),
         CommandArgs::Show(ShowArgs { plan, view: typed }) => {
+            refuse_unused_selection(&typed, None)?;
             CommandSettings::Show(ShowSettings { plan, view: plan_view(&typed)? })
         }
         CommandArgs::Apply(args) => CommandSettings::Apply(apply(args)?),
@@ -397,9 +401,11 @@ fn plan(args: PlanArgs) -> Result<PlanSettings, CliError> {
         serve,
     } = args;
     let planning = planning(path, typed)?;
+    refuse_unused_selection(&typed_view, out.as_deref())?;
     Ok(PlanSettings {
         planning,
         out,
+        saved_rows: selected_rows(&typed_view),
         view: plan_view(&typed_view)?,
         detailed_exitcode,
         #[cfg(feature = "page")]
@@ -436,8 +442,22 @@ fn to_format(format: FormatArg) -> Format {
     }
 }
 
+fn selected_rows(args: &ViewArgs) -> RowSelection {
+    if args.changes_only { RowSelection::ChangesOnly } else { RowSelection::All }
+}
+
+/// Refuses `--changes-only` for a result that has no rows to leave out.
+fn refuse_unused_selection(args: &ViewArgs, out: Option<&Path>) -> Result<(), CliError> {
+    let is_document = matches!(args.format, PlanFormatArg::Json | PlanFormatArg::Yaml);
+    if !args.changes_only || is_document || out.is_some() {
+        return Ok(());
+    }
+    Err(CliError::text("--changes-only shortens JSON, YAML and the file of --out")
+        .hint("add --format json; text already counts unchanged nodes in one line"))
+}
+
 fn plan_view(args: &ViewArgs) -> Result<PlanView, CliError> {
-    let ViewArgs { format, json, concise, summary } = args;
+    let ViewArgs { format, json, changes_only: _, concise, summary } = args;
     let verbosity = match (concise, summary) {
         (_, true) => Verbosity::Summary,
         (true, false) => Verbosity::Concise,
@@ -447,8 +467,8 @@ fn plan_view(args: &ViewArgs) -> Result<PlanView, CliError> {
         _ if *json => PlanView::Stream,
         PlanFormatArg::Text => return Ok(PlanView::Text(verbosity)),
         PlanFormatArg::Wide => return Ok(PlanView::Wide(verbosity)),
-        PlanFormatArg::Json => PlanView::Document(DocumentFormat::Json),
-        PlanFormatArg::Yaml => PlanView::Document(DocumentFormat::Yaml),
+        PlanFormatArg::Json => PlanView::Document(DocumentFormat::Json, selected_rows(args)),
+        PlanFormatArg::Yaml => PlanView::Document(DocumentFormat::Yaml, selected_rows(args)),
         PlanFormatArg::Markdown => PlanView::Markdown,
         PlanFormatArg::Html => PlanView::Html,
         PlanFormatArg::Github => PlanView::Github,

@@ -14,7 +14,7 @@ use super::world_choice::WorldChoice;
 use super::*;
 use crate::demand::DemandMode;
 use crate::model::desired::{Problem, Severity};
-use crate::plan::Plan;
+use crate::plan::{Plan, RowSelection};
 use crate::plan::wire::{Check, CheckStatus, FORMAT_VERSION};
 use crate::planner::Scope;
 use crate::render::{RepositoryCounts, RepositoryFacts, Verbosity};
@@ -135,6 +135,9 @@ fn usage_errors_end_with_1_because_2_means_changes() {
         &["plan", "--format", "pdf"],
         &["plan", "--format", "html", "--summary"],
         &["plan", "--json", "--format", "text"],
+        &["plan", "--changes-only"],
+        &["plan", "--json", "--out", "p", "--changes-only"],
+        &["show", "p", "-o", "html", "--changes-only"],
         &["plan", "--format", "json", "--concise"],
         &["plan", "--at", "tomorrow"],
         &["plan", "--world", "sim:"],
@@ -239,6 +242,7 @@ fn plan_arguments_become_settings() {
     let plain = PlanSettings {
         planning: planning("."),
         out: None,
+        saved_rows: RowSelection::All,
         view: text(Verbosity::Full),
         detailed_exitcode: false,
         #[cfg(feature = "page")]
@@ -262,6 +266,7 @@ fn plan_arguments_become_settings() {
             ..planning(".")
         },
         out: Some("p.json".into()),
+        saved_rows: RowSelection::All,
         view: text(Verbosity::Summary),
         detailed_exitcode: true,
         #[cfg(feature = "page")]
@@ -277,7 +282,12 @@ fn plan_arguments_become_settings() {
     }
     let wide = of(&["plan", "-o", "wide", "--concise"]).view;
     assert_eq!(wide, PlanView::Wide(Verbosity::Concise));
-    assert_eq!(of(&["plan", "--format", "json"]).view, PlanView::Document(DocumentFormat::Json));
+    let all = PlanView::Document(DocumentFormat::Json, RowSelection::All);
+    assert_eq!(of(&["plan", "--format", "json"]).view, all);
+    let changes = of(&["plan", "--out", "p", "-o", "yaml", "--changes-only"]);
+    assert_eq!(changes.saved_rows, RowSelection::ChangesOnly);
+    let yaml = PlanView::Document(DocumentFormat::Yaml, RowSelection::ChangesOnly);
+    assert_eq!(changes.view, yaml);
     assert_eq!(of(&["plan", "--concise"]).view, text(Verbosity::Concise));
 }
 
@@ -412,6 +422,7 @@ fn exit_order_is_errors_policies_unread_changes() {
     let settings = |detailed_exitcode| PlanSettings {
         planning: planning("."),
         out: None,
+        saved_rows: RowSelection::All,
         view: PlanView::Text(Verbosity::Summary),
         detailed_exitcode,
         #[cfg(feature = "page")]
@@ -446,7 +457,8 @@ fn closed_stdout_keeps_the_file_and_the_exit_code() {
     let settings = PlanSettings {
         planning: planning("."),
         out: Some(out.clone()),
-        view: PlanView::Document(DocumentFormat::Json),
+        saved_rows: RowSelection::All,
+        view: PlanView::Document(DocumentFormat::Json, RowSelection::All),
         detailed_exitcode: true,
         #[cfg(feature = "page")]
         serve: None,

@@ -14,7 +14,7 @@
 //! assert!(canonical::compact(&0.5).is_err());
 //! ```
 
-mod tree;
+mod writer;
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use tree::Json;
+use writer::{Spelling, to_text};
 
 /// Spaces for each level of [`pretty`].
 const INDENT: usize = 2;
@@ -55,9 +55,7 @@ pub enum CanonicalError {
 /// # Errors
 /// If the value holds a float or raw bytes, or keys that clash or are neither strings nor integers.
 pub fn compact<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut writer = JsonWriter { out: String::new(), escapes_controls: false };
-    writer.compact(&Json::from_value(value)?);
-    Ok(writer.out)
+    to_text(value, Spelling::Compact)
 }
 
 /// Returns the SHA-256 of [`compact`], as 64 hex digits.
@@ -81,10 +79,9 @@ pub(super) fn hash<T: Serialize>(value: &T) -> String {
 /// # Errors
 /// If the value holds a float or raw bytes, or keys that clash or are neither strings nor integers.
 pub fn pretty<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    let mut writer = JsonWriter { out: String::new(), escapes_controls: true };
-    writer.pretty(&Json::from_value(value)?, 0);
-    writer.out.push('\n');
-    Ok(writer.out)
+    let mut text = to_text(value, Spelling::Pretty)?;
+    text.push('\n');
+    Ok(text)
 }
 
 /// Returns whether a terminal interprets `c` instead of printing it: C1 controls, bidirectional
@@ -113,137 +110,6 @@ pub fn escape_terminal_controls(json: &str) -> String {
         }
     }
     out
-}
-
-/// Spaces to copy indentation from.
-const SPACES: &str = "                                ";
-
-struct JsonWriter {
-    out: String,
-    /// True if terminal control characters are escaped.
-    escapes_controls: bool,
-}
-
-impl JsonWriter {
-    fn compact(&mut self, json: &Json) {
-        match json {
-            Json::List(items) => {
-                self.out.push('[');
-                for (index, item) in items.iter().enumerate() {
-                    self.separate(index);
-                    self.compact(item);
-                }
-                self.out.push(']');
-            }
-            Json::Object(entries) => {
-                self.out.push('{');
-                for (index, (key, item)) in entries.iter().enumerate() {
-                    self.separate(index);
-                    self.text(key);
-                    self.out.push(':');
-                    self.compact(item);
-                }
-                self.out.push('}');
-            }
-            Json::Null => self.out.push_str("null"),
-            Json::Bool(true) => self.out.push_str("true"),
-            Json::Bool(false) => self.out.push_str("false"),
-            Json::Integer(n) => {
-                // Writing to a `String` cannot fail.
-                let _ = write!(self.out, "{n}");
-            }
-            Json::Text(text) => self.text(text),
-        }
-    }
-
-    fn pretty(&mut self, json: &Json, level: usize) {
-        match json {
-            Json::List(items) if !items.is_empty() => {
-                self.out.push('[');
-                for (index, item) in items.iter().enumerate() {
-                    self.separate(index);
-                    self.start_line(level + 1);
-                    self.pretty(item, level + 1);
-                }
-                self.start_line(level);
-                self.out.push(']');
-            }
-            Json::Object(entries) if !entries.is_empty() => {
-                self.out.push('{');
-                for (index, (key, item)) in entries.iter().enumerate() {
-                    self.separate(index);
-                    self.start_line(level + 1);
-                    self.text(key);
-                    self.out.push_str(": ");
-                    self.pretty(item, level + 1);
-                }
-                self.start_line(level);
-                self.out.push('}');
-            }
-            Json::List(_)
-            | Json::Object(_)
-            | Json::Null
-            | Json::Bool(_)
-            | Json::Integer(_)
-            | Json::Text(_) => self.compact(json),
-        }
-    }
-
-    fn separate(&mut self, index: usize) {
-        if index > 0 {
-            self.out.push(',');
-        }
-    }
-
-    fn start_line(&mut self, level: usize) {
-        self.out.push('\n');
-        let mut left = level * INDENT;
-        while left > 0 {
-            let now = left.min(SPACES.len());
-            self.out.push_str(&SPACES[..now]);
-            left -= now;
-        }
-    }
-
-    /// Writes `text` with the escapes that JSON requires, in their short form where there is one,
-    /// and with escapes for terminal controls if these are enabled.
-    fn text(&mut self, text: &str) {
-        self.out.push('"');
-        let mut rest = text;
-        while let Some(at) = rest.find(|c| self.is_escaped(c)) {
-            let (plain, odd) = rest.split_at(at);
-            self.out.push_str(plain);
-            let mut chars = odd.chars();
-            chars.by_ref().take(1).for_each(|c| self.escape(c));
-            rest = chars.as_str();
-        }
-        self.out.push_str(rest);
-        self.out.push('"');
-    }
-
-    fn is_escaped(&self, c: char) -> bool {
-        matches!(c, '"' | '\\' | '\0'..='\u{1f}')
-            || self.escapes_controls && !c.is_ascii() && is_terminal_control(c)
-            || self.escapes_controls && c == '\u{7f}'
-    }
-
-    fn escape(&mut self, c: char) {
-        let short = match c {
-            '"' => "\\\"",
-            '\\' => "\\\\",
-            '\u{8}' => "\\b",
-            '\t' => "\\t",
-            '\n' => "\\n",
-            '\u{c}' => "\\f",
-            '\r' => "\\r",
-            c => {
-                // Writing to a `String` cannot fail.
-                let _ = write!(self.out, "\\u{:04x}", u32::from(c));
-                return;
-            }
-        };
-        self.out.push_str(short);
-    }
 }
 
 #[cfg(test)]

@@ -174,6 +174,8 @@ impl<'a> PlanDecisions<'a> {
             complete,
             resource_changes,
             resource_drift: _,
+            // Absent in memory: readers restore the rows.
+            unchanged: _,
             // Derived from the rows, and absent in memory.
             planned_values: _,
             prior_state: _,

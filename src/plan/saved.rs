@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::digest::{digest, has_complete_digest};
 use super::identity::{plan_id, totals};
 use super::wire::{FORMAT_VERSION, Plan};
-use super::{canonical, checksum};
+use super::{UNCHANGED_BYTES_MAX, canonical, changes_only, checksum};
 
 /// Maximum size of a plan in bytes: ten times the size of a plan for 5,000 nodes.
 pub const PLAN_BYTES_MAX: usize = 64 << 20;
@@ -38,6 +38,12 @@ pub enum ReadPlanError {
     #[error("the plan has {bytes} bytes; at most {PLAN_BYTES_MAX} are read")]
     TooLarge {
         /// Number of bytes.
+        bytes: usize,
+    },
+    /// The unchanged rows are too large.
+    #[error("the unchanged rows have {bytes} bytes; at most {UNCHANGED_BYTES_MAX} are read")]
+    TooManyUnchanged {
+        /// Number of bytes of the restored rows.
         bytes: usize,
     },
     /// The input is not JSON.
@@ -100,6 +106,7 @@ impl ReadPlanError {
     pub fn kind(&self) -> ReadPlanErrorKind {
         match self {
             Self::TooLarge { .. }
+            | Self::TooManyUnchanged { .. }
             | Self::NotJson { .. }
             | Self::NoVersion
             | Self::BadForm { newer: false, .. } => ReadPlanErrorKind::Unreadable,
@@ -116,7 +123,10 @@ impl ReadPlanError {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::TooLarge { .. } => "plan a part of the fleet with `--target`",
+            Self::TooLarge { .. } => {
+                "save it with `--changes-only`, or plan a part with `--target`"
+            }
+            Self::TooManyUnchanged { .. } => "plan a part of the fleet with `--target`",
             Self::NotJson { .. } | Self::NoVersion | Self::BadForm { newer: false, .. } => {
                 "name a file that `fleetwright plan --out FILE` wrote"
             }
@@ -166,6 +176,7 @@ pub fn read_plan(bytes: &[u8]) -> Result<Plan, ReadPlanError> {
             ReadPlanError::NotJson { reason: error.to_string() }
         }
     })?;
+    changes_only::restore(&mut plan)?;
     verify_identity(&plan, version.newer_minor)?;
     verify_checksum(&mut plan, bytes)?;
     Ok(plan)

@@ -15,6 +15,7 @@ mod explain;
 mod open_enums;
 mod pods;
 mod rows;
+mod unchanged;
 mod values;
 
 pub use base::{
@@ -32,6 +33,7 @@ pub use pods::{
     PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
 };
 pub use rows::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, ResourceKind};
+pub use unchanged::{UnchangedGroup, UnchangedReason, UnchangedRow};
 pub use values::{
     ModuleValues, PriorState, ProviderName, ResourceMode, ResourceValue, ResourceValues,
     STATE_FORMAT_VERSION,
@@ -89,6 +91,10 @@ pub struct Plan {
     pub errored: bool,
     /// One row for each retained, launched or removed node, and for each Auto Scaling group.
     pub resource_changes: Vec<ResourceChange>,
+    /// Unchanged rows by their common properties. Only files with `--changes-only` have it, and
+    /// readers restore the rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<UnchangedGroup>,
     /// Rows that changed outside Git; rendered, never applied.
     #[serde(default)]
     pub resource_drift: Vec<ResourceChange>,

@@ -102,6 +102,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
         errored,
         summary,
         resource_drift: Vec::new(),
+        unchanged: Vec::new(),
         planned_values: None,
         prior_state: None,
         checksum: None,

@@ -40,6 +40,7 @@ impl Plan {
             errored: false,
             resource_changes: Vec::new(),
             resource_drift: Vec::new(),
+            unchanged: Vec::new(),
             planned_values: None,
             prior_state: None,
             checksum: None,

@@ -20,6 +20,12 @@ pub(in crate::cli) struct ViewArgs {
     /// Each line is one JSON object.
     #[arg(long, conflicts_with = "format")]
     pub(in crate::cli) json: bool,
+    /// Leave the rows of unchanged nodes out of JSON, YAML and the file of --out
+    ///
+    /// Their common properties are stated once, below `unchanged`. Digest and plan stay the same:
+    /// `apply`, `show` and `approve` read both forms.
+    #[arg(long, conflicts_with = "json", hide_short_help = true)]
+    pub(in crate::cli) changes_only: bool,
     /// Show header and table only
     #[arg(long, conflicts_with = "summary")]
     pub(in crate::cli) concise: bool,

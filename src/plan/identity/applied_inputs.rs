@@ -92,6 +92,8 @@ impl<'a> AppliedInputs<'a> {
             complete: _,
             resource_changes,
             resource_drift: _,
+            // Absent in memory: readers restore the rows.
+            unchanged: _,
             planned_values: _,
             prior_state: _,
             checks,
