@@ -18,7 +18,7 @@ use crate::adapters::git::{CloneCache, RemoteRepository, RepositoryTree, read_te
 use crate::model::desired::GuardSettings;
 use crate::model::desired::Problem;
 use crate::model::ids::Origin;
-use crate::plan::wire::{Base, Guard, JudgedBy};
+use crate::plan::wire::{Base, Check, Guard, JudgedBy};
 use crate::plan::{Plan, set_identity};
 use crate::policy::{
     Bundle, PolicyFile, PolicyLimits, TestOutcome, attach_checks, evaluate, load_errors, run_tests,
@@ -98,12 +98,16 @@ impl Judge {
 
     /// Adds the results of the policies to the plan, and the identity of the policies.
     pub(super) fn record(&self, plan: &mut Plan) {
+        let before = recorded(plan);
         let files = self.bundle.files.iter().chain(&self.bundle.data);
         plan.capacity.base.judged_by = files.map(judged_by).collect();
         plan.capacity.base.judged_by.sort();
         plan.capacity.base.guard.clone_from(&self.guard);
         self.judge(plan);
-        set_identity(plan);
+        // The identity of a large plan is expensive, and most plans have no policies.
+        if recorded(plan) != before {
+            set_identity(plan);
+        }
     }
 
     /// Adds the results of the policies to the plan.
@@ -111,6 +115,12 @@ impl Judge {
         let checks = on_large_stack(|| evaluate(plan, &self.bundle, PolicyLimits::default()));
         attach_checks(plan, checks);
     }
+}
+
+/// Returns the fields that [`Judge::record`] sets.
+fn recorded(plan: &Plan) -> (Vec<JudgedBy>, Option<Guard>, Vec<Check>, bool) {
+    let Base { judged_by, guard, .. } = &plan.capacity.base;
+    (judged_by.clone(), guard.clone(), plan.checks.clone(), plan.applyable)
 }
 
 /// Stack of the thread that evaluates policies. Policies are evaluated by recursion, and the depth

@@ -13,23 +13,48 @@ pub(super) fn is_same_world(a: &Observed, b: &Observed) -> bool {
 }
 
 /// Returns the same without exclusions: an observation does not show sold-out offerings.
+///
+/// No plan is made while nothing differs. A new field does not compile until it is classified.
 pub(super) fn is_same_observation(a: &Observed, b: &Observed) -> bool {
-    let same = |a: &Observed, b: &Observed| {
-        a.sources == b.sources
-            && a.instances == b.instances
-            && a.nodes == b.nodes
-            && a.pods == b.pods
-            && a.workloads == b.workloads
-            && a.groups == b.groups
-            && a.unread == b.unread
-    };
-    same(a, b)
-        && a.templates == b.templates
-        && a.storage == b.storage
-        && a.reservations == b.reservations
-        && a.fargate_profiles == b.fargate_profiles
-        && a.resolved.has_same_content(&b.resolved)
-        && a.scaling == b.scaling
+    let Observed {
+        format_version: _,
+        // A controller observes one cluster.
+        cluster: _,
+        // Time alone wakes the planner by `REPLAN_INTERVAL` and by the ends of blocked changes.
+        taken_at: _,
+        sources,
+        instances,
+        nodes,
+        workloads,
+        templates,
+        pods,
+        storage,
+        exclusions: _,
+        reservations,
+        groups,
+        fargate_profiles,
+        // World files have it. A controller reads the market with the repository.
+        market: _,
+        resolved,
+        scaling,
+        unread,
+        // The planner's own choice, which planning adds to the observation.
+        planned_pods: _,
+    } = a;
+    let same_cluster = *sources == b.sources
+        && *instances == b.instances
+        && *nodes == b.nodes
+        && *pods == b.pods
+        && *workloads == b.workloads
+        && *groups == b.groups
+        && *unread == b.unread;
+    same_cluster
+        && *templates == b.templates
+        && *storage == b.storage
+        && *reservations == b.reservations
+        && *fargate_profiles == b.fargate_profiles
+        && resolved.has_same_content(&b.resolved)
+        && *scaling == b.scaling
 }
 
 /// Returns whether a launch planned over `before` is still needed. The requested capacity is the
@@ -77,4 +102,59 @@ fn offers_more(before: &Observed, was: &Node, is: &Node) -> bool {
         || was.labels != is.labels
         || was.allocatable != is.allocatable;
     was.uid != is.uid || (was.unschedulable && !is.unschedulable) || (has_grown && !is_booting)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::{SignedDuration, Timestamp};
+
+    use super::*;
+    use crate::model::observed::UnreadObject;
+    use crate::testing::apply::fleet;
+
+    #[test]
+    fn every_change_of_the_world_wakes_the_planner() {
+        let before = fleet().observed();
+        let unread = |observed: &mut Observed| {
+            let reason = "its requests are not known".to_owned();
+            let object = "Pod web/api".to_owned();
+            observed.unread.push(UnreadObject {
+                object,
+                reason,
+                nodes: [].into(),
+                hides_requests: false,
+            });
+        };
+        let changes: [(&str, &dyn Fn(&mut Observed)); 8] = [
+            ("sources", &|observed| observed.sources.clear()),
+            ("instances", &|observed| drop(observed.instances.pop_last())),
+            ("nodes", &|observed| {
+                let node = observed.nodes.values_mut().next().expect("a node");
+                node.ready = !node.ready;
+            }),
+            ("workloads", &|observed| drop(observed.workloads.pop().expect("a workload"))),
+            ("templates", &|observed| drop(observed.templates.pop_last().expect("a template"))),
+            ("pods", &|observed| drop(observed.pods.pop().expect("a pod"))),
+            ("resolved", &|observed| {
+                observed.resolved.images.insert("another".to_owned(), Vec::new());
+            }),
+            ("unread", &unread),
+        ];
+        for (name, change) in changes {
+            let mut after = before.clone();
+            change(&mut after);
+            assert!(!is_same_world(&before, &after), "{name}");
+            assert!(!is_same_world(&after, &before), "{name}");
+        }
+    }
+
+    #[test]
+    fn time_and_equal_objects_do_not_wake_the_planner() {
+        let before = fleet().observed();
+        let mut after = fleet().observed();
+        after.taken_at = before.taken_at + SignedDuration::from_secs(5);
+        after.resolved.resolved_at = Some(Timestamp::MAX);
+        after.planned_pods.insert("i-1".into(), [].into());
+        assert!(is_same_world(&before, &after));
+    }
 }

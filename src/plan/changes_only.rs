@@ -331,7 +331,9 @@ mod tests {
             |value: &mut Value| drop(value["unchanged"][0]["rows"].as_array_mut().unwrap().pop()),
             |value: &mut Value| value["unchanged"][0]["rows"][0]["instance_id"] = "i-9".into(),
             |value: &mut Value| value["unchanged"][0]["rows"][0]["pods"] = json!({}),
-            |value: &mut Value| value["unchanged"][0]["explain"]["hourly_after"] = "0.000001".into(),
+            |value: &mut Value| {
+                value["unchanged"][0]["explain"]["hourly_after"] = "0.000001".into()
+            },
             |value: &mut Value| {
                 let again = value["unchanged"][0].clone();
                 value["unchanged"].as_array_mut().unwrap().push(again);

@@ -336,7 +336,7 @@ impl Simulation<'_> {
         let pending = self.pending_pods(&state, &fleet.unplaced);
         let mut order: Vec<usize> = (0..groups.len()).collect();
         order.sort_by_key(|group| groups[*group].shape.priority);
-        let mut scheduler = state.scheduler.clone();
+        let mut scheduler = state.scheduler;
         let mut preempted = Vec::new();
         for group in order {
             let class = state.classes[group];

@@ -43,6 +43,9 @@ pub(super) fn repair_failed_samples(
     if problem.purpose == Purpose::Estimate {
         return fleet;
     }
+    if samples(problem, &fleet, 0).is_empty() {
+        return fleet;
+    }
     let (packed_price, work) = (fleet.packed_price, &mut WorkBudget::unlimited());
     let (mut best, mut unrepairable) = (fleet, BTreeSet::new());
     for _ in 0..REPAIRED_SAMPLES_MAX {
@@ -100,6 +103,10 @@ pub(super) fn failed_samples_message(
     fleet: &VerifiedFleet,
 ) -> Option<String> {
     let samples = samples(simulation.problem, fleet, 0);
+    if samples.is_empty() {
+        // The state of a large fleet is expensive.
+        return None;
+    }
     let work = &mut WorkBudget::unlimited();
     first_failed_sample(simulation, fleet, &samples, &BTreeSet::new(), work)?;
     let state = simulation.initial_state(&fleet.layout, &fleet.offers);

@@ -8,6 +8,7 @@
 //! - `plans`: the examples, two synthetic trees, or the named directories,
 //! - `mix`: the pod mix of Karpenter's benchmark,
 //! - `standing`: consolidation and repeated planning of existing fleets,
+//! - `scale`: plans of standing fleets of 500 to 50,000 nodes,
 //! - `spot`: Spot nodes in drawn markets,
 //! - `bytes`: the plan on one core and on all cores,
 //! - `scheduler`: the scheduler model alone,
@@ -35,6 +36,7 @@ mod mix;
 mod optimality;
 mod packing;
 mod repository;
+mod scale;
 mod scheduler;
 mod scheduling_replay;
 mod spot;
@@ -64,7 +66,7 @@ use fleetwright::solver::Settings;
 const RUNS: usize = 5;
 
 /// Names of the parts.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "trees",
     "luck",
     "few",
@@ -72,6 +74,7 @@ const PARTS: [&str; 12] = [
     "plans",
     "mix",
     "standing",
+    "scale",
     "spot",
     "bytes",
     "scheduler",
@@ -126,6 +129,9 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted("standing") {
         standing_fleets::rows()?;
+    }
+    if wanted("scale") {
+        scale::rows()?;
     }
     if wanted("spot") {
         spot::rows()?;

@@ -100,7 +100,7 @@ fn row(name: &str, arguments: &[&str], tree: &Path, cache: &Path) -> anyhow::Res
 }
 
 /// Returns the peak memory of a process in KiB, or 0 if the system does not report it.
-fn peak_kib(pid: u32) -> u64 {
+pub(crate) fn peak_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)

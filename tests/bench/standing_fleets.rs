@@ -34,14 +34,14 @@ const TYPES: [&str; 4] = ["m5.2xlarge", "c5.2xlarge", "r5.2xlarge", "m6i.4xlarge
 /// Number of pods and workloads of the large world.
 const MANY: (usize, usize) = (100_000, 1_000);
 
-const FLEET: &str = "apiVersion: fleetwright.dev/v1
+pub(crate) const FLEET: &str = "apiVersion: fleetwright.dev/v1
 kind: Fleet
 metadata: { name: standing }
 spec:
   cluster: { name: standing, region: us-east-1, zones: [us-east-1a, us-east-1b, us-east-1c] }
 ";
 
-const POOL: &str = "apiVersion: karpenter.sh/v1
+pub(crate) const POOL: &str = "apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: { name: default }
 spec:
@@ -72,14 +72,14 @@ spec:
 const SMALL: &str = "values: [m] }
         - { key: node.kubernetes.io/instance-type, operator: In, values: [m5.8xlarge]";
 
-struct StandingInputs {
+pub(crate) struct StandingInputs {
     desired: Desired,
     catalog: Catalog,
-    world: Observed,
+    pub(crate) world: Observed,
 }
 
 impl StandingInputs {
-    fn read(root: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
         let files = read_tree(root)?;
         let (fleet, _) = read_fleet(&files.tree);
         let desired = read(&files.tree, &fleet);
@@ -90,7 +90,7 @@ impl StandingInputs {
     }
 
     /// Returns the plan and its duration.
-    fn planned(&self) -> (Plan, Duration) {
+    pub(crate) fn planned(&self) -> (Plan, Duration) {
         let Self { desired, catalog, world } = self;
         let base = Base {
             path: String::new(),
@@ -130,7 +130,7 @@ impl StandingInputs {
         (plan, begun.elapsed())
     }
 
-    fn carry_out(&mut self, plan: &Plan) {
+    pub(crate) fn carry_out(&mut self, plan: &Plan) {
         self.world = carried_out(&self.world, plan, &self.desired);
     }
 }
