@@ -400,6 +400,40 @@ spec:
     }
 
     #[test]
+    fn changes_only_file_is_shown_and_applied_like_the_whole() {
+        let tree = tree();
+        let world = format!("sim:{}", text(&tree.path().join("world")));
+        let (whole, short) = (tree.path().join("whole.json"), tree.path().join("short.json"));
+        let path = ["--path", text(tree.path())];
+        planned(&tree, &["--world", &world, "--out", text(&whole)]);
+        let first = run_command(&[&["apply", text(&whole), "--auto-approve"][..], &path].concat());
+        assert_eq!(first.exit, Exit::Done, "{}", first.err);
+        let more = WORKLOAD.replace("replicas: 3", "replicas: 9");
+        fs::write(tree.path().join("api.yaml"), more).expect("written");
+        let save = |more: &[&str]| {
+            let saved = [&["plan", text(tree.path()), "--world", &world], more].concat();
+            assert_eq!(run_command(&saved).exit, Exit::Done);
+        };
+        save(&["--out", text(&whole)]);
+        save(&["--out", text(&short), "--changes-only"]);
+        for view in [&["-o", "text"][..], &["-o", "html"], &["-o", "json"], &["--json"]] {
+            let show = |file: &Path| run_command(&[&["show", text(file)], view].concat()).out;
+            assert!(show(&short) == show(&whole), "{view:?}");
+        }
+        let read = |file: &Path| fs::read_to_string(file).expect("a file");
+        let (whole, saved) = (read(&whole), read(&short));
+        assert!(saved.contains("\"unchanged\": [") && !saved.contains("\"no-op\""), "{saved}");
+        assert!(whole.contains("\"no-op\"") && saved.len() < whole.len());
+        let digest = crate::plan::Plan::from_json(&whole).expect("a plan").capacity.digest;
+        let approved = ["--approved-digest", digest.as_str()];
+        let applied = run_command(&[&["apply", text(&short)][..], &approved, &path].concat());
+        assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
+        let again =
+            run_command(&["plan", text(tree.path()), "--world", &world, "--detailed-exitcode"]);
+        assert_eq!(again.exit, Exit::Done, "{}", again.out);
+    }
+
+    #[test]
     fn world_of_another_cluster_exits_with_10() {
         let tree = tree();
         let cluster = ClusterIdentity {
