@@ -475,12 +475,17 @@ impl ser::SerializeMap for ObjectWriter<'_> {
     type Error = CanonicalError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), CanonicalError> {
+        use serde_json::Value;
         // A key is a string, or an integer, which becomes one.
         let key = serde_json::to_value(key).map_err(|_| CanonicalError::Key)?;
         self.key = Some(match key {
-            serde_json::Value::String(text) => JsonKey::Owned(text),
-            serde_json::Value::Number(n) if !n.is_f64() => JsonKey::Owned(n.to_string()),
-            _ => return Err(CanonicalError::Key),
+            Value::String(text) => JsonKey::Owned(text),
+            Value::Number(n) if !n.is_f64() => JsonKey::Owned(n.to_string()),
+            Value::Number(_)
+            | Value::Null
+            | Value::Bool(_)
+            | Value::Array(_)
+            | Value::Object(_) => return Err(CanonicalError::Key),
         });
         Ok(())
     }
