@@ -94,7 +94,7 @@ fn is_ascending<'a>(addresses: impl Iterator<Item = &'a Address>) -> bool {
 fn separated(row: &ResourceChange, why: &ExplainRow) -> Option<(UnchangedGroup, UnchangedRow)> {
     let ResourceChange { address, kind, name, index, mode, provider_name, change, action_reason } =
         row;
-    let Change { actions, before, after, after_unknown } = change;
+    let Change { actions, before, after, after_unknown, termination_grace_seconds } = change;
     let ExplainRow {
         address: _,
         group,
@@ -114,6 +114,7 @@ fn separated(row: &ResourceChange, why: &ExplainRow) -> Option<(UnchangedGroup, 
     let is_plain = actions == &[Action::NoOp]
         && before == after
         && after_unknown.is_empty()
+        && termination_grace_seconds.is_none()
         && mode.is_none()
         && provider_name.is_none()
         && group.is_none()
@@ -206,6 +207,7 @@ pub(super) fn restore(plan: &mut Plan) -> Result<(), ReadPlanError> {
                     before: Some(state.clone()),
                     after: Some(state),
                     after_unknown: BTreeMap::new(),
+                    termination_grace_seconds: None,
                 },
                 action_reason: action_reason.clone(),
             });
