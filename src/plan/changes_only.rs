@@ -17,7 +17,10 @@ use crate::model::requirement::key;
 
 /// Maximum size of the restored rows in bytes of compact JSON, about 150,000 nodes. A small file
 /// must not fill the memory.
-pub const UNCHANGED_BYTES_MAX: usize = 512 << 20;
+pub const UNCHANGED_BYTES_MAX: usize = 1 << 30;
+
+/// Memory of an entry of a map or a list, without its text.
+const ENTRY_BYTES: usize = 100;
 
 /// Rows that a file or an output contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -238,11 +241,19 @@ pub(super) fn restore(plan: &mut Plan) -> Result<(), ReadPlanError> {
     })
 }
 
-/// Returns the size of the restored rows in bytes. The labels of each row are a copy.
+/// Returns the memory of the restored rows in bytes, roughly. Each row has the state before and after,
+/// and a copy of the labels.
 fn restored_size(group: &UnchangedGroup) -> usize {
     let UnchangedGroup { state, explain, name, rows, .. } = group;
-    let shared = canonical::compact(&(state, explain, name)).map_or(usize::MAX, |text| text.len());
-    shared.saturating_mul(rows.len())
+    let text = canonical::compact(&(state, explain, name)).map_or(usize::MAX, |text| text.len());
+    let entries = [
+        2 * state.capacity.extended.len(),
+        2 * state.allocatable.extended.len(),
+        2 * (state.taints.len() + state.startup_taints.len() + state.open_labels.len()),
+        state.labels.len() + explain.daemons.extended.len() + explain.overlays.len(),
+    ];
+    let entries = entries.iter().sum::<usize>().saturating_mul(ENTRY_BYTES);
+    text.saturating_mul(2).saturating_add(entries).saturating_mul(rows.len())
 }
 
 #[cfg(test)]
@@ -350,12 +361,19 @@ mod tests {
 
     #[test]
     fn small_file_does_not_fill_the_memory() {
-        let mut value = short(&with_unchanged());
-        let group = &mut value["unchanged"][0];
-        group["state"]["image"] = "x".repeat(1 << 20).into();
-        let row = group["rows"][0].clone();
-        group["rows"] = vec![row; 600].into();
-        let error = read(value).unwrap_err();
-        assert!(matches!(error, ReadPlanError::TooManyUnchanged { .. }), "{error}");
+        let long_text: fn(&mut Value) = |state| state["image"] = "x".repeat(1 << 20).into();
+        let many_entries: fn(&mut Value) = |state| {
+            let entries = (0..10_000).map(|n| (format!("a{n}"), json!(1)));
+            state["capacity"]["extended"] = entries.collect::<serde_json::Map<_, _>>().into();
+        };
+        for (edit, rows) in [(long_text, 600), (many_entries, 5_900)] {
+            let mut value = short(&with_unchanged());
+            let group = &mut value["unchanged"][0];
+            edit(&mut group["state"]);
+            let row = group["rows"][0].clone();
+            group["rows"] = vec![row; rows].into();
+            let error = read(value).unwrap_err();
+            assert!(matches!(error, ReadPlanError::TooManyUnchanged { .. }), "{error}");
+        }
     }
 }

@@ -41,7 +41,7 @@ pub enum ReadPlanError {
         bytes: usize,
     },
     /// The unchanged rows are too large.
-    #[error("the unchanged rows have {bytes} bytes; at most {UNCHANGED_BYTES_MAX} are read")]
+    #[error("the unchanged rows need {bytes} bytes of memory; the limit is {UNCHANGED_BYTES_MAX}")]
     TooManyUnchanged {
         /// Number of bytes of the restored rows.
         bytes: usize,
