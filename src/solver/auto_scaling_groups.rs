@@ -4,8 +4,11 @@
 //! A group that another component may resize is observe-only: two controllers that write one size
 //! undo each other.
 
+mod autoscaler_growth;
 mod external;
 
+pub use autoscaler_growth::GroupGrowth;
+pub(super) use autoscaler_growth::grow;
 pub use external::{external_group_problems, with_external_groups};
 
 use std::collections::{BTreeMap, BTreeSet};

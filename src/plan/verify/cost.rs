@@ -121,7 +121,9 @@ fn bound(context: &CheckContext<'_>, violations: &mut Violations) {
     // pods are unschedulable or run on unpriced nodes.
     let is_unpriced =
         |row: &CheckedRow<'_>| hourly_after(row).is_none() && row.pods().any(|(_, pods)| pods > 0);
-    let has_unschedulable = !context.plan.capacity.unschedulable.is_empty();
+    let capacity = &context.plan.capacity;
+    let has_unschedulable =
+        !capacity.unschedulable.is_empty() || !capacity.cluster_autoscaler.is_empty();
     if bound > after && !has_unschedulable && !context.rows.iter().any(is_unpriced) {
         violations
             .report_plan("cost/bound", format!("the bound {bound} is above the price {after}"));

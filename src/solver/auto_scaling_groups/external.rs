@@ -51,16 +51,28 @@ pub fn with_external_groups(desired: &Desired, observed: &Observed) -> Option<De
         return None;
     }
     let mut all = desired.clone();
-    for (name, ExternalGroup { manage, origin }, live) in found {
-        let witness = GroupMembers::new(live, observed);
-        let pool = witness.pool(name, origin);
-        let class = node_class(name, origin, live);
-        let group = witness.group(name, origin, &pool, *manage, observed);
-        all.node_classes.insert(class.name.clone(), class);
-        all.pools.insert(name.clone(), pool);
-        all.node_groups.insert(name.clone(), group);
+    for (name, declared, live) in found {
+        add_observed_group(&mut all, name, declared, live, observed);
     }
     Some(all)
+}
+
+/// Adds an observed group that no file describes, with a pool and a node class of its nodes.
+pub(super) fn add_observed_group(
+    all: &mut Desired,
+    name: &PoolName,
+    declared: &ExternalGroup,
+    live: &Group,
+    observed: &Observed,
+) {
+    let ExternalGroup { manage, origin } = declared;
+    let members = GroupMembers::new(live, observed);
+    let pool = members.pool(name, origin);
+    let class = node_class(name, origin, live);
+    let group = members.group(name, origin, &pool, *manage, observed);
+    all.node_classes.insert(class.name.clone(), class);
+    all.pools.insert(name.clone(), pool);
+    all.node_groups.insert(name.clone(), group);
 }
 
 /// Returns warnings about groups that the settings name and no file describes.
