@@ -5,10 +5,12 @@
 //! undo each other.
 
 mod autoscaler_growth;
+mod capacity_mix;
 mod external;
 
 pub use autoscaler_growth::GroupGrowth;
 pub(super) use autoscaler_growth::grow;
+pub(super) use capacity_mix::{assign_capacity_types, average_price, mix_of, spot_price};
 pub use external::{external_group_problems, with_external_groups};
 
 use std::collections::{BTreeMap, BTreeSet};

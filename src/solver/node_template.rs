@@ -157,8 +157,24 @@ impl<'a> NodeTemplate<'a> {
             *offer = with_room(offer.clone(), daemons);
         }
         stock.offers.retain(|offer| offer.node.instance_type == kind.name);
+        self.apply_mix(kind, &mut stock.offers);
         if open.zone {
             stock.offers.truncate(1);
+        }
+    }
+
+    /// Gives the offers of a mixed group the average price of its next members.
+    fn apply_mix(&self, kind: &InstanceType, offers: &mut [Offer]) {
+        let OfferInput { desired, observed, .. } = self.supply;
+        let Some(group) = desired.node_groups.get(&self.pool.name) else { return };
+        let mix = auto_scaling_groups::mix_of(group, observed).filter(|mix| mix.is_mixed());
+        let Some(mix) = mix else { return };
+        for Offer { node, .. } in offers {
+            let spot = auto_scaling_groups::spot_price(group, kind, node, &self.overlays);
+            let Some(spot) = spot else { continue };
+            let prices = [node.price, spot.price];
+            node.price = auto_scaling_groups::average_price(group, mix, observed, prices);
+            node.price_estimated |= spot.is_estimate;
         }
     }
 

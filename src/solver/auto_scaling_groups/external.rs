@@ -15,13 +15,15 @@ use crate::model::desired::{
     Problem,
 };
 use crate::model::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
-use crate::model::market::CapacityType;
+use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::{Group, Instance, Node, Observed};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::{Operator, is_well_known, key, label};
 
 /// Prefix of tags that describe the nodes of a group.
 const TEMPLATE_TAG_PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// Labels that differ between on-demand and spot members.
+const CAPACITY_LABELS: [&str; 2] = ["eks.amazonaws.com/capacityType", "node-lifecycle"];
 /// Suffixes of taints that node agents remove once they run (`ebs.csi.aws.com`, `node.cilium.io`).
 const STARTUP_TAINT_SUFFIXES: [&str; 2] = ["agent-not-ready", "startup-taint"];
 /// Domains of labels and taints that belong to a node, not to its group.
@@ -211,6 +213,7 @@ impl<'a> GroupMembers<'a> {
             types: types.map(|name| InstanceTypeName::from(name.as_str())).collect(),
             zones: self.live.zones.clone(),
             tags: self.live.tags.clone(),
+            mix: self.live.mix,
             max_spot_price: None,
             manage,
         }
@@ -222,9 +225,11 @@ impl<'a> GroupMembers<'a> {
             let tags = template_tags(self.live, "label/");
             return tags.map(|(name, value)| label(name, value)).collect();
         };
+        let is_mixed = self.live.mix.is_some_and(CapacityMix::is_mixed);
         let shared = |(name, value): &(&LabelKey, _)| {
             let same = |(_, node): &(&Instance, &Node)| node.labels.get(*name) == Some(*value);
-            !is_node_specific(name.as_str()) && rest.iter().all(same)
+            let is_of_kind = is_mixed && CAPACITY_LABELS.contains(&name.as_str());
+            !is_node_specific(name.as_str()) && !is_of_kind && rest.iter().all(same)
         };
         let labels = first.labels.iter().filter(shared);
         labels.map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -270,10 +275,11 @@ impl<'a> GroupMembers<'a> {
             let spot = spot_tags.filter(|(name, _)| *name == "eks.amazonaws.com/capacityType");
             bought.extend(spot.map(|_| CapacityType::Spot.as_str()));
         }
-        // With mixed capacity types, the type of the next member cannot be guaranteed.
-        let bought = match bought.first() {
-            Some(only) if bought.len() == 1 => *only,
-            _ => CapacityType::OnDemand.as_str(),
+        // Of a mixed group, the next member may be of either kind.
+        let bought = match (self.live.mix, bought.first()) {
+            (Some(mix), _) if mix.is_spot() => CapacityType::Spot.as_str(),
+            (None, Some(only)) if bought.len() == 1 => *only,
+            (Some(_) | None, _) => CapacityType::OnDemand.as_str(),
         };
         let mut all = vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![bought])];
         if !self.live.zones.is_empty() {

@@ -21,6 +21,7 @@ fn group() -> NodeGroup {
         types: Vec::new(),
         zones: Vec::new(),
         tags: [].into(),
+        mix: None,
         max_spot_price: None,
         manage: true,
     }
