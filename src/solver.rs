@@ -367,7 +367,6 @@ pub fn solve(input: &Input) -> Solution {
     fixed.add_launches(&mut places, &mut launches, groups, &ties, &offers);
     let (mut keeps, retires) = assembly.keeps_and_retires(&places, &mut launches);
     keeps.retain(|name, _| !fixed.contains(name));
-    auto_scaling_groups::assign_capacity_types(input, &mut launches, &retires);
     let report = unschedulable::UnschedulableReport { input, offers: &offers };
     let problem = passes.problem(groups, &existing, &model);
     let simulation = simulation::Simulation::new(&problem);

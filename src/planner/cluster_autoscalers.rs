@@ -27,7 +27,7 @@ pub(super) fn warnings(desired: &Desired, observed: &Observed) -> Vec<Diagnostic
                     .to_owned(),
                 "use the image or the executable cluster-autoscaler",
             )],
-            Some(flags) => of_flags(flags, observed, &warn),
+            Some(flags) => of_flags(flags, desired, observed, &warn),
         }
     };
     found.iter().flat_map(of_one).collect()
@@ -35,6 +35,7 @@ pub(super) fn warnings(desired: &Desired, observed: &Observed) -> Vec<Diagnostic
 
 fn of_flags(
     flags: &AutoscalerFlags,
+    desired: &Desired,
     observed: &Observed,
     warn: &impl Fn(String, &str) -> Diagnostic,
 ) -> Vec<Diagnostic> {
@@ -49,6 +50,17 @@ fn of_flags(
         all.push(warn(
             "names no node groups: no pod counts as served by it".to_owned(),
             "set --nodes or --node-group-auto-discovery",
+        ));
+    }
+    let live = observed.groups.values().map(|group| &group.tags);
+    let declared = desired.node_groups.values().map(|group| &group.tags);
+    let mut tags = live.chain(declared);
+    let selects = |tags: &_| flags.bounds(None, tags, (0, 0)).is_some();
+    if !flags.discovery.is_empty() && !tags.any(selects) {
+        all.push(warn(
+            "its flag --node-group-auto-discovery selects no group: none has all of its tags"
+                .to_owned(),
+            "write the tags of the Auto Scaling groups, with the name of the cluster",
         ));
     }
     let is_missing = |name: &&_| !observed.groups.contains_key(*name);

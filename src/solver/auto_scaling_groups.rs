@@ -49,6 +49,14 @@ pub fn observe_only_reason(
     if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
         return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
     }
+    let zones = declared.zones.iter().chain(live.into_iter().flat_map(|group| &group.zones));
+    let region = observed.region();
+    if let Some(zone) = zones.into_iter().find(|zone| zone.is_edge_of(&region)) {
+        return Some(format!(
+            "its zone {zone} is a Local Zone or Wavelength Zone, whose offerings and prices are not \
+             read"
+        ));
+    }
     if let Some(workload) = group_resizer(observed, desired) {
         return Some(format!("Deployment {workload} is Cluster Autoscaler, which may resize it"));
     }

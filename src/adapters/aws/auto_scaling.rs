@@ -301,7 +301,9 @@ fn parse_scheduled_action(found: ScheduledUpdateGroupAction) -> Result<Scheduled
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_autoscaling::types::{Instance, SuspendedProcess, TagDescription};
+    use aws_sdk_autoscaling::types::{
+        Instance, InstancesDistribution, MixedInstancesPolicy, SuspendedProcess, TagDescription,
+    };
 
     use super::*;
 
@@ -343,6 +345,24 @@ mod tests {
         let ids: Vec<&str> = members.keys().map(InstanceId::as_str).collect();
         assert_eq!(ids, ["i-1", "i-2"]);
         assert!(members["i-2"].protected && members["i-2"].lifecycle == "Pending:Wait");
+    }
+
+    #[test]
+    fn mixed_instances_policy_gives_the_mix() {
+        let mix = |base: Option<i32>, percent: Option<i32>| {
+            let split = InstancesDistribution::builder()
+                .set_on_demand_base_capacity(base)
+                .set_on_demand_percentage_above_base_capacity(percent)
+                .build();
+            let policy = MixedInstancesPolicy::builder().instances_distribution(split).build();
+            let mut group = found();
+            group.mixed_instances_policy = Some(policy);
+            let mix = parse_group(group).expect("a group").0.mix.expect("a mix");
+            (mix.on_demand_base, mix.on_demand_percent)
+        };
+        assert_eq!(mix(Some(2), Some(25)), (2, 25));
+        assert_eq!(mix(None, None), (0, 100), "the defaults of Auto Scaling");
+        assert_eq!(parse_group(found()).expect("a group").0.mix, None);
     }
 
     #[test]

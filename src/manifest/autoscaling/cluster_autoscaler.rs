@@ -139,7 +139,7 @@ mod tests {
             ("k8s.io/cluster-autoscaler/prod".to_owned(), Some("owned".to_owned())),
         ]
         .into();
-        assert_eq!(read.discovery, [tags.clone()]);
+        assert_eq!(read.discovery, [tags]);
         assert_eq!(read.expanders, ["priority", "least-waste"]);
         assert!(read.balances && read.unread.is_empty() && read.groups.is_empty(), "{read:?}");
         let group = |tags: &[(&str, &str)]| {

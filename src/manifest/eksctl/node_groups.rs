@@ -53,7 +53,6 @@ const IRRELEVANT: &[&str] = &[
     "instanceName",
     "instancePrefix",
     "launchTemplate",
-    "localZones",
     "maxInstanceLifetime",
     "nodeRepairConfig",
     "outpostARN",
@@ -93,7 +92,8 @@ pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &m
         );
     }
     check_taint_tags(&map, &node_taints);
-    let zones = map.get("availabilityZones").map(|f| f.text_list()).unwrap_or_default();
+    let zones = ["availabilityZones", "localZones"].into_iter().filter_map(|key| map.get(key));
+    let zones: Vec<String> = zones.flat_map(|field| field.text_list()).collect();
     let group = NodeGroup {
         name: PoolName::from(&*name),
         origin: field.origin(),

@@ -78,10 +78,14 @@ fn offerings(context: &CheckContext<'_>, state: &NodeState) -> Vec<Offering> {
 /// Returns the offering of `state`.
 ///
 /// If the catalog lacks the zone, an on-demand state uses the offering of another zone, since price
-/// lists are regional. A spot price is valid in one zone only.
+/// lists are regional. A spot price is valid in one zone only, and a Local Zone has prices of its own.
 fn priced_offering(context: &CheckContext<'_>, state: &NodeState) -> Option<Offering> {
     context.offering(state).or_else(|| {
         let (kind, capacity_type) = (context.kind(state)?, state.capacity_type?);
+        let region = &context.facts.catalog.region;
+        if state.zone.as_ref().is_some_and(|zone| zone.is_edge_of(region)) {
+            return None;
+        }
         let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
         let elsewhere =
             kind.offerings.iter().find(listed).filter(|o| o.capacity_type == capacity_type)?;

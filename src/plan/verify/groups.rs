@@ -260,6 +260,13 @@ fn unmanaged_reason(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'s
         Some("the settings do not enable its management")
     } else if group.tags.keys().chain(live.iter().flat_map(|g| g.tags.keys())).any(claims) {
         Some("a tag assigns it to Cluster Autoscaler")
+    } else if group
+        .zones
+        .iter()
+        .chain(live.iter().flat_map(|g| &g.zones))
+        .any(|zone| zone.is_edge_of(&context.facts.catalog.region))
+    {
+        Some("it is in a Local Zone")
     } else if has_cluster_autoscaler(context) {
         Some("Cluster Autoscaler runs")
     } else if live.is_none()

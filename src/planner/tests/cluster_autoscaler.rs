@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::model::cluster_autoscaler::AutoscalerFlags;
-use crate::model::ids::{WorkloadId, workload_key};
+use crate::model::desired::ExternalGroup;
+use crate::model::ids::{Origin, WorkloadId, workload_key};
+use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::{Group, Instance, Membership, Node};
 use crate::model::pod::PodTemplate;
 use crate::model::units::{MicroUsd, Resources};
@@ -15,6 +17,9 @@ use crate::testing::world::{self, live_workload};
 use crate::testing::{Scenario, workload_id};
 
 const GROUP: &str = "terraform-web";
+
+/// A change of `T`, with its description.
+type Way<T> = (&'static str, fn(&mut T));
 
 /// Returns a cluster in which Cluster Autoscaler runs, with a group that no file describes. Its node
 /// has room for Cluster Autoscaler alone.
@@ -81,7 +86,7 @@ fn group_of_no_file_serves_pods_up_to_its_maximum() {
 
 #[test]
 fn nothing_is_served_unless_cluster_autoscaler_acts() {
-    let ways: [(&str, fn(&mut Scenario)); 7] = [
+    let ways: [Way<Scenario>; 7] = [
         ("it is scaled to zero", |s| s.observed.workloads[0].replicas = 0),
         ("its pod has no node", |s| {
             let pod =
@@ -148,7 +153,7 @@ fn verifier_finds_each_planted_growth() {
     };
     let plan = scenario.plan();
     assert!(!facts(&scenario, &plan));
-    let defects: [(&str, fn(&mut AutoscalerGrowthRow)); 7] = [
+    let defects: [Way<AutoscalerGrowthRow>; 7] = [
         ("no node", |row| row.nodes = 0),
         ("no pod", |row| row.pods.clear()),
         ("above the maximum", |row| row.nodes = 4),
@@ -162,7 +167,7 @@ fn verifier_finds_each_planted_growth() {
         defect(&mut plan.capacity.cluster_autoscaler[0]);
         assert!(facts(&scenario, &plan), "{what}");
     }
-    let ways: [(&str, fn(&mut Scenario)); 3] = [
+    let ways: [Way<Scenario>; 3] = [
         ("it does not run", |s| s.observed.workloads[0].replicas = 0),
         ("it does not select the group", |s| group(s).tags.clear()),
         ("members exist", |s| {
@@ -179,6 +184,91 @@ fn verifier_finds_each_planted_growth() {
         change(&mut scenario);
         assert!(facts(&scenario, &plan), "{what}");
     }
+}
+
+#[test]
+fn tags_describe_the_disk_of_an_empty_group() {
+    const DISK: &str = "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage";
+    for (disk, expected) in [(None, 0), (Some("100Gi"), 1), (Some("30Gi"), 0), (Some("much"), 0)] {
+        let mut scenario = without_pools(1);
+        let template = pods::template_requesting(&[("ephemeral-storage", 50 << 30)]);
+        scenario.template().spec.containers = template.spec.containers;
+        group(&mut scenario).tags.extend(disk.map(|size| (DISK.to_owned(), size.to_owned())));
+        assert_eq!(served(&scenario.plan()).0, expected, "{disk:?}");
+    }
+}
+
+#[test]
+fn unread_parts_of_an_empty_group_are_warnings() {
+    let warnings = |change: fn(&mut Group)| {
+        let mut scenario = without_pools(0);
+        scenario.observed.workloads.clear();
+        change(group(&mut scenario));
+        let declared = ExternalGroup { manage: true, origin: Origin::new("fleetwright.yaml", 3) };
+        scenario.desired.external_groups.insert(GROUP.into(), declared);
+        let found = scenario.plan().capacity.diagnostics.into_iter();
+        found.filter(|d| d.object == "Fleet").map(|d| d.message).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(|_| ()), [""; 0]);
+    let found = warnings(|group| group.types.clear());
+    assert!(found[0].contains("its instance type is in a launch template"), "{found:?}");
+    let found = warnings(|group| {
+        let tag = |name: &str| format!("k8s.io/cluster-autoscaler/node-template/resources/{name}");
+        let tags = ["nvidia.com/gpu", "cpu", "acme.com/fpga", "ephemeral-storage"];
+        group.tags.extend(tags.map(|name| (tag(name), "x".to_owned())));
+    });
+    assert!(found[0].ends_with("not counted (acme.com/fpga, ephemeral-storage)"), "{found:?}");
+}
+
+/// Returns the price of the single existing node.
+fn price_in(zone: &str) -> Option<MicroUsd> {
+    let mut scenario = Scenario::without_workloads(&["m5.large"]);
+    let (id, zone) = ("i-1".into(), zone.into());
+    let member = Instance { zone, capacity_type: CapacityType::OnDemand, ..world::instance("i-1") };
+    scenario.observed.instances.insert(id, member);
+    let node = Node { instance: Some("i-1".into()), ..world::node("n") };
+    scenario.observed.nodes.insert("n".into(), node);
+    scenario.plan().capacity.explain.iter().find_map(|row| row.hourly_before)
+}
+
+#[test]
+fn nodes_of_local_zones_have_no_regional_price() {
+    assert_eq!(price_in("us-east-1a"), Some(MicroUsd(96_000)));
+    assert_eq!(price_in("us-east-1z"), Some(MicroUsd(96_000)), "a zone that is not listed");
+    assert_eq!(price_in("us-east-1-bos-1a"), None);
+}
+
+#[test]
+fn average_of_a_mix_counts_the_base_first() {
+    let mix = |base, percent| CapacityMix { on_demand_base: base, on_demand_percent: percent };
+    for (mix, size, expected) in [
+        (mix(0, 0), 9, 0),
+        (mix(0, 100), 9, 9),
+        (mix(2, 0), 1, 1),
+        (mix(2, 0), 9, 2),
+        (mix(1, 50), 4, 3),
+        (mix(0, 33), 3, 1),
+        (mix(0, 34), 3, 2),
+        (mix(u32::MAX, 250), u32::MAX, u32::MAX),
+    ] {
+        assert_eq!(mix.on_demand(size), expected, "{mix:?} {size}");
+    }
+    assert!(mix(0, 0).is_spot() && !mix(0, 0).is_mixed() && !mix(3, 100).is_mixed());
+    assert!(mix(2, 0).is_mixed() && mix(0, 50).is_mixed());
+}
+
+#[test]
+fn growth_of_a_mixed_group_has_the_price_of_its_mix() {
+    let mut scenario = without_pools(3);
+    group(&mut scenario).mix = Some(CapacityMix { on_demand_base: 1, on_demand_percent: 0 });
+    let kind = scenario.catalog.types.get_mut("m5.large").expect("a type");
+    for offering in &mut kind.offerings {
+        if offering.capacity_type == CapacityType::Spot {
+            (offering.price, offering.estimated) = (Some(MicroUsd(30_000)), false);
+        }
+    }
+    let hourly = scenario.plan().capacity.cluster_autoscaler[0].hourly;
+    assert_eq!(hourly, Some(MicroUsd(96_000 + 2 * 30_000)));
 }
 
 #[test]
@@ -202,6 +292,10 @@ fn unreadable_flags_and_missing_groups_are_warnings() {
     assert_eq!(found.len(), 3);
     assert!(warnings(AutoscalerFlags::default())[0].contains("names no node groups"));
     assert_eq!(warnings(discovery()), [""; 0]);
+    let elsewhere = [("k8s.io/cluster-autoscaler/other".to_owned(), None)].into();
+    let flags = AutoscalerFlags { discovery: vec![elsewhere], ..AutoscalerFlags::default() };
+    let found = warnings(flags);
+    assert!(found.len() == 1 && found[0].contains("selects no group"), "{found:?}");
 }
 
 /// A Deployment that only runs has no file to name.

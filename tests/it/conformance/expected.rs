@@ -214,8 +214,9 @@ fn served(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
             return Err(format!("{group} grows by {found} nodes, not {nodes}"));
         }
     }
-    let instead = row.map(|row| row.instead.iter().map(|a| a.as_str()).collect::<Vec<_>>());
-    let instead = instead.unwrap_or_default().join(",").replace("autoscaling_group.", "");
+    let instead = row.into_iter().flat_map(|row| &row.instead).map(ToString::to_string);
+    let instead: Vec<String> = instead.collect();
+    let instead = instead.join(",").replace("autoscaling_group.", "");
     let expected = line.option("instead").unwrap_or_default();
     if instead == expected { Ok(()) } else { Err(format!("`{instead}` may grow instead")) }
 }
