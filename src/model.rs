@@ -3,6 +3,7 @@
 //!
 //! This module imports no other module of the crate, performs no I/O and makes no decisions.
 
+pub mod cluster_autoscaler;
 pub mod code;
 pub mod commit;
 pub mod competing_autoscaler;

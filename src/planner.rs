@@ -9,6 +9,7 @@
 //! [`plan`] is a pure function. Time, scope and settings are inputs, it performs no I/O, and equal
 //! inputs give equal bytes. Other modules read the inputs, render the plan and authorize its apply.
 
+mod cluster_autoscalers;
 mod cordons;
 mod demand_scenarios;
 mod diff;
@@ -373,6 +374,7 @@ fn diagnostics(inputs: &Inputs, demand: &Demand, solution: &Solution) -> Vec<Dia
     let catalog_note = |text: &String| Diagnostic::note("", text.clone()).code(warning_code(text));
     list.extend(inputs.catalog.warnings.iter().map(catalog_note));
     list.extend(undeclared_workloads(demand));
+    list.extend(cluster_autoscalers::warnings(inputs.desired, inputs.observed));
     list.extend(solution.refusals.iter().map(refusal));
     list.sort();
     list.dedup();

@@ -96,7 +96,7 @@ pub mod adr_0009 {}
 pub mod adr_0011 {}
 
 pub use auto_scaling_groups::{
-    external_group_problems, live_group, observe_only_reason, with_external_groups,
+    GroupGrowth, external_group_problems, live_group, observe_only_reason, with_external_groups,
 };
 pub use cloud_drift::unresolved_selectors;
 pub use existing_node::ExistingNode;
@@ -370,12 +370,15 @@ pub fn solve(input: &Input) -> Solution {
     let report = unschedulable::UnschedulableReport { input, offers: &offers };
     let problem = passes.problem(groups, &existing, &model);
     let simulation = simulation::Simulation::new(&problem);
-    let unplaced = report.explain_all(groups, &places.unplaced, || {
-        rescue::RescueContext::new(&simulation, &outcome.fleet)
-    });
     let budgets = contention::eviction_budgets(input.desired, groups);
     let mut contests = contention::contention_by_group(&simulation, &outcome.fleet, budgets);
     let competing = contention::competition_messages(groups, &contests);
+    // Pods that evict others are scheduled without a new node.
+    let waits = |group: usize| contests.get(&group).is_none_or(|contest| contest.let_in == 0);
+    let growths = auto_scaling_groups::grow(input, groups, &mut places, waits);
+    let unplaced = report.explain_all(groups, &places.unplaced, || {
+        rescue::RescueContext::new(&simulation, &outcome.fleet)
+    });
     let contested = |unplaced: UnschedulablePods| {
         let contention = contests.remove(&unplaced.group).unwrap_or_default();
         UnschedulablePods { contention, ..unplaced }
@@ -392,6 +395,7 @@ pub fn solve(input: &Input) -> Solution {
         retires,
         placements: apart.merge_placements(places.placements),
         unschedulable: apart.merge_unschedulable(unplaced.into_iter().map(contested).collect()),
+        growths,
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
         simulated_runs: covered,
         without_nominations: input

@@ -5,6 +5,7 @@
 //! unreadable field that affects the result is an error, never a default.
 
 mod capacity_buffer;
+mod cluster_autoscaler;
 mod cluster_proportional_autoscaler;
 mod horizontal_pod_autoscaler;
 mod keda;
@@ -13,6 +14,7 @@ mod vertical_pod_autoscaler;
 pub(super) use capacity_buffer::{
     UnresolvedBuffer, capacity_buffer, pod_template_object, resolve_buffers,
 };
+pub(super) use cluster_autoscaler::autoscaler_flags;
 pub(super) use cluster_proportional_autoscaler::{
     ProportionalParameters, ProportionalScaler, collect_proportional_autoscaler,
     proportional_parameters, resolve_proportional_autoscalers,
@@ -23,6 +25,7 @@ pub(super) use vertical_pod_autoscaler::vertical;
 
 use super::decode::{Field, FieldMap};
 use super::object_meta::ObjectMeta;
+use super::yaml::{YamlNode, YamlValue};
 use crate::model::desired::{ScaleTarget, Scaler, ScalerRule};
 
 /// Reads a target reference `{kind, name}`; `default_kind` applies if it has no kind.
@@ -56,4 +59,24 @@ fn scaler(
     };
     let ObjectMeta { name, namespace, origin, .. } = meta;
     Scaler { object: scope.object.clone(), origin, namespace, name, targets, rule }
+}
+
+/// Returns the flags of a container's command line, written as `--a=b`, `--a b` or `--a`.
+fn command_line<'c>(container: &'c YamlNode<'_>) -> Vec<(&'c str, Option<&'c str>)> {
+    let words = ["command", "args"].into_iter().filter_map(|key| container.get(key));
+    let words = words.flat_map(|list| match &list.value {
+        YamlValue::Seq(items) => items.iter().filter_map(YamlNode::text).collect(),
+        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
+            Vec::new()
+        }
+    });
+    let (mut flags, mut words) = (Vec::new(), words.peekable());
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--").or(word.strip_prefix('-')) else { continue };
+        flags.push(match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (flag, words.next_if(|next| !next.starts_with('-'))),
+        });
+    }
+    flags
 }

@@ -10,6 +10,7 @@ pub(super) use volumes::claim_class;
 
 use std::collections::BTreeMap;
 
+use super::autoscaling::autoscaler_flags;
 use super::decode::{Field, FieldMap};
 use super::labels::{LabelOwner, labels};
 use super::resource_list::{container_resources, resource_list};
@@ -84,6 +85,9 @@ pub(super) fn pod_template(map: &FieldMap<'_>) -> PodTemplate {
     }
     if let Some(spec) = map.required("spec").and_then(|field| field.map()) {
         template.spec = pod_spec(&spec);
+        let containers = spec.field.node.get("containers");
+        let vars = spec.field.scope.vars;
+        template.cluster_autoscaler = containers.and_then(|list| autoscaler_flags(list, vars));
     }
     template
 }

@@ -106,6 +106,11 @@ impl CompetingAutoscaler {
     }
 }
 
+/// Returns true if a workload is in a system namespace, where tenants cannot create objects.
+pub(super) fn is_in_system_namespace(workload: &WorkloadId) -> bool {
+    DEFAULT_NAMESPACES.contains(&workload.namespace.as_str())
+}
+
 fn is_in_any(workload: &str, namespaces: &BTreeSet<Namespace>) -> bool {
     workload.split_once('/').is_some_and(|(namespace, _)| namespaces.contains(namespace))
 }
@@ -189,7 +194,7 @@ pub fn kind_of(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
 /// Returns the kind of a Deployment that may be Cluster Autoscaler. It matches any name that
 /// contains `cluster-autoscaler`, because kOps and others append a cloud or cluster name. For a
 /// matching exporter, the only cost is a group that is not resized.
-fn resizer_kind(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
+pub(super) fn resizer_kind(name: &str, labels: Option<&Labels>) -> Option<&'static str> {
     candidate_names(name, labels)
         .any(|name| name.contains(CLUSTER_AUTOSCALER))
         .then_some(CLUSTER_AUTOSCALER)

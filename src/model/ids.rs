@@ -149,6 +149,15 @@ pub struct Origin {
     pub line: u32,
 }
 
+impl ZoneName {
+    /// Returns true for a Local Zone or a Wavelength Zone of `region`, such as `us-east-1-bos-1a`.
+    #[must_use]
+    pub fn is_edge_of(&self, region: &Region) -> bool {
+        let rest = self.as_str().strip_prefix(region.as_str());
+        !region.as_str().is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
+    }
+}
+
 impl Origin {
     /// Returns the origin at `line` of `file`.
     #[must_use]

@@ -16,6 +16,38 @@ use crate::model::desired::Pool;
 use crate::model::ids::{InstanceTypeName, PoolName, Region, ZoneId, ZoneName};
 use crate::model::units::MicroUsd;
 
+/// Purchase options of the members of an Auto Scaling group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapacityMix {
+    /// Number of members that are bought on demand first.
+    pub on_demand_base: u32,
+    /// Percentage of on-demand members above the base.
+    pub on_demand_percent: u32,
+}
+
+impl CapacityMix {
+    /// Returns the number of on-demand members of a group of `size` members. Fractions are rounded
+    /// up.
+    #[must_use]
+    pub fn on_demand(self, size: u32) -> u32 {
+        let base = self.on_demand_base.min(size);
+        let above = u64::from(size - base) * u64::from(self.on_demand_percent.min(100));
+        base.saturating_add(u32::try_from(above.div_ceil(100)).unwrap_or(u32::MAX))
+    }
+
+    /// Returns true if a group of any size has spot members only.
+    #[must_use]
+    pub fn is_spot(self) -> bool {
+        self.on_demand_base == 0 && self.on_demand_percent == 0
+    }
+
+    /// Returns true if the group has members of both kinds once it is large enough.
+    #[must_use]
+    pub fn is_mixed(self) -> bool {
+        !self.is_spot() && self.on_demand_percent < 100
+    }
+}
+
 /// Purchase option of capacity.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,

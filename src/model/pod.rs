@@ -3,12 +3,14 @@
 //! The types follow the fields of Kubernetes, so that templates from manifests and pods from
 //! clusters have the same representation. This module contains no rules: `demand` converts
 //! templates to pod shapes, and `scheduler` and `solver` implement the rules. Commands, images,
-//! environment variables and other fields that may contain secrets are never stored.
+//! environment variables and other fields that may contain secrets are never stored. Of Cluster
+//! Autoscaler alone, the flags about node groups are.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::cluster_autoscaler::AutoscalerFlags;
 use crate::model::ids::{LabelKey, LabelValue, Labels};
 use crate::model::requirement::Operator;
 use crate::model::units::ResourceName;
@@ -30,6 +32,9 @@ pub struct PodTemplate {
     pub annotations: BTreeMap<String, String>,
     /// Specification.
     pub spec: PodSpec,
+    /// Flags of Cluster Autoscaler, if a container runs it. Command lines are not kept otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_autoscaler: Option<Box<AutoscalerFlags>>,
 }
 
 /// Fields of a pod specification that constrain placement.

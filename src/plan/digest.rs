@@ -194,6 +194,7 @@ impl<'a> PlanDecisions<'a> {
             placement,
             placements: _,
             unschedulable: _,
+            cluster_autoscaler: _,
             unresolved: _,
             demand: _,
             modes: _,

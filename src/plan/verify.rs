@@ -12,6 +12,7 @@
 
 mod admission;
 mod alternatives;
+mod autoscaler_growth;
 mod budgets;
 mod conditions;
 mod context;
@@ -106,6 +107,7 @@ pub fn check(plan: &Plan, facts: &Facts<'_>) -> Vec<Violation> {
     reservations::check(&context, &mut violations);
     static_pools::check(&context, &mut violations);
     groups::check(&context, &mut violations);
+    autoscaler_growth::check(&context, &mut violations);
     limits::check(&context, &mut violations);
     contingency::check(&context, &mut violations);
     failure_domains::check(&context, &mut violations);

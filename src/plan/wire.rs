@@ -29,8 +29,8 @@ pub use cost::{
 pub use explain::{AlternativesRow, ExplainRow, PodCounts, Reason};
 pub use open_enums::{CheckSeverity, CheckStatus, DiagnosticSeverity, PlacementMode};
 pub use pods::{
-    DaemonRow, DemandRow, DisruptionBudgetRow, EvictionRow, FargateRow, ModeRow, Placement,
-    PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
+    AutoscalerGrowthRow, DaemonRow, DemandRow, DisruptionBudgetRow, EvictionRow, FargateRow,
+    ModeRow, Placement, PlacementRow, PodTotals, UnresolvedRow, UnschedulableRow,
 };
 pub use rows::{Action, Amount, Change, GroupSize, NodeState, ResourceChange, ResourceKind};
 pub use unchanged::{UnchangedGroup, UnchangedReason, UnchangedRow};
@@ -209,6 +209,9 @@ pub struct Capacity {
     pub placements: Vec<PlacementRow>,
     /// Unschedulable pods.
     pub unschedulable: Vec<UnschedulableRow>,
+    /// Node groups that Cluster Autoscaler scales up for pods without a node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cluster_autoscaler: Vec<AutoscalerGrowthRow>,
     /// Workloads of unknown size.
     #[serde(default)]
     pub unresolved: Vec<UnresolvedRow>,

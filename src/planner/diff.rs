@@ -89,6 +89,7 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
     let summary = totals::summary(&rows.changes, rows.blocked);
     let expiry = if summary.destructive { DESTRUCTIVE_EXPIRY } else { ADDITIVE_EXPIRY };
     let unschedulable = unschedulable_rows(demand, solution, rows.excluded_pods);
+    let cluster_autoscaler = groups::growth_rows(&solution.target.growths);
     let lower_bound = solution.target.lower_bound;
     let mut cost = totals::cost(&rows.explain, lower_bound, &catalog.prices, rows.uncertain_prices);
     cost.fargate = fargate::cost(demand, rates);
@@ -113,10 +114,11 @@ pub(super) fn diff(inputs: DiffInputs) -> Plan {
             base,
             expires_at: at.checked_add(expiry).unwrap_or(at),
             waves: waves(&rows.changes),
-            pods: totals::pods(demand, &unschedulable, rows.moved),
+            pods: totals::pods(demand, &unschedulable, &cluster_autoscaler, rows.moved),
             placement: placement(solution, contingency),
             placements: rows.placements,
             unschedulable,
+            cluster_autoscaler,
             unresolved: unresolved(demand, observed),
             demand: demand_rows(demand, &solution.target.placement_rejections),
             // The planner adds the fleets for other demand modes.

@@ -64,7 +64,7 @@ fn revalidate_effective(inputs: &Inputs, approved: &Plan) -> RevalidatedPlan {
         revalidated.missing = all.launches.iter().map(describe_launch).collect();
     }
     // Pods without a possible launch can only run on existing nodes.
-    let approved_without = approved.capacity.pods.unschedulable;
+    let approved_without = approved.capacity.pods.without_node();
     if let Some(more) = all.unschedulable.checked_sub(approved_without).filter(|more| *more > 0) {
         revalidated.missing.push(format!(
             "{more} more pods are unschedulable than the {approved_without} of the approved plan, \
@@ -179,7 +179,9 @@ impl<'a> AppliedPlan<'a> {
         let trial =
             Input { purpose: Purpose::Estimate, ..solver_input(&inputs, &demand, &[], &all) };
         let target = solve(&trial).target;
-        let unplaced = target.unschedulable.iter().map(|unplaced| unplaced.pods);
+        // Growth by Cluster Autoscaler replaces no launch, and permits no removal.
+        let served = target.growths.iter().flat_map(|growth| growth.pods.values().copied());
+        let unplaced = target.unschedulable.iter().map(|unplaced| unplaced.pods).chain(served);
         RemainingWork {
             unschedulable: unplaced.fold(0, u32::saturating_add),
             launches: target.launches,

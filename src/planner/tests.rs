@@ -1,5 +1,6 @@
 //! End-to-end tests of the planner with the fleets of the source documents.
 
+mod cluster_autoscaler;
 mod failure_domains;
 mod pools;
 mod resources;

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::amount::{amount, count};
 use super::detail::{WORKLOADS_MAX, write_block};
-use super::findings::write_unschedulable;
+use super::findings::{write_growth, write_unschedulable};
 use super::reason::{decider, rejection, row_reason, wave, workloads};
 use super::row::{PlanRow, rows};
 use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
@@ -19,8 +19,8 @@ use crate::model::desired::Desired;
 use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Action, Change, DaemonRow, Decider, DemandRow, NodeState, Rejection, ResourceChange, Sizing,
-    UnresolvedRow, UnschedulableRow, Wave, workload_key,
+    Action, AutoscalerGrowthRow, Change, DaemonRow, Decider, DemandRow, NodeState, Rejection,
+    ResourceChange, Sizing, UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
 
 /// Most suggested names in an error.
@@ -313,6 +313,17 @@ impl<'a> PodExplanation<'a> {
             page.gap();
             write_unschedulable(page, self.plan, &[row]);
         }
+        for row in self.growths() {
+            page.gap();
+            write_growth(page, row);
+        }
+    }
+
+    /// Returns the groups that Cluster Autoscaler scales up for pods of the workload.
+    fn growths(&self) -> Vec<&AutoscalerGrowthRow> {
+        let key = workload_key(self.workload);
+        let rows = self.plan.capacity.cluster_autoscaler.iter();
+        rows.filter(|row| row.pods.contains_key(&key)).collect()
     }
 
     /// Writes why the other planned nodes have no pod of the workload.
@@ -351,6 +362,7 @@ impl<'a> PodExplanation<'a> {
             "daemon": self.daemon,
             "nodes": nodes.iter().map(place).collect::<Vec<_>>(),
             "unschedulable": self.unschedulable,
+            "cluster_autoscaler": self.growths(),
         })
     }
 }

@@ -8,10 +8,11 @@ use super::reason::cause;
 use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
 use super::unread;
 use crate::catalog::{TYPES_UNPRICED, ZONES_ASSUMED};
+use crate::model::ids::Address;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Amount, CheckStatus, CostBreakdown, CostRow, DemandRow, Diagnostic, DiagnosticSeverity,
-    EvictionRow, FARGATE_REASON, Sizing, UnschedulableRow, workload_key,
+    Amount, AutoscalerGrowthRow, CheckStatus, CostBreakdown, CostRow, DemandRow, Diagnostic,
+    DiagnosticSeverity, EvictionRow, FARGATE_REASON, Sizing, UnschedulableRow, workload_key,
 };
 
 const PART_COLUMNS: [TableColumn; 4] = [
@@ -26,6 +27,7 @@ pub(super) fn write(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
     match verbosity {
         Verbosity::Everything | Verbosity::Full => {
             unschedulable(page, plan);
+            served(page, plan);
             unresolved(page, plan, verbosity);
             checks(page, plan);
             diagnostics(page, plan, verbosity);
@@ -108,7 +110,38 @@ pub(super) fn write_unschedulable(page: &mut TextPage, plan: &Plan, rows: &[&Uns
     }
 }
 
-fn list(pods: &BTreeMap<String, u32>) -> String {
+/// Writes the groups that Cluster Autoscaler scales up, each with its pods.
+fn served(page: &mut TextPage, plan: &Plan) {
+    let rows = &plan.capacity.cluster_autoscaler;
+    if !rows.is_empty() {
+        let pods = count(plan.capacity.pods.served_by_cluster_autoscaler, "pod");
+        page.title(format!("Served by cluster-autoscaler: {pods}"));
+    }
+    for row in rows {
+        write_growth(page, row);
+    }
+}
+
+/// Writes a group that Cluster Autoscaler scales up, with its pods.
+pub(super) fn write_growth(page: &mut TextPage, row: &AutoscalerGrowthRow) {
+    page.text(format!("  * {} {}", row.address, growth(row)));
+    page.text(format!("      for {}", list(&row.pods)));
+    if !row.instead.is_empty() {
+        let others: Vec<&str> = row.instead.iter().map(Address::as_str).collect();
+        page.text(format!("      its expander may choose instead: {}", others.join(", ")));
+    }
+}
+
+/// Returns how Cluster Autoscaler scales up a group, in words.
+pub(super) fn growth(row: &AutoscalerGrowthRow) -> String {
+    let AutoscalerGrowthRow { autoscaler, nodes, maximum, hourly: price, .. } = row;
+    let price =
+        price.map_or_else(|| "price unknown".to_owned(), |price| format!("+{}", hourly(price)));
+    let nodes = count(*nodes, "node");
+    format!("needs {nodes} more, of at most {maximum} ({price}, scaled up by {autoscaler})")
+}
+
+pub(super) fn list(pods: &BTreeMap<String, u32>) -> String {
     let each = pods.iter().map(|(workload, pods)| format!("{workload} x{pods}"));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -276,6 +309,7 @@ fn tally(page: &mut TextPage, plan: &Plan) {
         of(level(DiagnosticSeverity::Error), "error"),
         of(level(DiagnosticSeverity::Warning), "warning"),
         of(capacity.unschedulable.len(), "unschedulable workload"),
+        of(capacity.cluster_autoscaler.len(), "cluster-autoscaler group"),
         of(capacity.unresolved.len(), "unresolved source"),
     ]
     .into_iter()

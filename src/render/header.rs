@@ -115,7 +115,15 @@ fn cores(milli: i64) -> String {
 }
 
 fn pods(plan: &Plan) -> Vec<StyledText> {
-    let PodTotals { total, placed, unschedulable, fargate, unresolved, moved } = plan.capacity.pods;
+    let PodTotals {
+        total,
+        placed,
+        unschedulable,
+        served_by_cluster_autoscaler: served,
+        fargate,
+        unresolved,
+        moved,
+    } = plan.capacity.pods;
     let mut items = vec![plain(format!("pods {total}, {placed} placed"))];
     let mut add = |n: u32, what: &str, tone| {
         if n > 0 {
@@ -124,6 +132,7 @@ fn pods(plan: &Plan) -> Vec<StyledText> {
     };
     add(moved, "moved", Tone::Plain);
     add(fargate, "on Fargate", Tone::Plain);
+    add(served, "served by cluster-autoscaler", Tone::Plain);
     add(unschedulable, "unschedulable", Tone::Warning);
     let sources = if unresolved == 1 { "source not counted" } else { "sources not counted" };
     add(unresolved, sources, Tone::Warning);

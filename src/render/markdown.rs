@@ -14,7 +14,7 @@ use crate::plan::Plan;
 pub use escape::{code, prose};
 use sections::{
     caution, changes, comparison, cost, details, effect, footer, not_counted, policies, problems,
-    removals, title, unschedulable,
+    removals, served, title, unschedulable,
 };
 
 /// Most characters of a comment. GitHub allows 65,536, and the wrapping comment needs some.
@@ -49,6 +49,7 @@ pub fn markdown(plan: &Plan, style: MarkdownStyle) -> String {
     text.add(&policies(plan, budget / 8));
     text.add(&removals(&rows, budget / 2));
     text.add(&unschedulable(plan, (budget / 10).min(text.left / 3)));
+    text.add(&served(plan, (budget / 20).min(text.left / 3)));
     text.add(&changes(&rows, text.left / 2));
     text.add(&not_counted(plan, text.left / 4));
     text.add(&cost(plan, text.left / 3));

@@ -13,11 +13,11 @@ pub use message::{
 
 use super::reason::rejection;
 use super::row::{PlanRow, Symbol, rows};
-use super::{comparison, last_line, table};
+use super::{comparison, findings, last_line, table};
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Check, CheckStatus, Comparison, Diagnostic, DiagnosticSeverity, ResourceChange, Summary,
-    UnschedulableRow, workload_key,
+    AutoscalerGrowthRow, Check, CheckStatus, Comparison, Diagnostic, DiagnosticSeverity,
+    ResourceChange, Summary, UnschedulableRow, workload_key,
 };
 
 /// A line without its time.
@@ -32,6 +32,7 @@ pub fn stream(plan: &Plan) -> String {
     lines.extend(rows(plan).iter().filter(|row| row.symbol.is_change()).map(planned_change));
     lines.extend(plan.resource_drift.iter().map(drift));
     lines.extend(plan.capacity.unschedulable.iter().map(unschedulable));
+    lines.extend(plan.capacity.cluster_autoscaler.iter().map(growth));
     lines.extend(plan.checks.iter().filter(|check| check.status != CheckStatus::Pass).map(finding));
     lines.push(summary(plan));
     let line = |(level, text, message)| {
@@ -112,6 +113,11 @@ fn unschedulable(row: &UnschedulableRow) -> LineParts {
         nearest: row.nearest.clone(),
     };
     (StreamLevel::Warn, text, message)
+}
+
+fn growth(row: &AutoscalerGrowthRow) -> LineParts {
+    let text = format!("{}: {}", row.address, findings::growth(row));
+    (StreamLevel::Info, text, StreamMessage::ClusterAutoscaler { growth: row.clone() })
 }
 
 fn finding(check: &Check) -> LineParts {

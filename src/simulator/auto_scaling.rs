@@ -172,12 +172,24 @@ impl WorldState {
         let there = u32::try_from(self.members(name).count()).unwrap_or(u32::MAX);
         for _ in there..group.desired {
             let Some(template) = self.launch_templates.get(name).cloned() else { return };
-            let Some((kind, zone)) = self.next_member_offering(&group, &template) else {
+            let capacity_type = self.next_capacity_type(&group, &template);
+            let offering = self.next_member_offering(&group, &template, capacity_type);
+            let Some((kind, zone)) = offering else {
                 self.after(delay::GROUP_RETRIES, ScheduledEvent::GroupActs { group: name.clone() });
                 return;
             };
-            self.add_member(&group, &template, kind, zone);
+            self.add_member(&group, &template, kind, zone, capacity_type);
         }
+    }
+
+    /// Returns the capacity type of the next member.
+    fn next_capacity_type(&self, group: &Group, template: &LaunchTemplate) -> CapacityType {
+        let Some(mix) = group.mix else { return template.capacity_type };
+        let members: Vec<&Instance> = self.members(&group.name).collect();
+        let spots = members.iter().filter(|one| one.capacity_type == CapacityType::Spot).count();
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let is_missing = count(members.len() - spots) < mix.on_demand(group.desired);
+        if is_missing { CapacityType::OnDemand } else { CapacityType::Spot }
     }
 
     /// Returns type and zone of the next member: the zone with the fewest members, and its first
@@ -186,6 +198,7 @@ impl WorldState {
         &self,
         group: &Group,
         template: &LaunchTemplate,
+        capacity_type: CapacityType,
     ) -> Option<(InstanceTypeName, ZoneName)> {
         let count = |zone: &&ZoneName| {
             self.members(&group.name).filter(|member| member.zone == **zone).count()
@@ -198,7 +211,7 @@ impl WorldState {
             let covers = |none: &OfferingOutage| {
                 none.instance_type.as_ref().is_none_or(|of| of == *kind)
                     && none.zone.as_ref().is_none_or(|of| of == *zone)
-                    && none.capacity_type.is_none_or(|of| of == template.capacity_type)
+                    && none.capacity_type.is_none_or(|of| of == capacity_type)
             };
             !self.unavailable.iter().any(covers)
         })?;
@@ -211,6 +224,7 @@ impl WorldState {
         template: &LaunchTemplate,
         kind: InstanceTypeName,
         zone: ZoneName,
+        capacity_type: CapacityType,
     ) {
         let Some(mut registration) = template.registrations.get(&kind).cloned() else { return };
         registration.labels.extend([label(key::ZONE, zone.as_str())]);
@@ -219,7 +233,7 @@ impl WorldState {
             id: id.clone(),
             instance_type: kind,
             zone,
-            capacity_type: template.capacity_type,
+            capacity_type,
             state: InstanceState::Pending,
             launched_at: self.now,
             image: String::new(),

@@ -44,6 +44,7 @@ pub fn eksctl_groups(desired: &Desired, catalog: &Catalog) -> Vec<DeliveredGroup
                 types: group.types.clone(),
                 zones,
                 tags,
+                mix: group.mix,
                 suspended: Vec::new(),
                 schedules: Vec::new(),
                 schedules_unread: None,

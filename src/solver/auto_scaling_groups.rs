@@ -4,8 +4,13 @@
 //! A group that another component may resize is observe-only: two controllers that write one size
 //! undo each other.
 
+mod autoscaler_growth;
+mod capacity_mix;
 mod external;
 
+pub use autoscaler_growth::GroupGrowth;
+pub(super) use autoscaler_growth::grow;
+pub(super) use capacity_mix::{assign_capacity_types, average_price, mix_of, spot_price};
 pub use external::{external_group_problems, with_external_groups};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +48,14 @@ pub fn observe_only_reason(
     let tags = declared.tags.keys().chain(live.into_iter().flat_map(|group| group.tags.keys()));
     if let Some(tag) = tags.into_iter().find(|tag| is_discovery(tag)) {
         return Some(format!("its tag {tag} hands it to Cluster Autoscaler"));
+    }
+    let zones = declared.zones.iter().chain(live.into_iter().flat_map(|group| &group.zones));
+    let region = observed.region();
+    if let Some(zone) = zones.into_iter().find(|zone| zone.is_edge_of(&region)) {
+        return Some(format!(
+            "its zone {zone} is a Local Zone or Wavelength Zone, whose offerings and prices are not \
+             read"
+        ));
     }
     if let Some(workload) = group_resizer(observed, desired) {
         return Some(format!("Deployment {workload} is Cluster Autoscaler, which may resize it"));

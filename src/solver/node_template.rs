@@ -66,6 +66,23 @@ struct PurchaseOption<'a> {
 impl<'a> NodeTemplate<'a> {
     /// Returns the template of `pool`, or the reason why the pool cannot launch nodes.
     pub(super) fn new(pool: &'a Pool, supply: &'a OfferInput<'a>) -> Result<Self, PoolRefusal> {
+        let template = Self::of_any_group(pool, supply);
+        let (desired, observed) = (supply.desired, supply.observed);
+        let observe_only =
+            |group| auto_scaling_groups::observe_only_reason(group, desired, observed);
+        match desired.node_groups.get(&pool.name).and_then(observe_only) {
+            Some(why) if matches!(template, Ok(_) | Err(PoolRefusal::Group { .. })) => {
+                Err(PoolRefusal::Group { why })
+            }
+            _ => template,
+        }
+    }
+
+    /// Returns the template of `pool`, even if it is a group that only others resize.
+    pub(super) fn of_any_group(
+        pool: &'a Pool,
+        supply: &'a OfferInput<'a>,
+    ) -> Result<Self, PoolRefusal> {
         let class = pool.node_class.as_ref().and_then(|n| supply.desired.node_classes.get(n));
         let class = class.ok_or_else(|| PoolRefusal::without_node_class(pool))?;
         let unreadable = |what: String, field: &Option<String>| {
@@ -112,11 +129,6 @@ impl<'a> NodeTemplate<'a> {
     ) -> Result<Option<(&'a InstanceType, UnknownAttributes)>, PoolRefusal> {
         let Some(group) = supply.desired.node_groups.get(&pool.name) else { return Ok(None) };
         let refusal = |why: String| PoolRefusal::Group { why };
-        if let Some(why) =
-            auto_scaling_groups::observe_only_reason(group, supply.desired, supply.observed)
-        {
-            return Err(refusal(why));
-        }
         let least =
             auto_scaling_groups::guaranteed_type(pool, &group.types, supply.catalog, settings);
         let zones = match group.zones.len() {
@@ -145,8 +157,24 @@ impl<'a> NodeTemplate<'a> {
             *offer = with_room(offer.clone(), daemons);
         }
         stock.offers.retain(|offer| offer.node.instance_type == kind.name);
+        self.apply_mix(kind, &mut stock.offers);
         if open.zone {
             stock.offers.truncate(1);
+        }
+    }
+
+    /// Gives the offers of a mixed group the average price of its next members.
+    fn apply_mix(&self, kind: &InstanceType, offers: &mut [Offer]) {
+        let OfferInput { desired, observed, .. } = self.supply;
+        let Some(group) = desired.node_groups.get(&self.pool.name) else { return };
+        let mix = auto_scaling_groups::mix_of(group, observed).filter(|mix| mix.is_mixed());
+        let Some(mix) = mix else { return };
+        for Offer { node, .. } in offers {
+            let spot = auto_scaling_groups::spot_price(group, kind, node, &self.overlays);
+            let Some(spot) = spot else { continue };
+            let prices = [node.price, spot.price];
+            node.price = auto_scaling_groups::average_price(group, mix, observed, prices);
+            node.price_estimated |= spot.is_estimate;
         }
     }
 

@@ -122,6 +122,9 @@ impl ExistingNodeBuilder<'_> {
         let offerings = &self.catalog.types.get(&instance.instance_type)?.offerings;
         let alike = || offerings.iter().filter(|o| o.capacity_type == instance.capacity_type);
         let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
-        alike().find(|o| o.zone == instance.zone).or_else(|| alike().find(listed))
+        // Local Zones have prices of their own.
+        let is_regional = !instance.zone.is_edge_of(&self.catalog.region);
+        let elsewhere = || alike().find(listed).filter(|_| is_regional);
+        alike().find(|o| o.zone == instance.zone).or_else(elsewhere)
     }
 }

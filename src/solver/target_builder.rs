@@ -224,7 +224,7 @@ impl TargetBuilder<'_> {
     }
 
     /// Returns the kept and the retired nodes with their reasons, and sets the reason of every
-    /// launch.
+    /// launch, and the capacity type of new members of mixed groups.
     pub(super) fn keeps_and_retires(
         &self,
         places: &PodPlacements,
@@ -256,6 +256,7 @@ impl TargetBuilder<'_> {
             }
         }
         self.launch_reasons(places, launches, &batches);
+        auto_scaling_groups::assign_capacity_types(self.input, launches, &retires);
         (keeps, retires)
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::auto_scaling_groups::GroupGrowth;
 use crate::model::ids::{
     InstanceTypeName, LabelKey, Labels, NodeClassName, NodeName, PoolName, ReservationId, ZoneId,
     ZoneName,
@@ -30,6 +31,8 @@ pub struct TargetFleet {
     pub placement_rejections: BTreeMap<usize, Vec<Rejection>>,
     /// Unschedulable pods, by group index.
     pub unschedulable: Vec<UnschedulablePods>,
+    /// Groups that Cluster Autoscaler scales up for pods without a node, in the order of names.
+    pub growths: Vec<GroupGrowth>,
     /// Price per hour of the tightest packing found.
     pub packed_price: MicroUsd,
     /// Names of the placement simulation runs.

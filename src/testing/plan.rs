@@ -149,6 +149,7 @@ fn capacity(observed: &Observed) -> Capacity {
         },
         placements: Vec::new(),
         unschedulable: Vec::new(),
+        cluster_autoscaler: Vec::new(),
         unresolved: Vec::new(),
         demand: Vec::new(),
         modes: Vec::new(),

@@ -107,6 +107,7 @@ pub(crate) fn plan() -> Plan {
             total: 44,
             placed: 41,
             unschedulable: 3,
+            served_by_cluster_autoscaler: 0,
             fargate: 0,
             unresolved: 1,
             moved: 9,

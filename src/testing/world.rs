@@ -139,6 +139,7 @@ pub(crate) fn group(name: &str, desired: u32) -> Group {
         types: Vec::new(),
         zones: Vec::new(),
         tags: [].into(),
+        mix: None,
         suspended: Vec::new(),
         schedules: Vec::new(),
         schedules_unread: None,

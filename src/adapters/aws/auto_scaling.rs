@@ -18,6 +18,7 @@ use super::errors::{port_error, refused};
 use super::rate_limiter::ApiBucket;
 use crate::apply::ports::PortError;
 use crate::model::ids::{GroupName, InstanceId, InstanceTypeName};
+use crate::model::market::CapacityMix;
 use crate::model::observed::{Group, InstanceState, Membership, ScheduledSize};
 
 /// Lifetime of cached scheduled actions.
@@ -210,6 +211,11 @@ fn is_terminating_lifecycle(lifecycle: &str) -> bool {
     lifecycle.starts_with("Terminat")
 }
 
+/// Returns a number of a mixed instances policy, or the default of Auto Scaling.
+fn share(number: Option<i32>, default: u32) -> u32 {
+    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(default)
+}
+
 /// Parses a group and its members. The error names the missing attribute.
 fn parse_group(found: AutoScalingGroup) -> Result<(Group, GroupMembers), String> {
     let name = found.auto_scaling_group_name;
@@ -218,8 +224,14 @@ fn parse_group(found: AutoScalingGroup) -> Result<(Group, GroupMembers), String>
         let size = size.and_then(|size| u32::try_from(size).ok());
         size.ok_or_else(|| format!("Auto Scaling lists group `{name}` without {what}"))
     };
-    let policy = found.mixed_instances_policy.and_then(|policy| policy.launch_template);
-    let overrides = policy.and_then(|template| template.overrides).unwrap_or_default();
+    let policy = found.mixed_instances_policy;
+    let mix = policy.as_ref().and_then(|policy| policy.instances_distribution.as_ref());
+    let mix = mix.map(|split| CapacityMix {
+        on_demand_base: share(split.on_demand_base_capacity, 0),
+        on_demand_percent: share(split.on_demand_percentage_above_base_capacity, 100),
+    });
+    let template = policy.and_then(|policy| policy.launch_template);
+    let overrides = template.and_then(|template| template.overrides).unwrap_or_default();
     let mut types: Vec<InstanceTypeName> =
         overrides.into_iter().filter_map(|one| Some(one.instance_type?.into())).collect();
     let mut members = GroupMembers::new();
@@ -252,6 +264,7 @@ fn parse_group(found: AutoScalingGroup) -> Result<(Group, GroupMembers), String>
         types,
         zones: found.availability_zones.unwrap_or_default().into_iter().map(Into::into).collect(),
         tags: tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect(),
+        mix,
         suspended,
         schedules: Vec::new(),
         schedules_unread: None,
@@ -288,7 +301,9 @@ fn parse_scheduled_action(found: ScheduledUpdateGroupAction) -> Result<Scheduled
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_autoscaling::types::{Instance, SuspendedProcess, TagDescription};
+    use aws_sdk_autoscaling::types::{
+        Instance, InstancesDistribution, MixedInstancesPolicy, SuspendedProcess, TagDescription,
+    };
 
     use super::*;
 
@@ -330,6 +345,24 @@ mod tests {
         let ids: Vec<&str> = members.keys().map(InstanceId::as_str).collect();
         assert_eq!(ids, ["i-1", "i-2"]);
         assert!(members["i-2"].protected && members["i-2"].lifecycle == "Pending:Wait");
+    }
+
+    #[test]
+    fn mixed_instances_policy_gives_the_mix() {
+        let mix = |base: Option<i32>, percent: Option<i32>| {
+            let split = InstancesDistribution::builder()
+                .set_on_demand_base_capacity(base)
+                .set_on_demand_percentage_above_base_capacity(percent)
+                .build();
+            let policy = MixedInstancesPolicy::builder().instances_distribution(split).build();
+            let mut group = found();
+            group.mixed_instances_policy = Some(policy);
+            let mix = parse_group(group).expect("a group").0.mix.expect("a mix");
+            (mix.on_demand_base, mix.on_demand_percent)
+        };
+        assert_eq!(mix(Some(2), Some(25)), (2, 25));
+        assert_eq!(mix(None, None), (0, 100), "the defaults of Auto Scaling");
+        assert_eq!(parse_group(found()).expect("a group").0.mix, None);
     }
 
     #[test]

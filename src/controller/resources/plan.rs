@@ -180,8 +180,16 @@ fn node_totals(nodes: NodeTotals) -> NodeTotalsSpec {
 }
 
 fn pod_totals(pods: PodTotals) -> PodTotalsSpec {
-    let PodTotals { total, placed, unschedulable, unresolved, fargate: _, moved: _ } = pods;
-    PodTotalsSpec { total, placed, unschedulable, unresolved }
+    let PodTotals {
+        total,
+        placed,
+        unschedulable,
+        served_by_cluster_autoscaler,
+        unresolved,
+        fargate: _,
+        moved: _,
+    } = pods;
+    PodTotalsSpec { total, placed, unschedulable, served_by_cluster_autoscaler, unresolved }
 }
 
 fn omitted_count(all: usize, listed: usize) -> u32 {

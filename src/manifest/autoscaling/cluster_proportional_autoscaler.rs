@@ -9,6 +9,7 @@ use super::super::collector::{Collector, Definition};
 use super::super::decode::{FieldMap, ProblemCollector};
 use super::super::object_meta::ObjectMeta;
 use super::super::yaml::{YamlNode, YamlValue};
+use super::command_line;
 use crate::model::desired::{
     Ladder, Linear, Problem, Proportional, ProportionalMode, ScaleTarget, Scaler, ScalerRule,
 };
@@ -58,7 +59,9 @@ pub(in super::super) fn collect_proportional_autoscaler(
         container.get("image").and_then(YamlNode::text).is_some_and(|image| image.contains(IMAGE))
     };
     let Some(container) = containers.iter().find(is_one) else { return };
-    let flags = flags(container);
+    let flags = command_line(container).into_iter();
+    let flags = flags.filter_map(|(name, value)| Some((name, value?.to_owned())));
+    let flags: BTreeMap<&str, String> = flags.collect();
     let flag = |name: &str| flags.get(name).cloned();
     let namespace = flag("namespace").map_or(meta.namespace.clone(), |name| name.as_str().into());
     let name = meta.name.clone();
@@ -79,28 +82,6 @@ pub(in super::super) fn collect_proportional_autoscaler(
         parameters,
         default: flag("default-params"),
     });
-}
-
-/// Returns the flags of a container's command line, written as `--a=b` or `--a b`.
-fn flags(container: &YamlNode<'_>) -> BTreeMap<String, String> {
-    let words = ["command", "args"].into_iter().filter_map(|key| container.get(key));
-    let words = words.flat_map(|list| match &list.value {
-        YamlValue::Seq(items) => items.iter().filter_map(YamlNode::text).collect(),
-        YamlValue::Plain(_) | YamlValue::Quoted(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
-            Vec::new()
-        }
-    });
-    let mut flags = BTreeMap::new();
-    let mut words = words.peekable();
-    while let Some(word) = words.next() {
-        let Some(flag) = word.strip_prefix("--").or(word.strip_prefix('-')) else { continue };
-        if let Some((name, value)) = flag.split_once('=') {
-            flags.insert(name.to_owned(), value.to_owned());
-        } else if let Some(value) = words.next_if(|next| !next.starts_with('-')) {
-            flags.insert(flag.to_owned(), value.to_owned());
-        }
-    }
-    flags
 }
 
 fn targets(text: &str) -> Vec<ScaleTarget> {

@@ -18,6 +18,7 @@ use crate::model::desired::{
     InstanceSettings, NodeClass, NodeGroup, Pool, PoolLimits, PoolRequirement,
 };
 use crate::model::ids::{InstanceTypeName, Labels, PoolName, ZoneName};
+use crate::model::market::CapacityMix;
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
@@ -52,7 +53,6 @@ const IRRELEVANT: &[&str] = &[
     "instanceName",
     "instancePrefix",
     "launchTemplate",
-    "localZones",
     "maxInstanceLifetime",
     "nodeRepairConfig",
     "outpostARN",
@@ -92,7 +92,8 @@ pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &m
         );
     }
     check_taint_tags(&map, &node_taints);
-    let zones = map.get("availabilityZones").map(|f| f.text_list()).unwrap_or_default();
+    let zones = ["availabilityZones", "localZones"].into_iter().filter_map(|key| map.get(key));
+    let zones: Vec<String> = zones.flat_map(|field| field.text_list()).collect();
     let group = NodeGroup {
         name: PoolName::from(&*name),
         origin: field.origin(),
@@ -104,6 +105,7 @@ pub(super) fn group(kind: &GroupKind, cluster: &str, field: &Field<'_>, into: &m
         types: capacity.types.clone(),
         zones: zones.iter().map(|zone| zone.as_str().into()).collect(),
         tags,
+        mix: capacity.mix,
         max_spot_price: capacity.max_spot_price,
         manage: false,
     };
@@ -135,8 +137,8 @@ struct GroupCapacity {
     types: Vec<InstanceTypeName>,
     /// Every node is spot.
     spot: bool,
-    /// The group mixes spot and on-demand.
-    mixed: bool,
+    /// Purchase options of a group that mixes spot and on-demand.
+    mix: Option<CapacityMix>,
     /// Maximum hourly price of a spot instance.
     max_spot_price: Option<MicroUsd>,
 }
@@ -163,13 +165,13 @@ impl GroupCapacity {
                 "name the types under `instanceType` or `instanceTypes`".to_owned(),
             );
         }
-        let InstancesDistribution { types: listed, spot, mixed, max_spot_price } = several;
+        let InstancesDistribution { types: listed, spot, mix, max_spot_price } = several;
         let mut types: Vec<InstanceTypeName> =
             listed.iter().map(|name| name.as_str().into()).collect();
         if types.is_empty() {
             types.push(one.unwrap_or_else(|| DEFAULT_TYPE.into()));
         }
-        Self { types, spot, mixed, max_spot_price }
+        Self { types, spot, mix, max_spot_price }
     }
 }
 
@@ -178,7 +180,7 @@ impl GroupCapacity {
 struct InstancesDistribution {
     types: Vec<String>,
     spot: bool,
-    mixed: bool,
+    mix: Option<CapacityMix>,
     max_spot_price: Option<MicroUsd>,
 }
 
@@ -198,8 +200,9 @@ fn distribution(map: &FieldMap<'_>) -> InstancesDistribution {
     if let Some(named) = map.get("instanceType").filter(|f| f.node.text() != Some("mixed")) {
         named.error("conflicts with `instancesDistribution`, which names the types", None);
     }
-    let (spot, mixed) = (base == 0 && share == 0, share < 100 && (base > 0 || share > 0));
-    InstancesDistribution { types, spot, mixed, max_spot_price }
+    let mix = CapacityMix { on_demand_base: base, on_demand_percent: share };
+    let (spot, mix) = (mix.is_spot(), mix.is_mixed().then_some(mix));
+    InstancesDistribution { types, spot, mix, max_spot_price }
 }
 
 fn price(field: &Field<'_>) -> Option<MicroUsd> {
@@ -377,7 +380,7 @@ fn eksctl_labels(group: &NodeGroup, capacity: &GroupCapacity) -> Labels {
         }
         // In a mixed group, the lifecycle of the next node is unknown.
         GroupKind::External(_) => {}
-        GroupKind::Unmanaged if capacity.mixed => {}
+        GroupKind::Unmanaged if capacity.mix.is_some() => {}
         GroupKind::Unmanaged => labels.extend([label("node-lifecycle", capacity_type(capacity))]),
     }
     labels

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::ids::{GroupName, InstanceTypeName, Origin, PoolName, ZoneName};
+use crate::model::market::CapacityMix;
 use crate::model::units::MicroUsd;
 
 /// First of the two tags that Cluster Autoscaler requires to discover a group.
@@ -44,6 +45,8 @@ pub struct NodeGroup {
     pub zones: Vec<ZoneName>,
     /// Tags of the Auto Scaling group.
     pub tags: BTreeMap<String, String>,
+    /// Purchase options, if the file states them.
+    pub mix: Option<CapacityMix>,
     /// Maximum hourly spot price; `None` means the on-demand price.
     pub max_spot_price: Option<MicroUsd>,
     /// True if the settings allow Fleetwright to resize the group.

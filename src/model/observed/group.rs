@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{GroupName, InstanceTypeName, ZoneName};
+use crate::model::market::CapacityMix;
 
 /// An Auto Scaling group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Group {
     /// Tags.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
+    /// Purchase options of the mixed instances policy; unknown if the key is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mix: Option<CapacityMix>,
     /// Suspended processes, such as `Launch` or `AZRebalance`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspended: Vec<String>,

@@ -114,6 +114,7 @@ impl<'a> AppliedInputs<'a> {
             // Views of the rows.
             placements: _,
             unschedulable: _,
+            cluster_autoscaler: _,
             unresolved: _,
             demand,
             modes: _,

@@ -52,16 +52,40 @@ fn known_prices(context: &CheckContext<'_>, state: &NodeState) -> Vec<MicroUsd> 
     if state.capacity_type == Some(CapacityType::Reserved) {
         return vec![MicroUsd::ZERO];
     }
-    priced_offering(context, state).and_then(|offering| offering.price).into_iter().collect()
+    offerings(context, state).into_iter().filter_map(|offering| offering.price).collect()
+}
+
+/// Returns the offering of `state`; for a new member of a group of several zones, those of each
+/// zone.
+fn offerings(context: &CheckContext<'_>, state: &NodeState) -> Vec<Offering> {
+    let known = priced_offering(context, state);
+    let member = state.pool.as_ref().filter(|_| state.zone.is_none());
+    let group = member.and_then(|pool| context.group(pool)).zip(context.kind(state));
+    let Some((group, kind)) = group.filter(|_| known.is_none()) else {
+        return known.into_iter().collect();
+    };
+    let is_one = |one: &&Offering| {
+        Some(one.capacity_type) == state.capacity_type
+            && (group.zones.is_empty() || group.zones.contains(&one.zone))
+    };
+    let listed = kind.offerings.iter().filter(is_one);
+    let all = listed.filter_map(|one| {
+        context.catalog_offering(kind, &one.zone, one.capacity_type, &state.labels)
+    });
+    all.collect()
 }
 
 /// Returns the offering of `state`.
 ///
 /// If the catalog lacks the zone, an on-demand state uses the offering of another zone, since price
-/// lists are regional. A spot price is valid in one zone only.
+/// lists are regional. A spot price is valid in one zone only, and a Local Zone has prices of its own.
 fn priced_offering(context: &CheckContext<'_>, state: &NodeState) -> Option<Offering> {
     context.offering(state).or_else(|| {
         let (kind, capacity_type) = (context.kind(state)?, state.capacity_type?);
+        let region = &context.facts.catalog.region;
+        if state.zone.as_ref().is_some_and(|zone| zone.is_edge_of(region)) {
+            return None;
+        }
         let listed = |o: &&Offering| o.capacity_type == CapacityType::OnDemand;
         let elsewhere =
             kind.offerings.iter().find(listed).filter(|o| o.capacity_type == capacity_type)?;
@@ -97,8 +121,8 @@ fn sums(context: &CheckContext<'_>, violations: &mut Violations) {
         &unpriced,
     );
     let estimated = |state: Option<&NodeState>, price: Option<MicroUsd>| {
-        let offering = state.and_then(|state| priced_offering(context, state));
-        price.is_some() && offering.is_some_and(|offering| offering.estimated)
+        let known = state.map(|state| offerings(context, state)).unwrap_or_default();
+        price.is_some() && known.iter().any(|one| one.price == price && one.estimated)
     };
     let estimated = count(context.rows.iter().filter(|row| {
         estimated(row.before, hourly_before(row)) || estimated(row.after, hourly_after(row))
@@ -121,7 +145,9 @@ fn bound(context: &CheckContext<'_>, violations: &mut Violations) {
     // pods are unschedulable or run on unpriced nodes.
     let is_unpriced =
         |row: &CheckedRow<'_>| hourly_after(row).is_none() && row.pods().any(|(_, pods)| pods > 0);
-    let has_unschedulable = !context.plan.capacity.unschedulable.is_empty();
+    let capacity = &context.plan.capacity;
+    let has_unschedulable =
+        !capacity.unschedulable.is_empty() || !capacity.cluster_autoscaler.is_empty();
     if bound > after && !has_unschedulable && !context.rows.iter().any(is_unpriced) {
         violations
             .report_plan("cost/bound", format!("the bound {bound} is above the price {after}"));

@@ -55,6 +55,7 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             }
         }
         check_unmanaged(context, group, violations);
+        check_mix(context, group, violations);
         for row in context.rows.iter().filter(|row| row.action.creates() && is_of(row, &group.name))
         {
             member(context, group, row, violations);
@@ -117,6 +118,34 @@ fn live_group<'a>(context: &CheckContext<'a>, group: &NodeGroup) -> Option<&'a G
         .groups
         .values()
         .find(|live| group.matches_live_group(&live.name, &live.tags))
+}
+
+/// Checks that a group with on-demand and spot members launches as many on demand as its policy
+/// demands.
+fn check_mix(context: &CheckContext<'_>, group: &NodeGroup, violations: &mut Violations) {
+    let live = live_group(context, group);
+    let Some(mix) = live.and_then(|live| live.mix).or(group.mix).filter(|mix| mix.is_mixed())
+    else {
+        return;
+    };
+    let members = context.rows.iter().filter(|row| is_of(row, &group.name));
+    let members: Vec<_> = members.filter(|row| row.after.is_some()).collect();
+    let is_spot = |row: &CheckedRow<'_>| {
+        row.after.and_then(|state| state.capacity_type) == Some(CapacityType::Spot)
+    };
+    let launched = count(members.iter().filter(|row| row.action.creates()));
+    let new_spot = count(members.iter().filter(|row| row.action.creates() && is_spot(row)));
+    let spot = count(members.iter().filter(|row| is_spot(row)));
+    let on_demand = count(&members).saturating_sub(spot);
+    let wanted = mix.on_demand(count(&members));
+    if new_spot > 0 && on_demand < wanted {
+        let fault = format!(
+            "group {} has {on_demand} members on demand, not {wanted}: {new_spot} of {launched} new \
+             ones are spot",
+            group.name
+        );
+        violations.report_plan("group/mix", fault);
+    }
 }
 
 /// Checks the row of a group against the observation, and its size against its launched and
@@ -231,6 +260,13 @@ fn unmanaged_reason(context: &CheckContext<'_>, group: &NodeGroup) -> Option<&'s
         Some("the settings do not enable its management")
     } else if group.tags.keys().chain(live.iter().flat_map(|g| g.tags.keys())).any(claims) {
         Some("a tag assigns it to Cluster Autoscaler")
+    } else if group
+        .zones
+        .iter()
+        .chain(live.iter().flat_map(|g| &g.zones))
+        .any(|zone| zone.is_edge_of(&context.facts.catalog.region))
+    {
+        Some("it is in a Local Zone")
     } else if has_cluster_autoscaler(context) {
         Some("Cluster Autoscaler runs")
     } else if live.is_none()

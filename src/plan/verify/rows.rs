@@ -29,6 +29,8 @@ fn order(context: &CheckContext<'_>, violations: &mut Violations) {
     let unschedulable = capacity.unschedulable.iter();
     let keys = unschedulable.map(|row| RowKey(&row.workload, is_unrunnable(row)));
     ascending("unschedulable", keys, violations);
+    let grown = capacity.cluster_autoscaler.iter().map(|row| &row.address);
+    ascending("cluster_autoscaler", grown, violations);
     let placements = capacity.placements.iter();
     ascending("placements", placements.map(|row| RowKey(&row.workload, &row.address)), violations);
     let known: BTreeSet<_> = context.plan.resource_changes.iter().map(|row| &row.address).collect();

@@ -80,6 +80,10 @@ fn groups(context: &CheckContext<'_>, violations: &mut Violations) {
         let sum = unplaced.entry(key).or_default();
         *sum = sum.saturating_add(row.pods);
     }
+    for (key, pods) in context.plan.capacity.cluster_autoscaler.iter().flat_map(|row| &row.pods) {
+        let sum = unplaced.entry(key.clone()).or_default();
+        *sum = sum.saturating_add(*pods);
+    }
     for (key, group) in &context.groups {
         let placed = placed.get(key.as_str()).copied().unwrap_or(0);
         let unplaced = unplaced.get(key).copied().unwrap_or(0);
@@ -118,8 +122,16 @@ fn evictions(
 
 fn pods(context: &CheckContext<'_>, violations: &mut Violations) {
     let capacity = &context.plan.capacity;
-    let PodTotals { total: all, placed, unschedulable, fargate, unresolved, moved } = capacity.pods;
-    let sum = placed.saturating_add(unschedulable).saturating_add(fargate);
+    let PodTotals {
+        total: all,
+        placed,
+        unschedulable,
+        served_by_cluster_autoscaler: served,
+        fargate,
+        unresolved,
+        moved,
+    } = capacity.pods;
+    let sum = [placed, unschedulable, served, fargate].into_iter().fold(0, u32::saturating_add);
     violations.require_equal("totals/pods", "pods.total", &all, &sum);
     let planned = total(context.groups.values(), |group| group.counts.planned);
     let taken = total(context.fargate.values(), |taken| taken.pods);
@@ -131,6 +143,8 @@ fn pods(context: &CheckContext<'_>, violations: &mut Violations) {
     violations.require_equal("totals/pods", "pods.placed", &placed, &computed);
     let computed = total(&capacity.unschedulable, |row| row.pods);
     violations.require_equal("totals/pods", "pods.unschedulable", &unschedulable, &computed);
+    let computed = total(capacity.cluster_autoscaler.iter().flat_map(|row| &row.pods), |(_, n)| *n);
+    violations.require_equal("totals/pods", "pods.served", &served, &computed);
     let computed = count(&context.facts.demand.unresolved);
     violations.require_equal("totals/pods", "pods.unresolved", &unresolved, &computed);
     violations.require_equal(
@@ -154,8 +168,12 @@ fn moves(context: &CheckContext<'_>) -> (u32, u32) {
     let retiring_nodes: BTreeSet<_> =
         retiring_nodes.filter_map(|row| row.node).map(|node| &node.name).collect();
     let rows = context.plan.capacity.unschedulable.iter();
-    let unplaced: BTreeMap<_, _> =
-        rows.map(|row| (workload_key(&row.workload), row.pods)).collect();
+    let served = context.plan.capacity.cluster_autoscaler.iter().flat_map(|row| row.pods.clone());
+    let mut unplaced: BTreeMap<String, u32> = BTreeMap::new();
+    for (key, pods) in rows.map(|row| (workload_key(&row.workload), row.pods)).chain(served) {
+        let sum = unplaced.entry(key).or_default();
+        *sum = sum.saturating_add(pods);
+    }
     let (mut least, mut most) = (0_u32, 0_u32);
     for (key, group) in &context.groups {
         let here = group.running.iter().filter(|(name, _)| retiring_nodes.contains(name));

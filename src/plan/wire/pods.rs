@@ -1,6 +1,6 @@
 //! Pods of a plan: their counts, their placements, and the unschedulable ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct DisruptionBudgetRow {
     pub max_unavailable: Option<String>,
 }
 
-/// Totals over pods; `total = placed + unschedulable + fargate`.
+/// Totals over pods; `total = placed + unschedulable + served_by_cluster_autoscaler + fargate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PodTotals {
     /// Number of planned pods, without DaemonSet pods.
@@ -43,12 +43,23 @@ pub struct PodTotals {
     pub placed: u32,
     /// Number of unschedulable pods.
     pub unschedulable: u32,
+    /// Number of pods for which Cluster Autoscaler scales up a node group.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub served_by_cluster_autoscaler: u32,
     /// Number of pods that run on Fargate.
     pub fargate: u32,
     /// Number of workloads of unknown size.
     pub unresolved: u32,
     /// Number of running pods that removals of nodes move.
     pub moved: u32,
+}
+
+impl PodTotals {
+    /// Returns the number of pods that no node of the plan has room for.
+    #[must_use]
+    pub fn without_node(&self) -> u32 {
+        self.unschedulable.saturating_add(self.served_by_cluster_autoscaler)
+    }
 }
 
 /// Method and simulation of the placement.
@@ -107,6 +118,28 @@ pub struct UnschedulableRow {
     /// over all simulated orders.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub displaces: BTreeMap<String, u32>,
+}
+
+/// A node group that Cluster Autoscaler scales up for pods without a node. Fleetwright does not
+/// change the group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AutoscalerGrowthRow {
+    /// The row of the group.
+    pub address: Address,
+    /// Deployment of Cluster Autoscaler, as `namespace/name`.
+    pub autoscaler: String,
+    /// Number of nodes that the pods need.
+    pub nodes: u32,
+    /// Maximum number of nodes of the group.
+    pub maximum: u32,
+    /// Price per hour of the nodes, if it is known. The cost of the plan does not include it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hourly: Option<MicroUsd>,
+    /// Number of pods, by workload.
+    pub pods: BTreeMap<String, u32>,
+    /// Rows of groups that the expander may choose instead.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub instead: BTreeSet<Address>,
 }
 
 /// Pods that are evicted for otherwise unschedulable pods.

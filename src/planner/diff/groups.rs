@@ -9,10 +9,10 @@ use crate::model::ids::{Address, GroupName, InstanceId, PoolName};
 use crate::model::observed::Group;
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::plan::wire::{
-    Action, Amount, Change, Condition, ExplainRow, GroupSize, NodeState, PodCounts, Precondition,
-    Reason, ResourceChange, ResourceKind,
+    Action, Amount, AutoscalerGrowthRow, Change, Condition, ExplainRow, GroupSize, NodeState,
+    PodCounts, Precondition, Reason, ResourceChange, ResourceKind,
 };
-use crate::solver::{live_group, observe_only_reason};
+use crate::solver::{GroupGrowth, live_group, observe_only_reason};
 
 /// Launches and terminations of the members of a group.
 #[derive(Default)]
@@ -63,6 +63,20 @@ pub(super) fn add(rows: &mut PlanRows, inputs: &DiffInputs) {
         rows.explain.push(explain);
     }
     rows.sort();
+}
+
+/// Returns the rows of the groups that Cluster Autoscaler scales up.
+pub(super) fn growth_rows(growths: &[GroupGrowth]) -> Vec<AutoscalerGrowthRow> {
+    let row = |growth: &GroupGrowth| AutoscalerGrowthRow {
+        address: address(&growth.group),
+        autoscaler: growth.autoscaler.clone(),
+        nodes: growth.nodes,
+        maximum: growth.maximum,
+        hourly: growth.hourly,
+        pods: growth.pods.clone(),
+        instead: growth.instead.iter().map(|group| address(group)).collect(),
+    };
+    growths.iter().map(row).collect()
 }
 
 /// Returns the drift of the bounds of a group. Only manual changes modify the bounds, whereas the

@@ -5,8 +5,9 @@ use crate::catalog::PriceSource;
 use crate::demand::Demand;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
-    Action, ConsolidationPotential, Cost, CostBreakdown, ExplainRow, KeepReason, NodeTotals,
-    PodTotals, Reason, ResourceChange, ResourceKind, Summary, UnschedulableRow,
+    Action, AutoscalerGrowthRow, ConsolidationPotential, Cost, CostBreakdown, ExplainRow,
+    KeepReason, NodeTotals, PodTotals, Reason, ResourceChange, ResourceKind, Summary,
+    UnschedulableRow,
 };
 
 /// Returns the totals over `changes`. The caller provides the number of `blocked` nodes.
@@ -88,16 +89,24 @@ pub(super) fn percent_above(price: MicroUsd, bound: MicroUsd) -> String {
 }
 
 /// Returns the totals of pods.
-pub(super) fn pods(demand: &Demand, unschedulable: &[UnschedulableRow], moved: u32) -> PodTotals {
+pub(super) fn pods(
+    demand: &Demand,
+    unschedulable: &[UnschedulableRow],
+    growths: &[AutoscalerGrowthRow],
+    moved: u32,
+) -> PodTotals {
     let planned = demand.groups.iter().map(|group| group.counts.planned);
     let taken = demand.fargate.iter().map(|taken| taken.pods);
     let total = planned.chain(taken).fold(0, u32::saturating_add);
     let fargate = super::fargate::placed_pods(demand);
     let not_placed: u32 = unschedulable.iter().map(|row| row.pods).sum();
+    let served = growths.iter().flat_map(|row| row.pods.values());
+    let served = served.fold(0_u32, |sum, pods| sum.saturating_add(*pods));
     PodTotals {
         total,
-        placed: (total - fargate).saturating_sub(not_placed),
+        placed: (total - fargate).saturating_sub(not_placed).saturating_sub(served),
         unschedulable: not_placed,
+        served_by_cluster_autoscaler: served,
         fargate,
         unresolved: u32::try_from(demand.unresolved.len()).unwrap_or(u32::MAX),
         moved,

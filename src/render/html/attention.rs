@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::amount::count;
+use super::super::findings::{growth, list};
 use super::super::reason::rejection;
 use super::super::row::{PlanRow, Symbol};
 use super::super::{header, table, unread};
@@ -12,7 +13,8 @@ use super::escape::{search_text, text};
 use crate::model::code::Code;
 use crate::plan::Plan;
 use crate::plan::wire::{
-    Completeness, Diagnostic, DiagnosticSeverity, UnresolvedRow, UnschedulableRow, workload_key,
+    AutoscalerGrowthRow, Completeness, Diagnostic, DiagnosticSeverity, UnresolvedRow,
+    UnschedulableRow, workload_key,
 };
 
 const NAME: usize = 120;
@@ -26,7 +28,8 @@ const REASONS_MAX: usize = 8;
 
 /// Returns everything of the plan that needs an operator.
 pub(in crate::render) fn attention(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
-    [errors(plan), gaps(plan), unschedulable(plan), not_counted(plan), blocked(rows)].concat()
+    [errors(plan), gaps(plan), unschedulable(plan), served(plan), not_counted(plan), blocked(rows)]
+        .concat()
 }
 
 /// Returns a heading with a count, and a list.
@@ -113,6 +116,24 @@ fn unschedulable(plan: &Plan) -> String {
     let pods = rows.iter().fold(0_u32, |sum, row| sum.saturating_add(row.pods));
     let title = format!("Unschedulable pods <span class=\"dim\">{pods}</span>");
     section("unschedulable", &title, &items)
+}
+
+fn served(plan: &Plan) -> String {
+    let rows = &plan.capacity.cluster_autoscaler;
+    if rows.is_empty() {
+        return String::new();
+    }
+    let item = |row: &AutoscalerGrowthRow| {
+        let name = text(row.address.as_str(), NAME);
+        let (grows, pods) = (text(&growth(row), LINE), text(&list(&row.pods), LINE));
+        let found = search_text([row.address.as_str()]);
+        format!("<li data-text=\"{found}\"><strong>{name}</strong> {grows}<p>{pods}</p></li>\n")
+    };
+    let mut items: String = rows.iter().take(LISTED_MAX).map(item).collect();
+    items.push_str(&unlisted(rows.len(), LISTED_MAX));
+    let pods = plan.capacity.pods.served_by_cluster_autoscaler;
+    let title = format!("Served by cluster-autoscaler <span class=\"dim\">{pods}</span>");
+    section("served", &title, &items)
 }
 
 fn unschedulable_item(row: &UnschedulableRow) -> String {

@@ -6,7 +6,9 @@ use super::super::amount::{count, dollars, gib, hourly, signed_dollars};
 use super::super::reason::cause;
 use super::super::row::{PlanRow, Symbol, count as counted};
 use super::super::text_page::{TextPage, TextStyle};
-use super::super::{comparison as words, detail, header, is_errored_by_rules, open_points, unread};
+use super::super::{
+    comparison as words, detail, findings, header, is_errored_by_rules, open_points, unread,
+};
 use super::escape::{code, fence, prose};
 use super::length;
 use super::row_groups::{sign, table};
@@ -135,6 +137,7 @@ pub(super) fn effect(plan: &Plan) -> String {
     let mut pods_text = format!("{}, {} placed", pods.total, pods.placed);
     for (n, what) in [
         (pods.unschedulable, "unschedulable"),
+        (pods.served_by_cluster_autoscaler, "served by cluster-autoscaler"),
         (pods.fargate, "on Fargate"),
         (pods.unresolved, "not counted (sources)"),
     ] {
@@ -251,6 +254,22 @@ pub(super) fn unschedulable(plan: &Plan, room: usize) -> String {
             nearest.unwrap_or_default()
         ));
     }
+    fit(&lines, room, "* …")
+}
+
+/// Returns the groups that Cluster Autoscaler scales up, each with its pods.
+pub(super) fn served(plan: &Plan, room: usize) -> String {
+    let capacity = &plan.capacity;
+    if capacity.cluster_autoscaler.is_empty() {
+        return String::new();
+    }
+    let pods = capacity.pods.served_by_cluster_autoscaler;
+    let mut lines = vec![format!("#### Served by cluster-autoscaler: {pods}\n")];
+    lines.extend(capacity.cluster_autoscaler.iter().map(|row| {
+        let (grows, pods) = (findings::growth(row), findings::list(&row.pods));
+        let group = code(row.address.as_str(), NAME_WIDTH);
+        format!("* {group} {}: {}.", prose(&grows, LINE_WIDTH), prose(&pods, LINE_WIDTH))
+    }));
     fit(&lines, room, "* …")
 }
 

@@ -34,6 +34,7 @@ pub fn outputs(plan: &Plan) -> String {
         ("applyable", plan.applyable.to_string()),
         ("approval_required", (changes && plan.applyable).to_string()),
         ("unschedulable", capacity.pods.unschedulable.to_string()),
+        ("served_by_cluster_autoscaler", capacity.pods.served_by_cluster_autoscaler.to_string()),
         ("cost_delta_monthly", capacity.cost.monthly_delta.to_string()),
         ("failure_reason", failure.to_owned()),
     ];

@@ -13,7 +13,9 @@ use serde_json::Value;
 
 use crate::model::ids::{Address, Digest, Origin, PlanId};
 use crate::plan::canonical;
-use crate::plan::wire::{Check, Comparison, DiagnosticSeverity, ResourceChange};
+use crate::plan::wire::{
+    AutoscalerGrowthRow, Check, Comparison, DiagnosticSeverity, ResourceChange,
+};
 
 /// The version of the stream's messages.
 pub const STREAM_VERSION: &str = "1.1";
@@ -116,6 +118,11 @@ pub enum StreamMessage {
         reasons: Vec<String>,
         /// The nearest change that would help.
         nearest: Option<String>,
+    },
+    /// A node group that Cluster Autoscaler scales up.
+    ClusterAutoscaler {
+        /// The group, with its pods.
+        growth: AutoscalerGrowthRow,
     },
     /// A finding of a policy.
     Check {

@@ -167,6 +167,7 @@ fn pods(samples: &mut Samples, plan: &Plan) {
     for (state, pods) in [
         ("placed", totals.placed),
         ("unschedulable", totals.unschedulable),
+        ("served-by-cluster-autoscaler", totals.served_by_cluster_autoscaler),
         ("fargate", totals.fargate),
         ("unresolved", totals.unresolved),
         ("moved", totals.moved),

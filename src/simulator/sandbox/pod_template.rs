@@ -50,7 +50,7 @@ pub(super) fn quantities(amounts: &ResourceList) -> Json {
 /// Returns a template with `metadata` and `spec`. For the template of a single pod, `pod` is its
 /// name.
 pub(super) fn template(template: &PodTemplate, pod: Option<&str>) -> Json {
-    let PodTemplate { labels, annotations, spec: of } = template;
+    let PodTemplate { labels, annotations, spec: of, cluster_autoscaler: _ } = template;
     let metadata =
         ObjectFields::default().set("labels", json!(labels)).set("annotations", json!(annotations));
     json!({ "metadata": metadata.into_json(), "spec": spec(of, pod) })

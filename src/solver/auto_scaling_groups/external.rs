@@ -15,13 +15,21 @@ use crate::model::desired::{
     Problem,
 };
 use crate::model::ids::{InstanceTypeName, LabelKey, Labels, Origin, PoolName, ZoneName};
-use crate::model::market::CapacityType;
+use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::{Group, Instance, Node, Observed};
 use crate::model::pod::{Taint, TaintEffect};
 use crate::model::requirement::{Operator, is_well_known, key, label};
+use crate::model::units::Quantity;
 
 /// Prefix of tags that describe the nodes of a group.
 const TEMPLATE_TAG_PREFIX: &str = "k8s.io/cluster-autoscaler/node-template/";
+/// Part of tags with the resources of nodes.
+const RESOURCE_TAGS: &str = "resources/";
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// Extended resources that the catalog knows by instance type.
+const GPU_RESOURCES: [&str; 3] = ["amd.com/gpu", "aws.amazon.com/neuron", "nvidia.com/gpu"];
+/// Labels that differ between on-demand and spot members.
+const CAPACITY_LABELS: [&str; 2] = ["eks.amazonaws.com/capacityType", "node-lifecycle"];
 /// Suffixes of taints that node agents remove once they run (`ebs.csi.aws.com`, `node.cilium.io`).
 const STARTUP_TAINT_SUFFIXES: [&str; 2] = ["agent-not-ready", "startup-taint"];
 /// Domains of labels and taints that belong to a node, not to its group.
@@ -51,16 +59,29 @@ pub fn with_external_groups(desired: &Desired, observed: &Observed) -> Option<De
         return None;
     }
     let mut all = desired.clone();
-    for (name, ExternalGroup { manage, origin }, live) in found {
-        let witness = GroupMembers::new(live, observed);
-        let pool = witness.pool(name, origin);
-        let class = node_class(name, origin, live);
-        let group = witness.group(name, origin, &pool, *manage, observed);
-        all.node_classes.insert(class.name.clone(), class);
-        all.pools.insert(name.clone(), pool);
-        all.node_groups.insert(name.clone(), group);
+    for (name, declared, live) in found {
+        add_observed_group(&mut all, name, declared, live, observed);
     }
     Some(all)
+}
+
+/// Adds an observed group that no file describes, with a pool and a node class of its nodes.
+pub(super) fn add_observed_group(
+    all: &mut Desired,
+    name: &PoolName,
+    declared: &ExternalGroup,
+    live: &Group,
+    observed: &Observed,
+) {
+    let ExternalGroup { manage, origin } = declared;
+    let members = GroupMembers::new(live, observed);
+    let pool = members.pool(name, origin);
+    let mut class = node_class(name, origin, live);
+    class.ephemeral_storage = ephemeral_storage(live).filter(|_| members.members.is_empty());
+    let group = members.group(name, origin, &pool, *manage, observed);
+    all.node_classes.insert(class.name.clone(), class);
+    all.pools.insert(name.clone(), pool);
+    all.node_groups.insert(name.clone(), group);
 }
 
 /// Returns warnings about groups that the settings name and no file describes.
@@ -92,15 +113,33 @@ pub fn external_group_problems(desired: &Desired, observed: &Observed) -> Vec<Pr
             );
             return Some(warning(origin, message, "name it once"));
         }
+        if !GroupMembers::new(live, observed).members.is_empty() {
+            return None;
+        }
         let unsaid = taints_without_effect(live);
-        let members = GroupMembers::new(live, observed).members;
-        (!unsaid.is_empty() && members.is_empty()).then(|| {
+        if !unsaid.is_empty() {
             let message = format!(
                 "group {name} has no member, and its tags name taints without an effect ({}): \
                  NoSchedule is taken",
                 unsaid.join(", ")
             );
-            warning(origin, message, "write value:Effect into the tags")
+            return Some(warning(origin, message, "write value:Effect into the tags"));
+        }
+        if live.types.is_empty() {
+            let message = format!(
+                "group {name} has no member, and its instance type is in a launch template, which \
+                 is not read: no node is planned in it"
+            );
+            let hint = "raise its desired size by one, or give it a mixed instances policy";
+            return Some(warning(origin, message, hint));
+        }
+        let uncounted = uncounted_resources(live);
+        (!uncounted.is_empty()).then(|| {
+            let message = format!(
+                "group {name} has no member, and its tags name resources that are not counted ({})",
+                uncounted.join(", ")
+            );
+            warning(origin, message, "declare them in a NodeOverlay")
         })
     };
     desired.external_groups.iter().filter_map(of_group).collect()
@@ -199,6 +238,7 @@ impl<'a> GroupMembers<'a> {
             types: types.map(|name| InstanceTypeName::from(name.as_str())).collect(),
             zones: self.live.zones.clone(),
             tags: self.live.tags.clone(),
+            mix: self.live.mix,
             max_spot_price: None,
             manage,
         }
@@ -210,9 +250,11 @@ impl<'a> GroupMembers<'a> {
             let tags = template_tags(self.live, "label/");
             return tags.map(|(name, value)| label(name, value)).collect();
         };
+        let is_mixed = self.live.mix.is_some_and(CapacityMix::is_mixed);
         let shared = |(name, value): &(&LabelKey, _)| {
             let same = |(_, node): &(&Instance, &Node)| node.labels.get(*name) == Some(*value);
-            !is_node_specific(name.as_str()) && rest.iter().all(same)
+            let is_of_kind = is_mixed && CAPACITY_LABELS.contains(&name.as_str());
+            !is_node_specific(name.as_str()) && !is_of_kind && rest.iter().all(same)
         };
         let labels = first.labels.iter().filter(shared);
         labels.map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -258,10 +300,11 @@ impl<'a> GroupMembers<'a> {
             let spot = spot_tags.filter(|(name, _)| *name == "eks.amazonaws.com/capacityType");
             bought.extend(spot.map(|_| CapacityType::Spot.as_str()));
         }
-        // With mixed capacity types, the type of the next member cannot be guaranteed.
-        let bought = match bought.first() {
-            Some(only) if bought.len() == 1 => *only,
-            _ => CapacityType::OnDemand.as_str(),
+        // Of a mixed group, the next member may be of either kind.
+        let bought = match (self.live.mix, bought.first()) {
+            (Some(mix), _) if mix.is_spot() => CapacityType::Spot.as_str(),
+            (None, Some(only)) if bought.len() == 1 => *only,
+            (Some(_) | None, _) => CapacityType::OnDemand.as_str(),
         };
         let mut all = vec![of(key::INSTANCE_TYPE, types), of(key::CAPACITY_TYPE, vec![bought])];
         if !self.live.zones.is_empty() {
@@ -299,6 +342,23 @@ fn node_class(name: &PoolName, origin: &Origin, live: &Group) -> NodeClass {
 fn template_tags<'a>(live: &'a Group, part: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let below = move |tag: &'a String| tag.strip_prefix(TEMPLATE_TAG_PREFIX)?.strip_prefix(part);
     live.tags.iter().filter_map(move |(tag, value)| Some((below(tag)?, value.as_str())))
+}
+
+/// Returns the disk of tags, in bytes.
+fn ephemeral_storage(live: &Group) -> Option<i64> {
+    let mut tags = template_tags(live, RESOURCE_TAGS);
+    let (_, text) = tags.find(|(name, _)| *name == EPHEMERAL_STORAGE)?;
+    text.parse::<Quantity>().ok().map(Quantity::ceil_units).filter(|bytes| *bytes > 0)
+}
+
+/// Returns the resources of tags that nodes of the group are not planned with: unreadable amounts,
+/// and resources that EC2 does not list.
+fn uncounted_resources(live: &Group) -> Vec<&str> {
+    let is_uncounted = |(name, _): &(&str, &str)| {
+        let is_listed = *name == "cpu" || *name == "memory" || GPU_RESOURCES.contains(name);
+        !is_listed && (*name != EPHEMERAL_STORAGE || ephemeral_storage(live).is_none())
+    };
+    template_tags(live, RESOURCE_TAGS).filter(is_uncounted).map(|(name, _)| name).collect()
 }
 
 /// Returns the taints of tags without an effect. Cluster Autoscaler silently drops them.

@@ -178,6 +178,7 @@ fn capacity(unchanged: Capacity) -> Capacity {
             total: 6,
             placed: 5,
             unschedulable: 1,
+            served_by_cluster_autoscaler: 0,
             fargate: 0,
             unresolved: 0,
             moved: 1,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 /// First words of expectation lines.
-const EXPECTATIONS: [&str; 19] = [
+const EXPECTATIONS: [&str; 20] = [
     "launch",
     "terminate",
     "place",
     "unschedulable",
+    "served",
     "advice",
     "notes",
     "evict",

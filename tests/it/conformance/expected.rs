@@ -65,6 +65,11 @@ impl CasePlan {
             writeln!(text, "    left      {} x{}: {}", row.workload, row.pods, reasons.join("; "))
                 .expect("text grows");
         }
+        for row in &self.plan.capacity.cluster_autoscaler {
+            let pods: Vec<String> = row.pods.iter().map(|(key, n)| format!("{key} x{n}")).collect();
+            writeln!(text, "    served    {} +{}: {}", row.address, row.nodes, pods.join(", "))
+                .expect("text grows");
+        }
         for d in
             self.plan.capacity.diagnostics.iter().filter(|d| d.severity != DiagnosticSeverity::Note)
         {
@@ -170,6 +175,7 @@ pub(crate) fn check_line(
             check_count(found, line.count(2)?, "placed")
         }
         "unschedulable" => unschedulable(line, case_plan),
+        "served" => served(line, case_plan),
         "advice" => advice(line, case_plan),
         "notes" => notes(line, case_plan),
         "evict" | "displace" => evictions(line, case_plan),
@@ -190,6 +196,29 @@ pub(crate) fn check_line(
 
 fn check_count(found: u32, expected: u32, what: &str) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("{found} are {what}, not {expected}")) }
+}
+
+/// Checks the pods of a workload that wait for a group of Cluster Autoscaler: `served NAME COUNT by
+/// GROUP nodes=N`.
+fn served(line: &CaseLine, case_plan: &CasePlan) -> Result<(), String> {
+    line.only(&["nodes", "instead"])?;
+    let (name, group) = (line.word(1)?, line.word(4)?);
+    let rows = &case_plan.plan.capacity.cluster_autoscaler;
+    let is_of = |key: &str| key.rsplit('/').next() == Some(name);
+    let row = rows.iter().find(|row| row.address.as_str() == format!("autoscaling_group.{group}"));
+    let pods = row.iter().flat_map(|row| &row.pods).filter(|(key, _)| is_of(key));
+    check_count(pods.map(|(_, pods)| pods).sum(), line.count(2)?, "served")?;
+    if let Some(nodes) = line.option("nodes") {
+        let found = row.map_or(0, |row| row.nodes).to_string();
+        if found != nodes {
+            return Err(format!("{group} grows by {found} nodes, not {nodes}"));
+        }
+    }
+    let instead = row.into_iter().flat_map(|row| &row.instead).map(ToString::to_string);
+    let instead: Vec<String> = instead.collect();
+    let instead = instead.join(",").replace("autoscaling_group.", "");
+    let expected = line.option("instead").unwrap_or_default();
+    if instead == expected { Ok(()) } else { Err(format!("`{instead}` may grow instead")) }
 }
 
 /// Checks the number of launches that match a line. [`check_launch_total`] checks the total.

@@ -262,6 +262,7 @@ pub(super) fn add_group(world: &mut Observed, line: &CaseLine) -> Result<(), Str
             .collect(),
         zones: Vec::new(),
         tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        mix: None,
         suspended: Vec::new(),
         schedules: Vec::new(),
         schedules_unread: None,

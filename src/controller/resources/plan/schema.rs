@@ -64,6 +64,8 @@ pub struct PodTotalsSpec {
     pub placed: u32,
     /// Unschedulable pods.
     pub unschedulable: u32,
+    /// Pods for which Cluster Autoscaler scales up a node group.
+    pub served_by_cluster_autoscaler: u32,
     /// Workloads with an unknown number of pods.
     pub unresolved: u32,
 }

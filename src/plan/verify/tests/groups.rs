@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::desired::{GroupKind, NodeGroup};
+use crate::model::market::CapacityMix;
 use crate::model::observed::{Group, Membership};
 use crate::plan::wire::{GroupSize, Reason};
 use crate::testing::plan::explain;
@@ -21,9 +22,33 @@ fn group() -> NodeGroup {
         types: Vec::new(),
         zones: Vec::new(),
         tags: [].into(),
+        mix: None,
         max_spot_price: None,
         manage: true,
     }
+}
+
+/// A mixed policy demands one member on demand.
+#[test]
+fn spot_member_in_place_of_an_on_demand_one_is_found() {
+    let (mut plan, mut inputs) = with_group();
+    let spot = |row: &mut ResourceChange| {
+        if row.name == "web" && row.change.actions.contains(&Action::Create) {
+            row.change.after.as_mut().unwrap().capacity_type = Some(CapacityType::Spot);
+        }
+    };
+    plan.resource_changes.iter_mut().for_each(spot);
+    let found = |plan: &Plan, inputs: &Inputs| {
+        check(plan, &inputs.facts()).iter().any(|found| found.rule == "group/mix")
+    };
+    assert!(!found(&plan, &inputs));
+    let mix = |on_demand_base| CapacityMix { on_demand_base, on_demand_percent: 0 };
+    let live = inputs.observed.groups.get_mut(NAME).unwrap();
+    live.mix = Some(mix(9));
+    assert!(found(&plan, &inputs));
+    inputs.observed.groups.get_mut(NAME).unwrap().mix = Some(mix(0));
+    inputs.desired.node_groups.get_mut("web").unwrap().mix = Some(mix(9));
+    assert!(!found(&plan, &inputs), "the observed policy counts");
 }
 
 fn size(desired: u32) -> GroupSize {

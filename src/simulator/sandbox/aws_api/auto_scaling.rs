@@ -48,10 +48,16 @@ fn member(instance: &Instance) -> Xml {
 }
 
 fn group(group: &Group, members: impl IntoIterator<Item = Xml>) -> Xml {
-    let Group { name, min, max, desired, types, zones, tags, suspended, .. } = group;
+    let Group { name, min, max, desired, types, zones, tags, suspended, mix, .. } = group;
     let overrides = types.iter().map(|kind| Xml::default().text("InstanceType", kind.as_str()));
     let template = Xml::default().list("Overrides", "member", overrides);
-    let policy = Xml::default().element("LaunchTemplate", &template);
+    let mut policy = Xml::default().element("LaunchTemplate", &template);
+    if let Some(mix) = mix {
+        let split = Xml::default()
+            .text("OnDemandBaseCapacity", &mix.on_demand_base.to_string())
+            .text("OnDemandPercentageAboveBaseCapacity", &mix.on_demand_percent.to_string());
+        policy = policy.element("InstancesDistribution", &split);
+    }
     let zones = zones.iter().fold(Xml::default(), |all, zone| all.text("member", zone.as_str()));
     let tags = tags.iter().map(|(key, value)| {
         Xml::default().text("Key", key).text("Value", value).text("PropagateAtLaunch", "true")

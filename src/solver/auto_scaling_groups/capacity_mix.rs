@@ -1,0 +1,115 @@
+//! Groups that mix on-demand and spot: the price of their next member, and the capacity type of each
+//! planned one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{live_group, members};
+use crate::catalog::{InstanceType, Offering, Overlays};
+use crate::model::desired::NodeGroup;
+use crate::model::ids::{InstanceId, NodeName};
+use crate::model::market::{CapacityMix, CapacityType};
+use crate::model::observed::Observed;
+use crate::model::units::MicroUsd;
+use crate::solver::Input;
+use crate::solver::target_fleet::{Launch, NewNode, Retire};
+
+/// Returns the mix of a group: that of the observed group, else the declared one.
+pub(in crate::solver) fn mix_of(group: &NodeGroup, observed: &Observed) -> Option<CapacityMix> {
+    live_group(group, observed).and_then(|live| live.mix).or(group.mix)
+}
+
+/// Returns the price of the next member of a group, averaged over all nodes that it may still add,
+/// from its prices on demand and as spot.
+pub(in crate::solver) fn average_price(
+    group: &NodeGroup,
+    mix: CapacityMix,
+    observed: &Observed,
+    prices: [MicroUsd; 2],
+) -> MicroUsd {
+    let live = live_group(group, observed);
+    let there = live.map_or(0, |live| members(observed, &live.name).count());
+    let there = u32::try_from(there).unwrap_or(u32::MAX);
+    let most = live.map_or(group.max, |live| live.max).max(there.saturating_add(1));
+    let on_demand = mix.on_demand(most).saturating_sub(mix.on_demand(there));
+    let (on_demand, all) = (i64::from(on_demand), i64::from(most - there));
+    let [dear, cheap] = prices;
+    let sum = dear.times(on_demand) + cheap.times(all - on_demand);
+    MicroUsd(sum.0 / all)
+}
+
+/// Price per hour of a purchase option.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::solver) struct OptionPrice {
+    pub(in crate::solver) price: MicroUsd,
+    pub(in crate::solver) is_estimate: bool,
+}
+
+/// Returns the spot price of a member, if EC2 offers it as spot at a known price within the maximum
+/// price of the group.
+pub(in crate::solver) fn spot_price(
+    group: &NodeGroup,
+    kind: &InstanceType,
+    node: &NewNode,
+    overlays: &Overlays<'_>,
+) -> Option<OptionPrice> {
+    let offering = offering(kind, node, CapacityType::Spot)?;
+    let is_too_dear = offering.price.zip(group.max_spot_price).is_some_and(|(is, most)| is > most);
+    price(offering, node, overlays).filter(|_| offering.estimated || !is_too_dear)
+}
+
+fn offering<'k>(kind: &'k InstanceType, node: &NewNode, of: CapacityType) -> Option<&'k Offering> {
+    kind.offerings
+        .iter()
+        .find(|offering| offering.zone == node.zone && offering.capacity_type == of)
+}
+
+fn price(offering: &Offering, node: &NewNode, overlays: &Overlays<'_>) -> Option<OptionPrice> {
+    let price = overlays.apply(&node.labels, Some(offering.price?)).price?;
+    let is_estimate = offering.is_estimate_for(&node.labels) && Some(price) == offering.price;
+    Some(OptionPrice { price, is_estimate })
+}
+
+/// Sets the capacity type and the price of each new member of a mixed group. Auto Scaling launches
+/// the missing on-demand members first.
+pub(in crate::solver) fn assign_capacity_types(
+    input: &Input,
+    launches: &mut [Launch],
+    retires: &BTreeMap<NodeName, Retire>,
+) {
+    let Input { desired, observed, catalog, .. } = *input;
+    let overlays = Overlays::from_desired(desired);
+    let retired: BTreeSet<&InstanceId> =
+        retires.keys().filter_map(|name| observed.nodes.get(name)?.instance.as_ref()).collect();
+    for group in desired.node_groups.values() {
+        let Some(mix) = mix_of(group, observed).filter(|mix| mix.is_mixed()) else { continue };
+        let live = live_group(group, observed).into_iter();
+        let stays = live.flat_map(|live| members(observed, &live.name));
+        let stays: Vec<CapacityType> = stays
+            .filter(|member| !retired.contains(&member.id))
+            .map(|member| member.capacity_type)
+            .collect();
+        let mut new: Vec<&mut NewNode> = launches
+            .iter_mut()
+            .map(|launch| &mut launch.node)
+            .filter(|node| node.pool == group.name)
+            .collect();
+        let size = u32::try_from(stays.len() + new.len()).unwrap_or(u32::MAX);
+        let spots = stays.iter().filter(|of| **of == CapacityType::Spot).count();
+        let on_demand = u32::try_from(stays.len() - spots).unwrap_or(u32::MAX);
+        let missing = mix.on_demand(size).saturating_sub(on_demand);
+        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+        for (index, node) in new.iter_mut().enumerate() {
+            let Some(kind) = catalog.types.get(&node.instance_type) else { continue };
+            let spot = spot_price(group, kind, node, &overlays).filter(|_| index >= missing);
+            let on_demand = || {
+                let offering = offering(kind, node, CapacityType::OnDemand)?;
+                Some((CapacityType::OnDemand, price(offering, node, &overlays)?))
+            };
+            let bought = spot.map(|spot| (CapacityType::Spot, spot)).or_else(on_demand);
+            if let Some((capacity_type, OptionPrice { price, is_estimate })) = bought {
+                node.capacity_type = capacity_type;
+                (node.price, node.price_estimated) = (price, is_estimate);
+            }
+        }
+    }
+}
