@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::competing_autoscaler::{is_in_system_namespace, resizer_kind};
 use crate::model::desired::{Desired, Scale};
 use crate::model::ids::{GroupName, WorkloadId, WorkloadKind};
-use crate::model::observed::Observed;
+use crate::model::observed::{Observed, Pod, PodPhase};
 use crate::model::pod::PodTemplate;
 
+/// Names of flags.
+const EXPANDER: &str = "expander";
+const PRIORITY_CUTOFF: &str = "expendable-pods-priority-cutoff";
 /// Default of `--expander`.
 const DEFAULT_EXPANDER: &str = "least-waste";
 /// Default of `--expendable-pods-priority-cutoff`.
@@ -41,6 +44,10 @@ pub struct AutoscalerFlags {
     /// Lowest priority of pods that it scales up for; `None` means the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_cutoff: Option<i32>,
+    /// Names of flags that limit the whole cluster, such as `max-nodes-total`. They are not modeled,
+    /// so with one of them no pod counts as served.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub cluster_limits: BTreeSet<String>,
     /// Names of flags whose values could not be read. Nothing is assumed for them.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub unread: BTreeSet<String>,
@@ -57,6 +64,9 @@ impl AutoscalerFlags {
         tags: &BTreeMap<String, String>,
         own: (u32, u32),
     ) -> Option<(u32, u32)> {
+        if !self.cluster_limits.is_empty() {
+            return None;
+        }
         if let Some((least, most)) = name.and_then(|name| self.groups.get(name)) {
             return Some(((*least).max(own.0), (*most).min(own.1)));
         }
@@ -69,15 +79,20 @@ impl AutoscalerFlags {
         self.discovery.iter().any(selects).then_some(own)
     }
 
-    /// Returns the expanders, in order.
+    /// Returns the expanders, in order. One that was not read has the name of its flag.
     pub fn expanders(&self) -> impl Iterator<Item = &str> {
-        let default = self.expanders.is_empty().then_some(DEFAULT_EXPANDER);
+        let is_unread = self.unread.contains(EXPANDER);
+        let default = if is_unread { EXPANDER } else { DEFAULT_EXPANDER };
+        let default = self.expanders.is_empty().then_some(default);
         self.expanders.iter().map(String::as_str).chain(default)
     }
 
-    /// Returns the lowest priority of pods that it scales up for.
+    /// Returns the lowest priority of pods that it scales up for. If it was not read, no pod counts.
     #[must_use]
     pub fn priority_cutoff(&self) -> i32 {
+        if self.unread.contains(PRIORITY_CUTOFF) {
+            return i32::MAX;
+        }
         self.priority_cutoff.unwrap_or(DEFAULT_PRIORITY_CUTOFF)
     }
 }
@@ -122,11 +137,18 @@ pub fn cluster_autoscalers<'a>(
             found.insert(workload, ClusterAutoscaler { workload, flags, is_running: false });
         }
     }
-    for live in observed.workloads.iter().filter(|live| live.replicas > 0) {
+    let is_stopped = |id: &WorkloadId| {
+        desired.workloads.get(id).is_some_and(|declared| declared.scale == Scale::Replicas(0))
+    };
+    let live = observed.workloads.iter().filter(|live| live.replicas > 0 && !is_stopped(&live.id));
+    for live in live {
         let template = live.template.as_ref().and_then(|key| observed.templates.get(key));
         if is_one(&live.id, template.map(AsRef::as_ref)) {
-            let is_bound = |pod: &crate::model::observed::Pod| {
-                pod.is_active() && pod.node.is_some() && pod.owner.as_ref() == Some(&live.id)
+            let is_bound = |pod: &Pod| {
+                pod.phase == PodPhase::Running
+                    && !pod.terminating
+                    && pod.node.is_some()
+                    && pod.owner.as_ref() == Some(&live.id)
             };
             let is_running = observed.pods.iter().any(|pod| is_bound(pod));
             let (workload, flags) = (&live.id, template.and_then(|template| flags(template)));

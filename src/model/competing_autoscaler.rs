@@ -69,14 +69,23 @@ pub fn partition_by_namespace<'n>(
 #[must_use]
 pub fn group_resizer(observed: &Observed, desired: &Desired) -> Option<String> {
     let declared = desired.workloads.values().filter(|workload| {
-        let is_resizer = resizer_kind(&workload.id.name, Some(&workload.template.labels)).is_some();
+        let is_resizer = workload.template.cluster_autoscaler.is_some()
+            || resizer_kind(&workload.id.name, Some(&workload.template.labels)).is_some();
         let is_deployment = workload.id.kind == WorkloadKind::Deployment;
         is_resizer && is_deployment && workload.scale != Scale::Replicas(0)
     });
     let declared = declared.map(|workload| workload.id.to_string());
     let Observed { workloads, pods, templates, .. } = observed;
     let live = running_autoscalers(workloads, pods, templates, resizer_kind).into_iter();
-    let mut all = declared.chain(live.map(|found| found.workload));
+    // Its image or executable counts, whatever its name.
+    let recognized = workloads.iter().filter(|live| {
+        let template = live.template.as_ref().and_then(|key| templates.get(key));
+        live.replicas > 0
+            && live.id.kind == WorkloadKind::Deployment
+            && template.is_some_and(|template| template.cluster_autoscaler.is_some())
+    });
+    let recognized = recognized.map(|live| live.id.to_string());
+    let mut all = declared.chain(live.map(|found| found.workload)).chain(recognized);
     let namespaces = desired.autoscaler_namespaces.as_ref();
     all.find(|workload| namespaces.is_none_or(|namespaces| is_in_any(workload, namespaces)))
 }

@@ -46,6 +46,15 @@ fn of_flags(
             "write its value into the manifest, without variables of the container",
         ));
     }
+    for flag in &flags.cluster_limits {
+        all.push(warn(
+            format!(
+                "its flag --{flag} limits the whole cluster, which is not planned with: no pod counts \
+                 as served by it"
+            ),
+            "limit its groups by their maximum sizes instead",
+        ));
+    }
     if flags.groups.is_empty() && flags.discovery.is_empty() && flags.unread.is_empty() {
         all.push(warn(
             "names no node groups: no pod counts as served by it".to_owned(),
@@ -56,7 +65,7 @@ fn of_flags(
     let declared = desired.node_groups.values().map(|group| &group.tags);
     let mut tags = live.chain(declared);
     let selects = |tags: &_| flags.bounds(None, tags, (0, 0)).is_some();
-    if !flags.discovery.is_empty() && !tags.any(selects) {
+    if flags.cluster_limits.is_empty() && !flags.discovery.is_empty() && !tags.any(selects) {
         all.push(warn(
             "its flag --node-group-auto-discovery selects no group: none has all of its tags"
                 .to_owned(),

@@ -8,7 +8,6 @@ use super::reason::cause;
 use super::text_page::{StyledText, TableColumn, TextPage, Tone, Verbosity, plain};
 use super::unread;
 use crate::catalog::{TYPES_UNPRICED, ZONES_ASSUMED};
-use crate::model::ids::Address;
 use crate::plan::Plan;
 use crate::plan::wire::{
     Amount, AutoscalerGrowthRow, CheckStatus, CostBreakdown, CostRow, DemandRow, Diagnostic,
@@ -126,10 +125,6 @@ fn served(page: &mut TextPage, plan: &Plan) {
 pub(super) fn write_growth(page: &mut TextPage, row: &AutoscalerGrowthRow) {
     page.text(format!("  * {} {}", row.address, growth(row)));
     page.text(format!("      for {}", list(&row.pods)));
-    if !row.instead.is_empty() {
-        let others: Vec<&str> = row.instead.iter().map(Address::as_str).collect();
-        page.text(format!("      its expander may choose instead: {}", others.join(", ")));
-    }
 }
 
 /// Returns how Cluster Autoscaler scales up a group, in words.
@@ -138,7 +133,15 @@ pub(super) fn growth(row: &AutoscalerGrowthRow) -> String {
     let price =
         price.map_or_else(|| "price unknown".to_owned(), |price| format!("+{}", hourly(price)));
     let nodes = count(*nodes, "node");
-    format!("needs {nodes} more, of at most {maximum} ({price}, scaled up by {autoscaler})")
+    let others: Vec<String> = row.instead.iter().map(ToString::to_string).collect();
+    let instead = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; its expander may choose {} instead", super::amount::list(&others, 3))
+    };
+    format!(
+        "needs {nodes} more, of at most {maximum} ({price}, scaled up by {autoscaler}{instead})"
+    )
 }
 
 pub(super) fn list(pods: &BTreeMap<String, u32>) -> String {

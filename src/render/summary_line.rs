@@ -27,10 +27,22 @@ pub(super) fn last_line(plan: &Plan) -> String {
     match open_points(plan) {
         Some(open) if is_incomplete(plan) => format!("Plan (incomplete): {numbers} {open}."),
         Some(open) => format!("Plan: {numbers} {open}."),
-        None if (add, change, destroy) != (0, 0, 0) => format!("Plan: {numbers}"),
-        None if plan.complete => NO_CHANGES.to_owned(),
+        None if (add, change, destroy) != (0, 0, 0) => {
+            let served = served(plan).map(|served| format!(" {served}."));
+            format!("Plan: {numbers}{}", served.unwrap_or_default())
+        }
+        None if plan.complete => match served(plan) {
+            Some(served) => format!("No changes. {served}."),
+            None => NO_CHANGES.to_owned(),
+        },
         None => NO_CHANGES_IN_PART.to_owned(),
     }
+}
+
+/// Returns the pods that wait for Cluster Autoscaler, such as `2 pods served by cluster-autoscaler`.
+pub(crate) fn served(plan: &Plan) -> Option<String> {
+    let pods = plan.capacity.pods.served_by_cluster_autoscaler;
+    (pods > 0).then(|| format!("{} served by cluster-autoscaler", count(pods, "pod")))
 }
 
 /// Returns errors, sources that were not read, and unschedulable pods, such as `25 sources not
@@ -73,6 +85,22 @@ mod tests {
             plan.summary = Summary::default();
         }
         plan
+    }
+
+    #[test]
+    fn pods_that_cluster_autoscaler_serves_are_in_the_last_line() {
+        for (has_changes, expected) in [
+            (false, "No changes. 3 pods served by cluster-autoscaler."),
+            (
+                true,
+                "Plan: 4 to add, 1 to change, 4 to destroy. 3 pods served by cluster-autoscaler.",
+            ),
+        ] {
+            let mut plan = sample(0, 0, has_changes);
+            plan.capacity.pods.served_by_cluster_autoscaler = 3;
+            assert_eq!(last_line(&plan), expected);
+            assert_eq!(first_line(&plan), None);
+        }
     }
 
     #[test]

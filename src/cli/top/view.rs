@@ -284,6 +284,10 @@ fn notes(plan: &Plan, observed: &Observed) -> Vec<String> {
         1 => notes.push("1 pod is unschedulable; `fleetwright plan` shows why.".to_owned()),
         n => notes.push(format!("{n} pods are unschedulable; `fleetwright plan` shows why.")),
     }
+    match plan.capacity.pods.served_by_cluster_autoscaler {
+        0 => {}
+        n => notes.push(format!("Pods that cluster-autoscaler serves: {n}.")),
+    }
     notes
 }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::state_machine::EvictionWait;
 use crate::controller::status::{Blocked, BlockedReason};
-use crate::model::ids::{Address, InstanceId, WorkloadId};
+use crate::model::ids::{Address, InstanceId, WorkloadId, workload_key};
 use crate::model::observed::Pod;
 use crate::plan::Plan;
 use crate::plan::wire::Action;
@@ -22,8 +22,8 @@ pub(in crate::controller) struct PlannedReplacements {
     without: BTreeSet<InstanceId>,
     /// Blocks on the instances planned for the pods of a workload.
     blocked: BTreeMap<WorkloadId, Blocked>,
-    /// Workloads with unschedulable pods.
-    unschedulable: BTreeSet<WorkloadId>,
+    /// Keys of workloads with pods that the plan places on no node.
+    without_place: BTreeSet<String>,
 }
 
 impl PlannedReplacements {
@@ -43,9 +43,12 @@ impl PlannedReplacements {
             blocked_launches.get(&row.address).map(|why| (row.workload.clone(), (*why).clone()))
         });
         let blocked = if blocked_launches.is_empty() { BTreeMap::new() } else { placed.collect() };
-        let unschedulable =
-            plan.capacity.unschedulable.iter().map(|row| row.workload.clone()).collect();
-        Self { without, blocked, unschedulable }
+        // Cluster Autoscaler may launch nodes for these pods, and no place is certain before it does.
+        let served = plan.capacity.cluster_autoscaler.iter().flat_map(|row| row.pods.keys());
+        let unschedulable = plan.capacity.unschedulable.iter();
+        let unschedulable = unschedulable.map(|row| workload_key(&row.workload));
+        let without_place = unschedulable.chain(served.cloned()).collect();
+        Self { without, blocked, without_place }
     }
 
     /// Returns the wait reason of an instance with `pods`, as of `now`.
@@ -74,9 +77,11 @@ impl PlannedReplacements {
 
     /// Returns whether the plan places all `pods` of an instance elsewhere.
     pub(super) fn has_places_for(&self, instance: &InstanceId, pods: &[&Pod]) -> bool {
-        let unschedulable =
-            |pod: &&Pod| pod.owner.as_ref().is_some_and(|owner| self.unschedulable.contains(owner));
-        self.is_planned_without(instance) && !pods.iter().any(unschedulable)
+        let lacks_place = |pod: &&Pod| {
+            let owner = pod.owner.as_ref();
+            owner.is_some_and(|owner| self.without_place.contains(&workload_key(owner)))
+        };
+        self.is_planned_without(instance) && !pods.iter().any(lacks_place)
     }
 
     /// Returns whether no replacement is blocked.
@@ -113,5 +118,34 @@ fn is_lasting(blocked: &BlockedReason) -> bool {
         | BlockedReason::BackingOff { .. }
         | BlockedReason::LaunchInDoubt { .. }
         | BlockedReason::InProgress => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::wire::AutoscalerGrowthRow;
+    use crate::testing::{sample_plan, workload_id, world};
+
+    #[test]
+    fn pods_that_cluster_autoscaler_serves_have_no_place_yet() {
+        let mut plan = sample_plan::plan();
+        let pod = world::pod("api-1").owned_by(&workload_id());
+        let has_places = |plan: &Plan| {
+            let gone = ["i-1".into()].into();
+            PlannedReplacements::from_plan(plan, &BTreeMap::new(), gone)
+                .has_places_for(&"i-1".into(), &[&pod])
+        };
+        assert!(has_places(&plan));
+        plan.capacity.cluster_autoscaler.push(AutoscalerGrowthRow {
+            address: "autoscaling_group.web".into(),
+            autoscaler: "kube-system/cluster-autoscaler".to_owned(),
+            nodes: 1,
+            maximum: 3,
+            hourly: None,
+            pods: [(workload_key(&workload_id()), 1)].into(),
+            instead: BTreeSet::new(),
+        });
+        assert!(!has_places(&plan));
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::controller::planning_snapshot::is_pending;
 use crate::controller::reconcile::{instance_of, launched_rows};
 use crate::controller::status::Breaker;
-use crate::model::ids::{Address, InstanceId, PoolName, WorkloadId};
+use crate::model::ids::{Address, InstanceId, PoolName, WorkloadId, workload_key};
 use crate::model::observed::Observed;
 use crate::plan::Plan;
 
@@ -108,16 +108,18 @@ fn oldest_placeable_pods(plan: &Plan, world: &Observed) -> BTreeMap<WorkloadId, 
         let all = placed.entry(&row.workload).or_default();
         *all = all.saturating_add(pods);
     }
-    let mut stuck: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
-    for row in &plan.capacity.unschedulable {
-        let pods = usize::try_from(row.pods).unwrap_or(usize::MAX);
-        let all = stuck.entry(&row.workload).or_default();
-        *all = all.saturating_add(pods);
+    let mut stuck: BTreeMap<String, usize> = BTreeMap::new();
+    let unschedulable = plan.capacity.unschedulable.iter();
+    let unschedulable = unschedulable.map(|row| (workload_key(&row.workload), row.pods));
+    let served = plan.capacity.cluster_autoscaler.iter().flat_map(|row| &row.pods);
+    for (workload, pods) in unschedulable.chain(served.map(|(key, pods)| (key.clone(), *pods))) {
+        let all = stuck.entry(workload).or_default();
+        *all = all.saturating_add(usize::try_from(pods).unwrap_or(usize::MAX));
     }
     let first = |(workload, mut times): (WorkloadId, Vec<Timestamp>)| {
         times.sort_unstable();
         let placed = placed.get(&workload).copied().unwrap_or(0);
-        let without = stuck.get(&workload).copied().unwrap_or(0);
+        let without = stuck.get(&workload_key(&workload)).copied().unwrap_or(0);
         let skipped = times.len().saturating_sub(placed).max(without);
         times.get(skipped).map(|since| (workload, *since))
     };

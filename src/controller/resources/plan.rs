@@ -277,7 +277,10 @@ fn current_progress(status: &Status, current: &PublishedPlan) -> Progress {
             0 => of(
                 ProgressState::Synced,
                 ConditionReason::NothingToDo,
-                "the cluster matches the repository".to_owned(),
+                match plan.capacity.pods.served_by_cluster_autoscaler {
+                    0 => "the cluster matches the repository".to_owned(),
+                    pods => format!("nothing to change; cluster-autoscaler serves {pods} pods"),
+                },
             ),
             pods => of(
                 ProgressState::Degraded,

@@ -297,7 +297,11 @@ fn plan_text(now: &PublishedPlan) -> String {
             1 => "; 1 pod is unschedulable".to_owned(),
             more => format!("; {more} pods are unschedulable"),
         };
-        return format!("nothing to change{unschedulable}");
+        let served = match now.plan.capacity.pods.served_by_cluster_autoscaler {
+            0 => String::new(),
+            pods => format!("; cluster-autoscaler serves {pods} pods"),
+        };
+        return format!("nothing to change{unschedulable}{served}");
     }
     let held = match now.blocked.values().next() {
         Some(first) => format!("; {} blocked: {}", now.blocked.len(), first.message),

@@ -29,13 +29,16 @@ pub(in super::super) fn autoscaler_flags(
         };
         if !is_read && KNOWN.contains(&name) {
             flags.unread.insert(name.to_owned());
+            if name.ends_with("-total") {
+                flags.cluster_limits.insert(name.to_owned());
+            }
         }
     }
     Some(Box::new(flags))
 }
 
 /// Flags that decide which groups are scaled up, and in which order.
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 10] = [
     "nodes",
     "node-group-auto-discovery",
     "expander",
@@ -43,6 +46,9 @@ const KNOWN: [&str; 7] = [
     "balancing-ignore-label",
     "balancing-label",
     "expendable-pods-priority-cutoff",
+    "max-nodes-total",
+    "cores-total",
+    "memory-total",
 ];
 
 /// Returns true if a container runs Cluster Autoscaler, by its image or its executable. Images of
@@ -78,6 +84,11 @@ fn read_flag(name: &str, value: Option<&str>, flags: &mut AutoscalerFlags) -> Op
         "balancing-ignore-label" => drop(flags.ignored_labels.insert(value?.to_owned())),
         "balancing-label" => drop(flags.similarity_labels.insert(value?.to_owned())),
         "expendable-pods-priority-cutoff" => flags.priority_cutoff = Some(value?.parse().ok()?),
+        // Zero is no limit.
+        "max-nodes-total" if value?.parse::<u64>().ok()? == 0 => {}
+        "max-nodes-total" | "cores-total" | "memory-total" => {
+            flags.cluster_limits.insert(name.to_owned());
+        }
         _ => {}
     }
     Some(())
@@ -150,6 +161,32 @@ mod tests {
         assert_eq!(group(&[enabled]), None, "a group needs every tag");
         assert_eq!(group(&[enabled, ("k8s.io/cluster-autoscaler/prod", "shared")]), None);
         assert_eq!(group(&[enabled, ("k8s.io/cluster-autoscaler/prod", "owned")]), Some((1, 4)));
+    }
+
+    #[test]
+    fn limits_of_the_whole_cluster_select_no_group() {
+        for (more, is_limited) in [
+            ("--max-nodes-total=0", false),
+            ("--max-nodes-total=20", true),
+            ("--max-nodes-total=$(MOST)", true),
+            ("--cores-total=0:64", true),
+            ("--memory-total=0:640", true),
+        ] {
+            let read = flags(IMAGE, &[], &["--nodes=0:5:web", more]).expect("flags");
+            let bounds = read.bounds(Some(&"web".into()), &[].into(), (0, 9));
+            assert_eq!(bounds, (!is_limited).then_some((0, 5)), "{more}");
+        }
+    }
+
+    #[test]
+    fn unread_flags_have_no_defaults() {
+        let args = ["--expander=$(X)", "--expendable-pods-priority-cutoff=$(CUTOFF)"];
+        let read = flags(IMAGE, &[], &args).expect("flags");
+        assert_eq!(read.expanders().collect::<Vec<_>>(), ["expander"], "none that is predicted");
+        assert_eq!(read.priority_cutoff(), i32::MAX);
+        let read = flags(IMAGE, &[], &[]).expect("flags");
+        assert_eq!(read.expanders().collect::<Vec<_>>(), ["least-waste"]);
+        assert_eq!(read.priority_cutoff(), -10);
     }
 
     #[test]
