@@ -63,7 +63,7 @@ impl Retiring<'_, '_> {
     fn interrupted(&self) -> DrainStep {
         match self.phase {
             Phase::Waiting if self.work.termination_grace.is_some() => {
-                self.not_begun("interrupted")
+                Self::not_begun("interrupted")
             }
             Phase::Draining | Phase::Detaching if self.forced_end.is_some() => {
                 self.left_cordoned("interrupted")
@@ -79,7 +79,7 @@ impl Retiring<'_, '_> {
 
     /// Ends a drain that this apply did not begin. An earlier apply may have begun it, so its cordon
     /// stays.
-    fn not_begun(&self, why: &str) -> DrainStep {
+    fn not_begun(why: &str) -> DrainStep {
         DrainStep::Ended(Outcome::Abandoned { why: why.to_owned() })
     }
 
@@ -269,7 +269,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             item.wait_reason.clone().unwrap_or_else(|| "the live state was not read".to_owned());
         let why = format!("not done within {bound:#}: {wait_reason}");
         match item.phase {
-            Phase::Waiting if item.work.termination_grace.is_some() => item.not_begun(&why),
+            Phase::Waiting if item.work.termination_grace.is_some() => Retiring::not_begun(&why),
             Phase::Draining | Phase::Detaching if item.continues_later(self.now()) => {
                 item.left_cordoned(&why)
             }

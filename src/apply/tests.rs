@@ -88,7 +88,7 @@ fn assert_only_approved_writes(world: &World, plan: &Plan) {
                 assert!(launched.is_none() || change.is_some_and(|c| changes.contains(c)));
             }
             PortCall::Evict { name, .. } | PortCall::DeletePod { name, .. } => {
-                assert!(name.starts_with("api-"), "{name}")
+                assert!(name.starts_with("api-"), "{name}");
             }
             call @ (PortCall::RaiseGroup { .. } | PortCall::EndMember { .. }) => {
                 panic!("the plan has no group: {call:?}");

@@ -112,6 +112,9 @@ mod tests {
     use crate::model::observed::UnreadObject;
     use crate::testing::apply::fleet;
 
+    /// Changes an observation.
+    type Edit<'e> = &'e dyn Fn(&mut Observed);
+
     #[test]
     fn every_change_of_the_world_wakes_the_planner() {
         let before = fleet().observed();
@@ -125,7 +128,7 @@ mod tests {
                 hides_requests: false,
             });
         };
-        let changes: [(&str, &dyn Fn(&mut Observed)); 8] = [
+        let changes: [(&str, Edit<'_>); 8] = [
             ("sources", &|observed| observed.sources.clear()),
             ("instances", &|observed| drop(observed.instances.pop_last())),
             ("nodes", &|observed| {

@@ -345,7 +345,7 @@ mod tests {
             |value: &mut Value| value["unchanged"][0]["rows"][0]["instance_id"] = "i-9".into(),
             |value: &mut Value| value["unchanged"][0]["rows"][0]["pods"] = json!({}),
             |value: &mut Value| {
-                value["unchanged"][0]["explain"]["hourly_after"] = "0.000001".into()
+                value["unchanged"][0]["explain"]["hourly_after"] = "0.000001".into();
             },
             |value: &mut Value| {
                 let again = value["unchanged"][0].clone();

@@ -149,12 +149,7 @@ pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) 
         return MissingNodes { pending, offers: Vec::new() };
     }
     let planned = layout.packing.opened.len();
-    let effort = if std::env::var("FW_MISSING").is_ok() {
-        SearchEffort::ESTIMATE
-    } else {
-        SearchEffort::FULL
-    };
-    let mut repair = Repair::new(simulation, effort);
+    let mut repair = Repair::new(simulation, SearchEffort::FULL);
     let offers = match repair.add_missing_nodes(&layout, None) {
         Some(enough) => repair.prune_from(enough, planned).offers,
         None => repair.with_room_for_one_run(layout),
@@ -164,12 +159,7 @@ pub(super) fn missing_nodes(simulation: &mut Simulation, fleet: &VerifiedFleet) 
 
 impl<'s, 'a> Repair<'s, 'a> {
     fn new(simulation: &'s mut Simulation<'a>, effort: SearchEffort) -> Self {
-        let max = if effort.work_max == 300_000_000 {
-            std::env::var("FW_WORK").ok().and_then(|t| t.parse().ok()).unwrap_or(effort.work_max)
-        } else {
-            effort.work_max
-        };
-        Self { simulation, work: WorkBudget::for_search(max), effort }
+        Self { simulation, work: WorkBudget::for_search(effort.work_max), effort }
     }
 
     pub(super) fn simulate(&mut self, layout: &Layout) -> SimulationOutcome {

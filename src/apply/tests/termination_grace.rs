@@ -41,7 +41,14 @@ fn pods_to_move(world: &World, plan: &Plan) -> usize {
 fn deletions(world: &World) -> Vec<(Timestamp, u32)> {
     let deletion = |call: PortCall| match call {
         PortCall::DeletePod { at, grace_seconds, .. } => Some((at, grace_seconds)),
-        _ => None,
+        PortCall::Launch { .. }
+        | PortCall::Terminate { .. }
+        | PortCall::RaiseGroup { .. }
+        | PortCall::EndMember { .. }
+        | PortCall::Cordon { .. }
+        | PortCall::Open { .. }
+        | PortCall::Evict { .. }
+        | PortCall::DeleteNode { .. } => None,
     };
     world.calls().into_iter().filter_map(deletion).collect()
 }

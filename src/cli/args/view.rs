@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 /// The view of a plan.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(in crate::cli) struct ViewArgs {
     /// Format: text, wide, json, yaml, markdown, html or github
     ///

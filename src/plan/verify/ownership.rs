@@ -101,7 +101,7 @@ fn check_pinned(
     violations: &mut Violations,
 ) {
     let is_forced = row.change.change.termination_grace_seconds.is_some();
-    let ends_by_force = retire_reason(row).is_some_and(|reason| reason.ends_drain_by_force());
+    let ends_by_force = retire_reason(row).is_some_and(RetireReason::ends_drain_by_force);
     let (Some(node), true) = (row.node, saves_only(row) || ends_by_force) else { return };
     let pool = row.before.and_then(|before| before.pool.as_ref());
     let pool = pool.and_then(|pool| context.facts.desired.pools.get(pool));

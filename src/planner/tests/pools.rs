@@ -552,10 +552,10 @@ fn drifted_node_whose_drain_has_begun_comes_first() {
         node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
         let began = before.taken_at.to_string();
         node.annotations.insert(GRACE_PERIOD_ANNOTATION.to_owned(), began);
-        assert_eq!(replaced(&scenario.plan()), [name.clone()]);
+        assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
         // It continues while a budget lets no drain begin.
         scenario.pool().budgets[0].nodes = "0".to_owned();
-        assert_eq!(replaced(&scenario.plan()), [name.clone()]);
+        assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
         scenario.pool().budgets[0].nodes = "1".to_owned();
         scenario.observed = before;
     }
