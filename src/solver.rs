@@ -96,7 +96,8 @@ pub mod adr_0009 {}
 pub mod adr_0011 {}
 
 pub use auto_scaling_groups::{
-    GroupGrowth, external_group_problems, live_group, observe_only_reason, with_external_groups,
+    GroupGrowth, assign_capacity_types, external_group_problems, live_group, observe_only_reason,
+    with_external_groups,
 };
 pub use cloud_drift::unresolved_selectors;
 pub use existing_node::ExistingNode;
@@ -385,7 +386,7 @@ pub fn solve(input: &Input) -> Solution {
     };
     let (covered, uncovered) = covered_orders(&passes, orders, &simulation, &outcome);
     let mut refusals = refusal_messages(&offers, &problem, &outcome.fleet, eventful);
-    refusals.extend(uncovered.into_iter().chain(competing));
+    refusals.extend(uncovered.into_iter().chain(competing).chain(growths.messages));
     refusals.extend(limitations(&passes, orders, &simulation, &outcome));
     let target = TargetFleet {
         placement_rejections: apart
@@ -395,7 +396,7 @@ pub fn solve(input: &Input) -> Solution {
         retires,
         placements: apart.merge_placements(places.placements),
         unschedulable: apart.merge_unschedulable(unplaced.into_iter().map(contested).collect()),
-        growths,
+        growths: growths.groups,
         packed_price: outcome.fleet.packed_price.min(outcome.fleet.layout.price),
         simulated_runs: covered,
         without_nominations: input

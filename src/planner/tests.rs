@@ -2,6 +2,7 @@
 
 mod cluster_autoscaler;
 mod failure_domains;
+mod group_growth;
 mod pools;
 mod resources;
 mod revalidation;

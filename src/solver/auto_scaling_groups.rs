@@ -10,7 +10,8 @@ mod external;
 
 pub use autoscaler_growth::GroupGrowth;
 pub(super) use autoscaler_growth::grow;
-pub(super) use capacity_mix::{assign_capacity_types, average_price, mix_of, spot_price};
+pub use capacity_mix::assign_capacity_types;
+pub(super) use capacity_mix::{average_price, mix_of, spot_price};
 pub use external::{external_group_problems, with_external_groups};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +67,7 @@ pub fn observe_only_reason(
             "the world has no Auto Scaling group with its tags; create it with eksctl".to_owned()
         });
     };
-    let there = u32::try_from(members(observed, &live.name).count()).unwrap_or(u32::MAX);
+    let there = member_count(observed, &live.name);
     (there != live.desired)
         .then(|| format!("it is scaling: {} of its {} members exist", there, live.desired))
 }
@@ -109,6 +110,10 @@ fn members<'a>(observed: &'a Observed, name: &'a GroupName) -> impl Iterator<Ite
     observed.instances.values().filter(move |instance| {
         instance.is_active() && instance.group.as_ref().is_some_and(|of| of.name == *name)
     })
+}
+
+fn member_count(observed: &Observed, name: &GroupName) -> u32 {
+    u32::try_from(members(observed, name).count()).unwrap_or(u32::MAX)
 }
 
 /// Returns the guaranteed type of a group: every node of the group is at least as large.

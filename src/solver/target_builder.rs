@@ -256,7 +256,8 @@ impl TargetBuilder<'_> {
             }
         }
         self.launch_reasons(places, launches, &batches);
-        auto_scaling_groups::assign_capacity_types(self.input, launches, &retires);
+        let Input { desired, observed, catalog, .. } = *self.input;
+        auto_scaling_groups::assign_capacity_types(desired, observed, catalog, launches, &retires);
         (keeps, retires)
     }
 

@@ -33,6 +33,9 @@ pub(super) fn check(context: &CheckContext<'_>, violations: &mut Violations) {
             fault("there is no such group".to_owned());
             continue;
         };
+        if group.live.is_some_and(|live| live.suspended.iter().any(|it| it == "Launch")) {
+            fault("Auto Scaling launches no node in it".to_owned());
+        }
         match group.maximum(flags) {
             None => fault(format!("{} does not select it", row.autoscaler)),
             Some(most) => {
@@ -69,10 +72,14 @@ fn pods(
         }
         sum = sum.plus(&shape.requests.times(i64::from(*pods)));
     }
-    let kinds = group.types.iter().filter_map(|name| context.facts.catalog.types.get(*name));
+    let kinds = group.types.iter().map(|name| context.facts.catalog.types.get(*name));
     let size = |kind: &InstanceType| (kind.vcpus * 1_000, kind.memory_mib << 20);
-    let larger = |a: (i64, i64), b: (i64, i64)| (a.0.max(b.0), a.1.max(b.1));
-    let Some((cpu, memory)) = kinds.map(size).reduce(larger) else {
+    // Auto Scaling may choose the smallest type for each node. Starting members may have other types
+    // than those that the planner counts.
+    let bound = |a: i64, b: i64| if group.has_listed_types { a.min(b) } else { a.max(b) };
+    let both = |a: (i64, i64), b: (i64, i64)| (bound(a.0, b.0), bound(a.1, b.1));
+    let sizes: Option<Vec<_>> = kinds.map(|kind| kind.map(size)).collect();
+    let Some((cpu, memory)) = sizes.and_then(|all| all.into_iter().reduce(both)) else {
         return fault("its types are unknown".to_owned());
     };
     let nodes = i64::from(row.nodes);
@@ -105,7 +112,9 @@ struct GrownGroup<'a> {
     declared: Option<&'a NodeGroup>,
     live: Option<&'a Group>,
     types: Vec<&'a InstanceTypeName>,
-    /// Number of members that exist.
+    /// False if the types are those of the members that exist.
+    has_listed_types: bool,
+    /// Number of members that exist or are launched.
     there: u32,
 }
 
@@ -126,10 +135,21 @@ impl<'a> GrownGroup<'a> {
             instance.is_active() && of.is_some() && of == live.map(|live| &live.name)
         };
         let members: Vec<&Instance> = observed.instances.values().filter(is_member).collect();
-        let types = declared.into_iter().flat_map(|group| &group.types);
-        let types = types.chain(live.into_iter().flat_map(|live| &live.types));
-        let types = types.chain(members.iter().map(|member| &member.instance_type));
-        Some(Self { declared, live, types: types.collect(), there: count(&members) })
+        let declared_types = declared.into_iter().flat_map(|group| &group.types);
+        let mut types: Vec<&InstanceTypeName> = declared_types.collect();
+        if types.is_empty() {
+            types.extend(live.into_iter().flat_map(|live| &live.types));
+        }
+        let has_listed_types = !types.is_empty();
+        if !has_listed_types {
+            types.extend(members.iter().map(|member| &member.instance_type));
+        }
+        let launched = context.rows.iter().filter(|row| {
+            let pool = row.after.and_then(|state| state.pool.as_ref());
+            row.action.creates() && pool.is_some_and(|pool| pool.as_str() == name)
+        });
+        let there = count(&members).saturating_add(count(launched));
+        Some(Self { declared, live, types, has_listed_types, there })
     }
 
     /// Returns the maximum size of the group, if the flags select it.

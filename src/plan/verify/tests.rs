@@ -1,5 +1,6 @@
 //! Tests that each rule finds its planted defects, and reports no valid plan.
 
+mod autoscaler_growth;
 mod contingency;
 mod fargate;
 mod fit;

@@ -1,5 +1,6 @@
 //! Plan rows of nodes, with reasons, preconditions and pods.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::{PoolKeys, RowIdentity};
@@ -13,7 +14,9 @@ use crate::plan::wire::{
     Action, AlternativesRow, Amount, Change, Condition, ExplainRow, NodeState, PlacementRow,
     PodCounts, Precondition, Reason, ResourceChange, ResourceKind, UnschedulableRow,
 };
-use crate::solver::{ExistingNode, Launch, NewNode, NodeRef, Retire, daemon_requests};
+use crate::solver::{
+    ExistingNode, Launch, NewNode, NodeRef, Retire, assign_capacity_types, daemon_requests,
+};
 
 /// Numbers of rows whose price is not the listed price.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,7 +48,9 @@ impl PlanRows {
         let mut rows = Self::default();
         let mut addresses: BTreeMap<NodeRef, Address> = BTreeMap::new();
         let replacement_pairs = resolver.replacement_pairs();
-        for (index, launch) in inputs.solution.target.launches.iter().enumerate() {
+        let launches = &inputs.solution.target.launches;
+        let mut retained = Vec::new();
+        for (index, launch) in launches.iter().enumerate() {
             let replaced = replacement_pairs.get(&index).copied();
             let identity = match replaced {
                 Some(existing) => resolver.identity_of(existing),
@@ -55,6 +60,11 @@ impl PlanRows {
                 rows.exclude_launch(inputs, index);
                 continue;
             }
+            retained.push((index, identity, replaced));
+        }
+        let indexes: Vec<usize> = retained.iter().map(|(index, ..)| *index).collect();
+        let planned = retained_launches(inputs, &indexes);
+        for ((index, identity, replaced), launch) in retained.into_iter().zip(planned.iter()) {
             addresses.insert(NodeRef::Launch(index), identity.address.clone());
             rows.add_launch(&resolver, &identity, launch, replaced);
         }
@@ -278,6 +288,20 @@ impl PlanRows {
             });
         }
     }
+}
+
+/// Returns the launches that the user did not exclude. Without excluded members, a mixed group buys
+/// others on demand.
+fn retained_launches<'a>(inputs: &DiffInputs<'a>, indexes: &[usize]) -> Cow<'a, [Launch]> {
+    let DiffInputs { desired, observed, catalog, solution, .. } = *inputs;
+    let target = &solution.target;
+    if indexes.len() == target.launches.len() {
+        return Cow::Borrowed(&target.launches);
+    }
+    let mut retained: Vec<Launch> =
+        indexes.iter().map(|index| target.launches[*index].clone()).collect();
+    assign_capacity_types(desired, observed, catalog, &mut retained, &target.retires);
+    Cow::Owned(retained)
 }
 
 /// Resolves instances, nodes and addresses of existing nodes.

@@ -16,14 +16,14 @@ use crate::testing::pods::{self, deployment};
 use crate::testing::world::{self, live_workload};
 use crate::testing::{Scenario, workload_id};
 
-const GROUP: &str = "terraform-web";
+pub(super) const GROUP: &str = "terraform-web";
 
 /// A change of `T`, with its description.
 type Way<T> = (&'static str, fn(&mut T));
 
 /// Returns a cluster in which Cluster Autoscaler runs, with a group that no file describes. Its node
 /// has room for Cluster Autoscaler alone.
-fn cluster(namespace: &str, flags: AutoscalerFlags) -> Scenario {
+pub(super) fn cluster(namespace: &str, flags: AutoscalerFlags) -> Scenario {
     let mut scenario = Scenario::new(&["m5.large"], 1500, 1024);
     let template =
         PodTemplate { cluster_autoscaler: Some(Box::new(flags)), ..pods::template(0, 0) };
@@ -48,20 +48,20 @@ fn cluster(namespace: &str, flags: AutoscalerFlags) -> Scenario {
     scenario
 }
 
-fn discovery() -> AutoscalerFlags {
+pub(super) fn discovery() -> AutoscalerFlags {
     let tags = [("k8s.io/cluster-autoscaler/enabled".to_owned(), None)].into();
     AutoscalerFlags { discovery: vec![tags], ..AutoscalerFlags::default() }
 }
 
 /// Returns the cluster without a pool of Fleetwright, for `replicas` pods.
-fn without_pools(replicas: u32) -> Scenario {
+pub(super) fn without_pools(replicas: u32) -> Scenario {
     let mut scenario = cluster("kube-system", discovery());
     scenario.desired.pools.clear();
     scenario.scale(replicas);
     scenario
 }
 
-fn served(plan: &Plan) -> (u32, u32) {
+pub(super) fn served(plan: &Plan) -> (u32, u32) {
     let pods = plan.capacity.pods;
     (pods.served_by_cluster_autoscaler, pods.unschedulable)
 }
@@ -117,7 +117,7 @@ fn nothing_is_served_unless_cluster_autoscaler_acts() {
     assert_eq!(served(&tenant.plan()), (2, 0));
 }
 
-fn group(scenario: &mut Scenario) -> &mut Group {
+pub(super) fn group(scenario: &mut Scenario) -> &mut Group {
     scenario.observed.groups.get_mut(GROUP).expect("the group")
 }
 

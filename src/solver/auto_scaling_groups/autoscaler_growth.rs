@@ -14,27 +14,36 @@
 
 mod packing;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use packing::{Packing, Rules, pack};
+use packing::{Packing, Rules, WorkBudget, pack};
 
-use super::external::add_observed_group;
-use super::{is_bare, live_group, members};
+use super::capacity_mix::growth_price;
+use super::external::{add_observed_group, unread_part};
+use super::{is_bare, live_group, member_count, observe_only_reason};
 use crate::demand::{Demand, PodGroup};
 use crate::model::cluster_autoscaler::{AutoscalerFlags, ClusterAutoscaler, cluster_autoscalers};
 use crate::model::desired::{Desired, ExternalGroup, NodeGroup};
-use crate::model::ids::{Origin, PoolName, workload_key};
-use crate::model::observed::{Group, Observed};
+use crate::model::ids::{Origin, PoolName, WorkloadId, workload_key};
+use crate::model::observed::Group;
 use crate::model::requirement::key;
 use crate::model::units::MicroUsd;
 use crate::solver::Input;
 use crate::solver::attach_limits::VolumeLimits;
 use crate::solver::node_template::{NodeTemplate, RequestedLabels};
-use crate::solver::offer::{Offer, OfferInput, admits};
+use crate::solver::offer::{Offer, OfferInput, PoolRefusal, admits};
 use crate::solver::target_builder::PodPlacements;
+use crate::solver::unschedulable::refusal_message;
 
 /// Maximum number of nodes that one group is expected to add, as in `--max-nodes-per-scaleup`.
 const NODES_MAX: u32 = 1_000;
+
+/// Maximum number of steps: attempts to add pods to a node, and comparisons of groups.
+const STEPS_MAX: u64 = 2_000_000;
+
+const CUT_SHORT: &str = "too many pods and node groups to compute all scale-ups of Cluster \
+                         Autoscaler: further pods that it serves count as unschedulable";
 
 /// Process of Auto Scaling without which a group launches nothing.
 const LAUNCH_PROCESS: &str = "Launch";
@@ -74,6 +83,14 @@ pub struct GroupGrowth {
     pub instead: BTreeSet<String>,
 }
 
+/// Groups that Cluster Autoscaler scales up, with messages about groups and pods that are not counted.
+#[derive(Debug, Default)]
+pub(in crate::solver) struct Growths {
+    /// In the order of names.
+    pub(in crate::solver) groups: Vec<GroupGrowth>,
+    pub(in crate::solver) messages: Vec<String>,
+}
+
 /// Moves pods from `places.unplaced` to the groups that Cluster Autoscaler scales up for them.
 /// Pods for which `waits` is false stay.
 pub(in crate::solver) fn grow(
@@ -81,22 +98,31 @@ pub(in crate::solver) fn grow(
     groups: &[PodGroup],
     places: &mut PodPlacements,
     waits: impl Fn(usize) -> bool,
-) -> Vec<GroupGrowth> {
-    let mut growths: Vec<GroupGrowth> = Vec::new();
+) -> Growths {
+    let mut growths = Growths::default();
     if places.unplaced.is_empty() {
         return growths;
     }
-    for autoscaler in cluster_autoscalers(input.desired, input.observed) {
-        let Some(flags) = autoscaler.flags else { continue };
-        if !acts(&autoscaler, input.demand, groups, places) {
-            continue;
-        }
+    let found = cluster_autoscalers(input.desired, input.observed).into_iter();
+    let acting = found.filter(|autoscaler| acts(autoscaler, input.demand, groups, places));
+    let acting: Vec<(&WorkloadId, &AutoscalerFlags)> =
+        acting.filter_map(|autoscaler| Some((autoscaler.workload, autoscaler.flags?))).collect();
+    let with_observed = with_observed_groups(input, &acting, &mut growths.messages);
+    let desired = &*with_observed;
+    let mut budget = WorkBudget::new(STEPS_MAX);
+    for (autoscaler, flags) in acting {
         let rules = Rules::new(input, groups, flags.priority_cutoff());
         let mut pending = places.unplaced.clone();
         pending.retain(|at, _| waits(*at) && rules.is_expected(&groups[*at].shape));
-        let mut choices = choices(input, flags);
-        choices.retain(|choice| growths.iter().all(|growth| growth.group != choice.name));
-        let mut round = ScaleUp { groups, flags, pending, choices };
+        if pending.is_empty() {
+            continue;
+        }
+        let mut choices = choices(input, desired, flags, &mut growths.messages);
+        let is_taken = |choice: &Choice| {
+            growths.groups.iter().any(|growth| growth.group == choice.group.name.as_str())
+        };
+        choices.retain(|choice| !is_taken(choice));
+        let mut round = ScaleUp { groups, flags, pending, choices, budget: &mut budget };
         let mut sets = round.similar_sets();
         while let Some((set, packing, instead)) = round.next(&mut sets) {
             for (at, nodes, pods) in round.distribute(&set, packing) {
@@ -110,19 +136,22 @@ pub(in crate::solver) fn grow(
                 for (workload, count) in pods.into_iter().map(named) {
                     *by_workload.entry(workload).or_insert(0) += count;
                 }
-                growths.push(GroupGrowth {
-                    group: choice.name.clone(),
-                    autoscaler: autoscaler.workload.to_string(),
+                growths.groups.push(GroupGrowth {
+                    group: choice.group.name.to_string(),
+                    autoscaler: autoscaler.to_string(),
                     nodes,
-                    maximum: choice.maximum,
-                    hourly: choice.price.map(|price| price.times(i64::from(nodes))),
+                    maximum: choice.sizes.maximum,
+                    hourly: choice.price_of(input, nodes),
                     pods: by_workload,
                     instead: instead.clone(),
                 });
             }
         }
     }
-    growths.sort_by(|a, b| a.group.cmp(&b.group));
+    if budget.is_exhausted() {
+        growths.messages.push(CUT_SHORT.to_owned());
+    }
+    growths.groups.sort_by(|a, b| a.group.cmp(&b.group));
     growths
 }
 
@@ -150,86 +179,144 @@ fn acts(
 }
 
 /// A group that Cluster Autoscaler may scale up.
-struct Choice {
-    name: String,
-    /// Current size.
-    size: u32,
-    maximum: u32,
-    /// Number of nodes that it may still add.
-    room: u32,
+struct Choice<'a> {
+    group: &'a NodeGroup,
+    sizes: GroupSizes,
     /// Its next node.
     offer: Offer,
     /// Price per hour of its next node; `None` if it is unknown.
     price: Option<MicroUsd>,
 }
 
+impl Choice<'_> {
+    /// Returns the price per hour of the next `nodes` nodes.
+    fn price_of(&self, input: &Input, nodes: u32) -> Option<MicroUsd> {
+        let price = self.price?;
+        let mixed = growth_price(input, self.group, &self.offer.node, nodes);
+        Some(mixed.unwrap_or_else(|| price.times(i64::from(nodes))))
+    }
+}
+
 /// Returns the groups that the flags select and whose next node is known, in the order of names.
-fn choices(input: &Input, flags: &AutoscalerFlags) -> Vec<Choice> {
-    let desired = &with_observed_groups(input, flags);
+/// Adds a message for each other group that the flags select.
+fn choices<'a>(
+    input: &Input,
+    desired: &'a Desired,
+    flags: &AutoscalerFlags,
+    messages: &mut Vec<String>,
+) -> Vec<Choice<'a>> {
     let Input { observed, catalog, at, demand, .. } = *input;
     let supply = OfferInput { desired, catalog, observed, at };
     let attach = VolumeLimits::new(desired, observed, catalog, demand);
-    let choice = |group: &NodeGroup| {
-        let pool = desired.pools.get(&group.name)?;
-        let SelectedGroup { name, size, room, maximum } = selected(group, flags, observed)?;
-        let template = NodeTemplate::of_any_group(pool, &supply).ok()?;
-        let stock = template.pool_offers(&RequestedLabels::default(), &demand.daemons);
-        let priced = stock.offers.into_iter().map(|offer| (Some(offer.node.price), offer));
-        let unpriced = stock.unpriced.into_iter().map(|offer| (None, offer));
-        let least = |(price, _): &(Option<MicroUsd>, Offer)| *price;
-        let (price, mut offer) = priced.min_by_key(least).or_else(|| unpriced.min_by_key(least))?;
-        attach.limit_offers([&mut offer]);
-        Some(Choice { name, size, maximum, room, offer, price })
-    };
-    desired.node_groups.values().filter_map(choice).collect()
+    let mut choices = Vec::new();
+    for group in desired.node_groups.values() {
+        let Some(sizes) = selected_sizes(group, flags, input) else { continue };
+        match next_node(group, &supply, demand) {
+            Ok((price, mut offer)) => {
+                attach.limit_offers([&mut offer]);
+                choices.push(Choice { group, sizes, offer, price });
+            }
+            // A message about its unknown types exists already.
+            Err(_) if group.types.is_empty() => {}
+            Err(why) => messages.push(format!(
+                "no pod counts as served by group {}, which Cluster Autoscaler may scale up: {why}",
+                group.name
+            )),
+        }
+    }
+    choices
 }
 
-/// Returns the desired state with a pool for each observed group that the flags select and no file
-/// describes.
-fn with_observed_groups(input: &Input, flags: &AutoscalerFlags) -> Desired {
+/// Returns the cheapest next node of a group with its price, or the reason why it is unknown.
+fn next_node(
+    group: &NodeGroup,
+    supply: &OfferInput<'_>,
+    demand: &Demand,
+) -> Result<(Option<MicroUsd>, Offer), String> {
+    let pool = supply.desired.pools.get(&group.name);
+    let pool = pool.ok_or_else(|| "it has no readable settings".to_owned())?;
+    let template = NodeTemplate::of_any_group(pool, supply).map_err(|refusal| {
+        if let PoolRefusal::Group { why } = refusal {
+            why
+        } else {
+            refusal_message(&pool.name, &refusal)
+        }
+    })?;
+    let stock = template.pool_offers(&RequestedLabels::default(), &demand.daemons);
+    let priced = stock.offers.into_iter().map(|offer| (Some(offer.node.price), offer));
+    let unpriced = stock.unpriced.into_iter().map(|offer| (None, offer));
+    let least = |(price, _): &(Option<MicroUsd>, Offer)| *price;
+    let next = priced.min_by_key(least).or_else(|| unpriced.min_by_key(least));
+    let region = supply.observed.region();
+    next.ok_or_else(|| match group.zones.iter().find(|zone| zone.is_edge_of(&region)) {
+        Some(zone) => format!(
+            "its zone {zone} is a Local Zone or Wavelength Zone, whose offerings are not read"
+        ),
+        None => "none of its types is available in its zones".to_owned(),
+    })
+}
+
+/// Returns the desired state with a pool for each observed group that a Cluster Autoscaler selects
+/// and no file describes. Adds messages about those that are not added, or not read completely.
+fn with_observed_groups<'a>(
+    input: &Input<'a>,
+    acting: &[(&WorkloadId, &AutoscalerFlags)],
+    messages: &mut Vec<String>,
+) -> Cow<'a, Desired> {
     let Input { desired, observed, .. } = *input;
-    let mut all = desired.clone();
+    let mut all = Cow::Borrowed(desired);
     let is_declared = |live: &Group| {
         desired.node_groups.values().any(|group| group.matches_live_group(&live.name, &live.tags))
     };
-    for live in observed.groups.values().filter(|live| !is_declared(live)) {
+    let is_selected = |live: &Group| {
+        let bounds = (live.min, live.max);
+        let selects = |flags: &AutoscalerFlags| flags.bounds(Some(&live.name), &live.tags, bounds);
+        acting.iter().any(|(_, flags)| selects(flags).is_some())
+    };
+    for live in observed.groups.values().filter(|live| is_selected(live) && !is_declared(live)) {
         let name = PoolName::from(live.name.as_str());
-        let is_selected = flags.bounds(Some(&live.name), &live.tags, (live.min, live.max));
-        if is_selected.is_some() && !desired.pools.contains_key(&name) {
-            let found = ExternalGroup { manage: false, origin: Origin::new("", 0) };
-            add_observed_group(&mut all, &name, &found, live, observed);
+        if desired.pools.contains_key(&name) {
+            messages.push(format!(
+                "no pod counts as served by Auto Scaling group {name}, which Cluster Autoscaler may \
+                 scale up: a pool has the same name"
+            ));
+            continue;
         }
+        messages.extend(unread_part(&name, live, observed).map(|unread| unread.message));
+        let found = ExternalGroup { manage: false, origin: Origin::new("", 0) };
+        add_observed_group(all.to_mut(), &name, &found, live, observed);
     }
     all
 }
 
-/// Sizes of a group that the flags select.
-struct SelectedGroup {
-    name: String,
-    size: u32,
+/// Sizes of a group that Cluster Autoscaler may scale up.
+struct GroupSizes {
+    current: u32,
+    /// Number of nodes that it may still add.
     room: u32,
     maximum: u32,
 }
 
-/// Returns the sizes of a group, if the flags select it and Auto Scaling launches its nodes. Members
-/// that are still missing are launched anyway, so that their room counts.
-fn selected(
-    group: &NodeGroup,
-    flags: &AutoscalerFlags,
-    observed: &Observed,
-) -> Option<SelectedGroup> {
-    let name = group.name.to_string();
+/// Returns the sizes of a group, if the flags select it, Auto Scaling launches its nodes, and it is
+/// not full. Members that are still missing are launched anyway, so that their room counts.
+///
+/// The plan itself fills the room of a group that Fleetwright resizes.
+fn selected_sizes(group: &NodeGroup, flags: &AutoscalerFlags, input: &Input) -> Option<GroupSizes> {
+    let Input { desired, observed, .. } = *input;
+    if group.manage && observe_only_reason(group, desired, observed).is_none() {
+        return None;
+    }
     let Some(live) = live_group(group, observed) else {
         // In an empty world, the group is created with the cluster.
         let bounds = flags.bounds(None, &group.tags, (group.min, group.max));
         let (_, maximum) = bounds.filter(|_| is_bare(observed))?;
-        return Some(SelectedGroup { name, size: 0, room: maximum, maximum });
+        return Some(GroupSizes { current: 0, room: maximum, maximum });
     };
     let (_, maximum) = flags.bounds(Some(&live.name), &live.tags, (live.min, live.max))?;
-    let there = u32::try_from(members(observed, &live.name).count()).unwrap_or(u32::MAX);
-    let room = maximum.saturating_sub(there);
+    let room = maximum.saturating_sub(member_count(observed, &live.name));
     let is_suspended = live.suspended.iter().any(|process| process == LAUNCH_PROCESS);
-    (!is_suspended).then_some(SelectedGroup { name, size: live.desired, room, maximum })
+    let is_open = !is_suspended && room > 0;
+    is_open.then_some(GroupSizes { current: live.desired, room, maximum })
 }
 
 /// Returns true if two groups count as similar, and admit the same pods.
@@ -263,58 +350,81 @@ struct ScaleUp<'a> {
     groups: &'a [PodGroup],
     flags: &'a AutoscalerFlags,
     pending: BTreeMap<usize, u32>,
-    choices: Vec<Choice>,
+    choices: Vec<Choice<'a>>,
+    budget: &'a mut WorkBudget,
+}
+
+/// Groups that grow together, by their index in the choices.
+struct SimilarGroups {
+    groups: Vec<usize>,
+    /// Nodes for the pending pods; `None` if they are not computed yet.
+    packing: Option<Packing>,
 }
 
 impl ScaleUp<'_> {
     /// Returns the sets of groups that grow together: similar groups if they are balanced, else
     /// single groups.
-    fn similar_sets(&self) -> Vec<Vec<usize>> {
-        let mut sets: Vec<Vec<usize>> = Vec::new();
+    fn similar_sets(&mut self) -> Vec<SimilarGroups> {
+        if !self.flags.balances {
+            let single = |at| SimilarGroups { groups: vec![at], packing: None };
+            return (0..self.choices.len()).map(single).collect();
+        }
+        let mut sets: Vec<(Vec<bool>, Vec<usize>)> = Vec::new();
         for (index, choice) in self.choices.iter().enumerate() {
-            let admitted = |choice: &Choice| -> Vec<bool> {
-                let node = &choice.offer.node;
-                let shapes = self.pending.keys().map(|group| &self.groups[*group].shape);
-                shapes.map(|shape| admits(shape, &node.labels, &node.taints)).collect()
-            };
-            let joins = |set: &&mut Vec<usize>| {
+            if self.budget.spend(self.pending.len() + sets.len()).is_none() {
+                return Vec::new();
+            }
+            let node = &choice.offer.node;
+            let shapes = self.pending.keys().map(|group| &self.groups[*group].shape);
+            let admitted: Vec<bool> =
+                shapes.map(|shape| admits(shape, &node.labels, &node.taints)).collect();
+            let joins = |(of_set, set): &&mut (Vec<bool>, Vec<usize>)| {
                 let first = &self.choices[set[0]];
-                is_similar(&first.offer, &choice.offer, self.flags)
-                    && admitted(first) == admitted(choice)
+                *of_set == admitted && is_similar(&first.offer, &choice.offer, self.flags)
             };
-            match sets.iter_mut().find(joins).filter(|_| self.flags.balances) {
-                Some(set) => set.push(index),
-                None => sets.push(vec![index]),
+            match sets.iter_mut().find(joins) {
+                Some((_, set)) => set.push(index),
+                None => sets.push((admitted, vec![index])),
             }
         }
-        sets
+        sets.into_iter().map(|(_, groups)| SimilarGroups { groups, packing: None }).collect()
     }
 
     /// Returns the set of groups that the expander chooses for the pending pods, with the nodes of
     /// the set and the names of other groups that it may choose. Removes the set, and sets that help
-    /// no pod.
-    fn next(&self, sets: &mut Vec<Vec<usize>>) -> Option<(Vec<usize>, Packing, BTreeSet<String>)> {
-        let packed = |set: &Vec<usize>| {
-            let room = set.iter().map(|at| self.choices[*at].room).fold(0, u32::saturating_add);
-            let offer = &self.choices[set[0]].offer;
-            pack(offer, room.min(NODES_MAX), &self.pending, self.groups)
-        };
-        let mut packings: Vec<(Vec<usize>, Packing)> =
-            sets.drain(..).map(|set| (set.clone(), packed(&set))).collect();
-        packings.retain(|(_, packing)| !packing.nodes.is_empty());
-        let mut chosen: Vec<usize> = (0..packings.len()).collect();
+    /// no pod. Returns `None` if no set helps, or if the budget is exhausted.
+    fn next(
+        &mut self,
+        sets: &mut Vec<SimilarGroups>,
+    ) -> Option<(Vec<usize>, Packing, BTreeSet<String>)> {
+        for set in sets.iter_mut().filter(|set| set.packing.is_none()) {
+            let room = set.groups.iter().map(|at| self.choices[*at].sizes.room);
+            let most = room.fold(0, u32::saturating_add).min(NODES_MAX);
+            let offer = &self.choices[set.groups[0]].offer;
+            set.packing = Some(pack(offer, most, &self.pending, self.groups, self.budget)?);
+        }
+        sets.retain(|set| set.packing.as_ref().is_some_and(|packing| !packing.nodes.is_empty()));
+        let mut chosen: Vec<usize> = (0..sets.len()).collect();
         for expander in self.flags.expanders() {
-            let score = |at: &usize| packings[*at].1.score(expander);
+            let score = |at: &usize| sets[*at].packing.as_ref()?.score(expander);
             // Random, and expanders with rules of their own, may choose any of the rest.
             let Some(best) = chosen.iter().filter_map(score).max() else { break };
             chosen.retain(|at| score(at) == Some(best));
         }
         let first = *chosen.first()?;
-        let names = |at: &usize| packings[*at].0.iter().map(|at| self.choices[*at].name.clone());
-        let instead = chosen.iter().skip(1).flat_map(names).collect();
-        let (set, packing) = packings.remove(first);
-        sets.extend(packings.into_iter().map(|(set, _)| set));
-        Some((set, packing, instead))
+        let others = chosen.iter().skip(1).flat_map(|at| sets[*at].groups.clone());
+        let instead = others.map(|at| self.choices[at].group.name.to_string()).collect();
+        let SimilarGroups { groups, packing } = sets.remove(first);
+        let packing = packing?;
+        // Packings without these pods stay the same.
+        let taken: BTreeSet<usize> = packing.pod_groups().collect();
+        for set in sets {
+            set.packing = set
+                .packing
+                .take()
+                .filter(|other| !other.pod_groups().any(|at| taken.contains(&at)));
+        }
+        Some((groups, packing, instead))
     }
 
     /// Distributes new nodes over similar groups, each to the smallest group with room. Returns for
@@ -327,11 +437,11 @@ impl ScaleUp<'_> {
         let mut grown: Vec<(usize, u32, BTreeMap<usize, u32>)> =
             set.iter().map(|at| (*at, 0, BTreeMap::new())).collect();
         for node in packing.nodes {
-            let has_room = |at: usize, added: u32| added < self.choices[at].room;
-            let smallest = grown
-                .iter_mut()
-                .filter(|(at, added, _)| has_room(*at, *added))
-                .min_by_key(|(at, added, _)| self.choices[*at].size.saturating_add(*added));
+            let has_room = |at: usize, added: u32| added < self.choices[at].sizes.room;
+            let smallest =
+                grown.iter_mut().filter(|(at, added, _)| has_room(*at, *added)).min_by_key(
+                    |(at, added, _)| self.choices[*at].sizes.current.saturating_add(*added),
+                );
             let Some((_, added, pods)) = smallest else { break };
             *added += 1;
             for (group, count) in node {

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{live_group, members};
-use crate::catalog::{InstanceType, Offering, Overlays};
-use crate::model::desired::NodeGroup;
+use super::{live_group, member_count, members};
+use crate::catalog::{Catalog, InstanceType, Offering, Overlays};
+use crate::model::desired::{Desired, NodeGroup};
 use crate::model::ids::{InstanceId, NodeName};
 use crate::model::market::{CapacityMix, CapacityType};
 use crate::model::observed::Observed;
@@ -26,15 +26,42 @@ pub(in crate::solver) fn average_price(
     observed: &Observed,
     prices: [MicroUsd; 2],
 ) -> MicroUsd {
+    let there = size(group, observed);
     let live = live_group(group, observed);
-    let there = live.map_or(0, |live| members(observed, &live.name).count());
-    let there = u32::try_from(there).unwrap_or(u32::MAX);
     let most = live.map_or(group.max, |live| live.max).max(there.saturating_add(1));
-    let on_demand = mix.on_demand(most).saturating_sub(mix.on_demand(there));
-    let (on_demand, all) = (i64::from(on_demand), i64::from(most - there));
+    let count = most - there;
+    MicroUsd(price_of_next(mix, there, count, prices).0 / i64::from(count))
+}
+
+/// Returns the number of members of a group that exist.
+fn size(group: &NodeGroup, observed: &Observed) -> u32 {
+    live_group(group, observed).map_or(0, |live| member_count(observed, &live.name))
+}
+
+/// Returns the price of the next `count` members of a group with `there` members, from the prices of
+/// one member on demand and as spot.
+fn price_of_next(mix: CapacityMix, there: u32, count: u32, prices: [MicroUsd; 2]) -> MicroUsd {
+    let size = there.saturating_add(count);
+    let on_demand = i64::from(mix.on_demand(size).saturating_sub(mix.on_demand(there)));
     let [dear, cheap] = prices;
-    let sum = dear.times(on_demand) + cheap.times(all - on_demand);
-    MicroUsd(sum.0 / all)
+    dear.times(on_demand) + cheap.times(i64::from(count) - on_demand)
+}
+
+/// Returns the price of the next `count` members of a mixed group; `None` if it is not mixed, or its
+/// spot price is unknown.
+pub(super) fn growth_price(
+    input: &Input,
+    group: &NodeGroup,
+    node: &NewNode,
+    count: u32,
+) -> Option<MicroUsd> {
+    let Input { desired, observed, catalog, .. } = *input;
+    let mix = mix_of(group, observed).filter(|mix| mix.is_mixed())?;
+    let (kind, overlays) =
+        (catalog.types.get(&node.instance_type)?, Overlays::from_desired(desired));
+    let on_demand = price(offering(kind, node, CapacityType::OnDemand)?, node, &overlays)?.price;
+    let spot = spot_price(group, kind, node, &overlays)?.price;
+    Some(price_of_next(mix, size(group, observed), count, [on_demand, spot]))
 }
 
 /// Price per hour of a purchase option.
@@ -71,12 +98,13 @@ fn price(offering: &Offering, node: &NewNode, overlays: &Overlays<'_>) -> Option
 
 /// Sets the capacity type and the price of each new member of a mixed group. Auto Scaling launches
 /// the missing on-demand members first.
-pub(in crate::solver) fn assign_capacity_types(
-    input: &Input,
+pub fn assign_capacity_types(
+    desired: &Desired,
+    observed: &Observed,
+    catalog: &Catalog,
     launches: &mut [Launch],
     retires: &BTreeMap<NodeName, Retire>,
 ) {
-    let Input { desired, observed, catalog, .. } = *input;
     let overlays = Overlays::from_desired(desired);
     let retired: BTreeSet<&InstanceId> =
         retires.keys().filter_map(|name| observed.nodes.get(name)?.instance.as_ref()).collect();

@@ -113,36 +113,52 @@ pub fn external_group_problems(desired: &Desired, observed: &Observed) -> Vec<Pr
             );
             return Some(warning(origin, message, "name it once"));
         }
-        if !GroupMembers::new(live, observed).members.is_empty() {
-            return None;
-        }
-        let unsaid = taints_without_effect(live);
-        if !unsaid.is_empty() {
-            let message = format!(
-                "group {name} has no member, and its tags name taints without an effect ({}): \
-                 NoSchedule is taken",
-                unsaid.join(", ")
-            );
-            return Some(warning(origin, message, "write value:Effect into the tags"));
-        }
-        if live.types.is_empty() {
-            let message = format!(
-                "group {name} has no member, and its instance type is in a launch template, which \
-                 is not read: no node is planned in it"
-            );
-            let hint = "raise its desired size by one, or give it a mixed instances policy";
-            return Some(warning(origin, message, hint));
-        }
-        let uncounted = uncounted_resources(live);
-        (!uncounted.is_empty()).then(|| {
-            let message = format!(
-                "group {name} has no member, and its tags name resources that are not counted ({})",
-                uncounted.join(", ")
-            );
-            warning(origin, message, "declare them in a NodeOverlay")
-        })
+        let unread = unread_part(name, live, observed)?;
+        Some(warning(origin, unread.message, unread.hint))
     };
     desired.external_groups.iter().filter_map(of_group).collect()
+}
+
+/// A part of a group without members that is not read.
+pub(super) struct UnreadPart {
+    pub(super) message: String,
+    hint: &'static str,
+}
+
+/// Returns the most important part of an observed group that is not read, if it has no member.
+pub(super) fn unread_part(
+    name: &PoolName,
+    live: &Group,
+    observed: &Observed,
+) -> Option<UnreadPart> {
+    if !GroupMembers::new(live, observed).members.is_empty() {
+        return None;
+    }
+    let unsaid = taints_without_effect(live);
+    if !unsaid.is_empty() {
+        let message = format!(
+            "group {name} has no member, and its tags name taints without an effect ({}): \
+             NoSchedule is taken",
+            unsaid.join(", ")
+        );
+        return Some(UnreadPart { message, hint: "write value:Effect into the tags" });
+    }
+    if live.types.is_empty() {
+        let message = format!(
+            "group {name} has no member, and its instance type is in a launch template, which is \
+             not read: no node is planned in it"
+        );
+        let hint = "raise its desired size by one, or give it a mixed instances policy";
+        return Some(UnreadPart { message, hint });
+    }
+    let uncounted = uncounted_resources(live);
+    (!uncounted.is_empty()).then(|| {
+        let message = format!(
+            "group {name} has no member, and its tags name resources that are not counted ({})",
+            uncounted.join(", ")
+        );
+        UnreadPart { message, hint: "declare them in a NodeOverlay" }
+    })
 }
 
 /// Returns the observed group with this name: its own name, or that of its EKS or eksctl node

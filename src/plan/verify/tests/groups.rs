@@ -8,7 +8,7 @@ use crate::plan::wire::{GroupSize, Reason};
 use crate::testing::plan::explain;
 use crate::testing::world::group as live_group;
 
-const NAME: &str = "asg-web";
+pub(super) const NAME: &str = "asg-web";
 
 fn group() -> NodeGroup {
     NodeGroup {
@@ -64,7 +64,7 @@ fn resize(from: u32, to: u32, reason: Reason) -> (ResourceChange, ExplainRow) {
 
 /// Returns the valid plan with pool `web` as a group: `1` is removed, `2` is replaced, `3`
 /// is launched.
-fn with_group() -> (Plan, Inputs) {
+pub(super) fn with_group() -> (Plan, Inputs) {
     let (mut plan, mut inputs) = (plan(), inputs());
     let mut types = BTreeSet::new();
     let mut terminated = Vec::new();

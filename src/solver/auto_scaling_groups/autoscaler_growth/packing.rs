@@ -14,6 +14,30 @@ use crate::solver::offer::{Offer, admits};
 /// Parts per million, the unit of scores.
 const MILLION: i128 = 1_000_000;
 
+/// Budget of steps, because the numbers of groups, pods and nodes have no bound.
+pub(super) struct WorkBudget {
+    left: u64,
+    is_exhausted: bool,
+}
+
+impl WorkBudget {
+    pub(super) fn new(steps: u64) -> Self {
+        Self { left: steps, is_exhausted: false }
+    }
+
+    /// Spends steps; `None` if the budget has fewer. Later steps fail too.
+    pub(super) fn spend(&mut self, steps: usize) -> Option<()> {
+        let left = u64::try_from(steps).ok().and_then(|steps| self.left.checked_sub(steps));
+        self.is_exhausted |= left.is_none();
+        self.left = left.unwrap_or(0);
+        left.map(|_| ())
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.is_exhausted
+    }
+}
+
 /// Rules about other pods that decide whether a new node is certain to take a pod.
 pub(super) struct Rules {
     priority_cutoff: i32,
@@ -76,6 +100,11 @@ pub(super) struct Packing {
 }
 
 impl Packing {
+    /// Returns the groups of its pods; a group may be repeated.
+    pub(super) fn pod_groups(&self) -> impl Iterator<Item = usize> + '_ {
+        self.nodes.iter().flat_map(|node| node.keys().copied())
+    }
+
     /// Returns the score of an expander; greater is better. `None` if the choice of the expander
     /// cannot be predicted.
     pub(super) fn score(&self, expander: &str) -> Option<i128> {
@@ -96,12 +125,15 @@ struct OpenNode {
 }
 
 /// Packs pending pods on at most `nodes_max` new nodes of a group, the largest pods first.
+/// Returns `None` if the budget is exhausted.
 pub(super) fn pack(
     offer: &Offer,
     nodes_max: u32,
     pending: &BTreeMap<usize, u32>,
     groups: &[PodGroup],
-) -> Packing {
+    budget: &mut WorkBudget,
+) -> Option<Packing> {
+    budget.spend(pending.len())?;
     let (node, limit) = (&offer.node, usize::try_from(nodes_max).unwrap_or(usize::MAX));
     let shape = |group: usize| &*groups[group].shape;
     let mut queue: Vec<(usize, u32)> = pending
@@ -117,8 +149,10 @@ pub(super) fn pack(
             let most = if alone { left.min(1) } else { left };
             u32::try_from(requests.copies_in(room, i64::from(most))).unwrap_or(0)
         };
-        let mut next = 0;
+        // Every open node has pods, so that pods that need an own node get a new one.
+        let mut next = if alone { open.len() } else { 0 };
         while left > 0 {
+            budget.spend(1)?;
             if next == open.len() {
                 if open.len() >= limit || fits(&offer.room, left) == 0 {
                     break;
@@ -128,7 +162,7 @@ pub(super) fn pack(
             }
             let node = &mut open[next];
             next += 1;
-            if !node.pods.is_empty() && (alone || node.is_exclusive) {
+            if !node.pods.is_empty() && node.is_exclusive {
                 continue;
             }
             let count = fits(&node.room, left);
@@ -139,7 +173,7 @@ pub(super) fn pack(
             }
         }
     }
-    summarize(open, offer, &shape)
+    Some(summarize(open, offer, &shape))
 }
 
 fn summarize<'g>(
