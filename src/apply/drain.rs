@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use super::concurrent::run_concurrently;
 use super::eviction_order::{next_to_evict, remaining_attachment};
 use super::launch::must_be_evicted;
-use super::pre_terminate_check::{PodsLeft, has_do_not_disrupt, termination_blocker};
+use super::pre_terminate_check::{
+    PodsLeft, has_do_not_disrupt, termination_blocker, uncordon_reason,
+};
 use super::preconditions::has_ended;
 use super::receipt::{Outcome, Step};
 use super::termination_grace::{CONTINUED_DRAIN, ForcedEnd, OVERDUE_MAX, WAIT_FOR_END_MAX};
@@ -347,13 +349,16 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
             RetirementState::Approved(instance) => instance,
         };
         if let Some(node) = observed.node_for_instance(&instance.id) {
-            let disrupted = do_not_disrupt_reason(node, observed, self.now(), item.forced_end);
-            if let Some(why) = disrupted.or_else(|| uncordon_reason(node)) {
-                return DrainStep::abandon(why);
-            }
             let pods =
                 observed.pods.iter().map(|pod| &**pod).filter(|pod| must_be_evicted(pod, node));
             let pods: Vec<&Pod> = pods.collect();
+            let end = item.forced_end;
+            let why = do_not_disrupt_reason(node, observed, self.now(), end)
+                .or_else(|| uncordon_reason(node))
+                .or_else(|| end.and_then(|end| end.late_arrival(&pods)));
+            if let Some(why) = why {
+                return DrainStep::abandon(why);
+            }
             if !pods.is_empty() && !item.may_terminate_with(&pods, self.now()) {
                 let due = self.delete_due(item, node, &pods, observed).await;
                 let mut next = next_to_evict(pods, observed);
@@ -568,12 +573,6 @@ fn excess_replicas(work: &RetireWork<'_>, observed: &Observed) -> Option<String>
             format!("{} `{id}` has {replicas} replicas, the plan counts on {most}", id.kind)
         })
     })
-}
-
-/// Returns the reason to stop if another client uncordoned a node after its drain cordon. New pods
-/// may arrive at any time, even if the last observation shows none.
-fn uncordon_reason(node: &Node) -> Option<String> {
-    (!node.unschedulable).then(|| format!("node `{}` was uncordoned", node.name))
 }
 
 /// Returns the reason why the node must not be drained, if any. A drain that ends by force waits for

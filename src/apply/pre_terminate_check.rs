@@ -41,6 +41,12 @@ pub(super) async fn deletion_blocker<K: Cluster>(
     Ok(cluster.node(&observed.name).await?.node_blocker(observed))
 }
 
+/// Returns the reason to stop if another client uncordoned a node after its drain cordon. New pods
+/// may arrive at any time, even if the last observation shows none.
+pub(super) fn uncordon_reason(node: &Node) -> Option<String> {
+    (!node.unschedulable).then(|| format!("node `{}` was uncordoned", node.name))
+}
+
 /// Returns true if the owner of the node has disabled its disruption.
 pub(super) fn has_do_not_disrupt(node: &Node) -> bool {
     let scale_down_disabled = node.annotations.get(SCALE_DOWN_DISABLED_ANNOTATION);
@@ -55,8 +61,8 @@ impl NodeAndPods {
         let Some(node) = self.node.as_ref().filter(|node| node.uid == observed.uid) else {
             return Some(format!("node `{name}` is gone, or another one has its name"));
         };
-        if !node.unschedulable {
-            return Some(format!("node `{name}` was uncordoned"));
+        if let Some(why) = uncordon_reason(node) {
+            return Some(why);
         }
         if has_do_not_disrupt(node) && !has_do_not_disrupt(observed) {
             return Some(format!("node `{name}` has a do-not-disrupt annotation"));

@@ -6,7 +6,7 @@
 //! continues with the next one.
 //!
 //! Source: karpenter core, `pkg/controllers/node/termination`. Differences: only drifted and expired
-//! nodes end by force, and a pod that is deleted late still gets half a minute.
+//! nodes end by force, and a pod that is deleted late still has two minutes.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use crate::model::observed::{Node, Observed, Pod};
 const POD_GRACE_DEFAULT: SignedDuration = SignedDuration::from_secs(30);
 
 /// Least grace period of a pod that is deleted late, unless it declares a shorter one.
-const LATE_GRACE: SignedDuration = SignedDuration::from_secs(30);
+const LATE_GRACE: SignedDuration = SignedDuration::from_mins(2);
 
 /// Time until the next attempt of the controller, at most, if no other change is in progress.
 const NEXT_ATTEMPT: SignedDuration = SignedDuration::from_mins(7);
@@ -50,8 +50,8 @@ pub(super) struct ForcedEnd {
     is_continued: bool,
     /// Time of the next deletion of a pod.
     next_deletion: Option<Timestamp>,
-    /// Time of the last deletion of a pod, as far as this apply knows.
-    last_deletion: Option<Timestamp>,
+    /// Time until which deleted pods may need to stop, as far as this apply knows.
+    pods_stop_by: Option<Timestamp>,
 }
 
 impl ForcedEnd {
@@ -65,7 +65,7 @@ impl ForcedEnd {
             is_continued: before.is_some(),
             next_deletion: None,
             // An apply that ended may have deleted pods just now.
-            last_deletion: (at <= now).then_some(now),
+            pods_stop_by: (at <= now).then(|| deadline_after(now, LATE_GRACE)),
         }
     }
 
@@ -98,8 +98,19 @@ impl ForcedEnd {
         self.next_deletion = time;
     }
 
-    pub(super) fn record_deletion(&mut self, now: Timestamp) {
-        self.last_deletion = Some(now);
+    /// Records the deletion of pods that have at most this many seconds to stop.
+    fn record_deletion(&mut self, now: Timestamp, grace_seconds: u32) {
+        let stop = deadline_after(now, SignedDuration::from_secs(i64::from(grace_seconds)));
+        self.pods_stop_by = self.pods_stop_by.max(Some(stop));
+    }
+
+    /// Returns a text about a pod that came to the node after the end, past its cordon. It would be
+    /// deleted and replaced without end.
+    pub(super) fn late_arrival(self, pods: &[&Pod]) -> Option<String> {
+        let mut pods = pods.iter();
+        let pod = pods.find(|pod| pod.created_at > self.at && !pod.terminating)?;
+        let (namespace, name) = (&pod.namespace, &pod.name);
+        Some(format!("pod `{namespace}/{name}` tolerates the cordon, and has returned"))
     }
 
     /// Returns true if the instance may be terminated with pods that are stopping.
@@ -115,7 +126,7 @@ impl ForcedEnd {
 
     /// Returns the time of the termination. Pods that were deleted late have had their time by then.
     fn end(self) -> Timestamp {
-        self.last_deletion.map_or(self.at, |last| self.at.max(deadline_after(last, LATE_GRACE)))
+        self.pods_stop_by.map_or(self.at, |stop| self.at.max(stop))
     }
 }
 
@@ -152,6 +163,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
                 return uids;
             }
         }
+        let longest_grace = due.iter().map(|(_, grace)| *grace).max().unwrap_or_default();
         let deletions = due.into_iter().map(|(pod, grace)| -> Pin<Box<dyn Future<Output = _>>> {
             Box::pin(async move { (pod, cluster.delete_pod(pod, grace).await) })
         });
@@ -167,7 +179,7 @@ impl<C: Cloud, K: Cluster, T: Clock> Run<'_, C, K, T> {
         }
         if deleted > 0 {
             if let Some(end) = &mut item.forced_end {
-                end.record_deletion(now);
+                end.record_deletion(now, longest_grace);
             }
             let step = Step::PodsDeleted { node: node.name.clone(), pods: deleted };
             self.emit(Some(item.work.address), step);

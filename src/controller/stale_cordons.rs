@@ -21,7 +21,8 @@ use super::status::{Status, UncordonedNode};
 use crate::apply::ports::{CordonOutcome, PortError};
 use crate::model::desired::Mode;
 use crate::model::ids::{InstanceId, NodeName};
-use crate::model::observed::CordonReason;
+use crate::model::observed::{CordonReason, Observed};
+use crate::plan::wire::ResourceChange;
 use crate::plan::{Plan, StaleCordon, stale_cordons};
 
 /// An interruption cordon of an unknown interruption stays this long: by then its message returns,
@@ -118,6 +119,18 @@ impl UncordonTracker {
     }
 }
 
+/// Returns true if the drain of the row should have ended by force long ago, and something blocks it,
+/// such as an approval that nobody gives.
+fn is_overdue(row: &ResourceChange, world: &Observed, now: Timestamp) -> bool {
+    let end = || {
+        let node = row.change.before.as_ref()?.node.as_ref()?;
+        let began = world.nodes.get(node)?.grace_period_began_at()?;
+        let period = i64::try_from(row.change.termination_grace_seconds?).ok()?;
+        Some(later(later(began, SignedDuration::from_secs(period)), CONTINUED_DRAIN_WAITS))
+    };
+    end().is_some_and(|end| now > end)
+}
+
 impl ControllerState {
     /// Uncordons nodes that `plan` keeps although they are cordoned. Returns whether any uncordon
     /// is in progress: planning resumes once they accept pods.
@@ -144,9 +157,11 @@ impl ControllerState {
         }
         // Without permission to remove, no plan removes a node.
         let removes = self.mode() == Mode::Full;
-        let removed = retired_rows(plan).filter(|_| removes).filter_map(instance_of);
+        let world = &planning.input.world;
+        let removed = retired_rows(plan).filter(|row| removes && !is_overdue(row, world, self.now));
+        let removed = removed.filter_map(instance_of);
         let removed = removed.chain(self.interruptions.instances()).collect();
-        let mut stale = stale_cordons(plan, &planning.input.world, &removed);
+        let mut stale = stale_cordons(plan, world, &removed);
         stale.retain(|cordon| {
             let may_revert = !observes || cordon.node.grace_period_began_at().is_some();
             cordon.is_ours && may_revert

@@ -94,6 +94,7 @@ fn undeclared_period(inputs: &Inputs, approved: &Plan) -> Option<String> {
         let stated = row.change.termination_grace_seconds;
         let pool = row.change.before.as_ref().and_then(|before| before.pool.as_ref());
         let pool = pool.and_then(|pool| inputs.desired.pools.get(pool));
+        let pool = pool.filter(|pool| pool.replicas.is_none());
         let declared = pool.and_then(|pool| pool.termination_grace_period);
         let declared = declared.and_then(|period| u64::try_from(period.as_secs()).ok());
         stated.is_some() && stated != declared

@@ -7,6 +7,7 @@ mod pools;
 mod resources;
 mod revalidation;
 mod spot_offerings;
+mod termination_grace;
 mod unread_sources;
 mod worlds;
 

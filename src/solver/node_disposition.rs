@@ -13,7 +13,7 @@ use crate::demand::{Demand, DoNotDisrupt, is_do_not_disrupt_at};
 use crate::model::desired::{Consolidation, Desired, Expiry, Pool, UnresolvedPolicy};
 use crate::model::ids::{NodeName, PoolName, WorkloadId, WorkloadKind, workload_key};
 use crate::model::observed::{
-    Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, UnreadObject, tag,
+    CordonReason, Instance, Node, Observed, Pod, SCALE_DOWN_DISABLED_ANNOTATION, UnreadObject, tag,
 };
 use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::units::Resources;
@@ -120,9 +120,12 @@ impl ExistingNodeBuilder<'_> {
             return blocked(BlockReason::NotReady);
         }
         let declared = pool.and_then(|name| circumstances.desired.pools.get(name));
-        // A drain that a user asks for does not end by force.
+        // A drain that a user asks for does not end by force, nor one of a node that another client
+        // cordoned.
         let is_requested = circumstances.replace.contains(&node.name);
-        let ends_by_force = declared.filter(|_| !is_requested).is_some_and(|pool| {
+        let is_cordoned = node.unschedulable && node.cordon_reason() != Some(CordonReason::Drain);
+        let may_end_by_force = !is_requested && !is_cordoned;
+        let ends_by_force = declared.filter(|_| may_end_by_force).is_some_and(|pool| {
             let reason = self.retire_reason(node, instance, pool);
             reason.is_some_and(|reason| pool.forced_drain_period(&reason).is_some())
         });

@@ -263,10 +263,13 @@ impl TargetBuilder<'_> {
 
     fn keep_reason(&self, node: &ExistingNode, pods: u32) -> KeepReason {
         let blocked = |by: BlockReason| KeepReason::Blocked { by };
+        let live = self.input.observed.nodes.get(&node.name);
+        let is_draining = live.is_some_and(|live| live.grace_period_began_at().is_some());
         match &node.disposition {
-            // An unknown blocker does not matter for a node that is needed anyway.
+            // An unknown blocker does not matter for a node that is needed anyway. A drain that has
+            // begun waits for it.
             NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::Unknown { .. } })
-                if pods > 0 =>
+                if pods > 0 && !is_draining =>
             {
                 KeepReason::Needed { pods }
             }

@@ -7,7 +7,7 @@ use crate::apply::ports::{CallEffect, CordonOutcome};
 use crate::controller::counters::Counter;
 use crate::controller::status::Suspension;
 use crate::controller::{Event, MessageKind, Signal};
-use crate::model::observed::{CORDONED_ANNOTATION, Observed};
+use crate::model::observed::{CORDONED_ANNOTATION, GRACE_PERIOD_ANNOTATION, Observed};
 use crate::testing::controller::{ControllerHarness, at, plan_removing_one, world};
 use crate::testing::sample_plan;
 
@@ -91,6 +91,28 @@ fn foreign_cordons_and_removed_nodes_stay_cordoned() {
     ] {
         let mut harness = leads(mode, cordoned(2, mark));
         assert_eq!(harness.finish_planning(3, plan), expected, "{what}");
+    }
+}
+
+#[test]
+fn blocked_drain_is_reverted_an_hour_after_its_period() {
+    for (hours, expected) in [(1, &[SECOND][..]), (3, &[FIRST, SECOND])] {
+        let mut plan = plan_removing_one();
+        for row in &mut plan.resource_changes {
+            row.change.termination_grace_seconds = Some(3_600);
+            let before = row.change.before.as_mut();
+            let removed = before.filter(|before| before.instance_id == Some("i-1".into()));
+            removed.into_iter().for_each(|before| before.node = Some("node-of-i-1".into()));
+        }
+        let seconds = hours * 3_600;
+        let mut world = cordoned(seconds, Some("drain"));
+        let node = world.nodes.get_mut("node-of-i-1").expect("a node");
+        let began = (GRACE_PERIOD_ANNOTATION.to_owned(), at(0).to_string());
+        node.annotations.extend([began]);
+        let mut harness = ControllerHarness::leading_in(Mode::Full);
+        harness.observe(seconds, world);
+        assert_eq!(harness.finish_planning(seconds, keeps()), [""; 0]);
+        assert_eq!(harness.finish_planning(seconds + 1, plan), expected, "{hours}");
     }
 }
 

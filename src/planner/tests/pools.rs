@@ -4,15 +4,11 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::model::desired::{
-    Budget, DisruptionBudget, MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange,
-    ReservationTerm,
+    MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
 };
-use crate::model::ids::{InstanceTypeName, LabelValue, NodeName, Origin};
+use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
 use crate::model::market::CapacityType;
-use crate::model::observed::{
-    CORDONED_ANNOTATION, Exclusion, GRACE_PERIOD_ANNOTATION, Reservation,
-};
-use crate::model::pod::Selector;
+use crate::model::observed::{Exclusion, Reservation};
 use crate::model::requirement::{Operator, key, label};
 use crate::model::units::MicroUsd;
 use crate::plan::drift;
@@ -22,14 +18,14 @@ use crate::plan::wire::{
 use crate::testing::{requirement, workload_id};
 
 /// Returns a scenario with an on-demand pool of these instance types, and pods of one core.
-fn cores(types: &[&str], pods: u32) -> Scenario {
+pub(super) fn cores(types: &[&str], pods: u32) -> Scenario {
     let mut scenario = Scenario::new(types, 1000, 100);
     scenario.scale(pods);
     scenario
 }
 
 /// Applies the plan, and checks that the next plan has no changes.
-fn apply_and_check(scenario: &mut Scenario) {
+pub(super) fn apply_and_check(scenario: &mut Scenario) {
     scenario.carry_out(&scenario.solve());
     assert_eq!(changes(&scenario.plan()), (0, 0));
 }
@@ -458,107 +454,6 @@ fn annotated_pool_retains_its_nodes() {
     let plan = scenario.plan();
     assert_eq!(changes(&plan), (0, 0));
     assert_eq!(keeps(&plan, &BlockReason::DoNotDisrupt), scenario.observed.nodes.len());
-}
-
-#[test]
-fn termination_grace_period_lets_drift_start() {
-    let protect: [fn(&mut Scenario); 2] = [
-        |scenario| {
-            let annotations = &mut scenario.template().annotations;
-            annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
-        },
-        |scenario| {
-            scenario.desired.disruption_budgets.push(DisruptionBudget {
-                namespace: workload_id().namespace,
-                name: "api".into(),
-                selector: Some(Selector(Vec::new())),
-                min_available: None,
-                max_unavailable: Some("0".to_owned()),
-                origin: Origin { file: "a.yaml".into(), line: 1 },
-            });
-        },
-    ];
-    for protect in protect {
-        let mut scenario = cores(&["m5.large"], 1);
-        apply_and_check(&mut scenario);
-        protect(&mut scenario);
-        scenario.carry_out(&scenario.solve());
-        let grace = |plan: &Plan| -> Vec<Option<u64>> {
-            let rows = plan.resource_changes.iter().map(|row| row.change.termination_grace_seconds);
-            rows.collect()
-        };
-        scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-        assert_eq!(changes(&scenario.plan()), (0, 0), "no drift yet");
-        scenario.pool().labels.extend([label("team", "b")]);
-        let plan = scenario.plan();
-        assert_eq!((changes(&plan), grace(&plan)), ((1, 1), vec![Some(3_600)]));
-        scenario.pool().termination_grace_period = None;
-        let plan = scenario.plan();
-        assert_eq!((changes(&plan), grace(&plan)), ((0, 0), vec![None]));
-    }
-}
-
-#[test]
-fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
-    for is_static in [true, false] {
-        let mut scenario = cores(&["m5.large"], 1);
-        scenario.pool().replicas = is_static.then_some(1);
-        apply_and_check(&mut scenario);
-        let annotations = &mut scenario.template().annotations;
-        annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
-        scenario.carry_out(&scenario.solve());
-        scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-        scenario.pool().labels.extend([label("team", "b")]);
-        let rows = scenario.plan().resource_changes;
-        let all = rows.iter().map(|row| row.address.to_string()).filter(|_| !is_static);
-        let plan = scenario.plan_within(Scope { replace: all.collect(), ..Scope::default() });
-        assert_eq!(changes(&plan), (0, 0), "{is_static}");
-    }
-}
-
-#[test]
-fn termination_grace_period_bounds_no_drain_that_saves_cost() {
-    let mut scenario = cores(&["m5.large"], 3);
-    scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-    apply_and_check(&mut scenario);
-    scenario.scale(1);
-    let plan = scenario.plan();
-    assert!(changes(&plan).1 > 0);
-    let bounded =
-        plan.resource_changes.iter().any(|row| row.change.termination_grace_seconds.is_some());
-    assert!(!bounded, "{:?}", plan.resource_changes);
-}
-
-#[test]
-fn drifted_node_whose_drain_has_begun_comes_first() {
-    let mut scenario = cores(&["m5.large"], 3);
-    scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-    scenario.pool().budgets =
-        vec![Budget { nodes: "1".to_owned(), reasons: Vec::new(), schedule: None, duration: None }];
-    apply_and_check(&mut scenario);
-    scenario.pool().labels.extend([label("team", "b")]);
-    let replaced = |plan: &Plan| -> Vec<NodeName> {
-        let rows = plan.resource_changes.iter();
-        let deleted = rows.filter(|row| row.change.actions.contains(&Action::Delete));
-        deleted.filter_map(|row| row.change.before.as_ref()?.node.clone()).collect()
-    };
-    let names: Vec<NodeName> = scenario.observed.nodes.keys().cloned().collect();
-    assert!(names.len() > 1, "{names:?}");
-    assert_eq!(replaced(&scenario.plan()), names[..1]);
-    for name in &names {
-        let before = scenario.observed.clone();
-        let node = scenario.observed.nodes.get_mut(name).expect("a node");
-        node.unschedulable = true;
-        node.annotations.insert(CORDONED_ANNOTATION.to_owned(), "drain".to_owned());
-        let began = before.taken_at.to_string();
-        node.annotations.insert(GRACE_PERIOD_ANNOTATION.to_owned(), began);
-        assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
-        // It continues while a budget lets no drain begin.
-        scenario.pool().budgets[0].nodes = "0".to_owned();
-        assert_eq!(replaced(&scenario.plan()), *std::slice::from_ref(name));
-        scenario.pool().budgets[0].nodes = "1".to_owned();
-        scenario.observed = before;
-    }
 }
 
 #[test]

@@ -88,6 +88,12 @@ impl InvariantChecks {
     /// I9: a node in a drain is not uncordoned, and neither is a node that the plan removes.
     pub(super) fn check_uncordon(&mut self, effect: &Effect, step: &ReplicaStep<'_>) {
         let Effect::Cordon { instance, node, mark: None } = effect else { return };
+        // A drain whose period ended long ago is reverted if something blocks it.
+        let began = node.grace_period_began_at();
+        let is_overdue = began.is_some_and(|began| {
+            let shortest = self.grace_periods.first().copied().unwrap_or_default();
+            step.now.duration_since(began) > shortest + CORDON_DURATION_MAX
+        });
         let node = &node.name;
         let is_terminating =
             step.status.terminating.iter().any(|terminating| terminating.instance == *instance);
@@ -100,7 +106,7 @@ impl InvariantChecks {
         let plan = step.status.plan.iter().flat_map(|plan| rows(&plan.plan, WaveStep::Retire));
         let mut planned = plan.filter_map(|row| row.change.before.as_ref()?.instance_id.as_ref());
         // An observe-only replica carries out no plan.
-        if step.settings.mode != Mode::Observe && planned.any(|id| id == instance) {
+        if step.settings.mode != Mode::Observe && !is_overdue && planned.any(|id| id == instance) {
             self.fail(step.now, &format!("I9: {node} is uncordoned, and the plan removes it"));
         }
     }
