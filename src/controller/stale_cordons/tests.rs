@@ -102,7 +102,9 @@ fn blocked_drain_is_reverted_an_hour_after_its_period() {
             row.change.termination_grace_seconds = Some(3_600);
             let before = row.change.before.as_mut();
             let removed = before.filter(|before| before.instance_id == Some("i-1".into()));
-            removed.into_iter().for_each(|before| before.node = Some("node-of-i-1".into()));
+            if let Some(before) = removed {
+                before.node = Some("node-of-i-1".into());
+            }
         }
         let seconds = hours * 3_600;
         let mut world = cordoned(seconds, Some("drain"));
