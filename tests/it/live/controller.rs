@@ -453,7 +453,8 @@ fn check_crash_at_second_offering(arrives: bool) {
             .filter(|row| row.call.name() == "CreateFleet")
             .filter_map(|row| row.call.form.get("ClientToken").cloned())
             .collect();
-        assert!(tokens.len() >= 3, "{tokens:?}");
+        // On a busy computer, EC2 may list the instance before the second process needs to call.
+        assert!(tokens.len() >= if arrives { 2 } else { 3 }, "{tokens:?}");
         assert_ne!(tokens[0], tokens[1], "another offering is another token");
         assert!(tokens[2..].iter().all(|token| *token == tokens[1]), "{tokens:?}");
         second.end();
