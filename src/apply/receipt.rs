@@ -148,6 +148,17 @@ pub struct Receipt {
     pub verdict: ApplyStatus,
 }
 
+impl Receipt {
+    /// Returns true if all that is left are drains that the next plan continues.
+    #[must_use]
+    pub fn only_drains_continue(&self) -> bool {
+        let mut left =
+            self.outcomes.iter().filter(|change| !change.outcome.is_settled()).peekable();
+        left.peek().is_some()
+            && left.all(|change| matches!(change.outcome, Outcome::Continues { .. }))
+    }
+}
+
 /// A progress event of an apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Event {

@@ -198,6 +198,9 @@ fn receipt_text(receipt: &Receipt, approvers: &[String]) -> String {
     let took = receipt.finished_at.duration_since(receipt.started_at).as_secs();
     let verdict = match receipt.verdict {
         ApplyStatus::Applied => "Apply complete!",
+        ApplyStatus::Partly if receipt.only_drains_continue() => {
+            "Partly applied; the next plan continues the drains."
+        }
         ApplyStatus::Partly => "Partly applied; run the same plan again to finish.",
         ApplyStatus::Interrupted => "Interrupted; run the same plan again to finish.",
     };

@@ -14,7 +14,8 @@ pub(super) fn is_same_world(a: &Observed, b: &Observed) -> bool {
 
 /// Returns the same without exclusions: an observation does not show sold-out offerings.
 ///
-/// An equal observation starts no plan before `REPLAN_INTERVAL`. A new field does not compile until it is classified.
+/// An equal observation starts no plan before `REPLAN_INTERVAL`. A new field does not compile until it
+/// is classified.
 pub(super) fn is_same_observation(a: &Observed, b: &Observed) -> bool {
     let Observed {
         format_version: _,

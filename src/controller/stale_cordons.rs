@@ -119,8 +119,8 @@ impl UncordonTracker {
     }
 }
 
-/// Returns true if the drain of the row should have ended by force long ago, and something blocks it,
-/// such as an approval that nobody gives.
+/// Returns true if the drain of the row should have ended by force long ago. Something blocks it, such
+/// as a missing approval.
 fn is_overdue(row: &ResourceChange, world: &Observed, now: Timestamp) -> bool {
     let end = || {
         let node = row.change.before.as_ref()?.node.as_ref()?;

@@ -23,6 +23,9 @@ pub(super) fn stale_cordon_warnings(inputs: &Inputs, plan: &Plan) -> Vec<Diagnos
 fn warning(cordon: &StaleCordon<'_>) -> Diagnostic {
     let name = &cordon.node.name;
     let message = match cordon.mark {
+        CordonReason::Drain if cordon.may_continue => {
+            "it is cordoned: its drain has begun, and continues once a plan removes the node"
+        }
         CordonReason::Drain => {
             "it is cordoned: an apply cordoned it for a drain and ended early, unless one is in \
              progress"
@@ -31,6 +34,9 @@ fn warning(cordon: &StaleCordon<'_>) -> Diagnostic {
     };
     let automatic = match cordon.mark {
         _ if !cordon.is_ours => "",
+        CordonReason::Drain if cordon.may_continue => {
+            "the controller uncordons it if no plan removes it for an hour; so does "
+        }
         CordonReason::Drain => {
             "the controller, and any apply that changes something, uncordons it; so does "
         }

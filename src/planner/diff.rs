@@ -4,6 +4,7 @@
 //! The target fleet already decides which nodes are launched, retained and retired. This module
 //! assigns addresses, pairs replacements and computes totals.
 
+mod action_reason;
 mod address;
 mod fargate;
 mod groups;

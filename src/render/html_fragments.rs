@@ -15,7 +15,7 @@ use crate::model::ids::PoolName;
 use crate::model::units::MicroUsd;
 use crate::plan::Plan;
 use crate::plan::forecast::Forecast;
-use crate::plan::wire::{ExplainRow, Summary};
+use crate::plan::wire::{Change, ExplainRow, Summary};
 
 pub use super::html::{
     ChartMark, FILTERS, NodeAnnotation, NodeAnnotations, NodeMark, PageVerdict, SCRIPT, STYLE,
@@ -67,10 +67,10 @@ pub fn plan_sections(
     }
 }
 
-/// Returns the reason of a row, with its numbers.
+/// Returns the reason of a row, with its numbers, and when its drain ends by force.
 #[must_use]
-pub fn row_reason(explain: &ExplainRow) -> String {
-    reason::reason(&explain.reason)
+pub fn row_reason(explain: &ExplainRow, change: &Change) -> String {
+    reason::with_forced_end(reason::reason(&explain.reason), change)
 }
 
 /// Returns the changes of a plan in a few words.

@@ -182,6 +182,9 @@ fn receipt_section(receipt: &Receipt, room: usize) -> String {
     let Receipt { outcomes, started_at, finished_at, verdict, .. } = receipt;
     let title = match verdict {
         ApplyStatus::Applied => "✅ Applied",
+        ApplyStatus::Partly if receipt.only_drains_continue() => {
+            "⚠️ Partly applied: the next plan continues the drains"
+        }
         ApplyStatus::Partly => "⚠️ Partly applied: run the same plan again",
         ApplyStatus::Interrupted => "⚠️ Interrupted: run the same plan again",
     };

@@ -13,8 +13,8 @@ use super::row::PlanRow;
 use crate::model::ids::InstanceId;
 use crate::model::units::MicroUsd;
 use crate::plan::wire::{
-    BlockReason, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection, RetireReason,
-    WaveStep,
+    BlockReason, Change, Condition, Decider, KeepReason, LaunchReason, Reason, Rejection,
+    RetireReason, WaveStep,
 };
 
 /// Most workloads in one sentence.
@@ -33,15 +33,14 @@ pub(super) fn reason(reason: &Reason) -> String {
 /// Returns the reason of a row, with what it shares with the other rows of its batch, and when its
 /// drain ends by force.
 pub(super) fn row_reason(row: &PlanRow<'_>) -> String {
-    let because = shared_reason(row);
-    match row.resource.change.termination_grace_seconds {
-        None => because,
-        Some(seconds) => {
-            let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-            let period = SignedDuration::from_secs(seconds);
-            format!("{because}; pods left {period:#} after the cordon are deleted")
-        }
-    }
+    with_forced_end(shared_reason(row), &row.resource.change)
+}
+
+/// Returns a reason, and when the drain ends by force.
+pub(super) fn with_forced_end(because: String, change: &Change) -> String {
+    let Some(seconds) = change.termination_grace_seconds else { return because };
+    let period = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+    format!("{because}; pods left {period:#} after the cordon are deleted")
 }
 
 fn shared_reason(row: &PlanRow<'_>) -> String {

@@ -46,9 +46,9 @@ pub(super) struct SearchEffort {
 }
 
 impl SearchEffort {
-    /// Limits for the fleet itself: about three seconds of one core.
+    /// Limits for the fleet itself: about five seconds of one core.
     const FULL: Self =
-        Self { work_max: 100_000_000, thorough: true, ahead: LookAhead::DEEP, price_below: None };
+        Self { work_max: 150_000_000, thorough: true, ahead: LookAhead::DEEP, price_below: None };
     /// Limits for an estimate: the full search where that is little work.
     const ESTIMATE: Self = Self { work_max: 25_000_000, ..Self::FULL };
     /// Limits for one of many candidate changes.

@@ -87,6 +87,7 @@ fn drain_continues_in_later_applies_until_the_period_ends() {
     let (began, moved) = (world.now(), pods_to_move(&world, &plan));
     let receipt = applied(&plan, &world);
     assert_eq!(receipt.verdict, ApplyStatus::Partly);
+    assert!(receipt.only_drains_continue());
     for key in ["0", "1"] {
         let left = outcome(&receipt, key, WaveStep::Retire);
         assert!(
@@ -112,6 +113,7 @@ fn drain_continues_in_later_applies_until_the_period_ends() {
     assert_eq!(deleted.len(), moved);
     assert!(deleted.iter().all(|(at, grace)| *at >= late && *grace == 30), "{deleted:?}");
     assert_eq!(active(&world), planned_fleet(&plan));
+    assert!(!applied(&plan, &world).only_drains_continue(), "nothing is left");
 }
 
 #[test]

@@ -216,7 +216,9 @@ fn row_spec(row: &ResourceChange, explain: Option<&ExplainRow>) -> RowSpec {
         instance_type: state.and_then(|s| s.instance_type.as_ref()).map(ToString::to_string),
         zone: state.and_then(|s| s.zone.as_ref()).map(ToString::to_string),
         node: node.map(ToString::to_string),
-        reason: explain.map(|explain| truncate_text(&row_reason(explain))).unwrap_or_default(),
+        reason: explain
+            .map(|explain| truncate_text(&row_reason(explain, change)))
+            .unwrap_or_default(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::address::{PoolKeys, RowIdentity};
-use super::{DiffInputs, alternatives_row};
+use super::{DiffInputs, action_reason, alternatives_row};
 use crate::model::code::Code;
 use crate::model::ids::{Address, NodeName, WorkloadId, WorkloadKey, workload_key};
 use crate::model::observed::{Instance, Node, tag};
@@ -119,7 +119,9 @@ impl PlanRows {
                     resolver.termination_grace_seconds(replaced?, &retire.reason)
                 }),
             },
-            action_reason: Some(launch_hint(reason, retire.map(|r| &r.reason)).to_owned()),
+            action_reason: Some(
+                action_reason::launch(reason, retire.map(|r| &r.reason)).to_owned(),
+            ),
         });
         if let Some(existing) = replaced {
             self.add_removal_conditions(resolver, identity, existing);
@@ -163,13 +165,13 @@ impl PlanRows {
         let retire = target.retires.get(&existing.name);
         let (actions, after, reason, group, hint) = if let Some(Retire { reason, batch }) = retire {
             self.add_removal_conditions(resolver, identity, existing);
-            let hint = retire_hint(reason);
+            let hint = action_reason::retire(reason);
             (Action::Delete, None, Reason::Retire { because: reason.clone() }, *batch, hint)
         } else {
             let reason = target.keeps.get(&existing.name).cloned();
             let reason = reason.unwrap_or(KeepReason::Needed { pods: 0 });
             self.blocked += u32::from(matches!(reason, KeepReason::Blocked { .. }));
-            let hint = keep_hint(&reason);
+            let hint = action_reason::keep(&reason);
             (Action::NoOp, Some(before.clone()), Reason::Keep { because: reason }, None, hint)
         };
         let stays = after.is_some();
@@ -574,39 +576,4 @@ fn moved_pods(inputs: &DiffInputs) -> u32 {
         live.min(group.counts.planned).saturating_sub(remaining).min(retiring)
     };
     inputs.demand.groups.iter().enumerate().map(of_group).sum()
-}
-
-fn launch_hint(reason: &LaunchReason, retire: Option<&RetireReason>) -> &'static str {
-    match (reason, retire) {
-        (_, Some(RetireReason::Requested)) => "replace_by_request",
-        (_, Some(RetireReason::Drifted { .. })) => "replace_because_drifted",
-        (_, Some(RetireReason::Expired { .. })) => "replace_because_expired",
-        (_, Some(_)) => "replace_because_underutilized",
-        (LaunchReason::Demand { .. }, None) => "create_for_pending_pods",
-        (LaunchReason::Consolidation { .. }, None) => "create_for_consolidation",
-        (LaunchReason::Replacement { .. }, None) => "create_for_replacement",
-        (LaunchReason::Static { .. }, None) => "create_for_static_pool",
-    }
-}
-
-fn retire_hint(reason: &RetireReason) -> &'static str {
-    match reason {
-        RetireReason::Empty { .. } => "delete_because_empty",
-        RetireReason::Underutilized { .. } => "delete_because_underutilized",
-        RetireReason::Surplus { .. } => "delete_because_surplus",
-        RetireReason::PoolRemoved => "delete_because_no_resource_config",
-        RetireReason::Drifted { .. } => "delete_because_drifted",
-        RetireReason::Expired { .. } => "delete_because_expired",
-        RetireReason::Requested => "delete_by_request",
-    }
-}
-
-fn keep_hint(reason: &KeepReason) -> &'static str {
-    match reason {
-        KeepReason::Needed { .. } => "noop_because_needed",
-        KeepReason::NeededForRescheduling { .. } => "noop_because_needed_for_rescheduling",
-        KeepReason::NotWorthMoving { .. } => "noop_because_not_worth_moving",
-        KeepReason::Blocked { .. } => "noop_because_blocked",
-        KeepReason::NotOurs => "noop_because_not_ours",
-    }
 }

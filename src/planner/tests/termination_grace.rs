@@ -12,6 +12,15 @@ use crate::model::requirement::label;
 use crate::plan::stale_cordons;
 use crate::testing::workload_id;
 
+/// Protects the pods of a pool with a period of an hour, and lets its nodes drift.
+fn drift_with_protected_pods(scenario: &mut Scenario) {
+    let annotations = &mut scenario.template().annotations;
+    annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
+    scenario.carry_out(&scenario.solve());
+    scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
+    scenario.pool().labels.extend([label("team", "b")]);
+}
+
 #[test]
 fn termination_grace_period_lets_drift_start() {
     let protect: [fn(&mut Scenario); 2] = [
@@ -56,11 +65,7 @@ fn termination_grace_period_concerns_no_static_pool_and_no_requested_drain() {
         let mut scenario = cores(&["m5.large"], 1);
         scenario.pool().replicas = is_static.then_some(1);
         apply_and_check(&mut scenario);
-        let annotations = &mut scenario.template().annotations;
-        annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
-        scenario.carry_out(&scenario.solve());
-        scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-        scenario.pool().labels.extend([label("team", "b")]);
+        drift_with_protected_pods(&mut scenario);
         let rows = scenario.plan().resource_changes;
         let all = rows.iter().map(|row| row.address.to_string()).filter(|_| !is_static);
         let plan = scenario.plan_within(Scope { replace: all.collect(), ..Scope::default() });
@@ -145,11 +150,7 @@ fn node_that_an_operator_cordoned_has_no_period() {
     for (mark, expected) in [(None, (0, 0)), (Some("drain"), (1, 1))] {
         let mut scenario = cores(&["m5.large"], 1);
         apply_and_check(&mut scenario);
-        let annotations = &mut scenario.template().annotations;
-        annotations.insert("karpenter.sh/do-not-disrupt".into(), "true".into());
-        scenario.carry_out(&scenario.solve());
-        scenario.pool().termination_grace_period = Some(SignedDuration::from_hours(1));
-        scenario.pool().labels.extend([label("team", "b")]);
+        drift_with_protected_pods(&mut scenario);
         let node = scenario.observed.nodes.values_mut().next().expect("a node");
         node.unschedulable = true;
         let mark = mark.map(|mark| (CORDONED_ANNOTATION.to_owned(), mark.to_owned()));
