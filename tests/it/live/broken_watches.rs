@@ -188,6 +188,21 @@ async fn wait_for_nodes(watched: &WatchedCluster, names: &[&str]) -> u32 {
     }
 }
 
+/// Waits until `count` watches of nodes were requested. An observation while no watch runs lists
+/// nodes itself and uses up an action of the script.
+async fn wait_for_watches(server: &WatchServer, count: usize) {
+    let started = Instant::now();
+    loop {
+        let requests = server.requests();
+        let requested = requests.iter().filter(|path| path.contains("watch=true")).count();
+        if requested >= count {
+            return;
+        }
+        assert!(started.elapsed() < TIMEOUT, "{requested} of {count} watches");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 fn watch(server: &WatchServer) -> WatchedCluster {
     watch_for(server, TIMEOUT)
 }
@@ -211,6 +226,7 @@ fn expired_watch_restarts_from_full_list() {
     );
     runtime().block_on(async {
         let watched = watch(&server);
+        wait_for_watches(&server, 1).await;
         wait_for_nodes(&watched, &["b", "c", "d"]).await;
         let requests = server.requests();
         let opened: Vec<&String> = requests.iter().filter(|p| p.contains("watch=true")).collect();
@@ -331,13 +347,12 @@ fn state_is_relisted_after_failing_watches() {
     );
     runtime().block_on(async {
         let watched = watch(&server);
-        // The watches restart after 0.1, 0.3, 0.7 and 1.5 s. No observation happens meanwhile: it
-        // would trigger a list of its own.
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        // The watches restart after 0.1, 0.3, 0.7 and 1.5 s. No observation happens meanwhile.
+        wait_for_watches(&server, 5).await;
+        let lists = server.requests().iter().filter(|path| !path.contains("watch=true")).count();
+        assert_eq!(lists, 2, "one relist after the first list");
         let observed = watched.objects().await.expect("observed");
         let observed: Vec<&str> = observed.nodes.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(observed, ["a", "b"]);
-        let lists = server.requests().iter().filter(|path| !path.contains("watch=true")).count();
-        assert_eq!(lists, 2, "one relist after the first list");
     });
 }
