@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::model::desired::{NodeClass, Pool};
+use crate::model::desired::{Generation, NodeClass, Pool};
 use crate::model::ids::{LabelKey, LabelValue};
 use crate::model::observed::{Instance, Node, tag};
 use crate::model::pod::Taint;
@@ -46,11 +46,13 @@ const DIGITS: usize = 8;
 /// and disruption settings do not affect a running node.
 #[must_use]
 pub(super) fn spec_digest(pool: &Pool, class: &NodeClass) -> String {
-    let digests = spec_fields(pool, class).map(|(_, content)| {
-        let digest = hex::encode(Sha256::digest(content.as_bytes()));
-        digest.chars().take(DIGITS).collect::<String>()
-    });
+    let digests = spec_fields(pool, class).map(|(_, content)| digest_of(&content));
     format!("{VERSION}:{}", digests.collect::<String>())
+}
+
+/// Returns the first digits of the digest of a field.
+fn digest_of(content: &str) -> String {
+    hex::encode(Sha256::digest(content.as_bytes())).chars().take(DIGITS).collect()
 }
 
 /// Returns the compared fields with their content, in the order of their digests.
@@ -99,7 +101,9 @@ pub(super) fn changed_fields(
     let (running, declared) = (split_digests(running)?, split_digests(&declared)?);
     let names = spec_fields(pool, class).map(|(name, _)| name);
     let pairs = running.zip(declared);
-    let differing = names.zip(pairs).filter(|(_, (running, declared))| running != declared);
+    let differing = names.zip(pairs).filter(|(name, (running, declared))| {
+        running != declared && !(*name == "amiFamily" && is_implied(running, declared, class))
+    });
     let names = differing.map(|(name, _)| name).filter(|name| !resolved.contains(name));
     let names: Vec<&str> = names.collect();
     let of_class = |name: &&str| CLASS_FIELDS.contains(name) || *name == "other fields";
@@ -108,6 +112,17 @@ pub(super) fn changed_fields(
         .then(|| format!("{} of node class {}", class_names.join(", "), class.name));
     let said: Vec<String> = pool_names.into_iter().map(str::to_owned).chain(class_names).collect();
     (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// Returns true if one of two digests of `amiFamily` is that of an absent field, and the other one
+/// states the family of the alias. A change of the alias itself changes `amiSelectorTerms`.
+fn is_implied(running: &str, declared: &str, class: &NodeClass) -> bool {
+    // An AWSNodeTemplate has no alias.
+    let has_alias = class.generation != Generation::V1alpha5;
+    // `Custom` beside an alias changes the user data.
+    let custom = digest_of(&hex::encode(Sha256::digest("\"Custom\"")));
+    let digests = [running, declared];
+    has_alias && digests.contains(&&*digest_of("")) && !digests.contains(&&*custom)
 }
 
 /// Returns true if the labels of the pool changed since a node was launched.
@@ -205,6 +220,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::manifest::read;
+    use crate::model::desired::{Fleet, Tree, TreeFile};
     use crate::model::requirement::label;
     use crate::testing::pods::no_schedule;
     use crate::testing::{Scenario, node_class, pool};
@@ -248,6 +265,38 @@ mod tests {
         {
             assert_eq!(changed_fields(unreadable, &tainted, &class, &[]), None, "{unreadable}");
         }
+    }
+
+    #[test]
+    fn family_of_the_alias_may_be_stated_or_not() {
+        let declared = |alias: &str, family: &str| {
+            let text = format!(
+                "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec:\n  \
+                 role: r\n  subnetSelectorTerms: [{{id: s}}]\n  securityGroupSelectorTerms: [{{id: g}}]\n  \
+                 amiSelectorTerms: [{{alias: {alias}}}]\n{family}"
+            );
+            let file = TreeFile { path: "class.yaml".into(), content: Ok(text.as_bytes().into()) };
+            let desired = read(&Tree { files: vec![file] }, &Fleet::default());
+            desired.node_classes.values().next().expect("a class").clone()
+        };
+        let absent = declared("al2023@v1", "");
+        let stated = declared("al2023@v1", "  amiFamily: AL2023\n");
+        let custom = declared("al2023@v1", "  amiFamily: Custom\n");
+        let other = declared("al2@v1", "  amiFamily: AL2\n");
+        let pool = pool();
+        let drift = |from: &NodeClass, to: &NodeClass| {
+            changed_fields(&spec_digest(&pool, from), &pool, to, &[])
+        };
+        assert_eq!(drift(&absent, &stated), None);
+        assert_eq!(drift(&stated, &absent), None);
+        for (from, to) in [(&absent, &custom), (&custom, &absent), (&stated, &custom)] {
+            assert_eq!(drift(from, to).as_deref(), Some("amiFamily of node class c"));
+        }
+        // The alias tells the change of the family.
+        assert_eq!(drift(&absent, &other).as_deref(), Some("amiSelectorTerms of node class c"));
+        // A v1alpha1 template has no alias: an absent family is AL2.
+        let old = NodeClass { generation: Generation::V1alpha5, ..stated.clone() };
+        assert_eq!(drift(&absent, &old).as_deref(), Some("amiFamily of node class c"));
     }
 
     type Edit<'a> = &'a dyn Fn(&mut Node, &mut Instance, &mut Pool, &mut NodeClass);

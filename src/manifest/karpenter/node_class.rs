@@ -3,6 +3,7 @@
 use super::super::collector::{Collector, Definition};
 use super::super::decode::{Field, FieldMap, nearest, shorten};
 use super::super::object_meta::ObjectMeta;
+use super::super::yaml::YamlValue;
 use super::instance_settings::instance_settings;
 use super::kubelet::kubelet;
 use super::node_pool::string_map;
@@ -35,6 +36,19 @@ const UNSUPPORTED: &[&str] = &[
     "placementGroupSelector",
 ];
 
+/// Lists of terms without which no instance can be launched.
+const LAUNCH_SELECTORS: [&str; 2] = ["subnetSelectorTerms", "securityGroupSelectorTerms"];
+
+/// Tag keys that Karpenter's API refuses in a class.
+const RESERVED_TAGS: [&str; 4] = [
+    "eks:eks-cluster-name",
+    "karpenter.k8s.aws/ec2nodeclass",
+    "karpenter.sh/nodeclaim",
+    "karpenter.sh/nodepool",
+];
+/// Prefixes of tag keys that mark the owner of an instance.
+const RESERVED_TAG_PREFIXES: [&str; 2] = ["fleetwright.dev/", "kubernetes.io/cluster"];
+
 /// Annotation of a class whose nodes use prefix delegation.
 const PREFIX_DELEGATION: &str = "fleetwright.dev/prefix-delegation";
 
@@ -62,6 +76,10 @@ pub(in super::super) fn node_class(
         (Some(role), Some(_)) => role.error("conflicts with `instanceProfile`", None),
         (Some(_), None) | (None, Some(_)) => {}
     }
+    require_selectors(&spec);
+    if let Some(tags) = spec.get("tags") {
+        refuse_reserved_tags(&tags);
+    }
     warn_unsupported(&spec, UNSUPPORTED, "instances are launched without it");
     let family = image.as_ref().map_or(AmiFamily::Custom, |(family, _)| *family);
     let class = settings(&spec, generation, meta, family);
@@ -74,6 +92,29 @@ pub(in super::super) fn node_class(
         root,
         into,
     );
+}
+
+/// Reports the lists of [`LAUNCH_SELECTORS`] that are absent or empty.
+fn require_selectors(spec: &FieldMap<'_>) {
+    for key in LAUNCH_SELECTORS {
+        if let Some(terms) = spec.required(key)
+            && matches!(&terms.node.value, YamlValue::Seq(items) if items.is_empty())
+        {
+            terms.error("selects nothing", "state tags or an id".to_owned());
+        }
+    }
+}
+
+fn refuse_reserved_tags(tags: &Field<'_>) {
+    let Some(map) = tags.map() else { return };
+    for (key, field) in map.entries() {
+        let has_prefix = RESERVED_TAG_PREFIXES.iter().any(|prefix| key.starts_with(prefix));
+        if key.is_empty() {
+            field.error("is a tag without a key", None);
+        } else if has_prefix || RESERVED_TAGS.contains(&key) {
+            field.error("is a reserved tag", "remove it".to_owned());
+        }
+    }
 }
 
 /// Reads an `AWSNodeTemplate`.
@@ -292,6 +333,12 @@ fn read_alias(field: &Field<'_>) -> Option<(String, AmiFamily)> {
     let (name, version) = text.split_once('@').unwrap_or((&text, ""));
     let known = FAMILIES.iter().find(|(known, _)| *known == name && !version.is_empty());
     if let Some((_, family)) = known {
+        if *family == AmiFamily::Windows && version != "latest" {
+            field.error(
+                format_args!("is `{}`, but Windows images have no versions", shorten(&text)),
+                format!("write {name}@latest"),
+            );
+        }
         return Some((text.into_owned(), *family));
     }
     let names: Vec<&str> = FAMILIES.iter().map(|(name, _)| *name).collect();

@@ -1,4 +1,5 @@
 mod kubelet;
+mod node_classes;
 mod unsupported;
 
 use jiff::SignedDuration;
@@ -16,7 +17,8 @@ const CLASS: &str = "---
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 metadata: {name: default}
-spec: {role: r, amiSelectorTerms: [{alias: al2023@latest}]}
+spec: {role: r, amiSelectorTerms: [{alias: al2023@latest}], subnetSelectorTerms: [{id: s}],
+  securityGroupSelectorTerms: [{id: g}]}
 ";
 
 /// Returns a v1 pool with `template` in its node template and `spec` in its specification.
@@ -417,10 +419,12 @@ fn a_provisioner_and_a_pool_of_one_name_conflict() {
 fn node_class(spec: &str) -> String {
     format!(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {{name: c}}\nspec:\n  \
-         role: r\n{spec}"
+         role: r\n{spec}{SELECTORS}"
     )
 }
 
+const SELECTORS: &str =
+    "  subnetSelectorTerms: [{id: s}]\n  securityGroupSelectorTerms: [{id: g}]\n";
 const ALIAS: &str = "  amiSelectorTerms: [{alias: bottlerocket@v1.2}]\n";
 
 #[test]
@@ -498,7 +502,8 @@ fn the_kubelet_volume_is_chosen_as_in_karpenter() {
 fn older_node_classes_map_to_the_same_model() {
     let beta = class(
         "apiVersion: karpenter.k8s.aws/v1beta1\nkind: EC2NodeClass\nmetadata: {name: c}\n\
-         spec: {amiFamily: AL2, role: r, subnetSelectorTerms: [], securityGroupSelectorTerms: []}",
+         spec: {amiFamily: AL2, role: r, subnetSelectorTerms: [{id: s}],\n  \
+         securityGroupSelectorTerms: [{id: g}]}",
     );
     assert_eq!((beta.ami_family, beta.image.as_str()), (AmiFamily::Al2, "al2@latest"));
     let template = |spec: &str| {
@@ -532,69 +537,4 @@ fn an_annotation_enables_prefix_delegation() {
         "error a.yaml:1: EC2NodeClass c: annotation `fleetwright.dev/prefix-delegation` is `yes`; \
          write \"true\" or \"false\""
     );
-}
-
-#[test]
-fn node_class_problems_are_reported() {
-    for (spec, expected) in [
-        ("  amiSelectorTerms: [{alias: al2023}]\n", "is `al2023`, not family@version of a known"),
-        ("  amiSelectorTerms: [{alias: al2024@latest}]\n", "write al2023@latest; families are"),
-        ("  amiSelectorTerms: [{alias: al2@x}, {id: ami-1}]\n", "conflicts with the other terms"),
-        ("  amiSelectorTerms: [{id: ami-1}]\n", "has no `amiFamily`, which selector terms"),
-        ("  amiFamily: AL2\n", "`spec` has no `amiSelectorTerms`"),
-        ("  amiFamily: AL2024\n  amiSelectorTerms: [{id: a}]\n", "write AL2023"),
-        ("  amiFamily: Ubuntu\n  amiSelectorTerms: [{id: a}]\n", "is `Ubuntu`, not one of"),
-        (
-            "  amiFamily: AL2\n  amiSelectorTerms: [{alias: al2023@x}]\n",
-            "does not agree with the alias",
-        ),
-        (
-            "  amiSelectorTerms: [{alias: al2@x}]\n  instanceProfile: p\n",
-            "`spec.role` conflicts with `instanceProfile`",
-        ),
-        (
-            "  amiFamily: AL2\n  amiSelectorTerms: [{nme: x}]\n",
-            "unknown field `nme` in `spec.amiSelectorTerms[0]`",
-        ),
-        (
-            "  amiSelectorTerms: [{alias: al2@x}]\n  blockDevices: []\n",
-            "warning a.yaml:7: EC2NodeClass c: unknown field `blockDevices` in `spec`",
-        ),
-        (
-            "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {memory: 1Gi}}\n",
-            "is for `memory`, which is not a signal",
-        ),
-        (
-            "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {pid.available: 101%}}\n",
-            "is `101%`, not a share",
-        ),
-    ] {
-        let found = problem(&node_class(spec));
-        assert!(found.contains(expected), "{spec}\n{found}");
-    }
-    let bare = node_class(ALIAS).replace("  role: r\n", "");
-    assert!(
-        problem(&bare).starts_with("warning a.yaml:5: EC2NodeClass c: `spec` has neither `role`")
-    );
-}
-
-#[test]
-fn node_template_without_a_profile_is_an_error() {
-    let template = "apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\n\
-                    metadata: {name: c}\nspec: {subnetSelector: {a: b}}";
-    let desired = read_text(template);
-    let [problem] = &desired.problems[..] else { panic!("{:?}", desired.problems) };
-    assert_eq!((problem.severity, problem.object.as_str()), (Severity::Error, "AWSNodeTemplate c"));
-    assert!(problem.message.contains("has no `instanceProfile`"), "{problem:?}");
-    let class = desired.node_classes.values().next().expect("the class");
-    assert!(class.unreadable.is_some(), "nothing is launched with it");
-    let settings = "apiVersion: fleetwright.dev/v1\nkind: Fleet\n\
-                    spec: {karpenter: {defaultInstanceProfile: nodes}}";
-    let tree = tree(&[("a.yaml", template), ("fleetwright.yaml", settings)]);
-    let (fleet, problems) = read_fleet(&tree);
-    assert_eq!(problems, []);
-    let desired = read(&tree, &fleet);
-    assert_eq!(desired.problems, []);
-    let class = desired.node_classes.values().next().expect("the class");
-    assert_eq!(class.instance_settings.identity, Identity::Profile("nodes".to_owned()));
 }

@@ -1,0 +1,115 @@
+//! Node classes that Karpenter's API refuses.
+
+use super::*;
+
+#[test]
+fn node_class_problems_are_reported() {
+    for (spec, expected) in [
+        ("  amiSelectorTerms: [{alias: al2023}]\n", "is `al2023`, not family@version of a known"),
+        ("  amiSelectorTerms: [{alias: al2024@latest}]\n", "write al2023@latest; families are"),
+        ("  amiSelectorTerms: [{alias: al2@x}, {id: ami-1}]\n", "conflicts with the other terms"),
+        ("  amiSelectorTerms: [{id: ami-1}]\n", "has no `amiFamily`, which selector terms"),
+        ("  amiFamily: AL2\n", "`spec` has no `amiSelectorTerms`"),
+        ("  amiFamily: AL2024\n  amiSelectorTerms: [{id: a}]\n", "write AL2023"),
+        ("  amiFamily: Ubuntu\n  amiSelectorTerms: [{id: a}]\n", "is `Ubuntu`, not one of"),
+        (
+            "  amiFamily: AL2\n  amiSelectorTerms: [{alias: al2023@x}]\n",
+            "does not agree with the alias",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  instanceProfile: p\n",
+            "`spec.role` conflicts with `instanceProfile`",
+        ),
+        (
+            "  amiFamily: AL2\n  amiSelectorTerms: [{nme: x}]\n",
+            "unknown field `nme` in `spec.amiSelectorTerms[0]`",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  blockDevices: []\n",
+            "warning a.yaml:7: EC2NodeClass c: unknown field `blockDevices` in `spec`",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {memory: 1Gi}}\n",
+            "is for `memory`, which is not a signal",
+        ),
+        (
+            "  amiSelectorTerms: [{alias: al2@x}]\n  kubelet: {evictionHard: {pid.available: 101%}}\n",
+            "is `101%`, not a share",
+        ),
+    ] {
+        let found = problem(&node_class(spec));
+        assert!(found.contains(expected), "{spec}\n{found}");
+    }
+    let bare = node_class(ALIAS).replace("  role: r\n", "");
+    assert!(
+        problem(&bare).starts_with("warning a.yaml:5: EC2NodeClass c: `spec` has neither `role`")
+    );
+}
+
+#[test]
+fn node_template_without_a_profile_is_an_error() {
+    let template = "apiVersion: karpenter.k8s.aws/v1alpha1\nkind: AWSNodeTemplate\n\
+                    metadata: {name: c}\nspec: {subnetSelector: {a: b}}";
+    let desired = read_text(template);
+    let [problem] = &desired.problems[..] else { panic!("{:?}", desired.problems) };
+    assert_eq!((problem.severity, problem.object.as_str()), (Severity::Error, "AWSNodeTemplate c"));
+    assert!(problem.message.contains("has no `instanceProfile`"), "{problem:?}");
+    let class = desired.node_classes.values().next().expect("the class");
+    assert!(class.unreadable.is_some(), "nothing is launched with it");
+    let settings = "apiVersion: fleetwright.dev/v1\nkind: Fleet\n\
+                    spec: {karpenter: {defaultInstanceProfile: nodes}}";
+    let tree = tree(&[("a.yaml", template), ("fleetwright.yaml", settings)]);
+    let (fleet, problems) = read_fleet(&tree);
+    assert_eq!(problems, []);
+    let desired = read(&tree, &fleet);
+    assert_eq!(desired.problems, []);
+    let class = desired.node_classes.values().next().expect("the class");
+    assert_eq!(class.instance_settings.identity, Identity::Profile("nodes".to_owned()));
+}
+
+#[test]
+fn node_class_without_launch_selectors_is_an_error() {
+    let bare = node_class(ALIAS);
+    for (key, terms) in
+        [("subnetSelectorTerms", "[{id: s}]"), ("securityGroupSelectorTerms", "[{id: g}]")]
+    {
+        let line = format!("  {key}: {terms}\n");
+        assert!(bare.contains(&line));
+        let absent = problem(&bare.replace(&line, ""));
+        assert!(absent.contains(&format!("`spec` has no `{key}`")), "{absent}");
+        let empty = problem(&bare.replace(terms, "[]"));
+        assert!(empty.contains(&format!("`spec.{key}` selects nothing")), "{empty}");
+        let class = read_text(&bare.replace(&line, "")).node_classes["c"].clone();
+        assert!(class.unreadable.is_some(), "nothing is launched with it");
+    }
+}
+
+#[test]
+fn reserved_tags_are_errors() {
+    for key in [
+        "eks:eks-cluster-name",
+        "kubernetes.io/cluster/prod",
+        "karpenter.sh/nodepool",
+        "karpenter.sh/nodeclaim",
+        "karpenter.k8s.aws/ec2nodeclass",
+        "fleetwright.dev/pool",
+    ] {
+        let found = problem(&node_class(&format!("{ALIAS}  tags: {{\"{key}\": x}}\n")));
+        assert!(found.starts_with("error") && found.contains("is a reserved tag"), "{found}");
+    }
+    let empty = problem(&node_class(&format!("{ALIAS}  tags: {{\"\": x}}\n")));
+    assert!(empty.contains("is a tag without a key"), "{empty}");
+    let own = read_text(&node_class(&format!("{ALIAS}  tags: {{karpenter.sh/discovery: x}}\n")));
+    assert_eq!(own.problems, []);
+}
+
+#[test]
+fn windows_alias_with_a_version_is_an_error() {
+    let class = |alias: &str| node_class(&format!("  amiSelectorTerms: [{{alias: {alias}}}]\n"));
+    let pinned = problem(&class("windows2022@v1.2"));
+    assert!(
+        pinned.contains("Windows images have no versions; write windows2022@latest"),
+        "{pinned}"
+    );
+    assert_eq!(read_text(&class("windows2022@latest")).problems, []);
+}
