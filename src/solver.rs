@@ -60,6 +60,7 @@ mod spot_diversity;
 mod staggered_readiness;
 mod static_pools;
 mod strategy;
+mod surplus_pods;
 mod target_builder;
 mod target_fleet;
 #[cfg(test)]
@@ -113,6 +114,7 @@ pub use target_fleet::{
 };
 pub use unschedulable::EXPORT_POOLS;
 
+use std::collections::BTreeSet;
 use std::num::NonZero;
 
 use jiff::Timestamp;
@@ -122,6 +124,7 @@ use crate::demand::Demand;
 use crate::model::desired::{Desired, WorstCase};
 use crate::model::ids::NodeName;
 use crate::model::observed::Observed;
+use crate::model::reason::{BlockReason, KeepReason, RetireReason};
 use crate::model::units::MicroUsd;
 use attach_limits::VolumeLimits;
 use converge::{ConvergedFleet, Passes};
@@ -270,7 +273,7 @@ pub struct PackedFleet {
 #[must_use]
 pub fn packing(input: &Input, proof: Option<Proof>) -> PackedFleet {
     let Prepared { demand_by_shape: apart, offers, existing, static_nodes: _, pace } =
-        Prepared::new(input);
+        Prepared::new(input, &BTreeSet::new());
     let (demand, list) = (&apart.demand, &offers.list);
     let existing = &*existing;
     let admission = OfferAdmission::new(&demand.groups, list);
@@ -296,7 +299,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(input: &Input) -> Self {
+    /// Drifted nodes of `irreplaceable` stay.
+    fn new(input: &Input, irreplaceable: &BTreeSet<NodeName>) -> Self {
         let apart = SplitDemand::new(input.demand);
         let shapes = apart.demand.groups.iter().map(|group| &*group.shape);
         let supply = OfferInput {
@@ -327,6 +331,7 @@ impl Prepared {
             input.observed,
             &mut existing,
             &apart.demand.groups,
+            irreplaceable,
         );
         let fixed = StaticPoolNodes::decide(&circumstances, input.observed, &offers, &mut existing);
         existing.extend(fixed.as_existing_nodes());
@@ -335,11 +340,48 @@ impl Prepared {
     }
 }
 
+/// Maximum number of solutions of one input.
+const SOLUTIONS_MAX: usize = 10;
+
 /// Returns the target fleet.
+///
+/// A drifted node whose pods have no other place stays. It must not use up the disruption budget
+/// of its pool: the target is then computed without it, so that other nodes are replaced.
 #[must_use]
 pub fn solve(input: &Input) -> Solution {
+    let mut irreplaceable = BTreeSet::new();
+    let mut solution = solve_without(input, &irreplaceable);
+    for _ in 1..SOLUTIONS_MAX {
+        let stuck = solution.stuck_nodes();
+        if stuck.is_empty() {
+            break;
+        }
+        irreplaceable.extend(stuck);
+        solution = solve_without(input, &irreplaceable);
+    }
+    solution
+}
+
+impl Solution {
+    /// Returns the drifted nodes that stay because their pods have no other place, while the budget
+    /// of their pool blocks another drifted node.
+    fn stuck_nodes(&self) -> BTreeSet<NodeName> {
+        let by_budget = NodeDisposition::Keep(KeepReason::Blocked { by: BlockReason::Budget });
+        let blocked = self.existing_nodes.iter().filter(|node| node.disposition == by_budget);
+        let pools: BTreeSet<_> = blocked.filter_map(|node| node.pool.as_ref()).collect();
+        let has_no_place = |node: &&ExistingNode| {
+            let keep = self.target.keeps.get(&node.name);
+            matches!(node.disposition, NodeDisposition::Retire(RetireReason::Drifted { .. }))
+                && keep == Some(&KeepReason::Blocked { by: BlockReason::NoOtherPlace })
+                && node.pool.as_ref().is_some_and(|pool| pools.contains(pool))
+        };
+        self.existing_nodes.iter().filter(has_no_place).map(|node| node.name.clone()).collect()
+    }
+}
+
+fn solve_without(input: &Input, irreplaceable: &BTreeSet<NodeName>) -> Solution {
     let Prepared { demand_by_shape: apart, offers, mut existing, static_nodes: fixed, pace } =
-        Prepared::new(input);
+        Prepared::new(input, irreplaceable);
     let groups = &apart.demand.groups;
     let (demand, list) = (&apart.demand, &offers.list);
     let admission = OfferAdmission::new(groups, list);

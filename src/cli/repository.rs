@@ -122,6 +122,7 @@ impl Repository {
         desired.problems.extend(problems);
         desired.problems.extend(lock_problem);
         desired.skipped.extend(reserved_files(tree));
+        desired.problems.extend(nothing_declared(&fleet, &desired, extended.files.len()));
         let (base, rendered) = base_with_inputs(tree, &renderings);
         let (signature, problem) = check_signatures(&fleet, tree, trust, base.dirty);
         desired.problems.extend(problem);
@@ -175,6 +176,23 @@ fn fleet_digest(fleet: &Fleet, tree: &RepositoryTree, rendered: &[RenderedRow]) 
         hash.update(&row.inputs);
     }
     hex::encode(hash.finalize())
+}
+
+/// Returns an error if a directory without settings declares nothing that a plan is about: it is
+/// most likely the wrong directory.
+fn nothing_declared(fleet: &Fleet, desired: &Desired, files: usize) -> Option<Problem> {
+    let is_empty = fleet.origin.is_none()
+        && desired.workloads.is_empty()
+        && desired.pools.is_empty()
+        && desired.node_groups.is_empty()
+        && desired.fargate_profiles.is_empty()
+        && desired.unresolved.is_empty()
+        && desired.problems.is_empty();
+    let message = format!("none of {files} files declares a workload or a pool");
+    is_empty.then(|| {
+        Problem::error(Origin::new(".", 0), "", message)
+            .hint("name a directory of manifests, or write the settings: fleetwright init")
+    })
 }
 
 /// Returns a warning if renderers had network access, which may change their output.

@@ -233,7 +233,11 @@ pub(super) fn classify(root: &YamlNode<'_>) -> DocumentClass {
         return skipped("templated");
     }
     let Some(api_version) = text("apiVersion") else {
-        return match SERVED.iter().find(|served| served.kind == kind) {
+        // Helm values and the input of other tools may have a `kind` too, but no name.
+        let has_name = root.get("metadata").is_some_and(|metadata| {
+            metadata.get("name").is_some() || metadata.get("generateName").is_some()
+        });
+        return match SERVED.iter().find(|served| has_name && served.kind == kind) {
             Some(served) => unserved(kind, "no apiVersion", served),
             None => skipped("no apiVersion"),
         };

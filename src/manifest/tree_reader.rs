@@ -170,6 +170,9 @@ struct TreeReader<'a> {
     into: Collector,
 }
 
+/// First bytes of a file that git-crypt encrypted.
+const GIT_CRYPT_HEADER: &[u8] = b"\0GITCRYPT\0";
+
 impl TreeReader<'_> {
     fn read_manifest(&mut self, manifest: ManifestText<'_>) {
         let file = manifest.file;
@@ -185,6 +188,9 @@ impl TreeReader<'_> {
             && let Some(reason) = self.layout.exclusion_reason(&file.path)
         {
             return self.skip(file, 0, reason);
+        }
+        if bytes.starts_with(GIT_CRYPT_HEADER) {
+            return self.skip(file, 0, "encrypted with git-crypt");
         }
         let text = match yaml::decode(bytes) {
             Ok(text) => text,

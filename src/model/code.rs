@@ -43,9 +43,9 @@ macro_rules! codes {
 codes! {
     ChartNotRendered "chart-not-rendered"
         "A Helm chart was not rendered, so its pods are not counted."
-        "Vendor the chart into this repository, or leave its file out of spec.sources.";
+        "Correct the cause that the plan names: `fleetwright sources update` pins charts from elsewhere. Or leave the file out of spec.sources.";
     KustomizationNotRendered "kustomization-not-rendered"
-        "A kustomization was not rendered, so its pods are not counted."
+        "A kustomization was not rendered: pods of its files count as written there, without its patches, images and namespace."
         "Correct the cause that the plan names, or leave the kustomization out of spec.sources.";
     ApplicationNotRendered "application-not-rendered"
         "An Argo CD application was not rendered, so its pods are not counted."

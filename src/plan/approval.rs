@@ -101,8 +101,9 @@ pub fn approve(
 
 /// Checks that enough of `keys` have approved `plan`. A key with several names counts once.
 ///
-/// Without keys, one approval of this plan suffices. A requirement of two or more approvals then
-/// fails. Returns the names of the approvers that count.
+/// Without keys, one unsigned approval of this plan suffices: a signature that no key verifies may
+/// be forged. A requirement of two or more approvals then fails. Returns the names of the approvers
+/// that count; the name of an unsigned approval is marked.
 ///
 /// # Errors
 /// If there are too few approvals, or if no key is required and the approval is for another plan.
@@ -139,14 +140,22 @@ pub fn verify_approvals(
     // Unsigned approvals have no verifiable author, so they never count as several.
     if keys.is_empty() && needed <= 1 {
         let other = approvals.iter().find(|approval| !approval.covers(plan));
-        return match (approvals.iter().find(current), other) {
-            (Some(approval), _) => Ok(vec![approval.by.clone()]),
-            (None, Some(approval)) => Err(ApprovalError::OtherPlan {
+        let (unsigned, signed): (Vec<&Approval>, Vec<&Approval>) =
+            approvals.iter().filter(current).partition(|approval| approval.signature.is_none());
+        why.extend(signed.iter().map(|approval| {
+            format!(
+                "the approval of {} is signed, and no key can verify it (spec.apply.keys or --key)",
+                approval.by
+            )
+        }));
+        return match (unsigned.first(), other) {
+            (Some(approval), _) => Ok(vec![format!("{} (unsigned)", approval.by)]),
+            (None, Some(approval)) if signed.is_empty() => Err(ApprovalError::OtherPlan {
                 by: approval.by.clone(),
                 approved: approval.digest.clone(),
                 digest: plan.capacity.digest.clone(),
             }),
-            (None, None) => Err(ApprovalError::Missing { found: 0, needed: 1, why }),
+            (None, _) => Err(ApprovalError::Missing { found: 0, needed: 1, why }),
         };
     }
     let found = u32::try_from(names.len()).unwrap_or(u32::MAX);
@@ -163,8 +172,7 @@ fn missing_signature(plan: &Plan, approvals: &[Approval], name: &str) -> Option<
     Some(match current.signature {
         None => format!("the approval of {name} is not signed (approve with --key)"),
         Some(_) => format!(
-            "the approval of {name} was changed, or is signed with another key than the one in \
-             spec.apply.keys"
+            "the approval of {name} was changed, or is signed with another key than the trusted one"
         ),
     })
 }
@@ -272,7 +280,10 @@ mod tests {
             assert!(!error.contains(';'), "one cause: {error}");
         }
         let other_key = because(&[good], &keys(&[("alice", OTHER)]));
-        assert!(other_key.contains("is signed with another key than the one in"), "{other_key}");
+        assert!(
+            other_key.contains("is signed with another key than the trusted one"),
+            "{other_key}"
+        );
     }
 
     #[test]
@@ -281,8 +292,13 @@ mod tests {
         let approval = approve(&plan, "alice", now(), None).expect("no key");
         assert_eq!(
             verify_approvals(&plan, std::slice::from_ref(&approval), &[], 0),
-            Ok(vec!["alice".to_owned()])
+            Ok(vec!["alice (unsigned)".to_owned()])
         );
+        // An editor of the file could write any signature.
+        let signature = Some("00".repeat(64));
+        let forged = Approval { signature, ..approval.clone() };
+        let error = verify_approvals(&plan, &[forged], &[], 0).expect_err("no key").to_string();
+        assert!(error.contains("is signed, and no key can verify it"), "{error}");
         let other = Approval { digest: "sha256:0".into(), ..approval };
         let error = verify_approvals(&plan, &[other], &[], 0).expect_err("another");
         assert!(matches!(error, ApprovalError::OtherPlan { .. }));

@@ -58,7 +58,8 @@ fn shared_reason(row: &PlanRow<'_>) -> String {
     }
     let (pending, saves) = (count(row.pending, "pending pod"), saving(*saves_hourly));
     let moves = count(*moves, "pod");
-    format!("takes {pending}, and pods of more expensive nodes: {saves}, moves {moves}")
+    // The saving is relative to the fleet with more nodes for the pending pods.
+    format!("takes {pending}, and {moves} of removed nodes: {saves} compared with more nodes")
 }
 
 /// Returns the reason of a row. A saving that an earlier row states is not repeated.

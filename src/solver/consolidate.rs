@@ -163,7 +163,10 @@ impl ConsolidationRound<'_, '_> {
         // The packing has no room for other orders, so the fleet costs at least as much.
         let mut saves = price - layout.price;
         if saves >= needed {
+            // All pods of a fleet built anew are pending, so that all of them are nominated.
+            self.simulation.nominates_evicted_pods = true;
             let fresh = repair_trial(self.simulation, &layout, &mut WorkBudget::unlimited());
+            self.simulation.nominates_evicted_pods = false;
             saves = price - fresh.layout.price;
         }
         // A much dearer fleet says nothing: its offerings cost more than those that run.

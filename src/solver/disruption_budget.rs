@@ -76,14 +76,20 @@ fn active_budgets<'a>(
 }
 
 impl DisruptionBudgets {
-    /// Returns the active budgets. Blocks the drifted nodes beyond them, in order of name.
+    /// Returns the active budgets. Blocks the drifted nodes beyond them, in order of name, and those
+    /// of `irreplaceable`, which take no part of a budget.
     pub(super) fn new(
         desired: &Desired,
         at: Timestamp,
         observed: &Observed,
         standing: &mut [ExistingNode],
         groups: &[PodGroup],
+        irreplaceable: &BTreeSet<NodeName>,
     ) -> Self {
+        for node in standing.iter_mut().filter(|node| irreplaceable.contains(&node.name)) {
+            let by = BlockReason::NoOtherPlace;
+            node.disposition = NodeDisposition::Keep(KeepReason::Blocked { by });
+        }
         let active = active_budgets(desired, observed, at);
         if active.is_empty() {
             return Self::default();

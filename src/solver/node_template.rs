@@ -85,8 +85,8 @@ impl<'a> NodeTemplate<'a> {
     ) -> Result<Self, PoolRefusal> {
         let class = pool.node_class.as_ref().and_then(|n| supply.desired.node_classes.get(n));
         let class = class.ok_or_else(|| PoolRefusal::without_node_class(pool))?;
-        let unreadable = |what: String, field: &Option<String>| {
-            field.as_ref().map(|field| PoolRefusal::Unreadable { what, field: field.clone() })
+        let unreadable = |object: String, field: &Option<String>| {
+            field.as_ref().map(|field| PoolRefusal::Unreadable { object, field: field.clone() })
         };
         let refusal = unreadable(format!("pool {}", pool.name), &pool.unreadable);
         let refusal =

@@ -74,14 +74,14 @@ pub enum PoolRefusal {
     /// It names a node class that is not declared.
     NoNodeClass {
         /// Pool and node class with their kinds, and the place of the pool.
-        what: String,
+        description: String,
         /// Correction.
         remedy: String,
     },
     /// A part of the pool or of its node class could not be read.
     Unreadable {
         /// Object, such as `NodePool` or `EC2NodeClass default`.
-        what: String,
+        object: String,
         /// Field; empty for the object itself.
         field: String,
     },
@@ -122,7 +122,7 @@ impl PoolRefusal {
             ),
             None => format!("name a node class in {pool} ({origin})"),
         };
-        Self::NoNodeClass { what: format!("{pool} {class}{rest} ({origin})"), remedy }
+        Self::NoNodeClass { description: format!("{pool} {class}{rest} ({origin})"), remedy }
     }
 
     fn without_offering(pool: &Pool, catalog: &Catalog) -> Self {

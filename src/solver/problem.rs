@@ -20,6 +20,7 @@ use super::packing_model::PackingModel;
 use super::redeployment::Redeployment;
 use super::scheduling_runs::{CoveredOrders, DrainingPods};
 use super::spot_diversity::OfferingShare;
+use super::surplus_pods::SurplusPods;
 use super::target_fleet::NodeRef;
 use super::{Purpose, Settings};
 use crate::demand::{Daemon, PodGroup};
@@ -68,6 +69,8 @@ pub(super) struct Problem<'a> {
     by_name: BTreeMap<&'a NodeName, usize>,
     /// Existing nodes with pods of each group, with pod counts.
     running_pods: Vec<Vec<(usize, u32)>>,
+    /// Groups that run more pods than are planned.
+    pub surplus: SurplusPods,
 }
 
 impl<'a> Deref for Problem<'a> {
@@ -132,8 +135,9 @@ impl<'a> Problem<'a> {
             (0..model.classes.len()).map(|class| is_limited && ends_pods(class)).collect();
         let on = |(name, count): (&NodeName, &u32)| Some((*by_name.get(name)?, *count));
         let running_on = |group: &PodGroup| group.running.iter().filter_map(on).collect();
-        let running_pods = input.groups.iter().map(running_on).collect();
-        Self { input, caps_ended_pods, fill_order, by_name, running_pods }
+        let running_pods: Vec<_> = input.groups.iter().map(running_on).collect();
+        let surplus = SurplusPods::new(model, existing, &running_pods);
+        Self { input, caps_ended_pods, fill_order, by_name, running_pods, surplus }
     }
 
     /// Returns the problem in which no pod is nominated to its planned node, and pods arrive in any

@@ -25,6 +25,8 @@ pub(super) struct Simulation<'a> {
     last_failed_run: usize,
     /// Samples that failed for some fleet. Every other fleet must pass them as well.
     pub added_runs: Vec<SchedulingRun>,
+    /// True if pods that a drain evicts are nominated like pending pods, as for a fleet built anew.
+    pub nominates_evicted_pods: bool,
 }
 
 impl<'a> Simulation<'a> {
@@ -35,6 +37,7 @@ impl<'a> Simulation<'a> {
             plain_scheduler: OnceLock::new(),
             last_failed_run: 0,
             added_runs: Vec::new(),
+            nominates_evicted_pods: false,
         }
     }
 

@@ -217,7 +217,7 @@ impl Simulation<'_> {
     }
 
     /// Returns nominations of pods to their nodes in the packing of a layout, if the plan uses
-    /// nominations. Pods that a drain evicts are not nominated: kube-scheduler places their
+    /// nominations. Pods that a drain evicts are usually not nominated: kube-scheduler places their
     /// replacements at once.
     pub(super) fn nominations(&self, layout: &Layout, state: &SimState) -> Option<Nominations> {
         if !self.problem.settings.steer {
@@ -225,7 +225,8 @@ impl Simulation<'_> {
         }
         let unplaced = self.problem.left_over_by_group(layout, &state.staying);
         let mut nominations = state.nominations_for(&self.problem.placements_of(layout, &unplaced));
-        for (group, evicted) in state.draining.iter().flat_map(|(_, pods)| pods) {
+        let evicted = state.draining.iter().flat_map(|(_, pods)| pods);
+        for (group, evicted) in evicted.filter(|_| !self.nominates_evicted_pods) {
             if let Some(nodes) = nominations.get_mut(group) {
                 drop_nominations(nodes, *evicted);
             }

@@ -183,12 +183,13 @@ fn triggers(field: &Field<'_>) -> KedaTriggers {
                 all.crons.extend(cron_trigger(item, &metadata));
             }
             (Some(kind), Some(metadata)) => {
-                // The API server accepts only strings.
+                // The API server accepts only strings. Their values set no bound, so a placeholder
+                // needs no value.
                 let entries = metadata.map();
-                entries
-                    .iter()
-                    .flat_map(FieldMap::entries)
-                    .for_each(|(_, value)| drop(value.text()));
+                let values = entries.iter().flat_map(FieldMap::entries).map(|(_, value)| value);
+                let is_open =
+                    |value: &Field<'_>| value.node.text().is_some_and(|text| text.contains("${"));
+                values.filter(|value| !is_open(value)).for_each(|value| drop(value.text()));
                 all.others.push(kind);
             }
             (_, _) => {}

@@ -74,6 +74,11 @@ fn pool_requirement(
     generation: Generation,
     check_key: fn(&Field<'_>, &str),
 ) -> Option<PoolRequirement> {
+    if excludes_nothing(map) {
+        map.ignore(&["key", "operator", "values", "minValues"]);
+        map.finish(Severity::Warning);
+        return None;
+    }
     let allowed = if generation == Generation::V1 { V1_OPERATORS } else { NODE_OPERATORS };
     let expression = expression_of(map, LabelOwner::Node, allowed);
     let min_values = map.get("minValues").and_then(|field| {
@@ -95,6 +100,12 @@ fn pool_requirement(
     check_values(&map.field, &requirement);
     check_known_values(&map.field, &requirement);
     Some(requirement)
+}
+
+/// Returns true for `NotIn` without values, which Karpenter accepts and which restricts nothing.
+fn excludes_nothing(map: &FieldMap<'_>) -> bool {
+    let operator = map.get("operator").and_then(|field| field.node.text());
+    operator == Some("NotIn") && map.get("values").is_none_or(|field| field.items().count() == 0)
 }
 
 fn check_values(field: &Field<'_>, requirement: &PoolRequirement) {

@@ -15,6 +15,9 @@ fn documents_that_are_no_input_are_skipped_with_a_reason() {
         ("---\n---\n", &["a.yaml:2: empty document", "a.yaml:3: empty document"]),
         ("a: 1", &["a.yaml:1: no kind"]),
         ("kind: Kustomization\na: 1", &["a.yaml:1: no apiVersion"]),
+        // Helm values.
+        ("kind: Deployment\nreplicas: 2", &["a.yaml:1: no apiVersion"]),
+        ("\0GITCRYPT\0abc", &["a.yaml: encrypted with git-crypt"]),
         ("- a", &["a.yaml:1: list at top level"]),
         ("just text", &["a.yaml:1: text at top level"]),
         ("!Sub x", &["a.yaml:1: tagged value at top level"]),

@@ -121,6 +121,22 @@ fn invalid_autoscalers_are_errors_with_their_line() {
 }
 
 #[test]
+fn trigger_metadata_that_sets_no_bound_may_be_open() {
+    let keda = |kind: &str| {
+        format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: s}}\nspec:\n  \
+             scaleTargetRef: {{name: api}}\n  triggers:\n  - type: {kind}\n    metadata: \
+             {{queueURL: \"${{QUEUE}}\", timezone: UTC, start: 3 * * * *, end: 9 * * * *, \
+             desiredReplicas: '${{SIZE}}'}}\n"
+        )
+    };
+    let problems = |kind: &str| lines(&read_text(&keda(kind)));
+    let needed = |problems: &[String]| problems.iter().any(|line| line.contains("SIZE"));
+    assert!(!needed(&problems("aws-sqs-queue")), "{:#?}", problems("aws-sqs-queue"));
+    assert!(needed(&problems("cron")), "{:#?}", problems("cron"));
+}
+
+#[test]
 fn pauses_of_keda_are_read_from_annotations() {
     let paused = |annotation: &str| {
         let text = format!(

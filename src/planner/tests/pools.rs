@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::model::desired::{
-    MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
+    Budget, MinValuesPolicy, NodeOverlay, PoolRequirement, PriceChange, ReservationTerm,
 };
 use crate::model::ids::{InstanceTypeName, LabelValue, Origin};
 use crate::model::market::CapacityType;
@@ -15,6 +15,7 @@ use crate::plan::drift;
 use crate::plan::wire::{
     BlockReason, DiagnosticSeverity, KeepReason, LaunchReason, NodeState, RetireReason,
 };
+use crate::testing::pods::{deployment, template};
 use crate::testing::{requirement, workload_id};
 
 /// Returns a scenario with an on-demand pool of these instance types, and pods of one core.
@@ -51,6 +52,30 @@ fn reasons(plan: &Plan) -> Vec<(&str, u32)> {
 fn keeps(plan: &Plan, by: &BlockReason) -> usize {
     let blocked = Reason::Keep { because: KeepReason::Blocked { by: by.clone() } };
     plan.capacity.explain.iter().filter(|row| row.reason == blocked).count()
+}
+
+#[test]
+fn drifted_node_that_cannot_be_replaced_uses_up_no_budget() {
+    let mut scenario = Scenario::new(&["m5.large"], 1_500, 512);
+    scenario.scale(2);
+    apply_and_check(&mut scenario);
+    let first = scenario.node();
+    first.labels.insert(key::HOSTNAME.into(), "first".into());
+    let first = first.name.clone();
+    // No other node has this host name.
+    let mut pinned = template(100, 64);
+    pinned.spec.node_selector.extend([label(key::HOSTNAME, "first")]);
+    scenario.deploy("pinned", 1, pinned.clone());
+    scenario.run(&deployment("other", "pinned"), &first, &Arc::new(pinned));
+    scenario.pool().budgets =
+        vec![Budget { nodes: "1".to_owned(), reasons: vec![], schedule: None, duration: None }];
+    scenario.age();
+    scenario.drift();
+    let plan = scenario.plan();
+    assert_eq!(changes(&plan), (1, 1));
+    assert_eq!(keeps(&plan, &BlockReason::NoOtherPlace), 1);
+    assert_eq!(keeps(&plan, &BlockReason::Budget), 0);
+    assert!(scenario.solve().target.keeps.contains_key(&first), "the first by name stays");
 }
 
 // --- pools with a fixed number of nodes ---

@@ -1,6 +1,7 @@
 //! Suggested changes: every obstacle is named, with the place, the amount and the price.
 
 use crate::model::pod::{Taint, TaintEffect};
+use crate::model::requirement::label;
 use crate::testing::{Scenario, requirement};
 
 /// Returns the detail of the first reason, and the suggested change.
@@ -60,6 +61,26 @@ fn every_obstacle_is_in_the_suggested_change() {
         "tolerate taint a=x:NoSchedule, and tolerate taint b=x:NoSchedule, and raise the limits \
          of NodePool default (pool.yaml:1) by cpu 2: 1 m5.xlarge, $0.1920/h more"
     );
+}
+
+#[test]
+fn label_that_no_node_gets_is_in_the_suggested_change() {
+    let mut scenario = Scenario::new(&["m5.large"], 100, 700 * 1024);
+    scenario.pool().requirements = vec![requirement("karpenter.k8s.aws/instance-family", &["m5"])];
+    scenario.template().spec.node_selector.extend([label("cache", "true")]);
+    scenario.scale(1);
+    let (_, fix) = advice(&scenario);
+    assert!(fix.contains("remove the pod's requirement cache"), "{fix}");
+}
+
+#[test]
+fn pool_that_could_not_be_read_is_to_be_corrected_first() {
+    let mut scenario = Scenario::new(&["m5.large"], 100, 64);
+    scenario.scale(1);
+    scenario.node_class().unreadable = Some("spec.role".to_owned());
+    let (detail, fix) = advice(&scenario);
+    assert!(detail.contains("`spec.role` of node class"), "{detail}");
+    assert_eq!(fix, "correct `spec.role` of node class default");
 }
 
 #[test]

@@ -8,10 +8,12 @@ use crate::model::reason::Relaxed;
 /// Returns a message that explains why a pool cannot launch nodes.
 pub(in super::super) fn refusal_message(pool: &PoolName, refusal: &PoolRefusal) -> String {
     match refusal {
-        PoolRefusal::NoNodeClass { what, .. } => what.clone(),
-        PoolRefusal::Unreadable { what, field } => {
+        PoolRefusal::NoNodeClass { description, .. } => description.clone(),
+        PoolRefusal::Unreadable { object, field } => {
             let part = if field.is_empty() { "a part".to_owned() } else { format!("`{field}`") };
-            format!("pool {pool} makes no nodes: {part} of {what} could not be read")
+            format!(
+                "pool {pool} makes no nodes: {part} of {object} is missing or could not be read"
+            )
         }
         PoolRefusal::Group { why } => format!("group {pool} is observe-only: {why}"),
         PoolRefusal::NoOffering { pool, cause: Some(cause), origin } => {

@@ -17,7 +17,7 @@ use crate::model::ids::{InstanceTypeName, LabelKey, LabelValue, Labels, PoolName
 use crate::model::market::CapacityType;
 use crate::model::pod::all_untolerated;
 use crate::model::reason::Relaxed;
-use crate::model::requirement::{LabelSet, Operator, Requirements, key, label};
+use crate::model::requirement::{LabelSet, Operator, Requirements, is_well_known, key, label};
 use crate::model::storage::{EBS_DRIVER, attach_resource, is_attach_resource};
 use crate::model::units::{Bytes, MicroUsd, Resources};
 
@@ -213,8 +213,13 @@ impl UnschedulableReport<'_> {
             PoolRefusal::NoOffering { pool, cause: Some(_), origin } => {
                 Some(format!("correct the requirements of {pool} ({origin})"))
             }
+            PoolRefusal::Unreadable { object, field } if field.is_empty() => {
+                Some(format!("correct {object}"))
+            }
+            PoolRefusal::Unreadable { object, field } => {
+                Some(format!("correct `{field}` of {object}"))
+            }
             PoolRefusal::NoOffering { cause: None, .. }
-            | PoolRefusal::Unreadable { .. }
             | PoolRefusal::Group { .. }
             | PoolRefusal::TooManyLabels
             | PoolRefusal::Withheld(_) => None,
@@ -370,7 +375,11 @@ impl<'a> PoolCandidate<'a> {
         let of_pool = |key: &str, set: &LabelSet| {
             let met = match own.get(key) {
                 Some(value) => set.contains(Some(value)),
-                None => requirements.get(key).is_none_or(|held| !held.intersect(set).is_empty()),
+                None => match requirements.get(key) {
+                    Some(allowed) => !allowed.intersect(set).is_empty(),
+                    // Without it in the pool, nodes have only the labels that each node has.
+                    None => is_well_known(key) || set.contains(None),
+                },
             };
             (!met).then(|| format!("remove the pod's requirement {key} {set}"))
         };

@@ -1,4 +1,4 @@
-//! Node classes that Karpenter's API refuses.
+//! Node classes that Karpenter's API refuses, and pools that it accepts.
 
 use super::*;
 
@@ -112,4 +112,19 @@ fn windows_alias_with_a_version_is_an_error() {
         "{pinned}"
     );
     assert_eq!(read_text(&class("windows2022@latest")).problems, []);
+}
+
+#[test]
+fn excluding_nothing_restricts_nothing() {
+    for values in ["", ", values: []", ", values: null"] {
+        let text = v1(
+            &format!("      requirements: [{{key: example.com/team, operator: NotIn{values}}}]\n"),
+            "",
+        );
+        let desired = read_text(&text);
+        assert_eq!(lines(&desired), [""; 0], "{values}");
+        assert_eq!(desired.pools["web"].requirements, [], "{values}");
+    }
+    let text = v1("      requirements: [{key: example.com/team, operator: In, values: []}]\n", "");
+    assert!(lines(&read_text(&text))[0].contains("operator In needs at least one value"));
 }
