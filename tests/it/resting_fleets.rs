@@ -87,3 +87,45 @@ fn small_edits_move_no_pod() {
         assert_eq!(removed, 0, "without document {edited}: {removed} changes");
     }
 }
+
+/// The tightest fleet of nominated pods is the measure for a fleet that lost pods, although evicted
+/// pods are not nominated.
+#[test]
+fn steered_fleet_shrinks_with_its_pods() {
+    const STEER: [&str; 6] = ["plan", ".", "--steer", "--format", "json", "--world"];
+    let workspace = Workspace::empty();
+    copy_tree("web", &workspace);
+    let pool = workspace.read("pool.yaml");
+    let cpus = "- {key: karpenter.k8s.aws/instance-cpu, operator: Lt, values: [\"33\"]}";
+    let family = "- {key: karpenter.k8s.aws/instance-category";
+    assert!(pool.contains(family));
+    workspace.write("pool.yaml", &pool.replacen(family, &format!("{cpus}\n        {family}"), 1));
+    let text = workspace.read("workloads.yaml");
+    let documents: Vec<&str> = text.split("---\n").filter(|d| d.contains("replicas")).collect();
+    let scaled = |percent: u64| {
+        let one = |(index, text): (usize, &&str)| {
+            let mut object: Json = serde_json::from_str(text).expect("JSON");
+            let replicas = object["spec"]["replicas"].as_u64().expect("a number");
+            if index % 2 == 1 {
+                object["spec"]["replicas"] = Json::from((replicas * percent / 100).max(1));
+            }
+            object.to_string()
+        };
+        documents.iter().step_by(2).enumerate().map(one).collect::<Vec<_>>().join("\n---\n")
+    };
+    workspace.write("workloads.yaml", &scaled(100));
+    let apply = ["apply", ".", "--steer", "--world", "sim:world", "--auto-approve"];
+    let applied = workspace.run(&apply);
+    assert_eq!(applied.code, Some(0), "{}{}", applied.out, applied.err);
+    workspace.write("workloads.yaml", &scaled(40));
+    let price = |world: &str| {
+        let planned = workspace.run(&[&STEER[..], &[world]].concat());
+        assert_eq!(planned.code, Some(0), "{}", planned.err);
+        let plan: Json = serde_json::from_str(&planned.out).expect("a plan");
+        let hourly = plan["capacity"]["cost"]["hourly_after"].as_str().expect("a price");
+        hourly.parse::<f64>().expect("a number")
+    };
+    // The disruption budget allows a part of the way.
+    let (standing, fresh) = (price("sim:world"), price("empty"));
+    assert!(standing < 1.15 * fresh, "{standing} $/h, a new fleet {fresh} $/h");
+}
