@@ -7,6 +7,7 @@ use super::policy::Judge;
 use super::repository::Repository;
 use super::settings::{PlanningSettings, SourceSettings};
 use super::source_tree::{self, read};
+use super::unknown_address;
 use super::world;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit};
@@ -45,6 +46,7 @@ pub(super) fn plan_with_facts(
     let observation = Observation::take(settings, &sources, console)?;
     let context = PlanContext::price(settings, observation, &sources.head);
     let mut plan = context.plan(&sources.head)?;
+    unknown_address::check(&plan, &settings.scope, &sources.head.desired)?;
     if let Some((revision, before)) = &sources.compared {
         plan.capacity.comparison = Some(compare(&plan, &context.plan(before)?, revision));
     }
