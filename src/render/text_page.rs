@@ -67,9 +67,9 @@ pub enum Verbosity {
     /// Changes with their details, and findings.
     #[default]
     Full,
-    /// Header and table.
+    /// Header, table and errors.
     Concise,
-    /// Header only.
+    /// Header and errors.
     Summary,
 }
 
