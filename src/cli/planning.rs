@@ -392,6 +392,9 @@ spec:
         let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
         assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
         let path = ["--path", text(tree.path())];
+        let (file, place) = (text(&saved), text(tree.path()));
+        let next = format!("To apply it: fleetwright apply {file} --path {place}\n");
+        assert!(fresh.err.ends_with(&next), "{}", fresh.err);
         let unapproved = run_command(&[&["apply", text(&saved)][..], &path].concat());
         assert_eq!(unapproved.exit, Exit::NotApproved, "{}", unapproved.err);
         let elsewhere = run_command(&["apply", text(&saved), "--auto-approve"]);
