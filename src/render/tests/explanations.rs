@@ -108,6 +108,8 @@ fn unknown_name_suggests_similar_names() {
     let plan = plan();
     let error = |what: &str| explain(&plan, None, what).expect_err("not in the plan");
     assert_eq!(error("web/apu").hint(), "did you mean web/api?");
+    assert_eq!(error("web/Deployment/apu").hint(), "did you mean web/api?");
+    assert_eq!(error("apu").hint(), "did you mean web/api?");
     assert!(error("zzzzzzzz").hint().starts_with("name a workload"));
     let mut twice = plan.clone();
     let mut other = twice.capacity.demand[2].clone();
