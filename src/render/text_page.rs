@@ -55,7 +55,7 @@ pub enum NodeColumns {
     /// Those that fit a terminal.
     #[default]
     Usual,
-    /// Also node name, instance, allocatable CPU and memory, and age.
+    /// Also node name, instance, vCPU and memory of the instance, and age.
     Wide,
 }
 

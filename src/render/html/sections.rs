@@ -44,11 +44,14 @@ pub(in crate::render) fn comparison(plan: &Plan) -> String {
     let items = |items: String| {
         if items.is_empty() { items } else { format!("<ul>\n{items}</ul>\n") }
     };
+    let against = words::compared_names(found);
+    let against: Vec<String> =
+        against.iter().map(|name| format!("<code>{}</code>", text(name, NAME))).collect();
     format!(
-        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against <code>{}</code>: {}</p>\n{}\
+        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against {}: {}</p>\n{}\
          <p class=\"dim\">Pending without it: {} {}</p>\n{}",
         text(&words::caused_text(found), LINE),
-        text(&words::compared_with(found), NAME),
+        against.join(", "),
         list(&found.caused),
         items(pods.collect()),
         text(&words::pending_text(found), LINE),

@@ -91,6 +91,8 @@ pub(super) fn caution(plan: &Plan, rows: &[PlanRow<'_>], room: usize) -> String 
 pub(super) fn comparison(plan: &Plan, room: usize) -> String {
     let Some(found) = &plan.capacity.comparison else { return String::new() };
     let names = |list: &[crate::model::ids::Address]| {
+    let against = words::compared_names(found);
+    let against: Vec<String> = against.iter().map(|name| code(name, NAME_WIDTH)).collect();
         let first: Vec<String> = list.iter().take(6).map(|a| code(a.as_str(), 60)).collect();
         let more = if list.len() > first.len() { ", …" } else { "" };
         if first.is_empty() { String::new() } else { format!(": {}{more}", first.join(", ")) }
@@ -98,7 +100,7 @@ pub(super) fn comparison(plan: &Plan, room: usize) -> String {
     let mut lines = vec![
         format!(
             "**Caused by this change** (against {}): {}{}",
-            code(&words::compared_with(found), NAME_WIDTH),
+            against.join(", "),
             words::caused_text(found),
             names(&found.caused)
         ),
@@ -342,7 +344,9 @@ pub(super) fn problems(plan: &Plan, room: usize) -> String {
     for diagnostic in &plan.capacity.diagnostics {
         let place =
             diagnostic.origin.as_ref().map(|o| format!("{} ", code(&o.to_string(), NAME_WIDTH)));
-        let text = prose(&format!("{} {}", diagnostic.object, diagnostic.message), LINE_WIDTH);
+        let text = format!("{} {}", diagnostic.object, diagnostic.message);
+        // A finding about the whole plan names no object.
+        let text = prose(text.trim_start(), LINE_WIDTH);
         let line = format!(
             "* {}: {}{text}",
             prose(diagnostic.severity.as_str(), 20),
