@@ -27,7 +27,6 @@ mod node_resource;
 mod node_settings;
 mod pool_warnings;
 mod snapshot;
-mod suggestions;
 mod synthetic;
 mod types;
 mod unmet_requirement;

@@ -62,6 +62,7 @@ mod source_tree;
 #[cfg(feature = "live")]
 mod sources;
 mod top;
+mod unknown_address;
 mod validate;
 mod version;
 mod world;

@@ -18,5 +18,6 @@ pub mod pod;
 pub mod reason;
 pub mod requirement;
 pub mod shell;
+pub mod similar_name;
 pub mod storage;
 pub mod units;

@@ -40,7 +40,9 @@ pub mod adr_0017 {}
 pub use approval::{Approval, ApprovalError, Approvals, approve, verify_approvals};
 pub use breakdown::breakdown;
 pub use changes_only::{RowSelection, UNCHANGED_BYTES_MAX};
-pub use compare::{Difference, DifferenceRow, PlanOverview, compare, difference};
+pub use compare::{
+    ConditionDifference, Difference, DifferenceRow, PlanOverview, compare, difference,
+};
 pub use completeness::is_incomplete;
 pub use cordons::{StaleCordon, is_managed_member, stale_cordons, unmanaged_instances};
 pub use digest::{digest, has_complete_digest};

@@ -46,11 +46,15 @@ pub enum LogLevel {
 
 impl LogLevel {
     fn directives(self) -> &'static str {
+        // Fleetwright reports errors of the Kubernetes client and of AWS credentials itself. Only
+        // `default_provider` logs what no error has: invalid settings.
         match self {
-            Self::Quiet => "error,kube_client=off",
-            // Fleetwright reports errors of the Kubernetes client itself.
-            Self::Normal => "warn,kube_client=off",
-            Self::Verbose => "warn,kube_client=off,fleetwright=info",
+            Self::Quiet => "error,kube_client=off,aws_config=off",
+            Self::Normal => "warn,kube_client=off,aws_config=off,aws_config::default_provider=warn",
+            Self::Verbose => {
+                "warn,kube_client=off,aws_config=off,aws_config::default_provider=warn,\
+                 fleetwright=info"
+            }
             Self::Debug => "info,fleetwright=debug",
         }
     }
@@ -165,8 +169,45 @@ mod tests {
             Ok("fleetwright::solver=trace".into())
         );
         for unset in [Err(VarError::NotPresent), Ok(String::new())] {
-            assert_eq!(directives(unset), Ok("kube_client=off,fleetwright=info,warn".into()));
+            let found = directives(unset).expect("a filter");
+            assert!(found.contains("kube_client=off") && found.contains("fleetwright=info"));
         }
+    }
+
+    /// A writer that keeps what is written.
+    #[derive(Clone, Default)]
+    struct Kept(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("one thread").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn errors_of_credentials_are_logged_only_for_debugging() {
+        let logged = |level| {
+            let kept = Kept::default();
+            let writer = kept.clone();
+            let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+            let filter = filter(level, Err(VarError::NotPresent)).expect("a filter");
+            let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter));
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::warn!(target: "aws_config::imds::region", "no region");
+                tracing::warn!(target: "aws_config::meta::credentials::chain", "no provider");
+                tracing::warn!(target: "aws_config::default_provider::use_fips", "invalid value");
+            });
+            let bytes = kept.0.lock().expect("one thread").clone();
+            String::from_utf8(bytes).expect("UTF-8").lines().count()
+        };
+        assert_eq!(logged(LogLevel::Quiet), 0);
+        assert_eq!(logged(LogLevel::Normal), 1, "an invalid setting");
+        assert_eq!(logged(LogLevel::Verbose), 1);
+        assert_eq!(logged(LogLevel::Debug), 3);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::instance_type::{InstanceType, Interner, Offering, instance_type, runs_kubernetes};
 use super::measured_nodes::MeasuredNodes;
 use super::snapshot::{self, InstanceTypeRow, PriceList, RegionRow};
-use super::suggestions::nearest;
 use super::types::{Catalog, CatalogError, PriceSource, Zone};
 use crate::model::code::Code;
 use crate::model::ids::{InstanceTypeName, Region, ZoneId, ZoneName};
 use crate::model::market::{CapacityType, ZoneSetting};
+use crate::model::similar_name::nearest;
 use crate::model::units::MicroUsd;
 
 /// Maximum number of names that an error or a warning lists before it counts the rest.

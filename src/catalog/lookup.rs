@@ -4,11 +4,11 @@ use std::fmt;
 
 use super::instance_type::{InstanceType, Offering};
 use super::snapshot;
-use super::suggestions::nearest;
 use super::types::{Catalog, CatalogError};
 use crate::model::desired::{Pool, PoolRequirement};
 use crate::model::ids::{InstanceTypeName, LabelValue, Region};
 use crate::model::requirement::{LabelSet, Requirements, key};
+use crate::model::similar_name::nearest;
 
 /// The reason why a catalog has no instance type of a given name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use super::snapshot;
-use super::suggestions::nearest;
 use super::types::Catalog;
 use crate::model::code::Code;
 use crate::model::desired::{AmiFamily, Desired, NodeGroup, Pool, Problem};
 use crate::model::ids::InstanceTypeName;
 use crate::model::requirement::{Operator, key};
+use crate::model::similar_name::nearest;
 
 impl Catalog {
     /// Returns a warning for each instance type that a pool requires or excludes, and that no

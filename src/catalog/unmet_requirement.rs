@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::loader::zones_of_region;
-use super::suggestions::nearest;
 use super::types::Catalog;
 use crate::model::desired::{Pool, PoolRequirement};
 use crate::model::ids::{LabelKey, LabelValue, ZoneName};
 use crate::model::requirement::{LabelSet, Operator, key};
+use crate::model::similar_name::nearest;
 
 /// Most listed values of a requirement.
 const VALUES_MAX: usize = 6;

@@ -109,7 +109,7 @@ impl CatalogView {
 }
 
 /// Opens the catalog of `source`, with the settings of its nodes.
-fn open(source: &NodeSource, console: &Console) -> Result<CatalogView, CliError> {
+fn open(source: &NodeSource, console: &mut Console) -> Result<CatalogView, CliError> {
     let (name, source, world) = match source {
         NodeSource::Options { region, node } => {
             let catalog = Catalog::load(region, &[])?;

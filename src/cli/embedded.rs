@@ -20,25 +20,22 @@ const SEED: u64 = 1;
 /// The longest simulated time until the members of a new node group have joined.
 pub(super) const GROUP_CREATION_MAX: SignedDuration = SignedDuration::from_mins(30);
 
-/// Observes the embedded world of `directory`, which is created if missing. Declared node groups and
-/// their first members are part of it: an apply creates the missing ones first, as eksctl does.
+/// Observes the embedded world of `directory`, which stays as it is; a missing one is empty. Declared
+/// node groups and their first members are part of it: an apply creates the missing ones first, as
+/// eksctl does.
 pub(super) fn observe(
     directory: &Path,
     repository: &Repository,
     at: Timestamp,
 ) -> Result<Observed, CliError> {
-    let desired = Rc::new(repository.desired.clone());
-    let genesis = genesis(&repository.fleet, at);
-    let observed = open(directory, &genesis, &desired)?.observed();
+    let world = copy(repository, Some(directory), at)?;
+    let desired = &repository.desired;
     if desired.node_groups.is_empty() {
-        return Ok(observed);
+        return Ok(world.observed());
     }
-    let region = genesis.cluster.region.as_str().into();
+    let region = world.cluster().region.as_str().into();
     let catalog = Catalog::load(&region, &repository.fleet.zones)?;
-    let copy = World::copy_in_memory(directory, &genesis, &shapes(&desired))
-        .map_err(|error| cannot_open(directory, error))?;
-    let world = copy.unwrap_or_else(|| World::in_memory(&genesis, shapes(&desired)));
-    let groups = eksctl_groups(&desired, &catalog);
+    let groups = eksctl_groups(desired, &catalog);
     world
         .create_groups(&groups, GROUP_CREATION_MAX)
         .map_err(|error| cannot_open(directory, error))?;
@@ -75,7 +72,6 @@ pub(super) fn open(
 }
 
 /// Returns an in-memory copy of the world of a directory, or an empty world.
-#[cfg(feature = "sandbox")]
 pub(super) fn copy(
     repository: &Repository,
     directory: Option<&Path>,

@@ -33,7 +33,7 @@ pub(super) fn run(settings: &ForecastSettings, console: &mut Console) -> Result<
 #[cfg(feature = "page")]
 pub(super) fn weekly(
     planning: &super::settings::PlanningSettings,
-    console: &Console,
+    console: &mut Console,
 ) -> Result<Forecast, CliError> {
     let super::settings::PlanningSettings { source, world, at, demand, .. } = planning;
     let (source, world) = (source.clone(), world.clone());
@@ -44,7 +44,7 @@ pub(super) fn weekly(
     )
 }
 
-fn make_forecast(settings: &ForecastSettings, console: &Console) -> Result<Forecast, CliError> {
+fn make_forecast(settings: &ForecastSettings, console: &mut Console) -> Result<Forecast, CliError> {
     let ForecastSettings { source, world: requested, from, to, demand, format: _ } = settings;
     let read = source_tree::read(source)?;
     let repository = Repository::read(&read);

@@ -1,9 +1,12 @@
 //! `plan`: compares the repository with the observed world; shows or saves the difference.
 
+use std::path::Path;
+
 use super::error::CliError;
 use super::planning::Planned;
 use super::settings::{PlanSettings, PlanView};
 use super::{Console, Exit, files, output, planning};
+use crate::model::shell::quote_word;
 use crate::plan::Plan;
 use crate::render::{self, LineBreaks, MarkdownStyle, NodeColumns, TextStyle};
 
@@ -29,14 +32,15 @@ pub(super) fn finish(
     } else {
         show(plan, settings.view, console)?;
     }
-    if let Some(out) = &settings.out {
-        let out = out.display();
+    if let Some(file) = &settings.out {
+        let out = file.display();
         console.report(&if planning::is_denied(plan) {
             format!("Saved as {out}. A policy denies it; fleetwright show {out} shows it.")
         } else if !plan.applyable && (plan.errored || planning::has_changes(plan)) {
             format!("Saved as {out}. It cannot be applied; fleetwright show {out} shows it.")
         } else if planning::has_changes(plan) {
-            format!("Saved as {out}. To apply it: fleetwright apply {out}")
+            let apply = apply_command(file, &settings.planning.source.path);
+            format!("Saved as {out}. To apply it: {apply}")
         } else {
             format!("Saved as {out}. It changes no nodes; fleetwright show {out} shows it.")
         });
@@ -49,6 +53,17 @@ pub(super) fn finish(
         console.report("The inputs have errors; the plan shows what could be read.");
     }
     Ok(planning::exit(plan, settings.detailed_exitcode))
+}
+
+/// Returns the command that applies the plan in `file` of the repository at `path`. `apply` reads the
+/// working directory, unless told otherwise.
+pub(super) fn apply_command(file: &Path, path: &Path) -> String {
+    let shown = |path: &Path| quote_word(&path.display().to_string()).into_owned();
+    let file = shown(file);
+    match (path.canonicalize(), Path::new(".").canonicalize()) {
+        (Ok(planned), Ok(here)) if planned == here => format!("fleetwright apply {file}"),
+        _ => format!("fleetwright apply {file} --path {}", shown(path)),
+    }
 }
 
 /// Writes a plan to stdout, without facts of its repository.

@@ -7,6 +7,7 @@ use super::policy::Judge;
 use super::repository::Repository;
 use super::settings::{PlanningSettings, SourceSettings};
 use super::source_tree::{self, read};
+use super::unknown_address;
 use super::world;
 use super::world_choice::WorldChoice;
 use super::{Console, Exit};
@@ -32,19 +33,20 @@ pub(super) struct Planned {
 }
 
 /// Makes a plan, compared with another revision if asked for, and judged by policies.
-pub(super) fn plan(settings: &PlanningSettings, console: &Console) -> Result<Plan, CliError> {
+pub(super) fn plan(settings: &PlanningSettings, console: &mut Console) -> Result<Plan, CliError> {
     plan_with_facts(settings, console).map(|planned| planned.plan)
 }
 
 /// Makes a plan as [`plan`] does, and returns the facts of its repository.
 pub(super) fn plan_with_facts(
     settings: &PlanningSettings,
-    console: &Console,
+    console: &mut Console,
 ) -> Result<Planned, CliError> {
     let sources = PlanSources::read(settings)?;
     let observation = Observation::take(settings, &sources, console)?;
     let context = PlanContext::price(settings, observation, &sources.head);
     let mut plan = context.plan(&sources.head)?;
+    unknown_address::check(&plan, &settings.scope, &sources.head.desired)?;
     if let Some((revision, before)) = &sources.compared {
         plan.capacity.comparison = Some(compare(&plan, &context.plan(before)?, revision));
     }
@@ -87,7 +89,7 @@ impl Observation {
     fn take(
         settings: &PlanningSettings,
         PlanSources { head, compared, .. }: &PlanSources<'_>,
-        console: &Console,
+        console: &mut Console,
     ) -> Result<Self, CliError> {
         let world = world_choice(settings.world.as_ref(), &settings.source, head)?;
         let mut observed = world::observe(&world, head, settings.at, console)?;
@@ -365,8 +367,13 @@ spec:
     fn embedded_world_keeps_its_own_time() {
         let tree = tree();
         let world = format!("sim:{}", text(&tree.path().join("world")));
-        let began = planned(&tree, &["--world", &world, "--summary"]);
-        assert!(began.out.contains("observed 2026-09-01T10:00:00Z (0s before)"), "{}", began.err);
+        let place = text(tree.path());
+        let apply = ["apply", place, "--world", &world, "--auto-approve"];
+        let applied = run_command(&[&apply[..], &AT].concat());
+        assert_eq!(applied.exit, Exit::Done, "{}", applied.err);
+        let began = run_command(&["plan", place, "--world", &world, "--summary"]);
+        assert!(began.out.contains("observed 2026-09-01T10:0"), "{}", began.err);
+        assert!(began.out.contains(" (0s before)"), "the clock of the world: {}", began.out);
         let later = run_command(&["plan", text(tree.path()), "--world", &world, "--summary"]);
         assert_eq!(later.out, began.out, "the clock of the world, not that of the wall");
         let observed = run_command(&["observe", text(tree.path()), "--world", &world]);
@@ -374,7 +381,7 @@ spec:
         let file = tree.path().join("seen.json");
         fs::write(&file, &observed.out).expect("written");
         let from_file = planned(&tree, &["--world", text(&file), "--detailed-exitcode"]);
-        assert_eq!(from_file.exit, Exit::Changes, "{}", from_file.err);
+        assert_eq!(from_file.exit, Exit::Done, "{}", from_file.err);
     }
 
     #[test]
@@ -385,6 +392,9 @@ spec:
         let fresh = planned(&tree, &["--world", &world, "--out", text(&saved)]);
         assert_eq!(fresh.exit, Exit::Done, "{}", fresh.err);
         let path = ["--path", text(tree.path())];
+        let (file, place) = (text(&saved), text(tree.path()));
+        let next = format!("To apply it: fleetwright apply {file} --path {place}\n");
+        assert!(fresh.err.ends_with(&next), "{}", fresh.err);
         let unapproved = run_command(&[&["apply", text(&saved)][..], &path].concat());
         assert_eq!(unapproved.exit, Exit::NotApproved, "{}", unapproved.err);
         let elsewhere = run_command(&["apply", text(&saved), "--auto-approve"]);

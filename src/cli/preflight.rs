@@ -21,23 +21,33 @@ pub(super) fn run(source: &SourceSettings, console: &mut Console) -> Result<Exit
 fn text(prerequisites: &[Prerequisite]) -> String {
     let longest = prerequisites.iter().map(|r| r.what.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
-    let mut missing = 0_usize;
+    let (mut missing, mut unknown) = (0_usize, 0_usize);
     for Prerequisite { what, state } in prerequisites {
         let (mark, detail, remedy) = match state {
             PrerequisiteState::Met { detail } => ("ok     ", detail, None),
-            PrerequisiteState::Missing { why, remedy } => ("MISSING", why, Some(remedy)),
-            PrerequisiteState::Unknown { why } => ("unknown", why, None),
+            PrerequisiteState::Missing { why, remedy } => {
+                missing += 1;
+                ("MISSING", why, Some(remedy))
+            }
+            PrerequisiteState::Unknown { why } => {
+                unknown += 1;
+                ("unknown", why, None)
+            }
         };
-        missing += usize::from(mark != "ok     ");
         let (what, detail) = (escape(what), escape(detail));
         let _ = writeln!(out, "{mark}  {what:longest$}  {detail}");
         if let Some(remedy) = remedy {
             let _ = writeln!(out, "         {:longest$}  -> {}", "", escape(remedy));
         }
     }
-    let _ = match missing {
-        0 => writeln!(out, "\nEverything is in place."),
-        n => writeln!(out, "\n{n} of {} are not in place.", prerequisites.len()),
+    let all = prerequisites.len();
+    let _ = match (missing, unknown) {
+        (0, 0) => writeln!(out, "\nEverything is in place."),
+        (0, unknown) => writeln!(out, "\nOf {all} checks, {unknown} could not be made."),
+        (missing, 0) => writeln!(out, "\nOf {all} checks, {missing} failed."),
+        (missing, unknown) => {
+            writeln!(out, "\nOf {all} checks, {missing} failed and {unknown} could not be made.")
+        }
     };
     out
 }
@@ -58,7 +68,7 @@ mod tests {
             text(&prerequisites),
             "ok       identity  account 1\n\
              MISSING  subnets   none\n                   -> tag them\n\
-             unknown  image     no cluster\n\n2 of 3 are not in place.\n"
+             unknown  image     no cluster\n\nOf 3 checks, 1 failed and 1 could not be made.\n"
         );
     }
 }

@@ -205,7 +205,7 @@ fn receipt_text(receipt: &Receipt, approvers: &[String]) -> String {
         ApplyStatus::Interrupted => "Interrupted; run the same plan again to finish.",
     };
     let mut text = format!(
-        "\n{verdict} Nodes: {launched} launched, {retired} terminated, {left} left,{before} in {}m{:02}s.\n",
+        "\n{verdict} Nodes: {launched} launched, {retired} terminated, {left} not finished,{before} in {}m{:02}s.\n",
         took / 60,
         took % 60
     );
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(lines.remove(2), "  approved by alice, b\\nob");
         assert!(
             lines[1].ends_with(
-                "0 terminated, 2 left, 1 with nothing to do, 1 no longer needed, in 0m00s."
+                "0 terminated, 2 not finished, 1 with nothing to do, 1 no longer needed, in 0m00s."
             ),
             "{text}"
         );

@@ -278,6 +278,8 @@ impl SandboxSession<'_> {
 
 fn welcome(path: &Path, served: &Served<'_>, page: &str, mode: Option<Mode>) -> String {
     let Served { config, url } = served;
+    let apply = super::plan::apply_command(Path::new("plan.json"), path);
+    let apply = escape(&apply);
     let (path, config) = (escape(&path.display().to_string()).into_owned(), config.display());
     let account = format!(
         "  export AWS_ENDPOINT_URL={url} AWS_ACCESS_KEY_ID=sandbox AWS_SECRET_ACCESS_KEY=sandbox\n"
@@ -288,10 +290,7 @@ fn welcome(path: &Path, served: &Served<'_>, page: &str, mode: Option<Mode>) -> 
     } else if mode.is_some() {
         format!("{account}  fleetwright plan {path} --world live\n")
     } else {
-        format!(
-            "{account}  fleetwright plan {path} --world live --out plan.json\n  \
-             fleetwright apply plan.json\n"
-        )
+        format!("{account}  fleetwright plan {path} --world live --out plan.json\n  {apply}\n")
     };
     let page = match mode {
         Some(mode) => format!("The controller (mode `{}`): {page}", mode.as_str()),

@@ -59,8 +59,8 @@ pub(super) fn run(settings: &TopSettings, console: &mut Console) -> Result<Exit,
 fn send(source: &mut TopSource, views: &Sender<Result<TopView, String>>) -> bool {
     // The time advances, so each observation has a console of its own.
     let (out, err) = (Box::new(std::io::sink()), Box::new(std::io::sink()));
-    let console = Console::from_streams(out, err, None, Timestamp::now());
-    let view = source.observe(&console).map_err(|error| error.to_string());
+    let mut console = Console::from_streams(out, err, None, Timestamp::now());
+    let view = source.observe(&mut console).map_err(|error| error.to_string());
     views.send(view).is_ok()
 }
 

@@ -12,10 +12,12 @@ use super::world_choice::WorldChoice;
 use super::{Console, Exit, embedded, files};
 use crate::model::market::Market;
 use crate::model::observed::{ClusterIdentity, Observed, read_world};
+use crate::simulator::World;
 
-/// Observes `world` for the cluster of `repository`.
+/// Observes `world` for the cluster of `repository`, and writes nothing. A missing embedded world is
+/// empty, with a warning: its name is most likely a typing error, or nothing was applied yet.
 ///
-/// `at` is the requested time: the time of an empty world, and the start of a new embedded world.
+/// `at` is the requested time: the time of an empty or missing world.
 ///
 /// # Errors
 /// Fails if the world cannot be read, is of another cluster, or is not built in.
@@ -23,7 +25,7 @@ pub(super) fn observe(
     world: &WorldChoice,
     repository: &Repository,
     at: Option<Timestamp>,
-    console: &Console,
+    console: &mut Console,
 ) -> Result<Observed, CliError> {
     let at = at.unwrap_or_else(|| console.now());
     let observed = match world {
@@ -36,7 +38,21 @@ pub(super) fn observe(
         WorldChoice::Sim(directory) => embedded::observe(directory, repository, at)?,
     };
     same_cluster(world, repository, &observed.cluster)?;
+    if is_missing(world) {
+        console.report(&format!(
+            "warning: world {world} does not exist, and counts as an empty cluster until apply or \
+             run creates it"
+        ));
+    }
     Ok(observed)
+}
+
+/// Returns whether `world` is an embedded world that nothing has created yet.
+fn is_missing(world: &WorldChoice) -> bool {
+    match world {
+        WorldChoice::Sim(directory) => !World::exists_in(directory),
+        WorldChoice::Empty | WorldChoice::Live | WorldChoice::File(_) => false,
+    }
 }
 
 /// Returns the current EC2 offerings, or the reason why they are not known. A world file returns

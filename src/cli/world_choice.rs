@@ -70,12 +70,14 @@ impl WorldChoice {
         }
         // Opening a named pipe would wait for its other end.
         let is_odd = |path: &Path| path.metadata().is_ok_and(|found| !found.is_file());
-        let odd = match &world {
-            Self::File(path) => is_odd(path),
-            Self::Sim(directory) => is_odd(&directory.join(WORLD_FILE)),
-            Self::Empty | Self::Live => false,
-        };
-        if odd { Err(refused("is no regular file")) } else { Ok(world) }
+        match &world {
+            Self::File(path) if is_odd(path) => Err(refused("is no regular file")),
+            Self::Sim(directory) if is_odd(&directory.join(WORLD_FILE)) => {
+                let file = path.join(WORLD_FILE);
+                Err(refused(&format!("needs `{}` to be a regular file", file.display())))
+            }
+            Self::Sim(_) | Self::File(_) | Self::Empty | Self::Live => Ok(world),
+        }
     }
 }
 
@@ -125,5 +127,12 @@ mod tests {
             assert!(within(world, root).is_err(), "{world}");
         }
         drop(sockets);
+        std::fs::create_dir_all(root.join("world/world.json")).expect("made");
+        let refused = within("sim:world", root).expect_err("a directory in place of the file");
+        assert_eq!(
+            refused.to_string(),
+            "spec.world of fleetwright.yaml names `sim:world`, which needs `world/world.json` to be \
+             a regular file"
+        );
     }
 }

@@ -222,13 +222,13 @@ impl<'a> Field<'a> {
             YamlValue::Plain(text) if !text.is_empty() => {
                 format!("`{}` ({})", shorten(text), self.node.noun())
             }
-            YamlValue::Quoted(text) => format!("the text `{}`", shorten(text)),
+            YamlValue::Quoted(text) => format!("the string `{}`", shorten(text)),
             YamlValue::Plain(_) | YamlValue::Seq(_) | YamlValue::Map(_) => {
                 self.node.noun().to_owned()
             }
         };
         let hint = match (&self.node.value, expected) {
-            (YamlValue::Plain(text), "a text") if !text.is_empty() => {
+            (YamlValue::Plain(text), "a string") if !text.is_empty() => {
                 Some(format!("quote it: \"{}\"", shorten(text)))
             }
             (YamlValue::Quoted(text), _) if !matches!(resolve(text), Scalar::Text(_)) => {
@@ -290,13 +290,13 @@ impl<'a> Field<'a> {
 
     /// Reads a string. Numbers and booleans are errors, as for the API server.
     pub(super) fn text(&self) -> Option<Cow<'a, str>> {
-        match self.read_scalar("a text")? {
+        match self.read_scalar("a string")? {
             RawScalar::Quoted(text) => Some(text),
             RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Text(_) => Some(word),
                 Scalar::Null => Some("".into()),
                 Scalar::Bool(_) | Scalar::Int(_) | Scalar::Number(_) => {
-                    self.type_mismatch("a text")
+                    self.type_mismatch("a string")
                 }
             },
         }
@@ -304,13 +304,13 @@ impl<'a> Field<'a> {
 
     /// Reads a string or a number, as written.
     pub(super) fn text_or_number(&self) -> Option<Cow<'a, str>> {
-        match self.read_scalar("a text or a number")? {
+        match self.read_scalar("a string or a number")? {
             RawScalar::Quoted(text) => Some(text),
             RawScalar::Plain(word) => match resolve(&word) {
                 Scalar::Text(_) | Scalar::Number(_) => Some(word),
                 Scalar::Int(int) => Some(int.to_string().into()),
                 Scalar::Null => Some("".into()),
-                Scalar::Bool(_) => self.type_mismatch("a text or a number"),
+                Scalar::Bool(_) => self.type_mismatch("a string or a number"),
             },
         }
     }

@@ -94,7 +94,7 @@ impl<'t> YamlNode<'t> {
     pub(super) fn noun(&self) -> &'static str {
         match &self.value {
             YamlValue::Plain(text) => resolve(text).noun(),
-            YamlValue::Quoted(_) => "a text",
+            YamlValue::Quoted(_) => "a string",
             YamlValue::Seq(_) => "a list",
             YamlValue::Map(_) => "a mapping",
             YamlValue::Tagged(..) => "a tagged value",

@@ -168,7 +168,7 @@ codes! {
         "A field of fleetwright.yaml has its former name."
         "Rename the field, because a later version does not read the former name.";
     WrongType "wrong-type"
-        "A value has the wrong type, such as a number in place of a text."
+        "A value has the wrong type, such as a number in place of a string."
         "Write a value of the type that the message names.";
     InvalidQuantity "invalid-quantity"
         "A value is not a quantity of Kubernetes."

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::canonical;
 use super::wire::{
-    Action, ComparedWorkload, Comparison, DemandRow, NodeState, Plan, ResourceChange, workload_key,
+    Action, ComparedWorkload, Comparison, Condition, DemandRow, NodeState, Plan, Precondition,
+    ResourceChange, workload_key,
 };
 use crate::model::ids::{Address, Digest, PlanId, WorkloadId};
 use crate::model::units::MicroUsd;
@@ -183,8 +183,8 @@ pub struct Difference {
     pub same_plan: bool,
     /// Rows with different actions, by address.
     pub rows: Vec<DifferenceRow>,
-    /// Differing preconditions, by address, as JSON.
-    pub preconditions: Vec<DifferenceRow>,
+    /// Rows with different preconditions, by address.
+    pub preconditions: Vec<ConditionDifference>,
 }
 
 /// Key data of one of the compared plans.
@@ -206,15 +206,26 @@ pub struct PlanOverview {
     pub unschedulable: u32,
 }
 
-/// A row or precondition that differs between two plans.
+/// A row that differs between two plans.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct DifferenceRow {
     /// Address of the row.
     pub address: Address,
-    /// Action or precondition of the first plan; absent if it has no such row.
+    /// Action of the first plan; absent if it has no such row.
     pub a: Option<String>,
-    /// Action or precondition of the second plan; absent if it has no such row.
+    /// Action of the second plan; absent if it has no such row.
     pub b: Option<String>,
+}
+
+/// The preconditions of a row that only one of two plans has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConditionDifference {
+    /// Address of the row.
+    pub address: Address,
+    /// Preconditions of the first plan alone.
+    pub a: BTreeSet<Condition>,
+    /// Preconditions of the second plan alone.
+    pub b: BTreeSet<Condition>,
 }
 
 /// Returns the differences between two plans.
@@ -224,7 +235,7 @@ pub fn difference(a: &Plan, b: &Plan) -> Difference {
         same_decisions: a.capacity.digest == b.capacity.digest,
         same_plan: a.capacity.plan_id == b.capacity.plan_id,
         rows: differing_rows(row_descriptions(a), row_descriptions(b)),
-        preconditions: differing_rows(conditions(a), conditions(b)),
+        preconditions: differing_conditions(&conditions(a), &conditions(b)),
         a: PlanOverview::new(a),
         b: PlanOverview::new(b),
     }
@@ -249,15 +260,27 @@ fn row_descriptions(plan: &Plan) -> BTreeMap<Address, String> {
     plan.resource_changes.iter().map(|row| (row.address.clone(), describe_actions(row))).collect()
 }
 
-fn conditions(plan: &Plan) -> BTreeMap<Address, String> {
-    let mut map: BTreeMap<Address, String> = BTreeMap::new();
-    for precondition in &plan.capacity.base.preconditions {
-        // Conditions are compared as JSON, so a change of wording makes no difference.
-        let text = canonical::compact(&precondition.condition).unwrap_or_default();
-        let entry = map.entry(precondition.address.clone()).or_default();
-        *entry = if entry.is_empty() { text } else { format!("{entry}; {text}") };
+fn conditions(plan: &Plan) -> BTreeMap<Address, BTreeSet<Condition>> {
+    let mut map: BTreeMap<Address, BTreeSet<Condition>> = BTreeMap::new();
+    for Precondition { address, condition } in &plan.capacity.base.preconditions {
+        map.entry(address.clone()).or_default().insert(condition.clone());
     }
     map
+}
+
+fn differing_conditions(
+    a: &BTreeMap<Address, BTreeSet<Condition>>,
+    b: &BTreeMap<Address, BTreeSet<Condition>>,
+) -> Vec<ConditionDifference> {
+    let addresses: BTreeSet<&Address> = a.keys().chain(b.keys()).collect();
+    let none = BTreeSet::new();
+    let row = |address: &Address| {
+        let (a, b) = (a.get(address).unwrap_or(&none), b.get(address).unwrap_or(&none));
+        let alone = |one: &BTreeSet<Condition>, other| one.difference(other).cloned().collect();
+        ConditionDifference { address: address.clone(), a: alone(a, b), b: alone(b, a) }
+    };
+    let rows = addresses.into_iter().map(row);
+    rows.filter(|row| !row.a.is_empty() || !row.b.is_empty()).collect()
 }
 
 fn differing_rows(

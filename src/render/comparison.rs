@@ -16,12 +16,18 @@ const COMMIT_SHOWN: usize = 7;
 
 /// Returns the revision that this one is compared with.
 pub(super) fn compared_with(found: &Comparison) -> String {
+    compared_names(found).join(", ")
+}
+
+/// Returns the name of the revision that this one is compared with, and its commit unless that is
+/// the name.
+pub(super) fn compared_names(found: &Comparison) -> Vec<String> {
     let Comparison { revision, commit, .. } = found;
     let commit: String = commit.iter().flat_map(|c| c.chars().take(COMMIT_SHOWN)).collect();
     if commit.is_empty() || revision.starts_with(&commit) {
-        return revision.clone();
+        return vec![revision.clone()];
     }
-    format!("{revision}, {commit}")
+    vec![revision.clone(), commit]
 }
 
 /// Returns the number of changes that this revision causes, and their price.

@@ -6,7 +6,7 @@ use super::row::rows;
 use super::text_page::{StyledText, TextPage, TextStyle, Tone, plain};
 use super::{reason, table};
 use crate::plan::wire::DiagnosticSeverity;
-use crate::plan::{Difference, DifferenceRow, Plan, PlanOverview};
+use crate::plan::{ConditionDifference, Difference, DifferenceRow, Plan, PlanOverview};
 
 /// Returns the differences between two plans, in the form of `diff`.
 #[must_use]
@@ -20,7 +20,7 @@ pub fn difference_text(found: &Difference, style: &TextStyle) -> String {
     }
     if !found.preconditions.is_empty() {
         page.title("Conditions");
-        found.preconditions.iter().for_each(|row| write_row(&mut page, row));
+        found.preconditions.iter().for_each(|row| write_conditions(&mut page, row));
     }
     page.gap();
     let [add, change, destroy] = found.a.changes;
@@ -62,6 +62,16 @@ fn write_row(page: &mut TextPage, row: &DifferenceRow) {
     for (text, symbol, tone) in [(&row.a, "-", Tone::Delete), (&row.b, "+", Tone::Create)] {
         let text = text.as_deref().unwrap_or("nothing");
         page.line([StyledText::new(&format!("    {symbol} {text}"), tone)]);
+    }
+}
+
+fn write_conditions(page: &mut TextPage, row: &ConditionDifference) {
+    page.line([plain(format!("  {}", row.address))]);
+    for (conditions, symbol, tone) in [(&row.a, "-", Tone::Delete), (&row.b, "+", Tone::Create)] {
+        for condition in conditions {
+            let text = reason::condition(condition);
+            page.line([StyledText::new(&format!("    {symbol} {text}"), tone)]);
+        }
     }
 }
 
@@ -110,4 +120,32 @@ pub fn drift_text(report: &Plan, style: &TextStyle) -> String {
     page.gap();
     page.text("This is a report: it cannot be applied. `fleetwright plan` shows the changes.");
     page.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::difference;
+    use crate::plan::wire::Condition;
+    use crate::testing::sample_plan::plan;
+
+    #[test]
+    fn conditions_have_the_words_of_the_plan() {
+        let (a, mut b) = (plan(), plan());
+        for precondition in &mut b.capacity.base.preconditions {
+            if let Condition::KeyUnused { key, .. } = &mut precondition.condition {
+                *key = "77".to_owned();
+            }
+        }
+        let text = difference_text(&difference(&a, &b), &TextStyle::default());
+        let (_, conditions) = text.split_once("\nConditions\n").expect("conditions differ");
+        let (conditions, _) = conditions.split_once("\n\n").expect("totals follow");
+        assert_eq!(
+            conditions,
+            "  ec2_instance.web[\"9\"]\n    - no instance of pool web has key 9\n    + no instance of \
+             pool web has key 77"
+        );
+        let same = difference_text(&difference(&a, &a), &TextStyle::default());
+        assert!(!same.contains("Conditions"), "{same}");
+    }
 }

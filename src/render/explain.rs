@@ -17,17 +17,15 @@ use super::row::{PlanRow, rows};
 use super::text_page::{StyledText, TableColumn, TextPage, TextStyle, Tone, plain};
 use crate::model::desired::Desired;
 use crate::model::ids::{InstanceId, NodeName, Origin, WorkloadId};
+use crate::model::similar_name::nearest_of;
 use crate::plan::Plan;
 use crate::plan::wire::{
     Action, AutoscalerGrowthRow, Change, DaemonRow, Decider, DemandRow, NodeState, Rejection,
     ResourceChange, Sizing, UnresolvedRow, UnschedulableRow, Wave, workload_key,
 };
 
-/// Most suggested names in an error.
-const SUGGESTIONS_MAX: usize = 5;
-
-/// Minimum similarity of a suggested name.
-const SIMILARITY_MIN: f32 = 0.5;
+/// Most candidates in an error.
+const CANDIDATES_MAX: usize = 5;
 
 /// The error of a failed explanation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -37,7 +35,7 @@ pub enum ExplainError {
     Unknown {
         /// The requested name.
         what: String,
-        /// Similar names in the plan, most similar first.
+        /// The nearest names in the plan.
         similar: Vec<String>,
     },
     /// The size of the named object is not known.
@@ -165,7 +163,7 @@ fn explain_pod<'a>(plan: &'a Plan, what: &str) -> Result<PodExplanation<'a>, Exp
         })),
         several => Err(ExplainError::Ambiguous {
             what: what.to_owned(),
-            candidates: several.iter().map(|w| workload_key(w)).take(SUGGESTIONS_MAX).collect(),
+            candidates: several.iter().map(|w| workload_key(w)).take(CANDIDATES_MAX).collect(),
         }),
     }
 }
@@ -216,14 +214,19 @@ fn is_named(workload: &WorkloadId, what: &str) -> bool {
 }
 
 fn similar(plan: &Plan, what: &str) -> Vec<String> {
-    let known = known_workloads(plan);
+    let workloads = known_workloads(plan);
+    // A workload may be named without its kind, and without its namespace.
+    let written = |id: &WorkloadId| match what.split('/').count() {
+        1 => id.name.to_string(),
+        2 => id.to_string(),
+        _ => workload_key(id),
+    };
+    let mut names: BTreeSet<(String, String)> =
+        workloads.values().map(|id| (written(id), id.to_string())).collect();
     // A row may have the same name before and after.
-    let mut names: BTreeSet<String> = known.values().map(ToString::to_string).collect();
     let of_rows = plan.resource_changes.iter().flat_map(names_of);
-    names.extend(of_rows.map(str::to_owned));
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let alike = similar::get_close_matches(what, &names, SUGGESTIONS_MAX, SIMILARITY_MIN);
-    alike.into_iter().map(str::to_owned).collect()
+    names.extend(of_rows.map(|name| (name.to_owned(), name.to_owned())));
+    nearest_of(what, names.iter().map(|(written, name)| (written.as_str(), name.clone())))
 }
 
 impl Explanation<'_> {

@@ -34,7 +34,10 @@ pub(super) fn write(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
             parts(page, plan);
             prices(page, plan);
         }
-        Verbosity::Concise | Verbosity::Summary => tally(page, plan),
+        Verbosity::Concise | Verbosity::Summary => {
+            errors(page, plan, verbosity);
+            tally(page, plan);
+        }
     }
 }
 
@@ -222,6 +225,19 @@ fn diagnostics(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
     write_lines(page, &rows, verbosity);
 }
 
+/// Writes the errors alone, which no view omits: they are why the command fails.
+fn errors(page: &mut TextPage, plan: &Plan, verbosity: Verbosity) {
+    let all = plan.capacity.diagnostics.iter();
+    let errors: Vec<ProblemLine> = all
+        .filter(|diagnostic| diagnostic.severity == DiagnosticSeverity::Error)
+        .map(ProblemLine::from)
+        .collect();
+    if !errors.is_empty() {
+        page.gap();
+        write_lines(page, &errors, verbosity);
+    }
+}
+
 /// Writes the workloads whose requests an autoscaler changed.
 fn sizes(page: &mut TextPage, plan: &Plan) {
     let rows = plan.capacity.demand.iter();
@@ -305,12 +321,10 @@ fn tally(page: &mut TextPage, plan: &Plan) {
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         (n > 0).then(|| count(n, what))
     };
-    let level = |severity| {
-        capacity.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
-    };
+    let warnings =
+        capacity.diagnostics.iter().filter(|found| found.severity == DiagnosticSeverity::Warning);
     let left_out: Vec<String> = [
-        of(level(DiagnosticSeverity::Error), "error"),
-        of(level(DiagnosticSeverity::Warning), "warning"),
+        of(warnings.count(), "warning"),
         of(capacity.unschedulable.len(), "unschedulable workload"),
         of(capacity.cluster_autoscaler.len(), "cluster-autoscaler group"),
         of(capacity.unresolved.len(), "unresolved source"),

@@ -107,7 +107,8 @@ fn effect(plan: &Plan) -> Vec<StyledText> {
     items
 }
 
-fn cores(milli: i64) -> String {
+/// Returns milli-cores as cores, such as `3.5`.
+pub(super) fn cores(milli: i64) -> String {
     match (milli / 1000, milli % 1000) {
         (whole, 0) => whole.to_string(),
         (whole, rest) => format!("{whole}.{:03}", rest.abs()).trim_end_matches('0').to_owned(),

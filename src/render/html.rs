@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::amount;
-use super::row::{PlanRow, Symbol, count as counted, rows};
+use super::row::{PlanRow, Symbol, count as counted, displaced_text, rows};
 use crate::model::commit::CommitOrigin;
 use crate::model::desired::PoolLimits;
 use crate::model::ids::PoolName;
@@ -129,14 +129,10 @@ fn removals(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
     if removed == 0 {
         return String::new();
     }
-    let moved = match plan.capacity.pods.moved {
-        0 => "no running pods move".to_owned(),
-        1 => "1 running pod moves".to_owned(),
-        n => format!("{n} running pods move"),
-    };
     format!(
-        "<p class=\"alert\"><strong>Removes {}</strong>; {moved}.</p>\n",
-        amount::count(removed, "node")
+        "<p class=\"alert\"><strong>Removes {}</strong>; {}.</p>\n",
+        amount::count(removed, "node"),
+        displaced_text(plan, rows)
     )
 }
 

@@ -173,7 +173,7 @@ pub struct RepositoryCounts {
 /// Most listed reasons.
 const REASONS_MAX: usize = 8;
 
-/// Returns the number of skipped documents by reason, most frequent first.
+/// Returns the number of skipped files or documents by reason, most frequent first.
 fn skipped_line(skipped: &[Skipped]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for Skipped { reason, .. } in skipped {
@@ -188,7 +188,14 @@ fn skipped_line(skipped: &[Skipped]) -> String {
     if rest > 0 {
         shown.push(format!("{rest} for other reasons"));
     }
-    format!("{} skipped: {}", skipped.len(), shown.join(", "))
+    // A skipped file has no line.
+    let are_files = skipped.iter().all(|skipped| skipped.origin.line == 0);
+    let noun = if are_files { "file" } else { "document" };
+    let all = count(u32::try_from(skipped.len()).unwrap_or(u32::MAX), noun);
+    match counts.as_slice() {
+        [(reason, _)] => format!("{all} skipped: {reason}"),
+        _ => format!("{all} skipped: {}", shown.join(", ")),
+    }
 }
 
 /// Returns all problems in the given order, followed by the counts.
@@ -318,7 +325,7 @@ mod tests {
         warning: clusters/prod/api.yaml: memory request `2G1` is not a quantity
 
         2 files: 1 workload, 0 pools
-        3 skipped: 2 kind ConfigMap, 1 empty document
+        3 documents skipped: 2 kind ConfigMap, 1 empty document
         1 error, 1 warning.
         ");
         let json = problems_json(&problems, &tally);
@@ -363,8 +370,10 @@ mod tests {
             reason: format!("kind {}", n % 10),
         };
         let line = skipped_line(&(0..20).map(skip).collect::<Vec<_>>());
-        assert!(line.starts_with("20 skipped: 2 kind 0, 2 kind 1, "), "{line}");
+        assert!(line.starts_with("20 documents skipped: 2 kind 0, 2 kind 1, "), "{line}");
         assert!(line.ends_with("2 kind 7, 4 for other reasons"), "{line}");
+        let file = Skipped { origin: Origin::new("p.json", 0), reason: "plan or world".to_owned() };
+        assert_eq!(skipped_line(&[file]), "1 file skipped: plan or world");
     }
 
     #[test]

@@ -227,7 +227,11 @@ pub(super) fn workloads<K: Ord + Display>(pods: &BTreeMap<K, u32>, most: usize) 
 /// Returns a rejection in words, with its count and detail.
 pub(super) fn rejection(rejection: &Rejection) -> String {
     let Rejection { reason, detail, count } = rejection;
-    let words = reason.replace('-', " ");
+    // The code is older than the words.
+    let words = match reason.as_str() {
+        "dearer" => "more expensive".to_owned(),
+        reason => reason.replace('-', " "),
+    };
     if detail.is_empty() {
         format!("{count} {words}")
     } else {

@@ -206,6 +206,31 @@ fn order<'a>(row: &PlanRow<'a>) -> (Symbol, ResourceKind, &'a str, Option<u64>, 
     (row.symbol, *kind, name.as_str(), number, address)
 }
 
+/// Returns the number of pods that ran on the node, without those of `DaemonSets`.
+pub(super) fn pods_before(row: &PlanRow<'_>) -> u32 {
+    row.explain.map_or(0, |e| e.pods_before.values().fold(0_u32, |n, p| n.saturating_add(*p)))
+}
+
+/// Returns what happens to the pods on the nodes that a plan removes.
+pub(super) fn displaced_text(plan: &Plan, rows: &[PlanRow<'_>]) -> String {
+    let moved = plan.capacity.pods.moved;
+    let is_removed = |row: &&PlanRow<'_>| {
+        matches!(row.symbol, Symbol::Terminate | Symbol::TerminateFirst | Symbol::LaunchFirst)
+    };
+    let there = rows.iter().filter(is_removed).map(pods_before);
+    // A pod that runs there and moves nowhere belongs to a workload that now needs fewer pods.
+    let ending = there.fold(0_u32, u32::saturating_add).saturating_sub(moved);
+    let text = |n: u32, one: &str, many: &str| match n {
+        0 => None,
+        1 => Some(format!("1 running pod {one}")),
+        n => Some(format!("{n} running pods {many}")),
+    };
+    let parts =
+        [text(moved, "moves", "move"), text(ending, "is no longer needed", "are no longer needed")];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "no running pods move".to_owned() } else { parts.join(", ") }
+}
+
 /// Returns how many rows have the symbol.
 pub(super) fn count(rows: &[PlanRow<'_>], symbol: Symbol) -> u32 {
     let n = rows.iter().filter(|row| row.symbol == symbol).count();

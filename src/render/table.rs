@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 
 use super::amount::{count as amount_of, dollars, gib, span};
+use super::header::cores;
 use super::reason::{row_reason, row_reason_once};
 use super::row::{PlanRow, Symbol, count};
 use super::text_page::{
     NodeColumns, StyledText, TableColumn, TextPage, TextStyle, Tone, Verbosity, plain,
 };
-use crate::model::units::MilliCpu;
 use crate::plan::wire::{GroupSize, NodeState, ResourceKind};
 
 /// Most listed blocked rows; more of them are only counted.
@@ -116,8 +116,8 @@ fn more_cells(row: &PlanRow<'_>, now: Timestamp) -> [StyledText; 5] {
     [
         plain(name.unwrap_or_default()),
         plain(instance.unwrap_or_default()),
-        plain(amount(|state| MilliCpu(state.allocatable.cpu_milli).to_string())),
-        plain(amount(|state| gib(state.allocatable.memory_bytes))),
+        plain(amount(|state| cores(state.capacity.cpu_milli))),
+        plain(amount(|state| gib(state.capacity.memory_bytes))),
         plain(age.unwrap_or_default()),
     ]
 }

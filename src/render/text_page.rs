@@ -55,7 +55,7 @@ pub enum NodeColumns {
     /// Those that fit a terminal.
     #[default]
     Usual,
-    /// Also node name, instance, allocatable CPU and memory, and age.
+    /// Also node name, instance, vCPU and memory of the instance, and age.
     Wide,
 }
 
@@ -67,9 +67,9 @@ pub enum Verbosity {
     /// Changes with their details, and findings.
     #[default]
     Full,
-    /// Header and table.
+    /// Header, table and errors.
     Concise,
-    /// Header only.
+    /// Header and errors.
     Summary,
 }
 

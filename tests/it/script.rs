@@ -22,6 +22,7 @@
 //! out TEXT, err TEXT           stdout, stderr has a line that contains TEXT
 //! not TEXT                     neither contains TEXT
 //! first TEXT, last TEXT        the first, last line of stdout is TEXT
+//! absent FILE                  the file or directory does not exist
 //! silent out, silent err       stdout, stderr is empty
 //! json PATH OP VALUE           compares a value of the JSON on stdout (`a.0.b`; `#`: length)
 //! fleet COUNT TYPE, …          nodes after the plan on stdout; `none` for no node
@@ -157,6 +158,8 @@ impl ScriptRun {
             "silent" => {
                 equals(if *rest == "err" { &self.last_run.err } else { &self.last_run.out }, "")
             }
+            "absent" if self.workspace.path(rest).exists() => Err(format!("{rest} exists")),
+            "absent" => Ok(()),
             "json" => self.json(rest),
             "fleet" => self.fleet(rest),
             "cost" => self.cost(rest),

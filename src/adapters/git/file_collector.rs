@@ -91,7 +91,7 @@ impl FileCollector {
     ) -> Result<(), GitErrorKind> {
         if content.as_ref().is_ok_and(|content| is_generated_file(path.as_bytes(), content)) {
             self.other_files += 1;
-            self.add_skipped(path, "a plan or world that fleetwright wrote");
+            self.add_skipped(path, "plan or world");
             return Ok(());
         }
         let content = content.and_then(|content| {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum BootstrapArgs {
-    /// Write roles, queue and access as `CloudFormation` or Terraform
+    #[command(about = "Write roles, queue and access as CloudFormation or Terraform")]
     Aws(BootstrapAwsArgs),
 }
 
@@ -84,7 +84,7 @@ pub(in crate::cli) enum AllowArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(in crate::cli) enum TemplateFormatArg {
-    /// A template of `CloudFormation`
+    #[value(help = "A template of CloudFormation")]
     Cloudformation,
     /// A configuration of Terraform, in its JSON syntax
     Terraform,

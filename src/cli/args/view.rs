@@ -27,10 +27,10 @@ pub(in crate::cli) struct ViewArgs {
     /// `apply`, `show` and `approve` read both forms.
     #[arg(long, conflicts_with = "json", hide_short_help = true)]
     pub(in crate::cli) changes_only: bool,
-    /// Show header and table only
+    /// Show header, table and errors only
     #[arg(long, conflicts_with = "summary")]
     pub(in crate::cli) concise: bool,
-    /// Show the header only
+    /// Show header and errors only
     #[arg(long)]
     pub(in crate::cli) summary: bool,
 }

@@ -10,7 +10,7 @@ pub(super) fn moment(option: &str, text: Option<&str>) -> Result<Option<Timestam
     let read = |text: &str| {
         text.parse().map_err(|error: jiff::Error| {
             CliError::new(error)
-                .context(format!("{option} `{text}` is not a moment"))
+                .context(format!("{option} `{text}` is not a time"))
                 .hint("write it as RFC 3339 does, with an offset: 2026-09-01T10:00:00Z")
         })
     };

@@ -37,7 +37,7 @@ impl TopSource {
 
     /// Observes for the first time, and checks the names of pools. Later, a pool may be without
     /// nodes or no longer declared.
-    pub(super) fn observe_first(&mut self, console: &Console) -> Result<TopView, CliError> {
+    pub(super) fn observe_first(&mut self, console: &mut Console) -> Result<TopView, CliError> {
         let view = self.observe_all(console)?;
         let declared = self.repository.iter().flat_map(|(_, read)| read.desired.pools.keys());
         let mut known: BTreeSet<String> = declared.map(ToString::to_string).collect();
@@ -47,13 +47,13 @@ impl TopSource {
     }
 
     /// Reads, observes and plans.
-    pub(super) fn observe(&mut self, console: &Console) -> Result<TopView, CliError> {
+    pub(super) fn observe(&mut self, console: &mut Console) -> Result<TopView, CliError> {
         let view = self.observe_all(console)?;
         Ok(restrict(view, &self.settings.pools))
     }
 
     /// Returns the view of all pools.
-    fn observe_all(&mut self, console: &Console) -> Result<TopView, CliError> {
+    fn observe_all(&mut self, console: &mut Console) -> Result<TopView, CliError> {
         let TopSettings { source, world: requested, .. } = &self.settings;
         let tree = source_tree::read(source)?;
         let repository = match self.repository.take() {

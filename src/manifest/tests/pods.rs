@@ -333,7 +333,7 @@ fn pod_problems_have_their_path() {
         (affinity("{key: a, operator: Gte, values: ['1']}"), "is `Gte`, not one of"),
         (
             affinity("{key: a, operator: In, values: [1]}"),
-            "is `1` (a number), not a text; quote it",
+            "is `1` (a number), not a string; quote it",
         ),
         (affinity("{key: 'a b', operator: Exists}"), "the label key `a b`, which is not valid"),
         ("  nodeSelector: {a: true}".to_owned(), "`spec.nodeSelector.a` is `true` (a boolean)"),
@@ -361,7 +361,7 @@ fn pod_problems_have_their_path() {
         ),
         (
             "  hostNetwork: 'true'".to_owned(),
-            "is the text `true`, not a boolean; write true without",
+            "is the string `true`, not a boolean; write true without",
         ),
         ("  nodeselector: {a: b}".to_owned(), "did you mean `nodeSelector`?"),
         ("  priorityClassName: gold".to_owned(), "the PriorityClass `gold`, which is not in"),

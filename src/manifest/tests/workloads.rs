@@ -74,10 +74,10 @@ fn a_cron_job_keeps_its_schedule() {
 fn api_server_rejections_are_errors() {
     for (spec, expected) in [
         ("replicas: -1", "`spec.replicas` is -1, below 0"),
-        ("replicas: two", "`spec.replicas` is `two` (a text), not a whole number"),
+        ("replicas: two", "`spec.replicas` is `two` (a string), not a whole number"),
         (
             "replicas: \"2\"",
-            "`spec.replicas` is the text `2`, not a whole number; write 2 without quotes",
+            "`spec.replicas` is the string `2`, not a whole number; write 2 without quotes",
         ),
         ("replicas: 1.5", "`spec.replicas` is `1.5` (a number), not a whole number"),
         ("replicas: 99999999999", "`spec.replicas` is 99999999999, which is too large"),
@@ -166,7 +166,7 @@ fn a_generated_name_is_stable() {
     for (metadata, expected) in [
         ("metadata: {}", "`metadata` has neither `name` nor `generateName`"),
         ("metadata: {name: \"\"}", "`metadata.name` is empty"),
-        ("metadata: {name: 5}", "`metadata.name` is `5` (a number), not a text; quote it: \"5\""),
+        ("metadata: {name: 5}", "`metadata.name` is `5` (a number), not a string; quote it: \"5\""),
     ] {
         let text = format!("apiVersion: v1\nkind: Pod\n{metadata}\nspec: {{containers: []}}");
         assert!(problem(&text).ends_with(expected), "{}", problem(&text));

@@ -152,7 +152,7 @@ impl<'t> Loader<'t> {
         {
             return Err(YamlFault {
                 line,
-                message: "a key is a list or a mapping, not a text".to_owned(),
+                message: "a key is a list or a mapping, not a string".to_owned(),
                 hint: Some("quote the key, or render the template that it comes from".to_owned()),
                 code: Some(Code::InvalidYaml),
             });
@@ -278,7 +278,7 @@ fn read_key(node: YamlNode<'_>) -> Result<MappingKey<'_>, YamlFault> {
             Ok(MappingKey { text, line, merge })
         }
         YamlValue::Seq(_) | YamlValue::Map(_) | YamlValue::Tagged(..) => {
-            fault_at(line, "a key is a list, a mapping or a tagged value, not a text")
+            fault_at(line, "a key is a list, a mapping or a tagged value, not a string")
         }
     }
 }

@@ -25,7 +25,7 @@ impl Scalar<'_> {
             Self::Null => "null",
             Self::Bool(_) => "a boolean",
             Self::Int(_) | Self::Number(_) => "a number",
-            Self::Text(_) => "a text",
+            Self::Text(_) => "a string",
         }
     }
 }

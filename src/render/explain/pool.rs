@@ -13,9 +13,10 @@ use super::super::reason::{rejection, row_reason};
 use super::super::row::{PlanRow, rows};
 use super::super::table::pods;
 use super::super::text_page::{StyledText, TableColumn, TextPage, Tone, plain};
-use super::{SIMILARITY_MIN, SUGGESTIONS_MAX, state_of};
+use super::state_of;
 use crate::model::desired::{Desired, Pool, PoolLimits};
 use crate::model::ids::{LabelValue, PoolName};
+use crate::model::similar_name::nearest;
 use crate::model::units::{MicroUsd, MilliCpu};
 use crate::plan::Plan;
 use crate::plan::wire::{Change, Diagnostic, NodeState, ResourceKind, UnschedulableRow};
@@ -79,8 +80,7 @@ pub(super) fn similar_names(plan: &Plan, desired: Option<&Desired>, what: &str) 
     if !POOL_KINDS.iter().any(|known| prefix.eq_ignore_ascii_case(known)) {
         return Vec::new();
     }
-    let known: Vec<&str> = pool_names(plan, desired).into_iter().collect();
-    let alike = similar::get_close_matches(name, &known, SUGGESTIONS_MAX, SIMILARITY_MIN);
+    let alike = nearest(name, pool_names(plan, desired));
     alike.into_iter().map(|name| format!("nodepool/{name}")).collect()
 }
 

@@ -140,7 +140,7 @@ fn unschedulable_item(row: &UnschedulableRow) -> String {
     let place = row.origin.as_ref().map(ToString::to_string).unwrap_or_default();
     let workload = workload_key(&row.workload);
     let (name, found) = (text(&workload, NAME), search_text([workload.as_str()]));
-    let cause = row.nearest.as_ref().map(|fix| format!("<p>{}</p>", text(fix, LINE)));
+    let cause = row.nearest.as_ref().map(|fix| format!("<p>Fix: {}</p>", text(fix, LINE)));
     let reasons: Vec<String> = row
         .reasons
         .iter()

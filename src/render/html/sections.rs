@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::super::amount::{amount, count, hourly};
 use super::super::problems::with_code;
 use super::super::reason::{decider, row_reason_once};
-use super::super::row::{PlanRow, Symbol};
+use super::super::row::{PlanRow, Symbol, pods_before};
 use super::super::text_page::{TextPage, TextStyle};
 use super::super::{comparison as words, detail, table};
 use super::escape::{search_text, text};
@@ -44,11 +44,14 @@ pub(in crate::render) fn comparison(plan: &Plan) -> String {
     let items = |items: String| {
         if items.is_empty() { items } else { format!("<ul>\n{items}</ul>\n") }
     };
+    let against = words::compared_names(found);
+    let against: Vec<String> =
+        against.iter().map(|name| format!("<code>{}</code>", text(name, NAME))).collect();
     format!(
-        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against <code>{}</code>: {}</p>\n{}\
+        "<h2>Caused by this change</h2>\n<p><strong>{}</strong> against {}: {}</p>\n{}\
          <p class=\"dim\">Pending without it: {} {}</p>\n{}",
         text(&words::caused_text(found), LINE),
-        text(&words::compared_with(found), NAME),
+        against.join(", "),
         list(&found.caused),
         items(pods.collect()),
         text(&words::pending_text(found), LINE),
@@ -174,9 +177,19 @@ fn line(plan: &Plan, row: &PlanRow<'_>, with_details: bool) -> String {
         arrows(&kind),
         arrows(&zone),
         arrows(&bought),
-        table::pods(row),
+        pods_cell(row),
         arrows(&table::price(row)),
     )
+}
+
+/// Returns the number of pods on the node, before and after where they differ. A plan of an older
+/// format does not have the pods before.
+fn pods_cell(row: &PlanRow<'_>) -> String {
+    let after = table::pods(row).to_string();
+    match pods_before(row) {
+        0 => after,
+        before => arrow(&before.to_string(), &after),
+    }
 }
 
 /// Returns the zones of a row: a replacement in another zone has two.

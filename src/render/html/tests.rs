@@ -118,6 +118,23 @@ fn page_in_sync_has_no_section_for_an_operator() {
 }
 
 #[test]
+fn pods_on_removed_nodes_agree_between_the_parts_of_the_page() {
+    let plan = Plan::from_json(include_str!("../../../plans/quickstart.json")).expect("a plan");
+    let page = html(&plan);
+    for part in [
+        "<strong>Removes 1 node</strong>; 2 running pods are no longer needed.</p>",
+        "<td class=\"n\">2 → 0</td>",
+        "<span class=\"n\">2 pods</span>",
+        "<p>Fix: add x to karpenter.k8s.aws/instance-category",
+        " %</b> above the lower bound</li>",
+    ] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    let comment = crate::render::markdown(&plan, crate::render::MarkdownStyle::default());
+    assert!(comment.contains("; 2 running pods are no longer needed.\n"), "{comment}");
+}
+
+#[test]
 fn page_has_the_limitations_of_the_plan() {
     let mut plan = nothing();
     let hourly = crate::model::units::MicroUsd(100_000);

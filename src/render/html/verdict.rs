@@ -303,6 +303,9 @@ pub fn totals(plan: &Plan) -> String {
     if cost.monthly_delta != MicroUsd::ZERO {
         items.push(("difference a month", signed_dollars(cost.monthly_delta, 2)));
     }
+    if cost.lower_bound_hourly != MicroUsd::ZERO {
+        items.push(("above the lower bound", format!("{} %", cost.gap_percent)));
+    }
     total_list(&items)
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::super::amount::{count, dollars, gib, hourly, signed_dollars};
 use super::super::reason::cause;
-use super::super::row::{PlanRow, Symbol, count as counted};
+use super::super::row::{PlanRow, Symbol, count as counted, displaced_text};
 use super::super::text_page::{TextPage, TextStyle};
 use super::super::{
     comparison as words, detail, findings, header, is_errored_by_rules, open_points, unread,
@@ -59,16 +59,12 @@ pub(super) fn caution(plan: &Plan, rows: &[PlanRow<'_>], room: usize) -> String 
         let first: Vec<String> =
             removed.iter().take(3).map(|row| code(row.resource.address.as_str(), 60)).collect();
         let more = if removed.len() > first.len() { ", …" } else { "" };
-        let (are, moved) = (if n == 1 { "is" } else { "are" }, plan.capacity.pods.moved);
-        let moved = match moved {
-            0 => "no running pod moves".to_owned(),
-            1 => "1 running pod moves".to_owned(),
-            n => format!("{n} running pods move"),
-        };
+        let are = if n == 1 { "is" } else { "are" };
         lines.push(format!(
-            "{} {are} removed: {}{more}; {moved}.",
+            "{} {are} removed: {}{more}; {}.",
             count(n, "node"),
-            first.join(", ")
+            first.join(", "),
+            displaced_text(plan, rows)
         ));
     }
     let standing = header::limitations(plan);
@@ -95,10 +91,12 @@ pub(super) fn comparison(plan: &Plan, room: usize) -> String {
         let more = if list.len() > first.len() { ", …" } else { "" };
         if first.is_empty() { String::new() } else { format!(": {}{more}", first.join(", ")) }
     };
+    let against = words::compared_names(found);
+    let against: Vec<String> = against.iter().map(|name| code(name, NAME_WIDTH)).collect();
     let mut lines = vec![
         format!(
             "**Caused by this change** (against {}): {}{}",
-            code(&words::compared_with(found), NAME_WIDTH),
+            against.join(", "),
             words::caused_text(found),
             names(&found.caused)
         ),
@@ -342,7 +340,9 @@ pub(super) fn problems(plan: &Plan, room: usize) -> String {
     for diagnostic in &plan.capacity.diagnostics {
         let place =
             diagnostic.origin.as_ref().map(|o| format!("{} ", code(&o.to_string(), NAME_WIDTH)));
-        let text = prose(&format!("{} {}", diagnostic.object, diagnostic.message), LINE_WIDTH);
+        let text = format!("{} {}", diagnostic.object, diagnostic.message);
+        // A finding about the whole plan names no object.
+        let text = prose(text.trim_start(), LINE_WIDTH);
         let line = format!(
             "* {}: {}{text}",
             prose(diagnostic.severity.as_str(), 20),

@@ -7,6 +7,17 @@ fn comment_matches_the_snapshot() {
 }
 
 #[test]
+fn each_name_is_a_code_span_of_its_own() {
+    let mut plan = plan();
+    plan.capacity.comparison = Some(crate::plan::compare(&plan, &plan, "main"));
+    let comparison = plan.capacity.comparison.as_mut().expect("compared");
+    comparison.commit = Some("3ffa2a5aaaaa".into());
+    let text = markdown(&plan, MarkdownStyle::default());
+    assert!(text.contains("(against `main`, `3ffa2a5`)"), "{text}");
+    assert!(text.contains("* note: zone ids are"), "{text}");
+}
+
+#[test]
 fn comment_without_changes_is_short() {
     let text = markdown(&nothing(), MarkdownStyle::default());
     assert!(text.starts_with("### Fleetwright plan for `prod-eu1`: no changes\n"));

@@ -42,7 +42,7 @@ fn workload_explanation_has_counts_and_nodes() {
       +    ec2_instance.web["10"]     6     0  m5.large  eu-west-1a  6 pods have no room: web/Deployment/api x6
       !    ec2_instance.web["3"]      1     0  m5.large  eu-west-1a  annotated karpenter.sh/do-not-disrupt
       =    ec2_instance.web["0"]     13     0  m5.large  eu-west-1a  needed by 18 pods, and nothing cheaper holds them
-         not taken 14 dearer (next is m5a.xlarge at $0.1920/h)
+         not taken 14 more expensive (next is m5a.xlarge at $0.1920/h)
     "#);
     insta::assert_snapshot!(explained("ml/Deployment/train"), @r"
     ml/Deployment/train  clusters/prod/apps.yaml:3
@@ -108,6 +108,8 @@ fn unknown_name_suggests_similar_names() {
     let plan = plan();
     let error = |what: &str| explain(&plan, None, what).expect_err("not in the plan");
     assert_eq!(error("web/apu").hint(), "did you mean web/api?");
+    assert_eq!(error("web/Deployment/apu").hint(), "did you mean web/api?");
+    assert_eq!(error("apu").hint(), "did you mean web/api?");
     assert!(error("zzzzzzzz").hint().starts_with("name a workload"));
     let mut twice = plan.clone();
     let mut other = twice.capacity.demand[2].clone();

@@ -1,4 +1,4 @@
-//! Suggests known names that are similar to an unknown name.
+//! The known names that an unknown name most likely means.
 
 use strsim::osa_distance;
 
@@ -6,11 +6,16 @@ use strsim::osa_distance;
 const SUGGESTIONS_MAX: usize = 3;
 
 /// Longest name to compare: a longer one is no typo, and the cost of a comparison is quadratic.
-const LENGTH_MAX: usize = 48;
+const LENGTH_MAX: usize = 64;
 
-/// Returns the names of `known` nearest to `name`, nearest first, then by name. Distant names are
-/// left out.
-pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+/// Returns the names of `known` nearest to `name`, in order. Distant names are left out.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    nearest_of(name, known.into_iter().map(|known| (known, known)))
+}
+
+/// Returns the values of `known` whose names are nearest to `name`, in order of the names. Distant
+/// names are left out.
+pub fn nearest_of<'a, T>(name: &str, known: impl IntoIterator<Item = (&'a str, T)>) -> Vec<T> {
     let length = name.chars().count();
     if length > LENGTH_MAX {
         return Vec::new();
@@ -18,13 +23,15 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
     // A quarter of the letters: `m5.lrage` is near `m5.large`, and `worker` is near nothing.
     let far = (length / 4).max(1);
     let lower = name.to_lowercase();
-    let mut near: Vec<(usize, &str)> = known
+    let mut near: Vec<(usize, &str, T)> = known
         .into_iter()
-        .map(|candidate| (osa_distance(&lower, candidate), candidate))
-        .filter(|(distance, _)| *distance <= far)
+        .map(|(known, value)| (osa_distance(&lower, &known.to_lowercase()), known, value))
+        .filter(|(distance, ..)| *distance <= far)
         .collect();
-    near.sort_unstable();
-    near.into_iter().take(SUGGESTIONS_MAX).map(|(_, candidate)| candidate).collect()
+    near.sort_by_key(|(distance, known, _)| (*distance, *known));
+    let least = near.first().map(|(distance, ..)| *distance);
+    let nearest = near.into_iter().take_while(|(distance, ..)| Some(*distance) == least);
+    nearest.take(SUGGESTIONS_MAX).map(|(.., value)| value).collect()
 }
 
 #[cfg(test)]
@@ -49,9 +56,10 @@ mod tests {
     }
 
     #[test]
-    fn nearest_names_come_first_and_distant_ones_never() {
+    fn only_the_nearest_names_are_returned() {
         let known = ["c5.large", "m5.large", "m5.xlarge", "m5.metal"];
-        assert_eq!(nearest("M5.lrage", known), ["m5.large", "c5.large", "m5.xlarge"]);
+        assert_eq!(nearest("M5.lrage", known), ["m5.large"]);
+        assert_eq!(nearest("d5.large", known), ["c5.large", "m5.large"]);
         assert_eq!(nearest("m5.mtal", known), ["m5.metal"]);
         assert_eq!(nearest("worker", known), Vec::<&str>::new());
         assert_eq!(nearest(&"m".repeat(1_000_000), known), Vec::<&str>::new());
