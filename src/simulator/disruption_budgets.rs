@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::state::{WorldBudget, WorldState};
 use crate::apply::ports::EvictOutcome;
 use crate::model::desired::pods_to_keep;
-use crate::model::ids::{Labels, Namespace, WorkloadId};
+use crate::model::ids::{Namespace, WorkloadId};
 use crate::model::observed::{Pod, PodPhase};
 use crate::model::pod::Selector;
 

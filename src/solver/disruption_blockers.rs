@@ -10,8 +10,6 @@ use jiff::Timestamp;
 
 use crate::demand::PodGroup;
 use crate::model::desired::{Budget, Desired, DisruptionBudget, Pool, pods_to_keep};
-use crate::model::ids::Labels;
-use crate::model::pod::Selector;
 
 /// Returns true if an active budget of the pool allows no disruption for this reason.
 pub(super) fn is_disruption_blocked(pool: &Pool, reason: &str, at: Timestamp) -> bool {
